@@ -7,7 +7,7 @@ use farbank_fuzz::format::{COPIES, COPY, SEGMENT, seal_superblock};
 use farbank_fuzz::pools::{POOL, bases, image};
 use farbank_pm::pool::{Pool, ROOT_WORDS};
 use farbank_pm::sim::{Persistency, Sim};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{PersistCtx, Medium, Off};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| run(Input(data)));
@@ -38,8 +38,8 @@ fn run(mut input: Input<'_>) {
 }
 
 fn open_and_use(sim: &Sim, grow: u64) {
-    let mut lane = Lane::new(0);
-    let Ok(pool) = Pool::open(sim.clone(), &mut lane) else {
+    let mut ctx = PersistCtx::new(0);
+    let Ok(pool) = Pool::open(sim.clone(), &mut ctx) else {
         return;
     };
     let end = pool.segment(pool.segments()).0;
@@ -62,7 +62,7 @@ fn open_and_use(sim: &Sim, grow: u64) {
         pool.root(),
     );
     drop(pool);
-    let pool = Pool::open(sim.clone(), &mut lane).expect("it opened before");
+    let pool = Pool::open(sim.clone(), &mut ctx).expect("it opened before");
     assert_eq!(
         known,
         (
@@ -74,12 +74,12 @@ fn open_and_use(sim: &Sim, grow: u64) {
     );
 
     let root = [grow; ROOT_WORDS];
-    pool.set_root(&mut lane, &root)
+    pool.set_root(&mut ctx, &root)
         .expect("memory does not fail");
     let segments = pool.segments().saturating_add(grow as u32 % 4);
-    let grown = pool.segment_bytes() <= 1 << 20 && pool.grow(&mut lane, segments).is_ok();
+    let grown = pool.segment_bytes() <= 1 << 20 && pool.grow(&mut ctx, segments).is_ok();
     drop(pool);
-    let pool = Pool::open(sim.clone(), &mut lane).expect("it was written by a pool");
+    let pool = Pool::open(sim.clone(), &mut ctx).expect("it was written by a pool");
     assert_eq!(pool.root(), root);
     assert_eq!(pool.segments(), if grown { segments } else { known.1 });
 }

@@ -3,18 +3,18 @@
 //! * [`Input`] is the fuzzer's bytes, read as numbers; where they end it reads zeros.
 //! * [`format`] finds and forges the fields of a pool, by `docs/format.md` alone.
 //! * [`pools`] are sound pools with a known past, the same in every process.
-//! * [`heard`] says when two readings of requests are the same; [`memcached`] and [`resp`] read them, and draft some
-//!   ([`draft`]) for `parsers`, which is quicker than a fuzzer.
+//! * [`transcript`] says when two readings of requests are the same; [`memcached`] and [`resp`] read them, and draft some
+//!   ([`request_builder`]) for `parsers`, which is quicker than a fuzzer.
 #![forbid(unsafe_code)]
 
-pub mod draft;
+pub mod request_builder;
 pub mod format;
-pub mod heard;
+pub mod transcript;
 pub mod memcached;
 pub mod pools;
 pub mod resp;
 
-use heard::{Cut, Hear, Judge};
+use transcript::{Cut, ReadFn, Comparer};
 
 /// The fuzzer's bytes, read from the front.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +50,10 @@ impl<'a> Input<'a> {
 
 /// The rest of `input` is the same to a parser of requests however reads cut it: at places chosen by what comes first, and
 /// byte by byte.
-pub fn cut(mut input: Input<'_>, hear: Hear) {
+pub fn cut(mut input: Input<'_>, hear: ReadFn) {
     let ahead = 1 + input.below(4);
     let reads: Vec<usize> = (0..input.below(8)).map(|_| 1 + input.below(64)).collect();
-    let (bytes, mut judge) = (input.0, Judge::default());
+    let (bytes, mut judge) = (input.0, Comparer::default());
     let reads = &reads[..];
     judge.compare(hear, bytes, Cut { reads, ahead });
     if bytes.len() < 200 {

@@ -1,17 +1,17 @@
 //! memcached's requests: what is read of them, and drafts of some.
 
-use farbank_server::memcached::parse::{Limits, Payload, Request, Step, Words, read};
+use farbank_server::memcached::parse::{TextLimits, ValuePayload, TextRequest, ParseStep, Words, read};
 
-use crate::draft::Draft;
-use crate::heard::{Cut, Heard};
+use crate::request_builder::RequestBuilder;
+use crate::transcript::{Cut, Transcript};
 
 /// Low, so that inputs meet it.
-const LIMITS: Limits = Limits {
+const LIMITS: TextLimits = TextLimits {
     item_bytes_max: 1000,
 };
 
 /// Reads `bytes` as they arrive.
-pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Heard) {
+pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
     let (mut at, mut hint, mut skip) = (0, 0, 0);
     for arrived in cut.arrivals(bytes.len()) {
         loop {
@@ -22,7 +22,7 @@ pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Heard) {
                 break;
             }
             match read(unread, std::mem::take(&mut hint), LIMITS) {
-                Step::Whole {
+                ParseStep::Whole {
                     request,
                     used,
                     skip: more,
@@ -32,47 +32,47 @@ pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Heard) {
                     spell(&request, heard);
                     (at, skip) = (at + used, more);
                 }
-                Step::Part { scanned, needed } => {
+                ParseStep::Part { scanned, needed } => {
                     assert!(scanned <= unread.len());
                     // A2: what is waited for is bounded by what may be stored.
                     assert!(needed <= 2048 + 2 + LIMITS.item_bytes_max + 2);
                     hint = scanned;
                     break;
                 }
-                Step::Hangup => return heard.refuse(b"hangup"),
+                ParseStep::Hangup => return heard.refuse(b"hangup"),
             }
         }
     }
 }
 
-fn payload_of<'a>(request: &Request<'a>) -> Option<Payload<'a>> {
+fn payload_of<'a>(request: &TextRequest<'a>) -> Option<ValuePayload<'a>> {
     match request {
-        Request::Store(store) => Some(store.payload),
-        Request::MetaSet { payload, .. } => Some(*payload),
+        TextRequest::Store(store) => Some(store.payload),
+        TextRequest::MetaSet { payload, .. } => Some(*payload),
         _ => None,
     }
 }
 
 /// What is taken is no larger than it may be, and only what is too large is skipped.
-fn check(request: &Request<'_>, skip: usize) {
+fn check(request: &TextRequest<'_>, skip: usize) {
     match payload_of(request) {
-        Some(Payload::Whole(value)) => {
+        Some(ValuePayload::Whole(value)) => {
             assert!(value.len() <= LIMITS.item_bytes_max && skip == 0);
         }
-        Some(Payload::TooLarge) => assert!(skip >= 2),
-        Some(Payload::Misplaced) | None => assert_eq!(skip, 0),
+        Some(ValuePayload::TooLarge) => assert!(skip >= 2),
+        Some(ValuePayload::Misplaced) | None => assert_eq!(skip, 0),
     }
 }
 
-fn spell(request: &Request<'_>, heard: &mut Heard) {
-    let words = |heard: &mut Heard, words: Words<'_>| words.for_each(|word| heard.word(word));
+fn spell(request: &TextRequest<'_>, heard: &mut Transcript) {
+    let words = |heard: &mut Transcript, words: Words<'_>| words.for_each(|word| heard.word(word));
     match *request {
-        Request::Get { keys, cas } => {
+        TextRequest::Get { keys, cas } => {
             heard.begin(b'g');
             heard.number(cas.into());
             words(heard, keys);
         }
-        Request::Store(store) => {
+        TextRequest::Store(store) => {
             heard.begin(b's');
             heard.word(store.key);
             let numbers = [store.how as u64, store.flags.into(), store.exptime as u64];
@@ -80,25 +80,25 @@ fn spell(request: &Request<'_>, heard: &mut Heard) {
             heard.number(store.cas);
             heard.number(store.quiet.into());
         }
-        Request::MetaSet { key, flags, .. } => {
+        TextRequest::MetaSet { key, flags, .. } => {
             heard.begin(b'm');
             heard.word(key);
             words(heard, flags);
         }
-        Request::Line(line) => {
+        TextRequest::Line(line) => {
             heard.begin(b'l');
             words(heard, line);
         }
-        Request::Fault { text, quiet } => {
+        TextRequest::Fault { text, quiet } => {
             heard.begin(b'f');
             heard.word(text.as_bytes());
             heard.number(quiet.into());
         }
     }
     match payload_of(request) {
-        Some(Payload::Whole(value)) => heard.word(value),
-        Some(Payload::Misplaced) => heard.number(1),
-        Some(Payload::TooLarge) => heard.number(2),
+        Some(ValuePayload::Whole(value)) => heard.word(value),
+        Some(ValuePayload::Misplaced) => heard.number(1),
+        Some(ValuePayload::TooLarge) => heard.number(2),
         None => {}
     }
 }
@@ -157,7 +157,7 @@ const META_FLAGS: &[&[u8]] = &[
 const ODD_ENDS: &[&[u8]] = &[b"\n", b"\r", b"\0\r\n", b" \r\n", b""];
 
 /// Some requests, most of them whole.
-pub fn draft(draft: &mut Draft<'_>) {
+pub fn draft(draft: &mut RequestBuilder<'_>) {
     for _ in 0..=draft.below(3) {
         match draft.below(16) {
             0..=3 => retrieval(draft),
@@ -180,7 +180,7 @@ pub fn draft(draft: &mut Draft<'_>) {
     }
 }
 
-fn key(draft: &mut Draft<'_>) {
+fn key(draft: &mut RequestBuilder<'_>) {
     match draft.below(32) {
         0 => {
             let len = 248 + draft.below(5);
@@ -195,14 +195,14 @@ fn key(draft: &mut Draft<'_>) {
     }
 }
 
-fn blank(draft: &mut Draft<'_>) {
+fn blank(draft: &mut RequestBuilder<'_>) {
     match draft.one_in(32) {
         true => draft.text(b"   "),
         false => draft.text(b" "),
     }
 }
 
-fn number(draft: &mut Draft<'_>) {
+fn number(draft: &mut RequestBuilder<'_>) {
     blank(draft);
     match draft.one_in(4) {
         true => draft.one_of(NUMBERS),
@@ -210,7 +210,7 @@ fn number(draft: &mut Draft<'_>) {
     }
 }
 
-fn retrieval(draft: &mut Draft<'_>) {
+fn retrieval(draft: &mut RequestBuilder<'_>) {
     if draft.one_in(16) {
         blank(draft);
     }
@@ -222,7 +222,7 @@ fn retrieval(draft: &mut Draft<'_>) {
 }
 
 /// Bytes of a value, as announced: mostly few.
-fn size(draft: &mut Draft<'_>) -> usize {
+fn size(draft: &mut RequestBuilder<'_>) -> usize {
     match draft.below(64) {
         0 => 925 + draft.below(20),
         1 => 2_147_483_640 + draft.below(10),
@@ -232,7 +232,7 @@ fn size(draft: &mut Draft<'_>) -> usize {
 }
 
 /// The end of the line that announces `bytes`, and a value that is mostly as long.
-fn value(draft: &mut Draft<'_>, bytes: usize) {
+fn value(draft: &mut RequestBuilder<'_>, bytes: usize) {
     draft.line_end(ODD_ENDS);
     let bytes = match draft.below(16) {
         0 => bytes.saturating_sub(1),
@@ -247,7 +247,7 @@ fn value(draft: &mut Draft<'_>, bytes: usize) {
     }
 }
 
-fn store(draft: &mut Draft<'_>) {
+fn store(draft: &mut RequestBuilder<'_>) {
     draft.one_of(STORES);
     blank(draft);
     key(draft);
@@ -268,7 +268,7 @@ fn store(draft: &mut Draft<'_>) {
     value(draft, bytes);
 }
 
-fn meta_set(draft: &mut Draft<'_>) {
+fn meta_set(draft: &mut RequestBuilder<'_>) {
     draft.text(b"ms ");
     key(draft);
     blank(draft);
@@ -278,13 +278,13 @@ fn meta_set(draft: &mut Draft<'_>) {
     value(draft, bytes);
 }
 
-fn meta_get(draft: &mut Draft<'_>) {
+fn meta_get(draft: &mut RequestBuilder<'_>) {
     draft.text(b"mg ");
     key(draft);
     flags(draft);
 }
 
-fn flags(draft: &mut Draft<'_>) {
+fn flags(draft: &mut RequestBuilder<'_>) {
     for _ in 0..draft.below(4) {
         blank(draft);
         draft.one_of(META_FLAGS);

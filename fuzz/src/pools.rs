@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use farbank_kv::store::{Error, Key, Meta, Ops, Session, Value, Verdict, View};
-use farbank_kv::{Cleaning, Config, Kv};
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::sim::{Image, Persistency, Rng, Sim};
-use farbank_pm::{Lane, Off};
+use farbank_kv::store::{Error, Key, ValueMeta, Ops, Session, Value, GroupDecision, ReadView};
+use farbank_kv::{CleaningMode, Config, Kv};
+use farbank_pm::pool::{PoolLayout, Pool};
+use farbank_pm::sim::{PoolImage, Persistency, Rng, Sim};
+use farbank_pm::{PersistCtx, Off};
 
 use crate::format::{COPIES, COPY, FIRST, SEGMENT, seal_superblock};
 
@@ -23,16 +23,16 @@ const NOW_MS: u64 = 1_000_000;
 pub fn config() -> Config {
     Config {
         clock: Arc::new(|| NOW_MS),
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         open_threads: 1,
         ..Config::default()
     }
 }
 
 /// An image of `bytes`: those of `base` with a few words changed, if they are as long.
-pub fn image(bytes: &[u8], base: &Base) -> Image {
+pub fn image(bytes: &[u8], base: &Base) -> PoolImage {
     if bytes.len() != base.bytes.len() {
-        return Image::from_bytes(bytes);
+        return PoolImage::from_bytes(bytes);
     }
     let mut image = base.image.clone();
     let (new, old) = (bytes.as_chunks::<8>().0, base.bytes.as_chunks::<8>().0);
@@ -45,7 +45,7 @@ pub fn image(bytes: &[u8], base: &Base) -> Image {
 }
 
 /// Opens the pool in `image`.
-pub fn open(image: Image) -> Result<(Sim, Kv<Sim>), String> {
+pub fn open(image: PoolImage) -> Result<(Sim, Kv<Sim>), String> {
     let sim = Sim::from_image(image, Persistency::Eadr);
     let kv = Kv::open(sim.clone(), config()).map_err(|e| e.to_string())?;
     Ok((sim, kv))
@@ -59,7 +59,7 @@ pub fn key(bytes: &[u8]) -> Key<'_> {
 /// The durable value of a key.
 pub fn read(session: &mut dyn Session, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
-    let found = session.get(key(name), View::Durable, &mut out, &mut |_: &Meta, _| {})?;
+    let found = session.get(key(name), ReadView::Durable, &mut out, &mut |_: &ValueMeta, _| true)?;
     Ok(found.then_some(out))
 }
 
@@ -106,7 +106,7 @@ pub struct Base {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// The same, quick to copy.
-    pub image: Image,
+    pub image: PoolImage,
     /// What was written there.
     pub past: Past,
     /// Whether it was closed, and has a snapshot.
@@ -120,12 +120,12 @@ pub fn bases() -> &'static [Base; 2] {
 }
 
 /// An empty pool whose id and date are always the same.
-fn empty() -> Image {
+fn empty() -> PoolImage {
     let sim = Sim::new(POOL as u64, Persistency::Eadr);
-    let layout = Layout {
+    let layout = PoolLayout {
         segment_bytes: SEGMENT as u64,
     };
-    Pool::create(sim.clone(), &mut Lane::new(0), &layout).expect("a fresh pool");
+    Pool::create(sim.clone(), &mut PersistCtx::new(0), &layout).expect("a fresh pool");
     let mut bytes = sim.visible().to_bytes();
     for start in COPIES {
         let copy = &mut bytes[start..start + COPY];
@@ -133,7 +133,7 @@ fn empty() -> Image {
         copy[72..80].fill(7);
         seal_superblock(copy);
     }
-    Image::from_bytes(&bytes)
+    PoolImage::from_bytes(&bytes)
 }
 
 fn base(closed: bool) -> Base {
@@ -189,7 +189,7 @@ pub fn write(session: &mut dyn Session, past: &mut Past, rng: &mut Rng) -> Resul
             names
                 .iter()
                 .try_for_each(|name| ops.put(*name, stored).map(drop))?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         })?),
         _ => drop(session.put(names[0], stored)?),
     }

@@ -1,18 +1,18 @@
 //! Redis's requests: what is read of them, and drafts of some.
 
-use farbank_server::resp::{Limits, Parser};
+use farbank_server::resp::{RequestLimits, RequestParser};
 
-use crate::draft::Draft;
-use crate::heard::{Cut, Heard};
+use crate::request_builder::RequestBuilder;
+use crate::transcript::{Cut, Transcript};
 
 /// Low, so that inputs meet it.
-const LIMITS: Limits = Limits {
+const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 1000,
 };
 
 /// Reads `bytes` as they arrive.
-pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Heard) {
-    let mut parser = Parser::default();
+pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
+    let mut parser = RequestParser::default();
     let mut at = 0;
     for arrived in cut.arrivals(bytes.len()) {
         loop {
@@ -76,7 +76,7 @@ const INLINE: &[&[u8]] = &[
 ];
 
 /// Some requests, most of them whole.
-pub fn draft(draft: &mut Draft<'_>) {
+pub fn draft(draft: &mut RequestBuilder<'_>) {
     for _ in 0..=draft.below(3) {
         match draft.below(8) {
             0..=5 => array(draft),
@@ -96,7 +96,7 @@ pub fn draft(draft: &mut Draft<'_>) {
     }
 }
 
-fn array(draft: &mut Draft<'_>) {
+fn array(draft: &mut RequestBuilder<'_>) {
     let args = 1 + draft.below(4);
     draft.text(b"*");
     draft.decimal(args);
@@ -124,7 +124,7 @@ fn array(draft: &mut Draft<'_>) {
     }
 }
 
-fn inline(draft: &mut Draft<'_>) {
+fn inline(draft: &mut RequestBuilder<'_>) {
     for _ in 0..=draft.below(3) {
         draft.one_of(INLINE);
         draft.text(b" ");

@@ -1,13 +1,13 @@
-//! The lanes that have `farbank check` try to lose something.
+//! The suites that have `farbank check` try to lose something.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{farbank, output, root, succeed, target, works};
 
-/// The seeds a lane explores in each persistency mode. `cargo test` explores some of them, and a gate many more.
-const LANE_SEEDS: [(&str, &str); 5] = [
+/// The seeds a suite explores in each persistency mode. `cargo test` explores some of them, and a gate many more.
+const SUITE_SEEDS: [(&str, &str); 5] = [
     ("adr", "0..8"),
     ("eadr", "0..2"),
     ("word", "0..5"),
@@ -39,13 +39,13 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
     ("clht", "index."),
     ("clht", "clht."),
     ("clht", "index/clht/"),
-    ("clht", "index/ground/recover.rs"),
+    ("clht", "index/pool_heap/recover.rs"),
     ("level", "level."),
     ("level", "index/level/"),
     ("clevel", "clevel."),
     ("clevel", "index/clevel/"),
-    ("clevel", "index/ground/heap.rs"),
-    ("clevel", "index/ground/recover.rs"),
+    ("clevel", "index/pool_heap/heap.rs"),
+    ("clevel", "index/pool_heap/recover.rs"),
     ("dash-eh", "dash."),
     ("dash-eh", "dash-eh."),
     ("dash-eh", "index/dash_eh/"),
@@ -54,17 +54,17 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
     ("dash-eh,dash-lh", "index/dash/"),
     ("soft", "soft."),
     ("soft", "index/soft/"),
-    ("soft", "index/ground/mod.rs"),
+    ("soft", "index/pool_heap/mod.rs"),
 ];
 /// Under which each fault is tried in each mode: the rarest is found under 336.
 const FAULT_SEEDS: &str = "0..1024";
 /// What is explored of each in each mode: half a minute together.
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..100"), ("eadr", "0..40"), ("page", "0..60")];
-/// What a lane explores of a table whose seeds take many times as long.
+/// What a suite explores of a table whose seeds take many times as long.
 const SLOW_TABLE: &str = "dash-lh";
 const SLOW_TABLE_SEEDS: [(&str, &str); 3] =
     [("adr", "0..12"), ("eadr", "0..20"), ("page", "0..30")];
-/// What a lane and what a gate explore of the cache in each mode.
+/// What a suite and what a gate explore of the cache in each mode.
 const CACHE_SEEDS: [(&str, &str, &str); 4] = [
     ("adr", "0..10", "0..24"),
     ("eadr", "0..2", "0..3"),
@@ -103,8 +103,8 @@ fn check(what: &str) -> Result<Command, String> {
 }
 
 /// Clients that share keys write down what they see of servers that are killed; an order of their calls is searched.
-pub(crate) fn histories(size: Size) -> Result<(), String> {
-    let cycles = if size == Size::Gate { "200" } else { "20" };
+pub(crate) fn histories(size: RunSize) -> Result<(), String> {
+    let cycles = if size == RunSize::Gate { "200" } else { "20" };
     for server in HISTORIES {
         let mut command = check("histories")?;
         output(command.args(["--cycles", cycles]).args(server))?;
@@ -113,19 +113,19 @@ pub(crate) fn histories(size: Size) -> Result<(), String> {
 }
 
 /// A server under load is killed and started again, many times.
-pub(crate) fn kill(size: Size) -> Result<(), String> {
-    let cycles = if size == Size::Gate { "1000" } else { "60" };
+pub(crate) fn kill(size: RunSize) -> Result<(), String> {
+    let cycles = if size == RunSize::Gate { "1000" } else { "60" };
     output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
 }
 
 /// The engine, the cache and the tables are crashed wherever they can be, in every persistency mode.
-pub(crate) fn crash(size: Size) -> Result<(), String> {
+pub(crate) fn crash(size: RunSize) -> Result<(), String> {
     tables(size)?;
-    for (mode, lane_seeds, gate_seeds) in CACHE_SEEDS {
-        let seeds = if size == Size::Gate {
+    for (mode, suite_seeds, gate_seeds) in CACHE_SEEDS {
+        let seeds = if size == RunSize::Gate {
             gate_seeds
         } else {
-            lane_seeds
+            suite_seeds
         };
         let mut command = check("crash")?;
         command.args(["--target", "mdb", "--persistency", mode]);
@@ -136,7 +136,7 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
         command.args(["--target", target, "--persistency", mode]);
         output(command.args(["--seeds", seeds])).map(|_| ())
     };
-    for (mode, seeds) in LANE_SEEDS {
+    for (mode, seeds) in SUITE_SEEDS {
         kv("kv", mode, seeds)?;
         if mode != "relaxed" {
             kv("kv-alone", mode, ALONE_SEEDS)?; // Its operations are durable when they return.
@@ -149,10 +149,10 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
     for (mode, seeds) in LARGE_SEEDS {
         kv("kv-large", mode, seeds)?;
     }
-    if size == Size::Lane {
+    if size == RunSize::Suite {
         return Ok(());
     }
-    for (mode, _) in LANE_SEEDS {
+    for (mode, _) in SUITE_SEEDS {
         crash_for_long(mode)?;
         let mut command = check("crash")?;
         command.args(["--target", "kv", "--persistency", mode]);
@@ -162,14 +162,14 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-fn tables(size: Size) -> Result<(), String> {
+fn tables(size: RunSize) -> Result<(), String> {
     for (table, gate_seeds) in TABLES {
         let table_seeds = match (table, size) {
-            (SLOW_TABLE, Size::Lane) => SLOW_TABLE_SEEDS,
+            (SLOW_TABLE, RunSize::Suite) => SLOW_TABLE_SEEDS,
             _ => TABLE_SEEDS,
         };
         for (mode, seeds) in table_seeds {
-            let long = size == Size::Gate && mode == "adr";
+            let long = size == RunSize::Gate && mode == "adr";
             let mut command = check("crash")?;
             command.args(["--target", table, "--persistency", mode, "--json"]);
             command.args(["--seeds", if long { gate_seeds } else { seeds }]);
@@ -185,11 +185,11 @@ fn tables(size: Size) -> Result<(), String> {
 }
 
 /// Every way a power cut can look to recovery, at so many crash points; those with too many ways do not count.
-pub(crate) fn lazy(size: Size) -> Result<(), String> {
+pub(crate) fn lazy(size: RunSize) -> Result<(), String> {
     for mode in ["adr", "word", "page"] {
         let (seeds, least) = match size {
-            Size::Lane => ("0..6", 0),
-            Size::Gate => ("0..240", LAZY_POINTS),
+            RunSize::Suite => ("0..6", 0),
+            RunSize::Gate => ("0..240", LAZY_POINTS),
         };
         let mut command = check("crash")?;
         command.args(["--target", "kv", "--lazy", "--steps", "40"]);
@@ -208,7 +208,7 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
 /// The checks are checked: the explorer comes by every situation that the engine, the cache and the tables list; every bug that
 /// they list by name is found out, and every place at which engine and cache, and what a table has for itself, make something
 /// durable.
-pub(crate) fn faults(_: Size) -> Result<(), String> {
+pub(crate) fn faults(_: RunSize) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     output(Command::new(&binary).args(["check", "situations"]))?;
     let tables = TABLE_FAULTS
@@ -234,11 +234,11 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
 }
 
 /// Threads under schedules of chance and of priorities; and what only schedules find is found.
-pub(crate) fn schedules(size: Size) -> Result<(), String> {
+pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
     let (schedules, alone, others) = match size {
-        Size::Lane => ("2000", "1000", "200"),
-        Size::Gate => ("100000", "10000", "5000"),
+        RunSize::Suite => ("2000", "1000", "200"),
+        RunSize::Gate => ("100000", "10000", "5000"),
     };
     let run = |rest: &[&str]| {
         let mut command = Command::new(&binary);
@@ -257,7 +257,7 @@ pub(crate) fn schedules(size: Size) -> Result<(), String> {
 }
 
 /// The tree under disasters on a simulated rack: what holds, and that what must fail does.
-pub(crate) fn tree(size: Size) -> Result<(), String> {
+pub(crate) fn tree(size: RunSize) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     let tree = |what: &str, rest: &[&str]| {
         let mut command = Command::new(&binary);
@@ -265,8 +265,8 @@ pub(crate) fn tree(size: Size) -> Result<(), String> {
         output(command.args(rest)).map(|_| ())
     };
     let (schedules, others) = match size {
-        Size::Lane => ("6000", "1000"),
-        Size::Gate => ("20000", "5000"),
+        RunSize::Suite => ("6000", "1000"),
+        RunSize::Gate => ("20000", "5000"),
     };
     tree("schedules", &["--schedules", schedules])?;
     for system in ["published", "fg+", "fg"] {
@@ -294,10 +294,10 @@ fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
 
 /// Every engine answers the contest's workload, and costs far memory what was published; a gate asks at the size
 /// those figures are stated for.
-pub(crate) fn judge(size: Size) -> Result<(), String> {
+pub(crate) fn judge(size: RunSize) -> Result<(), String> {
     let scale = match size {
-        Size::Lane => "1/256",
-        Size::Gate => "1/64",
+        RunSize::Suite => "1/256",
+        RunSize::Gate => "1/64",
     };
     for round in [["--round", "final"], ["--round", "preliminary"]] {
         let mut command = farbank();

@@ -1,19 +1,19 @@
-//! Lane `redis-clients`: redis-cli, redis-benchmark and redis-py against a real server.
+//! Suite `redis-clients`: redis-cli, redis-benchmark and redis-py against a real server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{farbank, install, output, root, succeed, works};
 use crate::serving::Serving;
 
 /// Debian's Python: the one its packages are for.
 const PYTHON: &str = "/usr/bin/python3";
 
-pub(crate) fn run(_size: Size) -> Result<(), String> {
+pub(crate) fn run(_size: RunSize) -> Result<(), String> {
     packages()?;
-    let folder = Folder::new()?;
+    let folder = ClientsFolder::new()?;
     let server = serve(&folder.pool())?;
     scripted_session(&server)?;
     python(&server)?;
@@ -77,7 +77,7 @@ fn benchmark(server: &Serving) -> Result<(), String> {
 }
 
 /// What was acknowledged is there after SIGKILL.
-fn kill_and_compare(server: Serving, folder: &Folder) -> Result<(), String> {
+fn kill_and_compare(server: Serving, folder: &ClientsFolder) -> Result<(), String> {
     let ask = |server: &Serving| -> Result<String, String> {
         let size = output(cli(server).arg("dbsize").stdin(Stdio::null()))?;
         Ok(size + &output(cli(server).args(["get", "durable"]).stdin(Stdio::null()))?)
@@ -101,15 +101,15 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// A folder in memory that goes when this goes.
-struct Folder(PathBuf);
+struct ClientsFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Result<Folder, String> {
+impl ClientsFolder {
+    fn new() -> Result<ClientsFolder, String> {
         let parent = Some(Path::new("/dev/shm")).filter(|shm| shm.is_dir());
         let parent = parent.map_or_else(std::env::temp_dir, PathBuf::from);
-        let path = parent.join(format!("farbank-lane-{}", std::process::id()));
+        let path = parent.join(format!("farbank-suite-{}", std::process::id()));
         fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(Folder(path))
+        Ok(ClientsFolder(path))
     }
 
     fn pool(&self) -> PathBuf {
@@ -117,7 +117,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ClientsFolder {
     fn drop(&mut self) {
         // Nothing depends on it, and the run's result is already known.
         let _ = fs::remove_dir_all(&self.0);

@@ -1,9 +1,9 @@
-//! Lane `contest-cpp`: an engine in C++, written against the contest's header, under our judge.
+//! Suite `contest-cpp`: an engine in C++, written against the contest's header, under our judge.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{install, root, succeed, target, works};
 
 /// How often the judge may try to find out a wrong engine. What a kill keeps is drawn by lot: one of the engines gets
@@ -18,7 +18,7 @@ const ENGINES: [(&str, Option<&str>); 4] = [
     ("3", Some("kills: values nobody stored")),
 ];
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     let tools = ["g++", "make"];
     let missing: Vec<&str> = tools
         .into_iter()
@@ -28,8 +28,8 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
         install(&missing)?;
     }
     let arguments: &[&str] = match size {
-        Size::Lane => &["--scale", "1/16384", "--rounds", "3", "--kills", "60"],
-        Size::Gate => &["--scale", "1/1024", "--kills", "200"],
+        RunSize::Suite => &["--scale", "1/16384", "--rounds", "3", "--kills", "60"],
+        RunSize::Gate => &["--scale", "1/1024", "--kills", "200"],
     };
     for (wrong, told) in ENGINES {
         let folder = target().join("contest-cpp").join(wrong);

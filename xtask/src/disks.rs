@@ -1,4 +1,4 @@
-//! Lane `disks`: syncs that fail on a real file system, kills, and starts from an empty page cache.
+//! Suite `disks`: syncs that fail on a real file system, kills, and starts from an empty page cache.
 //!
 //! ```text
 //!   pool ─▶ ext4 without a journal ─▶ loop device ─▶ a sparse file in a full tmpfs
@@ -11,7 +11,7 @@
 //! calls pages clean that the device does not have. What is acknowledged in any life must be there in
 //! all later ones, and what a start shows must still be there when the page cache is gone.
 //!
-//! Needs root and a loop device. Where they are not to be had the lane fails, as every lane does.
+//! Needs root and a loop device. Where they are not to be had the suite fails, as every suite does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,10 +19,10 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{farbank, install, output, works};
 use crate::serving::Serving;
-use crate::wire::{Link, Received, request};
+use crate::wire::{ReceivedReply, WireConnection, request};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the tmpfs: a little more than a pool.
@@ -40,22 +40,22 @@ pub(crate) fn install_tools() -> Result<(), String> {
     }
 }
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     install_tools()?;
     let cycles = match size {
-        Size::Lane => 50,
-        Size::Gate => 1_000,
+        RunSize::Suite => 50,
+        RunSize::Gate => 1_000,
     };
-    let mut totals = Totals::default();
+    let mut totals = DiskTotals::default();
     for first in (0..cycles).step_by(CYCLES_A_POOL as usize) {
-        let disk = Disk::new()?;
+        let disk = FullDisk::new()?;
         let mut known = BTreeMap::new();
         for number in first..cycles.min(first + CYCLES_A_POOL) {
             cycle(&disk, number, &mut known, &mut totals)
                 .map_err(|wrong| format!("cycle {number}: {wrong}"))?;
         }
     }
-    let Totals {
+    let DiskTotals {
         acknowledged,
         refused,
         kept,
@@ -72,7 +72,7 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
 }
 
 #[derive(Default)]
-struct Totals {
+struct DiskTotals {
     acknowledged: u64,
     refused: u64,
     /// Refused writes that a restart showed.
@@ -84,7 +84,12 @@ struct Totals {
 /// Keys and the values they must have.
 type Known = BTreeMap<String, String>;
 
-fn cycle(disk: &Disk, number: u64, known: &mut Known, totals: &mut Totals) -> Result<(), String> {
+fn cycle(
+    disk: &FullDisk,
+    number: u64,
+    known: &mut Known,
+    totals: &mut DiskTotals,
+) -> Result<(), String> {
     disk.fill(number * 7 % 48)?;
     // A start needs room, too, and may be refused.
     let refused = match disk.serve() {
@@ -115,11 +120,11 @@ fn cycle(disk: &Disk, number: u64, known: &mut Known, totals: &mut Totals) -> Re
 
 /// Sends SETs, at most `most`, and notes what is acknowledged; the first that is refused, if one is.
 fn write(
-    link: &mut Link,
+    link: &mut WireConnection,
     life: u64,
     most: u64,
     known: &mut Known,
-    totals: &mut Totals,
+    totals: &mut DiskTotals,
 ) -> Option<(String, String)> {
     for n in 0..most {
         let key = format!("key {} of {}", n % 20, life % 3);
@@ -129,7 +134,7 @@ fn write(
         );
         link.send(&request(&["SET", &key, &value]));
         match link.receive() {
-            Received::Reply(reply) if reply.head == b"+OK" => {
+            ReceivedReply::Reply(reply) if reply.head == b"+OK" => {
                 totals.acknowledged += 1;
                 known.insert(key, value);
             }
@@ -139,10 +144,10 @@ fn write(
     None
 }
 
-fn get(link: &mut Link, key: &str) -> Result<String, String> {
+fn get(link: &mut WireConnection, key: &str) -> Result<String, String> {
     link.send(&request(&["GET", key]));
     match link.receive() {
-        Received::Reply(reply) => match reply.text() {
+        ReceivedReply::Reply(reply) => match reply.text() {
             Some(text) => Ok(String::from_utf8_lossy(text).into_owned()),
             None => Ok(reply.to_string()),
         },
@@ -150,7 +155,7 @@ fn get(link: &mut Link, key: &str) -> Result<String, String> {
     }
 }
 
-fn check(link: &mut Link, known: &Known) -> Result<(), String> {
+fn check(link: &mut WireConnection, known: &Known) -> Result<(), String> {
     for (key, value) in known {
         let found = get(link, key)?;
         if found != *value {
@@ -163,15 +168,15 @@ fn check(link: &mut Link, known: &Known) -> Result<(), String> {
 }
 
 /// A file system whose device can be full.
-struct Disk {
+struct FullDisk {
     folder: PathBuf,
     device: String,
 }
 
-impl Disk {
-    fn new() -> Result<Disk, String> {
+impl FullDisk {
+    fn new() -> Result<FullDisk, String> {
         let folder = std::env::temp_dir().join(format!("farbank-disks-{}", std::process::id()));
-        let mut disk = Disk {
+        let mut disk = FullDisk {
             folder,
             device: String::new(),
         };
@@ -252,7 +257,7 @@ impl Disk {
     }
 
     /// A server, which is killed when it goes, and a connection to it.
-    fn serve(&self) -> Result<(Serving, Link), String> {
+    fn serve(&self) -> Result<(Serving, WireConnection), String> {
         let mut serve = farbank();
         serve.args([
             "serve",
@@ -266,11 +271,11 @@ impl Disk {
         serve.arg("--pool").arg(self.pool());
         let serving = Serving::start(&mut serve, "redis://")?;
         let port = serving.port.parse().map_err(|e| format!("{e}"))?;
-        Ok((serving, Link::connect(port)?))
+        Ok((serving, WireConnection::connect(port)?))
     }
 }
 
-impl Drop for Disk {
+impl Drop for FullDisk {
     fn drop(&mut self) {
         // What cannot be undone was not done.
         let _ = command("umount", &[], &[&self.mounted()]);

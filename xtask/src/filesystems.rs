@@ -1,4 +1,4 @@
-//! Lane `file-systems`: pools on file systems made for it, on loop devices and as mounts.
+//! Suite `file-systems`: pools on file systems made for it, on loop devices and as mounts.
 //!
 //! Each is accepted without a word, warned about, or refused, as `docs/durability.md` says; and a pool copied by
 //! reference gets blocks of its own. Needs root and loop devices.
@@ -7,20 +7,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{farbank, install, succeed, works};
 
 /// What creating a pool somewhere must come to.
-enum Expect {
+enum ExpectedOutcome {
     Silent,
     Warned(&'static str),
     Refused(&'static str),
 }
 
-pub(crate) fn run(_size: Size) -> Result<(), String> {
+pub(crate) fn run(_size: RunSize) -> Result<(), String> {
     packages()?;
     let folder = tempfile_folder()?;
-    let mut stage = Stage {
+    let mut stage = MountStage {
         folder: folder.clone(),
         mounts: Vec::new(),
     };
@@ -54,12 +54,12 @@ fn tempfile_folder() -> Result<PathBuf, String> {
 }
 
 /// A folder in which file systems are mounted; they are unmounted when it goes.
-struct Stage {
+struct MountStage {
     folder: PathBuf,
     mounts: Vec<PathBuf>,
 }
 
-impl Drop for Stage {
+impl Drop for MountStage {
     fn drop(&mut self) {
         for mount in self.mounts.iter().rev() {
             // The removal of the folder fails, and says so, if one stays.
@@ -68,7 +68,7 @@ impl Drop for Stage {
     }
 }
 
-impl Stage {
+impl MountStage {
     fn try_all(&mut self) -> Result<(), String> {
         let sparse = "loop device on the sparse file";
         let xfs = self.device(
@@ -77,19 +77,22 @@ impl Stage {
             400 << 20,
             true,
         )?;
-        create(&xfs, &Expect::Silent)?;
+        create(&xfs, &ExpectedOutcome::Silent)?;
         reflinked(&xfs)?;
         full_and_reflinked(&xfs)?;
         let btrfs = self.device("btrfs", &["mkfs.btrfs", "-q"], 300 << 20, true)?;
-        create(&btrfs, &Expect::Silent)?;
+        create(&btrfs, &ExpectedOutcome::Silent)?;
         copied_on_write(&btrfs)?;
         let thin = self.device("ext4", &["mkfs.ext4", "-q"], 100 << 20, false)?;
-        create(&thin, &Expect::Warned(sparse))?;
+        create(&thin, &ExpectedOutcome::Warned(sparse))?;
         self.overlays(&thin, sparse)?;
         let behind_fuse = self.make("fuse")?;
         let source = self.make("source")?;
         self.mount(Command::new("bindfs").arg(source), &behind_fuse)?;
-        create(&behind_fuse, &Expect::Warned("serves this file system"))
+        create(
+            &behind_fuse,
+            &ExpectedOutcome::Warned("serves this file system"),
+        )
     }
 
     fn make(&self, name: &str) -> Result<PathBuf, String> {
@@ -126,8 +129,12 @@ impl Stage {
 
     fn overlays(&mut self, upper: &Path, over: &'static str) -> Result<(), String> {
         for (name, more, expected) in [
-            ("overlay", "", Expect::Warned(over)),
-            ("volatile", ",volatile", Expect::Refused("volatile")),
+            ("overlay", "", ExpectedOutcome::Warned(over)),
+            (
+                "volatile",
+                ",volatile",
+                ExpectedOutcome::Refused("volatile"),
+            ),
         ] {
             let (at, lower) = (self.make(name)?, self.make(&format!("{name}-lower"))?);
             let (up, work) = (upper.join(name), upper.join(format!("{name}-work")));
@@ -159,14 +166,14 @@ fn pool(arguments: &[&str], path: &Path) -> Result<Output, String> {
 }
 
 /// Makes a pool in `folder`, and sees what is said of it.
-fn create(folder: &Path, expected: &Expect) -> Result<(), String> {
+fn create(folder: &Path, expected: &ExpectedOutcome) -> Result<(), String> {
     let path = folder.join("pool");
     let made = pool(&["create", "--size", "16mb"], &path)?;
     let said = String::from_utf8_lossy(&made.stderr);
     let right = match expected {
-        Expect::Silent => made.status.success() && said.is_empty(),
-        Expect::Warned(what) => made.status.success() && said.contains(what),
-        Expect::Refused(what) => !made.status.success() && said.contains(what),
+        ExpectedOutcome::Silent => made.status.success() && said.is_empty(),
+        ExpectedOutcome::Warned(what) => made.status.success() && said.contains(what),
+        ExpectedOutcome::Refused(what) => !made.status.success() && said.contains(what),
     };
     if !right {
         return Err(format!("{}: it said {said:?}", path.display()));

@@ -1,4 +1,4 @@
-//! Lane `fuzz`: bytes chosen by libFuzzer for what reads bytes of others, and many requests drafted by a grammar.
+//! Suite `fuzz`: bytes chosen by libFuzzer for what reads bytes of others, and many requests drafted by a grammar.
 //!
 //! The targets are in `fuzz/`, a workspace of its own. They are built with the coverage flags that
 //! libFuzzer needs, so that nothing but a C++ compiler has to be installed, and start from the inputs
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
@@ -29,22 +29,22 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
                      -Ccodegen-units=1 --cfg fuzzing";
 
 /// Seconds a target runs.
-fn seconds(size: Size) -> u64 {
+fn seconds(size: RunSize) -> u64 {
     match size {
-        Size::Lane => 20,
-        Size::Gate => 600,
+        RunSize::Suite => 20,
+        RunSize::Gate => 600,
     }
 }
 
 /// Inputs drafted for each parser.
-fn drafts(size: Size) -> u64 {
+fn drafts(size: RunSize) -> u64 {
     match size {
-        Size::Lane => 2_000_000,
-        Size::Gate => 100_000_000,
+        RunSize::Suite => 2_000_000,
+        RunSize::Gate => 100_000_000,
     }
 }
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !works("g++", &["--version"]) {
         install(&["g++"])?;
     }

@@ -1,4 +1,4 @@
-//! Lane `guest`: the engine and the server on persistent memory that loses its power.
+//! Suite `guest`: the engine and the server on persistent memory that loses its power.
 //!
 //! ```text
 //!   boot ── writes, acknowledges ── power cut ──▶ boot ── checks, writes on ── power cut ──▶ ... ──▶ boot ── checks
@@ -6,14 +6,14 @@
 //!
 //! Each boot is one call of `guest/guest.sh` (see `guest/README.md`). The pools are carried on from cut to cut. At the end
 //! stands a table of what was acknowledged and what of it was lost: nothing, and in the controls, which leave out
-//! the flush or the sync, thousands, or the lane has shown nothing.
+//! the flush or the sync, thousands, or the suite has shown nothing.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{cargo, farbank, root, succeed, target};
 
 /// Acknowledged writes that a control must lose at least.
@@ -24,10 +24,10 @@ const REPLAY_S: u64 = 600;
 /// What guest.sh says when the time was up: the machine was too busy, the product is not to blame.
 const STARVED: i32 = 124;
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     let (cuts, subsets) = match size {
-        Size::Lane => (1, "1"),
-        Size::Gate => (5, "4"),
+        RunSize::Suite => (1, "1"),
+        RunSize::Gate => (5, "4"),
     };
     let guest = Guest::new()?;
     let mut rows = Vec::new();
@@ -41,14 +41,14 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
     }
     rows.extend(guest.cuts("ext4-dax, never flushed", &["-f", "ext4"], "0", "vain", 1)?);
     rows.extend(guest.disks(subsets)?);
-    println!("\n{}", Row::HEAD);
+    println!("\n{}", GuestRow::HEAD);
     rows.iter().for_each(|row| println!("{row}"));
-    rows.iter().try_for_each(Row::judge)
+    rows.iter().try_for_each(GuestRow::judge)
 }
 
 /// What was acknowledged by one subject on one medium, and what became of it.
 #[derive(Debug, PartialEq)]
-struct Row {
+struct GuestRow {
     medium: String,
     subject: String,
     evicted: String,
@@ -61,7 +61,7 @@ struct Row {
     control: bool,
 }
 
-impl Row {
+impl GuestRow {
     const HEAD: &str =
         "medium                    subject  evicted  power cuts  acknowledged    lost";
 
@@ -83,9 +83,9 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for GuestRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row {
+        let GuestRow {
             medium,
             subject,
             evicted,
@@ -103,7 +103,7 @@ impl fmt::Display for Row {
 }
 
 /// How a boot ended.
-struct Boot {
+struct BootOutcome {
     lines: Vec<String>,
     fine: bool,
 }
@@ -145,14 +145,19 @@ impl Guest {
     }
 
     /// One boot. A starved one is tried once more, with twice the time.
-    fn boot(&self, options: &[&str], limit_s: u64, program: &[&str]) -> Result<Boot, String> {
+    fn boot(
+        &self,
+        options: &[&str],
+        limit_s: u64,
+        program: &[&str],
+    ) -> Result<BootOutcome, String> {
         for limit_s in [limit_s, 2 * limit_s] {
             let (lines, status) = self.try_boot(options, limit_s, program)?;
             match status {
                 Some(STARVED) => println!("starved: {limit_s} s were not enough"),
                 // More than the program itself says: the script's own.
                 Some(status) if status < 2 => {
-                    return Ok(Boot {
+                    return Ok(BootOutcome {
                         lines,
                         fine: status == 0,
                     });
@@ -208,7 +213,7 @@ impl Guest {
         evicted: &str,
         what: &str,
         cuts: u64,
-    ) -> Result<Vec<Row>, String> {
+    ) -> Result<Vec<GuestRow>, String> {
         let program = self.work.join("power_cut").display().to_string();
         let program = |what| vec![program.clone(), what, "$PMEM".into(), "$PREVIOUS".into()];
         let mut rows = Vec::new();
@@ -249,7 +254,7 @@ impl Guest {
     }
 
     /// Where mappings are refused, and on a disk whose every flush is replayed.
-    fn disks(&self, subsets: &str) -> Result<Vec<Row>, String> {
+    fn disks(&self, subsets: &str) -> Result<Vec<GuestRow>, String> {
         let script = root().join("guest/virtio.sh").display().to_string();
         let options = ["-f", "virtio", "-m", "1024"];
         let boot = self.boot(&options, REPLAY_S, &[&script, "$PMEM", subsets])?;
@@ -257,7 +262,7 @@ impl Guest {
             return Err("virtio.sh failed; its last words are above".into());
         }
         let replays = boot.lines.iter().filter_map(|line| Checked::parse(line));
-        let rows: Vec<Row> = replays
+        let rows: Vec<GuestRow> = replays
             .zip([("ext4, every flush", false), ("ext4, never synced", true)])
             .map(|(checked, (medium, control))| checked.row(medium, "", control))
             .collect();
@@ -269,7 +274,7 @@ impl Guest {
 }
 
 /// Adds what one check found to the row of its subject.
-fn add(rows: &mut Vec<Row>, new: Row) {
+fn add(rows: &mut Vec<GuestRow>, new: GuestRow) {
     match rows.iter_mut().find(|row| row.subject == new.subject) {
         Some(row) => {
             row.cuts += new.cuts;
@@ -315,9 +320,9 @@ impl Checked {
         })
     }
 
-    fn row(self, medium: &str, evicted: &str, control: bool) -> Row {
+    fn row(self, medium: &str, evicted: &str, control: bool) -> GuestRow {
         let percent = if evicted.is_empty() { "" } else { " %" };
-        Row {
+        GuestRow {
             medium: medium.into(),
             subject: self.subject,
             evicted: format!("{evicted}{percent}"),
@@ -334,7 +339,7 @@ impl Checked {
 mod tests {
     use super::*;
 
-    fn row(line: &str, control: bool) -> Row {
+    fn row(line: &str, control: bool) -> GuestRow {
         Checked::parse(line)
             .expect("a check")
             .row("ext4-dax", "0", control)

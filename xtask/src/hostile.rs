@@ -1,4 +1,4 @@
-//! Lane `hostile`: what the worst requests of one client cost the others.
+//! Suite `hostile`: what the worst requests of one client cost the others.
 //!
 //! ```text
 //!   attackers   send a request again and again, read nothing, and are closed
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use requests::{BIG_BYTES, MIB, combinations, memcached, of, worst};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::farbank;
 use crate::serving::Serving;
 
@@ -56,22 +56,22 @@ const REPLIES_LIMIT: &str = "64mb";
 const BYTES_MAX: usize = 128 * MIB;
 
 /// Keys that the server has.
-fn keys(size: Size) -> usize {
+fn keys(size: RunSize) -> usize {
     match size {
-        Size::Lane => 200_000,
-        Size::Gate => 1_000_000,
+        RunSize::Suite => 200_000,
+        RunSize::Gate => 1_000_000,
     }
 }
 
-/// The longest that 99 of 100 requests of the bystander may take. A lane runs on machines that do other things, too.
-fn bound(size: Size) -> Duration {
+/// The longest that 99 of 100 requests of the bystander may take. A suite runs on machines that do other things, too.
+fn bound(size: RunSize) -> Duration {
     match size {
-        Size::Lane => Duration::from_millis(50),
-        Size::Gate => Duration::from_millis(10),
+        RunSize::Suite => Duration::from_millis(50),
+        RunSize::Gate => Duration::from_millis(10),
     }
 }
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     let folder = if Path::new("/dev/shm").is_dir() {
         "/dev/shm"
     } else {
@@ -83,7 +83,7 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
     outcome
 }
 
-fn attack_all(size: Size, pool: &str) -> Result<(), String> {
+fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
     let mut serve = farbank();
     serve.args([
         "serve",
@@ -182,7 +182,7 @@ fn attack_all(size: Size, pool: &str) -> Result<(), String> {
 }
 
 /// Prints a line of the table.
-fn show(name: &str, cost: &Cost) {
+fn show(name: &str, cost: &RequestCost) {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
         "{name:>24} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
@@ -238,7 +238,7 @@ fn many_keys() -> Vec<(String, Vec<u8>)> {
 }
 
 /// What a request did to the server and to the bystander.
-struct Cost {
+struct RequestCost {
     /// Times that it was sent whole.
     sent: usize,
     p50: Duration,
@@ -257,7 +257,7 @@ fn attack(
     addr: &str,
     request: &[u8],
     bystander: &mut TcpStream,
-) -> Result<Cost, String> {
+) -> Result<RequestCost, String> {
     let before = anonymous_bytes(server)?;
     let delayed = || {
         let tasks = [worker, Path::new("/proc/thread-self")];
@@ -316,7 +316,7 @@ fn attack(
     waits.sort_unstable();
     own_waits.sort_unstable();
     let quantile = |waits: &[Duration], of_100: usize| waits[(waits.len() - 1) * of_100 / 100];
-    Ok(Cost {
+    Ok(RequestCost {
         sent,
         p50: quantile(&waits, 50),
         p99: quantile(&waits, 99),

@@ -1,24 +1,26 @@
-//! Maintainers' commands: `cargo xtask lanes` and `cargo xtask gate`.
+//! Maintainers' commands: `cargo xtask suites` and `cargo xtask gate`.
 //!
-//! A *lane* is a check that `cargo test` cannot make: it needs system packages, which it installs,
-//! or a real server and more time. A *gate* is a lane at the size a release asks for.
+//! A *suite* is a check that `cargo test` cannot make: it needs system packages, which it installs,
+//! or a real server and more time. A *gate* is a suite at the size a release asks for.
 //!
 //! ```text
-//!   cargo xtask lanes [NAME...]     all of them, or those named; for CI
+//!   cargo xtask suites [NAME...]     all of them, or those named; for CI
 //!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
-//!   cargo xtask lanes soak [--seconds N]   what must not grow in a long run; only if it is named
+//!   cargo xtask suites soak [--seconds N]   what must not grow in a long run; only if it is named
 //!   cargo xtask mutants [OPTIONS]   small wrong edits, and which test objects to each
+//!   cargo xtask behaviour FILE      what the store does, to compare two versions
 //!   cargo xtask dependencies        every dependency is as deny.toml asks
 //!   cargo xtask sbom                prints what the program is made of, as CycloneDX
 //!   cargo xtask release             builds the program to give away, into target/dist
 //!   cargo xtask release-check       builds it in two folders: the bytes must be the same
 //! ```
 //!
-//! A lane that cannot run has failed. The last line says how many passed and failed, and the exit
+//! A suite that cannot run has failed. The last line says how many passed and failed, and the exit
 //! code is 1 if one failed, 2 if the command line is wrong.
 #![forbid(unsafe_code)]
 
 mod advisories;
+mod behaviour;
 mod check;
 mod clients;
 mod compare;
@@ -47,138 +49,138 @@ use std::time::Instant;
 
 /// How large a run is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
-    Lane,
+pub(crate) enum RunSize {
+    Suite,
     Gate,
 }
 
-/// What a lane does.
-type Run = fn(Size) -> Result<(), String>;
+/// What a suite does.
+type SuiteFn = fn(RunSize) -> Result<(), String>;
 
-/// A lane: its name, what it shows, and how.
-struct Lane(&'static str, &'static str, Run);
+/// A suite: its name, what it shows, and how.
+struct Suite(&'static str, &'static str, SuiteFn);
 
-const LANES: &[Lane] = &[
-    Lane(
+const SUITES: &[Suite] = &[
+    Suite(
         "redis-clients",
         "Redis's own clients work unmodified",
         clients::run,
     ),
-    Lane(
+    Suite(
         "redis-compare",
         "random requests get the replies that redis-server gives",
         compare::run,
     ),
-    Lane(
+    Suite(
         "memcached",
         "memcached's own tests pass, and nothing acknowledged is lost when it is killed",
         memcached::run,
     ),
-    Lane(
+    Suite(
         "hostile",
         "the worst requests of one client do not keep another waiting",
         hostile::run,
     ),
-    Lane(
+    Suite(
         "kill",
         "nothing acknowledged is lost when the server is killed",
         check::kill,
     ),
-    Lane(
+    Suite(
         "histories",
         "what clients see of servers that are killed has an order that explains it",
         check::histories,
     ),
-    Lane(
+    Suite(
         "disks",
         "nothing is lost when a disk fails, the server is killed and the page cache dropped",
         disks::run,
     ),
-    Lane(
+    Suite(
         "media-errors",
         "what a device cannot read is an error with its place, and the rest is served",
         media_errors::run,
     ),
-    Lane(
+    Suite(
         "crash",
         "nothing acknowledged is lost when the power goes",
         check::crash,
     ),
-    Lane(
+    Suite(
         "lazy",
         "nothing is lost however a power cut looks to recovery",
         check::lazy,
     ),
-    Lane(
+    Suite(
         "faults",
         "the explorer objects to every known bug and every flush left out",
         check::faults,
     ),
-    Lane(
+    Suite(
         "judge",
         "every engine of the contest answers right and costs what was published",
         check::judge,
     ),
-    Lane(
+    Suite(
         "schedules",
         "threads are linearizable, with crashes between",
         check::schedules,
     ),
-    Lane(
+    Suite(
         "tree",
         "the tree loses nothing whoever dies, and what must fail does",
         check::tree,
     ),
-    Lane(
+    Suite(
         "guest",
         "nothing acknowledged is lost when a machine loses its power",
         guest::run,
     ),
-    Lane(
+    Suite(
         "file-systems",
         "each file system is accepted, warned about or refused, as documented",
         filesystems::run,
     ),
-    Lane(
+    Suite(
         "miri",
         "no undefined behaviour where it can be interpreted",
         sanitize::miri,
     ),
-    Lane(
+    Suite(
         "asan",
         "no byte is touched that is not ours, none is leaked",
         sanitize::asan,
     ),
-    Lane("tsan", "threads order what they share", sanitize::tsan),
-    Lane(
+    Suite("tsan", "threads order what they share", sanitize::tsan),
+    Suite(
         "loom",
         "epochs and tables hold in every interleaving and under weak memory",
         model::loom,
     ),
-    Lane(
+    Suite(
         "advisories",
         "no dependency is known to be vulnerable",
         advisories::run,
     ),
-    Lane("fuzz", "no bytes of others do harm", fuzz::run),
-    Lane(
+    Suite("fuzz", "no bytes of others do harm", fuzz::run),
+    Suite(
         "zero-cost",
         "the simulator costs real media nothing",
         zero_cost::run,
     ),
-    Lane(
+    Suite(
         "contest-cpp",
         "an engine in C++ for the contest is judged, and a wrong one found out",
         contest::run,
     ),
-    Lane(
+    Suite(
         "pibench",
         "plug-ins for PiBench are measured, and our tables are one",
         pibench::run,
     ),
 ];
 
-/// Lanes that build what they run themselves; the others run the release binary.
+/// Suites that build what they run themselves; the others run the release binary.
 const WITHOUT_BINARY: [&str; 11] = [
     "advisories",
     "faults",
@@ -193,7 +195,7 @@ const WITHOUT_BINARY: [&str; 11] = [
     "contest-cpp",
 ];
 
-const USAGE: &str = "usage: cargo xtask lanes [NAME...] | lanes soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | dependencies | sbom | release | \
+const USAGE: &str = "usage: cargo xtask suites [NAME...] | suites soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | behaviour FILE | dependencies | sbom | release | \
                      release-check";
 
 fn main() -> ExitCode {
@@ -203,13 +205,19 @@ fn main() -> ExitCode {
         Some("sbom") => return ended(dependencies::sbom().map(|list| println!("{list}"))),
         Some("release") => return ended(release::run()),
         Some("release-check") => return ended(release::check()),
+        Some("behaviour") => {
+            return match &args[1..] {
+                [file] => ended(behaviour::run(file)),
+                _ => wrong("usage: cargo xtask behaviour FILE"),
+            };
+        }
         Some("mutants") => return ended(mutants::run(&args[1..])),
-        Some("lanes") => Size::Lane,
-        Some("gate") => Size::Gate,
+        Some("suites") => RunSize::Suite,
+        Some("gate") => RunSize::Gate,
         _ => return wrong(USAGE),
     };
     let names = &args[1..];
-    if size == Size::Lane && names.first().is_some_and(|name| name == "soak") {
+    if size == RunSize::Suite && names.first().is_some_and(|name| name == "soak") {
         return match soak_seconds(&names[1..]) {
             Ok(seconds) => {
                 let built = run::cargo(&["build", "--release", "--package", "farbank-cli"]);
@@ -220,13 +228,13 @@ fn main() -> ExitCode {
     }
     if let Some(name) = names
         .iter()
-        .find(|name| LANES.iter().all(|lane| lane.0 != **name))
+        .find(|name| SUITES.iter().all(|suite| suite.0 != **name))
     {
-        let known: Vec<&str> = LANES.iter().map(|lane| lane.0).collect();
+        let known: Vec<&str> = SUITES.iter().map(|suite| suite.0).collect();
         let known = known.join(", ");
-        return wrong(&format!("there is no lane {name:?}; there are {known}"));
+        return wrong(&format!("there is no suite {name:?}; there are {known}"));
     }
-    let failed = run_lanes(size, names);
+    let failed = run_suites(size, names);
     if failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -244,7 +252,7 @@ fn soak_seconds(args: &[String]) -> Result<u64, String> {
     let least = soak::SECONDS_MIN;
     let seconds = seconds.filter(|seconds| *seconds >= least);
     seconds.ok_or(format!(
-        "usage: cargo xtask lanes soak [--seconds N], of {least} at least"
+        "usage: cargo xtask suites soak [--seconds N], of {least} at least"
     ))
 }
 
@@ -258,11 +266,11 @@ fn ended(done: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Runs the lanes named, or all, and says again at the end which failed, and of what. Returns how many.
-fn run_lanes(size: Size, names: &[String]) -> usize {
-    let chosen = LANES
+/// Runs the suites named, or all, and says again at the end which failed, and of what. Returns how many.
+fn run_suites(size: RunSize, names: &[String]) -> usize {
+    let chosen = SUITES
         .iter()
-        .filter(|lane| names.is_empty() || names.iter().any(|n| n == lane.0));
+        .filter(|suite| names.is_empty() || names.iter().any(|n| n == suite.0));
     let mut passed = 0;
     let mut failed = Vec::new();
     let ours = |name: &String| WITHOUT_BINARY.contains(&name.as_str());
@@ -270,7 +278,7 @@ fn run_lanes(size: Size, names: &[String]) -> usize {
         true => Ok(()),
         false => run::cargo(&["build", "--release", "--package", "farbank-cli"]),
     };
-    for Lane(name, shows, run) in chosen {
+    for Suite(name, shows, run) in chosen {
         println!("\n-- {name}: {shows}");
         let start = Instant::now();
         let result = built.clone().and_then(|()| run(size));

@@ -1,4 +1,4 @@
-//! Lane `media-errors`: a device that cannot read a part of a pool, under a server and at its start.
+//! Suite `media-errors`: a device that cannot read a part of a pool, under a server and at its start.
 //!
 //! ```text
 //!   pool ─▶ ext4 ─▶ loop device, direct I/O ─▶ a file, which is made shorter
@@ -12,17 +12,17 @@
 //! of a damaged record; each start must name a place, and the process must live. (The device mapper's
 //! target `error` would do the same; many kernels do not have it.)
 //!
-//! Needs root and a loop device. Where they are not to be had the lane fails, as every lane does.
+//! Needs root and a loop device. Where they are not to be had the suite fails, as every suite does.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::Size;
+use crate::RunSize;
 use crate::disks::{command, install_tools};
 use crate::run::{farbank, output};
 use crate::serving::Serving;
-use crate::wire::{Link, Received, request};
+use crate::wire::{ReceivedReply, WireConnection, request};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the device and of the pool on it.
@@ -32,16 +32,16 @@ const POOL_BYTES: u64 = 48 * MIB;
 const KEYS: usize = 16_000;
 const VALUE_BYTES: usize = 1_500;
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     install_tools()?;
     let parts: &[u64] = match size {
-        Size::Lane => &[18, 14],
-        Size::Gate => &[22, 20, 18, 16, 14, 12],
+        RunSize::Suite => &[18, 14],
+        RunSize::Gate => &[22, 20, 18, 16, 14, 12],
     };
     for io in ["mapped", "pread", "direct"] {
-        // Reads that meet no page cache take minutes in a lane.
+        // Reads that meet no page cache take minutes in a suite.
         let (parts, ends): (_, &[_]) = match (size, io) {
-            (Size::Lane, "pread" | "direct") => (&parts[..1], &["serving"]),
+            (RunSize::Suite, "pread" | "direct") => (&parts[..1], &["serving"]),
             _ => (parts, &["killed", "closed", "serving"]),
         };
         for left_mib in parts {
@@ -58,14 +58,14 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
 
 /// What GETs of all keys have found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct GetResults {
     served: usize,
     damaged: usize,
     missing: usize,
 }
 
 fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
-    let disk = Disk::new(io)?;
+    let disk = FailingDisk::new(io)?;
     let (server, mut link) = disk.serve()?;
     set_all(&mut link)?;
     let mut seen = Vec::new();
@@ -101,7 +101,7 @@ fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
         return Err(format!("pool check names no place: {damage}"));
     }
     let shown = seen.iter().map(|seen| {
-        let Seen {
+        let GetResults {
             served,
             damaged,
             missing,
@@ -110,7 +110,7 @@ fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
     });
     let shown = shown.collect::<Vec<_>>().join("; ");
     // Under a server the kernel may keep all pages that are mapped; after a start none is cached.
-    let is_all_or_none = |seen: &Seen| seen.served == 0 || seen.served == KEYS;
+    let is_all_or_none = |seen: &GetResults| seen.served == 0 || seen.served == KEYS;
     match seen.iter().rev().take(2).any(is_all_or_none) {
         true => Err(format!("nothing was tried: {shown}")),
         false => Ok(format!("{shown}; {named} places named")),
@@ -125,11 +125,11 @@ fn value(n: usize) -> String {
     format!("{n:0VALUE_BYTES$}")
 }
 
-fn set_all(link: &mut Link) -> Result<(), String> {
+fn set_all(link: &mut WireConnection) -> Result<(), String> {
     for n in 0..KEYS {
         link.send(&request(&["SET", &name(n), &value(n)]));
         match link.receive() {
-            Received::Reply(reply) if reply.head == b"+OK" => {}
+            ReceivedReply::Reply(reply) if reply.head == b"+OK" => {}
             other => return Err(format!("SET {}: {other}", name(n))),
         }
     }
@@ -137,8 +137,8 @@ fn set_all(link: &mut Link) -> Result<(), String> {
 }
 
 /// GETs every key. A key without a value is one whose whole record is in a place that the start has named.
-fn get_all(link: &mut Link) -> Result<Seen, String> {
-    let mut seen = Seen {
+fn get_all(link: &mut WireConnection) -> Result<GetResults, String> {
+    let mut seen = GetResults {
         served: 0,
         damaged: 0,
         missing: 0,
@@ -146,7 +146,7 @@ fn get_all(link: &mut Link) -> Result<Seen, String> {
     for n in 0..KEYS {
         link.send(&request(&["GET", &name(n)]));
         let reply = match link.receive() {
-            Received::Reply(reply) => reply,
+            ReceivedReply::Reply(reply) => reply,
             other => return Err(format!("GET {}: {other}", name(n))),
         };
         match reply.text() {
@@ -164,18 +164,18 @@ fn get_all(link: &mut Link) -> Result<Seen, String> {
 }
 
 /// A file system on a loop device whose end can be taken away.
-struct Disk {
+struct FailingDisk {
     folder: PathBuf,
     device: String,
     /// How a server reads the pool: `--io`.
     io: &'static str,
 }
 
-impl Disk {
-    fn new(io: &'static str) -> Result<Disk, String> {
+impl FailingDisk {
+    fn new(io: &'static str) -> Result<FailingDisk, String> {
         let name = format!("farbank-media-errors-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        let mut disk = Disk {
+        let mut disk = FailingDisk {
             folder,
             device: String::new(),
             io,
@@ -224,7 +224,7 @@ impl Disk {
         fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))
     }
 
-    fn serve(&self) -> Result<(Serving, Link), String> {
+    fn serve(&self) -> Result<(Serving, WireConnection), String> {
         let mut serve = farbank();
         serve.args(["serve", "--port", "0", "--memcached-port", "off"]);
         serve.args(["--workers", "1", "--read-cache", "0", "--io", self.io]);
@@ -232,7 +232,7 @@ impl Disk {
         serve.arg("--pool").arg(self.pool()).stderr(Stdio::null());
         let serving = Serving::start(&mut serve, "redis://")?;
         let port = serving.port.parse().map_err(|e| format!("{e}"))?;
-        Ok((serving, Link::connect(port)?))
+        Ok((serving, WireConnection::connect(port)?))
     }
 
     /// What `pool check` prints, which fails if there is damage.
@@ -247,7 +247,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for FailingDisk {
     fn drop(&mut self) {
         // What cannot be undone was not done. The device is whole again for the file system to leave it.
         let _ = self.shorten(DEVICE_BYTES);

@@ -1,4 +1,4 @@
-//! Lane `memcached`: memcached's own tests, from Debian's source package, against our binary.
+//! Suite `memcached`: memcached's own tests, from Debian's source package, against our binary.
 //!
 //! The tests start a `memcached-debug` that lies beside them. Ours is a script that runs `farbank memcached` with
 //! the flags it is given, but for those nothing corresponds to. The tests' way to push the clock, a command of a debug
@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{farbank, install, root, succeed, target, works};
 use crate::serving::Serving;
 
@@ -54,39 +54,39 @@ const WHOLE: &[&str] = &[
 ];
 
 /// A file of `t/` that passes in part: how many of its assertions fail, and why. It runs to its end.
-struct Part(&'static str, usize, &'static str);
+struct PartialTest(&'static str, usize, &'static str);
 
-const PARTS: &[Part] = &[
-    Part("issue_163", 1, "figures of slab classes"),
-    Part("issue_22", 2, "1 GiB is enough: nothing is evicted"),
-    Part(
+const PARTS: &[PartialTest] = &[
+    PartialTest("issue_163", 1, "figures of slab classes"),
+    PartialTest("issue_22", 2, "1 GiB is enough: nothing is evicted"),
+    PartialTest(
         "issue_14",
         1,
         "its items take a second page, where memcached cuts them",
     ),
-    Part("issue_42", 1, "figures of slab classes"),
-    Part(
+    PartialTest("issue_42", 1, "figures of slab classes"),
+    PartialTest(
         "issue_61",
         1,
         "connections do not yield after so many requests (-R)",
     ),
-    Part("stats", 1, "fewer figures"),
-    Part("stats-conns", 1, "there is no UDP"),
+    PartialTest("stats", 1, "fewer figures"),
+    PartialTest("stats-conns", 1, "there is no UDP"),
 ];
 
 /// Seconds a file may take.
 const SECONDS_MAX: &str = "60";
 
-pub(crate) fn run(_size: Size) -> Result<(), String> {
+pub(crate) fn run(_size: RunSize) -> Result<(), String> {
     packages()?;
     let folder = suite()?;
     let (mut ok, mut failed) = (0, 0);
     let mut wrong = Vec::new();
-    let whole = WHOLE.iter().map(|name| Part(name, 0, ""));
+    let whole = WHOLE.iter().map(|name| PartialTest(name, 0, ""));
     let parts = PARTS
         .iter()
-        .map(|Part(name, fails, why)| Part(name, *fails, why));
-    for Part(name, fails, why) in whole.chain(parts) {
+        .map(|PartialTest(name, fails, why)| PartialTest(name, *fails, why));
+    for PartialTest(name, fails, why) in whole.chain(parts) {
         let tally = file(&folder, name)?;
         println!("{name}: {} ok, {} not ok {why}", tally.ok, tally.failed);
         ok += tally.ok;
@@ -199,14 +199,14 @@ fn fetch(folder: &Path) -> Result<(), String> {
 }
 
 /// What a file's assertions came to.
-struct Tally {
+struct AssertionCounts {
     ok: usize,
     failed: usize,
     /// It ran to its end.
     ended: bool,
 }
 
-fn file(folder: &Path, name: &str) -> Result<Tally, String> {
+fn file(folder: &Path, name: &str) -> Result<AssertionCounts, String> {
     let mut command = Command::new("timeout");
     command.args([SECONDS_MAX, "perl", &format!("t/{name}.t")]);
     command
@@ -221,7 +221,7 @@ fn file(folder: &Path, name: &str) -> Result<Tally, String> {
     let (ok, failed) = (count("ok "), count("not ok "));
     // perl's exit code is the number of failed assertions.
     let ended = output.status.code() == Some(i32::try_from(failed.min(254)).unwrap_or(0));
-    Ok(Tally { ok, failed, ended })
+    Ok(AssertionCounts { ok, failed, ended })
 }
 
 fn capable() -> Result<(), String> {
@@ -242,7 +242,7 @@ fn kill_and_compare() -> Result<(), String> {
     let path = pool.display().to_string();
     let flags = ["-m", "64", "-e", &path];
     let server = serve(&flags)?;
-    let mut client = Client::of(&server)?;
+    let mut client = MemcachedConn::of(&server)?;
     for number in 0..1000 {
         let value = "v".repeat(number * 7 % 3000);
         let len = value.len();
@@ -261,7 +261,7 @@ fn kill_and_compare() -> Result<(), String> {
     )?;
     let before = client.everything()?;
     drop(server);
-    let after = Client::of(&serve(&flags)?)?.everything()?;
+    let after = MemcachedConn::of(&serve(&flags)?)?.everything()?;
     let _ = fs::remove_file(&pool);
     println!(
         "{} lines about 1000 keys, before SIGKILL and after",
@@ -279,14 +279,14 @@ fn kill_and_compare() -> Result<(), String> {
 }
 
 /// A connection.
-struct Client(BufReader<TcpStream>);
+struct MemcachedConn(BufReader<TcpStream>);
 
-impl Client {
-    fn of(server: &Serving) -> Result<Client, String> {
+impl MemcachedConn {
+    fn of(server: &Serving) -> Result<MemcachedConn, String> {
         let stream = TcpStream::connect(format!("127.0.0.1:{}", server.port));
         let stream = stream.map_err(|e| format!("no connection: {e}"))?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        Ok(Client(BufReader::new(stream)))
+        Ok(MemcachedConn(BufReader::new(stream)))
     }
 
     /// Sends `text` and reads `lines` lines.

@@ -1,20 +1,20 @@
-//! The lane that tries every interleaving of small models: `crates/pm/tests/loom.rs`.
+//! The suite that tries every interleaving of small models: `crates/pm/tests/loom.rs`.
 
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{root, succeed, target};
 
 /// Preemptions an execution may have.
-fn preemptions(size: Size) -> &'static str {
+fn preemptions(size: RunSize) -> &'static str {
     match size {
-        Size::Lane => "3",
-        Size::Gate => "5",
+        RunSize::Suite => "3",
+        RunSize::Gate => "5",
     }
 }
 
 /// Epochs and tables, exhaustively up to that many preemptions; and the controls are refuted.
-pub(crate) fn loom(size: Size) -> Result<(), String> {
+pub(crate) fn loom(size: RunSize) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command

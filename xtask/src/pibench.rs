@@ -1,19 +1,19 @@
-//! Lane `pibench`: plug-ins both ways: a table in C++ under our benchmark, and ours under a program in C++.
+//! Suite `pibench`: plug-ins both ways: a table in C++ under our benchmark, and ours under a program in C++.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::check::TABLES;
 use crate::run::{farbank, install, output, root, succeed, target, works};
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !works("g++", &["--version"]) {
         install(&["g++"])?;
     }
     let keys = match size {
-        Size::Lane => "100000",
-        Size::Gate => "5000000",
+        RunSize::Suite => "100000",
+        RunSize::Gate => "5000000",
     };
     let folder = target().join("pibench");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;

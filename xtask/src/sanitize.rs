@@ -1,4 +1,4 @@
-//! Lanes that run tests where wrong use of memory shows: Miri, AddressSanitizer, ThreadSanitizer.
+//! Suites that run tests where wrong use of memory shows: Miri, AddressSanitizer, ThreadSanitizer.
 //!
 //! ```text
 //!   miri   no system calls of our own: pm's epochs and tables, the engine in little on the simulator
@@ -12,7 +12,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{root, succeed, target, works};
 
 /// Named, or build scripts and macros would be sanitized as well.
@@ -20,7 +20,7 @@ pub(crate) const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// pm's tests that an interpreter can run and that may show something: the media map memory and files, and nothing in the
 /// simulator and the model is unsafe.
-const IN_MIRI: [&str; 4] = ["epoch::", "fault::", "lane::", "table::"];
+const IN_MIRI: [&str; 4] = ["epoch::", "fault::", "suite::", "table::"];
 
 /// Tests that show nothing new under a sanitizer and take minutes: they judge thousands of damaged pools or of
 /// images; a few of each kind remain. And tests of how a signal ends the process: sanitizers handle signals
@@ -50,7 +50,7 @@ pub(crate) fn nightly(folder: &str) -> Command {
     command
 }
 
-/// Installs the nightly toolchain with what the lanes need of it, unless it is there.
+/// Installs the nightly toolchain with what the suites need of it, unless it is there.
 pub(crate) fn install_nightly() -> Result<(), String> {
     let miri = works("rustup", &["run", "nightly", "cargo", "miri", "--version"]);
     if miri && has_sources() {
@@ -73,15 +73,15 @@ fn has_sources() -> bool {
     })
 }
 
-/// How the nightly toolchain runs tests in one lane.
-struct Tests {
+/// How the nightly toolchain runs tests in one suite.
+struct SanitizedTests {
     folder: &'static str,
     variables: &'static [(&'static str, &'static str)],
     arguments: &'static [&'static str],
     skipped: &'static [&'static str],
 }
 
-const MIRI: Tests = Tests {
+const MIRI: SanitizedTests = SanitizedTests {
     folder: "miri",
     // A new pool has a random id and a date.
     variables: &[("MIRIFLAGS", "-Zmiri-disable-isolation")],
@@ -89,7 +89,7 @@ const MIRI: Tests = Tests {
     skipped: &[],
 };
 
-const ASAN: Tests = Tests {
+const ASAN: SanitizedTests = SanitizedTests {
     folder: "asan",
     variables: &[
         ("RUSTFLAGS", "-Zsanitizer=address"),
@@ -99,7 +99,7 @@ const ASAN: Tests = Tests {
     skipped: &SKIPPED,
 };
 
-const TSAN: Tests = Tests {
+const TSAN: SanitizedTests = SanitizedTests {
     folder: "tsan",
     variables: &[
         ("RUSTFLAGS", "-Zsanitizer=thread"),
@@ -109,7 +109,7 @@ const TSAN: Tests = Tests {
     skipped: &SKIPPED,
 };
 
-impl Tests {
+impl SanitizedTests {
     /// Runs tests of a package: of these targets, those whose names have one of `names` in them, or all.
     fn run(&self, package: &str, targets: &[&str], names: &[&str]) -> Result<(), String> {
         let mut command = nightly(self.folder);
@@ -122,7 +122,7 @@ impl Tests {
 }
 
 /// pm and the engine in little, interpreted: undefined behaviour, leaks, races, weak memory.
-pub(crate) fn miri(_size: Size) -> Result<(), String> {
+pub(crate) fn miri(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     MIRI.run("farbank-pm", &["--lib"], &IN_MIRI)?;
     MIRI.run("farbank-pm", &["--test", "arguments"], &[])?;
@@ -130,7 +130,7 @@ pub(crate) fn miri(_size: Size) -> Result<(), String> {
 }
 
 /// Real media, engine, damage and server with every access checked; and nothing leaks.
-pub(crate) fn asan(_size: Size) -> Result<(), String> {
+pub(crate) fn asan(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     let media = ["--lib", "--test", "real", "--test", "arguments"];
     ASAN.run("farbank-pm", &media, &[])?;
@@ -140,7 +140,7 @@ pub(crate) fn asan(_size: Size) -> Result<(), String> {
 }
 
 /// Threads of pm, engine and server, every access checked for an order with every other.
-pub(crate) fn tsan(_size: Size) -> Result<(), String> {
+pub(crate) fn tsan(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     TSAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "small"];

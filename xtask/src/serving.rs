@@ -1,4 +1,4 @@
-//! A server that a lane talks to.
+//! A server that a suite talks to.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

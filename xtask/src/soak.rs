@@ -1,4 +1,4 @@
-//! The lane `soak`: what must not grow while a server works for long.
+//! The suite `soak`: what must not grow while a server works for long.
 //!
 //! One client fills a pool until three fifths of it are live, then sets, deletes and expires values of mixed sizes at random. Each second the
 //! server is asked for its anonymous memory, the bytes it moved and its tombstones. Memory must not grow from the second
@@ -38,7 +38,7 @@ const FEW_TOMBSTONES: f64 = 200.0;
 
 /// What the server says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sample {
+struct SoakSample {
     pool: f64,
     live: f64,
     anonymous: f64,
@@ -47,15 +47,15 @@ struct Sample {
     moved: f64,
 }
 
-impl Sample {
-    fn of(info: &str) -> Result<Sample, String> {
+impl SoakSample {
+    fn of(info: &str) -> Result<SoakSample, String> {
         let field = |name: &str| {
             let values = info.lines().filter_map(|line| line.trim().split_once(':'));
             let found = values.into_iter().find(|(found, _)| *found == name);
             let value = found.and_then(|(_, value)| value.parse().ok());
             value.ok_or(format!("INFO says no {name}"))
         };
-        Ok(Sample {
+        Ok(SoakSample {
             pool: field("pool_bytes")?,
             live: field("pool_live_bytes")?,
             anonymous: field("used_memory")?,
@@ -81,14 +81,14 @@ pub(crate) fn run(seconds: u64) -> Result<(), String> {
     judge(&watched?)
 }
 
-fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<Sample>, String> {
+fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<SoakSample>, String> {
     let mut command = farbank();
     command
         .args(["serve", "--port", "0", "--memcached-port", "off"])
         .args(["--size", POOL, "--pool"])
         .arg(pool);
     let server = Serving::start(&mut command, "redis://")?;
-    let mut client = Client::new(&server.port)?;
+    let mut client = SoakClient::new(&server.port)?;
     while client.live_percent()? < LIVE_PERCENT {
         client.batch(&mut |client| client.set(false))?;
     }
@@ -118,7 +118,7 @@ fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<Sample>, String> {
 }
 
 /// A line of the table: the last of `samples`, and what was written between the first and the last.
-fn row(elapsed: Duration, samples: &[Sample]) -> String {
+fn row(elapsed: Duration, samples: &[SoakSample]) -> String {
     let last = samples.last().copied().unwrap_or_default();
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     format!(
@@ -132,7 +132,7 @@ fn row(elapsed: Duration, samples: &[Sample]) -> String {
 }
 
 /// Bytes written for each that was written for clients, between the first and the last of `samples`.
-fn writes_a_write(samples: &[Sample]) -> f64 {
+fn writes_a_write(samples: &[SoakSample]) -> f64 {
     let [Some(first), Some(last)] = [samples.first(), samples.last()] else {
         return 1.0;
     };
@@ -141,13 +141,13 @@ fn writes_a_write(samples: &[Sample]) -> f64 {
 }
 
 /// Whether what was seen has levelled off.
-fn judge(samples: &[Sample]) -> Result<(), String> {
+fn judge(samples: &[SoakSample]) -> Result<(), String> {
     let thirds = |n: usize| &samples[samples.len() * n / 3..samples.len() * (n + 1) / 3];
     let [second, last] = [thirds(1), thirds(2)];
     if second.len() < SAMPLES_MIN || last.len() < SAMPLES_MIN {
         return Err(format!("{} samples are too few", samples.len()));
     }
-    let mean = |samples: &[Sample], of: fn(&Sample) -> f64| {
+    let mean = |samples: &[SoakSample], of: fn(&SoakSample) -> f64| {
         samples.iter().map(of).sum::<f64>() / samples.len() as f64
     };
     let pool = mean(last, |sample| sample.pool);
@@ -187,7 +187,7 @@ fn judge(samples: &[Sample]) -> Result<(), String> {
 }
 
 /// One connection, and random numbers.
-struct Client {
+struct SoakClient {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
     seed: u64,
@@ -196,12 +196,12 @@ struct Client {
     live: f64,
 }
 
-impl Client {
-    fn new(port: &str) -> Result<Client, String> {
+impl SoakClient {
+    fn new(port: &str) -> Result<SoakClient, String> {
         let stream = TcpStream::connect(format!("127.0.0.1:{port}"));
         let stream = stream.map_err(|e| format!("cannot connect: {e}"))?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        Ok(Client {
+        Ok(SoakClient {
             stream: BufReader::new(stream),
             out: Vec::new(),
             seed: 28,
@@ -274,7 +274,7 @@ impl Client {
     }
 
     /// Sends a batch of requests that `ask` writes, and reads their answers.
-    fn batch(&mut self, ask: &mut dyn FnMut(&mut Client)) -> Result<(), String> {
+    fn batch(&mut self, ask: &mut dyn FnMut(&mut SoakClient)) -> Result<(), String> {
         for _ in 0..BATCH {
             ask(self);
         }
@@ -310,10 +310,10 @@ impl Client {
         Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
     }
 
-    fn sample(&mut self) -> Result<Sample, String> {
+    fn sample(&mut self) -> Result<SoakSample, String> {
         self.request(&[b"INFO"]);
         self.send()?;
-        let sample = Sample::of(&self.answer()?)?;
+        let sample = SoakSample::of(&self.answer()?)?;
         self.live = 100.0 * sample.live / sample.pool.max(1.0);
         Ok(sample)
     }
@@ -328,12 +328,12 @@ impl Client {
 mod tests {
     use super::*;
 
-    fn samples(grow: fn(f64) -> Sample) -> Vec<Sample> {
+    fn samples(grow: fn(f64) -> SoakSample) -> Vec<SoakSample> {
         (0..90).map(|n| grow(f64::from(n))).collect()
     }
 
-    fn level(n: f64) -> Sample {
-        Sample {
+    fn level(n: f64) -> SoakSample {
+        SoakSample {
             pool: 1e9,
             live: 6e8,
             anonymous: 1e8,
@@ -347,17 +347,17 @@ mod tests {
     fn what_is_level_passes_and_what_grows_does_not() {
         assert_eq!(judge(&samples(level)), Ok(()));
         let grown = |grow| judge(&samples(grow)).unwrap_err();
-        let why = grown(|n| Sample {
+        let why = grown(|n| SoakSample {
             anonymous: 1e8 + n * 1e6,
             ..level(n)
         });
         assert!(why.starts_with("anonymous memory grew"), "{why}");
-        let why = grown(|n| Sample {
+        let why = grown(|n| SoakSample {
             tombstones: 1e7 + n * 1e6,
             ..level(n)
         });
         assert!(why.starts_with("tombstone bytes grew"), "{why}");
-        let why = grown(|n| Sample {
+        let why = grown(|n| SoakSample {
             moved: n * n * 1e5,
             ..level(n)
         });
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_start_does_not_count() {
-        let starts = samples(|n| Sample {
+        let starts = samples(|n| SoakSample {
             anonymous: if n < 30.0 { n * 1e6 } else { 1e8 },
             ..level(n)
         });
@@ -378,10 +378,10 @@ mod tests {
     fn what_info_says_is_read() {
         let info = "# Memory\r\nused_memory:7\r\n# Farbank\r\npool_bytes:100\r\npool_live_bytes:60\r\n\
                     pool_tombstone_bytes:1\r\npool_user_bytes:10\r\npool_moved_bytes:5\r\n";
-        let sample = Sample::of(info).unwrap();
+        let sample = SoakSample::of(info).unwrap();
         assert_eq!((sample.anonymous, sample.live), (7.0, 60.0));
-        assert_eq!(writes_a_write(&[Sample::default(), sample]), 1.5);
-        let missing = Sample::of("used_memory:7\r\n").unwrap_err();
+        assert_eq!(writes_a_write(&[SoakSample::default(), sample]), 1.5);
+        let missing = SoakSample::of("used_memory:7\r\n").unwrap_err();
         assert!(missing.contains("pool_bytes"), "{missing}");
     }
 }

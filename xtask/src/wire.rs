@@ -13,12 +13,12 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Reply {
     /// The first line, without its end.
     pub(crate) head: Vec<u8>,
-    pub(crate) body: Body,
+    pub(crate) body: ReplyBody,
 }
 
 /// The bytes of a reply after its first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Body {
+pub(crate) enum ReplyBody {
     /// None: a status, an error, a number or a null.
     Line,
     /// A string.
@@ -42,16 +42,16 @@ impl Reply {
     /// The bytes of a string reply.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         match &self.body {
-            Body::Text(text) => Some(text),
-            Body::Line | Body::Nested(_) => None,
+            ReplyBody::Text(text) => Some(text),
+            ReplyBody::Line | ReplyBody::Nested(_) => None,
         }
     }
 
     /// The elements of an array, a set or a map.
     pub(crate) fn elements(&self) -> Option<&[Reply]> {
         match &self.body {
-            Body::Nested(elements) => Some(elements),
-            Body::Line | Body::Text(_) => None,
+            ReplyBody::Nested(elements) => Some(elements),
+            ReplyBody::Line | ReplyBody::Text(_) => None,
         }
     }
 
@@ -77,7 +77,7 @@ impl Reply {
             Ok(Some((
                 Reply {
                     head,
-                    body: Body::Line,
+                    body: ReplyBody::Line,
                 },
                 after,
             )))
@@ -97,7 +97,7 @@ impl Reply {
             let Some(text) = bytes.get(after..after + length + 2) else {
                 return Ok(None);
             };
-            let body = Body::Text(text[..length].to_vec());
+            let body = ReplyBody::Text(text[..length].to_vec());
             return Ok(Some((Reply { head, body }, after + length + 2)));
         }
         let (mut elements, mut at) = (Vec::new(), after);
@@ -108,7 +108,7 @@ impl Reply {
             elements.push(element);
             at += bytes;
         }
-        let body = Body::Nested(elements);
+        let body = ReplyBody::Nested(elements);
         Ok(Some((Reply { head, body }, at)))
     }
 }
@@ -117,9 +117,9 @@ impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", escape(&self.head))?;
         match &self.body {
-            Body::Line => Ok(()),
-            Body::Text(text) => write!(f, " {}", escape(text)),
-            Body::Nested(elements) => {
+            ReplyBody::Line => Ok(()),
+            ReplyBody::Text(text) => write!(f, " {}", escape(text)),
+            ReplyBody::Nested(elements) => {
                 for element in elements {
                     write!(f, " [{element}]")?;
                 }
@@ -152,7 +152,7 @@ pub(crate) fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
 
 /// What a connection gave when a reply was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReceivedReply {
     Reply(Reply),
     /// The server closed the connection.
     Closed,
@@ -162,25 +162,25 @@ pub(crate) enum Received {
     Garbage(String),
 }
 
-impl fmt::Display for Received {
+impl fmt::Display for ReceivedReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Received::Reply(reply) => reply.fmt(f),
-            Received::Closed => f.write_str("(connection closed)"),
-            Received::Nothing => f.write_str("(no reply)"),
-            Received::Garbage(why) => write!(f, "(not a reply: {why})"),
+            ReceivedReply::Reply(reply) => reply.fmt(f),
+            ReceivedReply::Closed => f.write_str("(connection closed)"),
+            ReceivedReply::Nothing => f.write_str("(no reply)"),
+            ReceivedReply::Garbage(why) => write!(f, "(not a reply: {why})"),
         }
     }
 }
 
 /// A connection.
-pub(crate) struct Link {
+pub(crate) struct WireConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Link {
-    pub(crate) fn connect(port: u16) -> Result<Link, String> {
+impl WireConnection {
+    pub(crate) fn connect(port: u16) -> Result<WireConnection, String> {
         let connect = || {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_nodelay(true)?;
@@ -190,7 +190,7 @@ impl Link {
         };
         let stream = connect().map_err(|e: std::io::Error| format!("port {port}: {e}"))?;
         let buffer = Vec::new();
-        Ok(Link { stream, buffer })
+        Ok(WireConnection { stream, buffer })
     }
 
     /// This end of the connection, as the server's CLIENT LIST shows it.
@@ -210,7 +210,7 @@ impl Link {
     }
 
     /// Reads more bytes; false at the connection's end.
-    fn more(&mut self) -> Result<bool, Received> {
+    fn more(&mut self) -> Result<bool, ReceivedReply> {
         let mut piece = [0; 16 << 10];
         match self.stream.read(&mut piece) {
             Ok(0) => Ok(false),
@@ -220,26 +220,26 @@ impl Link {
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(Received::Nothing)
+                Err(ReceivedReply::Nothing)
             }
             Err(_) => Ok(false),
         }
     }
 
     /// The next reply.
-    pub(crate) fn receive(&mut self) -> Received {
+    pub(crate) fn receive(&mut self) -> ReceivedReply {
         loop {
             match Reply::read(&self.buffer) {
                 Ok(Some((reply, bytes))) => {
                     self.buffer.drain(..bytes);
-                    return Received::Reply(reply);
+                    return ReceivedReply::Reply(reply);
                 }
                 Ok(None) => {}
-                Err(why) => return Received::Garbage(why),
+                Err(why) => return ReceivedReply::Garbage(why),
             }
             match self.more() {
                 Ok(true) => {}
-                Ok(false) => return Received::Closed,
+                Ok(false) => return ReceivedReply::Closed,
                 Err(nothing) => return nothing,
             }
         }

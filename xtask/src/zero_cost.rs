@@ -1,4 +1,4 @@
-//! Lane `zero-cost`: the simulator costs real media nothing.
+//! Suite `zero-cost`: the simulator costs real media nothing.
 //!
 //! ```text
 //!   the tree as it is ────────────────────────────▶ examples/instructions ──▶ valgrind ─┐
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Size;
+use crate::RunSize;
 use crate::run::{install, output, root, succeed, target, works};
 
 /// What a set or a get may cost more with the simulator compiled in.
@@ -47,11 +47,8 @@ const GONE_MODULES: [&str; 8] = [
 /// The macros that come from them, by the form of `use` that names each.
 const GONE_MACROS: [&str; 2] = ["use farbank_pm::fault", "use farbank_pm::situation"];
 
-pub(crate) fn run(_size: Size) -> Result<(), String> {
-    if !works("valgrind", &["--version"]) {
-        install(&["valgrind"])?;
-    }
-    let with = count(&root(), "with")?;
+pub(crate) fn run(_size: RunSize) -> Result<(), String> {
+    let with = instructions_per_operation()?;
     let without = count(&stripped()?, "without")?;
     let mut worst: f64 = 0.0;
     for ((what, with), (_, without)) in with.into_iter().zip(without) {
@@ -70,6 +67,17 @@ pub(crate) fn run(_size: Size) -> Result<(), String> {
             100.0 * SLACK
         )),
     }
+}
+
+/// Instructions per set and per get of the engine of this workspace.
+///
+/// # Errors
+/// valgrind cannot be installed, or the engine cannot be built or run.
+pub(crate) fn instructions_per_operation() -> Result<[(&'static str, f64); 2], String> {
+    if !works("valgrind", &["--version"]) {
+        install(&["valgrind"])?;
+    }
+    count(&root(), "with")
 }
 
 /// Instructions per set and per get of the engine in `tree`, built into a folder of its own: cargo tells
@@ -110,7 +118,7 @@ fn instructions(example: &Path, what: &str, operations: u64) -> Result<u64, Stri
 }
 
 /// A copy of pm and kv from which the simulator is gone. Whatever else has come to need it does not
-/// compile, and the lane says so.
+/// compile, and the suite says so.
 fn stripped() -> Result<PathBuf, String> {
     let tree = target().join("zero-cost/tree");
     if tree.exists() {
@@ -246,7 +254,7 @@ mod tests {
 
     use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
 
-    /// The lane itself runs late and compiles; this finds at once what it does not know to strip yet.
+    /// The suite itself runs late and compiles; this finds at once what it does not know to strip yet.
     #[test]
     fn nothing_of_what_is_gone_is_named_in_what_is_left() {
         let folder = std::env::temp_dir().join(format!("farbank-stripped-{}", std::process::id()));

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 
 use clap::{Parser, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Report};
-use farbank_bench::judge::{self, Options, Phases, Round};
-use farbank_bench::kv::Place;
+use farbank_bench::judge::{self, ContestRound, JudgeOptions, JudgePhases};
+use farbank_bench::kv::PoolPlace;
 use serde_json::json;
 
 use crate::Table;
@@ -99,7 +99,7 @@ fn scale(text: &str) -> Result<u64, String> {
 
 /// What a kill and its processes need to know.
 pub(crate) struct Job {
-    pub(crate) round: Round,
+    pub(crate) round: ContestRound,
     pub(crate) seed: u64,
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn main(arguments: Vec<OsString>, table: Table) -> i32 {
 fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
     let job = Job {
         round: match arguments.round {
-            RoundChoice::Preliminary => Round::Preliminary,
-            RoundChoice::Final => Round::Final,
+            RoundChoice::Preliminary => ContestRound::Preliminary,
+            RoundChoice::Final => ContestRound::Final,
         },
         seed: arguments.seed,
     };
@@ -162,7 +162,7 @@ fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
 fn phases(
     arguments: &Arguments,
     table: Table,
-    round: Round,
+    round: ContestRound,
     folder: &Path,
 ) -> Result<Report, String> {
     let contender = OutsideContender {
@@ -170,14 +170,14 @@ fn phases(
         folder: folder.to_owned(),
         made: AtomicU64::new(0),
     };
-    let options = Options {
+    let options = JudgeOptions {
         contenders: vec![&contender],
         round,
         part: arguments.scale,
         threads: usize::from(arguments.threads),
         seed: arguments.seed,
-        place: Place::Dram,
-        phases: Phases {
+        place: PoolPlace::Dram,
+        phases: JudgePhases {
             correctness: arguments.phases.contains(&PhaseChoice::Correctness),
             durability: false,
             performance: arguments.phases.contains(&PhaseChoice::Performance),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_bench::figure::Error;
-use farbank_bench::judge::{Contender, Far, Round};
+use farbank_bench::judge::{Contender, ContestRound, FarMemory};
 use farbank_check::Target;
-use farbank_contest::{Engine, Error as Refusal, Key, Tally, Terms, Worker};
+use farbank_contest::{ContestLimits, Engine, EngineStats, Error as Refusal, Key, Worker};
 use farbank_pm::Poisoned;
 
 use crate::Table;
@@ -79,8 +79,8 @@ impl Engine for Outside {
         std::fs::metadata(&self.0.file).map_or(0, |file| file.len())
     }
 
-    fn tally(&self) -> Tally {
-        Tally::default()
+    fn tally(&self) -> EngineStats {
+        EngineStats::default()
     }
 }
 
@@ -137,7 +137,7 @@ impl Contender for OutsideContender {
         "engine"
     }
 
-    fn takes(&self, _: Round) -> bool {
+    fn takes(&self, _: ContestRound) -> bool {
         true
     }
 
@@ -146,7 +146,7 @@ impl Contender for OutsideContender {
     }
 
     /// The engine maps a file of its own: the far memory it is given here is not used.
-    fn create(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         let file = self
             .folder
             .join(format!("phase-{}", self.made.fetch_add(1, Relaxed)));
@@ -154,7 +154,7 @@ impl Contender for OutsideContender {
         Ok(Box::new(engine))
     }
 
-    fn open(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Err(Error::Failed(
             "an engine's file is opened in another process, see kill.rs".into(),
         ))

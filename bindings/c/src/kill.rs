@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farbank_bench::figure::{Figure, Report};
-use farbank_bench::judge::{Names, Round};
+use farbank_bench::judge::{ContestRound, KeyNames};
 use farbank_contest::{Engine, Worker};
 use farbank_pm::sim::Rng;
 
@@ -170,7 +170,7 @@ fn start(job: &Job, role: &str, folder: &Path, cut: Option<u64>) -> Result<Child
     if let Some(drain) = cut {
         command.env("FARBANK_PMEM_CUT", drain.to_string());
     }
-    if job.round == Round::Preliminary {
+    if job.round == ContestRound::Preliminary {
         command.args(["--round", "preliminary"]);
     }
     doing(
@@ -239,7 +239,7 @@ fn write_own(
     mut versions: Vec<u32>,
     mut acks: &File,
 ) -> Result<(), String> {
-    let names = Names::new(job.seed);
+    let names = KeyNames::new(job.seed);
     let written: u64 = versions.iter().map(|version| u64::from(*version)).sum();
     let mut rng = Rng::new(job.seed ^ written).fork(u64::from(thread));
     let mut value = Vec::new();
@@ -247,8 +247,8 @@ fn write_own(
         let key = rng.below(u64::from(KEYS / THREADS)) as u32 * THREADS + thread;
         let version = versions[key as usize] + 1;
         let bytes = match job.round {
-            Round::Preliminary => 80,
-            Round::Final => 80 + rng.below(945) as usize,
+            ContestRound::Preliminary => 80,
+            ContestRound::Final => 80 + rng.below(945) as usize,
         };
         value.clear();
         names.value(u64::from(key), version, bytes, &mut value);
@@ -266,7 +266,7 @@ fn write_own(
 pub(crate) fn look(job: &Job, table: Table, folder: &Path) -> Result<(), String> {
     let files = Files(folder);
     let engine = Outside::open(table, &files.pool(), false)?;
-    let (mut worker, names, mut out) = (engine.worker(), Names::new(job.seed), Vec::new());
+    let (mut worker, names, mut out) = (engine.worker(), KeyNames::new(job.seed), Vec::new());
     let mut version_of = |key| match worker.get(&names.key(key), &mut out) {
         false => 0,
         true => names.version(key, &out).unwrap_or(WRONG),

@@ -16,17 +16,17 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use farbank_bench::power::{self, Devices, Syncing, Then};
+use farbank_bench::power::{self, AfterCheck, ReplayDevices, SyncMode};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
-        ["write", place, previous] => live(place, previous, Then::Write),
-        ["vain", place, previous] => live(place, previous, Then::WriteInVain),
-        ["check", place, previous] => live(place, previous, Then::End),
-        ["record", pool, device, "always"] => record(pool, device, Syncing::Always),
-        ["record", pool, device, "never"] => record(pool, device, Syncing::Never),
+        ["write", place, previous] => live(place, previous, AfterCheck::Write),
+        ["vain", place, previous] => live(place, previous, AfterCheck::WriteInVain),
+        ["check", place, previous] => live(place, previous, AfterCheck::End),
+        ["record", pool, device, "always"] => record(pool, device, SyncMode::Always),
+        ["record", pool, device, "never"] => record(pool, device, SyncMode::Never),
         ["replay", log, onto, changes, folder, subsets] => {
             let devices = [log, onto, changes, folder].map(PathBuf::from);
             replay(devices, subsets)
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn live(place: &str, previous: &str, then: Then) -> Result<(), String> {
+fn live(place: &str, previous: &str, then: AfterCheck) -> Result<(), String> {
     let previous = std::fs::read_to_string(previous).map_err(|e| format!("{previous}: {e}"))?;
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     power::live(
@@ -53,14 +53,14 @@ fn live(place: &str, previous: &str, then: Then) -> Result<(), String> {
     )
 }
 
-fn record(pool: &str, device: &str, syncing: Syncing) -> Result<(), String> {
+fn record(pool: &str, device: &str, syncing: SyncMode) -> Result<(), String> {
     power::record(Path::new(pool), syncing, &|line| power::mark(device, line))
 }
 
 fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(), String> {
     let subsets = subsets.parse().map_err(|e| format!("{subsets}: {e}"))?;
     let figures = power::replay(
-        &Devices {
+        &ReplayDevices {
             log,
             onto,
             changes,
@@ -73,8 +73,8 @@ fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(
         figures.points, figures.disks, figures.lost, figures.wrong, figures.acknowledged
     );
     match figures {
-        power::Figures { points: 0, .. } => Err("the log has no point to check".into()),
-        power::Figures { wrong: 0, .. } => Ok(()),
+        power::ReplayFigures { points: 0, .. } => Err("the log has no point to check".into()),
+        power::ReplayFigures { wrong: 0, .. } => Ok(()),
         _ => Err("acknowledged writes are lost, or something else is wrong".into()),
     }
 }

@@ -9,7 +9,7 @@ use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use farbank_pm::{Caps, Counters, LINE, Lane, Medium, Off, Poisoned, Ticket, WORD};
+use farbank_pm::{Caps, LINE, Medium, Off, PersistCounters, PersistCtx, Poisoned, Ticket, WORD};
 
 /// Bytes the media of persistent memory read and write at a time.
 const XPLINE: u64 = 256;
@@ -198,9 +198,9 @@ impl<M: Medium> Counted<M> {
         self.inner
     }
 
-    /// Counts what `lane` did since its counters were `before`.
-    fn did(&self, lane: &Lane, before: Counters) {
-        let (now, shard) = (lane.counters, self.meter.shard());
+    /// Counts what `ctx` did since its counters were `before`.
+    fn did(&self, ctx: &PersistCtx, before: PersistCounters) {
+        let (now, shard) = (ctx.counters, self.meter.shard());
         shard.fences.fetch_add(now.fences - before.fences, Relaxed);
         shard.bytes.fetch_add(now.bytes - before.bytes, Relaxed);
         shard.lines.fetch_add(now.lines - before.lines, Relaxed);
@@ -234,17 +234,17 @@ impl<M: Medium> Medium for Counted<M> {
     }
 
     #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        let before = lane.counters;
-        self.inner.store(lane, at, value);
-        self.did(lane, before);
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        let before = ctx.counters;
+        self.inner.store(ctx, at, value);
+        self.did(ctx, before);
     }
 
     #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let before = lane.counters;
-        let found = self.inner.cas(lane, at, old, new);
-        self.did(lane, before);
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        let before = ctx.counters;
+        let found = self.inner.cas(ctx, at, old, new);
+        self.did(ctx, before);
         found
     }
 
@@ -264,28 +264,28 @@ impl<M: Medium> Medium for Counted<M> {
     }
 
     #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         let len = parts.iter().map(|part| part.len()).sum();
         self.meter.shard().written_back(at, len);
-        let before = lane.counters;
-        self.inner.copy_in(lane, at, parts);
-        self.did(lane, before);
+        let before = ctx.counters;
+        self.inner.copy_in(ctx, at, parts);
+        self.did(ctx, before);
     }
 
     #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         self.meter.shard().written_back(at, len);
-        let before = lane.counters;
-        self.inner.flush(lane, at, len);
-        self.did(lane, before);
+        let before = ctx.counters;
+        self.inner.flush(ctx, at, len);
+        self.did(ctx, before);
     }
 
     #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         self.meter.shard().last_xpline.store(NOWHERE, Relaxed);
-        let before = lane.counters;
-        let ticket = self.inner.drain(lane);
-        self.did(lane, before);
+        let before = ctx.counters;
+        let ticket = self.inner.drain(ctx);
+        self.did(ctx, before);
         ticket
     }
 
@@ -328,12 +328,12 @@ mod tests {
     fn each_way_to_read_counts_once_and_writes_do_not() {
         let medium = Counted::new(Mapped::anonymous(4096).unwrap());
         let meter = medium.meter();
-        let mut lane = Lane::new(0);
-        medium.copy_in(&mut lane, Off(64), &[b"far away"]);
-        medium.store(&mut lane, Off(128), 7);
-        medium.cas(&mut lane, Off(128), 7, 8).unwrap();
-        medium.flush(&mut lane, Off(128), 8);
-        let ticket = medium.drain(&mut lane);
+        let mut ctx = PersistCtx::new(0);
+        medium.copy_in(&mut ctx, Off(64), &[b"far away"]);
+        medium.store(&mut ctx, Off(128), 7);
+        medium.cas(&mut ctx, Off(128), 7, 8).unwrap();
+        medium.flush(&mut ctx, Off(128), 8);
+        let ticket = medium.drain(&mut ctx);
         medium.wait(ticket).unwrap();
         medium.prefetch(Off(64), 8);
         assert_eq!(meter.total().reads, 0);
@@ -355,22 +355,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_the_lane_says_and_a_block_is_whole() {
+    fn what_is_written_is_what_the_ctx_says_and_a_block_is_whole() {
         let medium = Counted::new(Mapped::anonymous(8192).unwrap());
         let meter = medium.meter();
-        let mut lane = Lane::new(0);
+        let mut ctx = PersistCtx::new(0);
         // 240 bytes from 64 on: lines 1 to 4, XPLines 0 and 1.
-        medium.copy_in(&mut lane, Off(64), &[&[1; 240]]);
+        medium.copy_in(&mut ctx, Off(64), &[&[1; 240]]);
         // On the same XPLine, and so combined; then a drain, and it is another write of it.
-        medium.store(&mut lane, Off(448), 7);
-        medium.flush(&mut lane, Off(448), 8);
-        medium.drain(&mut lane);
-        medium.store(&mut lane, Off(456), 7);
-        medium.flush(&mut lane, Off(456), 8);
-        medium.drain(&mut lane);
+        medium.store(&mut ctx, Off(448), 7);
+        medium.flush(&mut ctx, Off(448), 8);
+        medium.drain(&mut ctx);
+        medium.store(&mut ctx, Off(456), 7);
+        medium.flush(&mut ctx, Off(456), 8);
+        medium.drain(&mut ctx);
         let spent = meter.total();
-        assert_eq!(spent.bytes, lane.counters.bytes);
-        assert_eq!(spent.lines, lane.counters.lines);
+        assert_eq!(spent.bytes, ctx.counters.bytes);
+        assert_eq!(spent.lines, ctx.counters.lines);
         assert_eq!((spent.fences, spent.lines), (2, 6));
         assert_eq!(spent.xplines, 3);
     }

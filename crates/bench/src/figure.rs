@@ -368,7 +368,7 @@ pub struct Step<'a> {
 }
 
 /// Told how far a measurement has come, several times a second; answers whether to go on.
-pub type Watch<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
+pub type ProgressFn<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
 
 /// How often those tell who wait for others.
 pub(crate) const TOLD_EVERY: Duration = Duration::from_millis(100);
@@ -377,15 +377,25 @@ pub(crate) const TOLD_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const LOOK_EVERY: u64 = 4096;
 
 /// Tells how far it is, once in [`LOOK_EVERY`]; an error if it is not to go on.
-pub(crate) fn now_and_then(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
+pub(crate) fn report_every(
+    watch: ProgressFn<'_>,
+    what: &str,
+    done: u64,
+    all: u64,
+) -> Result<(), Error> {
     match done % LOOK_EVERY {
-        0 => look(watch, what, done, all),
+        0 => report_progress(watch, what, done, all),
         _ => Ok(()),
     }
 }
 
 /// Tells how far it is; an error if it is not to go on.
-pub(crate) fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
+pub(crate) fn report_progress(
+    watch: ProgressFn<'_>,
+    what: &str,
+    done: u64,
+    all: u64,
+) -> Result<(), Error> {
     match watch(Step { what, done, all }) {
         true => Ok(()),
         false => Err(Error::Stopped),

@@ -12,12 +12,12 @@
 
 use std::time::Instant;
 
-use farbank_kv::store::{Error as Refusal, Key, Room, Session, Store, Value, View};
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::store::{Error as Refusal, Key, ReadView, RoomReply, Session, Store, Value};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::Rng;
 
-use crate::figure::{Error, Figure, Report, Watch, look};
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 
 /// Bytes of a value.
 const VALUE_BYTES: [usize; 6] = [10, 100, 1_000, 10_000, 150_000, 1 << 20];
@@ -31,34 +31,38 @@ const EXPERIMENT: &str = "full";
 
 /// How a pool came to be full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum History {
+enum FillHistory {
     Loaded,
     Overwritten,
     Holes,
 }
 
-impl History {
-    const ALL: [History; 3] = [History::Loaded, History::Overwritten, History::Holes];
+impl FillHistory {
+    const ALL: [FillHistory; 3] = [
+        FillHistory::Loaded,
+        FillHistory::Overwritten,
+        FillHistory::Holes,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            History::Loaded => "loaded",
-            History::Overwritten => "overwritten",
-            History::Holes => "holes",
+            FillHistory::Loaded => "loaded",
+            FillHistory::Overwritten => "overwritten",
+            FillHistory::Holes => "holes",
         }
     }
 }
 
 /// Times, in nanoseconds.
 #[derive(Default)]
-struct Times {
+struct FullTimes {
     refused: Vec<u64>,
     accepted: Vec<u64>,
     reads: Vec<u64>,
 }
 
-impl Times {
-    fn add(&mut self, other: Times) {
+impl FullTimes {
+    fn add(&mut self, other: FullTimes) {
         self.refused.extend(other.refused);
         self.accepted.extend(other.accepted);
         self.reads.extend(other.reads);
@@ -66,7 +70,7 @@ impl Times {
 }
 
 /// The keys that are there, and the session that works on them.
-struct Client {
+struct FullClient {
     session: Box<dyn Session>,
     value: Vec<u8>,
     keys: Vec<u64>,
@@ -76,15 +80,15 @@ struct Client {
 }
 
 /// Runs all cells.
-pub(crate) fn run(report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    let cells: Vec<(u64, usize, History)> = POOL_BYTES
+pub(crate) fn run(report: &mut Report, watch: ProgressFn<'_>) -> Result<(), Error> {
+    let cells: Vec<(u64, usize, FillHistory)> = POOL_BYTES
         .into_iter()
         .flat_map(|pool| VALUE_BYTES.map(|value| (pool, value)))
-        .flat_map(|(pool, value)| History::ALL.map(|history| (pool, value, history)))
+        .flat_map(|(pool, value)| FillHistory::ALL.map(|history| (pool, value, history)))
         .collect();
-    let mut all = Times::default();
+    let mut all = FullTimes::default();
     for (done, &(pool_bytes, value_bytes, history)) in cells.iter().enumerate() {
-        look(watch, "filling pools", done as u64, cells.len() as u64)?;
+        report_progress(watch, "filling pools", done as u64, cells.len() as u64)?;
         let times = cell(pool_bytes, value_bytes, history)?;
         report.notes.push(format!(
             "full: {} MiB, values of {value_bytes} bytes, {}: slowest refused {:.3} ms, accepted {:.3} ms, read {:.3} ms",
@@ -96,7 +100,7 @@ pub(crate) fn run(report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
         ));
         all.add(times);
     }
-    look(
+    report_progress(
         watch,
         "filling pools",
         cells.len() as u64,
@@ -133,15 +137,15 @@ fn at_ms(times: &[u64], share: f64) -> f64 {
     times.get(place).map_or(0.0, |ns| *ns as f64 / 1e6)
 }
 
-fn cell(pool_bytes: u64, value_bytes: usize, history: History) -> Result<Times, Error> {
+fn cell(pool_bytes: u64, value_bytes: usize, history: FillHistory) -> Result<FullTimes, Error> {
     let medium = Mapped::anonymous(pool_bytes).map_err(Error::doing("map memory"))?;
     medium.prefault(&mut |_, _| {});
     let config = Config {
-        cleaning: Cleaning::Background,
+        cleaning: CleaningMode::Background,
         ..Config::default()
     };
     let kv = Kv::create(medium, segment_bytes_for(pool_bytes), config)?;
-    let mut client = Client {
+    let mut client = FullClient {
         session: Store::session(&kv),
         value: vec![7; value_bytes],
         keys: Vec::new(),
@@ -149,14 +153,14 @@ fn cell(pool_bytes: u64, value_bytes: usize, history: History) -> Result<Times, 
         rng: Rng::new(pool_bytes ^ value_bytes as u64),
         out: Vec::new(),
     };
-    let mut times = Times::default();
+    let mut times = FullTimes::default();
     client.fill(&mut times)?;
     match history {
-        History::Loaded => {}
-        History::Overwritten => client.overwrite(&mut times)?,
-        History::Holes => client.make_holes(&mut times)?,
+        FillHistory::Loaded => {}
+        FillHistory::Overwritten => client.overwrite(&mut times)?,
+        FillHistory::Holes => client.make_holes(&mut times)?,
     }
-    let mut times = Times::default();
+    let mut times = FullTimes::default();
     for _ in 0..WRITES {
         if client.set_next(&mut times)? {
             return Err(Error::Failed(format!(
@@ -177,14 +181,14 @@ fn cell(pool_bytes: u64, value_bytes: usize, history: History) -> Result<Times, 
     Ok(times)
 }
 
-impl Client {
-    fn fill(&mut self, times: &mut Times) -> Result<(), Error> {
+impl FullClient {
+    fn fill(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         while self.set_next(times)? {}
         Ok(())
     }
 
     /// Overwrites as many keys as there are, those that fit.
-    fn overwrite(&mut self, times: &mut Times) -> Result<(), Error> {
+    fn overwrite(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         self.delete_some(64)?;
         for _ in 0..self.keys.len() {
             let place = self.roll();
@@ -194,7 +198,7 @@ impl Client {
         self.fill(times)
     }
 
-    fn make_holes(&mut self, times: &mut Times) -> Result<(), Error> {
+    fn make_holes(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         self.delete_some(3)?;
         self.fill(times)
     }
@@ -214,7 +218,7 @@ impl Client {
     fn delete_one(&mut self) -> Result<(), Error> {
         let place = self.roll();
         let key = self.keys.swap_remove(place);
-        while self.session.prepare(16, true).map_err(failed)? == Room::Wait {
+        while self.session.prepare(16, true).map_err(failed)? == RoomReply::Wait {
             std::thread::yield_now();
         }
         self.session
@@ -225,7 +229,7 @@ impl Client {
     }
 
     /// Sets a key that is not there; whether it was accepted.
-    fn set_next(&mut self, times: &mut Times) -> Result<bool, Error> {
+    fn set_next(&mut self, times: &mut FullTimes) -> Result<bool, Error> {
         let key = self.next;
         let accepted = self.set(key, times)?;
         if accepted {
@@ -236,13 +240,13 @@ impl Client {
     }
 
     /// Sets one key, and reads others while it waits for room; whether it was accepted.
-    fn set(&mut self, key: u64, times: &mut Times) -> Result<bool, Error> {
+    fn set(&mut self, key: u64, times: &mut FullTimes) -> Result<bool, Error> {
         let started = Instant::now();
         while self
             .session
             .prepare(8 + self.value.len(), false)
             .map_err(failed)?
-            == Room::Wait
+            == RoomReply::Wait
         {
             self.get(times)?;
         }
@@ -250,7 +254,7 @@ impl Client {
             bytes: &self.value,
             ..Value::default()
         };
-        let done = self.session.put_alone(name(&key.to_le_bytes()), value);
+        let done = self.session.put_durable(name(&key.to_le_bytes()), value);
         let elapsed = started.elapsed().as_nanos() as u64;
         let accepted = match done {
             Ok(_) => true,
@@ -266,7 +270,7 @@ impl Client {
     }
 
     /// Reads a key that is there.
-    fn get(&mut self, times: &mut Times) -> Result<(), Error> {
+    fn get(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         if self.keys.is_empty() {
             return Ok(());
         }
@@ -278,7 +282,7 @@ impl Client {
             .session
             .get(
                 name(&key.to_le_bytes()),
-                View::Durable,
+                ReadView::Durable,
                 &mut self.out,
                 &mut |_, _| true,
             )

@@ -18,14 +18,16 @@ use std::time::Instant;
 
 use farbank_check::explore::computed_by_thread;
 use farbank_kv::store::{Error as Refusal, Key, Session, Store, Value};
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Ticket;
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 use farbank_pm::sim::Rng;
-use farbank_pm::table::Table;
 
 use crate::counted::{Counted, Meter};
-use crate::figure::{Error, Figure, LOOK_EVERY, Report, Step, Watch, look, median, now_and_then};
+use crate::figure::{
+    Error, Figure, LOOK_EVERY, ProgressFn, Report, Step, median, report_every, report_progress,
+};
 use crate::stat;
 use crate::temp::TempFile;
 
@@ -42,7 +44,7 @@ pub const POOL_BYTES_MIN: u64 = 16 << 20;
 
 /// What is found out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Experiment {
+pub enum KvExperiment {
     /// What the medium is written for what users write, and whether anything is refused.
     Amplification,
     /// What setting new keys costs.
@@ -55,7 +57,7 @@ pub enum Experiment {
 
 /// Which keys are updated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Skew {
+pub enum UpdateSkew {
     /// Every key alike.
     Uniform,
     /// Nine updates in ten hit one key in ten.
@@ -64,7 +66,7 @@ pub enum Skew {
 
 /// What the pools are made on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum PoolPlace {
     /// Memory of this process; for [`Experiment::Reopen`] a file on tmpfs.
     Dram,
     /// A file, made and removed. It must not be there yet.
@@ -73,30 +75,30 @@ pub enum Place {
 
 /// What is run, and at which size.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KvOptions {
     /// The experiments, in order.
-    pub experiments: Vec<Experiment>,
+    pub experiments: Vec<KvExperiment>,
     /// Where the pools are.
-    pub place: Place,
+    pub place: PoolPlace,
     /// Keys of [`Experiment::Load`] and [`Experiment::Reopen`].
     pub keys: u64,
     /// Bytes of the pool of [`Experiment::Amplification`].
     pub pool_bytes: u64,
     /// Its updates.
-    pub updates: Vec<Skew>,
+    pub updates: Vec<UpdateSkew>,
     /// Whether it changes the sizes of values as well.
     pub change_sizes: bool,
 }
 
 /// Runs the experiments.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &KvOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     for experiment in &options.experiments {
         match experiment {
-            Experiment::Amplification => amplification(options, &mut report, watch)?,
-            Experiment::Load => load(options, &mut report, watch)?,
-            Experiment::Reopen => reopen(options, &mut report, watch)?,
-            Experiment::Full => crate::full::run(&mut report, watch)?,
+            KvExperiment::Amplification => amplification(options, &mut report, watch)?,
+            KvExperiment::Load => load(options, &mut report, watch)?,
+            KvExperiment::Reopen => reopen(options, &mut report, watch)?,
+            KvExperiment::Full => crate::full::run(&mut report, watch)?,
         }
     }
     Ok(report)
@@ -104,36 +106,40 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
 
 fn config() -> Config {
     Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..Config::default()
     }
 }
 
-impl Place {
+impl PoolPlace {
     /// A new medium, every page of it present, and the file to be removed afterwards.
     pub(crate) fn make(
         &self,
         bytes: u64,
-        watch: Watch<'_>,
+        watch: ProgressFn<'_>,
     ) -> Result<(Option<TempFile>, AnyMedium), Error> {
-        look(watch, "making the pool", 0, bytes)?;
+        report_progress(watch, "making the pool", 0, bytes)?;
         let (file, medium) = match self {
-            Place::Dram => {
+            PoolPlace::Dram => {
                 let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
                 (None, AnyMedium::Mapped(medium))
             }
-            Place::File(path) => {
+            PoolPlace::File(path) => {
                 let (file, medium) = make_file(path, bytes, watch)?;
                 (Some(file), medium)
             }
         };
         medium.prefault(&mut |_, _| {});
-        look(watch, "making the pool", bytes, bytes)?;
+        report_progress(watch, "making the pool", bytes, bytes)?;
         Ok((file, medium))
     }
 }
 
-fn make_file(path: &Path, bytes: u64, watch: Watch<'_>) -> Result<(TempFile, AnyMedium), Error> {
+fn make_file(
+    path: &Path,
+    bytes: u64,
+    watch: ProgressFn<'_>,
+) -> Result<(TempFile, AnyMedium), Error> {
     // Asked before anything is touched: a device is there, too, and is not ours to remove.
     if path.exists() {
         let path = path.display();
@@ -214,29 +220,33 @@ pub(crate) fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(
 // ---------------------------------------------------------------------------------------------
 // Amplification
 
-impl Skew {
+impl UpdateSkew {
     fn name(self) -> &'static str {
         match self {
-            Skew::Uniform => "uniform",
-            Skew::Hot => "90 % on 10 % of keys",
+            UpdateSkew::Uniform => "uniform",
+            UpdateSkew::Hot => "90 % on 10 % of keys",
         }
     }
 
     fn key(self, rng: &mut Rng, keys: u64) -> u64 {
         match self {
-            Skew::Hot if rng.below(10) < 9 => rng.below(keys / 10),
+            UpdateSkew::Hot if rng.below(10) < 9 => rng.below(keys / 10),
             _ => rng.below(keys),
         }
     }
 }
 
-fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+fn amplification(
+    options: &KvOptions,
+    report: &mut Report,
+    watch: ProgressFn<'_>,
+) -> Result<(), Error> {
     const TURNS: u64 = 8;
     for (percent, skew, bound) in [
-        (78, Skew::Uniform, Some(2.9)),
-        (78, Skew::Hot, Some(1.8)),
-        (86, Skew::Uniform, None),
-        (86, Skew::Hot, None),
+        (78, UpdateSkew::Uniform, Some(2.9)),
+        (78, UpdateSkew::Hot, Some(1.8)),
+        (86, UpdateSkew::Uniform, None),
+        (86, UpdateSkew::Hot, None),
     ] {
         if !options.updates.contains(&skew) {
             continue;
@@ -245,7 +255,7 @@ fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Re
         let store = store_on(medium)?;
         let name = format!("{percent} % live, {}", skew.name());
         let found = update(&*store, skew, percent, TURNS, &mut |done, all| {
-            look(watch, &name, done, all)
+            report_progress(watch, &name, done, all)
         })?;
         let figure = Figure::counted("amplification", name, found).unit("writes a write");
         report.figures.push(Figure {
@@ -261,15 +271,15 @@ fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Re
 }
 
 /// A session that commits after every operation, and waits for a batch of them at a time.
-struct Writer {
+struct CommittingWriter {
     session: Box<dyn Session>,
     done: u64,
     newest: Ticket,
 }
 
-impl Writer {
-    fn new(store: &dyn Store) -> Writer {
-        Writer {
+impl CommittingWriter {
+    fn new(store: &dyn Store) -> CommittingWriter {
+        CommittingWriter {
             session: store.session(),
             done: 0,
             newest: Ticket::DURABLE,
@@ -306,7 +316,7 @@ impl Writer {
 /// keys; whole writes a user's write over the last half.
 fn update(
     store: &dyn Store,
-    skew: Skew,
+    skew: UpdateSkew,
     percent: u64,
     turns: u64,
     look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
@@ -315,7 +325,7 @@ fn update(
     const RECORD_BYTES: u64 = (24 + 8 + VALUE.len() as u64).next_multiple_of(16);
     let pool = store.stats();
     let keys = u64::from(pool.segments) * pool.segment_bytes / 100 * percent / RECORD_BYTES;
-    let mut writer = Writer::new(store);
+    let mut writer = CommittingWriter::new(store);
     for key in 0..keys {
         writer.put(key, &VALUE)?;
     }
@@ -339,12 +349,16 @@ fn update(
 /// Fills the pool with values of one size, and then replaces them by ones of the next, key by key in
 /// random order: as many are deleted as make room for one, so that the pool stays as full as it was.
 /// Each size is then updated for a turn.
-fn change_sizes(store: &dyn Store, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+fn change_sizes(
+    store: &dyn Store,
+    report: &mut Report,
+    watch: ProgressFn<'_>,
+) -> Result<(), Error> {
     let pool = store.stats();
     let full = u64::from(pool.segments) * pool.segment_bytes / 100 * 78;
     let mut change = Change {
         store,
-        writer: Writer::new(store),
+        writer: CommittingWriter::new(store),
         rng: Rng::new(2),
         keys: Vec::new(),
         next: 0,
@@ -376,7 +390,7 @@ fn change_sizes(store: &dyn Store, report: &mut Report, watch: Watch<'_>) -> Res
 
 struct Change<'a> {
     store: &'a dyn Store,
-    writer: Writer,
+    writer: CommittingWriter,
     rng: Rng,
     /// Keys that are there.
     keys: Vec<u64>,
@@ -386,7 +400,12 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// Replaces every key by new ones with values of `value_bytes`, until `full` bytes are live.
-    fn turn_into(&mut self, value_bytes: usize, full: u64, watch: Watch<'_>) -> Result<(), Error> {
+    fn turn_into(
+        &mut self,
+        value_bytes: usize,
+        full: u64,
+        watch: ProgressFn<'_>,
+    ) -> Result<(), Error> {
         let what = format!("changing to {value_bytes} bytes");
         let record_bytes = (40 + 8 + value_bytes as u64).next_multiple_of(16);
         let value = vec![7; value_bytes];
@@ -401,7 +420,7 @@ impl Change<'_> {
                 self.taken(deleted)?;
             }
             let done = self.keys.len() as u64;
-            now_and_then(watch, &what, done, full / record_bytes)?;
+            report_every(watch, &what, done, full / record_bytes)?;
             let put = self.writer.put(self.next, &value);
             if self.taken(put)? {
                 self.keys.push(self.next);
@@ -413,12 +432,12 @@ impl Change<'_> {
     }
 
     /// Updates as many keys as there are, chosen alike.
-    fn update(&mut self, value_bytes: usize, watch: Watch<'_>) -> Result<(), Error> {
+    fn update(&mut self, value_bytes: usize, watch: ProgressFn<'_>) -> Result<(), Error> {
         let what = format!("updating {value_bytes} bytes");
         let value = vec![8; value_bytes];
         let keys = self.keys.len() as u64;
         for n in 0..keys {
-            now_and_then(watch, &what, n, keys)?;
+            report_every(watch, &what, n, keys)?;
             let key = self.keys[self.rng.below(keys) as usize];
             let put = self.writer.put(key, &value);
             self.taken(put)?;
@@ -453,16 +472,16 @@ const SLOWEST_US_MAX: f64 = 1000.0;
 const INDEX_FROM_KEYS: [(u64, &str); 2] = [(100_000, "100 thousand"), (1_000_000, "a million")];
 
 /// What loading new keys cost.
-struct Loaded {
+struct LoadCost {
     fences_a_set: f64,
     reads_a_set: f64,
     /// From a hundred thousand keys on, and from a million.
     index_bytes_a_key: [f64; 2],
-    slowest: Slowest,
+    slowest: SlowestSet,
     nanoseconds_a_set: f64,
 }
 
-fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+fn load(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Result<(), Error> {
     let counted = |name: String, value| Figure::counted("load", name, value);
     let measured = |name: String, value| Figure::measured("load", name, value);
     for (batch, how, fences) in [(1, "alone", 1.0), (16, "16 a commit", 1.0 / 15.0)] {
@@ -470,7 +489,7 @@ fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), 
         let (store, reads) = counted_store_on(medium)?;
         let what = format!("new keys, {how}");
         let found = load_new(&*store, &reads, options.keys, batch, &mut |done, all| {
-            look(watch, &what, done, all)
+            report_progress(watch, &what, done, all)
         })?;
         report.figures.extend([
             counted(format!("{how}: fences"), found.fences_a_set)
@@ -493,7 +512,7 @@ fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), 
             continue;
         }
         let touch = first_touch_us();
-        let Slowest {
+        let SlowestSet {
             cpu_us,
             wall_us,
             key,
@@ -524,11 +543,11 @@ fn load_new(
     keys: u64,
     batch: u64,
     look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
-) -> Result<Loaded, Error> {
+) -> Result<LoadCost, Error> {
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
     let (fences, reads_before) = (store.stats().counters.fences, reads.total().reads);
-    let mut slowest = Slowest::default();
+    let mut slowest = SlowestSet::default();
     let mut faults_before = thread_faults();
     let mut index_bytes_a_key = [0.0_f64; 2];
     let started = Instant::now();
@@ -551,7 +570,7 @@ fn load_new(
                     0
                 };
                 let wall_us = slowest.wall_us;
-                slowest = Slowest {
+                slowest = SlowestSet {
                     cpu_us,
                     wall_us,
                     key: first,
@@ -572,7 +591,7 @@ fn load_new(
     }
     let elapsed = started.elapsed();
     let a_set = |count: u64| count as f64 / keys as f64;
-    Ok(Loaded {
+    Ok(LoadCost {
         fences_a_set: a_set(store.stats().counters.fences - fences),
         reads_a_set: a_set(reads.total().reads - reads_before),
         index_bytes_a_key,
@@ -583,7 +602,7 @@ fn load_new(
 
 /// The slowest of all sets, by CPU time.
 #[derive(Default)]
-struct Slowest {
+struct SlowestSet {
     cpu_us: f64,
     /// Of the one that took longest by the clock on the wall: another one, maybe.
     wall_us: f64,
@@ -603,7 +622,7 @@ fn thread_faults() -> u64 {
 fn first_touch_us() -> f64 {
     const BYTES: usize = 64 << 20;
     const PAGE_BYTES: usize = 4096;
-    let table: Table<AtomicU64> = Table::new(BYTES / size_of::<u64>());
+    let table: GrowTable<AtomicU64> = GrowTable::new(BYTES / size_of::<u64>());
     table.reserve(BYTES / size_of::<u64>());
     let touches = (0..BYTES / PAGE_BYTES).map(|page| {
         let before = computed_by_thread();
@@ -618,12 +637,12 @@ fn first_touch_us() -> f64 {
 // ---------------------------------------------------------------------------------------------
 // Reopen
 
-fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+fn reopen(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Result<(), Error> {
     let path = match &options.place {
-        Place::Dram => TempFile::on_tmpfs("kv")?,
-        Place::File(path) => path.clone(),
+        PoolPlace::Dram => TempFile::on_tmpfs("kv")?,
+        PoolPlace::File(path) => path.clone(),
     };
-    let (file, medium) = Place::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
+    let (file, medium) = PoolPlace::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
     let mut store = store_on(medium)?;
     fill(&*store, options.keys, watch)?;
     for (clean, how, bound) in [
@@ -632,7 +651,7 @@ fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<()
     ] {
         let mut times = Vec::new();
         for open in 0..OPENS {
-            look(watch, &format!("opening {how}"), open, OPENS)?;
+            report_progress(watch, &format!("opening {how}"), open, OPENS)?;
             if clean {
                 store.close()?;
             } else {
@@ -661,7 +680,7 @@ fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<()
     crate::reopen::run(options.keys, &path, report, watch)
 }
 
-pub(crate) fn fill(store: &dyn Store, keys: u64, watch: Watch<'_>) -> Result<(), Error> {
+pub(crate) fn fill(store: &dyn Store, keys: u64, watch: ProgressFn<'_>) -> Result<(), Error> {
     const BATCH: u64 = 64;
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
@@ -672,7 +691,7 @@ pub(crate) fn fill(store: &dyn Store, keys: u64, watch: Watch<'_>) -> Result<(),
         let ticket = session.commit()?;
         session.wait(ticket)?;
         if first % LOOK_EVERY < BATCH {
-            look(watch, "filling the pool", first, keys)?;
+            report_progress(watch, "filling the pool", first, keys)?;
         }
     }
     Ok(())
@@ -690,20 +709,20 @@ fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
 mod tests {
     use super::*;
 
-    fn tiny(experiments: &[Experiment], place: Place) -> Options {
-        Options {
+    fn tiny(experiments: &[KvExperiment], place: PoolPlace) -> KvOptions {
+        KvOptions {
             experiments: experiments.to_vec(),
             place,
             keys: 20_000,
             pool_bytes: POOL_BYTES_MIN,
-            updates: vec![Skew::Uniform, Skew::Hot],
+            updates: vec![UpdateSkew::Uniform, UpdateSkew::Hot],
             change_sizes: true,
         }
     }
 
     #[test]
     fn nothing_is_refused_while_sizes_change() {
-        let options = tiny(&[Experiment::Amplification], Place::Dram);
+        let options = tiny(&[KvExperiment::Amplification], PoolPlace::Dram);
         let report = run(&options, &mut |_| true).unwrap();
         let names: Vec<_> = report.figures.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), 5, "{names:?}");
@@ -719,7 +738,7 @@ mod tests {
     fn a_pool_comes_back_and_its_file_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let options = tiny(&[Experiment::Reopen], Place::File(path.clone()));
+        let options = tiny(&[KvExperiment::Reopen], PoolPlace::File(path.clone()));
         let report = run(&options, &mut |_| true).unwrap();
         assert_eq!(report.figures.len(), 16);
         assert!(!path.exists());
@@ -729,7 +748,7 @@ mod tests {
     fn being_stopped_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let options = tiny(&[Experiment::Load], Place::File(path.clone()));
+        let options = tiny(&[KvExperiment::Load], PoolPlace::File(path.clone()));
         let stopped = run(&options, &mut |step| step.what == "making the pool");
         assert!(matches!(stopped, Err(Error::Stopped)));
         assert!(!path.exists());
@@ -740,7 +759,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         std::fs::write(&path, "mine").unwrap();
-        let options = tiny(&[Experiment::Load], Place::File(path.clone()));
+        let options = tiny(&[KvExperiment::Load], PoolPlace::File(path.clone()));
         assert!(run(&options, &mut |_| true).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }

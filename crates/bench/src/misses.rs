@@ -6,14 +6,14 @@ use perf_event::{Builder, Counter as Inner};
 use crate::figure::Error;
 
 /// Counts this thread's misses.
-pub(crate) struct Counter(Inner);
+pub(crate) struct MissCounter(Inner);
 
-impl Counter {
+impl MissCounter {
     /// A counter that stands still; the error says why there is none.
-    pub(crate) fn new() -> Result<Counter, String> {
+    pub(crate) fn new() -> Result<MissCounter, String> {
         let counter = Builder::new(Hardware::CACHE_MISSES).build();
         counter
-            .map(Counter)
+            .map(MissCounter)
             .map_err(|e| format!("perf_event_open: {e}"))
     }
 

@@ -10,20 +10,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use farbank_kv::store::{Key, Session, Store, Value, View};
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::store::{Key, ReadView, Session, Store, Value};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::media::Mapped;
-use farbank_pm::model::{self, Category, Hotspot, Machine, Modelled, Outcome, Trace};
-use farbank_pm::pool::Identity;
+use farbank_pm::model::{self, Category, Hotspot, Machine, MachineOutcome, Modelled, Trace};
+use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Rng, brief};
 
-use crate::figure::{Error, Figure, LOOK_EVERY, Report, Watch, look, now_and_then};
+use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, report_every, report_progress};
 use crate::misses;
-use crate::scale::Scale;
+use crate::scale::DataScale;
 
 /// What is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ModelledOptions {
     /// Keys that are there before anything is counted, and operations of a run.
     pub keys: u64,
     /// Numbers of virtual workers, one run each.
@@ -46,18 +46,18 @@ const REPLACING: u64 = 431;
 const HOTTEST: usize = 5;
 
 /// One number of workers, run.
-struct Run {
-    outcome: Outcome,
+struct WorkerRun {
+    outcome: MachineOutcome,
     lines: Vec<(Hotspot, String)>,
     pages: Vec<(Hotspot, String)>,
     user_bytes: u64,
     label: String,
-    scale: Scale,
+    scale: DataScale,
     seconds: f64,
 }
 
 /// Runs the mix with each number of workers.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &ModelledOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     let (mut digest, mut rates) = (0, Vec::new());
     for (n, workers) in options.workers.iter().enumerate() {
@@ -96,7 +96,7 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
 }
 
 /// Which operation comes next, of whom.
-struct Mix {
+struct OperationMix {
     rng: Rng,
     keys: u64,
     next: u64,
@@ -104,14 +104,14 @@ struct Mix {
 }
 
 /// An operation.
-enum Operation {
+enum MixedOperation {
     Get(u64),
     Put(u64, usize),
 }
 
-impl Mix {
-    fn new(seed: u64, keys: u64) -> Mix {
-        Mix {
+impl OperationMix {
+    fn new(seed: u64, keys: u64) -> OperationMix {
+        OperationMix {
             rng: Rng::new(seed).fork(0x006d_6978),
             keys,
             next: keys,
@@ -138,9 +138,9 @@ impl Mix {
         }
     }
 
-    fn draw(&mut self) -> Operation {
+    fn draw(&mut self) -> MixedOperation {
         if self.rng.below(OPERATIONS) < READS {
-            return Operation::Get(self.old_key());
+            return MixedOperation::Get(self.old_key());
         }
         let key = if self.rng.below(1000) < REPLACING {
             self.old_key()
@@ -148,7 +148,7 @@ impl Mix {
             self.next += 1;
             self.next
         };
-        Operation::Put(key, self.value_bytes())
+        MixedOperation::Put(key, self.value_bytes())
     }
 }
 
@@ -160,19 +160,19 @@ fn pool_bytes(keys: u64) -> u64 {
 
 fn config() -> Config {
     Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         clock: Arc::new(|| 1_700_000_000_000),
         uptime: Arc::new(|| 0),
         ..Config::default()
     }
 }
 
-fn identity(seed: u64) -> Identity {
+fn identity(seed: u64) -> PoolIdentity {
     let mut rng = Rng::new(seed).fork(0x6964);
     let mut id = [0; 16];
     id[..8].copy_from_slice(&rng.draw().to_le_bytes());
     id[8..].copy_from_slice(&rng.draw().to_le_bytes());
-    Identity {
+    PoolIdentity {
         id,
         created_unix_s: 1_700_000_000,
     }
@@ -204,7 +204,7 @@ fn get(session: &mut dyn Session, key: u64, out: &mut Vec<u8>) -> Result<(), Err
             db: 0,
             bytes: &name,
         },
-        View::Durable,
+        ReadView::Durable,
         out,
         &mut |_, _| true,
     )?;
@@ -213,18 +213,26 @@ fn get(session: &mut dyn Session, key: u64, out: &mut Vec<u8>) -> Result<(), Err
 }
 
 /// Loads the keys; the seed decides their values' lengths.
-fn load(store: &dyn Store, options: &Options, watch: Watch<'_>) -> Result<Mix, Error> {
-    let mut mix = Mix::new(options.seed, options.keys);
+fn load(
+    store: &dyn Store,
+    options: &ModelledOptions,
+    watch: ProgressFn<'_>,
+) -> Result<OperationMix, Error> {
+    let mut mix = OperationMix::new(options.seed, options.keys);
     let mut session = store.session();
     for key in 0..options.keys {
-        now_and_then(watch, "loading", key, options.keys)?;
+        report_every(watch, "loading", key, options.keys)?;
         let bytes = mix.value_bytes();
         put(&mut *session, key, &mix.value[..bytes])?;
     }
     Ok(mix)
 }
 
-fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, Error> {
+fn run_one(
+    options: &ModelledOptions,
+    workers: usize,
+    watch: ProgressFn<'_>,
+) -> Result<WorkerRun, Error> {
     let bytes = pool_bytes(options.keys);
     let medium = Modelled::new(Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?);
     let trace = medium.trace();
@@ -233,9 +241,9 @@ fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, E
     let store = Kv::create_as(medium, segment_bytes, identity(options.seed), config())?;
     let mut mix = load(&store, options, watch)?;
     let before = store.stats().user_bytes;
-    let mut machine = Machine::new(model::Config {
+    let mut machine = Machine::new(model::MachineConfig {
         seed: options.seed,
-        ..model::Config::study(options.dimms)
+        ..model::MachineConfig::study(options.dimms)
     });
     let mut sessions: Vec<_> = (0..workers).map(|_| store.session()).collect();
     trace.record(true);
@@ -251,12 +259,12 @@ fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, E
         let spending = Category::KeyValue.spend();
         let session = &mut *sessions[worker];
         let done = match mix.draw() {
-            Operation::Get(key) => get(session, key, &mut out),
-            Operation::Put(key, bytes) => put(session, key, &mix.value[..bytes]),
+            MixedOperation::Get(key) => get(session, key, &mut out),
+            MixedOperation::Put(key, bytes) => put(session, key, &mix.value[..bytes]),
         };
         drop(spending);
         let on = match left.is_multiple_of(LOOK_EVERY) {
-            true => look(watch, &what, options.keys - left, options.keys),
+            true => report_progress(watch, &what, options.keys - left, options.keys),
             false => Ok(()),
         };
         failed = done.and(on).err();
@@ -266,12 +274,12 @@ fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, E
     let seconds = started.elapsed().as_secs_f64();
     match failed {
         Some(error) => Err(error),
-        None => Ok(Run {
+        None => Ok(WorkerRun {
             lines: named(&trace, machine.hottest_lines(HOTTEST)),
             pages: named(&trace, machine.hottest_pages(HOTTEST)),
             user_bytes: store.stats().user_bytes - before,
             label: machine.config().label(),
-            scale: Scale {
+            scale: DataScale {
                 data_bytes: store.stats().live_bytes,
                 cache_bytes: machine.config().cache_bytes,
             },
@@ -297,7 +305,7 @@ fn of(workers: usize, name: &str) -> String {
     format!("{workers} worker{s}: {name}")
 }
 
-fn modelled(report: &mut Report, workers: usize, run: &Run) {
+fn modelled(report: &mut Report, workers: usize, run: &WorkerRun) {
     let figure = |name: &str, value| Figure::modelled("model", of(workers, name), value);
     let outcome = &run.outcome;
     report.figures.extend([
@@ -309,7 +317,7 @@ fn modelled(report: &mut Report, workers: usize, run: &Run) {
 }
 
 /// What does not depend on the clock, or hardly: the order of arrival decides what is combined.
-fn counted(report: &mut Report, workers: usize, run: &Run) {
+fn counted(report: &mut Report, workers: usize, run: &WorkerRun) {
     let outcome = &run.outcome;
     let total = outcome.total();
     let a_operation = |count: u64| count as f64 / outcome.operations as f64;
@@ -356,7 +364,7 @@ fn counted(report: &mut Report, workers: usize, run: &Run) {
     ]);
 }
 
-fn by_category(report: &mut Report, outcome: &Outcome) {
+fn by_category(report: &mut Report, outcome: &MachineOutcome) {
     for category in Category::ALL {
         let counts = outcome.counts[category];
         report.notes.push(format!(
@@ -387,7 +395,7 @@ fn by_category(report: &mut Report, outcome: &Outcome) {
     }
 }
 
-fn hotspots(report: &mut Report, run: &Run) {
+fn hotspots(report: &mut Report, run: &WorkerRun) {
     for (what, spots) in [("line", &run.lines), ("page", &run.pages)] {
         for (spot, place) in spots {
             report.notes.push(format!(
@@ -401,8 +409,12 @@ fn hotspots(report: &mut Report, run: &Run) {
 }
 
 /// The same operations without the model, one thread, under the processor's own counter.
-fn misses(report: &mut Report, options: &Options, watch: Watch<'_>) -> Result<(), Error> {
-    let mut counter = match misses::Counter::new() {
+fn misses(
+    report: &mut Report,
+    options: &ModelledOptions,
+    watch: ProgressFn<'_>,
+) -> Result<(), Error> {
+    let mut counter = match misses::MissCounter::new() {
         Ok(counter) => counter,
         Err(why) => {
             report.notes.push(format!(
@@ -425,8 +437,8 @@ fn misses(report: &mut Report, options: &Options, watch: Watch<'_>) -> Result<()
     counter.start()?;
     for _ in 0..options.keys {
         match mix.draw() {
-            Operation::Get(key) => get(&mut *session, key, &mut out)?,
-            Operation::Put(key, bytes) => put(&mut *session, key, &mix.value[..bytes])?,
+            MixedOperation::Get(key) => get(&mut *session, key, &mut out)?,
+            MixedOperation::Put(key, bytes) => put(&mut *session, key, &mix.value[..bytes])?,
         }
     }
     let found = counter.stop()? as f64 / options.keys as f64;
@@ -441,8 +453,8 @@ fn misses(report: &mut Report, options: &Options, watch: Watch<'_>) -> Result<()
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> ModelledOptions {
+        ModelledOptions {
             keys: 4000,
             workers: vec![1, 4],
             dimms: 6,

@@ -12,8 +12,8 @@ use farbank_kv::{Config, Kv};
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
 use farbank_pm::sim::Rng;
 
-use crate::figure::{Error, Figure, LOOK_EVERY, Report, Watch, look, median};
-use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, Place, fill, put, store_with};
+use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, median, report_progress};
+use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, PoolPlace, fill, put, store_with};
 
 /// Live shares of what a pool takes, in percent.
 const SHARES: [u64; 3] = [30, 60, 90];
@@ -31,12 +31,12 @@ pub(crate) fn run(
     keys: u64,
     path: &Path,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     for share in SHARES {
         let live_bytes = keys * LOAD_RECORD_BYTES;
         let pool_bytes = live_bytes * 100 / share / 15 * 16 + KEPT_BYTES;
-        let (_file, medium) = Place::File(path.to_owned()).make(pool_bytes, watch)?;
+        let (_file, medium) = PoolPlace::File(path.to_owned()).make(pool_bytes, watch)?;
         let mut store = store_with(medium, Config::default())?;
         fill(&*store, keys, watch)?;
         overwrite(
@@ -49,7 +49,7 @@ pub(crate) fn run(
             let mut times = Vec::new();
             let mut records_read = 0;
             for open in 0..OPENS {
-                look(watch, &format!("opening {how}"), open, OPENS)?;
+                report_progress(watch, &format!("opening {how}"), open, OPENS)?;
                 std::thread::sleep(IDLE);
                 match clean {
                     true => drop(store.close()),
@@ -82,7 +82,12 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn overwrite(store: &dyn Store, keys: u64, writes: u64, watch: Watch<'_>) -> Result<(), Error> {
+fn overwrite(
+    store: &dyn Store,
+    keys: u64,
+    writes: u64,
+    watch: ProgressFn<'_>,
+) -> Result<(), Error> {
     let value = [9; LOAD_VALUE_BYTES];
     let mut session = store.session();
     let mut rng = Rng::new(keys);
@@ -93,7 +98,7 @@ fn overwrite(store: &dyn Store, keys: u64, writes: u64, watch: Watch<'_>) -> Res
         let ticket = session.commit()?;
         session.wait(ticket).map_err(Refusal::from)?;
         if first % LOOK_EVERY < BATCH {
-            look(watch, "overwriting the pool", first, writes)?;
+            report_progress(watch, "overwriting the pool", first, writes)?;
         }
     }
     Ok(())

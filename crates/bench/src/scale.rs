@@ -6,14 +6,14 @@ const CACHES_MIN: f64 = 8.0;
 
 /// How much data a run has, and how large the modelled cache is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Scale {
+pub(crate) struct DataScale {
     /// Bytes of data that operations reach.
     pub(crate) data_bytes: u64,
     /// Bytes of the modelled cache.
     pub(crate) cache_bytes: u64,
 }
 
-impl Scale {
+impl DataScale {
     /// How many caches the data would fill.
     pub(crate) fn caches(self) -> f64 {
         self.data_bytes as f64 / self.cache_bytes.max(1) as f64
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn data_of_less_than_eight_caches_are_no_measurement_of_memory() {
-        let scale = |data_bytes| Scale {
+        let scale = |data_bytes| DataScale {
             data_bytes,
             cache_bytes: 22 << 20,
         };

@@ -6,23 +6,24 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use farbank_kv::store::{
-    Absence, Change, Conflicts, DATABASES, Error, Head as Frame, Heads, Health, Item, Key, Meta,
-    Opened, Ops, Session, Stats, Store, Value, Verdict, View, Wanted,
+    Absence, BeforeValue as Frame, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
+    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoreHealth, StoredItem,
+    UpdateDecision, Value, ValueMeta,
 };
 use farbank_pm::media::Mapped;
-use farbank_pm::pool::{Identity, Pool, PoolError};
+use farbank_pm::pool::{Pool, PoolError, PoolIdentity};
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{Caps, Counters, Lane, Medium, Poisoned, Ticket};
+use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 
-use crate::batch::{Decision, Draft};
+use crate::batch::{ChangeDecision, NewItem};
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::group::Group;
+use crate::group::CacheGroup;
 use crate::layout::LOCKED;
-use crate::near::{MetadataRoom, Slot, follow};
+use crate::metadata::{MetadataRoom, SlotId, follow};
 use crate::recover;
-use crate::worker::{Found, Name, Seen, Worker};
+use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
 
 /// Bytes of a page, unless something else is asked for.
 pub const PAGE_BYTES: u64 = 1 << 20;
@@ -92,7 +93,7 @@ impl<F: Medium> Cache<F> {
     /// Makes an empty cache of all of `far`, in pages of `page_bytes` (a power of two from 4 KiB), with its metadata
     /// in DRAM. Durable on `Ok`.
     pub fn create(far: F, page_bytes: u64, config: Config) -> Result<Cache<F>, OpenError> {
-        let identity = Identity::fresh().map_err(PoolError::Random)?;
+        let identity = PoolIdentity::fresh().map_err(PoolError::Random)?;
         Cache::create_as(far, page_bytes, identity, config, in_dram)
     }
 
@@ -109,7 +110,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     pub fn create_as(
         far: F,
         page_bytes: u64,
-        identity: Identity,
+        identity: PoolIdentity,
         config: Config,
         near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
@@ -123,7 +124,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         config: Config,
         near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
-        let pool = Pool::open_with(far, &mut Lane::new(0), config.copies)?;
+        let pool = Pool::open_with(far, &mut PersistCtx::new(0), config.copies)?;
         Cache::on(pool, config, near)
     }
 
@@ -136,7 +137,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         let engine = recover::open(near, pool, config)?;
         let tender = tended.then(|| {
             let engine = Arc::clone(&engine);
-            std::thread::spawn(move || tend(engine))
+            std::thread::spawn(move || maintain(engine))
         });
         if let Some(tender) = &tender {
             let _first = engine.tender.set(tender.thread().clone());
@@ -150,11 +151,11 @@ impl<F: Medium, N: Medium> Cache<F, N> {
 
     /// A session for one worker, with the operations of Tair besides those of a [`Session`].
     #[must_use]
-    pub fn door(&self) -> Door<F, N> {
-        Door {
-            worker: Worker::new(Arc::clone(&self.engine)),
+    pub fn door(&self) -> CacheSession<F, N> {
+        CacheSession {
+            worker: CacheWorker::new(Arc::clone(&self.engine)),
             _alive: Arc::clone(&self.doors),
-            told: Counters::default(),
+            told: PersistCounters::default(),
             hashes: Vec::new(),
             slots: Vec::new(),
         }
@@ -162,14 +163,14 @@ impl<F: Medium, N: Medium> Cache<F, N> {
 
     /// How the cache came back when it was opened.
     #[must_use]
-    pub fn opened(&self) -> &Opened {
+    pub fn opened(&self) -> &OpenReport {
         &self.engine.opened
     }
 
     /// Everything of `area` so far is dead, durably on `Ok`: two words are written, whatever it holds.
     pub fn clear_area(&self, area: u16) -> Result<(), Error> {
         self.engine.areas.check(area)?;
-        self.engine.clear(&mut Lane::new(0), Some(area))
+        self.engine.clear(&mut PersistCtx::new(0), Some(area))
     }
 
     /// Bytes of slots `area` may fill; `None`: as many as there are. Not stored. What is above it goes as the area is
@@ -204,15 +205,15 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// Has the cache use `pages` pages of its pool from now on, over a restart too: others are emptied, items moved
     /// where there is room, or evicted. How many it uses then.
     pub fn resize(&self, pages: u32) -> Result<u32, Error> {
-        Worker::new(Arc::clone(&self.engine)).resize(pages)
+        CacheWorker::new(Arc::clone(&self.engine)).resize(pages)
     }
 
     /// Removes everything that has expired or was cleared, and merges sparse pages. How many pages that freed.
     pub fn tidy(&self) -> Result<u64, Error> {
         let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
-        let mut worker = Worker::new(Arc::clone(&self.engine));
+        let mut worker = CacheWorker::new(Arc::clone(&self.engine));
         worker.settle_all();
-        self.engine.follow_clock(&mut worker.lane)?;
+        self.engine.follow_clock(&mut worker.ctx)?;
         worker.sweep(0, u32::MAX)?;
         while worker.merge()? {}
         let after = self.engine.tally.pages_freed.load(Ordering::Relaxed);
@@ -222,7 +223,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// Has a class that evicts little give a page to those that evict more, as the background does once a second. Whether
     /// one did.
     pub fn balance(&self) -> Result<bool, Error> {
-        let mut worker = Worker::new(Arc::clone(&self.engine));
+        let mut worker = CacheWorker::new(Arc::clone(&self.engine));
         worker.settle_all();
         worker.balance()
     }
@@ -230,7 +231,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may do anything meanwhile.
     pub fn verify(&self) -> Result<(), String> {
         let _one = self.engine.tending.lock().expect("no holder panics");
-        Worker::new(Arc::clone(&self.engine)).settle_all();
+        CacheWorker::new(Arc::clone(&self.engine)).settle_all();
         crate::verify::verify(&self.engine)
     }
 
@@ -246,15 +247,15 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         }
         self.stop();
         let engine = &*self.engine;
-        let mut lane = Lane::new(0);
+        let mut ctx = PersistCtx::new(0);
         // All of it is durable, also where drains are relaxed, before the pool says so.
         engine.far().settle(Ticket::DURABLE)?;
-        engine.keep_time(&mut lane)?;
+        engine.keep_time(&mut ctx)?;
         let mut root = engine.root.lock().unwrap_or_else(PoisonError::into_inner);
         root.clean = true;
-        engine.pool.set_root(&mut lane, &root.to_words())?;
+        engine.pool.set_root(&mut ctx, &root.to_words())?;
         drop(root);
-        engine.pool.closed(&mut lane)?;
+        engine.pool.closed(&mut ctx)?;
         Ok(self.into_medium())
     }
 
@@ -288,13 +289,13 @@ impl<F: Medium, N: Medium> Drop for Cache<F, N> {
 
 /// Once a second: the clock is written down, some pages are swept, a sparse one is merged, one changes its class.
 /// Whenever few pages are free: the pool grows.
-fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
+fn maintain<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut from = 0;
     let mut next = Instant::now() + TICK;
     while !engine.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
         let _one = engine.tending.lock().expect("no holder panics");
-        let mut worker = Worker::new(Arc::clone(&engine));
+        let mut worker = CacheWorker::new(Arc::clone(&engine));
         worker.grow_ahead();
         if Instant::now() < next {
             continue;
@@ -305,8 +306,8 @@ fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
             .map(|next| from = next)
             .and_then(|()| worker.merge())
             .and_then(|_| worker.balance())
-            .and_then(|_| Ok(engine.follow_clock(&mut worker.lane)?))
-            .and_then(|()| Ok(engine.keep_time(&mut worker.lane)?));
+            .and_then(|_| Ok(engine.follow_clock(&mut worker.ctx)?))
+            .and_then(|()| Ok(engine.keep_time(&mut worker.ctx)?));
         if done.is_err() {
             return; // The medium has failed; whoever writes is told.
         }
@@ -330,12 +331,12 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         self.engine.far().len()
     }
 
-    fn opened(&self) -> &Opened {
+    fn opened(&self) -> &OpenReport {
         Cache::opened(self)
     }
 
-    fn health(&self) -> Health {
-        Health {
+    fn health(&self) -> StoreHealth {
+        StoreHealth {
             poisoned: self.engine.far().poll(Ticket::NEVER).err(),
             file: self.engine.far().file_trouble(),
             growth_error: self.engine.growth_error(),
@@ -361,15 +362,15 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
 
 /// A session of a cache: [`Session`], and what Tair has besides (see `tair.rs`). What a [`Session`] writes is durable and
 /// visible once it is committed, and writers of the same keys wait for that; what has a [`Name`], when the call returns.
-pub struct Door<F: Medium, N: Medium = Mapped> {
-    pub(crate) worker: Worker<N, F>,
+pub struct CacheSession<F: Medium, N: Medium = Mapped> {
+    pub(crate) worker: CacheWorker<N, F>,
     /// The cache cannot be closed while it has sessions.
     _alive: Arc<()>,
-    /// What of the lane's counts the cache was told.
-    told: Counters,
+    /// What of the context's counts the cache was told.
+    told: PersistCounters,
     /// What is fetched ahead: kept, so that it need not be allocated.
     hashes: Vec<u64>,
-    slots: Vec<Slot>,
+    slots: Vec<SlotId>,
 }
 
 pub(crate) fn check_database(db: u8) -> Result<(), Error> {
@@ -380,12 +381,12 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
 }
 
 /// The item a key of the common operations names.
-pub(crate) fn name_of(key: Key<'_>) -> Name<'_> {
-    Name::new(key.db.into(), key.bytes)
+pub(crate) fn name_of(key: Key<'_>) -> ItemKey<'_> {
+    ItemKey::new(key.db.into(), key.bytes)
 }
 
-fn draft_of(value: Value<'_>) -> Draft<'_> {
-    Draft {
+fn draft_of(value: Value<'_>) -> NewItem<'_> {
+    NewItem {
         value: value.bytes,
         expires_ms: value.expires_ms,
         flags: value.flags,
@@ -394,11 +395,11 @@ fn draft_of(value: Value<'_>) -> Draft<'_> {
     }
 }
 
-impl<F: Medium, N: Medium> Ops for Door<F, N> {
+impl<F: Medium, N: Medium> Ops for CacheSession<F, N> {
     fn get(
         &mut self,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
@@ -406,13 +407,13 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         if let Some(entry) = self.worker.batch.find(hash, &name) {
-            if view == View::Pending {
+            if view == ReadView::Pending {
                 return Ok(self.worker.copy_staged(entry, out, head));
             }
             self.worker.write_batch()?;
         }
         self.worker.pin();
-        let found = self.worker.living(hash, &name).filter(Found::is_shown);
+        let found = self.worker.living(hash, &name).filter(FoundItem::is_shown);
         let from = out.len();
         let copied = found.as_ref().is_some_and(|found| {
             !head(&found.meta(), out) || self.worker.copy_value(found, &name, out)
@@ -425,13 +426,13 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         Ok(copied)
     }
 
-    fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, _: ReadView) -> Result<Option<ValueMeta>, Error> {
         self.admit(key.db)?;
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         self.worker.write_if_staged(hash, &name)?;
         self.worker.pin();
-        let shown = self.worker.living(hash, &name).filter(Found::is_shown);
+        let shown = self.worker.living(hash, &name).filter(FoundItem::is_shown);
         let meta = shown.map(|found| found.meta());
         self.worker.unpin();
         Ok(meta)
@@ -448,7 +449,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         self.worker.change(&name_of(key), &mut |found| {
             was_there = found.is_some_and(|(found, _)| found.is_shown());
             writable(found)?;
-            Ok(Decision::Delete)
+            Ok(ChangeDecision::Delete)
         })?;
         Ok(was_there)
     }
@@ -456,16 +457,16 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         self.admit(key.db)?;
         self.worker.change(&name_of(key), &mut |found| {
             let shown = found.filter(|(found, _)| found.is_shown());
-            let change = decide(shown.map(|(found, bytes)| Item {
+            let change = decide(shown.map(|(found, bytes)| StoredItem {
                 bytes,
                 meta: found.meta(),
             }));
-            if change != Change::Keep {
+            if change != UpdateDecision::Keep {
                 writable(found)?;
             }
             Ok(change.into())
@@ -478,14 +479,14 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
 }
 
 /// Whether an item takes writes.
-pub(crate) fn writable(found: Option<Seen<'_>>) -> Result<(), Error> {
+pub(crate) fn writable(found: Option<FoundValue<'_>>) -> Result<(), Error> {
     match found {
         Some((found, _)) if found.head.marks & LOCKED != 0 => Err(Error::Locked),
         _ => Ok(()),
     }
 }
 
-impl<F: Medium, N: Medium> Door<F, N> {
+impl<F: Medium, N: Medium> CacheSession<F, N> {
     /// Refuses what cannot be asked of a session: of a database there is not, or in a forked child.
     #[inline]
     fn admit(&self, db: u8) -> Result<(), Error> {
@@ -494,29 +495,29 @@ impl<F: Medium, N: Medium> Door<F, N> {
     }
 }
 
-impl<F: Medium, N: Medium> Session for Door<F, N> {
-    fn on_conflict(&mut self, conflicts: Conflicts) {
+impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
+    fn on_conflict(&mut self, conflicts: ConflictPolicy) {
         self.worker.conflicts = conflicts;
     }
 
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+        view: ReadView,
+        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
         self.prefetch(keys, true);
         let mut bytes = Vec::new();
         for (index, &key) in keys.iter().enumerate() {
             bytes.clear();
-            let mut meta = Meta::default();
+            let mut meta = ValueMeta::default();
             let found = self.get(key, view, &mut bytes, &mut |found, _| {
                 meta = *found;
                 true
             })?;
             each(
                 index,
-                found.then_some(Item {
+                found.then_some(StoredItem {
                     bytes: &bytes,
                     meta,
                 }),
@@ -528,23 +529,23 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
     fn get_many_into(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Heads<'_>,
+        head: BeforeValues<'_>,
     ) -> Result<(), Error> {
         self.prefetch(keys, true);
         let start = out.len();
         for &key in keys {
-            let mut wanted = Wanted::Value;
-            let mut one = |meta: &Meta, out: &mut Vec<u8>| {
+            let mut wanted = GetStep::Value;
+            let mut one = |meta: &ValueMeta, out: &mut Vec<u8>| {
                 wanted = head(Some(meta), out);
-                wanted == Wanted::Value
+                wanted == GetStep::Value
             };
             let found = self.get(key, view, out, &mut one);
             if !found.inspect_err(|_| out.truncate(start))? {
                 wanted = head(None, out);
             }
-            if wanted == Wanted::Nothing {
+            if wanted == GetStep::Nothing {
                 break;
             }
         }
@@ -556,9 +557,9 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
     fn group(
         &mut self,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error> {
-        Group::run(self, keys, body)
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
+        CacheGroup::run(self, keys, body)
     }
 
     fn prefetch(&mut self, keys: &[Key<'_>], _: bool) {
@@ -604,7 +605,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         db: u8,
         cursor: u64,
         count: usize,
-        each: &mut dyn FnMut(&[u8], &Meta),
+        each: &mut dyn FnMut(&[u8], &ValueMeta),
     ) -> Result<u64, Error> {
         self.admit(db)?;
         self.worker.write_batch()?;
@@ -645,13 +646,13 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
     fn flush_all(&mut self) -> Result<(), Error> {
         self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
-        engine.clear(&mut self.worker.lane, None)
+        engine.clear(&mut self.worker.ctx, None)
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {
         self.worker.write_batch()?;
         self.worker.tell_lists();
-        let now = self.worker.lane.counters;
+        let now = self.worker.ctx.counters;
         if now != self.told {
             let stored = std::mem::take(&mut self.worker.stored_bytes);
             let merged = std::mem::take(&mut self.worker.merged_writes);

@@ -8,40 +8,40 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::{Class, Error};
+use farbank_kv::store::{Error, SlabClass};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
 use crate::engine::Engine;
-use crate::near::Tally;
+use crate::maintenance::EvacuationMode;
+use crate::metadata::ClassCounter;
 use crate::stats::class_of;
-use crate::tend::How;
-use crate::worker::Worker;
+use crate::worker::CacheWorker;
 
 /// How often it is looked before evictions are counted anew: those of an hour ago say nothing.
 const LOOKS: u32 = 60;
 
 /// What every class had evicted when a page was given last, or some looks ago.
 #[derive(Default)]
-pub(crate) struct Balance {
+pub(crate) struct EvictionBalance {
     evicted: Vec<u64>,
     looks: u32,
 }
 
 /// Who gives a page: of those that have one to spare who has most, if somebody lacks one. What they have evicted is what they
 /// have of late.
-fn giver(classes: &[Class]) -> Option<usize> {
-    let pages = |count: u64, class: &Class| count as f64 / class.slots_per_page as f64;
+fn giver(classes: &[SlabClass]) -> Option<usize> {
+    let pages = |count: u64, class: &SlabClass| count as f64 / class.slots_per_page as f64;
     let used: f64 = classes.iter().map(|c| pages(c.items, c)).sum();
     let asked: f64 = classes.iter().map(|c| pages(c.items + c.evicted, c)).sum();
-    let lacks = |class: &Class| {
+    let lacks = |class: &SlabClass| {
         let fair = pages(class.items + class.evicted, class) * used / asked;
         fair - pages(class.items, class)
     };
     if !classes.iter().any(|class| lacks(class) >= 1.0) {
         return None;
     }
-    let to_spare = |(_, class): &(usize, &Class)| class.pages > 1 && lacks(class) <= -1.0;
+    let to_spare = |(_, class): &(usize, &SlabClass)| class.pages > 1 && lacks(class) <= -1.0;
     let most = classes
         .iter()
         .enumerate()
@@ -50,7 +50,7 @@ fn giver(classes: &[Class]) -> Option<usize> {
     most.map(|(n, _)| n)
 }
 
-impl Balance {
+impl EvictionBalance {
     fn evicted(&self, class: u8) -> u64 {
         self.evicted
             .get(usize::from(class))
@@ -62,11 +62,11 @@ impl Balance {
 fn all_evicted<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Vec<u64> {
     let classes = 0..engine.classes.len() as u8;
     classes
-        .map(|class| engine.near.tally(class, Tally::Evicted))
+        .map(|class| engine.near.tally(class, ClassCounter::Evicted))
         .collect()
 }
 
-impl<N: Medium, F: Medium> Worker<N, F> {
+impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Has a class give a page, if none is free and the classes are out of balance. Whether one did.
     pub(crate) fn balance(&mut self) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
@@ -77,12 +77,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let locked = engine.lock();
         let of_late = |number| {
             let class = class_of(&engine, number);
-            Class {
+            SlabClass {
                 evicted: class.evicted.saturating_sub(balance.evicted(number)),
                 ..class
             }
         };
-        let classes: Vec<Class> = (0..engine.classes.len() as u8).map(of_late).collect();
+        let classes: Vec<SlabClass> = (0..engine.classes.len() as u8).map(of_late).collect();
         let none_is_free = locked.state.free_pages.is_empty();
         drop(locked);
         let giver = giver(&classes).filter(|_| none_is_free);
@@ -93,7 +93,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         balance.looks += 1;
         // What the giver evicted for this is no need of its own.
         if given || balance.looks >= LOOKS {
-            *balance = Balance {
+            *balance = EvictionBalance {
                 evicted: all_evicted(&engine),
                 looks: 0,
             };
@@ -108,7 +108,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         for _ in 0..2 * engine.classes.slots(class) {
             let page = engine.lock().hold_page_to_merge(class);
             if let Some(page) = page {
-                return self.empty_page(page, How::Move);
+                return self.empty_page(page, EvacuationMode::Move);
             }
             if !self.evict_some(class, 0, false)? {
                 break;
@@ -123,13 +123,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 mod tests {
     use super::*;
 
-    fn class(pages: u64, slots_per_page: u64, evicted: u64) -> Class {
-        Class {
+    fn class(pages: u64, slots_per_page: u64, evicted: u64) -> SlabClass {
+        SlabClass {
             pages,
             slots_per_page,
             items: pages * slots_per_page,
             evicted,
-            ..Class::default()
+            ..SlabClass::default()
         }
     }
 

@@ -20,16 +20,16 @@
 //! Between (a) and (b) a crash leaves of each key the old item, the new one or none, as for a write alone: the answers
 //! come after (b).
 
-use farbank_kv::store::{Change, Conflicts, Error, Head as Frame, Value};
+use farbank_kv::store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault, situation};
 
-use crate::claims::Claims;
-use crate::layout::{EXPIRES_MAX, Head, ITEM_HEAD_BYTES, KEY_BYTES_MAX, LOCKED};
-use crate::near::Slot;
-use crate::purse::open;
-use crate::worker::{Found, Name, Seen, Worker};
+use crate::key_locks::KeyLocks;
+use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX, LOCKED};
+use crate::metadata::SlotId;
+use crate::slot_cache::open;
+use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
 
 /// Keys a batch has at most: its claims keep others waiting.
 const ENTRIES_MAX: usize = 64;
@@ -38,7 +38,7 @@ const BYTES_MAX: usize = 256 << 10;
 
 /// What is stored with a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct NewItem<'a> {
     pub(crate) value: &'a [u8],
     pub(crate) expires_ms: u64,
     pub(crate) flags: u32,
@@ -47,15 +47,15 @@ pub(crate) struct Draft<'a> {
 }
 
 /// What [`Worker::change`]'s function decides.
-pub(crate) enum Decision {
+pub(crate) enum ChangeDecision {
     Keep,
     Delete,
-    Put(Owned),
+    Put(OwnedItem),
 }
 
 /// A [`Draft`] that owns its value.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedItem {
     pub(crate) value: Vec<u8>,
     pub(crate) expires_ms: u64,
     pub(crate) flags: u32,
@@ -63,9 +63,9 @@ pub(crate) struct Owned {
     pub(crate) marks: u8,
 }
 
-impl From<Value<'_>> for Owned {
-    fn from(value: Value<'_>) -> Owned {
-        Owned {
+impl From<Value<'_>> for OwnedItem {
+    fn from(value: Value<'_>) -> OwnedItem {
+        OwnedItem {
             value: value.bytes.to_vec(),
             expires_ms: value.expires_ms,
             flags: value.flags,
@@ -75,17 +75,17 @@ impl From<Value<'_>> for Owned {
     }
 }
 
-impl From<Change> for Decision {
-    fn from(change: Change) -> Decision {
+impl From<UpdateDecision> for ChangeDecision {
+    fn from(change: UpdateDecision) -> ChangeDecision {
         match change {
-            Change::Keep => Decision::Keep,
-            Change::Delete => Decision::Delete,
-            Change::Put {
+            UpdateDecision::Keep => ChangeDecision::Keep,
+            UpdateDecision::Delete => ChangeDecision::Delete,
+            UpdateDecision::Put {
                 bytes,
                 expires_ms,
                 flags,
                 kind,
-            } => Decision::Put(Owned {
+            } => ChangeDecision::Put(OwnedItem {
                 value: bytes,
                 expires_ms,
                 flags,
@@ -96,9 +96,9 @@ impl From<Change> for Decision {
     }
 }
 
-impl Owned {
-    pub(crate) fn borrow(&self) -> Draft<'_> {
-        Draft {
+impl OwnedItem {
+    pub(crate) fn borrow(&self) -> NewItem<'_> {
+        NewItem {
             value: &self.value,
             expires_ms: self.expires_ms,
             flags: self.flags,
@@ -110,7 +110,7 @@ impl Owned {
 
 /// Who claimed a key that is written, and lets go of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hold {
+enum ClaimHolder {
     /// This write: the batch, once it is an entry.
     Own,
     /// An entry of the batch, maybe another key's of the same stripe.
@@ -120,50 +120,50 @@ enum Hold {
 }
 
 /// A key that is being written.
-struct Place {
+struct EntryKey {
     hash: u64,
-    hold: Hold,
+    hold: ClaimHolder,
     /// Its entry of the batch, if there is one already.
     entry: Option<usize>,
     /// Its item, dead or alive, if there is no entry.
-    old: Option<Found>,
+    old: Option<FoundItem>,
 }
 
 /// The newest value of an entry.
 #[derive(Clone, Copy)]
-struct New {
-    slot: Slot,
+struct NewestItem {
+    slot: SlotId,
     class: u8,
     /// All but its checksum.
-    head: Head,
+    head: ItemHeader,
     /// Where its value begins in the batch's bytes.
     value_at: usize,
 }
 
 /// A key and what becomes of it.
-struct Entry {
+struct BatchEntry {
     area: u16,
     prefix_bytes: u16,
     key_at: usize,
     key_bytes: usize,
     /// The stripe that goes with it.
     claim: Option<u32>,
-    old: Option<Found>,
+    old: Option<FoundItem>,
     /// `None`: it is deleted.
-    new: Option<New>,
+    new: Option<NewestItem>,
 }
 
 /// The batch of a session.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct SessionBatch {
     /// Of the entries, in their order.
     hashes: Vec<u64>,
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
     /// Keys and values, one behind another.
     bytes: Vec<u8>,
 }
 
-impl Batch {
+impl SessionBatch {
     /// Whether anything is staged.
     pub(crate) fn holds_any(&self) -> bool {
         !self.entries.is_empty()
@@ -173,21 +173,21 @@ impl Batch {
         self.entries.len() >= ENTRIES_MAX || self.bytes.len() >= BYTES_MAX
     }
 
-    fn name_of(&self, entry: &Entry) -> Name<'_> {
-        Name {
+    fn name_of(&self, entry: &BatchEntry) -> ItemKey<'_> {
+        ItemKey {
             area: entry.area,
             key: &self.bytes[entry.key_at..][..entry.key_bytes],
             prefix_bytes: entry.prefix_bytes,
         }
     }
 
-    fn value_of(&self, new: &New) -> &[u8] {
+    fn value_of(&self, new: &NewestItem) -> &[u8] {
         &self.bytes[new.value_at..][..new.head.value_len as usize]
     }
 
     /// The entry of `name`.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, name: &Name<'_>) -> Option<usize> {
+    pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<usize> {
         let is_it =
             |at: &usize| self.hashes[*at] == hash && self.name_of(&self.entries[*at]) == *name;
         (0..self.hashes.len()).find(is_it)
@@ -195,7 +195,7 @@ impl Batch {
 
     /// Whether an entry holds `stripe`.
     fn claims(&self, stripe: u32) -> bool {
-        let claims = |entry: &Entry| entry.claim == Some(stripe);
+        let claims = |entry: &BatchEntry| entry.claim == Some(stripe);
         self.entries.iter().any(claims)
     }
 
@@ -213,12 +213,12 @@ impl Batch {
 }
 
 fn stripe_of(hash: u64) -> u32 {
-    Claims::stripe((hash >> 32) as u32)
+    KeyLocks::stripe((hash >> 32) as u32)
 }
 
-impl<N: Medium, F: Medium> Worker<N, F> {
+impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Stages `draft`, whatever was there, unless that is locked. The version it will have.
-    pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
+    pub(crate) fn put(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, Error> {
         let hash = self.engine.hash(name);
         let class = self.class_for(name, draft)?;
         // Before the claim, so that there is none to hold while room is made.
@@ -249,27 +249,27 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// value, if it may be shown, and is called once. The version it will have (0: it is absent).
     pub(crate) fn change(
         &mut self,
-        name: &Name<'_>,
-        decide: &mut dyn FnMut(Option<Seen<'_>>) -> Result<Decision, Error>,
+        name: &ItemKey<'_>,
+        decide: &mut dyn FnMut(Option<FoundValue<'_>>) -> Result<ChangeDecision, Error>,
     ) -> Result<u64, Error> {
         self.check_key(name)?;
         let mut place = self.enter(self.engine.hash(name), name)?;
         let mut value = std::mem::take(&mut self.scratch);
         value.clear();
         let shown = self.show(&place, name, &mut value);
-        let claim = (place.hold == Hold::Own).then(|| stripe_of(place.hash));
+        let claim = (place.hold == ClaimHolder::Own).then(|| stripe_of(place.hash));
         let held = self.engine.claims.unless_panic(claim);
         let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
         held.passed();
         self.scratch = value;
         let version = shown.map_or(0, |found| found.head.version);
         let done = match decision {
-            Ok(Decision::Put(draft)) => self.stage_put(&mut place, name, &draft.borrow()),
-            Ok(Decision::Delete) => {
+            Ok(ChangeDecision::Put(draft)) => self.stage_put(&mut place, name, &draft.borrow()),
+            Ok(ChangeDecision::Delete) => {
                 situation!("mdb.update_deletes", shown.is_some());
                 return Ok(self.stage(&place, name, None));
             }
-            Ok(Decision::Keep) => {
+            Ok(ChangeDecision::Keep) => {
                 situation!("mdb.update_keeps");
                 self.leave(&place);
                 return Ok(version);
@@ -282,13 +282,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// Stages what becomes of `name`, which the caller has claimed: a value, or `None`.
     pub(crate) fn stage_of_group(
         &mut self,
-        name: &Name<'_>,
-        draft: Option<&Draft<'_>>,
+        name: &ItemKey<'_>,
+        draft: Option<&NewItem<'_>>,
     ) -> Result<(), Error> {
         if self.batch.is_full() {
             self.write_batch()?;
         }
-        let mut place = self.look(self.engine.hash(name), name, Hold::Group);
+        let mut place = self.look(self.engine.hash(name), name, ClaimHolder::Group);
         match draft {
             Some(draft) => self.stage_put(&mut place, name, draft).map(|_| ()),
             None => {
@@ -309,7 +309,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Writes the batch if it has a write of `name`, so that a read finds it.
     #[inline]
-    pub(crate) fn write_if_staged(&mut self, hash: u64, name: &Name<'_>) -> Result<(), Error> {
+    pub(crate) fn write_if_staged(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<(), Error> {
         match self.batch.find(hash, name) {
             Some(_) => self.write_batch(),
             None => Ok(()),
@@ -330,7 +330,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     // -- claims
 
     /// Claims the key called `name` and looks it up.
-    fn enter(&mut self, hash: u64, name: &Name<'_>) -> Result<Place, Error> {
+    fn enter(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<EntryKey, Error> {
         self.engine.process.check()?;
         if self.batch.is_full() {
             self.write_batch()?;
@@ -338,25 +338,25 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let engine = Arc::clone(&self.engine);
         let stripe = stripe_of(hash);
         if engine.claims.try_claim(stripe) {
-            return Ok(self.look(hash, name, Hold::Own));
+            return Ok(self.look(hash, name, ClaimHolder::Own));
         }
         if self.batch.claims(stripe) {
-            return Ok(self.look(hash, name, Hold::Batch));
+            return Ok(self.look(hash, name, ClaimHolder::Batch));
         }
         if self.batch.holds_any() {
             match self.conflicts {
-                Conflicts::Refuse => return Err(Error::Conflict),
-                Conflicts::Commit => self.write_batch()?, // B2
+                ConflictPolicy::Refuse => return Err(Error::Conflict),
+                ConflictPolicy::Commit => self.write_batch()?, // B2
             }
         }
         engine.claims.claim(stripe, self.conflicts)?;
-        Ok(self.look(hash, name, Hold::Own))
+        Ok(self.look(hash, name, ClaimHolder::Own))
     }
 
-    fn look(&mut self, hash: u64, name: &Name<'_>, hold: Hold) -> Place {
+    fn look(&mut self, hash: u64, name: &ItemKey<'_>, hold: ClaimHolder) -> EntryKey {
         let entry = match hold {
-            Hold::Own => None,
-            Hold::Batch | Hold::Group => self.batch.find(hash, name),
+            ClaimHolder::Own => None,
+            ClaimHolder::Batch | ClaimHolder::Group => self.batch.find(hash, name),
         };
         let old = entry.is_none().then(|| {
             self.pin();
@@ -364,7 +364,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             self.unpin();
             found
         });
-        Place {
+        EntryKey {
             hash,
             hold,
             entry,
@@ -373,13 +373,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// Nothing is staged at `place`.
-    fn leave(&self, place: &Place) {
-        if place.hold == Hold::Own {
+    fn leave(&self, place: &EntryKey) {
+        if place.hold == ClaimHolder::Own {
             self.engine.claims.release(stripe_of(place.hash));
         }
     }
 
-    fn is_locked(&self, place: &Place) -> bool {
+    fn is_locked(&self, place: &EntryKey) -> bool {
         let found = match place.entry {
             Some(at) => self.staged(at).map(|(found, _)| found),
             None => place.old.filter(|found| self.lives(found)),
@@ -388,7 +388,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// What a read of `place` would find, its value appended to `value`.
-    fn show(&self, place: &Place, name: &Name<'_>, value: &mut Vec<u8>) -> Option<Found> {
+    fn show(&self, place: &EntryKey, name: &ItemKey<'_>, value: &mut Vec<u8>) -> Option<FoundItem> {
         let Some(at) = place.entry else {
             let living = place.old.filter(|found| self.lives(found));
             return living.filter(|found| self.copy_value(found, name, value));
@@ -399,9 +399,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// The item that an entry will be, if it will be alive, and its value.
-    fn staged(&self, entry: usize) -> Option<(Found, &[u8])> {
+    fn staged(&self, entry: usize) -> Option<(FoundItem, &[u8])> {
         let new = self.batch.entries[entry].new.as_ref()?;
-        let found = Found {
+        let found = FoundItem {
             slot: new.slot,
             at: self.engine.place_of(new.slot)?,
             head: new.head,
@@ -414,9 +414,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     fn stage_put(
         &mut self,
-        place: &mut Place,
-        name: &Name<'_>,
-        draft: &Draft<'_>,
+        place: &mut EntryKey,
+        name: &ItemKey<'_>,
+        draft: &NewItem<'_>,
     ) -> Result<u64, Error> {
         let class = self.class_for(name, draft)?;
         let slot = match self.slot_at_hand(class, name.area) {
@@ -427,8 +427,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
                 let stripe = stripe_of(place.hash);
                 let written = self.write_batch_but(Some(stripe));
                 let hold = match place.hold {
-                    Hold::Group => Hold::Group,
-                    Hold::Own | Hold::Batch => Hold::Own,
+                    ClaimHolder::Group => ClaimHolder::Group,
+                    ClaimHolder::Own | ClaimHolder::Batch => ClaimHolder::Own,
                 };
                 *place = self.look(place.hash, name, hold);
                 written?;
@@ -441,15 +441,15 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// Makes it the newest write of `name`: a value with its slot, or `None`. The version it will have.
     fn stage(
         &mut self,
-        place: &Place,
-        name: &Name<'_>,
-        new: Option<(Slot, u8, &Draft<'_>)>,
+        place: &EntryKey,
+        name: &ItemKey<'_>,
+        new: Option<(SlotId, u8, &NewItem<'_>)>,
     ) -> u64 {
         if place.entry.is_none() && place.old.is_none() && new.is_none() {
             self.leave(place);
             return 0;
         }
-        let new = new.map(|(slot, class, draft)| New {
+        let new = new.map(|(slot, class, draft)| NewestItem {
             slot,
             class,
             head: self.head_of(name, draft),
@@ -467,12 +467,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
                 }
             }
             None => {
-                let entry = Entry {
+                let entry = BatchEntry {
                     area: name.area,
                     prefix_bytes: name.prefix_bytes,
                     key_at: self.batch.keep(name.key),
                     key_bytes: name.key.len(),
-                    claim: (place.hold == Hold::Own).then(|| stripe_of(place.hash)),
+                    claim: (place.hold == ClaimHolder::Own).then(|| stripe_of(place.hash)),
                     old: place.old,
                     new,
                 };
@@ -484,9 +484,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// The head of a new item, but for its checksum.
-    fn head_of(&self, name: &Name<'_>, draft: &Draft<'_>) -> Head {
+    fn head_of(&self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> ItemHeader {
         let engine = &*self.engine;
-        Head {
+        ItemHeader {
             area: name.area,
             key_len: name.key.len() as u16,
             version: engine.next_version(),
@@ -501,7 +501,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
     }
 
-    pub(crate) fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
+    pub(crate) fn check_key(&self, name: &ItemKey<'_>) -> Result<(), Error> {
         self.engine.areas.check(name.area)?;
         match name.key.len() {
             0..=KEY_BYTES_MAX => Ok(()),
@@ -512,7 +512,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
     }
 
-    fn class_for(&self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u8, Error> {
+    fn class_for(&self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u8, Error> {
         self.check_key(name)?;
         let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
         let classes = &self.engine.classes;
@@ -565,12 +565,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
         self.batch = batch;
         self.batch.clear();
-        self.let_go();
+        self.release_claims();
         written
     }
 
     /// Items in, old ones' lives ended: both are durable on `Ok`.
-    fn write_items(&mut self, batch: &Batch) -> Result<(), Error> {
+    fn write_items(&mut self, batch: &SessionBatch) -> Result<(), Error> {
         let mut puts = 0;
         for entry in &batch.entries {
             if let Some(new) = &entry.new {
@@ -593,19 +593,19 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         self.drain()
     }
 
-    fn write_item(&mut self, new: &New, name: &Name<'_>, value: &[u8]) {
+    fn write_item(&mut self, new: &NewestItem, name: &ItemKey<'_>, value: &[u8]) {
         let engine = &*self.engine;
         let at = engine.place_of(new.slot).expect("its page has a class");
         let seed = crate::layout::seed(engine.secret, at);
         let crc = new.head.crc_of(seed, name.key, value);
-        let bytes = Head { crc, ..new.head }.to_bytes();
+        let bytes = ItemHeader { crc, ..new.head }.to_bytes();
         engine
             .far()
-            .copy_in(&mut self.lane, at, &[&bytes, name.key, value]);
+            .copy_in(&mut self.ctx, at, &[&bytes, name.key, value]);
         self.stored_bytes += new.head.bytes() as u64;
     }
 
-    fn publish_all(&mut self, batch: &Batch) {
+    fn publish_all(&mut self, batch: &SessionBatch) {
         let engine = &*self.engine;
         let mut locked = engine.lock();
         for (&hash, entry) in batch.hashes.iter().zip(&batch.entries) {

@@ -7,14 +7,14 @@ const CLASSES_MAX: usize = 200;
 
 /// Slot sizes, smallest first. The last takes a whole page.
 #[derive(Clone, Debug)]
-pub(crate) struct Classes {
+pub(crate) struct SlotClasses {
     slot_bytes: Vec<u32>,
     page_bytes: u64,
 }
 
-impl Classes {
+impl SlotClasses {
     /// Sizes from `base` on, each `factor` times the one before, in whole words; 64 and 1.1 are Tair's.
-    pub(crate) fn new(page_bytes: u64, base: u32, factor: f64) -> Classes {
+    pub(crate) fn new(page_bytes: u64, base: u32, factor: f64) -> SlotClasses {
         let most = (page_bytes - PAGE_HEAD_BYTES) as u32 / 8 * 8;
         let mut slot_bytes = Vec::new();
         let mut next = base.next_multiple_of(8).min(most);
@@ -25,7 +25,7 @@ impl Classes {
             next = grown.next_multiple_of(8).max(next + 8);
         }
         slot_bytes.push(most);
-        Classes {
+        SlotClasses {
             slot_bytes,
             page_bytes,
         }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn sizes_grow_and_an_item_takes_the_smallest_that_holds_it() {
-        let classes = Classes::new(1 << 20, 64, 1.1);
+        let classes = SlotClasses::new(1 << 20, 64, 1.1);
         assert!(classes.len() < 100, "{}", classes.len());
         assert!(classes.slot_bytes.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(u64::from(classes.largest()), (1 << 20) - PAGE_HEAD_BYTES);

@@ -1,8 +1,8 @@
 //! How a cache runs. Nothing of it is stored.
 
 use farbank_kv::clock::STEP_HELD_MS;
-use farbank_kv::{Clock, uptime_ms, wall_clock_ms};
-use farbank_pm::pool::Copies;
+use farbank_kv::{ClockFn, uptime_ms, wall_clock_ms};
+use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
 
 /// Told whenever the cache's lock is taken (true) and let go (false).
@@ -10,7 +10,7 @@ pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// When the slots of a fresh page are made ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Formatting {
+pub enum PageFormatting {
     /// Each when it is first used: a fresh page costs its head.
     AtUse,
     /// All when the page is taken, outside of the lock: Tair MDB as it was mended.
@@ -23,9 +23,9 @@ pub enum Formatting {
 #[derive(Clone)]
 pub struct Config {
     /// The machine's wall clock, in milliseconds since 1970.
-    pub clock: Clock,
+    pub clock: ClockFn,
     /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
-    pub uptime: Clock,
+    pub uptime: ClockFn,
     /// How long the wall clock must differ from the cache's before the cache follows it, in milliseconds.
     pub step_held_ms: u64,
     /// Whether a thread of the cache's own tends it once a second: expired items go, pages are merged.
@@ -36,7 +36,7 @@ pub struct Config {
     /// The pool may grow to this many bytes before anything is evicted (0: it does not grow).
     pub pool_bytes_max: u64,
     /// What becomes of a copy of a pool in use when it is opened.
-    pub copies: Copies,
+    pub copies: CopiedPoolPolicy,
     /// Slots of a class a session takes at once, and keeps, so that it need not lock for each: the thread-local
     /// quota. 1 evicts one item a write, in exact order.
     pub stash_slots: usize,
@@ -47,7 +47,7 @@ pub struct Config {
     /// How much larger each class's slots are than those of the one before.
     pub slot_factor: f64,
     /// When fresh pages are made ready.
-    pub formatting: Formatting,
+    pub formatting: PageFormatting,
     /// Bytes between one page's metadata and the next on the metadata medium; 0 packs them. Tair's padding across
     /// DIMMs is the interleaving's 4 KiB.
     pub page_info_stride: u64,
@@ -64,12 +64,12 @@ impl Default for Config {
             tended: true,
             boot: None,
             pool_bytes_max: 0,
-            copies: Copies::Refuse,
+            copies: CopiedPoolPolicy::Refuse,
             stash_slots: 16,
             buckets_per_kib: 8.0,
             slot_bytes_min: 64,
             slot_factor: 1.1,
-            formatting: Formatting::AtUse,
+            formatting: PageFormatting::AtUse,
             page_info_stride: 0,
             lock_watch: None,
         }

@@ -3,32 +3,32 @@
 use std::sync::{OnceLock, PoisonError};
 use std::thread::Thread;
 
-use farbank_pm::epoch::Epochs;
+use farbank_pm::epoch::EpochTable;
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::pool::Pool;
-use farbank_pm::process::Process;
+use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use farbank_pm::{Counters, Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCounters, PersistCtx, Poisoned};
 
-use farbank_kv::clock::{Shift, StoreClock};
-use farbank_kv::store::{Error, Opened};
+use farbank_kv::clock::{ClockShift, StoreClock};
+use farbank_kv::store::{Error, OpenReport};
 
-use crate::areas::{Areas, all, clock};
-use crate::balance::Balance;
-use crate::claims::Claims;
-use crate::classes::Classes;
+use crate::areas::{AreaTable, all, clock};
+use crate::balance::EvictionBalance;
+use crate::classes::SlotClasses;
 use crate::config::Config;
+use crate::key_locks::KeyLocks;
 use crate::layout::{AREA_BYTES, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES};
-use crate::near::{Near, Slot, follow};
-use crate::purse::Purses;
-use crate::root::Root;
-use crate::state::{Locked, State};
-use crate::worker::Name;
+use crate::metadata::{Metadata, SlotId, follow};
+use crate::root::CacheRoot;
+use crate::slot_cache::SlotCaches;
+use crate::state::{CacheState, LockedState};
+use crate::worker::ItemKey;
 
 /// What is counted beside the lists.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct ItemCounters {
     /// Items whose checksum did not hold.
     pub(crate) damaged: AtomicU64,
     /// Items that had expired, or were cleared, and were removed.
@@ -48,27 +48,27 @@ pub(crate) const PAGES_AHEAD: usize = 8;
 
 /// Everything that is shared.
 pub(crate) struct Engine<N, F> {
-    pub(crate) near: Near<N>,
+    pub(crate) near: Metadata<N>,
     pub(crate) pool: Pool<F>,
-    pub(crate) classes: Classes,
-    pub(crate) areas: Areas,
-    pub(crate) claims: Claims,
-    pub(crate) epochs: Epochs,
-    pub(crate) purses: Purses,
-    pub(crate) state: Mutex<State>,
+    pub(crate) classes: SlotClasses,
+    pub(crate) areas: AreaTable,
+    pub(crate) claims: KeyLocks,
+    pub(crate) epochs: EpochTable,
+    pub(crate) purses: SlotCaches,
+    pub(crate) state: Mutex<CacheState>,
     pub(crate) config: Config,
-    pub(crate) tally: Tally,
-    pub(crate) balance: Mutex<Balance>,
+    pub(crate) tally: ItemCounters,
+    pub(crate) balance: Mutex<EvictionBalance>,
     /// What sessions asked of the data medium.
-    pub(crate) counters: Mutex<Counters>,
-    pub(crate) opened: Opened,
+    pub(crate) counters: Mutex<PersistCounters>,
+    pub(crate) opened: OpenReport,
     /// What seeds checksums on the data medium.
     pub(crate) secret: u64,
     pub(crate) key_hash: KeyHash,
     pub(crate) version: AtomicU64,
     pub(crate) sessions: AtomicU32,
     pub(crate) clock: StoreClock,
-    pub(crate) root: Mutex<Root>,
+    pub(crate) root: Mutex<CacheRoot>,
     /// Segments the pool may grow to.
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
@@ -82,7 +82,7 @@ pub(crate) struct Engine<N, F> {
     pub(crate) growth_error: Mutex<Option<std::sync::Arc<str>>>,
     pub(crate) stop: AtomicBool,
     /// The one that has the pool open: a forked child uses nothing of this.
-    pub(crate) process: Process,
+    pub(crate) process: ProcessStamp,
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
@@ -99,12 +99,12 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 
     /// The lock. What it guards is whole at all times: a panic elsewhere does not spoil it.
-    pub(crate) fn lock(&self) -> Locked<'_, N> {
+    pub(crate) fn lock(&self) -> LockedState<'_, N> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = &self.config.lock_watch {
             watch(true);
         }
-        Locked {
+        LockedState {
             near: &self.near,
             classes: &self.classes,
             areas: &self.areas,
@@ -115,7 +115,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// The hash of a key: of its prefix alone if it has one, so that all of a prefix share a chain.
     #[inline]
-    pub(crate) fn hash(&self, name: &Name<'_>) -> u64 {
+    pub(crate) fn hash(&self, name: &ItemKey<'_>) -> u64 {
         let hashed = match usize::from(name.prefix_bytes) {
             0 => name.key,
             prefix => &name.key[..prefix],
@@ -149,7 +149,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Where `slot` is; `None` if its page has no class.
     #[inline]
-    pub(crate) fn place_of(&self, slot: Slot) -> Option<Off> {
+    pub(crate) fn place_of(&self, slot: SlotId) -> Option<Off> {
         let page = self.near.page_of(slot);
         let class = self.near.class_of(page)?;
         Some(self.slot_at(page, self.near.index_of(slot), class))
@@ -157,7 +157,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Bytes of metadata a page of `class` has for its slots.
     pub(crate) fn links_bytes(&self, class: u8) -> u64 {
-        Near::<N>::links_bytes(self.classes.slots(class))
+        Metadata::<N>::links_bytes(self.classes.slots(class))
     }
 
     /// Pages of the pool.
@@ -179,12 +179,12 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
     /// area holds. Nobody writes anything meanwhile: what was decided on before the clear is published before it.
-    pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Error> {
+    pub(crate) fn clear(&self, ctx: &mut PersistCtx, area: Option<u16>) -> Result<(), Error> {
         let area = area.map_or(all(self.areas.entries()), u32::from);
         self.process.check()?;
         self.claims.claim_all()?;
         let version = self.next_version();
-        let cleared = self.write_cleared(lane, area, version);
+        let cleared = self.write_cleared(ctx, area, version);
         if cleared.is_ok() {
             let _locked = self.lock();
             self.areas.clear(area, version);
@@ -193,16 +193,16 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         Ok(cleared?)
     }
 
-    fn write_cleared(&self, lane: &mut Lane, area: u32, version: u64) -> Result<(), Poisoned> {
+    fn write_cleared(&self, ctx: &mut PersistCtx, area: u32, version: u64) -> Result<(), Poisoned> {
         let at = self.area_at(area);
         // L4: whichever of the two a power cut leaves, it says that the clear happened.
-        self.far().store(lane, at.plus(8), !version);
-        self.far().store(lane, at, version);
-        self.far().flush(lane, at, AREA_BYTES as usize);
+        self.far().store(ctx, at.plus(8), !version);
+        self.far().store(ctx, at, version);
+        self.far().flush(ctx, at, AREA_BYTES as usize);
         if farbank_pm::fault!("mdb.clear_undrained") {
             return Ok(());
         }
-        let ticket = self.far().drain(lane);
+        let ticket = self.far().drain(ctx);
         self.far().wait(ticket)
     }
 
@@ -219,7 +219,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Fetches the item that `hash`'s chain begins with, and what links it, if it may be the one that is meant.
     #[inline]
-    pub(crate) fn prefetch_item(&self, hash: u64) -> Option<Slot> {
+    pub(crate) fn prefetch_item(&self, hash: u64) -> Option<SlotId> {
         let word = self.near.bucket(self.near.bucket_of(hash));
         let (_, slot) = follow(word).filter(|(tag, _)| *tag == (hash >> 32) as u32)?;
         let at = self.place_of(slot)?;
@@ -230,49 +230,49 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Fetches what changes when the item in `slot` leaves its list.
     #[inline]
-    pub(crate) fn prefetch_neighbours(&self, slot: Slot) {
+    pub(crate) fn prefetch_neighbours(&self, slot: SlotId) {
         let (prev, next) = self.near.neighbours(slot);
         for beside in [prev, next] {
             if let Some(beside) = beside.checked_sub(1) {
-                self.near.prefetch_link(Slot(beside));
+                self.near.prefetch_link(SlotId(beside));
             }
         }
     }
 
     /// Writes the clock down, durably, so that what has expired stays so when the machine's clock is set back.
-    pub(crate) fn keep_time(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+    pub(crate) fn keep_time(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         self.clock.act_on_time();
-        self.clock.record(|now_ms| self.write_clock(lane, now_ms))
+        self.clock.record(|now_ms| self.write_clock(ctx, now_ms))
     }
 
-    fn write_clock(&self, lane: &mut Lane, now_ms: u64) -> Result<(), Poisoned> {
+    fn write_clock(&self, ctx: &mut PersistCtx, now_ms: u64) -> Result<(), Poisoned> {
         let at = self.area_at(clock(self.areas.entries()));
-        self.far().store(lane, at, now_ms);
-        self.far().store(lane, at.plus(8), !now_ms);
-        self.far().flush(lane, at, AREA_BYTES as usize);
-        let ticket = self.far().drain(lane);
+        self.far().store(ctx, at, now_ms);
+        self.far().store(ctx, at.plus(8), !now_ms);
+        self.far().flush(ctx, at, AREA_BYTES as usize);
+        let ticket = self.far().drain(ctx);
         self.far().wait(ticket)
     }
 
     /// Follows the wall clock if it has differed for long enough.
-    pub(crate) fn follow_clock(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+    pub(crate) fn follow_clock(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         match self.clock.shift() {
             None => {}
-            Some(Shift::Ahead) => self.clock.set_ahead(),
-            Some(Shift::Behind) => self.set_clock_back(lane)?,
+            Some(ClockShift::Ahead) => self.clock.set_ahead(),
+            Some(ClockShift::Behind) => self.set_clock_back(ctx)?,
         }
         Ok(())
     }
 
     /// Takes the time of a wall clock that is behind, if it is. The setback is durable before the clock that was written
     /// down becomes less.
-    pub(crate) fn set_clock_back(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+    pub(crate) fn set_clock_back(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         let version = self.next_version();
         let done = self.clock.set_back(version, |setbacks, now_ms| {
             let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
             root.setbacks = *setbacks;
-            self.pool.set_root(lane, &root.to_words())?;
-            self.write_clock(lane, now_ms)
+            self.pool.set_root(ctx, &root.to_words())?;
+            self.write_clock(ctx, now_ms)
         });
         done.map(|_| ())
     }

@@ -3,30 +3,31 @@
 use std::collections::{BTreeSet, HashMap};
 
 use farbank_kv::store::{
-    Change, Conflicts, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View,
+    BeforeValue as Frame, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, StoredItem,
+    UpdateDecision, Value, ValueMeta,
 };
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
-use crate::api::{Door, check_database, name_of, writable};
-use crate::batch::{Decision, Owned};
-use crate::claims::Claims;
+use crate::api::{CacheSession, check_database, name_of, writable};
+use crate::batch::{ChangeDecision, OwnedItem};
+use crate::key_locks::KeyLocks;
 
 /// What a group has decided on so far. Its keys' stripes are claimed all the while.
-pub(crate) struct Group<'a, F: Medium, N: Medium> {
-    door: &'a mut Door<F, N>,
+pub(crate) struct CacheGroup<'a, F: Medium, N: Medium> {
+    door: &'a mut CacheSession<F, N>,
     /// The claimed keys, and where each is in `staged` once the group has decided on it.
     places: HashMap<(u8, Vec<u8>), Option<usize>>,
-    staged: Vec<(u8, Vec<u8>, Option<Owned>)>,
+    staged: Vec<(u8, Vec<u8>, Option<OwnedItem>)>,
 }
 
 /// Stripes that a group has claimed, until it ends, by a panic of its body too.
-struct Claimed<'a> {
-    claims: &'a Claims,
+struct ClaimedStripes<'a> {
+    claims: &'a KeyLocks,
     stripes: Vec<u32>,
 }
 
-impl Drop for Claimed<'_> {
+impl Drop for ClaimedStripes<'_> {
     fn drop(&mut self) {
         for &stripe in &self.stripes {
             self.claims.release(stripe);
@@ -34,25 +35,25 @@ impl Drop for Claimed<'_> {
     }
 }
 
-impl<F: Medium, N: Medium> Group<'_, F, N> {
+impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
     pub(crate) fn run(
-        door: &mut Door<F, N>,
+        door: &mut CacheSession<F, N>,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error> {
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
         for key in keys {
             check_database(key.db)?;
             door.worker.check_key(&name_of(*key))?;
         }
-        if door.worker.conflicts == Conflicts::Refuse && door.worker.batch.holds_any() {
+        if door.worker.conflicts == ConflictPolicy::Refuse && door.worker.batch.holds_any() {
             return Err(Error::Conflict);
         }
         door.worker.write_batch()?;
         let engine = Arc::clone(&door.worker.engine);
-        let stripe = |key: &Key<'_>| Claims::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
+        let stripe = |key: &Key<'_>| KeyLocks::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
         // In order: two groups never wait for each other.
         let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
-        let mut claimed = Claimed {
+        let mut claimed = ClaimedStripes {
             claims: &engine.claims,
             stripes: Vec::new(),
         };
@@ -60,13 +61,13 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
             engine.claims.claim(stripe, door.worker.conflicts)?;
             claimed.stripes.push(stripe);
         }
-        let mut group = Group {
+        let mut group = CacheGroup {
             door,
             places: keys.iter().map(|key| (owned_name(*key), None)).collect(),
             staged: Vec::new(),
         };
         let verdict = body(&mut group)?;
-        if verdict == Verdict::Apply {
+        if verdict == GroupDecision::Apply {
             group.apply().inspect_err(|_| group.door.worker.abandon())?;
         }
         Ok(verdict)
@@ -85,19 +86,19 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         let worker = &mut self.door.worker;
         for (db, key, value) in std::mem::take(&mut self.staged) {
             let name = name_of(Key { db, bytes: &key });
-            worker.stage_of_group(&name, value.as_ref().map(Owned::borrow).as_ref())?;
+            worker.stage_of_group(&name, value.as_ref().map(OwnedItem::borrow).as_ref())?;
         }
         // While its keys are claimed.
         worker.write_batch()
     }
 
     /// What the group has decided on for `key`, if it has.
-    fn staged(&self, key: Key<'_>) -> Result<Option<Option<&Owned>>, Error> {
+    fn staged(&self, key: Key<'_>) -> Result<Option<Option<&OwnedItem>>, Error> {
         let place = self.place(key)?;
         Ok(place.map(|place| self.staged[place].2.as_ref()))
     }
 
-    fn stage(&mut self, key: Key<'_>, value: Option<Owned>) -> Result<(), Error> {
+    fn stage(&mut self, key: Key<'_>, value: Option<OwnedItem>) -> Result<(), Error> {
         let place = self.place(key)?;
         let engine = Arc::clone(&self.door.worker.engine);
         let name = name_of(key);
@@ -123,8 +124,8 @@ fn owned_name(key: Key<'_>) -> (u8, Vec<u8>) {
     (key.db, key.bytes.to_vec())
 }
 
-fn meta_of(owned: &Owned) -> Meta {
-    Meta {
+fn meta_of(owned: &OwnedItem) -> ValueMeta {
+    ValueMeta {
         value_bytes: owned.value.len(),
         expires_ms: owned.expires_ms,
         flags: owned.flags,
@@ -133,11 +134,11 @@ fn meta_of(owned: &Owned) -> Meta {
     }
 }
 
-impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
+impl<F: Medium, N: Medium> Ops for CacheGroup<'_, F, N> {
     fn get(
         &mut self,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
@@ -154,7 +155,7 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
         }
     }
 
-    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
         let now_ms = self.door.now_ms();
         match self.staged(key)? {
             None => self.door.meta(key, view),
@@ -170,7 +171,7 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     }
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        let was_there = self.meta(key, View::Pending)?.is_some();
+        let was_there = self.meta(key, ReadView::Pending)?.is_some();
         self.stage(key, None)?;
         Ok(was_there)
     }
@@ -178,21 +179,21 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
-        let (mut bytes, mut meta) = (Vec::new(), Meta::default());
-        let found = self.get(key, View::Pending, &mut bytes, &mut |found, _| {
+        let (mut bytes, mut meta) = (Vec::new(), ValueMeta::default());
+        let found = self.get(key, ReadView::Pending, &mut bytes, &mut |found, _| {
             meta = *found;
             true
         })?;
-        let item = found.then_some(Item {
+        let item = found.then_some(StoredItem {
             bytes: &bytes,
             meta,
         });
         match decide(item).into() {
-            Decision::Keep => return Ok(if found { meta.version } else { 0 }),
-            Decision::Delete => self.stage(key, None)?,
-            Decision::Put(owned) => self.stage(key, Some(owned))?,
+            ChangeDecision::Keep => return Ok(if found { meta.version } else { 0 }),
+            ChangeDecision::Delete => self.stage(key, None)?,
+            ChangeDecision::Put(owned) => self.stage(key, Some(owned))?,
         }
         Ok(0)
     }

@@ -50,7 +50,7 @@ pub(crate) const LOCKED: u8 = 4;
 
 /// What an item says of itself, but for its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct ItemHeader {
     pub(crate) crc: u32,
     pub(crate) area: u16,
     pub(crate) key_len: u16,
@@ -64,7 +64,7 @@ pub(crate) struct Head {
     pub(crate) prefix_len: u16,
 }
 
-impl Head {
+impl ItemHeader {
     fn words(&self) -> [u64; 5] {
         [
             u64::from(self.crc) | u64::from(self.area) << 32 | u64::from(self.key_len) << 48,
@@ -77,8 +77,8 @@ impl Head {
         ]
     }
 
-    fn from_words(words: [u64; 5]) -> Head {
-        Head {
+    fn from_words(words: [u64; 5]) -> ItemHeader {
+        ItemHeader {
             crc: words[0] as u32,
             area: (words[0] >> 32) as u16,
             key_len: (words[0] >> 48) as u16,
@@ -95,8 +95,8 @@ impl Head {
 
     /// The head of the item at `at`.
     #[inline]
-    pub(crate) fn read<M: Medium>(medium: &M, at: Off) -> Head {
-        Head::from_words([8, 16, 24, 32, 40].map(|field| medium.load(at.plus(field))))
+    pub(crate) fn read<M: Medium>(medium: &M, at: Off) -> ItemHeader {
+        ItemHeader::from_words([8, 16, 24, 32, 40].map(|field| medium.load(at.plus(field))))
     }
 
     /// The head's bytes, its life included.

@@ -28,32 +28,32 @@ mod api;
 mod areas;
 mod balance;
 mod batch;
-mod claims;
 mod classes;
 mod config;
 mod engine;
 #[cfg(feature = "check")]
 mod faults;
 mod group;
+mod key_locks;
 mod layout;
-mod near;
-mod purse;
+mod maintenance;
+mod metadata;
 mod recover;
 mod root;
 #[cfg(feature = "check")]
 mod situations;
+mod slot_cache;
 mod state;
 mod stats;
-mod tair;
+mod tair_api;
 #[cfg(feature = "check")]
 pub mod target;
-mod tend;
 mod verify;
 mod worker;
 
-pub use api::{Cache, Door, OpenError, PAGE_BYTES, PAGES_MIN};
-pub use config::{Config, Formatting, LockWatch};
-pub use near::MetadataRoom;
-pub use root::Past;
-pub use tair::{Bounds, Refusal};
-pub use worker::Name;
+pub use api::{Cache, CacheSession, OpenError, PAGE_BYTES, PAGES_MIN};
+pub use config::{Config, LockWatch, PageFormatting};
+pub use metadata::MetadataRoom;
+pub use root::CacheHistory;
+pub use tair_api::{CounterBounds, TairError};
+pub use worker::ItemKey;

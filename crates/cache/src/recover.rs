@@ -15,28 +15,28 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use farbank_kv::clock::StoreClock;
-use farbank_kv::store::Opened;
-use farbank_pm::epoch::Epochs;
-use farbank_pm::pool::{Identity, Layout, Pool};
-use farbank_pm::process::Process;
+use farbank_kv::store::OpenReport;
+use farbank_pm::epoch::EpochTable;
+use farbank_pm::pool::{Pool, PoolIdentity, PoolLayout};
+use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault, situation};
+use farbank_pm::{Drain, Kind, LINE, Medium, Off, PersistCtx, Poisoned, fault, situation};
 
 use crate::api::{OpenError, PAGES_MIN};
-use crate::areas::{Areas, all, clock};
-use crate::claims::Claims;
-use crate::classes::Classes;
+use crate::areas::{AreaTable, all, clock};
+use crate::classes::SlotClasses;
 use crate::config::Config;
-use crate::engine::{Engine, Tally};
+use crate::engine::{Engine, ItemCounters};
+use crate::key_locks::KeyLocks;
 use crate::layout::{
-    AREA_BYTES, EXPIRES_MAX, Head, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES, page_head, seed,
+    AREA_BYTES, EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, PAGE_HEAD_BYTES, page_head, seed,
 };
-use crate::near::{MetadataRoom, Near, Shape, Slot};
-use crate::purse::Purses;
-use crate::root::Root;
-use crate::state::State;
-use crate::worker::Name;
+use crate::metadata::{Metadata, MetadataRoom, MetadataShape, SlotId};
+use crate::root::CacheRoot;
+use crate::slot_cache::SlotCaches;
+use crate::state::CacheState;
+use crate::worker::ItemKey;
 
 /// Versions of one opening: after a kill those of the next are above whatever there was.
 const VERSIONS_BITS: u32 = 40;
@@ -47,11 +47,11 @@ const SLOT_BITS: u32 = 32;
 pub(crate) fn create<F: Medium>(
     far: F,
     page_bytes: u64,
-    identity: Identity,
+    identity: PoolIdentity,
     config: &Config,
 ) -> Result<Pool<F>, OpenError> {
-    let mut lane = Lane::new(0);
-    let layout = Layout {
+    let mut ctx = PersistCtx::new(0);
+    let layout = PoolLayout {
         segment_bytes: page_bytes,
     };
     layout.check()?;
@@ -65,20 +65,20 @@ pub(crate) fn create<F: Medium>(
     }
     let zeros = [0; 4096];
     for at in (0..page_bytes).step_by(zeros.len()) {
-        far.copy_in(&mut lane, table.plus(at), &[&zeros]);
+        far.copy_in(&mut ctx, table.plus(at), &[&zeros]);
     }
-    let ticket = far.drain(&mut lane);
+    let ticket = far.drain(&mut ctx);
     far.settle(ticket)?;
-    let root = Root {
+    let root = CacheRoot {
         slot_bytes_min: u64::from(config.slot_bytes_min),
         slot_factor: config.slot_factor.to_bits(),
         clean: true,
-        ..Root::default()
+        ..CacheRoot::default()
     };
     // Last, and at once with what makes it a cache's: a pool half made is none.
     let words = root.to_words();
     Ok(Pool::create_with_root(
-        far, &mut lane, &layout, identity, &words,
+        far, &mut ctx, &layout, identity, &words,
     )?)
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn open<N: Medium, F: Medium>(
     config: Config,
 ) -> Result<Arc<Engine<N, F>>, OpenError> {
     let started = Instant::now();
-    let mut lane = Lane::new(0);
-    let mut root = Root::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
+    let mut ctx = PersistCtx::new(0);
+    let mut root = CacheRoot::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
     let classes = classes_of(&pool, &root)?;
     let segments_max = pool.segments_within(config.pool_bytes_max);
     let shape = near_shape(&pool, &classes, &config, segments_max)?;
@@ -104,27 +104,27 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let was_clean = root.clean;
     root.openings += 1;
     (root.clean, root.boot) = (false, boot.unwrap_or_default());
-    pool.set_root(&mut lane, &root.to_words())?;
-    let near = Near::new(near, shape);
-    let areas = Areas::new(areas_of(&pool) as u32);
+    pool.set_root(&mut ctx, &root.to_words())?;
+    let near = Metadata::new(near, shape);
+    let areas = AreaTable::new(areas_of(&pool) as u32);
     let clock = clock_of(&pool, &config, &root);
     let mut engine = Engine {
-        state: Mutex::new(State::new(&near, classes.len())),
+        state: Mutex::new(CacheState::new(&near, classes.len())),
         near,
         secret: pool.seed("items"),
         key_hash: pool.key_hash(),
         pool,
         classes,
         areas,
-        claims: Claims::new(),
-        process: Process::current(),
-        epochs: Epochs::default(),
-        purses: Purses::default(),
+        claims: KeyLocks::new(),
+        process: ProcessStamp::current(),
+        epochs: EpochTable::default(),
+        purses: SlotCaches::default(),
         config,
-        tally: Tally::default(),
+        tally: ItemCounters::default(),
         balance: Mutex::default(),
         counters: Mutex::default(),
-        opened: Opened::default(),
+        opened: OpenReport::default(),
         version: AtomicU64::new(root.openings << VERSIONS_BITS),
         sessions: AtomicU32::new(1),
         clock,
@@ -137,16 +137,16 @@ pub(crate) fn open<N: Medium, F: Medium>(
         tending: Mutex::default(),
         stop: AtomicBool::new(false),
     };
-    let mut scan = Scan::default();
+    let mut scan = PoolScan::default();
     restore_areas(&engine);
-    scan.pages(&engine, &mut lane, cold, was_clean)?;
-    settle(&engine, &mut lane)?; // R4
-    let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
-    settle(&engine, &mut lane)?; // R2
+    scan.pages(&engine, &mut ctx, cold, was_clean)?;
+    settle(&engine, &mut ctx)?; // R4
+    let (keys, records) = (scan.link(&engine, &mut ctx)?, scan.seen);
+    settle(&engine, &mut ctx)?; // R2
     // What had expired is dead for certain (R2).
-    engine.set_clock_back(&mut lane)?;
+    engine.set_clock_back(&mut ctx)?;
     engine.lock().hold_pages(root.pages_held);
-    engine.opened = Opened {
+    engine.opened = OpenReport {
         clean: was_clean,
         keys,
         records_scanned: records,
@@ -162,7 +162,7 @@ fn words_of(boot: [u8; 16]) -> [u64; 2] {
     [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("eight bytes")))
 }
 
-fn classes_of<F: Medium>(pool: &Pool<F>, root: &Root) -> Result<Classes, OpenError> {
+fn classes_of<F: Medium>(pool: &Pool<F>, root: &CacheRoot) -> Result<SlotClasses, OpenError> {
     let factor = f64::from_bits(root.slot_factor);
     let least = u32::try_from(root.slot_bytes_min).unwrap_or(0);
     let sound = (1.01..=4.0).contains(&factor)
@@ -176,15 +176,15 @@ fn classes_of<F: Medium>(pool: &Pool<F>, root: &Root) -> Result<Classes, OpenErr
             ITEM_HEAD_BYTES + 8
         )));
     }
-    Ok(Classes::new(pool.segment_bytes(), least, factor))
+    Ok(SlotClasses::new(pool.segment_bytes(), least, factor))
 }
 
 fn near_shape<F: Medium>(
     pool: &Pool<F>,
-    classes: &Classes,
+    classes: &SlotClasses,
     config: &Config,
     segments_max: u32,
-) -> Result<Shape, OpenError> {
+) -> Result<MetadataShape, OpenError> {
     let pages = u64::from(segments_max);
     let slot_bits = (classes.slots_max() - 1).max(1).ilog2() + 1;
     if pages > 1 << (SLOT_BITS - slot_bits) {
@@ -195,7 +195,7 @@ fn near_shape<F: Medium>(
         )));
     }
     let buckets = pages as f64 * pool.segment_bytes() as f64 / 1024.0 * config.buckets_per_kib;
-    Ok(Shape {
+    Ok(MetadataShape {
         classes: classes.len() as u64,
         lists_max: (classes.len() as u64 * areas_of(pool)).min(1 << 20),
         pages_max: pages,
@@ -210,7 +210,7 @@ fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
 }
 
 /// The clock, which begins no earlier than what was written down: where the two words of that disagree, the earlier one.
-fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &Root) -> StoreClock {
+fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &CacheRoot) -> StoreClock {
     let entry = u64::from(clock(areas_of(pool) as u32));
     let at = pool.segment(0).plus(entry * AREA_BYTES);
     let mut words = [[0; 8]; 2];
@@ -248,42 +248,45 @@ fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
     }
 }
 
-fn settle<N: Medium, F: Medium>(engine: &Engine<N, F>, lane: &mut Lane) -> Result<(), Poisoned> {
-    let ticket = engine.far().drain(lane);
+fn settle<N: Medium, F: Medium>(
+    engine: &Engine<N, F>,
+    ctx: &mut PersistCtx,
+) -> Result<(), Poisoned> {
+    let ticket = engine.far().drain(ctx);
     engine.far().settle(ticket)
 }
 
 /// A whole item that was found.
-struct Kept {
+struct RecoveredItem {
     version: u64,
-    slot: Slot,
+    slot: SlotId,
     at: Off,
 }
 
 /// What a scan has found.
 #[derive(Default)]
-struct Scan {
-    kept: Vec<Kept>,
+struct PoolScan {
+    kept: Vec<RecoveredItem>,
     seen: u64,
 }
 
-impl Scan {
+impl PoolScan {
     /// Looks at every page; free ones go to the pool, whole items onto the list.
     fn pages<N: Medium, F: Medium>(
         &mut self,
         engine: &Engine<N, F>,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         cold: bool,
         was_clean: bool,
     ) -> Result<(), Poisoned> {
         let mut empty = Vec::new();
         for page in (0..engine.pages()).rev() {
             match page_class(engine, page).filter(|_| !cold) {
-                Some(class) => self.page(engine, lane, page, class, was_clean),
+                Some(class) => self.page(engine, ctx, page, class, was_clean),
                 None => {
                     situation!("mdb.page_free_at_open");
                     // Nor believed by the next open, where only this start of the machine is.
-                    engine.far().store(lane, engine.page_at(page), 0);
+                    engine.far().store(ctx, engine.page_at(page), 0);
                     empty.push(page);
                 }
             }
@@ -295,7 +298,7 @@ impl Scan {
     fn page<N: Medium, F: Medium>(
         &mut self,
         engine: &Engine<N, F>,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         page: u32,
         class: u8,
         was_clean: bool,
@@ -303,7 +306,7 @@ impl Scan {
         let far = engine.far();
         let durable_again = !was_clean && !fault!("mdb.recovery_volatile");
         if durable_again {
-            far.flush(lane, engine.page_at(page), LINE);
+            far.flush(ctx, engine.page_at(page), LINE);
         }
         for index in 0..engine.classes.slots(class) {
             let at = engine.slot_at(page, index, class);
@@ -314,20 +317,20 @@ impl Scan {
                     situation!("mdb.item_after_close", was_clean);
                     situation!("mdb.item_after_crash", !was_clean);
                     if durable_again {
-                        far.flush(lane, at, head.bytes());
+                        far.flush(ctx, at, head.bytes());
                     }
                     engine.version.fetch_max(head.version, Ordering::Relaxed);
                     let slot = engine.near.slot(page, index);
                     let version = head.version;
-                    self.kept.push(Kept { version, slot, at });
+                    self.kept.push(RecoveredItem { version, slot, at });
                 }
                 None => {
                     situation!("mdb.item_torn", life != 0);
                     if life != 0 {
-                        far.store(lane, at, 0);
+                        far.store(ctx, at, 0);
                     }
                     if durable_again || life != 0 {
-                        far.flush(lane, at, 8);
+                        far.flush(ctx, at, 8);
                     }
                 }
             }
@@ -339,19 +342,19 @@ impl Scan {
     fn link<N: Medium, F: Medium>(
         &mut self,
         engine: &Engine<N, F>,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
     ) -> Result<u64, Poisoned> {
         self.kept.sort_unstable_by_key(|kept| kept.version);
         let mut dead_items = 0;
         let mut key = Vec::new();
         for kept in &self.kept {
-            let head = Head::read(engine.far(), kept.at);
+            let head = ItemHeader::read(engine.far(), kept.at);
             let is_expired = engine.is_expired(head.expires_ms, head.version);
             let is_cleared = head.version <= engine.areas.cleared(head.area);
             situation!("mdb.expired_at_open", is_expired);
             situation!("mdb.cleared_at_open", is_cleared);
             if is_expired || is_cleared {
-                end(engine, lane, kept.at);
+                end(engine, ctx, kept.at);
                 dead_items += 1;
                 continue;
             }
@@ -360,7 +363,7 @@ impl Scan {
             engine
                 .far()
                 .append_out(from, usize::from(head.key_len), &mut key);
-            let name = Name {
+            let name = ItemKey {
                 area: head.area,
                 key: &key,
                 prefix_bytes: head.prefix_len,
@@ -370,7 +373,7 @@ impl Scan {
             if let Some(old) = old {
                 situation!("mdb.older_at_open", old.head.version < head.version);
                 situation!("mdb.moved_twice_at_open", old.head.version == head.version);
-                end(engine, lane, old.at);
+                end(engine, ctx, old.at);
                 dead_items += 1;
             }
             let mut locked = engine.lock();
@@ -388,9 +391,9 @@ impl Scan {
     }
 }
 
-fn end<N: Medium, F: Medium>(engine: &Engine<N, F>, lane: &mut Lane, at: Off) {
-    engine.far().store(lane, at, 0);
-    engine.far().flush(lane, at, 8);
+fn end<N: Medium, F: Medium>(engine: &Engine<N, F>, ctx: &mut PersistCtx, at: Off) {
+    engine.far().store(ctx, at, 0);
+    engine.far().flush(ctx, at, 8);
 }
 
 /// The class a page's head says, if the head is one of this pool's.
@@ -412,11 +415,11 @@ fn whole<N: Medium, F: Medium>(
     at: Off,
     life: u64,
     class: u8,
-) -> Option<Head> {
+) -> Option<ItemHeader> {
     if life == 0 {
         return None;
     }
-    let head = Head::read(engine.far(), at);
+    let head = ItemHeader::read(engine.far(), at);
     let fits = head.bytes() <= engine.classes.slot_bytes(class) as usize
         && head.prefix_len <= head.key_len;
     if head.version != life || !fits {

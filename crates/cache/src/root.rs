@@ -1,7 +1,7 @@
 //! What the superblock keeps for a cache.
 
 use farbank_kv::clock::{Setback, Setbacks};
-use farbank_pm::pool::{ROOT_WORDS, Root as Words};
+use farbank_pm::pool::{PoolRoot as Words, ROOT_WORDS};
 
 /// First word of the setbacks of the clock.
 const SETBACKS_AT: usize = 16;
@@ -13,7 +13,7 @@ const MARK: u64 = u64::from_le_bytes(*b"TAIR-MDB");
 
 /// The cache's words of the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Root {
+pub(crate) struct CacheRoot {
     /// Smallest slot, in bytes.
     pub(crate) slot_bytes_min: u64,
     /// How classes grow: the bits of a double.
@@ -30,10 +30,10 @@ pub(crate) struct Root {
     pub(crate) setbacks: Setbacks,
 }
 
-impl Root {
+impl CacheRoot {
     /// `None`: not the words of a cache.
-    pub(crate) fn from_words(words: &Words) -> Option<Root> {
-        (words[MARK_AT] == MARK).then(|| Root {
+    pub(crate) fn from_words(words: &Words) -> Option<CacheRoot> {
+        (words[MARK_AT] == MARK).then(|| CacheRoot {
             slot_bytes_min: words[0],
             slot_factor: words[1],
             openings: words[2],
@@ -70,18 +70,18 @@ impl Root {
 
 /// What the superblock of a cache's pool says, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
+pub struct CacheHistory {
     /// Whether the last close was clean.
     pub closed_cleanly: bool,
     /// How many times the pool was opened.
     pub opened: u64,
 }
 
-impl Past {
+impl CacheHistory {
     /// Reads the engine's words of a superblock; `None`: another engine's.
     #[must_use]
-    pub fn of(words: &Words) -> Option<Past> {
-        Root::from_words(words).map(|root| Past {
+    pub fn of(words: &Words) -> Option<CacheHistory> {
+        CacheRoot::from_words(words).map(|root| CacheHistory {
             closed_cleanly: root.clean,
             opened: root.openings,
         })

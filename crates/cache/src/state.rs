@@ -12,14 +12,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use farbank_pm::sync::MutexGuard;
-use farbank_pm::{Lane, Medium};
+use farbank_pm::{Medium, PersistCtx};
 
-use crate::areas::Areas;
-use crate::claims::Claims;
-use crate::classes::Classes;
+use crate::areas::AreaTable;
+use crate::classes::SlotClasses;
 use crate::config::LockWatch;
-use crate::near::{
-    HELD, Link, List, NO_LIST, Near, PARTIALS, PageInfo, Slot, Tally, chain_word, follow,
+use crate::key_locks::KeyLocks;
+use crate::metadata::{
+    ClassCounter, HELD, LruLink, LruList, Metadata, NO_LIST, PARTIALS, PageInfo, SlotId,
+    chain_word, follow,
 };
 
 /// Items at the old end of a list that are looked at for an expired one before the oldest goes.
@@ -30,8 +31,8 @@ const AREAS_BY_PLACE: usize = 16;
 
 /// What is known beside the metadata medium.
 #[derive(Default)]
-pub(crate) struct State {
-    lane: Lane,
+pub(crate) struct CacheState {
+    ctx: PersistCtx,
     /// The list, plus one, of each class and area that has had an item: of the first few areas by place, as most
     /// caches have no others.
     near_lists: Vec<u32>,
@@ -46,28 +47,28 @@ pub(crate) struct State {
     held: Vec<u32>,
 }
 
-impl State {
-    pub(crate) fn new<N: Medium>(near: &Near<N>, classes: usize) -> State {
+impl CacheState {
+    pub(crate) fn new<N: Medium>(near: &Metadata<N>, classes: usize) -> CacheState {
         let (from, end) = near.links_room();
-        State {
+        CacheState {
             turns: vec![(Vec::new(), 0); classes],
             near_lists: vec![0; classes * AREAS_BY_PLACE],
             links_free: BTreeMap::from([(from, end - from)]),
-            ..State::default()
+            ..CacheState::default()
         }
     }
 }
 
 /// The state, locked, with what it speaks of.
-pub(crate) struct Locked<'a, N> {
-    pub(crate) near: &'a Near<N>,
-    pub(crate) classes: &'a Classes,
-    pub(crate) areas: &'a Areas,
+pub(crate) struct LockedState<'a, N> {
+    pub(crate) near: &'a Metadata<N>,
+    pub(crate) classes: &'a SlotClasses,
+    pub(crate) areas: &'a AreaTable,
     pub(crate) watch: Option<&'a LockWatch>,
-    pub(crate) state: MutexGuard<'a, State>,
+    pub(crate) state: MutexGuard<'a, CacheState>,
 }
 
-impl<N> Drop for Locked<'_, N> {
+impl<N> Drop for LockedState<'_, N> {
     #[inline]
     fn drop(&mut self) {
         if let Some(watch) = self.watch {
@@ -76,7 +77,7 @@ impl<N> Drop for Locked<'_, N> {
     }
 }
 
-impl<N: Medium> Locked<'_, N> {
+impl<N: Medium> LockedState<'_, N> {
     // -- pages
 
     /// Holds back `wanted` pages of the pool, or as many as are free; lets go of more than that. How many it holds.
@@ -102,7 +103,7 @@ impl<N: Medium> Locked<'_, N> {
     /// Takes a page without a class, and a room for its links. `None`: there is none.
     pub(crate) fn take_page(&mut self, class: u8) -> Option<(u32, u64)> {
         let page = self.state.free_pages.pop()?;
-        match self.take_links(Near::<N>::links_bytes(self.classes.slots(class))) {
+        match self.take_links(Metadata::<N>::links_bytes(self.classes.slots(class))) {
             Some(links) => Some((page, links)),
             None => {
                 self.state.free_pages.push(page);
@@ -140,16 +141,16 @@ impl<N: Medium> Locked<'_, N> {
 
     /// Gives a fresh page, all of its slots free, to `class`.
     pub(crate) fn add_page(&mut self, page: u32, class: u8, links: u64) {
-        let Locked { near, state, .. } = self;
-        near.set_links(&mut state.lane, page, links);
+        let LockedState { near, state, .. } = self;
+        near.set_links(&mut state.ctx, page, links);
         let info = PageInfo {
             class: Some(class),
             list: NO_LIST,
             free: self.classes.slots(class),
             ..PageInfo::default()
         };
-        near.set_info(&mut state.lane, page, &info);
-        self.count(class, Tally::Pages, 1);
+        near.set_info(&mut state.ctx, page, &info);
+        self.count(class, ClassCounter::Pages, 1);
         self.place(page, info);
     }
 
@@ -157,21 +158,21 @@ impl<N: Medium> Locked<'_, N> {
     pub(crate) fn adopt_page(&mut self, page: u32, class: u8) {
         let slots = self.classes.slots(class);
         let links = self
-            .take_links(Near::<N>::links_bytes(slots))
+            .take_links(Metadata::<N>::links_bytes(slots))
             .expect("there is room for every page's links");
-        let Locked { near, state, .. } = self;
-        near.set_links(&mut state.lane, page, links);
+        let LockedState { near, state, .. } = self;
+        near.set_links(&mut state.ctx, page, links);
         let info = PageInfo {
             class: Some(class),
             list: NO_LIST,
             fresh: slots,
             ..PageInfo::default()
         };
-        near.set_info(&mut state.lane, page, &info);
+        near.set_info(&mut state.ctx, page, &info);
         for index in 0..slots {
-            near.set_link(&mut state.lane, near.slot(page, index), &Link::default());
+            near.set_link(&mut state.ctx, near.slot(page, index), &LruLink::default());
         }
-        self.count(class, Tally::Pages, 1);
+        self.count(class, ClassCounter::Pages, 1);
     }
 
     /// Frees every slot of adopted pages that nothing was found in.
@@ -192,12 +193,12 @@ impl<N: Medium> Locked<'_, N> {
         let mut info = self.near.info(page);
         let Some(class) = info.class else { return };
         self.unplace(&mut info);
-        let bytes = Near::<N>::links_bytes(self.classes.slots(class));
+        let bytes = Metadata::<N>::links_bytes(self.classes.slots(class));
         let links = self.near.links_of(page);
         self.give_links(links, bytes);
-        let Locked { near, state, .. } = self;
-        near.set_info(&mut state.lane, page, &PageInfo::default());
-        self.count(class, Tally::Pages, -1);
+        let LockedState { near, state, .. } = self;
+        near.set_info(&mut state.ctx, page, &PageInfo::default());
+        self.count(class, ClassCounter::Pages, -1);
     }
 
     /// Whether every slot of `page` is free.
@@ -212,8 +213,8 @@ impl<N: Medium> Locked<'_, N> {
         let mut info = self.near.info(page);
         self.unplace(&mut info);
         info.list = HELD;
-        let Locked { near, state, .. } = self;
-        near.set_info(&mut state.lane, page, &info);
+        let LockedState { near, state, .. } = self;
+        near.set_info(&mut state.ctx, page, &info);
     }
 
     /// Puts a page that was held back on its list again.
@@ -237,17 +238,17 @@ impl<N: Medium> Locked<'_, N> {
         let class = info.class.expect("a page with slots has a class");
         info.list = self.tenths(&info);
         (info.prev, info.next) = (0, 0);
-        let Locked { near, state, .. } = self;
+        let LockedState { near, state, .. } = self;
         if info.list != NO_LIST {
             info.next = near.partial(class, info.list.into());
             if let Some(next) = info.next.checked_sub(1) {
                 let mut after = near.info(next);
                 after.prev = page + 1;
-                near.set_info(&mut state.lane, next, &after);
+                near.set_info(&mut state.ctx, next, &after);
             }
-            near.set_partial(&mut state.lane, class, info.list.into(), page + 1);
+            near.set_partial(&mut state.ctx, class, info.list.into(), page + 1);
         }
-        near.set_info(&mut state.lane, page, &info);
+        near.set_info(&mut state.ctx, page, &info);
     }
 
     fn unplace(&mut self, info: &mut PageInfo) {
@@ -256,19 +257,19 @@ impl<N: Medium> Locked<'_, N> {
             return;
         }
         let class = info.class.expect("a page with slots has a class");
-        let Locked { near, state, .. } = self;
+        let LockedState { near, state, .. } = self;
         match info.prev.checked_sub(1) {
-            None => near.set_partial(&mut state.lane, class, info.list.into(), info.next),
+            None => near.set_partial(&mut state.ctx, class, info.list.into(), info.next),
             Some(prev) => {
                 let mut before = near.info(prev);
                 before.next = info.next;
-                near.set_info(&mut state.lane, prev, &before);
+                near.set_info(&mut state.ctx, prev, &before);
             }
         }
         if let Some(next) = info.next.checked_sub(1) {
             let mut after = near.info(next);
             after.prev = info.prev;
-            near.set_info(&mut state.lane, next, &after);
+            near.set_info(&mut state.ctx, next, &after);
         }
         (info.list, info.prev, info.next) = (NO_LIST, 0, 0);
     }
@@ -276,7 +277,7 @@ impl<N: Medium> Locked<'_, N> {
     // -- slots
 
     /// Takes up to `most` free slots of `class`, from its fullest pages first.
-    pub(crate) fn take_slots(&mut self, class: u8, most: usize, to: &mut Vec<Slot>) {
+    pub(crate) fn take_slots(&mut self, class: u8, most: usize, to: &mut Vec<SlotId>) {
         let mut left = most;
         for tenths in 0..PARTIALS {
             while left > 0 {
@@ -288,7 +289,7 @@ impl<N: Medium> Locked<'_, N> {
         }
     }
 
-    fn take_from(&mut self, page: u32, most: usize, to: &mut Vec<Slot>) -> usize {
+    fn take_from(&mut self, page: u32, most: usize, to: &mut Vec<SlotId>) -> usize {
         let mut info = self.near.info(page);
         let mut taken = 0;
         while taken < most && info.free > 0 {
@@ -303,8 +304,8 @@ impl<N: Medium> Locked<'_, N> {
                 }
             };
             let slot = self.near.slot(page, index);
-            let Locked { near, state, .. } = self;
-            near.set_link(&mut state.lane, slot, &Link::default());
+            let LockedState { near, state, .. } = self;
+            near.set_link(&mut state.ctx, slot, &LruLink::default());
             info.free -= 1;
             taken += 1;
             to.push(slot);
@@ -314,11 +315,11 @@ impl<N: Medium> Locked<'_, N> {
     }
 
     /// Frees `slot`. Returns its page if that is empty now.
-    pub(crate) fn free_slot(&mut self, slot: Slot) -> Option<u32> {
+    pub(crate) fn free_slot(&mut self, slot: SlotId) -> Option<u32> {
         let page = self.near.page_of(slot);
         let mut info = self.near.info(page);
-        let Locked { near, state, .. } = self;
-        near.set_chain(&mut state.lane, slot, info.free_head.into());
+        let LockedState { near, state, .. } = self;
+        near.set_chain(&mut state.ctx, slot, info.free_head.into());
         info.free_head = near.index_of(slot) + 1;
         info.free += 1;
         self.move_page(page, info);
@@ -328,8 +329,8 @@ impl<N: Medium> Locked<'_, N> {
     /// Writes `info` and sees that the page is on the list it tells (S3).
     fn move_page(&mut self, page: u32, mut info: PageInfo) {
         if info.list == HELD || self.tenths(&info) == info.list {
-            let Locked { near, state, .. } = self;
-            near.set_info(&mut state.lane, page, &info);
+            let LockedState { near, state, .. } = self;
+            near.set_info(&mut state.ctx, page, &info);
             return;
         }
         self.unplace(&mut info);
@@ -339,76 +340,76 @@ impl<N: Medium> Locked<'_, N> {
     // -- chains and lists
 
     /// Links the item in `slot`, in the place of `old` if there is one, and as the newest of its list.
-    pub(crate) fn publish(&mut self, slot: Slot, class: u8, link: Link, old: Option<Slot>) {
+    pub(crate) fn publish(&mut self, slot: SlotId, class: u8, link: LruLink, old: Option<SlotId>) {
         let list = self.list_of(class, link.area);
         let word = chain_word(link.tag, slot);
         let bucket = self.near.bucket_of_tag(link.tag);
-        let linked = Link {
+        let linked = LruLink {
             linked: true,
             ..link
         };
-        let Locked { near, state, .. } = self;
-        near.set_link(&mut state.lane, slot, &linked);
+        let LockedState { near, state, .. } = self;
+        near.set_link(&mut state.ctx, slot, &linked);
         match old {
             Some(old) => {
                 // In the old one's place: whoever walks the chain meets one of the two.
-                near.set_chain(&mut state.lane, slot, near.chain(old));
+                near.set_chain(&mut state.ctx, slot, near.chain(old));
                 self.redirect(bucket, old, word);
-                self.forget(old);
+                self.unlink_item(old);
             }
             None => {
-                near.set_chain(&mut state.lane, slot, near.bucket(bucket));
-                near.set_bucket(&mut state.lane, bucket, word);
+                near.set_chain(&mut state.ctx, slot, near.bucket(bucket));
+                near.set_bucket(&mut state.ctx, bucket, word);
             }
         }
         self.push_newest(list, slot);
-        self.count(class, Tally::Items, 1);
+        self.count(class, ClassCounter::Items, 1);
         self.areas.add(link.area, self.classes.slot_bytes(class));
     }
 
     /// Unlinks the item in `slot` from its chain and its list. The slot is the caller's.
-    pub(crate) fn unlink(&mut self, slot: Slot) {
+    pub(crate) fn unlink(&mut self, slot: SlotId) {
         let link = self.near.link(slot);
         let bucket = self.near.bucket_of_tag(link.tag);
         self.redirect(bucket, slot, self.near.chain(slot));
-        self.forget(slot);
+        self.unlink_item(slot);
     }
 
     /// The item in `from` is in `to` now: in its chain, and in its list where it was.
-    pub(crate) fn relocate(&mut self, from: Slot, to: Slot) {
+    pub(crate) fn relocate(&mut self, from: SlotId, to: SlotId) {
         let link = self.near.link(from);
         let class = self.class_of(from);
         let number = self.list_of(class, link.area);
         let bucket = self.near.bucket_of_tag(link.tag);
-        let Locked { near, state, .. } = self;
-        let lane = &mut state.lane;
-        near.set_chain(lane, to, near.chain(from));
-        near.set_link(lane, to, &link);
+        let LockedState { near, state, .. } = self;
+        let ctx = &mut state.ctx;
+        near.set_chain(ctx, to, near.chain(from));
+        near.set_link(ctx, to, &link);
         let mut list = near.list(number);
-        match link.prev.checked_sub(1).map(Slot) {
+        match link.prev.checked_sub(1).map(SlotId) {
             None => list.head = to.0 + 1,
-            Some(prev) => near.set_neighbours(lane, prev, near.neighbours(prev).0, to.0 + 1),
+            Some(prev) => near.set_neighbours(ctx, prev, near.neighbours(prev).0, to.0 + 1),
         }
-        match link.next.checked_sub(1).map(Slot) {
+        match link.next.checked_sub(1).map(SlotId) {
             None => list.tail = to.0 + 1,
-            Some(next) => near.set_neighbours(lane, next, to.0 + 1, near.neighbours(next).1),
+            Some(next) => near.set_neighbours(ctx, next, to.0 + 1, near.neighbours(next).1),
         }
-        near.set_list(lane, number, &list);
+        near.set_list(ctx, number, &list);
         self.redirect(bucket, from, chain_word(link.tag, to));
-        let Locked { near, state, .. } = self;
-        near.set_link(&mut state.lane, from, &Link::default());
+        let LockedState { near, state, .. } = self;
+        near.set_link(&mut state.ctx, from, &LruLink::default());
     }
 
     /// Has whatever leads to `slot` in the chain of `bucket` lead to `word`.
-    fn redirect(&mut self, bucket: u64, slot: Slot, word: u64) {
-        let Locked { near, state, .. } = self;
+    fn redirect(&mut self, bucket: u64, slot: SlotId, word: u64) {
+        let LockedState { near, state, .. } = self;
         let mut before = None;
         let mut at = near.bucket(bucket);
         while let Some((_, here)) = follow(at) {
             if here == slot {
                 return match before {
-                    None => near.set_bucket(&mut state.lane, bucket, word),
-                    Some(before) => near.set_chain(&mut state.lane, before, word),
+                    None => near.set_bucket(&mut state.ctx, bucket, word),
+                    Some(before) => near.set_chain(&mut state.ctx, before, word),
                 };
             }
             before = Some(here);
@@ -418,19 +419,19 @@ impl<N: Medium> Locked<'_, N> {
     }
 
     /// Takes the item in `slot` off its list and its counts.
-    fn forget(&mut self, slot: Slot) {
+    fn unlink_item(&mut self, slot: SlotId) {
         let link = self.near.link(slot);
         let class = self.class_of(slot);
         let list = self.list_of(class, link.area);
         self.remove(list, slot);
-        let Locked { near, state, .. } = self;
-        near.set_link(&mut state.lane, slot, &Link::default());
-        self.count(class, Tally::Items, -1);
+        let LockedState { near, state, .. } = self;
+        near.set_link(&mut state.ctx, slot, &LruLink::default());
+        self.count(class, ClassCounter::Items, -1);
         let bytes = self.classes.slot_bytes(class);
         self.areas.take(link.area, link.generation, bytes);
     }
 
-    pub(crate) fn class_of(&self, slot: Slot) -> u8 {
+    pub(crate) fn class_of(&self, slot: SlotId) -> u8 {
         let class = self.near.class_of(self.near.page_of(slot));
         class.expect("a page in use has a class")
     }
@@ -454,53 +455,53 @@ impl<N: Medium> Locked<'_, N> {
 
     fn look_list_up(&mut self, class: u8, area: u16) -> u32 {
         let next = self.state.lists.len() as u32;
-        let State { lists, turns, .. } = &mut *self.state;
+        let CacheState { lists, turns, .. } = &mut *self.state;
         *lists.entry((class, area)).or_insert_with(|| {
             turns[usize::from(class)].0.push(area);
             next
         })
     }
 
-    fn push_newest(&mut self, number: u32, slot: Slot) {
-        let Locked { near, state, .. } = self;
+    fn push_newest(&mut self, number: u32, slot: SlotId) {
+        let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
-        near.set_neighbours(&mut state.lane, slot, 0, list.head);
+        near.set_neighbours(&mut state.ctx, slot, 0, list.head);
         match list.head.checked_sub(1) {
             Some(head) => {
-                let (_, next) = near.neighbours(Slot(head));
-                near.set_neighbours(&mut state.lane, Slot(head), slot.0 + 1, next);
+                let (_, next) = near.neighbours(SlotId(head));
+                near.set_neighbours(&mut state.ctx, SlotId(head), slot.0 + 1, next);
             }
             None => list.tail = slot.0 + 1,
         }
         list.head = slot.0 + 1;
         list.items += 1;
-        near.set_list(&mut state.lane, number, &list);
+        near.set_list(&mut state.ctx, number, &list);
     }
 
-    fn remove(&mut self, number: u32, slot: Slot) {
-        let Locked { near, state, .. } = self;
+    fn remove(&mut self, number: u32, slot: SlotId) {
+        let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
         let (prev, next) = near.neighbours(slot);
         match prev.checked_sub(1) {
             None => list.head = next,
             Some(prev) => {
-                let (before, _) = near.neighbours(Slot(prev));
-                near.set_neighbours(&mut state.lane, Slot(prev), before, next);
+                let (before, _) = near.neighbours(SlotId(prev));
+                near.set_neighbours(&mut state.ctx, SlotId(prev), before, next);
             }
         }
         match next.checked_sub(1) {
             None => list.tail = prev,
             Some(next) => {
-                let (_, after) = near.neighbours(Slot(next));
-                near.set_neighbours(&mut state.lane, Slot(next), prev, after);
+                let (_, after) = near.neighbours(SlotId(next));
+                near.set_neighbours(&mut state.ctx, SlotId(next), prev, after);
             }
         }
         list.items -= 1;
-        near.set_list(&mut state.lane, number, &list);
+        near.set_list(&mut state.ctx, number, &list);
     }
 
     /// The item with `tag` in `slot`, if it is still there, was used: it is the newest of its list.
-    pub(crate) fn bump(&mut self, slot: Slot, tag: u32) {
+    pub(crate) fn bump(&mut self, slot: SlotId, tag: u32) {
         let class = self.near.class_of(self.near.page_of(slot));
         // Its page may be another class's by now.
         let there = |class: &u8| self.near.index_of(slot) < self.classes.slots(*class);
@@ -516,10 +517,10 @@ impl<N: Medium> Locked<'_, N> {
         self.push_newest(list, slot);
     }
 
-    fn count(&mut self, class: u8, what: Tally, by: i64) {
-        let Locked { near, state, .. } = self;
+    fn count(&mut self, class: u8, what: ClassCounter, by: i64) {
+        let LockedState { near, state, .. } = self;
         let value = near.tally(class, what).wrapping_add_signed(by);
-        near.set_tally(&mut state.lane, class, what, value);
+        near.set_tally(&mut state.ctx, class, what, value);
     }
 
     // -- eviction
@@ -533,8 +534,8 @@ impl<N: Medium> Locked<'_, N> {
         only_own: bool,
         most: usize,
         now_s: u32,
-        claims: &Claims,
-    ) -> Vec<Victim> {
+        claims: &KeyLocks,
+    ) -> Vec<EvictionVictim> {
         let mut victims = Vec::new();
         let own = self.state.lists.get(&(class, area)).copied();
         if let Some(list) = own {
@@ -563,45 +564,45 @@ impl<N: Medium> Locked<'_, N> {
         list: u32,
         most: usize,
         now_s: u32,
-        claims: &Claims,
-        victims: &mut Vec<Victim>,
+        claims: &KeyLocks,
+        victims: &mut Vec<EvictionVictim>,
     ) {
         let tail = self.near.list(list).tail;
         let mut at = tail;
         for _ in 0..EXPIRED_LOOKED_AT {
-            let Some(slot) = at.checked_sub(1).map(Slot) else {
+            let Some(slot) = at.checked_sub(1).map(SlotId) else {
                 break;
             };
             let link = self.near.link(slot);
             if link.expires_s != 0 && link.expires_s <= now_s && victims.len() < most {
-                victims.extend(Victim::claim(slot, &link, claims));
+                victims.extend(EvictionVictim::claim(slot, &link, claims));
             }
             at = link.prev;
         }
         at = tail;
         while victims.len() < most {
-            let Some(slot) = at.checked_sub(1).map(Slot) else {
+            let Some(slot) = at.checked_sub(1).map(SlotId) else {
                 break;
             };
             let link = self.near.link(slot);
             if !victims.iter().any(|victim| victim.slot == slot) {
-                victims.extend(Victim::claim(slot, &link, claims));
+                victims.extend(EvictionVictim::claim(slot, &link, claims));
             }
             at = link.prev;
         }
     }
 
     /// Unlinks a victim whose life has ended.
-    pub(crate) fn evict(&mut self, victim: &Victim) {
+    pub(crate) fn evict(&mut self, victim: &EvictionVictim) {
         let class = self.class_of(victim.slot);
         let area = self.near.link(victim.slot).area;
         self.unlink(victim.slot);
-        self.count(class, Tally::Evicted, 1);
+        self.count(class, ClassCounter::Evicted, 1);
         let number = self.list_of(class, area);
-        let Locked { near, state, .. } = self;
+        let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
         list.evicted = list.evicted.wrapping_add(1);
-        near.set_list(&mut state.lane, number, &list);
+        near.set_list(&mut state.ctx, number, &list);
     }
 
     /// The items in `page` that `wanted` wants, claimed as far as nobody writes them; up to `most`.
@@ -609,9 +610,9 @@ impl<N: Medium> Locked<'_, N> {
         &mut self,
         page: u32,
         most: usize,
-        claims: &Claims,
-        wanted: &dyn Fn(&Link) -> bool,
-    ) -> Vec<Victim> {
+        claims: &KeyLocks,
+        wanted: &dyn Fn(&LruLink) -> bool,
+    ) -> Vec<EvictionVictim> {
         let info = self.near.info(page);
         let mut victims = Vec::new();
         for index in 0..info.fresh {
@@ -621,7 +622,7 @@ impl<N: Medium> Locked<'_, N> {
             let slot = self.near.slot(page, index);
             let link = self.near.link(slot);
             if link.linked && info.class.is_some() && wanted(&link) {
-                victims.extend(Victim::claim(slot, &link, claims));
+                victims.extend(EvictionVictim::claim(slot, &link, claims));
             }
         }
         victims
@@ -666,8 +667,8 @@ impl<N: Medium> Locked<'_, N> {
     /// A page another class can best do without, to be emptied for `class`: the emptiest of the class with most.
     fn page_to_steal(&self, class: u8) -> Option<u32> {
         let richest = (0..self.classes.len() as u8)
-            .filter(|&other| other != class && self.near.tally(other, Tally::Pages) > 0)
-            .max_by_key(|&other| self.near.tally(other, Tally::Pages))?;
+            .filter(|&other| other != class && self.near.tally(other, ClassCounter::Pages) > 0)
+            .max_by_key(|&other| self.near.tally(other, ClassCounter::Pages))?;
         let partial = (0..PARTIALS)
             .rev()
             .find_map(|tenths| self.near.partial(richest, tenths).checked_sub(1));
@@ -681,7 +682,7 @@ impl<N: Medium> Locked<'_, N> {
     }
 
     /// All lists there are: class, area, list.
-    pub(crate) fn all_lists(&self) -> Vec<(u8, u16, List)> {
+    pub(crate) fn all_lists(&self) -> Vec<(u8, u16, LruList)> {
         let lists = self.state.lists.iter();
         let mut all: Vec<_> = lists
             .map(|(&(class, area), &list)| (class, area, self.near.list(list)))
@@ -693,16 +694,16 @@ impl<N: Medium> Locked<'_, N> {
 
 /// An item that is about to go, its stripe claimed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Victim {
-    pub(crate) slot: Slot,
+pub(crate) struct EvictionVictim {
+    pub(crate) slot: SlotId,
     pub(crate) tag: u32,
 }
 
-impl Victim {
-    fn claim(slot: Slot, link: &Link, claims: &Claims) -> Option<Victim> {
+impl EvictionVictim {
+    fn claim(slot: SlotId, link: &LruLink, claims: &KeyLocks) -> Option<EvictionVictim> {
         let tag = link.tag;
         claims
-            .try_claim(Claims::stripe(tag))
-            .then_some(Victim { slot, tag })
+            .try_claim(KeyLocks::stripe(tag))
+            .then_some(EvictionVictim { slot, tag })
     }
 }

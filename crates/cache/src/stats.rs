@@ -2,19 +2,19 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::{Class, DATABASES, Stats};
+use farbank_kv::store::{DATABASES, SlabClass, Stats};
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Counters, Medium};
+use farbank_pm::{Medium, PersistCounters};
 
 use crate::engine::Engine;
-use crate::near::Tally;
+use crate::metadata::ClassCounter;
 
 impl<N: Medium, F: Medium> Engine<N, F> {
     /// A session has asked this of the medium, stored so many bytes of items and merged so many writes since it told last.
     pub(crate) fn tell(
         &self,
-        now: &Counters,
-        told: &Counters,
+        now: &PersistCounters,
+        told: &PersistCounters,
         stored_bytes: u64,
         merged_writes: u64,
     ) {
@@ -26,7 +26,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             .merged_writes
             .fetch_add(merged_writes, Ordering::Relaxed);
         let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        *all += Counters {
+        *all += PersistCounters {
             lines: now.lines - told.lines,
             fences: now.fences - told.fences,
             bytes: now.bytes - told.bytes,
@@ -36,12 +36,12 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 }
 
 /// A class, under the lock.
-pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> Class {
+pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> SlabClass {
     let tally = |what| engine.near.tally(class, what);
     let slot_bytes = u64::from(engine.classes.slot_bytes(class));
     let slots_per_page = u64::from(engine.classes.slots(class));
-    let (pages, items) = (tally(Tally::Pages), tally(Tally::Items));
-    Class {
+    let (pages, items) = (tally(ClassCounter::Pages), tally(ClassCounter::Items));
+    SlabClass {
         id: u32::from(class) + 1,
         slot_bytes,
         slots_per_page,
@@ -50,8 +50,8 @@ pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -
         slots_free: pages * slots_per_page - items,
         items,
         item_bytes: items * slot_bytes,
-        evicted: tally(Tally::Evicted),
-        ..Class::default()
+        evicted: tally(ClassCounter::Evicted),
+        ..SlabClass::default()
     }
 }
 

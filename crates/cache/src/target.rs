@@ -6,18 +6,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored};
-use farbank_kv::Clock;
+use farbank_check::target::{
+    OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape, TargetSubject,
+    Value as Stored,
+};
+use farbank_kv::ClockFn;
 use farbank_kv::store::Store;
-use farbank_kv::target::{Batches, IDENTITY, SessionClient};
-use farbank_pm::fault::Named;
+use farbank_kv::target::{BatchMode, IDENTITY, SessionClient};
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Cache;
 use crate::config::Config;
-use crate::near::MetadataRoom;
+use crate::metadata::MetadataRoom;
 
 /// The cache on six pages of 4 KiB, which may become eight.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,8 +40,8 @@ impl Target for MdbTarget {
         true
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> TargetShape {
+        TargetShape {
             pool_bytes: 8192 + 7 * PAGE_BYTES,
             keys: 16,
             value_bytes: (8, 1_500),
@@ -53,20 +56,20 @@ impl Target for MdbTarget {
             cleans: true,
             used_before: true,
             forgets: true,
-            ..Shape::default()
+            ..TargetShape::default()
         }
     }
 
     /// Room for all that a schedule writes: nothing is evicted.
-    fn shape_in_threads(&self) -> Shape {
-        Shape {
+    fn shape_in_threads(&self) -> TargetShape {
+        TargetShape {
             pool_bytes: 8192 + 14 * PAGE_BYTES,
             value_bytes: (8, 200),
             ..self.shape()
         }
     }
 
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         &crate::faults::ALL
     }
 
@@ -74,35 +77,35 @@ impl Target for MdbTarget {
         crate::situations::ALL.to_vec()
     }
 
-    fn faults_in_threads(&self) -> &'static [Named] {
+    fn faults_in_threads(&self) -> &'static [NamedFault] {
         &crate::faults::IN_THREADS
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         let time = Arc::new(AtomicU64::new(now_ms));
         let cache = Cache::create_as(sim, PAGE_BYTES, IDENTITY, config(&time), near);
         let cache = cache.map_err(|e| e.to_string())?;
         Ok(MdbSubject::over(cache, time))
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let MdbShared { cache, time } = open(sim, now_ms)?;
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+        let MdbSharedTarget { cache, time } = open(sim, now_ms)?;
         Ok(MdbSubject::over(cache, time))
     }
 
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
         Ok(Box::new(open(sim, now_ms)?))
     }
 }
 
-fn open(sim: Sim, now_ms: u64) -> Result<MdbShared<Sim>, String> {
+fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, String> {
     // The machine's clock is set back. What was closed cleanly knows the time all the same; what was not may be told.
     let time = Arc::new(AtomicU64::new(0));
     let cache = Cache::open_on(sim, config(&time), near).map_err(|e| e.to_string())?;
     if !cache.opened().clean {
         time.store(now_ms, Relaxed);
     }
-    Ok(MdbShared { cache, time })
+    Ok(MdbSharedTarget { cache, time })
 }
 
 /// Metadata needs no durability: in a simulation that keeps everything at once nothing of it is explored.
@@ -112,7 +115,7 @@ fn near(room: MetadataRoom) -> std::io::Result<Sim> {
 
 fn config(time: &Arc<AtomicU64>) -> Config {
     let time = Arc::clone(time);
-    let clock: Clock = Arc::new(move || time.load(Relaxed));
+    let clock: ClockFn = Arc::new(move || time.load(Relaxed));
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,
@@ -134,7 +137,7 @@ struct MdbSubject<M: Medium> {
 }
 
 impl<M: Medium> MdbSubject<M> {
-    fn over(cache: Cache<M, Sim>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
+    fn over(cache: Cache<M, Sim>, time: Arc<AtomicU64>) -> Box<dyn TargetSubject> {
         Box::new(MdbSubject {
             clients: (0..SESSIONS).map(|_| client(&cache)).collect(),
             cache,
@@ -151,37 +154,37 @@ impl<M: Medium> MdbSubject<M> {
 }
 
 fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
-    SessionClient::new(Box::new(cache.door()), Batches::Many)
+    SessionClient::new(Box::new(cache.door()), BatchMode::Many)
 }
 
 /// What the background does.
-fn tend<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
+fn maintain<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
     let tended = cache.tidy().and_then(|_| cache.balance());
     tended.map(|_| ()).map_err(|e| e.to_string())
 }
 
 /// The cache for several threads.
-struct MdbShared<M: Medium> {
+struct MdbSharedTarget<M: Medium> {
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
 }
 
-impl<M: Medium> Shared for MdbShared<M> {
-    fn client(&self) -> Box<dyn Client> {
+impl<M: Medium> SharedTarget for MdbSharedTarget<M> {
+    fn client(&self) -> Box<dyn TargetClient> {
         Box::new(client(&self.cache))
     }
 
     fn clean(&self) -> Result<(), String> {
-        tend(&self.cache)
+        maintain(&self.cache)
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn Subject> {
+    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
         MdbSubject::over(self.cache, self.time)
     }
 }
 
-impl<M: Medium> Subject for MdbSubject<M> {
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+impl<M: Medium> TargetSubject for MdbSubject<M> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         // A session waits for whoever has staged its key. With one thread, all others are committed here.
         self.commit_but(Some(session))?;
         self.clients[session].apply(op)
@@ -211,7 +214,7 @@ impl<M: Medium> Subject for MdbSubject<M> {
     }
 
     fn clean(&mut self) -> Result<(), String> {
-        tend(&self.cache)
+        maintain(&self.cache)
     }
 
     fn made_room(&self) -> bool {

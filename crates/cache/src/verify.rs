@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use farbank_pm::Medium;
 
 use crate::engine::Engine;
-use crate::near::{HELD, PARTIALS, Slot, Tally, follow};
-use crate::state::Locked;
+use crate::metadata::{ClassCounter, HELD, PARTIALS, SlotId, follow};
+use crate::state::LockedState;
 
 /// Checks S1 to S3 while all purses are empty.
 pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), String> {
@@ -25,7 +25,7 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
     let pages = u64::from(engine.pages());
     let free = locked.state.free_pages.len() as u64;
     let classed: u64 = (0..engine.classes.len() as u8)
-        .map(|class| engine.near.tally(class, Tally::Pages))
+        .map(|class| engine.near.tally(class, ClassCounter::Pages))
         .sum();
     if classed + free + held != pages {
         return Err(format!(
@@ -41,7 +41,7 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
     Ok(())
 }
 
-fn chained<N: Medium>(locked: &Locked<'_, N>) -> Result<HashSet<Slot>, String> {
+fn chained<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, String> {
     let mut all = HashSet::new();
     for bucket in 0..locked.near.buckets() {
         let mut word = locked.near.bucket(bucket);
@@ -56,11 +56,11 @@ fn chained<N: Medium>(locked: &Locked<'_, N>) -> Result<HashSet<Slot>, String> {
     Ok(all)
 }
 
-fn listed<N: Medium>(locked: &Locked<'_, N>) -> Result<HashSet<Slot>, String> {
+fn listed<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, String> {
     let mut all = HashSet::new();
     for (class, area, list) in locked.all_lists() {
         let (mut at, mut before, mut items) = (list.head, 0, 0);
-        while let Some(slot) = at.checked_sub(1).map(Slot) {
+        while let Some(slot) = at.checked_sub(1).map(SlotId) {
             let link = locked.near.link(slot);
             let right = link.area == area && locked.class_of(slot) == class && link.prev == before;
             if !right || !all.insert(slot) {
@@ -82,9 +82,9 @@ fn listed<N: Medium>(locked: &Locked<'_, N>) -> Result<HashSet<Slot>, String> {
 
 /// Bytes of the slots in use of a page that is sound.
 fn page_is_sound<N: Medium>(
-    locked: &Locked<'_, N>,
+    locked: &LockedState<'_, N>,
     page: u32,
-    used: &HashSet<Slot>,
+    used: &HashSet<SlotId>,
 ) -> Result<u64, String> {
     let info = locked.near.info(page);
     let Some(class) = info.class else {

@@ -24,19 +24,19 @@
 
 use std::time::Duration;
 
-use farbank_kv::store::{Conflicts, Error, Meta};
-use farbank_pm::epoch::Slot as PinSlot;
+use farbank_kv::store::{ConflictPolicy, Error, ValueMeta};
+use farbank_pm::epoch::EpochSlot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Lane, Medium, Off, fault, situation};
+use farbank_pm::{Medium, Off, PersistCtx, fault, situation};
 
-use crate::batch::Batch;
-use crate::claims::Claims;
+use crate::batch::SessionBatch;
 use crate::engine::Engine;
-use crate::layout::{HIDDEN, Head, ITEM_HEAD_BYTES};
-use crate::near::{Link, Slot, follow};
-use crate::purse::{Purse, open};
-use crate::state::Victim;
+use crate::key_locks::KeyLocks;
+use crate::layout::{HIDDEN, ITEM_HEAD_BYTES, ItemHeader};
+use crate::metadata::{LruLink, SlotId, follow};
+use crate::slot_cache::{SlotCache, open};
+use crate::state::EvictionVictim;
 
 /// Reads a session remembers before it tells the LRU lists.
 const BUMPS: usize = 64;
@@ -52,7 +52,7 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Names an item: its area, its key, and how much of the key is a prefix that it shares with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Name<'a> {
+pub struct ItemKey<'a> {
     /// The area.
     pub area: u16,
     /// The key, its prefix included.
@@ -61,11 +61,11 @@ pub struct Name<'a> {
     pub prefix_bytes: u16,
 }
 
-impl<'a> Name<'a> {
+impl<'a> ItemKey<'a> {
     /// A key without a prefix.
     #[must_use]
-    pub fn new(area: u16, key: &'a [u8]) -> Name<'a> {
-        Name {
+    pub fn new(area: u16, key: &'a [u8]) -> ItemKey<'a> {
+        ItemKey {
             area,
             key,
             prefix_bytes: 0,
@@ -75,20 +75,20 @@ impl<'a> Name<'a> {
 
 /// An item that was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) slot: Slot,
+pub(crate) struct FoundItem {
+    pub(crate) slot: SlotId,
     pub(crate) at: Off,
-    pub(crate) head: Head,
+    pub(crate) head: ItemHeader,
 }
 
-impl Found {
+impl FoundItem {
     /// Whether it is for everyone: what is hidden is for those who ask for it.
     pub(crate) fn is_shown(&self) -> bool {
         self.head.marks & HIDDEN == 0
     }
 
-    pub(crate) fn meta(&self) -> Meta {
-        Meta {
+    pub(crate) fn meta(&self) -> ValueMeta {
+        ValueMeta {
             value_bytes: self.head.value_len as usize,
             expires_ms: self.head.expires_ms,
             flags: self.head.flags,
@@ -99,19 +99,19 @@ impl Found {
 }
 
 /// An item that was found, and its value.
-pub(crate) type Seen<'a> = (&'a Found, &'a [u8]);
+pub(crate) type FoundValue<'a> = (&'a FoundItem, &'a [u8]);
 
 /// One session.
-pub(crate) struct Worker<N: Medium, F: Medium> {
+pub(crate) struct CacheWorker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
-    pub(crate) lane: Lane,
+    pub(crate) ctx: PersistCtx,
     pin: PinSlot,
-    pub(crate) purse: Arc<Mutex<Purse>>,
+    pub(crate) purse: Arc<Mutex<SlotCache>>,
     /// Whether the purse holds many slots that were given up.
     crowded: bool,
-    bumps: Vec<(Slot, u32)>,
-    pub(crate) batch: Batch,
-    pub(crate) conflicts: Conflicts,
+    bumps: Vec<(SlotId, u32)>,
+    pub(crate) batch: SessionBatch,
+    pub(crate) conflicts: ConflictPolicy,
     /// Bytes of items stored, and writes that a later one of their batch took the place of, of which the cache was not told
     /// yet.
     pub(crate) stored_bytes: u64,
@@ -119,17 +119,17 @@ pub(crate) struct Worker<N: Medium, F: Medium> {
     pub(crate) scratch: Vec<u8>,
 }
 
-impl<N: Medium, F: Medium> Worker<N, F> {
-    pub(crate) fn new(engine: Arc<Engine<N, F>>) -> Worker<N, F> {
+impl<N: Medium, F: Medium> CacheWorker<N, F> {
+    pub(crate) fn new(engine: Arc<Engine<N, F>>) -> CacheWorker<N, F> {
         let number = engine.sessions.fetch_add(1, Ordering::Relaxed);
-        Worker {
-            lane: Lane::new(number),
+        CacheWorker {
+            ctx: PersistCtx::new(number),
             pin: engine.epochs.slot(),
             purse: engine.purses.add(engine.classes.len()),
             crowded: false,
             bumps: Vec::with_capacity(BUMPS),
-            batch: Batch::default(),
-            conflicts: Conflicts::default(),
+            batch: SessionBatch::default(),
+            conflicts: ConflictPolicy::default(),
             stored_bytes: 0,
             merged_writes: 0,
             scratch: Vec::new(),
@@ -151,13 +151,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// The item called `name`, if it is alive. Under a pin.
     #[inline]
-    pub(crate) fn living(&self, hash: u64, name: &Name<'_>) -> Option<Found> {
+    pub(crate) fn living(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let found = self.engine.find(hash, name);
         found.filter(|found| self.lives(found))
     }
 
     /// Puts the key of `found` into `key`. Under a pin.
-    pub(crate) fn key_of(&self, found: &Found, key: &mut Vec<u8>) {
+    pub(crate) fn key_of(&self, found: &FoundItem, key: &mut Vec<u8>) {
         key.clear();
         let at = found.at.plus(ITEM_HEAD_BYTES as u64);
         let len = usize::from(found.head.key_len);
@@ -166,7 +166,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Whether `found` may be shown: neither expired nor cleared.
     #[inline]
-    pub(crate) fn lives(&self, found: &Found) -> bool {
+    pub(crate) fn lives(&self, found: &FoundItem) -> bool {
         let engine = &*self.engine;
         !engine.is_expired(found.head.expires_ms, found.head.version)
             && found.head.version > engine.areas.cleared(found.head.area)
@@ -174,7 +174,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Appends the value of `found` to `out`; false, and nothing appended, if its checksum does not hold.
     #[inline]
-    pub(crate) fn copy_value(&self, found: &Found, name: &Name<'_>, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn copy_value(
+        &self,
+        found: &FoundItem,
+        name: &ItemKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let engine = &*self.engine;
         let from = out.len();
         let at = found.at.plus((ITEM_HEAD_BYTES + name.key.len()) as u64);
@@ -192,7 +197,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// What was found was read: it is the newest of its list.
     #[inline]
-    pub(crate) fn used(&mut self, found: &Found, hash: u64) {
+    pub(crate) fn used(&mut self, found: &FoundItem, hash: u64) {
         self.bumps.push((found.slot, (hash >> 32) as u32));
         if self.bumps.len() >= BUMPS {
             self.tell_lists();
@@ -216,14 +221,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// Ends the life of the item at `at`, once it is drained.
     pub(crate) fn mark_dead(&mut self, at: Off) {
         let far = self.engine.pool.medium();
-        far.store(&mut self.lane, at, 0);
-        far.flush(&mut self.lane, at, 8);
+        far.store(&mut self.ctx, at, 0);
+        far.flush(&mut self.ctx, at, 8);
     }
 
     /// Drains and waits.
     pub(crate) fn drain(&mut self) -> Result<(), Error> {
         let far = self.engine.pool.medium();
-        let ticket = far.drain(&mut self.lane);
+        let ticket = far.drain(&mut self.ctx);
         far.wait(ticket)?;
         Ok(())
     }
@@ -232,7 +237,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// A free slot of `class`, if one for an item of `area` takes neither a page nor an eviction.
     #[inline]
-    pub(crate) fn slot_at_hand(&mut self, class: u8, area: u16) -> Option<Slot> {
+    pub(crate) fn slot_at_hand(&mut self, class: u8, area: u16) -> Option<SlotId> {
         if self.engine.areas.quota(area).is_some() {
             return None;
         }
@@ -242,7 +247,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// A free slot of `class`: one that was given up, or of a page that has some.
     #[cold]
-    fn free_slot(&mut self, class: u8) -> Option<Slot> {
+    fn free_slot(&mut self, class: u8) -> Option<SlotId> {
         self.recycle(Some(class));
         if let Some(slot) = open(&self.purse).take(class) {
             return Some(slot);
@@ -257,7 +262,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// A free slot of `class`, for an item of `area`. Not pinned; may evict.
-    pub(crate) fn take_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
+    pub(crate) fn take_slot(&mut self, class: u8, area: u16) -> Result<SlotId, Error> {
         self.make_quota(class, area)?;
         if let Some(slot) = open(&self.purse).take(class) {
             return Ok(slot);
@@ -284,7 +289,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         Ok(())
     }
 
-    fn find_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
+    fn find_slot(&mut self, class: u8, area: u16) -> Result<SlotId, Error> {
         for attempt in 0..PATIENCE {
             if let Some(slot) = self.free_slot(class) {
                 return Ok(slot);
@@ -319,7 +324,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// Gives free slots back to their pages.
-    fn return_slots(&mut self, slots: &[Slot]) {
+    fn return_slots(&mut self, slots: &[SlotId]) {
         if slots.is_empty() {
             return;
         }
@@ -331,14 +336,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// The slot of an unlinked item is nobody's, once its readers have gone.
-    pub(crate) fn give_up(&mut self, slot: Slot) {
+    pub(crate) fn give_up(&mut self, slot: SlotId) {
         let class = self.engine.near.class_of(self.engine.near.page_of(slot));
         let class = class.expect("a page in use has a class");
         self.crowded = open(&self.purse).give_up(slot, class) >= LIMBO_SLOTS;
     }
 
     /// Between operations: nothing given up waits for long.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release_claims(&mut self) {
         if std::mem::take(&mut self.crowded) {
             self.recycle(None);
         }
@@ -351,7 +356,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let Some((page, links)) = locked.take_page(class) else {
             return Ok(false);
         };
-        if engine.config.formatting == crate::config::Formatting::WholeInsideLock {
+        if engine.config.formatting == crate::config::PageFormatting::WholeInsideLock {
             let written = self.format(page, class);
             locked.add_page(page, class, links);
             return written.map(|()| true);
@@ -370,16 +375,16 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let (slot_bytes, at) = (engine.classes.slot_bytes(class), engine.page_at(page));
         let head = crate::layout::page_head(engine.secret, page, class, slot_bytes);
         let bytes = head.map(u64::to_le_bytes);
-        if engine.config.formatting != crate::config::Formatting::AtUse {
+        if engine.config.formatting != crate::config::PageFormatting::AtUse {
             for index in 0..engine.classes.slots(class) {
                 let slot = engine.slot_at(page, index, class);
-                engine.far().store(&mut self.lane, slot, 0);
-                engine.far().flush(&mut self.lane, slot, 8);
+                engine.far().store(&mut self.ctx, slot, 0);
+                engine.far().flush(&mut self.ctx, slot, 8);
             }
         }
         engine
             .far()
-            .copy_in(&mut self.lane, at, &[&bytes[0], &bytes[1]]);
+            .copy_in(&mut self.ctx, at, &[&bytes[0], &bytes[1]]);
         self.drain()
     }
 
@@ -392,17 +397,21 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let victims = engine
             .lock()
             .choose_victims(class, area, own, most, now_s, &engine.claims);
-        self.end_all(&victims, Why::Evicted)?;
+        self.end_all(&victims, RemovalReason::Evicted)?;
         Ok(!victims.is_empty())
     }
 
     /// Ends the lives of `victims`, durably, and unlinks them.
-    pub(crate) fn end_all(&mut self, victims: &[Victim], why: Why) -> Result<(), Error> {
+    pub(crate) fn end_all(
+        &mut self,
+        victims: &[EvictionVictim],
+        why: RemovalReason,
+    ) -> Result<(), Error> {
         if victims.is_empty() {
             return Ok(());
         }
-        situation!("mdb.evicted", why == Why::Evicted);
-        situation!("mdb.removed", why == Why::Over);
+        situation!("mdb.evicted", why == RemovalReason::Evicted);
+        situation!("mdb.removed", why == RemovalReason::Over);
         let engine = Arc::clone(&self.engine);
         for victim in victims {
             let at = engine.place_of(victim.slot).expect("it is linked");
@@ -415,13 +424,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             let mut locked = engine.lock();
             for victim in victims {
                 match why {
-                    Why::Evicted => locked.evict(victim),
-                    Why::Over => locked.unlink(victim.slot),
+                    RemovalReason::Evicted => locked.evict(victim),
+                    RemovalReason::Over => locked.unlink(victim.slot),
                 }
             }
         }
         for victim in victims {
-            engine.claims.release(Claims::stripe(victim.tag));
+            engine.claims.release(KeyLocks::stripe(victim.tag));
             if drained.is_ok() {
                 self.give_up(victim.slot);
             }
@@ -449,7 +458,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
 /// Why an item goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum RemovalReason {
     /// Room was needed.
     Evicted,
     /// It had expired, or was cleared.
@@ -459,7 +468,7 @@ pub(crate) enum Why {
 impl<N: Medium, F: Medium> Engine<N, F> {
     /// The item called `name`, dead or alive, without a look at its value. Under a pin, or alone.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, name: &Name<'_>) -> Option<Found> {
+    pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let tag = (hash >> 32) as u32;
         let mut word = self.near.bucket(self.near.bucket_of(hash));
         while let Some((its, slot)) = follow(word) {
@@ -482,31 +491,31 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// The item in `slot`, which a chain led to. `None`: what it says of itself does not fit its slot, so it was damaged.
     /// Under a pin, or alone.
     #[inline]
-    pub(crate) fn item_in(&self, slot: Slot) -> Option<Found> {
+    pub(crate) fn item_in(&self, slot: SlotId) -> Option<FoundItem> {
         let page = self.near.page_of(slot);
         let class = self.near.class_of(page)?;
         let at = self.slot_at(page, self.near.index_of(slot), class);
-        let head = Head::read(self.far(), at);
+        let head = ItemHeader::read(self.far(), at);
         let fits = head.bytes() <= self.classes.slot_bytes(class) as usize;
-        fits.then_some(Found { slot, at, head })
+        fits.then_some(FoundItem { slot, at, head })
     }
 
     /// What links an item with this head.
-    pub(crate) fn link_of(&self, hash: u64, head: &Head) -> Link {
+    pub(crate) fn link_of(&self, hash: u64, head: &ItemHeader) -> LruLink {
         let generation = self.areas.generation(head.area);
         let cleared = head.version <= self.areas.cleared(head.area);
-        Link {
+        LruLink {
             tag: (hash >> 32) as u32,
             area: head.area,
             expires_s: u32::try_from(head.expires_ms.div_ceil(1000)).unwrap_or(0),
             // Cleared while it was on its way: it does not count.
             generation: generation.wrapping_sub(u32::from(cleared)),
-            ..Link::default()
+            ..LruLink::default()
         }
     }
 }
 
-impl<N: Medium, F: Medium> Drop for Worker<N, F> {
+impl<N: Medium, F: Medium> Drop for CacheWorker<N, F> {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
             return; // A forked child: all of this is its parent's.

@@ -2,8 +2,10 @@
 
 use std::sync::Barrier;
 
-use farbank_cache::{Cache, Config, Door};
-use farbank_kv::store::{Change, Conflicts, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_cache::{Cache, CacheSession, Config};
+use farbank_kv::store::{
+    ConflictPolicy, GroupDecision, Key, Ops, ReadView, Session, Store, UpdateDecision, Value,
+};
 use farbank_pm::media::Mapped;
 
 const MIB: u64 = 1 << 20;
@@ -21,7 +23,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
-fn put(door: &mut Door<Mapped>, name: &[u8], bytes: &[u8]) {
+fn put(door: &mut CacheSession<Mapped>, name: &[u8], bytes: &[u8]) {
     let value = Value {
         bytes,
         ..Value::default()
@@ -29,20 +31,20 @@ fn put(door: &mut Door<Mapped>, name: &[u8], bytes: &[u8]) {
     door.put(key(name), value).expect("room");
 }
 
-fn get(door: &mut Door<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
+fn get(door: &mut CacheSession<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    door.get(key(name), View::Pending, &mut out, &mut |_, _| true)
+    door.get(key(name), ReadView::Pending, &mut out, &mut |_, _| true)
         .expect("a read")
         .then_some(out)
 }
 
 /// Adds one to a number, and says what it is.
-fn count(door: &mut Door<Mapped>, name: &[u8]) -> u64 {
+fn count(door: &mut CacheSession<Mapped>, name: &[u8]) -> u64 {
     let mut count = 0;
     let counted = door.update(key(name), &mut |item| {
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a number"));
         count = 1 + item.map_or(0, |item| number(item.bytes));
-        Change::Put {
+        UpdateDecision::Put {
             bytes: count.to_le_bytes().to_vec(),
             expires_ms: 0,
             flags: 0,
@@ -130,7 +132,7 @@ fn batches_of_the_same_keys_in_any_order_lose_no_update() {
             let (cache, start) = (&cache, &start);
             scope.spawn(move || {
                 let mut door = cache.door();
-                door.on_conflict(Conflicts::Commit);
+                door.on_conflict(ConflictPolicy::Commit);
                 start.wait();
                 for round in 0..ROUNDS {
                     // Each thread in an order of its own: who would wait for the other's batch writes its own first.
@@ -147,7 +149,7 @@ fn batches_of_the_same_keys_in_any_order_lose_no_update() {
                             };
                             ops.put(key, value)?;
                         }
-                        Ok(Verdict::Apply)
+                        Ok(GroupDecision::Apply)
                     });
                     both.unwrap();
                     door.commit().unwrap();

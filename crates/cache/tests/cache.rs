@@ -5,10 +5,12 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use farbank_cache::{Bounds, Cache, Config, Door, Name, Refusal};
-use farbank_kv::store::{Absence, Change, Error, Ops, Session, Store, Value, Verdict, View};
+use farbank_cache::{Cache, CacheSession, Config, CounterBounds, ItemKey, TairError};
+use farbank_kv::store::{
+    Absence, Error, GroupDecision, Ops, ReadView, Session, Store, UpdateDecision, Value,
+};
 use farbank_pm::media::Mapped;
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 use support::{MIB, clock, config, key};
 
@@ -19,17 +21,17 @@ fn cache(pages: u64) -> Cache<Mapped> {
     cache
 }
 
-fn put(door: &mut Door<Mapped>, name: &[u8], bytes: &[u8]) -> u64 {
+fn put(door: &mut CacheSession<Mapped>, name: &[u8], bytes: &[u8]) -> u64 {
     let value = Value {
         bytes,
         ..Value::default()
     };
-    door.put_alone(key(name), value).expect("room").0
+    door.put_durable(key(name), value).expect("room").0
 }
 
-fn get(door: &mut Door<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
+fn get(door: &mut CacheSession<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    door.get(key(name), View::Durable, &mut out, &mut |_, _| true)
+    door.get(key(name), ReadView::Durable, &mut out, &mut |_, _| true)
         .expect("a read")
         .then_some(out)
 }
@@ -85,7 +87,7 @@ fn the_least_recently_used_go_first_and_in_order() {
     let mut kept = 0_u32;
     while kept == 0
         || door
-            .meta(key(&0_u32.to_le_bytes()), View::Durable)
+            .meta(key(&0_u32.to_le_bytes()), ReadView::Durable)
             .unwrap()
             .is_some()
     {
@@ -103,11 +105,11 @@ fn the_least_recently_used_go_first_and_in_order() {
     );
     for (step, next) in oldest.iter().enumerate().skip(1) {
         put(&mut door, &(kept + step as u32).to_le_bytes(), &value);
-        let gone = door.meta(key(&next.to_le_bytes()), View::Durable);
+        let gone = door.meta(key(&next.to_le_bytes()), ReadView::Durable);
         assert_eq!(gone, Ok(None), "{step}");
     }
     assert!(
-        door.meta(key(&oldest[0].to_le_bytes()), View::Durable)
+        door.meta(key(&oldest[0].to_le_bytes()), ReadView::Durable)
             .unwrap()
             .is_some()
     );
@@ -148,7 +150,7 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
     for area in [3_u16, 60_000] {
         for n in 0..500_u32 {
             let name = n.to_le_bytes();
-            door.put_item(&Name::new(area, &name), b"value", 0, None)
+            door.put_item(&ItemKey::new(area, &name), b"value", 0, None)
                 .unwrap();
         }
     }
@@ -159,13 +161,16 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
     );
     let name = 7_u32.to_le_bytes();
     let mut out = Vec::new();
-    assert_eq!(door.get_item(&Name::new(60_000, &name), &mut out), Ok(None));
+    assert_eq!(
+        door.get_item(&ItemKey::new(60_000, &name), &mut out),
+        Ok(None)
+    );
     assert!(
-        door.get_item(&Name::new(3, &name), &mut out)
+        door.get_item(&ItemKey::new(3, &name), &mut out)
             .unwrap()
             .is_some()
     );
-    door.put_item(&Name::new(60_000, &name), b"new", 0, None)
+    door.put_item(&ItemKey::new(60_000, &name), b"new", 0, None)
         .unwrap();
     drop(door);
     let medium = cache.into_medium().expect("nobody else has it");
@@ -181,14 +186,14 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
 fn an_area_that_is_none_is_refused() {
     let cache = cache(4);
     let mut door = cache.door();
-    let stored = door.put_item(&Name::new(u16::MAX, b"k"), b"v", 0, None);
+    let stored = door.put_item(&ItemKey::new(u16::MAX, b"k"), b"v", 0, None);
     assert!(
-        matches!(stored, Err(Refusal::Store(Error::NoArea { .. }))),
+        matches!(stored, Err(TairError::Store(Error::NoArea { .. }))),
         "{stored:?}"
     );
     assert!(cache.clear_area(u16::MAX).is_err() && cache.set_quota(u16::MAX, None).is_err());
     assert_eq!(
-        door.get_item(&Name::new(u16::MAX, b"k"), &mut Vec::new()),
+        door.get_item(&ItemKey::new(u16::MAX, b"k"), &mut Vec::new()),
         Ok(None)
     );
 }
@@ -202,7 +207,7 @@ fn what_is_not_shown_says_why_until_something_takes_its_place() {
         expires_ms: 1,
         ..Value::default()
     };
-    door.put_alone(key(b"expired"), over).expect("room");
+    door.put_durable(key(b"expired"), over).expect("room");
     put(&mut door, b"flushed", b"v");
     assert_eq!(door.absence(key(b"expired")), Absence::Expired);
     door.flush_all().unwrap();
@@ -241,7 +246,7 @@ fn a_quota_is_kept_whatever_sizes_come() {
     for n in 0..20_000_u32 {
         let name = n.to_le_bytes();
         let value = vec![1; 50 + (n as usize * 37) % 900];
-        door.put_item(&Name::new(5, &name), &value, 0, None)
+        door.put_item(&ItemKey::new(5, &name), &value, 0, None)
             .unwrap();
         assert!(
             cache.area_usage(5).1 <= 1 << 20,
@@ -359,16 +364,16 @@ fn a_cache_shrinks_and_grows_again_within_its_pool() {
 fn versions_guard_writes() {
     let cache = cache(4);
     let mut door = cache.door();
-    let name = Name::new(0, b"k");
+    let name = ItemKey::new(0, b"k");
     let first = door.put_item(&name, b"1", 0, None).unwrap();
     let second = door.put_item(&name, b"2", 0, Some(first)).unwrap();
     assert_eq!(
         door.put_item(&name, b"3", 0, Some(first)),
-        Err(Refusal::Version(second))
+        Err(TairError::Version(second))
     );
     assert_eq!(
-        door.put_item(&Name::new(0, b"x"), b"3", 0, Some(1)),
-        Err(Refusal::Absent)
+        door.put_item(&ItemKey::new(0, b"x"), b"3", 0, Some(1)),
+        Err(TairError::Absent)
     );
     assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"2"[..]));
 }
@@ -377,24 +382,27 @@ fn versions_guard_writes() {
 fn counters_stay_within_their_bounds() {
     let cache = cache(4);
     let mut door = cache.door();
-    let name = Name::new(0, b"stock");
-    let bounds = Bounds { low: 0, high: 10 };
+    let name = ItemKey::new(0, b"stock");
+    let bounds = CounterBounds { low: 0, high: 10 };
     assert_eq!(door.add_count(&name, -3, 10, bounds, 0), Ok(7));
     assert_eq!(
         door.add_count(&name, -8, 10, bounds, 0),
-        Err(Refusal::OutOfBounds(7))
+        Err(TairError::OutOfBounds(7))
     );
     assert_eq!(
         door.add_count(&name, i64::MAX, 0, bounds, 0),
-        Err(Refusal::OutOfBounds(7))
+        Err(TairError::OutOfBounds(7))
     );
     assert_eq!(door.add_count(&name, 3, 10, bounds, 0), Ok(10));
     door.set_count(&name, -5, 0).unwrap();
-    assert_eq!(door.add_count(&name, 1, 0, Bounds::default(), 0), Ok(-4));
+    assert_eq!(
+        door.add_count(&name, 1, 0, CounterBounds::default(), 0),
+        Ok(-4)
+    );
     put(&mut door, b"text", b"12345678");
     assert_eq!(
-        door.add_count(&Name::new(0, b"text"), 1, 0, Bounds::default(), 0),
-        Err(Refusal::NotACounter)
+        door.add_count(&ItemKey::new(0, b"text"), 1, 0, CounterBounds::default(), 0),
+        Err(TairError::NotACounter)
     );
 }
 
@@ -402,12 +410,12 @@ fn counters_stay_within_their_bounds() {
 fn hidden_items_show_themselves_only_to_those_who_ask_for_them() {
     let cache = cache(4);
     let mut door = cache.door();
-    let name = Name::new(0, b"k");
+    let name = ItemKey::new(0, b"k");
     put(&mut door, b"k", b"value");
     door.hide(&name).unwrap();
     assert_eq!(get(&mut door, b"k"), None);
     let mut out = Vec::new();
-    assert_eq!(door.get_item(&name, &mut out), Err(Refusal::Hidden));
+    assert_eq!(door.get_item(&name, &mut out), Err(TairError::Hidden));
     assert!(out.is_empty());
     assert!(
         door.get_hidden(&name, &mut out)
@@ -423,10 +431,10 @@ fn hidden_items_show_themselves_only_to_those_who_ask_for_them() {
 fn a_locked_item_takes_no_writes() {
     let cache = cache(4);
     let mut door = cache.door();
-    let name = Name::new(0, b"k");
+    let name = ItemKey::new(0, b"k");
     put(&mut door, b"k", b"value");
     door.lock(&name).unwrap();
-    assert_eq!(door.lock(&name), Err(Refusal::LockState));
+    assert_eq!(door.lock(&name), Err(TairError::LockState));
     let value = Value {
         bytes: b"other",
         ..Value::default()
@@ -434,7 +442,7 @@ fn a_locked_item_takes_no_writes() {
     assert_eq!(door.put(key(b"k"), value), Err(Error::Locked));
     assert_eq!(door.delete(key(b"k")), Err(Error::Locked));
     assert_eq!(
-        door.update(key(b"k"), &mut |_| Change::Delete),
+        door.update(key(b"k"), &mut |_| UpdateDecision::Delete),
         Err(Error::Locked)
     );
     assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"value"[..]));
@@ -452,7 +460,7 @@ fn keys_of_a_prefix_are_listed_and_removed_together() {
         (b"user:2:name", 6),
         (b"user:1x", 0),
     ] {
-        let name = Name {
+        let name = ItemKey {
             area: 1,
             key,
             prefix_bytes,
@@ -480,12 +488,12 @@ fn a_group_is_isolated_and_sees_what_it_wrote() {
             ..Value::default()
         };
         ops.put(keys[1], value)?;
-        assert!(ops.meta(keys[1], View::Pending)?.is_some());
+        assert!(ops.meta(keys[1], ReadView::Pending)?.is_some());
         assert!(ops.delete(keys[0])?);
-        assert!(ops.meta(keys[0], View::Pending)?.is_none());
-        Ok(Verdict::Apply)
+        assert!(ops.meta(keys[0], ReadView::Pending)?.is_none());
+        Ok(GroupDecision::Apply)
     });
-    assert_eq!(verdict, Ok(Verdict::Apply));
+    assert_eq!(verdict, Ok(GroupDecision::Apply));
     assert_eq!(
         (get(&mut door, b"a"), get(&mut door, b"b")),
         (None, Some(b"2".to_vec()))
@@ -575,7 +583,7 @@ fn quotas_clears_and_sizes_hold_while_others_write() {
                         .wrapping_add(1);
                     let name = ((state >> 33) % 20_000).to_le_bytes();
                     let (area, len) = ((state >> 60) as u16 % 3, 1 + (state >> 40) as usize % 500);
-                    let name = Name::new(area, &name);
+                    let name = ItemKey::new(area, &name);
                     door.put_item(&name, &name.key.repeat(len), 0, None)
                         .unwrap();
                     let mut out = Vec::new();
@@ -622,7 +630,7 @@ fn damage_is_a_miss_wherever_it_is() {
     }
     drop(door);
     let mut medium = cache.into_medium().expect("nobody else has it");
-    let (mut lane, mut state) = (Lane::new(0), 7_u64);
+    let (mut ctx, mut state) = (PersistCtx::new(0), 7_u64);
     // Words of the table of areas, of heads, keys and values, and of pages.
     for round in 0..40 {
         let cache = Cache::open(medium, config(&time)).expect("damage is no error");
@@ -646,7 +654,7 @@ fn damage_is_a_miss_wherever_it_is() {
             // Segment 0, of areas, starts at 1 MiB; items follow.
             let at = Off(MIB + (state >> 20) % (MIB + MIB / 4) / 8 * 8);
             let word = medium.load(at) ^ (1 << (state >> 58));
-            medium.store(&mut lane, at, word);
+            medium.store(&mut ctx, at, word);
         }
     }
 }
@@ -658,11 +666,11 @@ fn damage_under_a_running_cache_is_a_miss() {
     let cache = Cache::create(shared, MIB, config(&clock())).expect("a cache");
     let mut door = cache.door();
     let value = |n: u32| n.to_le_bytes().repeat(20);
-    let (mut lane, mut state) = (Lane::new(9), 3_u64);
+    let (mut ctx, mut state) = (PersistCtx::new(9), 3_u64);
     for round in 0..400_u32 {
         for n in 0..200_u32 {
             let (name, mut out) = (n.to_le_bytes(), Vec::new());
-            let found = door.get(key(&name), View::Durable, &mut out, &mut |_, _| true);
+            let found = door.get(key(&name), ReadView::Durable, &mut out, &mut |_, _| true);
             if found.unwrap() {
                 assert_eq!(out, value(n), "round {round}, key {n}");
             } else {
@@ -678,7 +686,7 @@ fn damage_under_a_running_cache_is_a_miss() {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
         let at = Off(2 * MIB + 64 + (state >> 20) % 40_000 / 8 * 8);
-        medium.store(&mut lane, at, medium.load(at) ^ (1 << (state >> 58)));
+        medium.store(&mut ctx, at, medium.load(at) ^ (1 << (state >> 58)));
         if round % 50 == 0 {
             drop(door);
             cache.tidy().unwrap();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use farbank_cache::{Cache, Config, Door};
+use farbank_cache::{Cache, CacheSession, Config};
 use farbank_kv::clock::STEP_HELD_MS;
-use farbank_kv::store::{Ops, Session, Value, View};
+use farbank_kv::store::{Ops, ReadView, Session, Value};
 use farbank_pm::media::Mapped;
 
 const MIB: u64 = 1 << 20;
@@ -43,20 +43,20 @@ impl Machine {
     }
 }
 
-fn put(door: &mut Door<Mapped>, name: &[u8], expires_ms: u64) {
+fn put(door: &mut CacheSession<Mapped>, name: &[u8], expires_ms: u64) {
     let value = Value {
         bytes: b"v",
         expires_ms,
         ..Value::default()
     };
     let key = farbank_kv::store::Key { db: 0, bytes: name };
-    door.put_alone(key, value).expect("room");
+    door.put_durable(key, value).expect("room");
 }
 
-fn is_there(door: &mut Door<Mapped>, name: &[u8]) -> bool {
+fn is_there(door: &mut CacheSession<Mapped>, name: &[u8]) -> bool {
     let key = farbank_kv::store::Key { db: 0, bytes: name };
     let mut out = Vec::new();
-    door.get(key, View::Durable, &mut out, &mut |_, _| true)
+    door.get(key, ReadView::Durable, &mut out, &mut |_, _| true)
         .expect("a read")
 }
 

@@ -5,14 +5,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use farbank_cache::target::MdbTarget;
 use farbank_cache::{Cache, OpenError};
-use farbank_check::explore::{Config, explore};
-use farbank_pm::pool::{Identity, PoolError};
+use farbank_check::explore::{ExploreConfig, explore};
+use farbank_pm::pool::{PoolError, PoolIdentity};
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
-    let report = explore(&MdbTarget, &Config::new(persistency), seeds, 2, &mut |_| {
-        true
-    });
+    let report = explore(
+        &MdbTarget,
+        &ExploreConfig::new(persistency),
+        seeds,
+        2,
+        &mut |_| true,
+    );
     assert!(report.holds(), "{report}");
     println!("{report}");
 }
@@ -45,7 +49,7 @@ fn a_crash_while_a_cache_is_made_leaves_a_cache_or_no_pool() {
         tended: false,
         ..farbank_cache::Config::default()
     };
-    let identity = Identity {
+    let identity = PoolIdentity {
         id: [7; 16],
         created_unix_s: 1,
     };

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use farbank_cache::{Cache, Config};
 use farbank_kv::store::{Session, Value};
-use farbank_pm::media::{AnyMedium, Io, Kernel, OpenOptions, SyncPolicy, create_path, open_path};
+use farbank_pm::media::{
+    AnyMedium, FileIo, KernelIo, OpenOptions, SyncPolicy, create_path, open_path,
+};
 use farbank_pm::{Kind, Medium};
 
 use support::{MIB, clock, config, key};
@@ -28,20 +30,20 @@ impl Failing {
     }
 }
 
-impl Io for Failing {
+impl FileIo for Failing {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         match self.syncs.fetch_add(1, SeqCst) + 1 == self.fails_at {
             true => Err(io::Error::other("the disk is on fire")),
-            false => Kernel.fdatasync(file),
+            false => KernelIo.fdatasync(file),
         }
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 
@@ -50,7 +52,7 @@ fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
         medium: (!is_mapped).then_some(Kind::File),
         sync: SyncPolicy::Never,
         page_cache: is_mapped,
-        io: Arc::clone(io) as Arc<dyn Io>,
+        io: Arc::clone(io) as Arc<dyn FileIo>,
         ..OpenOptions::default()
     }
 }
@@ -73,7 +75,7 @@ fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
             bytes,
             ..Value::default()
         };
-        let put = door.put_alone(key(&n.to_le_bytes()), value);
+        let put = door.put_durable(key(&n.to_le_bytes()), value);
         assert!(
             put.is_err() || !failed_before,
             "{case}: write {n} was acknowledged after a failed sync"

@@ -7,9 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use farbank_cache::{Cache, Config, Door};
-use farbank_kv::store::{Health, Ops, Session, Store, Value, View};
-use farbank_pm::media::{AnyMedium, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path};
+use farbank_cache::{Cache, CacheSession, Config};
+use farbank_kv::store::{Ops, ReadView, Session, Store, StoreHealth, Value};
+use farbank_pm::media::{
+    AnyMedium, FileIo, KernelIo, Mapped, OpenOptions, SyncPolicy, create_path,
+};
 use farbank_pm::{Kind, Medium};
 
 use support::{MIB, clock, config, key};
@@ -26,7 +28,7 @@ fn a_cache_of_fewer_pages_has_as_few_after_a_restart() {
 }
 
 /// Stores items of a MiB's hundredth, as many as `pages` pages have room for.
-fn fill(door: &mut Door<impl Medium>, pages: u32) {
+fn fill(door: &mut CacheSession<impl Medium>, pages: u32) {
     for n in 0..pages * 90 {
         let (name, value) = (n.to_le_bytes(), vec![n as u8; 10_000]);
         let bytes = &value[..];
@@ -34,17 +36,17 @@ fn fill(door: &mut Door<impl Medium>, pages: u32) {
             bytes,
             ..Value::default()
         };
-        door.put_alone(key(&name), value).expect("room");
+        door.put_durable(key(&name), value).expect("room");
     }
 }
 
 /// How many of those are there.
-fn holds(door: &mut Door<impl Medium>, pages: u32) -> u32 {
+fn holds(door: &mut CacheSession<impl Medium>, pages: u32) -> u32 {
     let mut out = Vec::new();
     let mut is_there = |n: &u32| {
         let name = n.to_le_bytes();
         out.clear();
-        let found = door.get(key(&name), View::Durable, &mut out, &mut |_, _| true);
+        let found = door.get(key(&name), ReadView::Durable, &mut out, &mut |_, _| true);
         found.expect("a read") && out == vec![*n as u8; 10_000]
     };
     (0..pages * 90).filter(|n| is_there(n)).count() as u32
@@ -94,19 +96,19 @@ fn a_cache_that_was_asked_to_use_fewer_pages_does_not_grow() {
 /// A disk with room for so many bytes more.
 struct Full(AtomicU64);
 
-impl Io for Full {
+impl FileIo for Full {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         match self.0.load(Relaxed) < len {
             true => Err(io::ErrorKind::StorageFull.into()),
-            false => Kernel.fallocate(file, at, len),
+            false => KernelIo.fallocate(file, at, len),
         }
     }
 }
@@ -119,7 +121,7 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     let options = OpenOptions {
         medium: Some(Kind::File),
         sync: SyncPolicy::Never,
-        io: Arc::clone(&disk) as Arc<dyn Io>,
+        io: Arc::clone(&disk) as Arc<dyn FileIo>,
         ..OpenOptions::default()
     };
     let made = create_path(&path, MIB * 18, &options, &mut |_, _| {});
@@ -146,7 +148,7 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     time.fetch_add(60_000, Relaxed);
     fill(&mut door, 32);
     assert_eq!(cache.pages(), 32);
-    assert_eq!(cache.health(), Health::default());
+    assert_eq!(cache.health(), StoreHealth::default());
     drop(door);
     cache.verify().unwrap();
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use farbank_cache::{Cache, Config};
 use farbank_kv::store::{
-    CONFLICT_WAIT, Change, Conflicts, DATABASES, Error, Key, Meta, Ops, Session, Value, Verdict,
-    View,
+    CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
+    UpdateDecision, Value, ValueMeta,
 };
 use farbank_pm::media::Mapped;
-use farbank_pm::process::in_forked_child;
+use farbank_pm::process_stamp::in_forked_child;
 
 fn cache() -> Cache<Mapped> {
     let config = Config {
@@ -40,7 +40,7 @@ fn get(cache: &Cache<Mapped>, k: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let found = cache
         .door()
-        .get(key(k), View::Durable, &mut out, &mut |_, _| true);
+        .get(key(k), ReadView::Durable, &mut out, &mut |_, _| true);
     found.unwrap().then_some(out)
 }
 
@@ -89,13 +89,13 @@ fn a_group_that_answers_with_an_error_leaves_nothing_to_be_committed() {
     let done = session.group(&[key(b"a"), key(b"b")], &mut |ops| {
         ops.put(key(b"a"), value(b"1"))?;
         ops.put(key(b"b"), value(&too_long))?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     });
     assert!(matches!(done, Err(Error::ItemTooLarge { .. })), "{done:?}");
     let strange = session.group(&[key(b"a")], &mut |ops| {
         ops.put(key(b"a"), value(b"1"))?;
         ops.put(key(b"x"), value(b"1"))?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     });
     assert_eq!(strange, Err(Error::NotInGroup));
     session.commit().unwrap();
@@ -110,17 +110,19 @@ fn a_database_that_there_is_not_is_refused_by_every_operation() {
     let mut session = cache.door();
     for db in [DATABASES as u8, u8::MAX] {
         let k = Key { db, bytes: b"k" };
-        let mut head = |_: &Meta, _: &mut Vec<u8>| true;
+        let mut head = |_: &ValueMeta, _: &mut Vec<u8>| true;
         let results: Vec<Result<(), Error>> = vec![
             session.put(k, value(b"1")).map(drop),
             session.delete(k).map(drop),
-            session.update(k, &mut |_| Change::Delete).map(drop),
-            session.group(&[k], &mut |_| Ok(Verdict::Apply)).map(drop),
-            session.meta(k, View::Durable).map(drop),
+            session.update(k, &mut |_| UpdateDecision::Delete).map(drop),
             session
-                .get(k, View::Durable, &mut Vec::new(), &mut head)
+                .group(&[k], &mut |_| Ok(GroupDecision::Apply))
                 .map(drop),
-            session.get_many(&[k], View::Durable, &mut |_, _| {}),
+            session.meta(k, ReadView::Durable).map(drop),
+            session
+                .get(k, ReadView::Durable, &mut Vec::new(), &mut head)
+                .map(drop),
+            session.get_many(&[k], ReadView::Durable, &mut |_, _| {}),
             session.scan(db, 0, 1, &mut |_, _| {}).map(drop),
             session.len(db).map(drop),
         ];
@@ -135,11 +137,11 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
     let cache = cache();
     let (mut one, mut other) = (cache.door(), cache.door());
     put(&mut one, b"k", b"1").unwrap();
-    for conflicts in [Conflicts::Refuse, Conflicts::Commit] {
+    for conflicts in [ConflictPolicy::Refuse, ConflictPolicy::Commit] {
         other.on_conflict(conflicts);
         let begun = Instant::now();
         assert_eq!(put(&mut other, b"k", b"2"), Err(Error::Conflict));
-        let grouped = other.group(&[key(b"k")], &mut |_| Ok(Verdict::Apply));
+        let grouped = other.group(&[key(b"k")], &mut |_| Ok(GroupDecision::Apply));
         assert_eq!(grouped, Err(Error::Conflict));
         assert_eq!(other.flush_all(), Err(Error::Conflict));
         assert!(begun.elapsed() < CONFLICT_WAIT / 2);
@@ -223,7 +225,7 @@ fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
         let forked = |done: Result<(), Error>| matches!(done, Err(Error::Poisoned(_)));
         let mut all = forked(put(&mut session, b"k", b"2"));
         all &= forked(session.commit().map(drop));
-        all &= forked(session.meta(key(b"k"), View::Durable).map(drop));
+        all &= forked(session.meta(key(b"k"), ReadView::Durable).map(drop));
         drop(session);
         all & forked(cache.close().map(drop))
     });

@@ -27,18 +27,18 @@ use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use farbank_pm::fault::{Fault, Part, PlaceFault};
-use farbank_pm::sim::{Act, Persistency, Place, brief};
+use farbank_pm::fault::{Fault, FaultPart, PlaceFault};
+use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 
 use rustix::time::ClockId;
 
-use crate::explore::{Config, computed, explore_seed};
-use crate::report::{Report, Violation, quote};
+use crate::explore::{ExploreConfig, computed, explore_seed};
+use crate::report::{CrashReport, CrashViolation, quote};
 use crate::target::Target;
 
 /// How much a fault may cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct FaultBudget {
     /// What a power cut may take: one mode after the other, until one objects.
     pub modes: Vec<Persistency>,
     /// Seeds, in each mode.
@@ -47,9 +47,9 @@ pub struct Budget {
     pub cpu: Duration,
 }
 
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget {
+impl Default for FaultBudget {
+    fn default() -> FaultBudget {
+        FaultBudget {
             modes: vec![
                 Persistency::Adr,
                 Persistency::Word,
@@ -64,20 +64,20 @@ impl Default for Budget {
 
 /// What became of a fault.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum FaultOutcome {
     /// The explorer objected.
     Found {
         /// What a power cut could take when it did.
         persistency: Persistency,
         /// What it said, and how to see it again.
-        violation: Box<Violation>,
+        violation: Box<CrashViolation>,
     },
     /// The explorer objected, but under that seed it objects without the fault, too.
     Void {
         /// What a power cut could take when it did.
         persistency: Persistency,
         /// What it said without the fault, and how to see it again.
-        violation: Box<Violation>,
+        violation: Box<CrashViolation>,
     },
     /// It changed nothing that a crash could leave.
     Idle,
@@ -85,26 +85,26 @@ pub enum Outcome {
     Survived,
 }
 
-impl Outcome {
+impl FaultOutcome {
     /// As it is printed.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Outcome::Found { .. } => "found",
-            Outcome::Void { .. } => "VOID",
-            Outcome::Idle => "idle",
-            Outcome::Survived => "SURVIVED",
+            FaultOutcome::Found { .. } => "found",
+            FaultOutcome::Void { .. } => "VOID",
+            FaultOutcome::Idle => "idle",
+            FaultOutcome::Survived => "SURVIVED",
         }
     }
 }
 
 /// One fault, tried.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub struct FaultTrial {
     /// The fault.
     pub fault: Fault,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: FaultOutcome,
     /// Seeds it was tried under, in all modes.
     pub seeds: u64,
     /// Distinct images judged until then.
@@ -113,14 +113,14 @@ pub struct Trial {
     pub cpu: Duration,
 }
 
-impl Trial {
+impl FaultTrial {
     /// What [`Trial`]s in a column are headed by.
     pub const HEADING: &str = "fault                                what     mode   seed    images   cpu s  what it led to";
 
     /// Whether the explorer objected.
     #[must_use]
     pub fn is_found(&self) -> bool {
-        matches!(self.outcome, Outcome::Found { .. })
+        matches!(self.outcome, FaultOutcome::Found { .. })
     }
 
     /// One JSON object.
@@ -134,11 +134,11 @@ impl Trial {
             self.images,
             self.cpu.as_secs_f64()
         );
-        if let Outcome::Found {
+        if let FaultOutcome::Found {
             persistency,
             violation,
         }
-        | Outcome::Void {
+        | FaultOutcome::Void {
             persistency,
             violation,
         } = &self.outcome
@@ -154,18 +154,18 @@ impl Trial {
     }
 }
 
-impl fmt::Display for Trial {
+impl fmt::Display for FaultTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fault = self.fault.to_string();
         let outcome = self.outcome.name();
         let (images, seconds) = (self.images, self.cpu.as_secs_f64());
         write!(f, "{fault:36} {outcome:8} ")?;
         match &self.outcome {
-            Outcome::Found {
+            FaultOutcome::Found {
                 persistency,
                 violation,
             }
-            | Outcome::Void {
+            | FaultOutcome::Void {
                 persistency,
                 violation,
             } => write!(
@@ -175,7 +175,7 @@ impl fmt::Display for Trial {
                 format!("{:#x}", violation.seed),
                 violation.what
             ),
-            Outcome::Idle | Outcome::Survived => {
+            FaultOutcome::Idle | FaultOutcome::Survived => {
                 write!(f, "{:4} {:>6} {images:>9} {seconds:>7.1}", "-", "-")
             }
         }
@@ -184,34 +184,34 @@ impl fmt::Display for Trial {
 
 /// What a seed comes to without a fault.
 #[derive(Clone)]
-struct Clean {
+struct CleanRun {
     /// Of all its crash states, and what they show.
     digest: u64,
     /// What the explorer objects to all the same.
-    violation: Option<Violation>,
+    violation: Option<CrashViolation>,
 }
 
 /// Tries faults on targets.
-pub struct Hunt<'a> {
-    quarries: Vec<Quarry<'a>>,
-    budget: Budget,
+pub struct FaultSearch<'a> {
+    quarries: Vec<SearchTarget<'a>>,
+    budget: FaultBudget,
 }
 
 /// A target, and what is known of it.
-struct Quarry<'a> {
+struct SearchTarget<'a> {
     target: &'a dyn Target,
     modes: Vec<Persistency>,
     /// The faults it lists, and those at the places that its clean runs reach.
     faults: OnceLock<[Vec<Fault>; 2]>,
     /// What each mode and seed leaves without a fault, once somebody asked.
-    clean: Mutex<HashMap<(Persistency, u64), Clean>>,
+    clean: Mutex<HashMap<(Persistency, u64), CleanRun>>,
 }
 
-impl<'a> Hunt<'a> {
+impl<'a> FaultSearch<'a> {
     /// A hunt on `targets`, in those of the budget's modes that each is made for.
     #[must_use]
-    pub fn new(targets: &[&'a dyn Target], budget: Budget) -> Hunt<'a> {
-        let quarry = |target: &&'a dyn Target| Quarry {
+    pub fn new(targets: &[&'a dyn Target], budget: FaultBudget) -> FaultSearch<'a> {
+        let quarry = |target: &&'a dyn Target| SearchTarget {
             target: *target,
             modes: (budget.modes.iter().copied())
                 .filter(|mode| target.modes().contains(mode))
@@ -219,7 +219,7 @@ impl<'a> Hunt<'a> {
             faults: OnceLock::new(),
             clean: Mutex::default(),
         };
-        Hunt {
+        FaultSearch {
             quarries: targets.iter().map(quarry).collect(),
             budget,
         }
@@ -253,11 +253,11 @@ impl<'a> Hunt<'a> {
 
     /// Tries `fault` until the explorer objects or the budget is used up.
     #[must_use]
-    pub fn hunt(&self, fault: &Fault) -> Trial {
+    pub fn hunt(&self, fault: &Fault) -> FaultTrial {
         let start = computed(ClockId::ThreadCPUTime);
-        let mut trial = Trial {
+        let mut trial = FaultTrial {
             fault: fault.clone(),
-            outcome: Outcome::Idle,
+            outcome: FaultOutcome::Idle,
             seeds: 0,
             images: 0,
             cpu: Duration::ZERO,
@@ -266,7 +266,7 @@ impl<'a> Hunt<'a> {
             if computed(ClockId::ThreadCPUTime) - start > self.budget.cpu {
                 break;
             }
-            let faulty = Config {
+            let faulty = ExploreConfig {
                 fault: Some(fault.clone()),
                 ..config.clone()
             };
@@ -277,10 +277,10 @@ impl<'a> Hunt<'a> {
                 trial.outcome = quarry.objected(&config, seed, violation);
                 break;
             }
-            if matches!(trial.outcome, Outcome::Idle)
+            if matches!(trial.outcome, FaultOutcome::Idle)
                 && report.digest != quarry.clean(&config, seed).digest
             {
-                trial.outcome = Outcome::Survived;
+                trial.outcome = FaultOutcome::Survived;
             }
         }
         trial.cpu = computed(ClockId::ThreadCPUTime) - start;
@@ -293,8 +293,8 @@ impl<'a> Hunt<'a> {
         &self,
         faults: &[Fault],
         threads: usize,
-        progress: &(dyn Fn(&Trial) + Sync),
-    ) -> Vec<Trial> {
+        progress: &(dyn Fn(&FaultTrial) + Sync),
+    ) -> Vec<FaultTrial> {
         let queue = Mutex::new(faults.iter().enumerate());
         let trials = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
@@ -320,18 +320,21 @@ impl<'a> Hunt<'a> {
 
     /// Every target that has the fault, every mode and seed: a few seeds of each target and mode in turn, more each time. Most
     /// seeds get few images of each crash point, some get as many as usual: some faults need rare runs, some rare images.
-    fn rounds(&self, fault: &Fault) -> impl Iterator<Item = (&Quarry<'a>, Config, u64)> {
+    fn rounds(
+        &self,
+        fault: &Fault,
+    ) -> impl Iterator<Item = (&SearchTarget<'a>, ExploreConfig, u64)> {
         let Range { start, end } = self.budget.seeds;
         let starts = (0..).map(move |round| start + (2 << round) - 2);
         let rounds = starts.take_while(move |from| *from < end).enumerate();
-        let has = |quarry: &&Quarry<'a>| {
+        let has = |quarry: &&SearchTarget<'a>| {
             quarry
                 .faults(&self.budget)
                 .iter()
                 .flatten()
                 .any(|f| f == fault)
         };
-        let quarries: Vec<&Quarry<'a>> = self.quarries.iter().filter(has).collect();
+        let quarries: Vec<&SearchTarget<'a>> = self.quarries.iter().filter(has).collect();
         let turns: Vec<_> = (quarries.into_iter())
             .flat_map(|quarry| quarry.modes.iter().map(move |mode| (quarry, *mode)))
             .collect();
@@ -346,9 +349,9 @@ impl<'a> Hunt<'a> {
     }
 }
 
-impl Quarry<'_> {
+impl SearchTarget<'_> {
     /// Those it lists, if they are compiled in, and those by place.
-    fn faults(&self, budget: &Budget) -> &[Vec<Fault>; 2] {
+    fn faults(&self, budget: &FaultBudget) -> &[Vec<Fault>; 2] {
         const SEEDS: u64 = 8;
         self.faults.get_or_init(|| {
             let listed = self.target.faults().iter();
@@ -357,11 +360,11 @@ impl Quarry<'_> {
             let Some(mode) = self.modes.first() else {
                 return [names, Vec::new()];
             };
-            let config = Config {
+            let config = ExploreConfig {
                 cap: 8,
-                ..Config::new(*mode)
+                ..ExploreConfig::new(*mode)
             };
-            let mut all = Report::new(self.target.name().into(), &config);
+            let mut all = CrashReport::new(self.target.name().into(), &config);
             for seed in budget.seeds.clone().take(SEEDS as usize) {
                 all.add_places(&explore_seed(self.target, &config, seed).places);
             }
@@ -370,14 +373,19 @@ impl Quarry<'_> {
     }
 
     /// What an objection shows: nothing, if it is raised without the fault, too.
-    fn objected(&self, config: &Config, seed: u64, violation: Violation) -> Outcome {
+    fn objected(
+        &self,
+        config: &ExploreConfig,
+        seed: u64,
+        violation: CrashViolation,
+    ) -> FaultOutcome {
         let persistency = config.persistency;
         match self.clean(config, seed).violation {
-            None => Outcome::Found {
+            None => FaultOutcome::Found {
                 persistency,
                 violation: Box::new(violation),
             },
-            Some(violation) => Outcome::Void {
+            Some(violation) => FaultOutcome::Void {
                 persistency,
                 violation: Box::new(violation),
             },
@@ -385,7 +393,7 @@ impl Quarry<'_> {
     }
 
     /// What a seed comes to without a fault.
-    fn clean(&self, config: &Config, seed: u64) -> Clean {
+    fn clean(&self, config: &ExploreConfig, seed: u64) -> CleanRun {
         let key = (config.persistency, seed);
         let known = self
             .clean
@@ -395,7 +403,7 @@ impl Quarry<'_> {
             .cloned();
         known.unwrap_or_else(|| {
             let mut report = explore_seed(self.target, config, seed);
-            let clean = Clean {
+            let clean = CleanRun {
                 digest: report.digest,
                 violation: report.violations.pop(),
             };
@@ -406,10 +414,10 @@ impl Quarry<'_> {
     }
 }
 
-fn config(persistency: Persistency, seed: u64) -> Config {
+fn config(persistency: Persistency, seed: u64) -> ExploreConfig {
     const FEW: usize = 12;
     const USUAL_ONE_IN: u64 = 8;
-    let mut config = Config::new(persistency);
+    let mut config = ExploreConfig::new(persistency);
     if seed % USUAL_ONE_IN != USUAL_ONE_IN - 1 {
         config.cap = FEW;
     }
@@ -418,14 +426,14 @@ fn config(persistency: Persistency, seed: u64) -> Config {
 
 /// The ways in which a place can fail to make something durable. The first and the last of one line are
 /// all there is.
-fn faults_at(place: &Place) -> Vec<Fault> {
-    let parts: &[Part] = match place.act {
-        Act::Store => &[],
-        Act::Drain => &[Part::Whole],
-        Act::CopyIn | Act::Flush if place.units_max < 2 => &[Part::Whole],
-        Act::CopyIn | Act::Flush => &Part::ALL,
+fn faults_at(place: &SourceLine) -> Vec<Fault> {
+    let parts: &[FaultPart] = match place.act {
+        SourceAction::Store => &[],
+        SourceAction::Drain => &[FaultPart::Whole],
+        SourceAction::CopyIn | SourceAction::Flush if place.units_max < 2 => &[FaultPart::Whole],
+        SourceAction::CopyIn | SourceAction::Flush => &FaultPart::ALL,
     };
-    let fault = |part: &Part| {
+    let fault = |part: &FaultPart| {
         Fault::Place(PlaceFault {
             act: place.act,
             at: brief(place.at),

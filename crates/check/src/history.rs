@@ -33,11 +33,11 @@ use std::sync::Arc;
 
 use farbank_pm::Ticket;
 
-use crate::target::{Answer, Change, Op, Value, View, Write};
+use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 
 /// What counts as acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Verdict {
+pub enum AckRule {
     /// Writes whose ticket has turned, and whatever a read has shown: durable linearizability.
     #[default]
     Strict,
@@ -46,21 +46,21 @@ pub enum Verdict {
     Acknowledged,
 }
 
-impl Verdict {
+impl AckRule {
     /// Both.
-    pub const ALL: [Verdict; 2] = [Verdict::Strict, Verdict::Acknowledged];
+    pub const ALL: [AckRule; 2] = [AckRule::Strict, AckRule::Acknowledged];
 
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Strict => "strict",
-            Verdict::Acknowledged => "acknowledged",
+            AckRule::Strict => "strict",
+            AckRule::Acknowledged => "acknowledged",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for AckRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -71,7 +71,7 @@ pub type OpId = usize;
 
 /// A state of a key that a crash may leave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Version {
+pub(crate) struct KeyVersion {
     pub(crate) op: OpId,
     session: usize,
     invoked: u64,
@@ -83,9 +83,9 @@ pub(crate) struct Version {
     over: Option<OpId>,
 }
 
-impl Version {
+impl KeyVersion {
     /// Nothing, from the start.
-    const ABSENT: Version = Version {
+    const ABSENT: KeyVersion = KeyVersion {
         op: 0,
         session: usize::MAX,
         invoked: 0,
@@ -96,7 +96,7 @@ impl Version {
     };
 
     /// H1.
-    pub(crate) fn precedes(&self, other: &Version) -> bool {
+    pub(crate) fn precedes(&self, other: &KeyVersion) -> bool {
         let same = self.session == other.session && self.session != usize::MAX;
         let ended = self.acked.or(self.died);
         (same && self.op < other.op)
@@ -113,7 +113,7 @@ impl Version {
 
 /// A batch whose ticket has been asked for.
 #[derive(Clone, Debug)]
-struct Batch {
+struct PendingBatch {
     session: usize,
     ticket: Ticket,
     ops: Vec<OpId>,
@@ -121,14 +121,14 @@ struct Batch {
 
 /// A set of writes that must be found whole or not at all.
 #[derive(Clone, Debug)]
-pub(crate) struct Group {
+pub(crate) struct PendingGroup {
     pub(crate) op: OpId,
     pub(crate) keys: Arc<[u64]>,
 }
 
 /// One line of the log that violations quote.
 #[derive(Clone, Debug)]
-struct Event {
+struct HistoryEvent {
     /// The keys concerned; `None`: all.
     keys: Option<Arc<[u64]>>,
     text: Arc<str>,
@@ -137,36 +137,36 @@ struct Event {
 /// What was asked, and what may be found.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    verdict: Verdict,
+    verdict: AckRule,
     forgets: bool,
     relaxed: bool,
     made_room: bool,
     clock: u64,
     ops: OpId,
-    pub(crate) keys: BTreeMap<u64, Vec<Version>>,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) keys: BTreeMap<u64, Vec<KeyVersion>>,
+    pub(crate) groups: Vec<PendingGroup>,
     staged: Vec<(usize, OpId)>,
-    waiting: Vec<Batch>,
+    waiting: Vec<PendingBatch>,
     touched: BTreeMap<OpId, Arc<[u64]>>,
     /// Versions that replies will tell of which are withheld, by the operation that is answered (H3).
     seen: BTreeMap<OpId, (u64, OpId)>,
-    log: Vec<Event>,
+    log: Vec<HistoryEvent>,
 }
 
 /// What an answer tells of a key.
 #[derive(Clone, Copy)]
-enum Sight {
+enum ObservedState {
     /// Its value.
     Value(Option<Value>),
     /// Whether it has one.
     Presence(bool),
 }
 
-impl Sight {
+impl ObservedState {
     fn is(self, found: Option<Value>) -> bool {
         match self {
-            Sight::Value(value) => value == found,
-            Sight::Presence(there) => there == found.is_some(),
+            ObservedState::Value(value) => value == found,
+            ObservedState::Presence(there) => there == found.is_some(),
         }
     }
 }
@@ -183,15 +183,15 @@ pub struct WrongRead {
 impl WrongRead {
     fn new<'a>(
         key: u64,
-        sight: Sight,
-        could: impl Iterator<Item = &'a Version>,
+        sight: ObservedState,
+        could: impl Iterator<Item = &'a KeyVersion>,
         now_ms: u64,
     ) -> WrongRead {
         let could: Vec<_> = could.map(|v| v.reads_as(now_ms)).collect();
         let found = match sight {
-            Sight::Value(found) => format!("{found:?}"),
-            Sight::Presence(true) => "something".into(),
-            Sight::Presence(false) => "nothing".into(),
+            ObservedState::Value(found) => format!("{found:?}"),
+            ObservedState::Presence(true) => "something".into(),
+            ObservedState::Presence(false) => "nothing".into(),
         };
         WrongRead {
             key,
@@ -209,7 +209,7 @@ impl History {
 
     /// The same, judged by `verdict`.
     #[must_use]
-    pub fn judged_by(verdict: Verdict) -> History {
+    pub fn judged_by(verdict: AckRule) -> History {
         History {
             verdict,
             ..History::default()
@@ -237,12 +237,12 @@ impl History {
     }
 
     /// Whether a key with these versions may be absent without a reason that they tell (H5).
-    pub(crate) fn may_miss(&self, versions: &[Version]) -> bool {
+    pub(crate) fn may_miss(&self, versions: &[KeyVersion]) -> bool {
         self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
     }
 
     /// Whether `version`, one of `versions`, is what operation `op` wrote, or was made from it by updates (H7).
-    pub(crate) fn contains(&self, versions: &[Version], version: &Version, op: OpId) -> bool {
+    pub(crate) fn contains(&self, versions: &[KeyVersion], version: &KeyVersion, op: OpId) -> bool {
         if version.op == op {
             return true;
         }
@@ -266,31 +266,31 @@ impl History {
     }
 
     /// `session` invokes `op`.
-    pub fn invoke(&mut self, session: usize, op: &Op) -> OpId {
+    pub fn invoke(&mut self, session: usize, op: &TargetOp) -> OpId {
         self.clock += 1;
         self.ops += 1;
         let id = self.ops;
         let keys: Arc<[u64]> = match op {
-            Op::Write(write) => {
+            TargetOp::Write(write) => {
                 self.add(session, id, write);
                 [write.key()].into()
             }
-            Op::Group(writes) => {
+            TargetOp::Group(writes) => {
                 writes.iter().for_each(|write| self.add(session, id, write));
-                writes.iter().map(Write::key).collect()
+                writes.iter().map(KeyWrite::key).collect()
             }
-            Op::FlushAll => {
+            TargetOp::FlushAll => {
                 let all: Vec<u64> = self.keys.keys().copied().collect();
                 all.iter()
-                    .for_each(|&key| self.add(session, id, &Write::Delete { key }));
+                    .for_each(|&key| self.add(session, id, &KeyWrite::Delete { key }));
                 all.into()
             }
-            &Op::Update { key, change } => {
+            &TargetOp::Update { key, change } => {
                 let expires_ms = 0;
                 let write = match change {
                     Change::Keep => None,
-                    Change::Delete => Some(Write::Delete { key }),
-                    Change::Put(value) => Some(Write::Put {
+                    Change::Delete => Some(KeyWrite::Delete { key }),
+                    Change::Put(value) => Some(KeyWrite::Put {
                         key,
                         value,
                         expires_ms,
@@ -299,19 +299,19 @@ impl History {
                 write.iter().for_each(|w| self.add(session, id, w));
                 [key].into()
             }
-            Op::Get { key, .. } => [*key].into(),
+            TargetOp::Get { key, .. } => [*key].into(),
         };
         self.note(Some(&keys), format!("#{id} s{session} {}", describe(op)));
-        if matches!(op, Op::Group(_) | Op::FlushAll) {
-            self.groups.push(Group {
+        if matches!(op, TargetOp::Group(_) | TargetOp::FlushAll) {
+            self.groups.push(PendingGroup {
                 op: id,
                 keys: Arc::clone(&keys),
             });
         }
         if !matches!(
             op,
-            Op::Get {
-                view: View::Durable,
+            TargetOp::Get {
+                view: ReadView::Durable,
                 ..
             }
         ) {
@@ -321,15 +321,15 @@ impl History {
         id
     }
 
-    fn add(&mut self, session: usize, op: OpId, write: &Write) {
+    fn add(&mut self, session: usize, op: OpId, write: &KeyWrite) {
         let state = match *write {
-            Write::Put {
+            KeyWrite::Put {
                 value, expires_ms, ..
             } => Some((value, expires_ms)),
-            Write::Delete { .. } => None,
+            KeyWrite::Delete { .. } => None,
         };
         let invoked = self.clock;
-        let version = Version {
+        let version = KeyVersion {
             op,
             session,
             invoked,
@@ -340,7 +340,7 @@ impl History {
         };
         self.keys
             .entry(write.key())
-            .or_insert_with(|| vec![Version::ABSENT])
+            .or_insert_with(|| vec![KeyVersion::ABSENT])
             .push(version);
     }
 
@@ -349,26 +349,26 @@ impl History {
         &mut self,
         session: usize,
         id: OpId,
-        op: &Op,
-        answer: &Answer,
+        op: &TargetOp,
+        answer: &OpAnswer,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
         self.clock += 1;
         match (op, answer) {
-            (&Op::Get { key, view }, Answer::Found(found)) => {
+            (&TargetOp::Get { key, view }, OpAnswer::Found(found)) => {
                 self.note(Some(&[key].into()), format!("#{id} found {found:?}"));
                 return self.read(session, id, key, view, *found, now_ms);
             }
-            (&Op::Update { key, .. }, Answer::Found(found)) => {
+            (&TargetOp::Update { key, .. }, OpAnswer::Found(found)) => {
                 self.note(Some(&[key].into()), format!("#{id} replaced {found:?}"));
-                return self.saw(session, id, key, Sight::Value(*found), now_ms);
+                return self.saw(session, id, key, ObservedState::Value(*found), now_ms);
             }
-            (Op::Write(write), &Answer::Was(was)) => {
+            (TargetOp::Write(write), &OpAnswer::Was(was)) => {
                 let key = write.key();
                 self.note(Some(&[key].into()), format!("#{id} was there: {was}"));
-                return self.saw(session, id, key, Sight::Presence(was), now_ms);
+                return self.saw(session, id, key, ObservedState::Presence(was), now_ms);
             }
-            (Op::Group(writes), Answer::Saw(saw)) => {
+            (TargetOp::Group(writes), OpAnswer::Saw(saw)) => {
                 let keys = self.touched.get(&id).cloned();
                 self.note(keys.as_ref(), format!("#{id} saw {saw:?}"));
                 if self.relaxed {
@@ -376,11 +376,17 @@ impl History {
                 }
                 let mut each = writes.iter().zip(saw);
                 return each.try_for_each(|(write, found)| {
-                    self.saw(session, id, write.key(), Sight::Value(*found), now_ms)
+                    self.saw(
+                        session,
+                        id,
+                        write.key(),
+                        ObservedState::Value(*found),
+                        now_ms,
+                    )
                 });
             }
-            (_, Answer::Refused) => self.refused(id),
-            (Op::FlushAll, _) => {
+            (_, OpAnswer::Refused) => self.refused(id),
+            (TargetOp::FlushAll, _) => {
                 self.commit(session, Ticket::DURABLE);
                 let own = self
                     .waiting
@@ -395,9 +401,9 @@ impl History {
     }
 
     /// Takes deletes that found nothing out of group `id`.
-    fn leave_out_absent(&mut self, id: OpId, writes: &[Write], saw: &[Option<Value>]) {
-        let wrote = |(write, found): &(&Write, &Option<Value>)| {
-            found.is_some() || matches!(write, Write::Put { .. })
+    fn leave_out_absent(&mut self, id: OpId, writes: &[KeyWrite], saw: &[Option<Value>]) {
+        let wrote = |(write, found): &(&KeyWrite, &Option<Value>)| {
+            found.is_some() || matches!(write, KeyWrite::Put { .. })
         };
         let keys = writes.iter().zip(saw).filter(wrote).map(|(w, _)| w.key());
         let keys: Arc<[u64]> = keys.collect();
@@ -425,7 +431,7 @@ impl History {
         session: usize,
         id: OpId,
         key: u64,
-        view: View,
+        view: ReadView,
         found: Option<Value>,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
@@ -435,24 +441,29 @@ impl History {
         let versions = self
             .keys
             .entry(key)
-            .or_insert_with(|| vec![Version::ABSENT]);
-        let own = |v: &Version| view == View::Own && v.session == session;
-        let counts = |v: &Version| v.acked.is_some() || own(v);
-        let legal = |c: &Version| !versions.iter().any(|v| counts(v) && c.precedes(v)); // H2
+            .or_insert_with(|| vec![KeyVersion::ABSENT]);
+        let own = |v: &KeyVersion| view == ReadView::Own && v.session == session;
+        let counts = |v: &KeyVersion| v.acked.is_some() || own(v);
+        let legal = |c: &KeyVersion| !versions.iter().any(|v| counts(v) && c.precedes(v)); // H2
         let mut seen = versions
             .iter()
             .filter(|c| legal(c) && c.reads_as(now_ms) == found);
         let Some(&first) = seen.next() else {
             let could = versions.iter().filter(|c| legal(c));
-            return Err(WrongRead::new(key, Sight::Value(found), could, now_ms));
+            return Err(WrongRead::new(
+                key,
+                ObservedState::Value(found),
+                could,
+                now_ms,
+            ));
         };
-        let told = view == View::Durable || first.acked.is_some();
-        let tells = self.verdict == Verdict::Strict && seen.next().is_none();
+        let told = view == ReadView::Durable || first.acked.is_some();
+        let tells = self.verdict == AckRule::Strict && seen.next().is_none();
         if tells && !told {
             self.seen.insert(id, (key, first.op));
         } else if tells {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
-            let goes_on = |v: &Version| v.acked.is_none() && v.died.is_none();
+            let goes_on = |v: &KeyVersion| v.acked.is_none() && v.died.is_none();
             versions.retain(|v| v.op == first.op || goes_on(v));
             self.ack(key, first.op);
         }
@@ -465,7 +476,7 @@ impl History {
         session: usize,
         id: OpId,
         key: u64,
-        sight: Sight,
+        sight: ObservedState,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
         if sight.is(None) && self.has_missed(key, None) {
@@ -474,10 +485,10 @@ impl History {
         let versions = self
             .keys
             .entry(key)
-            .or_insert_with(|| vec![Version::ABSENT]);
-        let counts = |v: &Version| v.acked.is_some() || v.session == session;
-        let before: Vec<Version> = versions.iter().filter(|v| v.op != id).copied().collect();
-        let legal = |c: &&Version| !before.iter().any(|v| counts(v) && c.precedes(v)); // H2
+            .or_insert_with(|| vec![KeyVersion::ABSENT]);
+        let counts = |v: &KeyVersion| v.acked.is_some() || v.session == session;
+        let before: Vec<KeyVersion> = versions.iter().filter(|v| v.op != id).copied().collect();
+        let legal = |c: &&KeyVersion| !before.iter().any(|v| counts(v) && c.precedes(v)); // H2
         let mut seen = before
             .iter()
             .filter(legal)
@@ -494,7 +505,7 @@ impl History {
             let own = versions.iter_mut().find(|v| v.op == id);
             match own {
                 Some(own) => own.over = Some(first.op),
-                None if self.verdict == Verdict::Strict => {
+                None if self.verdict == AckRule::Strict => {
                     self.seen.insert(id, (key, first.op));
                 }
                 None => {}
@@ -521,7 +532,7 @@ impl History {
                 None,
                 format!("s{session} commits #{}.. : {ticket:?}", ops[0]),
             );
-            self.waiting.push(Batch {
+            self.waiting.push(PendingBatch {
                 session,
                 ticket,
                 ops,
@@ -565,7 +576,7 @@ impl History {
             .into_iter()
             .partition(|b| b.session == session && b.ticket <= ticket);
         self.waiting = waiting;
-        let done: Vec<Batch> = done;
+        let done: Vec<PendingBatch> = done;
         for id in done.into_iter().flat_map(|batch| batch.ops) {
             let Some(keys) = self.touched.remove(&id) else {
                 continue;
@@ -610,9 +621,9 @@ impl History {
             let state = Some((value, expires_ms));
             self.keys.insert(
                 key,
-                vec![Version {
+                vec![KeyVersion {
                     state,
-                    ..Version::ABSENT
+                    ..KeyVersion::ABSENT
                 }],
             );
         }
@@ -645,7 +656,7 @@ impl History {
 
     /// Writes a line into the log: of these keys, or of all.
     pub(crate) fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
-        self.log.push(Event {
+        self.log.push(HistoryEvent {
             keys: keys.cloned(),
             text: text.into(),
         });
@@ -654,7 +665,7 @@ impl History {
     /// The last `n` lines of the log that concern `key`.
     #[must_use]
     pub fn tail(&self, key: Option<u64>, n: usize) -> Vec<String> {
-        let concerns = |event: &&Event| match (&event.keys, key) {
+        let concerns = |event: &&HistoryEvent| match (&event.keys, key) {
             (Some(keys), Some(key)) => keys.contains(&key),
             _ => true,
         };
@@ -672,37 +683,37 @@ impl History {
 }
 
 /// An operation as violations print it.
-pub(crate) fn describe(op: &Op) -> String {
-    let write = |write: &Write| match *write {
-        Write::Put {
+pub(crate) fn describe(op: &TargetOp) -> String {
+    let write = |write: &KeyWrite| match *write {
+        KeyWrite::Put {
             key,
             value,
             expires_ms: 0,
         } => format!("put {key} = {value:?}"),
-        Write::Put {
+        KeyWrite::Put {
             key,
             value,
             expires_ms,
         } => {
             format!("put {key} = {value:?} until {expires_ms} ms")
         }
-        Write::Delete { key } => format!("delete {key}"),
+        KeyWrite::Delete { key } => format!("delete {key}"),
     };
     match op {
-        Op::Write(w) => write(w),
-        Op::Group(writes) => {
+        TargetOp::Write(w) => write(w),
+        TargetOp::Group(writes) => {
             let mut text = String::from("group {");
             for w in writes {
                 let _ = write!(text, " {};", write(w));
             }
             text + " }"
         }
-        Op::Update { key, change } => match change {
+        TargetOp::Update { key, change } => match change {
             Change::Put(value) => format!("update {key} to {value:?}"),
             Change::Delete => format!("update {key}: delete"),
             Change::Keep => format!("update {key}: keep"),
         },
-        Op::Get { key, view } => format!("get {key} ({view:?})"),
-        Op::FlushAll => "flush all".into(),
+        TargetOp::Get { key, view } => format!("get {key} ({view:?})"),
+        TargetOp::FlushAll => "flush all".into(),
     }
 }

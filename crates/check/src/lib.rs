@@ -31,13 +31,15 @@ pub mod schedules;
 pub mod target;
 pub mod workload;
 
-pub use explore::{Config, explore, explore_seed};
+pub use explore::{ExploreConfig, explore, explore_seed};
 pub use guard::guarded;
-pub use history::Verdict;
-pub use report::{Counts, Pick, Report, Violation};
-pub use target::{Answer, Change, Op, Shape, Subject, Target, Value, View, Write};
+pub use history::AckRule;
+pub use report::{CrashCounts, CrashReport, CrashViolation, ImageChoice};
+pub use target::{
+    Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
+};
 
 /// Has `cargo test` compile and run the example of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/testing.md")]
-struct Guide;
+struct GuideExample;

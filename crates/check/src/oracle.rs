@@ -9,12 +9,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::history::{Group, History, Version};
+use crate::history::{History, KeyVersion, PendingGroup};
 use crate::target::Value;
 
 /// Why what a recovery shows cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Complaint {
+pub struct Unexplained {
     /// The key concerned.
     pub key: u64,
     /// What was found, what could have been.
@@ -22,16 +22,20 @@ pub struct Complaint {
 }
 
 /// Judges what a recovery at `now_ms` shows.
-pub fn judge(history: &History, shown: &[(u64, Value)], now_ms: u64) -> Result<(), Complaint> {
+pub fn check_history(
+    history: &History,
+    shown: &[(u64, Value)],
+    now_ms: u64,
+) -> Result<(), Unexplained> {
     let mut found = BTreeMap::new();
     for &(key, value) in shown {
         if found.insert(key, value).is_some() {
             let what = format!("key {key} is there twice");
-            return Err(Complaint { key, what });
+            return Err(Unexplained { key, what });
         }
         if !history.keys.contains_key(&key) {
             let what = format!("key {key} was never written, but {value:?} was found");
-            return Err(Complaint { key, what });
+            return Err(Unexplained { key, what });
         }
     }
     for (&key, versions) in &history.keys {
@@ -41,16 +45,16 @@ pub fn judge(history: &History, shown: &[(u64, Value)], now_ms: u64) -> Result<(
         }
         if !versions.iter().any(|v| v.reads_as(now_ms) == found) {
             let what = complaint(key, found, versions, now_ms);
-            return Err(Complaint { key, what });
+            return Err(Unexplained { key, what });
         }
     }
     history
         .groups
         .iter()
-        .try_for_each(|group| judge_group(history, group, &found, now_ms))
+        .try_for_each(|group| check_group(history, group, &found, now_ms))
 }
 
-fn complaint(key: u64, found: Option<Value>, versions: &[Version], now_ms: u64) -> String {
+fn complaint(key: u64, found: Option<Value>, versions: &[KeyVersion], now_ms: u64) -> String {
     let mut could: Vec<_> = versions.iter().map(|v| v.reads_as(now_ms)).collect();
     could.dedup();
     match (found, &could[..]) {
@@ -63,12 +67,12 @@ fn complaint(key: u64, found: Option<Value>, versions: &[Version], now_ms: u64) 
 
 /// All members or none. A member that a later write of its key hides tells nothing, but an update of it tells that it was
 /// there.
-fn judge_group(
+fn check_group(
     history: &History,
-    group: &Group,
+    group: &PendingGroup,
     found: &BTreeMap<u64, Value>,
     now_ms: u64,
-) -> Result<(), Complaint> {
+) -> Result<(), Unexplained> {
     let (mut surely_in, mut surely_out) = (None, None);
     for &key in &*group.keys {
         let versions = &history.keys[&key];
@@ -95,7 +99,7 @@ fn judge_group(
                 "group #{} is torn: key {a} has it, key {b} has not",
                 group.op
             );
-            Err(Complaint { key: b, what })
+            Err(Unexplained { key: b, what })
         }
         _ => Ok(()),
     }
@@ -106,7 +110,7 @@ pub const CALLS_MAX: usize = 32;
 
 /// What a call does to its key. States are whatever identifies them; `None` is absence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum CallEffect {
     /// Puts a value, or deletes.
     Write(Option<u64>),
     /// Reads: what was found.
@@ -119,9 +123,9 @@ pub enum Act {
 
 /// One call on one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
+pub struct KeyCall {
     /// What it does.
-    pub act: Act,
+    pub act: CallEffect,
     /// When it was invoked.
     pub invoked: u64,
     /// When it was acknowledged; `None`: pending at the end, so it may or may not have happened.
@@ -133,7 +137,7 @@ pub struct Call {
 /// # Panics
 /// On more than [`CALLS_MAX`] calls: cut the history into windows.
 #[must_use]
-pub fn linearizable(calls: &[Call], start: Option<u64>, end: Option<u64>) -> bool {
+pub fn linearizable(calls: &[KeyCall], start: Option<u64>, end: Option<u64>) -> bool {
     assert!(
         calls.len() <= CALLS_MAX,
         "{} calls on one key are too many",
@@ -164,11 +168,11 @@ pub fn linearizable(calls: &[Call], start: Option<u64>, end: Option<u64>) -> boo
                 continue;
             }
             let next = match call.act {
-                Act::Write(to) => to,
-                Act::Read(saw) if saw == state => state,
-                Act::Update(saw, to) if saw == state => to,
-                Act::Remove(was) if was == state.is_some() => None,
-                Act::Read(_) | Act::Update(..) | Act::Remove(_) => continue,
+                CallEffect::Write(to) => to,
+                CallEffect::Read(saw) if saw == state => state,
+                CallEffect::Update(saw, to) if saw == state => to,
+                CallEffect::Remove(was) if was == state.is_some() => None,
+                CallEffect::Read(_) | CallEffect::Update(..) | CallEffect::Remove(_) => continue,
             };
             stack.push((done | 1 << i, next));
         }

@@ -29,16 +29,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use farbank_pm::Ticket;
 
 use crate::history::describe;
-use crate::oracle::{Act, CALLS_MAX, Call, Complaint, linearizable};
-use crate::target::{Answer, Change, Op, Value, View, Write};
+use crate::oracle::{CALLS_MAX, CallEffect, KeyCall, Unexplained, linearizable};
+use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 
 /// The calls of several threads, as they happened.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct CallRecord {
     start: BTreeMap<u64, Value>,
     forgets: bool,
     clock: u64,
-    calls: Vec<Entry>,
+    calls: Vec<RecordedCall>,
     /// Calls of each thread that its next commit covers, and the tickets of those before.
     staged: Vec<(usize, usize)>,
     waiting: Vec<(usize, Ticket, Vec<usize>)>,
@@ -46,17 +46,17 @@ pub struct Record {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct RecordedCall {
     thread: usize,
-    op: Op,
+    op: TargetOp,
     invoked: u64,
-    answer: Option<Answer>,
+    answer: Option<OpAnswer>,
     acked: Option<u64>,
 }
 
 /// A call as the search sees it: what it does to which keys, at one instant.
-struct Joint {
-    acts: Vec<(usize, Act)>,
+struct JointCall {
+    acts: Vec<(usize, CallEffect)>,
     thread: usize,
     invoked: u64,
     acked: Option<u64>,
@@ -65,11 +65,11 @@ struct Joint {
     before: u32,
 }
 
-impl Record {
+impl CallRecord {
     /// Nothing was asked yet, and this is there.
     #[must_use]
-    pub fn new(start: &[(u64, Value)]) -> Record {
-        Record {
+    pub fn new(start: &[(u64, Value)]) -> CallRecord {
+        CallRecord {
             start: start.iter().copied().collect(),
             forgets: false,
             clock: 0,
@@ -82,8 +82,8 @@ impl Record {
 
     /// The same, of a structure that forgets (R5).
     #[must_use]
-    pub fn forgetting(self, forgets: bool) -> Record {
-        Record { forgets, ..self }
+    pub fn forgetting(self, forgets: bool) -> CallRecord {
+        CallRecord { forgets, ..self }
     }
 
     /// Changes with everything that happens.
@@ -114,10 +114,10 @@ impl Record {
     }
 
     /// `thread` invokes `op`. Returns the call's number.
-    pub fn invoke(&mut self, thread: usize, op: &Op) -> usize {
+    pub fn invoke(&mut self, thread: usize, op: &TargetOp) -> usize {
         let call = self.calls.len();
         let invoked = self.tick(format!("t{thread} #{call} {}", describe(op)));
-        self.calls.push(Entry {
+        self.calls.push(RecordedCall {
             thread,
             op: op.clone(),
             invoked,
@@ -128,7 +128,7 @@ impl Record {
     }
 
     /// `call` was answered.
-    pub fn answered(&mut self, call: usize, answer: Answer) {
+    pub fn answered(&mut self, call: usize, answer: OpAnswer) {
         let thread = self.calls[call].thread;
         let now = self.tick(format!("t{thread} #{call} {answer:?}"));
         let mine = |of: usize| of == thread;
@@ -137,8 +137,10 @@ impl Record {
         let entry = &mut self.calls[call];
         entry.answer = Some(answer);
         match entry.op {
-            Op::Get { view, .. } if view == View::Durable || is_clear => entry.acked = Some(now), // R1
-            Op::FlushAll => {
+            TargetOp::Get { view, .. } if view == ReadView::Durable || is_clear => {
+                entry.acked = Some(now)
+            } // R1
+            TargetOp::FlushAll => {
                 self.staged.push((thread, call));
                 self.committed(thread, Ticket::DURABLE);
                 let own = self.waiting.iter_mut().filter(|(of, _, _)| *of == thread);
@@ -185,12 +187,12 @@ impl Record {
     ///
     /// # Panics
     /// On more than [`CALLS_MAX`] calls.
-    pub fn explain(&self, shown: &[(u64, Value)]) -> Result<(), Complaint> {
+    pub fn explain(&self, shown: &[(u64, Value)]) -> Result<(), Unexplained> {
         let keys = self.keys(shown);
         let found: BTreeMap<u64, Value> = shown.iter().copied().collect();
         let twice = (found.len() < shown.len()).then(|| "a key is there twice".to_owned());
         if let Some(what) = twice {
-            return Err(Complaint { key: 0, what });
+            return Err(Unexplained { key: 0, what });
         }
         let state = |of: &BTreeMap<u64, Value>| -> Vec<Option<u64>> {
             keys.iter().map(|key| of.get(key).map(|v| v.id)).collect()
@@ -204,7 +206,7 @@ impl Record {
                     "key {key}: no order of its calls explains {:?} at the end",
                     found.get(&key)
                 );
-                return Err(Complaint { key, what });
+                return Err(Unexplained { key, what });
             }
         }
         if together(&calls, &start, &end) {
@@ -214,7 +216,7 @@ impl Record {
             "each key can be explained, all together cannot (a group seen half, or a session's own \
              writes out of order): {found:?} at the end"
         );
-        Err(Complaint { key: keys[0], what })
+        Err(Unexplained { key: keys[0], what })
     }
 
     fn keys(&self, shown: &[(u64, Value)]) -> Vec<u64> {
@@ -226,11 +228,11 @@ impl Record {
     }
 
     /// The calls that may have happened.
-    fn joint(&self, keys: &[u64]) -> Vec<Joint> {
-        let mut calls: Vec<Joint> = Vec::new();
+    fn joint(&self, keys: &[u64]) -> Vec<JointCall> {
+        let mut calls: Vec<JointCall> = Vec::new();
         for entry in &self.calls {
             for acts in acts_of(entry, keys) {
-                let mut joint = Joint {
+                let mut joint = JointCall {
                     acts,
                     thread: entry.thread,
                     invoked: entry.invoked,
@@ -250,27 +252,27 @@ impl Record {
     }
 }
 
-impl Entry {
+impl RecordedCall {
     fn sees_pending(&self) -> bool {
-        let durable = View::Durable;
-        !matches!(self.op, Op::Get { view, .. } if view == durable)
+        let durable = ReadView::Durable;
+        !matches!(self.op, TargetOp::Get { view, .. } if view == durable)
     }
 }
 
-impl Joint {
+impl JointCall {
     /// R5: what a crash may make of it, if it is a write that was not acknowledged.
-    fn lost(&self) -> Option<Joint> {
+    fn lost(&self) -> Option<JointCall> {
         let acts: Vec<_> = self
             .acts
             .iter()
-            .filter(|(_, act)| !matches!(act, Act::Read(_)))
-            .map(|&(key, _)| (key, Act::Write(None)))
+            .filter(|(_, act)| !matches!(act, CallEffect::Read(_)))
+            .map(|&(key, _)| (key, CallEffect::Write(None)))
             .collect();
-        (self.acked.is_none() && !acts.is_empty()).then_some(Joint { acts, ..*self })
+        (self.acked.is_none() && !acts.is_empty()).then_some(JointCall { acts, ..*self })
     }
 
     /// R2: whether this, which came first, does so whatever the times.
-    fn stays_before(&self, then: &Joint) -> bool {
+    fn stays_before(&self, then: &JointCall) -> bool {
         let on = |key: usize| then.acts.iter().any(|(theirs, _)| *theirs == key);
         self.thread == then.thread
             && self.sees_pending
@@ -279,40 +281,43 @@ impl Joint {
     }
 }
 
-fn keys_of(op: &Op) -> Vec<u64> {
+fn keys_of(op: &TargetOp) -> Vec<u64> {
     match op {
-        Op::Write(write) => vec![write.key()],
-        Op::Group(writes) => writes.iter().map(Write::key).collect(),
-        Op::Update { key, .. } | Op::Get { key, .. } => vec![*key],
-        Op::FlushAll => Vec::new(),
+        TargetOp::Write(write) => vec![write.key()],
+        TargetOp::Group(writes) => writes.iter().map(KeyWrite::key).collect(),
+        TargetOp::Update { key, .. } | TargetOp::Get { key, .. } => vec![*key],
+        TargetOp::FlushAll => Vec::new(),
     }
 }
 
 /// What a call does, an instant each (R4); nothing, if it cannot have happened or told nobody.
-fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
+fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> {
     let place = |key: u64| keys.binary_search(&key).expect("every key is known");
-    let write = |write: &Write| match *write {
-        Write::Put { key, value, .. } => (place(key), Act::Write(Some(value.id))),
-        Write::Delete { key } => (place(key), Act::Write(None)),
+    let write = |write: &KeyWrite| match *write {
+        KeyWrite::Put { key, value, .. } => (place(key), CallEffect::Write(Some(value.id))),
+        KeyWrite::Delete { key } => (place(key), CallEffect::Write(None)),
     };
     let id = |found: Option<Value>| found.map(|v| v.id);
     match (&entry.op, &entry.answer) {
-        (_, Some(Answer::Refused)) => Vec::new(),
-        (Op::Write(w), Some(Answer::Was(was))) if entry.acked.is_some() => {
-            vec![vec![(place(w.key()), Act::Remove(*was))]]
+        (_, Some(OpAnswer::Refused)) => Vec::new(),
+        (TargetOp::Write(w), Some(OpAnswer::Was(was))) if entry.acked.is_some() => {
+            vec![vec![(place(w.key()), CallEffect::Remove(*was))]]
         }
-        (Op::Write(w), _) => vec![vec![write(w)]],
-        (Op::Group(writes), answer) => {
+        (TargetOp::Write(w), _) => vec![vec![write(w)]],
+        (TargetOp::Group(writes), answer) => {
             let saw = match answer {
-                Some(Answer::Saw(saw)) if entry.acked.is_some() => Some(saw),
+                Some(OpAnswer::Saw(saw)) if entry.acked.is_some() => Some(saw),
                 _ => None, // R3
             };
-            let act = |(number, of): (usize, &Write)| match (write(of), saw) {
-                ((key, Act::Write(to)), Some(saw)) => (key, Act::Update(id(saw[number]), to)),
+            let act = |(number, of): (usize, &KeyWrite)| match (write(of), saw) {
+                ((key, CallEffect::Write(to)), Some(saw)) => {
+                    (key, CallEffect::Update(id(saw[number]), to))
+                }
                 (act, _) => act,
             };
-            let puts =
-                |(_, act): &(usize, Act)| !matches!(act, Act::Write(None) | Act::Update(_, None));
+            let puts = |(_, act): &(usize, CallEffect)| {
+                !matches!(act, CallEffect::Write(None) | CallEffect::Update(_, None))
+            };
             let (puts, deletes): (Vec<_>, Vec<_>) =
                 writes.iter().enumerate().map(act).partition(puts);
             let puts = (!puts.is_empty()).then_some(puts);
@@ -320,26 +325,28 @@ fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
                 .chain(deletes.into_iter().map(|act| vec![act]))
                 .collect()
         }
-        (&Op::Get { key, .. }, &Some(Answer::Found(found))) => {
-            vec![vec![(place(key), Act::Read(id(found)))]]
+        (&TargetOp::Get { key, .. }, &Some(OpAnswer::Found(found))) => {
+            vec![vec![(place(key), CallEffect::Read(id(found)))]]
         }
-        (Op::Get { .. }, _) => Vec::new(),
-        (&Op::Update { key, change }, answer) => {
+        (TargetOp::Get { .. }, _) => Vec::new(),
+        (&TargetOp::Update { key, change }, answer) => {
             let saw = match *answer {
-                Some(Answer::Found(saw)) if entry.acked.is_some() => Some(id(saw)),
+                Some(OpAnswer::Found(saw)) if entry.acked.is_some() => Some(id(saw)),
                 _ => None, // R3
             };
             let act = match (change, saw) {
                 (Change::Keep, None) => return Vec::new(),
-                (Change::Keep, Some(saw)) => Act::Read(saw),
-                (Change::Put(_) | Change::Delete, None) => Act::Write(written(change)),
-                (Change::Put(_) | Change::Delete, Some(saw)) => Act::Update(saw, written(change)),
+                (Change::Keep, Some(saw)) => CallEffect::Read(saw),
+                (Change::Put(_) | Change::Delete, None) => CallEffect::Write(written(change)),
+                (Change::Put(_) | Change::Delete, Some(saw)) => {
+                    CallEffect::Update(saw, written(change))
+                }
             };
             vec![vec![(place(key), act)]]
         }
-        (Op::FlushAll, _) => {
+        (TargetOp::FlushAll, _) => {
             let all = 0..keys.len();
-            vec![all.map(|key| (key, Act::Write(None))).collect()]
+            vec![all.map(|key| (key, CallEffect::Write(None))).collect()]
         }
     }
 }
@@ -353,10 +360,10 @@ fn written(change: Change) -> Option<u64> {
 }
 
 /// The calls on one key.
-fn alone(calls: &[Joint], place: usize) -> Vec<Call> {
-    let on = |call: &Joint| {
+fn alone(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
+    let on = |call: &JointCall| {
         let &(_, act) = call.acts.iter().find(|(at, _)| *at == place)?;
-        Some(Call {
+        Some(KeyCall {
             act,
             invoked: call.invoked,
             acked: call.acked,
@@ -366,7 +373,7 @@ fn alone(calls: &[Joint], place: usize) -> Vec<Call> {
 }
 
 /// [`linearizable`] over all keys at once, with R2.
-fn together(calls: &[Joint], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
+fn together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
     let required = (0..calls.len())
         .filter(|&i| calls[i].acked.is_some())
         .fold(0_u32, |mask, i| mask | 1 << i);
@@ -399,15 +406,15 @@ fn together(calls: &[Joint], start: &[Option<u64>], end: &[Option<u64>]) -> bool
 }
 
 /// The state after `call`, if what it saw was there.
-fn apply(call: &Joint, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
+fn apply(call: &JointCall, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
     let mut after = state.to_vec();
     for &(key, act) in &call.acts {
         match act {
-            Act::Write(to) => after[key] = to,
-            Act::Read(saw) if saw == state[key] => {}
-            Act::Update(saw, to) if saw == state[key] => after[key] = to,
-            Act::Remove(was) if was == state[key].is_some() => after[key] = None,
-            Act::Read(_) | Act::Update(..) | Act::Remove(_) => return None,
+            CallEffect::Write(to) => after[key] = to,
+            CallEffect::Read(saw) if saw == state[key] => {}
+            CallEffect::Update(saw, to) if saw == state[key] => after[key] = to,
+            CallEffect::Remove(was) if was == state[key].is_some() => after[key] = None,
+            CallEffect::Read(_) | CallEffect::Update(..) | CallEffect::Remove(_) => return None,
         }
     }
     Some(after)
@@ -421,20 +428,20 @@ mod tests {
         Value { id, bytes: 8 }
     }
 
-    fn put(key: u64, id: u64) -> Write {
-        Write::Put {
+    fn put(key: u64, id: u64) -> KeyWrite {
+        KeyWrite::Put {
             key,
             value: value(id),
             expires_ms: 0,
         }
     }
 
-    fn get(key: u64, view: View) -> Op {
-        Op::Get { key, view }
+    fn get(key: u64, view: ReadView) -> TargetOp {
+        TargetOp::Get { key, view }
     }
 
     /// A record in which `op` of `thread` was answered, and acknowledged if it says so.
-    fn call(record: &mut Record, thread: usize, op: Op, answer: Answer, acked: bool) {
+    fn call(record: &mut CallRecord, thread: usize, op: TargetOp, answer: OpAnswer, acked: bool) {
         let number = record.invoke(thread, &op);
         record.answered(number, answer);
         if acked {
@@ -445,9 +452,21 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_must_be_left_and_what_is_pending_may_be() {
-        let mut record = Record::new(&[(1, value(1))]);
-        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, true);
-        call(&mut record, 1, Op::Write(put(1, 3)), Answer::Done, false);
+        let mut record = CallRecord::new(&[(1, value(1))]);
+        call(
+            &mut record,
+            0,
+            TargetOp::Write(put(1, 2)),
+            OpAnswer::Done,
+            true,
+        );
+        call(
+            &mut record,
+            1,
+            TargetOp::Write(put(1, 3)),
+            OpAnswer::Done,
+            false,
+        );
         for (left, right) in [(1, false), (2, true), (3, true), (4, false)] {
             assert_eq!(record.explain(&[(1, value(left))]).is_ok(), right, "{left}");
         }
@@ -456,58 +475,82 @@ mod tests {
 
     #[test]
     fn what_a_reader_saw_is_left() {
-        let mut record = Record::new(&[]);
-        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
-        let saw = Answer::Found(Some(value(2)));
-        call(&mut record, 1, get(1, View::Durable), saw, false);
+        let mut record = CallRecord::new(&[]);
+        call(
+            &mut record,
+            0,
+            TargetOp::Write(put(1, 2)),
+            OpAnswer::Done,
+            false,
+        );
+        let saw = OpAnswer::Found(Some(value(2)));
+        call(&mut record, 1, get(1, ReadView::Durable), saw, false);
         assert!(record.explain(&[(1, value(2))]).is_ok());
         assert!(record.explain(&[]).is_err(), "thread 1 was told of it");
     }
 
     #[test]
     fn a_group_is_seen_whole_and_left_whole() {
-        let group = Op::Group(vec![put(1, 2), put(2, 3)]);
-        let mut record = Record::new(&[]);
-        call(&mut record, 0, group, Answer::Done, false);
+        let group = TargetOp::Group(vec![put(1, 2), put(2, 3)]);
+        let mut record = CallRecord::new(&[]);
+        call(&mut record, 0, group, OpAnswer::Done, false);
         assert!(record.explain(&[(1, value(2)), (2, value(3))]).is_ok());
         assert!(record.explain(&[]).is_ok());
         assert!(record.explain(&[(1, value(2))]).is_err(), "half is left");
-        let saw = Answer::Found(Some(value(2)));
-        call(&mut record, 1, get(1, View::Durable), saw, false);
-        let saw = Answer::Found(None);
-        call(&mut record, 1, get(2, View::Durable), saw, false);
+        let saw = OpAnswer::Found(Some(value(2)));
+        call(&mut record, 1, get(1, ReadView::Durable), saw, false);
+        let saw = OpAnswer::Found(None);
+        call(&mut record, 1, get(2, ReadView::Durable), saw, false);
         let all = [(1, value(2)), (2, value(3))];
         assert!(record.explain(&all).is_err(), "half was seen");
     }
 
     #[test]
     fn a_session_sees_its_own_writes_and_what_is_durable_does_not() {
-        for (view, right) in [(View::Own, false), (View::Durable, true)] {
-            let mut record = Record::new(&[]);
-            call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
-            call(&mut record, 0, get(1, view), Answer::Found(None), true);
+        for (view, right) in [(ReadView::Own, false), (ReadView::Durable, true)] {
+            let mut record = CallRecord::new(&[]);
+            call(
+                &mut record,
+                0,
+                TargetOp::Write(put(1, 2)),
+                OpAnswer::Done,
+                false,
+            );
+            call(&mut record, 0, get(1, view), OpAnswer::Found(None), true);
             assert_eq!(record.explain(&[(1, value(2))]).is_ok(), right, "{view:?}");
         }
     }
 
     #[test]
     fn of_two_writes_of_one_session_the_later_one_wins() {
-        let mut record = Record::new(&[]);
-        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
-        call(&mut record, 0, Op::Write(put(1, 3)), Answer::Done, true);
+        let mut record = CallRecord::new(&[]);
+        call(
+            &mut record,
+            0,
+            TargetOp::Write(put(1, 2)),
+            OpAnswer::Done,
+            false,
+        );
+        call(
+            &mut record,
+            0,
+            TargetOp::Write(put(1, 3)),
+            OpAnswer::Done,
+            true,
+        );
         assert!(record.explain(&[(1, value(3))]).is_ok());
         assert!(record.explain(&[(1, value(2))]).is_err());
     }
 
     #[test]
     fn an_update_follows_what_it_saw() {
-        let update = |id| Op::Update {
+        let update = |id| TargetOp::Update {
             key: 1,
             change: Change::Put(value(id)),
         };
-        let mut record = Record::new(&[]);
-        call(&mut record, 0, update(2), Answer::Found(None), true);
-        call(&mut record, 1, update(3), Answer::Found(None), true);
+        let mut record = CallRecord::new(&[]);
+        call(&mut record, 0, update(2), OpAnswer::Found(None), true);
+        call(&mut record, 1, update(3), OpAnswer::Found(None), true);
         assert!(
             record.explain(&[(1, value(3))]).is_err(),
             "an update was lost"

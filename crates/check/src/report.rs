@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use farbank_pm::sim::{Act, Persistency, Place, brief};
+use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 
-use crate::explore::{Config, fold};
-use crate::history::Verdict;
+use crate::explore::{ExploreConfig, fold};
+use crate::history::AckRule;
 
 /// Which way to go from a crash point.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Pick {
+pub enum ImageChoice {
     /// A power cut that left this image.
     Image(usize),
     /// A power cut whose memory was decided so, as it was read.
@@ -19,12 +19,12 @@ pub enum Pick {
     Kill,
 }
 
-impl fmt::Display for Pick {
+impl fmt::Display for ImageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Pick::Image(number) => write!(f, "{number}"),
-            Pick::Kill => f.write_str("kill"),
-            Pick::Lazy(script) => {
+            ImageChoice::Image(number) => write!(f, "{number}"),
+            ImageChoice::Kill => f.write_str("kill"),
+            ImageChoice::Lazy(script) => {
                 let script: Vec<String> = script.iter().map(u32::to_string).collect();
                 write!(f, "lazy:{}", script.join("."))
             }
@@ -32,19 +32,19 @@ impl fmt::Display for Pick {
     }
 }
 
-impl std::str::FromStr for Pick {
+impl std::str::FromStr for ImageChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pick, String> {
+    fn from_str(text: &str) -> Result<ImageChoice, String> {
         let wrong = || format!("{text:?} is no image: a number, `kill`, or lazy:N.N.N");
         if let Some(script) = text.strip_prefix("lazy:") {
             let words = script.split('.').filter(|_| !script.is_empty());
             let script = words.map(str::parse).collect::<Result<_, _>>();
-            return script.map(Pick::Lazy).map_err(|_| wrong());
+            return script.map(ImageChoice::Lazy).map_err(|_| wrong());
         }
         match text.parse() {
-            Ok(number) => Ok(Pick::Image(number)),
-            Err(_) if text == "kill" => Ok(Pick::Kill),
+            Ok(number) => Ok(ImageChoice::Image(number)),
+            Err(_) if text == "kill" => Ok(ImageChoice::Kill),
             Err(_) => Err(wrong()),
         }
     }
@@ -52,11 +52,11 @@ impl std::str::FromStr for Pick {
 
 /// Something that must never happen, and how to see it again.
 #[derive(Clone, Debug)]
-pub struct Violation {
+pub struct CrashViolation {
     /// The seed of the run.
     pub seed: u64,
     /// The crash point, and which way from it; `None` if no crash was needed.
-    pub crash: Option<(u64, Pick)>,
+    pub crash: Option<(u64, ImageChoice)>,
     /// From the crash to the failure, a line each.
     pub trail: Vec<String>,
     /// What is wrong.
@@ -74,7 +74,7 @@ pub struct Violation {
     pub distinct: u64,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for CrashViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let trail = if self.trail.is_empty() {
             "no crash".into()
@@ -110,7 +110,7 @@ impl fmt::Display for Violation {
 
 /// Exact counts of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct CrashCounts {
     /// Seeds run.
     pub seeds: u64,
     /// Steps of all runs.
@@ -145,7 +145,7 @@ pub struct Counts {
     pub cut_off: u64,
 }
 
-impl Counts {
+impl CrashCounts {
     /// The names and figures, in order.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, u64); 16] {
@@ -171,7 +171,7 @@ impl Counts {
 
     /// Adds the counts of another seed. Distinct images may be the same in both: the explorer counts
     /// them itself.
-    fn add(&mut self, other: &Counts) {
+    fn add(&mut self, other: &CrashCounts) {
         self.seeds += other.seeds;
         self.steps += other.steps;
         self.crash_points += other.crash_points;
@@ -192,39 +192,39 @@ impl Counts {
 
 /// What an exploration found.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct CrashReport {
     /// The target's name.
     pub target: String,
     /// What a power cut could take.
     pub persistency: Persistency,
     /// What counted as acknowledged.
-    pub verdict: Verdict,
+    pub verdict: AckRule,
     /// Whether it was explored lazily.
     pub lazy: bool,
     /// Of every crash point, everything shown and every violation: the same for the same target,
     /// configuration and seeds.
     pub digest: u64,
     /// Exact counts; the same for the same seeds.
-    pub counts: Counts,
+    pub counts: CrashCounts,
     /// Every line of source that acted on far memory.
-    pub places: Vec<Place>,
+    pub places: Vec<SourceLine>,
     /// At most one a seed, in the order of the seeds.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<CrashViolation>,
     /// How long it took.
     pub elapsed: std::time::Duration,
     /// The computing time of all threads in it.
     pub cpu: std::time::Duration,
 }
 
-impl Report {
-    pub(crate) fn new(target: String, config: &Config) -> Report {
-        Report {
+impl CrashReport {
+    pub(crate) fn new(target: String, config: &ExploreConfig) -> CrashReport {
+        CrashReport {
             target,
             persistency: config.persistency,
             verdict: config.verdict,
             lazy: config.lazy,
             digest: 0,
-            counts: Counts::default(),
+            counts: CrashCounts::default(),
             places: Vec::new(),
             violations: Vec::new(),
             elapsed: std::time::Duration::ZERO,
@@ -233,18 +233,19 @@ impl Report {
     }
 
     /// Adds the report of the next seed.
-    pub(crate) fn add(&mut self, seed: Report) {
+    pub(crate) fn add(&mut self, seed: CrashReport) {
         self.digest = fold(self.digest, seed.digest);
         self.counts.add(&seed.counts);
         self.add_places(&seed.places);
         self.violations.extend(seed.violations);
     }
 
-    pub(crate) fn add_places(&mut self, more: &[Place]) {
-        let key = |p: &Place| (p.at.file(), p.at.line(), p.at.column(), p.act);
-        let mut all: BTreeMap<_, Place> = self.places.drain(..).map(|p| (key(&p), p)).collect();
+    pub(crate) fn add_places(&mut self, more: &[SourceLine]) {
+        let key = |p: &SourceLine| (p.at.file(), p.at.line(), p.at.column(), p.act);
+        let mut all: BTreeMap<_, SourceLine> =
+            self.places.drain(..).map(|p| (key(&p), p)).collect();
         for place in more {
-            let known = all.entry(key(place)).or_insert(Place {
+            let known = all.entry(key(place)).or_insert(SourceLine {
                 hits: 0,
                 crashes: 0,
                 ..*place
@@ -264,9 +265,11 @@ impl Report {
 
     /// Places at which no crash was tried while what they did was at stake. Where caches are durable
     /// flushes and drains do nothing, and nothing of theirs is ever at stake.
-    pub fn uncovered(&self) -> impl Iterator<Item = &Place> {
-        let idle =
-            |act| self.persistency == Persistency::Eadr && matches!(act, Act::Flush | Act::Drain);
+    pub fn uncovered(&self) -> impl Iterator<Item = &SourceLine> {
+        let idle = |act| {
+            self.persistency == Persistency::Eadr
+                && matches!(act, SourceAction::Flush | SourceAction::Drain)
+        };
         self.places
             .iter()
             .filter(move |p| p.crashes == 0 && !idle(p.act))
@@ -319,7 +322,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CrashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for violation in &self.violations {
             writeln!(f, "{violation}\n")?;
@@ -336,8 +339,8 @@ impl fmt::Display for Report {
         }
         let verdict = if self.holds() { "holds" } else { "VIOLATED" };
         let judged = match self.verdict {
-            Verdict::Strict => "",
-            Verdict::Acknowledged => ", by acknowledgements alone",
+            AckRule::Strict => "",
+            AckRule::Acknowledged => ", by acknowledgements alone",
         };
         write!(
             f,
@@ -364,7 +367,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl CrashReport {
     fn write_eager(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.counts;
         write!(

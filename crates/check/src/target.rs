@@ -26,8 +26,8 @@
 
 use std::fmt;
 
-use farbank_pm::fault::Named;
-use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::fault::NamedFault;
+use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket};
 
@@ -91,7 +91,7 @@ impl Value {
 
 /// A write of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Write {
+pub enum KeyWrite {
     /// Store a value, whatever was there.
     Put {
         /// The key.
@@ -108,12 +108,12 @@ pub enum Write {
     },
 }
 
-impl Write {
+impl KeyWrite {
     /// The key it writes.
     #[must_use]
     pub fn key(&self) -> u64 {
         match *self {
-            Write::Put { key, .. } | Write::Delete { key } => key,
+            KeyWrite::Put { key, .. } | KeyWrite::Delete { key } => key,
         }
     }
 }
@@ -131,7 +131,7 @@ pub enum Change {
 
 /// What a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum View {
+pub enum ReadView {
     /// Only what is durable: the reply leaves at once.
     Durable,
     /// The session's own pending writes as well, and others its updates were built on: the reply waits.
@@ -140,11 +140,11 @@ pub enum View {
 
 /// One operation of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Op {
+pub enum TargetOp {
     /// Write one key.
-    Write(Write),
+    Write(KeyWrite),
     /// Write several different keys, all or nothing. The answer may be [`Answer::Saw`].
-    Group(Vec<Write>),
+    Group(Vec<KeyWrite>),
     /// Read one key and change it, on top of the newest value there is, durable or pending, of any
     /// session. The answer is [`Answer::Found`]: what was there before.
     Update {
@@ -158,7 +158,7 @@ pub enum Op {
         /// The key.
         key: u64,
         /// What may be seen.
-        view: View,
+        view: ReadView,
     },
     /// Delete every key, all or nothing. Durable when it returns, with all this session staged.
     FlushAll,
@@ -166,7 +166,7 @@ pub enum Op {
 
 /// What an operation answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum OpAnswer {
     /// It is staged (or, for [`Op::FlushAll`], durable).
     Done,
     /// What a read or an update found.
@@ -184,7 +184,7 @@ pub const SHARED_KEYS: u64 = 3;
 
 /// What a target can do, and sizes that suit it.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct TargetShape {
     /// Bytes of a fresh pool.
     pub pool_bytes: u64,
     /// Keys in use: `1..=keys`.
@@ -227,11 +227,11 @@ pub struct Shape {
     pub forgets: bool,
 }
 
-impl Shape {
+impl TargetShape {
     /// The memory of a pool before it is one, in the run of a seed.
     #[must_use]
-    pub fn image(&self, seed: u64) -> Image {
-        let mut image = Image::zeroed(self.pool_bytes);
+    pub fn image(&self, seed: u64) -> PoolImage {
+        let mut image = PoolImage::zeroed(self.pool_bytes);
         if self.used_before {
             let mut before = Rng::new(seed);
             for at in (0..self.pool_bytes).step_by(8) {
@@ -242,9 +242,9 @@ impl Shape {
     }
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for TargetShape {
+    fn default() -> TargetShape {
+        TargetShape {
             pool_bytes: 64 << 10,
             keys: 12,
             value_bytes: (8, 200),
@@ -278,7 +278,7 @@ pub trait Target: Sync {
     }
 
     /// Deviations it has by name: switched on to see that they are found out.
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         &[]
     }
 
@@ -288,7 +288,7 @@ pub trait Target: Sync {
     }
 
     /// Those that only threads can find: for [`crate::schedules`].
-    fn faults_in_threads(&self) -> &'static [Named] {
+    fn faults_in_threads(&self) -> &'static [NamedFault] {
         &[]
     }
 
@@ -298,40 +298,40 @@ pub trait Target: Sync {
     }
 
     /// What it can do.
-    fn shape(&self) -> Shape {
-        Shape::default()
+    fn shape(&self) -> TargetShape {
+        TargetShape::default()
     }
 
     /// What it can do in threads, and sizes that suit a schedule of a dozen operations.
-    fn shape_in_threads(&self) -> Shape {
+    fn shape_in_threads(&self) -> TargetShape {
         self.shape()
     }
 
     /// The memory of a pool before it is one, in the run of a seed.
-    fn before(&self, seed: u64) -> Image {
+    fn before(&self, seed: u64) -> PoolImage {
         self.shape().image(seed)
     }
 
     /// Makes a new, empty structure of all of `sim`, which is zeros unless [`Shape::used_before`], durable when it
     /// returns (T5). As it is: zeros are an empty structure.
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         self.open(sim, now_ms)
     }
 
     /// Opens what a close, a kill or a power cut left in `sim`.
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String>;
 
     /// Opens what is in `sim` for several threads at once.
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
         let _ = (sim, now_ms);
         Err(format!("{} does not run in threads", self.name()))
     }
 }
 
 /// One open structure, used by several threads at once. An `Err` of any method is a violation.
-pub trait Shared: Send + Sync {
+pub trait SharedTarget: Send + Sync {
     /// A session of its own for one thread.
-    fn client(&self) -> Box<dyn Client>;
+    fn client(&self) -> Box<dyn TargetClient>;
 
     /// Does one step of background work, if there is any to do. The calling thread's client has
     /// nothing staged.
@@ -340,14 +340,14 @@ pub trait Shared: Send + Sync {
     }
 
     /// The structure for one caller, when every client has gone.
-    fn alone(self: Box<Self>) -> Box<dyn Subject>;
+    fn alone(self: Box<Self>) -> Box<dyn TargetSubject>;
 }
 
 /// One session of a [`Shared`] structure; the methods are a [`Subject`]'s. It waits inside for other
 /// sessions where it must.
-pub trait Client: Send {
+pub trait TargetClient: Send {
     /// Runs `op`.
-    fn apply(&mut self, op: &Op) -> Result<Answer, String>;
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String>;
 
     /// Ends the batch: asks that all that was staged become durable.
     fn commit(&mut self) -> Result<Ticket, String>;
@@ -359,9 +359,9 @@ pub trait Client: Send {
 /// One open structure.
 ///
 /// An `Err` of any method is a violation, except after the explorer made a drain fail.
-pub trait Subject {
+pub trait TargetSubject {
     /// Runs `op` for `session`.
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String>;
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String>;
 
     /// Ends the session's batch: asks that all it staged become durable. As it is: nothing is ever
     /// staged.

@@ -2,13 +2,13 @@
 
 use farbank_pm::sim::Rng;
 
-use crate::target::{Change, Op, Shape, Value, View, Write};
+use crate::target::{Change, KeyWrite, ReadView, TargetOp, TargetShape, Value};
 
 /// One step of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum WorkloadStep {
     /// A session runs an operation.
-    Apply(usize, Op),
+    Apply(usize, TargetOp),
     /// A session commits.
     Commit(usize),
     /// A session is dropped with what it has staged, and another takes its place.
@@ -32,7 +32,7 @@ pub enum Step {
 /// Draws steps. The same seed and shape give the same steps, whatever the structure answers.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    shape: Shape,
+    shape: TargetShape,
     rng: Rng,
     next_value: u64,
     now_ms: u64,
@@ -72,7 +72,7 @@ pub(crate) const START_MS: u64 = 1_000_000;
 impl Workload {
     /// The steps of `seed` for a structure of this shape.
     #[must_use]
-    pub fn new(shape: &Shape, seed: u64, io_errors: bool) -> Workload {
+    pub fn new(shape: &TargetShape, seed: u64, io_errors: bool) -> Workload {
         let mut rng = Rng::new(seed).fork(1);
         Workload {
             batch: [1, 1, 2, 6][rng.below(4) as usize],
@@ -108,40 +108,40 @@ impl Workload {
     }
 
     /// The next step.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> WorkloadStep {
         let session = self.rng.below(self.shape.sessions as u64) as usize;
         if self.rng.one_in(self.batch + 1) {
-            return Step::Commit(session);
+            return WorkloadStep::Commit(session);
         }
         match self.rng.below(100) {
-            0..10 => Step::Sync,
-            10..16 if self.shape.cleans => Step::Clean,
+            0..10 => WorkloadStep::Sync,
+            10..16 if self.shape.cleans => WorkloadStep::Clean,
             16..20 if self.shape.expiry => {
                 let ms = 1 + self.rng.below(2_000);
                 self.now_ms += ms;
-                Step::Advance(ms)
+                WorkloadStep::Advance(ms)
             }
-            20..26 if self.calm && self.shape.cleans => Step::Clean,
-            20 | 21 if self.disasters => Step::Close,
-            22 | 23 if self.disasters => Step::Kill,
-            24 if self.disasters => Step::Cut,
-            25 if self.disasters && self.io_errors => Step::Fail(1 + self.rng.below(4)),
-            26 if self.shape.flush_all => Step::Apply(session, Op::FlushAll),
-            27..34 if self.shape.groups => Step::Apply(session, self.group()),
-            34 | 35 if self.shape.abandons => Step::Abandon(session),
-            34..46 => Step::Apply(session, self.get()),
+            20..26 if self.calm && self.shape.cleans => WorkloadStep::Clean,
+            20 | 21 if self.disasters => WorkloadStep::Close,
+            22 | 23 if self.disasters => WorkloadStep::Kill,
+            24 if self.disasters => WorkloadStep::Cut,
+            25 if self.disasters && self.io_errors => WorkloadStep::Fail(1 + self.rng.below(4)),
+            26 if self.shape.flush_all => WorkloadStep::Apply(session, TargetOp::FlushAll),
+            27..34 if self.shape.groups => WorkloadStep::Apply(session, self.group()),
+            34 | 35 if self.shape.abandons => WorkloadStep::Abandon(session),
+            34..46 => WorkloadStep::Apply(session, self.get()),
             46..52 if self.shape.updates => {
                 let (key, change) = (self.key(), self.change());
-                Step::Apply(session, Op::Update { key, change })
+                WorkloadStep::Apply(session, TargetOp::Update { key, change })
             }
             52..62 if self.shape.deletes => {
                 self.deleted = self.key();
                 let key = self.deleted;
-                Step::Apply(session, Op::Write(Write::Delete { key }))
+                WorkloadStep::Apply(session, TargetOp::Write(KeyWrite::Delete { key }))
             }
             _ => {
                 let key = self.key();
-                Step::Apply(session, Op::Write(self.put(key)))
+                WorkloadStep::Apply(session, TargetOp::Write(self.put(key)))
             }
         }
     }
@@ -179,7 +179,7 @@ impl Workload {
         }
     }
 
-    fn put(&mut self, key: u64) -> Write {
+    fn put(&mut self, key: u64) -> KeyWrite {
         let value = self.value();
         let expires = self.shape.expiry && self.rng.one_in(4);
         let expires_ms = if expires {
@@ -187,15 +187,15 @@ impl Workload {
         } else {
             0
         };
-        Write::Put {
+        KeyWrite::Put {
             key,
             value,
             expires_ms,
         }
     }
 
-    fn group(&mut self) -> Op {
-        let mut writes: Vec<Write> = Vec::new();
+    fn group(&mut self) -> TargetOp {
+        let mut writes: Vec<KeyWrite> = Vec::new();
         for _ in 0..2 + self.rng.below(3) {
             let delete = self.shape.deletes && self.rng.one_in(4);
             let key = if delete && self.rng.one_in(2) {
@@ -207,21 +207,21 @@ impl Workload {
                 continue;
             }
             writes.push(if delete {
-                Write::Delete { key }
+                KeyWrite::Delete { key }
             } else {
                 self.put(key)
             });
         }
-        Op::Group(writes)
+        TargetOp::Group(writes)
     }
 
-    fn get(&mut self) -> Op {
+    fn get(&mut self) -> TargetOp {
         let view = if self.rng.one_in(2) {
-            View::Durable
+            ReadView::Durable
         } else {
-            View::Own
+            ReadView::Own
         };
-        Op::Get {
+        TargetOp::Get {
             key: self.key(),
             view,
         }

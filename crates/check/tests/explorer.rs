@@ -7,18 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use farbank_check::explore::lazily;
-use farbank_check::faults::{Budget, Hunt, Outcome};
+use farbank_check::faults::{FaultBudget, FaultOutcome, FaultSearch};
 use farbank_check::{
-    Config, Op, Pick, Subject, Target, Value, Verdict, Write, explore, explore_seed,
+    AckRule, ExploreConfig, ImageChoice, KeyWrite, Target, TargetOp, TargetSubject, Value, explore,
+    explore_seed,
 };
 use farbank_pm::fault;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 use toy::{Mutant, Toy};
 
-fn config(persistency: Persistency) -> Config {
-    Config {
+fn config(persistency: Persistency) -> ExploreConfig {
+    ExploreConfig {
         steps: 60,
-        ..Config::new(persistency)
+        ..ExploreConfig::new(persistency)
     }
 }
 
@@ -108,7 +109,7 @@ fn every_mutant_is_caught_and_its_command_shows_it_again() {
             );
             let again = explore_seed(
                 &toy,
-                &Config {
+                &ExploreConfig {
                     only: found.crash.clone().map(|(crash, pick)| (crash, Some(pick))),
                     ..config
                 },
@@ -125,7 +126,7 @@ fn every_mutant_is_caught_and_its_command_shows_it_again() {
 
 #[test]
 fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
-    let config = Config {
+    let config = ExploreConfig {
         nest_one_in: u64::MAX,
         ..config(Persistency::Adr)
     };
@@ -142,7 +143,7 @@ fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
         .filter_map(|v| v.crash.clone())
         .collect();
     assert!(
-        picks.iter().any(|(_, pick)| *pick == Pick::Kill),
+        picks.iter().any(|(_, pick)| *pick == ImageChoice::Kill),
         "{report}"
     );
 }
@@ -151,7 +152,7 @@ fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
 /// find it sooner than more seeds.
 #[test]
 fn a_rejected_record_that_the_next_one_completes_is_found() {
-    let config = Config {
+    let config = ExploreConfig {
         nest_one_in: 1,
         kill_one_in: u64::MAX,
         ..config(Persistency::Adr)
@@ -174,7 +175,7 @@ impl Target for Tells {
         true
     }
 
-    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn Subject>, String> {
+    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn TargetSubject>, String> {
         Err(fault::active().map_or("no fault".into(), |fault| fault.to_string()))
     }
 }
@@ -182,7 +183,7 @@ impl Target for Tells {
 #[test]
 fn a_fault_is_on_in_every_exploring_thread_and_in_the_command() {
     let fault = "drain kv/src/log.rs:88";
-    let config = Config {
+    let config = ExploreConfig {
         fault: Some(fault.parse().unwrap()),
         ..config(Persistency::Adr)
     };
@@ -204,8 +205,8 @@ fn what_only_a_read_had_shown_is_lost_by_an_early_reader_and_nothing_else() {
     let report = explore(&toy, &strict, 0..64, 2, &mut |report| report.holds());
     let found = report.violations.first().expect("strictly, it is violated");
     assert_eq!(found.acknowledged, Some(Ok(())), "{found}");
-    let acknowledged = Config {
-        verdict: Verdict::Acknowledged,
+    let acknowledged = ExploreConfig {
+        verdict: AckRule::Acknowledged,
         ..strict.clone()
     };
     let report = explore(&toy, &acknowledged, 0..16, 2, &mut |_| true);
@@ -219,7 +220,7 @@ fn what_only_a_read_had_shown_is_lost_by_an_early_reader_and_nothing_else() {
 #[test]
 fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
     let explored = |depth| {
-        let config = Config {
+        let config = ExploreConfig {
             depth,
             ..config(Persistency::Adr)
         };
@@ -239,19 +240,19 @@ fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
 
 #[test]
 fn a_drain_left_out_is_found_and_a_fault_that_does_nothing_is_idle() {
-    let budget = Budget {
+    let budget = FaultBudget {
         modes: vec![Persistency::Adr],
         seeds: 0..4,
-        ..Budget::default()
+        ..FaultBudget::default()
     };
-    let hunt = Hunt::new(&[&Toy(Mutant::None)], budget);
+    let hunt = FaultSearch::new(&[&Toy(Mutant::None)], budget);
     let places = hunt.places();
     let mut drains = places
         .iter()
         .filter(|fault| fault.to_string().starts_with("drain"));
     assert!(drains.any(|fault| hunt.hunt(fault).is_found()));
     let nowhere = hunt.hunt(&"drain nowhere.rs:1".parse().unwrap());
-    assert!(matches!(nowhere.outcome, Outcome::Idle), "{nowhere}");
+    assert!(matches!(nowhere.outcome, FaultOutcome::Idle), "{nowhere}");
 }
 
 /// What opening a memory shows, or why it does not open.
@@ -274,14 +275,16 @@ fn crash_points(toy: &Toy, persistency: Persistency) -> Vec<CrashState> {
     for id in 0..14 {
         let value = Value { id, bytes: 8 };
         let write = match id % 5 {
-            4 => Write::Delete { key: id % 3 },
-            _ => Write::Put {
+            4 => KeyWrite::Delete { key: id % 3 },
+            _ => KeyWrite::Put {
                 key: id % 3,
                 value,
                 expires_ms: 0,
             },
         };
-        subject.apply(id as usize % 2, &Op::Write(write)).unwrap();
+        subject
+            .apply(id as usize % 2, &TargetOp::Write(write))
+            .unwrap();
         sim.tell();
         if id % 3 == 2 {
             subject.commit(id as usize % 2).unwrap();
@@ -339,7 +342,7 @@ const ONE_CRASH: [Mutant; 6] = [
 #[test]
 fn lazily_the_same_mutants_are_caught_and_shown_again() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
-        let config = Config {
+        let config = ExploreConfig {
             lazy: true,
             ..config(persistency)
         };
@@ -355,7 +358,7 @@ fn lazily_the_same_mutants_are_caught_and_shown_again() {
             let only = found.crash.clone().map(|(crash, pick)| (crash, Some(pick)));
             let again = explore_seed(
                 &toy,
-                &Config {
+                &ExploreConfig {
                     only,
                     ..config.clone()
                 },
@@ -370,9 +373,9 @@ fn lazily_the_same_mutants_are_caught_and_shown_again() {
 #[test]
 fn ways_from_a_crash_are_read_as_they_are_printed() {
     for text in ["17", "kill", "lazy:", "lazy:0.2.1"] {
-        assert_eq!(text.parse::<Pick>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<ImageChoice>().unwrap().to_string(), text);
     }
     for text in ["", "x", "lazy", "lazy:1.", "lazy:x", "-1"] {
-        assert!(text.parse::<Pick>().is_err(), "{text:?}");
+        assert!(text.parse::<ImageChoice>().is_err(), "{text:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! The oracle: what a crash may leave, claim by claim, and against the general search.
 
 use farbank_check::history::History;
-use farbank_check::oracle::{Act, Call, judge, linearizable};
-use farbank_check::{Answer, Change, Op, Value, View, Write};
+use farbank_check::oracle::{CallEffect, KeyCall, check_history, linearizable};
+use farbank_check::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 use farbank_pm::Ticket;
 use farbank_pm::sim::Rng;
 
@@ -10,8 +10,8 @@ fn v(id: u64) -> Value {
     Value { id, bytes: 8 }
 }
 
-fn put(key: u64, id: u64) -> Write {
-    Write::Put {
+fn put(key: u64, id: u64) -> KeyWrite {
+    KeyWrite::Put {
         key,
         value: v(id),
         expires_ms: 0,
@@ -19,10 +19,10 @@ fn put(key: u64, id: u64) -> Write {
 }
 
 /// Stages `op`.
-fn stage(history: &mut History, session: usize, op: Op) {
+fn stage(history: &mut History, session: usize, op: TargetOp) {
     let id = history.invoke(session, &op);
     history
-        .answered(session, id, &op, &Answer::Done, 0)
+        .answered(session, id, &op, &OpAnswer::Done, 0)
         .unwrap();
 }
 
@@ -32,30 +32,34 @@ fn ack(history: &mut History, session: usize) {
     history.durable(session, Ticket(1));
 }
 
-fn read(history: &mut History, session: usize, view: View, id: Option<u64>) -> bool {
-    let op = Op::Get { key: 1, view };
+fn read(history: &mut History, session: usize, view: ReadView, id: Option<u64>) -> bool {
+    let op = TargetOp::Get { key: 1, view };
     let call = history.invoke(session, &op);
     history
-        .answered(session, call, &op, &Answer::Found(id.map(v)), 0)
+        .answered(session, call, &op, &OpAnswer::Found(id.map(v)), 0)
         .is_ok()
 }
 
 /// Which of these values key 1 may have, 0 being none.
 fn legal(history: &History, among: &[u64]) -> Vec<u64> {
     let shows = |id: u64| if id == 0 { vec![] } else { vec![(1, v(id))] };
-    let found = |&id: &u64| judge(history, &shows(id), 0).is_ok();
+    let found = |&id: &u64| check_history(history, &shows(id), 0).is_ok();
     among.iter().copied().filter(found).collect()
 }
 
 #[test]
 fn a_pending_write_may_have_happened_and_an_acknowledged_one_must_have() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     assert_eq!(legal(&history, &[0, 1, 2]), [0, 1]);
     ack(&mut history, 0);
     assert_eq!(legal(&history, &[0, 1]), [1]);
-    stage(&mut history, 0, Op::Write(put(1, 2)));
-    stage(&mut history, 0, Op::Write(Write::Delete { key: 1 }));
+    stage(&mut history, 0, TargetOp::Write(put(1, 2)));
+    stage(
+        &mut history,
+        0,
+        TargetOp::Write(KeyWrite::Delete { key: 1 }),
+    );
     assert_eq!(legal(&history, &[0, 1, 2]), [0, 1, 2]);
     ack(&mut history, 0);
     assert_eq!(legal(&history, &[0, 1, 2]), [0]);
@@ -64,52 +68,52 @@ fn a_pending_write_may_have_happened_and_an_acknowledged_one_must_have() {
 #[test]
 fn writes_of_two_sessions_that_overlap_may_have_happened_either_way_round() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    stage(&mut history, 1, Op::Write(put(1, 2)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    stage(&mut history, 1, TargetOp::Write(put(1, 2)));
     ack(&mut history, 1);
     ack(&mut history, 0);
     assert_eq!(legal(&history, &[0, 1, 2]), [1, 2]);
-    assert!(read(&mut history, 2, View::Durable, Some(2)));
+    assert!(read(&mut history, 2, ReadView::Durable, Some(2)));
     assert_eq!(legal(&history, &[1, 2]), [2], "a read has told which");
-    assert!(!read(&mut history, 2, View::Durable, Some(1)));
+    assert!(!read(&mut history, 2, ReadView::Durable, Some(1)));
 }
 
 #[test]
 fn what_another_session_has_read_must_not_be_lost() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     assert!(
-        read(&mut history, 0, View::Own, Some(1)),
+        read(&mut history, 0, ReadView::Own, Some(1)),
         "its own reply is withheld"
     );
     assert_eq!(legal(&history, &[0, 1]), [0, 1]);
     assert!(
-        !read(&mut history, 0, View::Own, None),
+        !read(&mut history, 0, ReadView::Own, None),
         "it has just written"
     );
-    assert!(read(&mut history, 1, View::Durable, Some(1)));
+    assert!(read(&mut history, 1, ReadView::Durable, Some(1)));
     assert_eq!(legal(&history, &[0, 1]), [1]);
 }
 
 #[test]
 fn an_own_read_of_what_another_session_has_pending_tells_nobody() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    assert!(read(&mut history, 1, View::Own, Some(1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    assert!(read(&mut history, 1, ReadView::Own, Some(1)));
     assert_eq!(legal(&history, &[0, 1]), [0, 1]);
 }
 
 #[test]
 fn an_update_comes_after_what_it_replaced() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    let update = Op::Update {
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    let update = TargetOp::Update {
         key: 1,
         change: Change::Put(v(2)),
     };
     let id = history.invoke(1, &update);
     history
-        .answered(1, id, &update, &Answer::Found(Some(v(1))), 0)
+        .answered(1, id, &update, &OpAnswer::Found(Some(v(1))), 0)
         .unwrap();
     assert_eq!(legal(&history, &[0, 1, 2]), [0, 1, 2]);
     ack(&mut history, 1);
@@ -123,54 +127,54 @@ fn an_update_comes_after_what_it_replaced() {
 #[test]
 fn what_was_refused_never_appears() {
     let mut history = History::new();
-    let op = Op::Write(put(1, 1));
+    let op = TargetOp::Write(put(1, 1));
     let id = history.invoke(0, &op);
-    history.answered(0, id, &op, &Answer::Refused, 0).unwrap();
+    history.answered(0, id, &op, &OpAnswer::Refused, 0).unwrap();
     assert_eq!(legal(&history, &[0, 1]), [0]);
 }
 
 #[test]
 fn a_group_is_whole_or_absent_unless_something_newer_hides_it() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     ack(&mut history, 0);
-    stage(&mut history, 0, Op::Group(vec![put(1, 2), put(2, 3)]));
-    assert!(judge(&history, &[(1, v(1))], 0).is_ok());
-    assert!(judge(&history, &[(1, v(2)), (2, v(3))], 0).is_ok());
-    assert!(judge(&history, &[(1, v(2))], 0).is_err());
-    assert!(judge(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
-    stage(&mut history, 0, Op::Write(put(1, 4)));
+    stage(&mut history, 0, TargetOp::Group(vec![put(1, 2), put(2, 3)]));
+    assert!(check_history(&history, &[(1, v(1))], 0).is_ok());
+    assert!(check_history(&history, &[(1, v(2)), (2, v(3))], 0).is_ok());
+    assert!(check_history(&history, &[(1, v(2))], 0).is_err());
+    assert!(check_history(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
+    stage(&mut history, 0, TargetOp::Write(put(1, 4)));
     assert!(
-        judge(&history, &[(1, v(4))], 0).is_ok(),
+        check_history(&history, &[(1, v(4))], 0).is_ok(),
         "who knows what 4 hides"
     );
-    assert!(judge(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
+    assert!(check_history(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
 }
 
 #[test]
 fn an_expired_value_is_absent_and_does_not_uncover_an_older_one() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     stage(
         &mut history,
         0,
-        Op::Write(Write::Put {
+        TargetOp::Write(KeyWrite::Put {
             key: 1,
             value: v(2),
             expires_ms: 50,
         }),
     );
     ack(&mut history, 0);
-    assert!(judge(&history, &[(1, v(2))], 49).is_ok());
-    assert!(judge(&history, &[], 49).is_err());
-    assert!(judge(&history, &[], 50).is_ok());
-    assert!(judge(&history, &[(1, v(1))], 50).is_err());
+    assert!(check_history(&history, &[(1, v(2))], 49).is_ok());
+    assert!(check_history(&history, &[], 49).is_err());
+    assert!(check_history(&history, &[], 50).is_ok());
+    assert!(check_history(&history, &[(1, v(1))], 50).is_err());
 }
 
 #[test]
 fn what_a_recovery_has_shown_the_next_must_show() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     history.recovered(&[(1, v(1))], 0);
     assert_eq!(legal(&history, &[0, 1]), [1]);
 }
@@ -178,11 +182,11 @@ fn what_a_recovery_has_shown_the_next_must_show() {
 #[test]
 fn a_flush_of_everything_is_durable_when_it_returns() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    let id = history.invoke(0, &Op::FlushAll);
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    let id = history.invoke(0, &TargetOp::FlushAll);
     assert_eq!(legal(&history, &[0, 1]), [0, 1]);
     history
-        .answered(0, id, &Op::FlushAll, &Answer::Done, 0)
+        .answered(0, id, &TargetOp::FlushAll, &OpAnswer::Done, 0)
         .unwrap();
     assert_eq!(legal(&history, &[0, 1]), [0]);
 }
@@ -190,10 +194,10 @@ fn a_flush_of_everything_is_durable_when_it_returns() {
 #[test]
 fn no_key_appears_that_was_never_written_and_none_twice() {
     let history = History::new();
-    assert!(judge(&history, &[(9, v(1))], 0).is_err());
+    assert!(check_history(&history, &[(9, v(1))], 0).is_err());
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    assert!(judge(&history, &[(1, v(1)), (1, v(1))], 0).is_err());
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    assert!(check_history(&history, &[(1, v(1)), (1, v(1))], 0).is_err());
 }
 
 #[test]
@@ -210,13 +214,13 @@ fn a_damaged_value_is_nobodys() {
 
 #[test]
 fn the_general_search_knows_the_textbook_cases() {
-    let call = |act, invoked, acked| Call {
+    let call = |act, invoked, acked| KeyCall {
         act,
         invoked,
         acked,
     };
-    let w = |id| Act::Write(Some(id));
-    let r = |id| Act::Read(Some(id));
+    let w = |id| CallEffect::Write(Some(id));
+    let r = |id| CallEffect::Read(Some(id));
     // A write that overlaps two reads: the first may see it and the second then must.
     let mut calls = vec![
         call(w(1), 0, Some(1)),
@@ -233,10 +237,10 @@ fn the_general_search_knows_the_textbook_cases() {
     assert!(!linearizable(&pending, None, None));
     assert!(linearizable(&pending[..1], None, None));
     // Two updates cannot both have seen nothing.
-    let update = |id, at| call(Act::Update(None, Some(id)), at, Some(at + 5));
+    let update = |id, at| call(CallEffect::Update(None, Some(id)), at, Some(at + 5));
     assert!(!linearizable(&[update(1, 0), update(2, 1)], None, Some(2)));
     // Thirty-two concurrent writes: the memo keeps this short only if the end is reachable early.
-    let many: Vec<Call> = (0..16).map(|i| call(w(i), i, Some(100))).collect();
+    let many: Vec<KeyCall> = (0..16).map(|i| call(w(i), i, Some(100))).collect();
     assert!(linearizable(&many, None, Some(3)));
     assert!(!linearizable(&many, None, None));
 }
@@ -250,7 +254,7 @@ fn the_quick_judge_agrees_with_the_general_search() {
         let mut rng = Rng::new(seed);
         let deletes = rng.one_in(2);
         let mut history = History::new();
-        let mut calls: Vec<Call> = Vec::new();
+        let mut calls: Vec<KeyCall> = Vec::new();
         let mut open: Vec<usize> = Vec::new();
         let values = 6;
         let mut next = 1;
@@ -260,11 +264,11 @@ fn the_quick_judge_agrees_with_the_general_search() {
                 0 if next <= values => {
                     let id = (!(deletes && rng.one_in(3))).then_some(next);
                     next += 1;
-                    let write = id.map_or(Write::Delete { key: 1 }, |id| put(1, id));
-                    stage(&mut history, session, Op::Write(write));
+                    let write = id.map_or(KeyWrite::Delete { key: 1 }, |id| put(1, id));
+                    stage(&mut history, session, TargetOp::Write(write));
                     let invoked = history.version() - 1;
-                    calls.push(Call {
-                        act: Act::Write(id),
+                    calls.push(KeyCall {
+                        act: CallEffect::Write(id),
                         invoked,
                         acked: None,
                     });
@@ -277,11 +281,11 @@ fn the_quick_judge_agrees_with_the_general_search() {
                 }
                 _ => {
                     let found = Some(rng.below(next)).filter(|&id| id > 0);
-                    let explained = read(&mut history, session, View::Durable, found);
+                    let explained = read(&mut history, session, ReadView::Durable, found);
                     let acked = Some(history.version());
                     let invoked = history.version() - 1;
-                    calls.push(Call {
-                        act: Act::Read(found),
+                    calls.push(KeyCall {
+                        act: CallEffect::Read(found),
                         invoked,
                         acked,
                     });
@@ -314,13 +318,13 @@ fn the_quick_judge_agrees_with_the_general_search() {
 #[test]
 fn an_update_that_keeps_makes_what_it_saw_acknowledged_with_its_batch() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
-    let keep = Op::Update {
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
+    let keep = TargetOp::Update {
         key: 1,
         change: Change::Keep,
     };
     let id = history.invoke(1, &keep);
-    let saw = Answer::Found(Some(v(1)));
+    let saw = OpAnswer::Found(Some(v(1)));
     history.answered(1, id, &keep, &saw, 0).unwrap();
     assert_eq!(legal(&history, &[0, 1]), [0, 1], "the reply is withheld");
     ack(&mut history, 1);
@@ -330,9 +334,9 @@ fn an_update_that_keeps_makes_what_it_saw_acknowledged_with_its_batch() {
 #[test]
 fn a_reply_waits_for_the_batches_before_it() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     history.commit(0, Ticket(7));
-    assert!(read(&mut history, 0, View::Own, Some(1)));
+    assert!(read(&mut history, 0, ReadView::Own, Some(1)));
     history.commit(0, Ticket::DURABLE);
     history.durable(0, Ticket::DURABLE);
     assert_eq!(legal(&history, &[0, 1]), [0, 1]);
@@ -343,32 +347,42 @@ fn a_reply_waits_for_the_batches_before_it() {
 #[test]
 fn the_answers_of_deletes_and_groups_are_judged() {
     let mut history = History::new();
-    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     ack(&mut history, 0);
-    let mut answered = |op: &Op, answer: &Answer| {
+    let mut answered = |op: &TargetOp, answer: &OpAnswer| {
         let id = history.invoke(0, op);
         history.answered(0, id, op, answer, 0)
     };
-    let delete = Op::Write(Write::Delete { key: 1 });
-    let absent = answered(&delete, &Answer::Was(false)).unwrap_err();
+    let delete = TargetOp::Write(KeyWrite::Delete { key: 1 });
+    let absent = answered(&delete, &OpAnswer::Was(false)).unwrap_err();
     assert_eq!((absent.key, absent.what.contains("nothing")), (1, true));
-    answered(&delete, &Answer::Was(false)).expect("it was deleted before");
-    answered(&delete, &Answer::Was(true)).unwrap_err();
-    let group = Op::Group(vec![put(2, 3), put(1, 2)]);
-    answered(&group, &Answer::Saw(vec![None, Some(v(1))])).unwrap_err();
-    answered(&group, &Answer::Saw(vec![Some(v(3)), Some(v(2))])).expect("of the group before");
+    answered(&delete, &OpAnswer::Was(false)).expect("it was deleted before");
+    answered(&delete, &OpAnswer::Was(true)).unwrap_err();
+    let group = TargetOp::Group(vec![put(2, 3), put(1, 2)]);
+    answered(&group, &OpAnswer::Saw(vec![None, Some(v(1))])).unwrap_err();
+    answered(&group, &OpAnswer::Saw(vec![Some(v(3)), Some(v(2))])).expect("of the group before");
 }
 
 #[test]
 fn what_a_delete_answers_is_part_of_the_search() {
-    let call = |act, at| Call {
+    let call = |act, at| KeyCall {
         act,
         invoked: at,
         acked: Some(at + 1),
     };
-    let found = [call(Act::Write(Some(1)), 1), call(Act::Remove(true), 3)];
+    let found = [
+        call(CallEffect::Write(Some(1)), 1),
+        call(CallEffect::Remove(true), 3),
+    ];
     assert!(linearizable(&found, None, None));
-    let missed = [call(Act::Write(Some(1)), 1), call(Act::Remove(false), 3)];
+    let missed = [
+        call(CallEffect::Write(Some(1)), 1),
+        call(CallEffect::Remove(false), 3),
+    ];
     assert!(!linearizable(&missed, None, None));
-    assert!(!linearizable(&[call(Act::Remove(true), 1)], None, None));
+    assert!(!linearizable(
+        &[call(CallEffect::Remove(true), 1)],
+        None,
+        None
+    ));
 }

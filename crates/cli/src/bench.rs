@@ -40,7 +40,7 @@ Examples:
 
 /// Measure what Farbank states of itself; an error if a bound does not hold.
 #[derive(Subcommand)]
-pub(crate) enum Bench {
+pub(crate) enum BenchCommand {
     /// The engine by itself: write amplification, what a set costs, how it comes back.
     Kv(BenchKv),
     /// The server against redis-server or memcached: processor time for an operation.
@@ -55,16 +55,16 @@ pub(crate) enum Bench {
     Tree(BenchTree),
 }
 
-impl Bench {
+impl BenchCommand {
     /// Runs it.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
-            Bench::Kv(bench) => bench.run(),
-            Bench::Server(bench) => bench.run(),
-            Bench::Judge(bench) => bench.run(),
-            Bench::Index(bench) => bench.run(),
-            Bench::Cache(bench) => bench.run(),
-            Bench::Tree(bench) => bench.run(),
+            BenchCommand::Kv(bench) => bench.run(),
+            BenchCommand::Server(bench) => bench.run(),
+            BenchCommand::Judge(bench) => bench.run(),
+            BenchCommand::Index(bench) => bench.run(),
+            BenchCommand::Cache(bench) => bench.run(),
+            BenchCommand::Tree(bench) => bench.run(),
         }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct BenchKv {
     /// /dev/shm), a file that is not there yet and is removed afterwards, or sim, the model of
     /// persistent memory, which has an experiment of its own.
     #[arg(long, value_name = "dram|sim|PATH", default_value = "dram", value_parser = medium)]
-    medium: MediumChoice,
+    medium: BenchMedium,
     /// Keys that are loaded, and that come back; on sim also operations of a run. 5,000,000, on sim
     /// 200,000.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(100..=1_000_000_000))]
@@ -113,12 +113,12 @@ pub(crate) struct BenchKv {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    show: Show,
+    show: OutputForm,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum MediumChoice {
-    Real(kv::Place),
+enum BenchMedium {
+    Real(kv::PoolPlace),
     Sim,
 }
 
@@ -147,25 +147,25 @@ enum ExperimentChoice {
     All,
 }
 
-fn medium(text: &str) -> Result<MediumChoice, String> {
+fn medium(text: &str) -> Result<BenchMedium, String> {
     match text {
         "" => Err("a path is not empty".into()),
-        "sim" => Ok(MediumChoice::Sim),
-        "dram" => Ok(MediumChoice::Real(kv::Place::Dram)),
-        path => Ok(MediumChoice::Real(kv::Place::File(path.into()))),
+        "sim" => Ok(BenchMedium::Sim),
+        "dram" => Ok(BenchMedium::Real(kv::PoolPlace::Dram)),
+        path => Ok(BenchMedium::Real(kv::PoolPlace::File(path.into()))),
     }
 }
 
 impl BenchKv {
     fn run(self) -> Result<(), Failure> {
         match self.medium.clone() {
-            MediumChoice::Real(place) => self.run_on(place),
-            MediumChoice::Sim => self.run_modelled(),
+            BenchMedium::Real(place) => self.run_on(place),
+            BenchMedium::Sim => self.run_modelled(),
         }
     }
 
     fn run_modelled(self) -> Result<(), Failure> {
-        let options = modelled::Options {
+        let options = modelled::ModelledOptions {
             keys: self.keys.unwrap_or(200_000),
             workers: self.workers.into_iter().map(usize::from).collect(),
             dimms: self.dimms,
@@ -181,8 +181,8 @@ impl BenchKv {
         })
     }
 
-    fn run_on(self, place: kv::Place) -> Result<(), Failure> {
-        use kv::Experiment::{Amplification, Full, Load, Reopen};
+    fn run_on(self, place: kv::PoolPlace) -> Result<(), Failure> {
+        use kv::KvExperiment::{Amplification, Full, Load, Reopen};
         let experiments = match self.experiment {
             ExperimentChoice::Amplification => vec![Amplification],
             ExperimentChoice::Load => vec![Load],
@@ -198,14 +198,14 @@ impl BenchKv {
             let most = size::human(POOL_BYTES_MAX);
             return Err(Failure::Usage(format!("--size must be at most {most}")));
         }
-        let options = kv::Options {
+        let options = kv::KvOptions {
             experiments,
             place,
             keys: self.keys.unwrap_or(5_000_000),
             pool_bytes: self.size,
             updates: [
-                (UpdatesChoice::Uniform, kv::Skew::Uniform),
-                (UpdatesChoice::Hot, kv::Skew::Hot),
+                (UpdatesChoice::Uniform, kv::UpdateSkew::Uniform),
+                (UpdatesChoice::Hot, kv::UpdateSkew::Hot),
             ]
             .into_iter()
             .filter(|(choice, _)| self.updates.contains(choice))
@@ -224,7 +224,7 @@ impl BenchKv {
 
 /// In what form figures are shown besides the table.
 #[derive(Args)]
-pub(crate) struct Show {
+pub(crate) struct OutputForm {
     /// Print one JSON object on the last line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -236,9 +236,9 @@ pub(crate) struct Show {
     pub(crate) markdown: bool,
 }
 
-impl Show {
-    pub(crate) fn json(json: bool) -> Show {
-        Show {
+impl OutputForm {
+    pub(crate) fn json(json: bool) -> OutputForm {
+        OutputForm {
             json,
             svg: None,
             markdown: false,
@@ -277,7 +277,7 @@ impl Show {
 pub(crate) fn measure(
     bench: &str,
     settings: Value,
-    show: &Show,
+    show: &OutputForm,
     table: fn(&Report) -> String,
     run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
 ) -> Result<(), Failure> {
@@ -288,9 +288,9 @@ pub(crate) fn measure(
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     }
-    let machine = Machine::now();
+    let machine = MachineInfo::now();
     let started = Instant::now();
-    let bar = Bar::new();
+    let bar = BenchProgress::new();
     let report = run(&mut |step| {
         bar.show(&step);
         !stop.load(Ordering::Relaxed)
@@ -504,7 +504,7 @@ fn row(figure: &Figure) -> [String; 7] {
 }
 
 /// Everything that was found, for programs.
-fn object(bench: &str, settings: Value, report: &Report, machine: &Machine) -> Value {
+fn object(bench: &str, settings: Value, report: &Report, machine: &MachineInfo) -> Value {
     let figures: Vec<Value> = report
         .figures
         .iter()
@@ -544,17 +544,17 @@ fn object(bench: &str, settings: Value, report: &Report, machine: &Machine) -> V
 }
 
 /// Where it was measured, and what else went on there when it started.
-struct Machine {
+struct MachineInfo {
     cpu: String,
     cpus: usize,
     load: Option<f64>,
 }
 
-impl Machine {
-    fn now() -> Machine {
+impl MachineInfo {
+    fn now() -> MachineInfo {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        Machine {
+        MachineInfo {
             cpu: cpu_name(&cpus).unwrap_or("an unknown processor").into(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             load: load
@@ -583,16 +583,16 @@ fn cpu_name(cpuinfo: &str) -> Option<&str> {
 }
 
 /// A bar for people; hidden elsewhere.
-struct Bar(ProgressBar);
+struct BenchProgress(ProgressBar);
 
-impl Bar {
-    fn new() -> Bar {
+impl BenchProgress {
+    fn new() -> BenchProgress {
         if !std::io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
+            return BenchProgress(ProgressBar::hidden());
         }
         let bar = ProgressBar::new(1);
         let template = "{msg} {wide_bar} {percent} %, {elapsed}";
-        Bar(match ProgressStyle::with_template(template) {
+        BenchProgress(match ProgressStyle::with_template(template) {
             Ok(style) => bar.with_style(style),
             Err(_) => bar,
         })
@@ -611,9 +611,9 @@ mod tests {
 
     #[test]
     fn a_medium_is_dram_sim_or_a_path() {
-        let file = |path: &str| Ok(MediumChoice::Real(kv::Place::File(path.into())));
-        assert_eq!(medium("dram"), Ok(MediumChoice::Real(kv::Place::Dram)));
-        assert_eq!(medium("sim"), Ok(MediumChoice::Sim));
+        let file = |path: &str| Ok(BenchMedium::Real(kv::PoolPlace::File(path.into())));
+        assert_eq!(medium("dram"), Ok(BenchMedium::Real(kv::PoolPlace::Dram)));
+        assert_eq!(medium("sim"), Ok(BenchMedium::Sim));
         assert_eq!(medium("./sim"), file("./sim"));
         assert!(medium("").is_err());
     }

@@ -9,7 +9,7 @@ use farbank_bench::server::open_loop;
 use serde_json::json;
 
 use crate::Failure;
-use crate::bench::{Show, measure, table};
+use crate::bench::{OutputForm, measure, table};
 
 const SERVER_EXAMPLES: &str = "\
 Examples:
@@ -59,7 +59,7 @@ pub(crate) struct BenchServer {
     #[arg(long)]
     open_loop: bool,
     #[command(flatten)]
-    open: OpenLoop,
+    open: OpenLoopArgs,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -70,7 +70,7 @@ pub(crate) struct BenchServer {
 
 /// The options of `--open-loop`.
 #[derive(Args)]
-struct OpenLoop {
+struct OpenLoopArgs {
     /// With --open-loop: rates, in percent of what the slower server answers on as many connections without pipelining.
     #[arg(long, value_name = "N,N,...", default_value = "30,60", value_delimiter = ',', requires = "open_loop", value_parser = value_parser!(u64).range(1..=200))]
     loads: Vec<u64>,
@@ -82,7 +82,7 @@ struct OpenLoop {
     value_bytes: u64,
     /// With --open-loop: when a write is durable. Without sync redis-server keeps nothing, and Farbank's pool is on tmpfs.
     #[arg(long, value_enum, default_value = "none", requires = "open_loop")]
-    sync: SyncChoice,
+    sync: BenchSyncChoice,
     /// With --open-loop: seconds at each rate, for each server, divided into the rounds.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "open_loop", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: u64,
@@ -96,7 +96,7 @@ struct OpenLoop {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum SyncChoice {
+enum BenchSyncChoice {
     /// Not at all.
     None,
     /// Within a second.
@@ -120,15 +120,15 @@ impl BenchServer {
         }
         let show = self.show();
         let peer = match self.peer {
-            PeerChoice::Redis => server::Peer::Redis {
+            PeerChoice::Redis => server::PeerServer::Redis {
                 server: self.redis,
                 benchmark: self.redis_benchmark,
             },
-            PeerChoice::Memcached => server::Peer::Memcached {
+            PeerChoice::Memcached => server::PeerServer::Memcached {
                 server: self.memcached,
             },
         };
-        let options = server::Options {
+        let options = server::ServerOptions {
             farbank,
             peer,
             rounds: self.rounds,
@@ -142,8 +142,8 @@ impl BenchServer {
         })
     }
 
-    fn show(&self) -> Show {
-        Show {
+    fn show(&self) -> OutputForm {
+        OutputForm {
             json: self.json,
             svg: None,
             markdown: self.markdown,
@@ -157,15 +157,15 @@ impl BenchServer {
         }
         let show = self.show();
         let open = self.open;
-        let options = open_loop::Options {
+        let options = open_loop::OpenLoopOptions {
             farbank,
             redis: self.redis,
             keys: open.keys,
             value_bytes: open.value_bytes as usize,
             sync: match open.sync {
-                SyncChoice::None => open_loop::Sync::None,
-                SyncChoice::Everysec => open_loop::Sync::Everysec,
-                SyncChoice::Always => open_loop::Sync::Always,
+                BenchSyncChoice::None => open_loop::WriteDurability::None,
+                BenchSyncChoice::Everysec => open_loop::WriteDurability::Everysec,
+                BenchSyncChoice::Always => open_loop::WriteDurability::Always,
             },
             loads: open.loads,
             connections: open.connections,

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::cache::{self, Experiment, HOT_ITEMS_MIN, Options};
+use farbank_bench::cache::{self, CacheExperiment, CacheOptions, HOT_ITEMS_MIN};
 use serde_json::json;
 
 use crate::Failure;
-use crate::bench::{Show, measure, table};
+use crate::bench::{OutputForm, measure, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
 pub(crate) struct BenchCache {
     /// What is found out.
     #[arg(long, value_enum, default_value = "arrangements")]
-    experiment: ExperimentChoice,
+    experiment: CacheExperimentChoice,
     /// Options from a workload file; those given here count.
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
@@ -63,7 +63,7 @@ pub(crate) struct BenchCache {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExperimentChoice {
+enum CacheExperimentChoice {
     /// Writes on the model: metadata far, padded, in DRAM; pages made ready in the lock or outside.
     Arrangements,
     /// How often a read finds its item, beside memcached.
@@ -74,18 +74,18 @@ enum ExperimentChoice {
 
 impl BenchCache {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let options = Options {
+        let options = CacheOptions {
             experiment: match self.experiment {
-                ExperimentChoice::Arrangements => Experiment::Arrangements,
-                ExperimentChoice::Hits => Experiment::Hits,
-                ExperimentChoice::Hot => Experiment::Hot,
+                CacheExperimentChoice::Arrangements => CacheExperiment::Arrangements,
+                CacheExperimentChoice::Hits => CacheExperiment::Hits,
+                CacheExperimentChoice::Hot => CacheExperiment::Hot,
             },
             threads: self.threads,
             dimms: self.dimms,
             cpu_ns: self.cpu_ns,
             items: self.items.unwrap_or(match self.experiment {
-                ExperimentChoice::Hits => 2_000_000,
-                ExperimentChoice::Arrangements | ExperimentChoice::Hot => 200_000,
+                CacheExperimentChoice::Hits => 2_000_000,
+                CacheExperimentChoice::Arrangements | CacheExperimentChoice::Hot => 200_000,
             }),
             value_bytes: self.value_bytes as usize,
             requests: self.requests,
@@ -93,7 +93,7 @@ impl BenchCache {
             memcached: self.memcached,
             seed: self.seed,
         };
-        if options.experiment == Experiment::Hot && options.items < HOT_ITEMS_MIN {
+        if options.experiment == CacheExperiment::Hot && options.items < HOT_ITEMS_MIN {
             return Err(Failure::Usage(format!(
                 "--experiment hot: one key in {HOT_ITEMS_MIN} is hot; ask for -n {HOT_ITEMS_MIN} at least"
             )));
@@ -103,8 +103,12 @@ impl BenchCache {
             "dimms": options.dimms, "cpu_ns": options.cpu_ns, "requests": options.requests, "mib": options.mib,
             "seed": options.seed, "workload": self.workload,
         });
-        measure("cache", settings, &Show::json(self.json), table, |watch| {
-            cache::run(&options, watch)
-        })
+        measure(
+            "cache",
+            settings,
+            &OutputForm::json(self.json),
+            table,
+            |watch| cache::run(&options, watch),
+        )
     }
 }

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use farbank_bench::index::keys::Distribution;
-use farbank_bench::index::{self, Bytes, Contender, Experiment, MOST_BYTES, Options, Ratios};
+use farbank_bench::index::{
+    self, IndexContender, IndexExperiment, IndexOptions, KeyValueBytes, MOST_BYTES, MixRatios,
+};
 use farbank_index::hash::Hashing;
-use farbank_index::registry::{Preset, Table};
+use farbank_index::registry::{TableKind, TablePreset};
 use serde_json::json;
 
 use crate::apart::apart;
-use crate::bench::{Show, failure, measure, table};
+use crate::bench::{OutputForm, failure, measure, table};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -44,10 +46,10 @@ pub(crate) struct BenchIndex {
     workload: Option<PathBuf>,
     /// What is found out.
     #[arg(long, value_enum, default_value = "throughput")]
-    experiment: ExperimentChoice,
+    experiment: IndexExperimentChoice,
     /// Who is measured, one after another: tables, or papaya, a map in DRAM. All if not given.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', value_parser = contender)]
-    target: Vec<Contender>,
+    target: Vec<IndexContender>,
     /// A library written for PiBench or for HashEvaluation, which is measured after them, or alone if there are none, in a process
     /// of its own.
     #[arg(long, value_name = "FILE")]
@@ -75,7 +77,7 @@ pub(crate) struct BenchIndex {
         default_value = "operation",
         ignore_case = true
     )]
-    mode: Mode,
+    mode: RunMode,
     /// For mix by time: how long it lasts, in whole windows of --sampling-ms. Ids are drawn as it goes.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u32).range(1..=86_400))]
     seconds: u32,
@@ -195,13 +197,13 @@ pub(crate) struct BenchIndex {
     cache: Option<u64>,
     /// For mix of one index: the table of figures, or what PiBench prints.
     #[arg(long, value_enum, default_value = "table", conflicts_with_all = ["json", "svg"])]
-    output: Output,
+    output: OutputFormat,
     #[command(flatten)]
-    show: Show,
+    show: OutputForm,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
+enum RunMode {
     /// After --operations.
     Operation,
     /// After --seconds.
@@ -209,13 +211,13 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum OutputFormat {
     Table,
     Pibench,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExperimentChoice {
+enum IndexExperimentChoice {
     /// Millions of operations a second, and how long one takes.
     Throughput,
     /// How long the slowest in a hundred thousand takes.
@@ -261,13 +263,13 @@ enum DistributionChoice {
     Zipfian,
 }
 
-fn contender(name: &str) -> Result<Contender, String> {
-    if name == Contender::Papaya.name() {
-        return Ok(Contender::Papaya);
+fn contender(name: &str) -> Result<IndexContender, String> {
+    if name == IndexContender::Papaya.name() {
+        return Ok(IndexContender::Papaya);
     }
-    let table = name.parse::<Table>();
+    let table = name.parse::<TableKind>();
     table
-        .map(Contender::Table)
+        .map(IndexContender::Table)
         .map_err(|why| format!("{why}, papaya"))
 }
 
@@ -282,8 +284,8 @@ fn share(name: &str, value: f64) -> Result<f64, Failure> {
 }
 
 /// The first that is no plug-in: its keys and values are words, and it has no order.
-fn first_of_words(contenders: &[Contender]) -> Option<&Contender> {
-    let is_plugin = |contender: &&Contender| matches!(contender, Contender::Plugin(_));
+fn first_of_words(contenders: &[IndexContender]) -> Option<&IndexContender> {
+    let is_plugin = |contender: &&IndexContender| matches!(contender, IndexContender::Plugin(_));
     contenders.iter().find(|contender| !is_plugin(contender))
 }
 
@@ -300,8 +302,8 @@ impl BenchIndex {
 
     fn run_here(&self) -> Result<(), Failure> {
         let options = self.options()?;
-        if self.output == Output::Pibench {
-            if self.experiment != ExperimentChoice::Mix {
+        if self.output == OutputFormat::Pibench {
+            if self.experiment != IndexExperimentChoice::Mix {
                 let why = "--output pibench is for --experiment mix";
                 return Err(Failure::Usage(why.into()));
             }
@@ -309,13 +311,13 @@ impl BenchIndex {
             return Ok(());
         }
         let settings = json!({
-            "contenders": options.contenders.iter().map(Contender::name).collect::<Vec<_>>(),
+            "contenders": options.contenders.iter().map(IndexContender::name).collect::<Vec<_>>(),
             "records": options.records, "operations": options.operations,
             "seconds": options.seconds, "threads": options.threads, "slots": options.slots, "seed": options.seed,
             "durable": options.durable, "workload": self.workload, "cache": options.cache_bytes,
             "preset": match options.preset {
-                Preset::Farbank => "farbank",
-                Preset::Published => "published",
+                TablePreset::Farbank => "farbank",
+                TablePreset::Published => "published",
             },
         });
         measure("index", settings, &self.show, table, |watch| {
@@ -325,13 +327,13 @@ impl BenchIndex {
 
     /// Whether all of them can do it, or only tables.
     fn for_anyone(&self) -> bool {
-        use ExperimentChoice::{Latency, Mix, Throughput};
+        use IndexExperimentChoice::{Latency, Mix, Throughput};
         matches!(self.experiment, Throughput | Latency | Mix)
     }
 
     /// Whether it runs tables on the model, beside the study's.
     fn models_tables(&self) -> bool {
-        use ExperimentChoice::{Bytes, Dimms, Numa, Orders};
+        use IndexExperimentChoice::{Bytes, Dimms, Numa, Orders};
         matches!(self.experiment, Bytes | Dimms | Numa | Orders)
     }
 
@@ -343,24 +345,24 @@ impl BenchIndex {
         self.records.unwrap_or(default)
     }
 
-    fn preset(&self) -> Preset {
+    fn preset(&self) -> TablePreset {
         match (self.preset, self.models_tables()) {
-            (Some(PresetChoice::Published), _) | (None, true) => Preset::Published,
-            (Some(PresetChoice::Farbank), _) | (None, false) => Preset::Farbank,
+            (Some(PresetChoice::Published), _) | (None, true) => TablePreset::Published,
+            (Some(PresetChoice::Farbank), _) | (None, false) => TablePreset::Farbank,
         }
     }
 
     fn threads(&self) -> u32 {
-        let on_model = self.models_tables() || self.experiment == ExperimentChoice::Array;
+        let on_model = self.models_tables() || self.experiment == IndexExperimentChoice::Array;
         self.threads.unwrap_or(if on_model { 32 } else { 1 })
     }
 
-    fn contenders(&self) -> Result<Vec<Contender>, Failure> {
+    fn contenders(&self) -> Result<Vec<IndexContender>, Failure> {
         let mut contenders = self.target.clone();
-        contenders.extend(self.plugin.clone().map(Contender::Plugin));
+        contenders.extend(self.plugin.clone().map(IndexContender::Plugin));
         let other = contenders
             .iter()
-            .find(|contender| !matches!(contender, Contender::Table(_)));
+            .find(|contender| !matches!(contender, IndexContender::Table(_)));
         if let (Some(other), false) = (other, self.for_anyone()) {
             return Err(Failure::Usage(format!(
                 "{} has no such experiment: it is for tables; any can do throughput, latency and mix",
@@ -369,8 +371,8 @@ impl BenchIndex {
         }
         if contenders.is_empty() {
             // First, so that the others are told in multiples of it.
-            contenders.extend(self.for_anyone().then_some(Contender::Papaya));
-            contenders.extend(Table::ALL.map(Contender::Table));
+            contenders.extend(self.for_anyone().then_some(IndexContender::Papaya));
+            contenders.extend(TableKind::ALL.map(IndexContender::Table));
         }
         if self.scan_ratio > 0.0
             && let Some(unordered) = first_of_words(&contenders)
@@ -383,8 +385,8 @@ impl BenchIndex {
         Ok(contenders)
     }
 
-    fn ratios(&self) -> Result<Ratios, Failure> {
-        let ratios = Ratios {
+    fn ratios(&self) -> Result<MixRatios, Failure> {
+        let ratios = MixRatios {
             read: share("--read-ratio", self.read_ratio)?,
             insert: share("--insert-ratio", self.insert_ratio)?,
             update: share("--update-ratio", self.update_ratio)?,
@@ -401,7 +403,7 @@ impl BenchIndex {
     }
 
     /// What keys and values look like, if all contenders can have such, and there are as many as are asked for.
-    fn bytes(&self, contenders: &[Contender]) -> Result<Bytes, Failure> {
+    fn bytes(&self, contenders: &[IndexContender]) -> Result<KeyValueBytes, Failure> {
         let (key, value) = (usize::from(self.key_size), usize::from(self.value_size));
         let (with_prefix, prefix) = (self.key_prefix.len() + key, &self.key_prefix);
         let usage = |why| Err(Failure::Usage(why));
@@ -429,7 +431,7 @@ impl BenchIndex {
                 "--key-size {key}: too short for {ids} different keys"
             ));
         }
-        Ok(Bytes {
+        Ok(KeyValueBytes {
             prefix: prefix.clone(),
             key,
             value,
@@ -440,16 +442,16 @@ impl BenchIndex {
     fn lasts(&self) -> Result<Option<u32>, Failure> {
         let endless = self.distribution == DistributionChoice::Zipfian && self.insert_ratio > 0.0;
         match self.mode {
-            Mode::Operation => Ok(None),
-            Mode::Time if endless => Err(Failure::Usage(
+            RunMode::Operation => Ok(None),
+            RunMode::Time if endless => Err(Failure::Usage(
                 "--distribution zipfian with inserts has no end by time: its sum is over all ids there may be".into(),
             )),
-            Mode::Time => Ok(Some(self.seconds)),
+            RunMode::Time => Ok(Some(self.seconds)),
         }
     }
 
-    fn options(&self) -> Result<Options, Failure> {
-        use ExperimentChoice as Choice;
+    fn options(&self) -> Result<IndexOptions, Failure> {
+        use IndexExperimentChoice as Choice;
         if !(self.skew > 0.0 && self.skew < 1.0) {
             let skew = self.skew;
             return Err(Failure::Usage(format!(
@@ -463,20 +465,20 @@ impl BenchIndex {
         }
         let timed = share("--latency-sampling", self.latency_sampling)?;
         let contenders = self.contenders()?;
-        Ok(Options {
+        Ok(IndexOptions {
             experiment: match self.experiment {
-                Choice::Throughput => Experiment::Throughput,
-                Choice::Latency => Experiment::Latency,
-                Choice::Mix => Experiment::Mix,
-                Choice::Counts => Experiment::Counts,
-                Choice::LoadFactor => Experiment::LoadFactor,
-                Choice::Resize => Experiment::Resize,
-                Choice::Recovery => Experiment::Recovery,
-                Choice::Bytes => Experiment::Bytes,
-                Choice::Dimms => Experiment::Dimms,
-                Choice::Numa => Experiment::Numa,
-                Choice::Orders => Experiment::Orders,
-                Choice::Array => Experiment::Array,
+                Choice::Throughput => IndexExperiment::Throughput,
+                Choice::Latency => IndexExperiment::Latency,
+                Choice::Mix => IndexExperiment::Mix,
+                Choice::Counts => IndexExperiment::Counts,
+                Choice::LoadFactor => IndexExperiment::LoadFactor,
+                Choice::Resize => IndexExperiment::Resize,
+                Choice::Recovery => IndexExperiment::Recovery,
+                Choice::Bytes => IndexExperiment::Bytes,
+                Choice::Dimms => IndexExperiment::Dimms,
+                Choice::Numa => IndexExperiment::Numa,
+                Choice::Orders => IndexExperiment::Orders,
+                Choice::Array => IndexExperiment::Array,
             },
             bytes: self.bytes(&contenders)?,
             contenders,

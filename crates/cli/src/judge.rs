@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Kind, Report, Verdict};
 use farbank_bench::judge::{
-    self, Contender, KidEngine, OurEngine, Phases, PrelimEngine, Round, V1Engine, V2Engine,
+    self, Contender, ContestRound, JudgePhases, KidEngine, OurEngine, PrelimEngine, V1Engine,
+    V2Engine,
 };
-use farbank_bench::kv::Place;
+use farbank_bench::kv::PoolPlace;
 use serde_json::json;
 
 use crate::Failure;
-use crate::bench::{Show, bound, in_columns, measure, number};
+use crate::bench::{OutputForm, bound, in_columns, measure, number};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +46,7 @@ pub(crate) struct BenchJudge {
     workload: Option<PathBuf>,
     /// Who is judged.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
-    target: Vec<TargetChoice>,
+    target: Vec<JudgeTargetChoice>,
     /// The round of the contest.
     #[arg(long, value_enum, default_value = "final")]
     round: RoundChoice,
@@ -61,7 +62,7 @@ pub(crate) struct BenchJudge {
     /// What the clock runs on: dram, which is memory of this process, or a file that is not there yet
     /// and is removed afterwards. Counts are always taken on memory.
     #[arg(long, value_name = "dram|PATH", default_value = "dram", value_parser = medium)]
-    medium: Place,
+    medium: PoolPlace,
     /// What is judged.
     #[arg(
         long,
@@ -72,7 +73,7 @@ pub(crate) struct BenchJudge {
     phases: Vec<PhaseChoice>,
     /// Something else than the phases.
     #[arg(long, value_enum)]
-    experiment: Option<ExperimentChoice>,
+    experiment: Option<JudgeExperimentChoice>,
     /// Runs that are crashed at every fence, under each way to lose power.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=1_000_000))]
     crash_seeds: u64,
@@ -88,7 +89,7 @@ pub(crate) struct BenchJudge {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TargetChoice {
+enum JudgeTargetChoice {
     /// Our engine.
     Kv,
     /// The preliminary round's first place; only that round.
@@ -124,7 +125,7 @@ enum PhaseChoice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExperimentChoice {
+enum JudgeExperimentChoice {
     /// The published engines with each of their tuning steps, and without it.
     Tuning,
 }
@@ -142,11 +143,11 @@ fn scale(text: &str) -> Result<u64, String> {
     }
 }
 
-fn medium(text: &str) -> Result<Place, String> {
+fn medium(text: &str) -> Result<PoolPlace, String> {
     match text {
         "" => Err("a path is not empty".into()),
-        "dram" => Ok(Place::Dram),
-        path => Ok(Place::File(PathBuf::from(path))),
+        "dram" => Ok(PoolPlace::Dram),
+        path => Ok(PoolPlace::File(PathBuf::from(path))),
     }
 }
 
@@ -155,28 +156,28 @@ impl BenchJudge {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
         let (v1, v2) = (V1Engine::default(), V2Engine::default());
-        let every: [(TargetChoice, &dyn Contender); 5] = [
-            (TargetChoice::Prelim, &prelim),
-            (TargetChoice::V1, &v1),
-            (TargetChoice::V2, &v2),
-            (TargetChoice::Kid, &kid),
-            (TargetChoice::Kv, &OurEngine),
+        let every: [(JudgeTargetChoice, &dyn Contender); 5] = [
+            (JudgeTargetChoice::Prelim, &prelim),
+            (JudgeTargetChoice::V1, &v1),
+            (JudgeTargetChoice::V2, &v2),
+            (JudgeTargetChoice::Kid, &kid),
+            (JudgeTargetChoice::Kv, &OurEngine),
         ];
-        let all = self.target.contains(&TargetChoice::All);
+        let all = self.target.contains(&JudgeTargetChoice::All);
         let contenders = every
             .iter()
             .filter(|(choice, _)| all || self.target.contains(choice));
-        let options = judge::Options {
+        let options = judge::JudgeOptions {
             contenders: contenders.map(|(_, contender)| *contender).collect(),
             round: match self.round {
-                RoundChoice::Preliminary => Round::Preliminary,
-                RoundChoice::Final => Round::Final,
+                RoundChoice::Preliminary => ContestRound::Preliminary,
+                RoundChoice::Final => ContestRound::Final,
             },
             part: self.scale,
             threads: usize::from(self.threads),
             seed: self.seed,
             place: self.medium,
-            phases: Phases {
+            phases: JudgePhases {
                 correctness: self.phases.contains(&PhaseChoice::Correctness),
                 durability: self.phases.contains(&PhaseChoice::Durability),
                 performance: self.phases.contains(&PhaseChoice::Performance),
@@ -185,15 +186,19 @@ impl BenchJudge {
             rounds: self.rounds,
             group: usize::from(self.batch),
             crash_seeds: self.crash_seeds,
-            tuning: self.experiment == Some(ExperimentChoice::Tuning),
+            tuning: self.experiment == Some(JudgeExperimentChoice::Tuning),
         };
         let settings = json!({
             "workload": self.workload, "scale": format!("1/{}", options.part), "threads": options.threads,
             "seed": options.seed, "rounds": options.rounds, "batch": options.group,
         });
-        measure("judge", settings, &Show::json(self.json), table, |watch| {
-            judge::run(&options, watch)
-        })
+        measure(
+            "judge",
+            settings,
+            &OutputForm::json(self.json),
+            table,
+            |watch| judge::run(&options, watch),
+        )
     }
 }
 

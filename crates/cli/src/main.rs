@@ -39,13 +39,13 @@ Exit status: 0 all is well or a bound holds, 1 something failed or does not hold
 #[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXIT_STATUS)]
 struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    verb: TopCommand,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum TopCommand {
     /// Serve a pool to Redis clients and to memcached's.
-    Serve(serve::Serve),
+    Serve(serve::ServeArgs),
     /// Serve memcached's clients, with memcached's own flags (see `farbank memcached -h`).
     #[command(disable_help_flag = true)]
     Memcached {
@@ -54,13 +54,13 @@ enum Verb {
     },
     /// Make a pool, look into it, check it, write out what it holds.
     #[command(subcommand)]
-    Pool(pool::Pool),
+    Pool(pool::PoolCommand),
     /// Check that what is promised holds.
     #[command(subcommand)]
-    Check(check::Check),
+    Check(check::CheckCommand),
     /// Measure what Farbank states of itself.
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
 }
 
 /// Why the program ends with an error.
@@ -118,12 +118,12 @@ fn run() -> Result<(), Failure> {
     };
     unused::refuse(&matches)?;
     match cli.verb {
-        Verb::Serve(serve) => serve.run(),
+        TopCommand::Serve(serve) => serve.run(),
         // It was translated before the line was read; what is left of it is a mistake.
-        Verb::Memcached { .. } => Err(Failure::Usage("memcached stands first".into())),
-        Verb::Pool(pool) => pool.run(),
-        Verb::Check(check) => check.run(),
-        Verb::Bench(bench) => bench.run(),
+        TopCommand::Memcached { .. } => Err(Failure::Usage("memcached stands first".into())),
+        TopCommand::Pool(pool) => pool.run(),
+        TopCommand::Check(check) => check.run(),
+        TopCommand::Bench(bench) => bench.run(),
     }
 }
 

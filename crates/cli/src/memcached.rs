@@ -45,42 +45,42 @@ memcached's command line for `farbank serve`: memcached's clients only, no Redis
 These do nothing: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 
 /// How a flag is spelled, and what follows it.
-struct Flag(char, &'static str, bool);
+struct MemcachedFlag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [Flag; 20] = [
-    Flag('p', "port", true),
-    Flag('l', "listen", true),
-    Flag('m', "memory-limit", true),
-    Flag('e', "memory-file", true),
-    Flag('I', "max-item-size", true),
-    Flag('c', "conn-limit", true),
-    Flag('t', "threads", true),
-    Flag('F', "disable-flush-all", false),
-    Flag('C', "disable-cas", false),
-    Flag('M', "disable-evictions", false),
-    Flag('u', "user", true),
-    Flag('P', "pidfile", true),
-    Flag('d', "daemon", false),
-    Flag('v', "verbose", false),
-    Flag('V', "version", false),
-    Flag('h', "help", false),
-    Flag('o', "extended", true),
-    Flag('U', "udp-port", true),
-    Flag('B', "protocol", true),
-    Flag('D', "prefix-delimiter", true),
+const FLAGS: [MemcachedFlag; 20] = [
+    MemcachedFlag('p', "port", true),
+    MemcachedFlag('l', "listen", true),
+    MemcachedFlag('m', "memory-limit", true),
+    MemcachedFlag('e', "memory-file", true),
+    MemcachedFlag('I', "max-item-size", true),
+    MemcachedFlag('c', "conn-limit", true),
+    MemcachedFlag('t', "threads", true),
+    MemcachedFlag('F', "disable-flush-all", false),
+    MemcachedFlag('C', "disable-cas", false),
+    MemcachedFlag('M', "disable-evictions", false),
+    MemcachedFlag('u', "user", true),
+    MemcachedFlag('P', "pidfile", true),
+    MemcachedFlag('d', "daemon", false),
+    MemcachedFlag('v', "verbose", false),
+    MemcachedFlag('V', "version", false),
+    MemcachedFlag('h', "help", false),
+    MemcachedFlag('o', "extended", true),
+    MemcachedFlag('U', "udp-port", true),
+    MemcachedFlag('B', "protocol", true),
+    MemcachedFlag('D', "prefix-delimiter", true),
 ];
 
 /// Flags that are taken and do nothing here.
-const MEANINGLESS: [Flag; 8] = [
-    Flag('k', "lock-memory", false),
-    Flag('L', "enable-largepages", false),
-    Flag('r', "enable-coredumps", false),
-    Flag('f', "slab-growth-factor", true),
-    Flag('n', "slab-min-size", true),
-    Flag('R', "max-reqs-per-event", true),
-    Flag('b', "listen-backlog", true),
-    Flag('a', "unix-mask", true),
+const MEANINGLESS: [MemcachedFlag; 8] = [
+    MemcachedFlag('k', "lock-memory", false),
+    MemcachedFlag('L', "enable-largepages", false),
+    MemcachedFlag('r', "enable-coredumps", false),
+    MemcachedFlag('f', "slab-growth-factor", true),
+    MemcachedFlag('n', "slab-min-size", true),
+    MemcachedFlag('R', "max-reqs-per-event", true),
+    MemcachedFlag('b', "listen-backlog", true),
+    MemcachedFlag('a', "unix-mask", true),
 ];
 
 /// Words of `-o` that are taken and do nothing here.
@@ -120,7 +120,7 @@ const MEANINGLESS_OPTIONS: [&str; 31] = [
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct MemcachedArgs {
     /// The arguments of `serve`.
     serve: Vec<OsString>,
     pidfile: Option<PathBuf>,
@@ -176,7 +176,7 @@ fn start(arguments: &[OsString]) -> Result<u32, Failure> {
     Ok(child.id())
 }
 
-impl Asked {
+impl MemcachedArgs {
     fn arguments(mut self) -> Vec<OsString> {
         if !self.listens {
             self.put("bind", "127.0.0.1");
@@ -317,10 +317,10 @@ fn runs_as(user: &str) -> Result<(), String> {
     ))
 }
 
-fn read(args: &[OsString]) -> Result<Asked, Failure> {
-    let mut asked = Asked {
+fn read(args: &[OsString]) -> Result<MemcachedArgs, Failure> {
+    let mut asked = MemcachedArgs {
         bytes: 64 << 20,
-        ..Asked::default()
+        ..MemcachedArgs::default()
     };
     let mut words = args.iter();
     while let Some(word) = words.next() {
@@ -350,20 +350,20 @@ fn read(args: &[OsString]) -> Result<Asked, Failure> {
     Ok(asked)
 }
 
-fn known() -> impl Iterator<Item = &'static Flag> {
+fn known() -> impl Iterator<Item = &'static MemcachedFlag> {
     FLAGS.iter().chain(&MEANINGLESS)
 }
 
 type Rest<'a> = std::slice::Iter<'a, OsString>;
 
 /// `--name`, `--name=value`, `--name value`
-fn take_long(asked: &mut Asked, long: &str, words: &mut Rest<'_>) -> Result<(), String> {
+fn take_long(asked: &mut MemcachedArgs, long: &str, words: &mut Rest<'_>) -> Result<(), String> {
     let (name, value) = match long.split_once('=') {
         Some((name, value)) => (name, Some(OsString::from(value))),
         None => (long, None),
     };
     let flag = known().find(|flag| flag.1 == name);
-    let Flag(letter, _, valued) = flag.ok_or(format!("unrecognized option '--{name}'"))?;
+    let MemcachedFlag(letter, _, valued) = flag.ok_or(format!("unrecognized option '--{name}'"))?;
     let value = match (valued, value) {
         (true, None) => words.next().cloned(),
         (true, value) => value,
@@ -374,10 +374,14 @@ fn take_long(asked: &mut Asked, long: &str, words: &mut Rest<'_>) -> Result<(), 
 }
 
 /// `-v`, `-vv`, `-p 11211`, `-p11211`
-fn take_letters(asked: &mut Asked, letters: &str, words: &mut Rest<'_>) -> Result<(), String> {
+fn take_letters(
+    asked: &mut MemcachedArgs,
+    letters: &str,
+    words: &mut Rest<'_>,
+) -> Result<(), String> {
     for (at, letter) in letters.char_indices() {
         let flag = known().find(|flag| flag.0 == letter);
-        let Flag(_, _, valued) = flag.ok_or(format!("invalid option -- '{letter}'"))?;
+        let MemcachedFlag(_, _, valued) = flag.ok_or(format!("invalid option -- '{letter}'"))?;
         if !valued {
             asked.take(letter, OsStr::new(""))?;
             continue;

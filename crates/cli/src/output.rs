@@ -41,7 +41,7 @@ macro_rules! announce {
 }
 
 /// What an unwinding to `main` carries.
-struct Unwritten(io::Error);
+struct OutputClosed(io::Error);
 
 fn write(text: Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -52,7 +52,7 @@ fn write(text: Arguments<'_>) -> io::Result<()> {
 /// Writes to standard output, or ends the program.
 pub(crate) fn write_or_end(text: Arguments<'_>) {
     if let Err(error) = write(text) {
-        resume_unwind(Box::new(Unwritten(error)));
+        resume_unwind(Box::new(OutputClosed(error)));
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn announce(text: Arguments<'_>) {
 pub(crate) fn catch(
     verb: impl FnOnce() -> Result<(), Failure> + UnwindSafe,
 ) -> Result<(), Failure> {
-    catch_unwind(verb).unwrap_or_else(|cause| match cause.downcast::<Unwritten>() {
+    catch_unwind(verb).unwrap_or_else(|cause| match cause.downcast::<OutputClosed>() {
         Ok(unwritten) => Err(Failure::Output(unwritten.0)),
         Err(panic) => resume_unwind(panic),
     })

@@ -7,21 +7,21 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
+use farbank_cache::{CacheHistory, PAGE_BYTES, PAGES_MIN};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::media::{
-    AnyMedium, OpenError, OpenOptions, PendingName, ReadBy, SyncPolicy, device_bytes, open_path,
+    AnyMedium, OpenError, OpenOptions, PendingPath, ReadMode, SyncPolicy, device_bytes, open_path,
     prepare_path,
 };
-use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
+use farbank_pm::pool::{COPIES, COPY_BYTES, PoolLayout, summary};
 use farbank_pm::{Caps, Kind};
 
-use crate::progress::Progress;
+use crate::progress::CommandProgress;
 use crate::{Failure, size};
 
 /// What keeps keys in a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Engine {
+pub(crate) enum StoreEngine {
     /// A durable store: it keeps what it acknowledged, and refuses writes when it is full.
     Kv,
     /// The Tair MDB cache: what was used least lately goes when it is full; warm after a kill.
@@ -30,10 +30,10 @@ pub(crate) enum Engine {
 
 /// Which medium, and what a new pool is like.
 #[derive(Args)]
-pub(crate) struct Place {
+pub(crate) struct PoolPlace {
     /// What keeps the keys; what made the pool if it is there, else kv.
     #[arg(long, value_enum)]
-    engine: Option<Engine>,
+    engine: Option<StoreEngine>,
     /// The medium the pool must be on; auto takes what the path is best at.
     #[arg(long, value_enum, default_value = "auto")]
     medium: MediumChoice,
@@ -52,7 +52,7 @@ pub(crate) struct Place {
     #[arg(long, value_enum, default_value = "always")]
     sync: SyncChoice,
     #[command(flatten)]
-    pub(crate) reading: Reading,
+    pub(crate) reading: ReadArgs,
     /// Use a file system that pools should not be on: one that other machines share (NFS, SMB, 9p), or that
     /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
     #[arg(long)]
@@ -79,23 +79,23 @@ enum SyncChoice {
 
 /// How a file is read.
 #[derive(Args)]
-pub(crate) struct Reading {
+pub(crate) struct ReadArgs {
     /// How a file is read. mapped: through a mapping, the fastest. pread: by system calls, so that an error of the disk is
     /// no signal. direct: the same, and what is not cached is read past the page cache. Other media, and the engine mdb,
     /// are always mapped.
-    #[arg(long = "io", value_name = "HOW", default_value = ReadBy::Mapping.name(), value_parser = read_by())]
-    pub(crate) read_by: ReadBy,
+    #[arg(long = "io", value_name = "HOW", default_value = ReadMode::Mapping.name(), value_parser = read_by())]
+    pub(crate) read_by: ReadMode,
 }
 
-fn read_by() -> impl TypedValueParser<Value = ReadBy> {
-    let names = ReadBy::ALL.map(ReadBy::name);
+fn read_by() -> impl TypedValueParser<Value = ReadMode> {
+    let names = ReadMode::ALL.map(ReadMode::name);
     PossibleValuesParser::new(names).map(|name| {
-        let named = ReadBy::ALL.into_iter().find(|by| by.name() == name);
+        let named = ReadMode::ALL.into_iter().find(|by| by.name() == name);
         named.expect("the parser takes only these names")
     })
 }
 
-impl Reading {
+impl ReadArgs {
     /// Warns when something else than a mapping was asked for and the medium at `path` has nothing else.
     pub(crate) fn warn_if_unused(&self, path: &Path, caps: &Caps) {
         let asked = self.read_by.name();
@@ -108,16 +108,16 @@ impl Reading {
     }
 }
 
-impl Place {
+impl PoolPlace {
     /// Refuses what cannot work before anything is done.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let segment_bytes = self.segment_bytes();
-        if (Layout { segment_bytes }).check().is_err() {
+        if (PoolLayout { segment_bytes }).check().is_err() {
             let text = "--segment-bytes must be a power of two from 4kb to 1gb";
             return Err(Failure::Usage(text.into()));
         }
         let least = match self.engine {
-            Some(Engine::Mdb) => cache_bytes_min(segment_bytes),
+            Some(StoreEngine::Mdb) => cache_bytes_min(segment_bytes),
             _ => segment_bytes.saturating_mul(SEGMENTS_MIN + 1),
         };
         self.check_most("--size", self.size)?;
@@ -130,7 +130,7 @@ impl Place {
 
     /// Refuses a size, given by `option`, that the engine's index does not reach.
     pub(crate) fn check_most(&self, option: &str, bytes: u64) -> Result<(), Failure> {
-        if self.engine == Some(Engine::Mdb) || bytes <= POOL_BYTES_MAX {
+        if self.engine == Some(StoreEngine::Mdb) || bytes <= POOL_BYTES_MAX {
             return Ok(());
         }
         let most = size::human(POOL_BYTES_MAX);
@@ -149,7 +149,7 @@ impl Place {
 
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes.unwrap_or_else(|| match self.engine {
-            Some(Engine::Mdb) => page_bytes_for(self.size, self.item_bytes),
+            Some(StoreEngine::Mdb) => page_bytes_for(self.size, self.item_bytes),
             _ => segment_bytes_for(self.size),
         })
     }
@@ -158,14 +158,14 @@ impl Place {
     pub(crate) fn find_engine(&mut self, path: &Path) {
         self.engine
             .get_or_insert_with(|| match made_by_cache(path) {
-                true => Engine::Mdb,
-                false => Engine::Kv,
+                true => StoreEngine::Mdb,
+                false => StoreEngine::Kv,
             });
     }
 
     /// What keeps the pool.
-    pub(crate) fn engine(&self) -> Engine {
-        self.engine.unwrap_or(Engine::Kv)
+    pub(crate) fn engine(&self) -> StoreEngine {
+        self.engine.unwrap_or(StoreEngine::Kv)
     }
 
     pub(crate) fn sync(&self) -> SyncPolicy {
@@ -182,12 +182,12 @@ impl Place {
     }
 
     /// Makes a medium at `path`, where nothing is. It gets its name when a pool is on it.
-    pub(crate) fn make(&self, path: &Path) -> Result<(AnyMedium, PendingName), Failure> {
+    pub(crate) fn make(&self, path: &Path) -> Result<(AnyMedium, PendingPath), Failure> {
         // A device is a pool as a whole. What cannot be is refused before it is written to.
         if let Some(bytes) = device_bytes(path).map_err(|e| refused(&e))? {
             self.check_most("the device, which is a pool as a whole,", bytes)?;
         }
-        let mut progress = Progress::new("making the pool");
+        let mut progress = CommandProgress::new("making the pool");
         let made = prepare_path(path, self.size, &self.options(), &mut |done, all| {
             progress.show(done, all);
         });
@@ -209,7 +209,7 @@ impl Place {
             sync: self.sync(),
             read_by: self.reading.read_by,
             // A cache need not survive a power cut: it starts empty then.
-            page_cache: self.engine() == Engine::Mdb,
+            page_cache: self.engine() == StoreEngine::Mdb,
             accept_file_system: self.accept_file_system,
             force: self.force,
             notice: Some(std::sync::Arc::new(|line| eprintln!("{line}"))),
@@ -222,7 +222,7 @@ impl Place {
 pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
     let segment_bytes = page_bytes;
     let pages = PAGES_MIN.saturating_add(1);
-    let first = Layout { segment_bytes }.first_segment();
+    let first = PoolLayout { segment_bytes }.first_segment();
     segment_bytes.saturating_mul(pages).saturating_add(first)
 }
 
@@ -242,7 +242,7 @@ fn made_by_cache(path: &Path) -> bool {
     superblocks(path)
         .ok()
         .and_then(|copies| summary(&copies).ok())
-        .is_some_and(|summary| Past::of(&summary.root).is_some())
+        .is_some_and(|summary| CacheHistory::of(&summary.root).is_some())
 }
 
 /// The copies of the superblock of the pool at `path`, as they are.

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use farbank::kv::store::{DATABASES, Error, Item, Key, Session, Stats, View};
-use farbank::{Copies, Db, OpenError, Options, open};
-use farbank_cache::{Cache, Past as CachePast};
-use farbank_kv::{Config, Kv, Past};
+use farbank::kv::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
+use farbank::{CopiedPoolPolicy, Db, OpenError, Options, open};
+use farbank_cache::{Cache, CacheHistory as CachePast};
+use farbank_kv::{Config, Kv, PoolHistory};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, file_id};
-use farbank_pm::pool::{Summary, summary};
+use farbank_pm::pool::{PoolSummary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{Engine, Place, Reading, not_opened, refused, superblocks, warn};
-use crate::progress::Progress;
+use crate::place::{PoolPlace, ReadArgs, StoreEngine, not_opened, refused, superblocks, warn};
+use crate::progress::CommandProgress;
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -39,22 +39,22 @@ const STRIDE: usize = 256;
 /// Work on a pool that is not served.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
-pub(crate) enum Pool {
+pub(crate) enum PoolCommand {
     /// Make an empty pool and leave.
-    Create(Create),
+    Create(CreateArgs),
     /// Say what a pool is: sizes, age, how it was closed. Changes nothing, needs no lock.
-    Info(At),
+    Info(PoolArgs),
     /// Open a pool, mend what a crash left, and count every segment again.
-    Check(Opened),
+    Check(OpenArgs),
     /// As check, and read every value back against its checksum.
-    Scrub(Opened),
+    Scrub(OpenArgs),
     /// Write every key and value to standard output.
-    Dump(Dump),
+    Dump(DumpArgs),
 }
 
 /// Which pool.
 #[derive(Args)]
-pub(crate) struct At {
+pub(crate) struct PoolArgs {
     /// The pool: a file, or a devdax device.
     #[arg(value_name = "PATH", default_value = "./farbank.pool")]
     path: PathBuf,
@@ -68,21 +68,21 @@ pub(crate) struct At {
 
 /// Which pool, and how it is read.
 #[derive(Args)]
-pub(crate) struct Opened {
+pub(crate) struct OpenArgs {
     #[command(flatten)]
-    at: At,
+    at: PoolArgs,
     #[command(flatten)]
-    reading: Reading,
+    reading: ReadArgs,
 }
 
 /// Make a pool.
 #[derive(Args)]
-pub(crate) struct Create {
+pub(crate) struct CreateArgs {
     /// Where: nothing may be there yet, except a devdax device.
     #[arg(value_name = "PATH", default_value = "./farbank.pool")]
     path: PathBuf,
     #[command(flatten)]
-    place: Place,
+    place: PoolPlace,
     /// Overwrite what is on a device. Files are never overwritten.
     #[arg(long)]
     force: bool,
@@ -90,18 +90,18 @@ pub(crate) struct Create {
 
 /// Write out a pool.
 #[derive(Args)]
-pub(crate) struct Dump {
+pub(crate) struct DumpArgs {
     /// The pool: a file, or a devdax device.
     #[arg(value_name = "PATH", default_value = "./farbank.pool")]
     path: PathBuf,
     /// As what.
     #[arg(long, value_enum, default_value = "resp")]
-    format: Format,
+    format: DumpFormat,
     /// Open it on a file system that pools should not be on.
     #[arg(long)]
     accept_file_system: bool,
     #[command(flatten)]
-    reading: Reading,
+    reading: ReadArgs,
 }
 
 /// Closes the pool. One that is too full for its index snapshot is sound all the same: that is a warning.
@@ -117,27 +117,27 @@ fn close(db: Db) -> Result<(), Failure> {
 
 /// How a key is written out.
 #[derive(Clone, Copy, ValueEnum)]
-enum Format {
+enum DumpFormat {
     /// Commands that store it again: for `redis-cli --pipe`.
     Resp,
     /// One JSON object a line: db, key, value, expires_ms. Bytes beyond ASCII are escaped as \u00XX.
     Json,
 }
 
-impl Pool {
+impl PoolCommand {
     /// Does what was asked.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
-            Pool::Create(create) => create.run(),
-            Pool::Info(at) => at.info(),
-            Pool::Check(opened) => opened.check(false),
-            Pool::Scrub(opened) => opened.check(true),
-            Pool::Dump(dump) => dump.run(),
+            PoolCommand::Create(create) => create.run(),
+            PoolCommand::Info(at) => at.info(),
+            PoolCommand::Check(opened) => opened.check(false),
+            PoolCommand::Scrub(opened) => opened.check(true),
+            PoolCommand::Dump(dump) => dump.run(),
         }
     }
 }
 
-impl Create {
+impl CreateArgs {
     fn run(mut self) -> Result<(), Failure> {
         self.place.find_engine(&self.path);
         self.place.check()?;
@@ -166,10 +166,10 @@ impl Create {
     ) -> Result<(), Failure> {
         let segment_bytes = self.place.segment_bytes();
         let medium = match self.place.engine() {
-            Engine::Kv => Kv::create(medium, segment_bytes, Config::default())
+            StoreEngine::Kv => Kv::create(medium, segment_bytes, Config::default())
                 .map_err(|error| not_opened(&self.path, error, false))?
                 .close(),
-            Engine::Mdb => {
+            StoreEngine::Mdb => {
                 let config = farbank_cache::Config::default();
                 Cache::create(medium, segment_bytes, config)
                     .map_err(|error| not_opened(&self.path, error, false))?
@@ -185,12 +185,12 @@ impl Create {
 const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
 
 /// Opens a pool that is there, to look into it.
-fn open_existing(path: &Path, accept_file_system: bool, reading: &Reading) -> Result<Db, Failure> {
+fn open_existing(path: &Path, accept_file_system: bool, reading: &ReadArgs) -> Result<Db, Failure> {
     if !path.exists() {
         return Err(nothing_at(path));
     }
     let options = Options {
-        copies: Copies::Inspect,
+        copies: CopiedPoolPolicy::Inspect,
         read_by: reading.read_by,
         accept_file_system,
         ..Options::default()
@@ -215,9 +215,9 @@ fn nothing_at(path: &Path) -> Failure {
     }
 }
 
-impl At {
+impl PoolArgs {
     fn info(&self) -> Result<(), Failure> {
-        let Summary {
+        let PoolSummary {
             version,
             segment_bytes,
             segments,
@@ -233,7 +233,7 @@ impl At {
         let (engine, closed_cleanly, opened) = match CachePast::of(&root) {
             Some(past) => ("mdb", past.closed_cleanly, past.opened),
             None => {
-                let past = Past::of(&root);
+                let past = PoolHistory::of(&root);
                 ("kv", past.closed_cleanly, past.opened)
             }
         };
@@ -279,7 +279,7 @@ impl At {
         Ok(())
     }
 
-    fn summary(&self) -> Result<Summary, Failure> {
+    fn summary(&self) -> Result<PoolSummary, Failure> {
         let name = self.path.display();
         let copies = superblocks(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => nothing_at(&self.path),
@@ -293,9 +293,9 @@ impl At {
     }
 }
 
-impl Opened {
+impl OpenArgs {
     fn check(&self, read_all: bool) -> Result<(), Failure> {
-        let At {
+        let PoolArgs {
             path,
             json,
             accept_file_system,
@@ -330,7 +330,7 @@ impl Opened {
     }
 }
 
-impl At {
+impl PoolArgs {
     fn tell(&self, stats: &Stats, read: Option<u64>, damage: &[String]) {
         for line in damage {
             println!("damage: {line}");
@@ -352,12 +352,16 @@ impl At {
 /// Reads every value; whole bytes of them. What cannot be read is added to `damage`.
 fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64, Failure> {
     let mut session = db.store().session();
-    let mut progress = Progress::new("reading");
+    let mut progress = CommandProgress::new("reading");
     let mut read = 0_u64;
     each_key(&mut *session, &mut |session, db, key| {
-        let found = session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
-            read += item.map_or(0, |item| item.bytes.len() as u64);
-        });
+        let found = session.get_many(
+            &[Key { db, bytes: key }],
+            ReadView::Durable,
+            &mut |_, item| {
+                read += item.map_or(0, |item| item.bytes.len() as u64);
+            },
+        );
         progress.show(read, live_bytes.max(read));
         if let Err(error) = found {
             damage.push(of_key(key, error));
@@ -396,7 +400,7 @@ fn each_key(session: &mut dyn Session, each: &mut EachKey<'_>) -> Result<(), Fai
     Ok(())
 }
 
-impl Dump {
+impl DumpArgs {
     fn run(self) -> Result<(), Failure> {
         let db = open_existing(&self.path, self.accept_file_system, &self.reading)?;
         let mut out = BufWriter::new(std::io::stdout().lock());
@@ -405,16 +409,19 @@ impl Dump {
         let mut entry = Vec::new();
         let dumped = each_key(&mut *session, &mut |session, db, key| {
             entry.clear();
-            if matches!(self.format, Format::Resp) && selected != db {
+            if matches!(self.format, DumpFormat::Resp) && selected != db {
                 request(&mut entry, &[&b"SELECT"[..], db.to_string().as_bytes()]);
                 selected = db;
             }
-            let found =
-                session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
+            let found = session.get_many(
+                &[Key { db, bytes: key }],
+                ReadView::Durable,
+                &mut |_, item| {
                     if let Some(item) = item {
                         self.format.write(&mut entry, db, key, item);
                     }
-                });
+                },
+            );
             if let Err(error) = found {
                 damaged += 1;
                 eprintln!("damage: {}", of_key(key, error));
@@ -438,16 +445,16 @@ impl Dump {
     }
 }
 
-impl Format {
-    fn write(self, out: &mut Vec<u8>, db: u8, key: &[u8], item: Item<'_>) {
+impl DumpFormat {
+    fn write(self, out: &mut Vec<u8>, db: u8, key: &[u8], item: StoredItem<'_>) {
         let expires_ms = item.meta.expires_ms;
         match self {
-            Format::Resp if expires_ms == 0 => request(out, &[&b"SET"[..], key, item.bytes]),
-            Format::Resp => {
+            DumpFormat::Resp if expires_ms == 0 => request(out, &[&b"SET"[..], key, item.bytes]),
+            DumpFormat::Resp => {
                 let at = expires_ms.to_string();
                 request(out, &[&b"SET"[..], key, item.bytes, b"PXAT", at.as_bytes()]);
             }
-            Format::Json => {
+            DumpFormat::Json => {
                 let text = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();
                 let object = serde_json::json!({
                     "db": db, "key": text(key), "value": text(item.bytes), "expires_ms": expires_ms,

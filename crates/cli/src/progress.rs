@@ -9,15 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A progress bar for people, once something takes long.
-pub(crate) struct Progress {
+pub(crate) struct CommandProgress {
     since: Instant,
     what: &'static str,
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
-    pub(crate) fn new(what: &'static str) -> Progress {
-        Progress {
+impl CommandProgress {
+    pub(crate) fn new(what: &'static str) -> CommandProgress {
+        CommandProgress {
             since: Instant::now(),
             what,
             bar: None,

@@ -16,21 +16,21 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
-use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
+use farbank_kv::store::{OpenReport, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
-use farbank_pm::media::{AnyMedium, Mapped, PendingName, SyncPolicy};
-use farbank_pm::pool::{Copies, PoolError};
+use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
+use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, Endpoint, Handle, Options, ProtectedActions, Protocol, Server,
-    UnixSocket,
+    BindError, ClientsMemory, Endpoint, ProtectedActions, Server, ServerHandle, ServerOptions,
+    UnixSocket, WireProtocol,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{Engine, Place, not_opened, refused, warn};
+use crate::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -63,39 +63,39 @@ fn workers() -> RangedU64ValueParser<usize> {
 
 /// A port, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Port(Option<u16>);
+struct OptionalPort(Option<u16>);
 
-impl FromStr for Port {
+impl FromStr for OptionalPort {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Port, String> {
+    fn from_str(text: &str) -> Result<OptionalPort, String> {
         if text == "off" {
-            return Ok(Port(None));
+            return Ok(OptionalPort(None));
         }
         let port = text.parse();
         let port = port.map_err(|_| "a port is a number up to 65535, or off".to_owned())?;
-        Ok(Port(Some(port)))
+        Ok(OptionalPort(Some(port)))
     }
 }
 
 /// Permissions of a file.
 #[derive(Clone, Copy, Debug)]
-struct Mode(u32);
+struct FileMode(u32);
 
-impl FromStr for Mode {
+impl FromStr for FileMode {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Mode, String> {
+    fn from_str(text: &str) -> Result<FileMode, String> {
         let mode = u32::from_str_radix(text, 8).ok();
         let mode = mode.filter(|mode| *mode <= 0o777);
-        mode.map(Mode)
+        mode.map(FileMode)
             .ok_or_else(|| "permissions are an octal number up to 777".to_owned())
     }
 }
 
 /// Who may do what could harm all clients.
 #[derive(Clone, Copy, ValueEnum)]
-enum Protected {
+enum ProtectedActionsArg {
     /// No client.
     No,
     /// Every client.
@@ -107,7 +107,7 @@ enum Protected {
 /// Serve a pool to Redis clients and to memcached's.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     /// Options from a TOML file, named as here without dashes; those given here count.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -119,7 +119,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH", default_value = "./farbank.pool")]
     pool: PathBuf,
     #[command(flatten)]
-    place: Place,
+    place: PoolPlace,
     /// Open the pool though it is a copy of one that was in use: acknowledged writes may be missing in it.
     #[arg(long)]
     accept_copy: bool,
@@ -139,16 +139,16 @@ pub(crate) struct Serve {
     bind: Vec<IpAddr>,
     /// Port for Redis clients; 0 takes a free one, off serves none.
     #[arg(long, value_name = "N|off", default_value = "6379")]
-    port: Port,
+    port: OptionalPort,
     /// Port for memcached's clients; 0 takes a free one, off serves none.
     #[arg(long, value_name = "N|off", default_value = "11211")]
-    memcached_port: Port,
+    memcached_port: OptionalPort,
     /// A Unix socket for Redis clients, too. One that a killed server left is replaced.
     #[arg(long, value_name = "PATH")]
     unixsocket: Option<PathBuf>,
     /// Permissions of the Unix socket, in octal: who can write it can connect.
     #[arg(long, value_name = "MODE", default_value = "700")]
-    unixsocketperm: Mode,
+    unixsocketperm: FileMode,
     /// Largest item that memcached's clients may store, its key and head included; at most 512mb. If not given
     /// 1mb, or what has room in a page of a small cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -178,13 +178,13 @@ pub(crate) struct Serve {
     /// Who may change limits (CONFIG SET) and end the server (SHUTDOWN); local are clients from 127.0.0.1 and
     /// ::1 and of the Unix socket.
     #[arg(long, value_enum, default_value = "local")]
-    enable_protected_configs: Protected,
+    enable_protected_configs: ProtectedActionsArg,
     /// What is logged to stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
 }
 
-impl Serve {
+impl ServeArgs {
     /// Serves until told to stop.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         self.check()?;
@@ -231,7 +231,9 @@ impl Serve {
                  there could read and change everything. Pass --unsafe-no-auth if that is meant"
             )));
         }
-        if self.port == Port(None) && self.memcached_port == Port(None) && self.unixsocket.is_none()
+        if self.port == OptionalPort(None)
+            && self.memcached_port == OptionalPort(None)
+            && self.unixsocket.is_none()
         {
             let text = "--port and --memcached-port are both off: nobody could connect";
             return Err(Failure::Usage(text.into()));
@@ -266,8 +268,8 @@ impl Serve {
 
     fn bind(&self) -> Result<Server, Failure> {
         let ports = [
-            (self.port, Protocol::Resp),
-            (self.memcached_port, Protocol::Memcached),
+            (self.port, WireProtocol::Resp),
+            (self.memcached_port, WireProtocol::Memcached),
         ];
         let mut endpoints = Vec::new();
         for (port, protocol) in ports {
@@ -280,7 +282,7 @@ impl Serve {
             }));
         }
         let pool = std::path::absolute(&self.pool).unwrap_or_else(|_| self.pool.clone());
-        let options = Options {
+        let options = ServerOptions {
             workers: self.workers,
             clients_max: self.maxclients,
             sync: match self.place.sync() {
@@ -293,48 +295,48 @@ impl Serve {
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
             protected_actions: match self.enable_protected_configs {
-                Protected::No => ProtectedActions::No,
-                Protected::Yes => ProtectedActions::Yes,
-                Protected::Local => ProtectedActions::Local,
+                ProtectedActionsArg::No => ProtectedActions::No,
+                ProtectedActionsArg::Yes => ProtectedActions::Yes,
+                ProtectedActionsArg::Local => ProtectedActions::Local,
             },
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,
             }),
             clients_memory: self.maxmemory_clients,
-            ..Options::default()
+            ..ServerOptions::default()
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }
 
     /// Opens the pool's medium, or makes it.
-    fn medium(&self, began: Instant) -> Result<(AnyMedium, Origin), Failure> {
+    fn medium(&self, began: Instant) -> Result<(AnyMedium, PoolOrigin), Failure> {
         if self.pool == Path::new("none") {
             let medium = Mapped::anonymous(self.place.size).map_err(Failure::failed)?;
-            return Ok((AnyMedium::Mapped(medium), Origin::Made(None, began)));
+            return Ok((AnyMedium::Mapped(medium), PoolOrigin::Made(None, began)));
         }
         if self.pool.exists() {
-            return Ok((self.place.open(&self.pool)?, Origin::Found));
+            return Ok((self.place.open(&self.pool)?, PoolOrigin::Found));
         }
         let (medium, name) = self.place.make(&self.pool)?;
-        Ok((medium, Origin::Made(Some(name), began)))
+        Ok((medium, PoolOrigin::Made(Some(name), began)))
     }
 
     /// Serves the store on `medium`; `close` lets the medium go when the store is closed.
     fn serve<M: Medium>(
         &self,
         medium: M,
-        origin: Origin,
+        origin: PoolOrigin,
         server: Server,
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
         let closed = match self.place.engine() {
-            Engine::Kv => {
+            StoreEngine::Kv => {
                 let store = self.open_kv(medium, origin.is_made())?;
                 self.run_store(&store, origin, server)?;
                 store.close()
             }
-            Engine::Mdb => {
+            StoreEngine::Mdb => {
                 let store = self.open_cache(medium, origin.is_made())?;
                 self.run_store(&store, origin, server)?;
                 store.close()
@@ -382,17 +384,22 @@ impl Serve {
         })
     }
 
-    fn copies(&self) -> Copies {
+    fn copies(&self) -> CopiedPoolPolicy {
         match self.accept_copy {
-            true => Copies::Accept,
-            false => Copies::Refuse,
+            true => CopiedPoolPolicy::Accept,
+            false => CopiedPoolPolicy::Refuse,
         }
     }
 
-    fn run_store(&self, store: &dyn Store, origin: Origin, server: Server) -> Result<(), Failure> {
+    fn run_store(
+        &self,
+        store: &dyn Store,
+        origin: PoolOrigin,
+        server: Server,
+    ) -> Result<(), Failure> {
         let made = origin.complete()?;
         server.listen().map_err(|error| not_bound(&error))?;
-        self.greet(&server, store, made);
+        self.print_banner(&server, store, made);
         tell_supervisor("READY=1");
         let served = server.run(store);
         tell_supervisor("STOPPING=1");
@@ -400,14 +407,14 @@ impl Serve {
     }
 
     /// Says where it listens, on what, what survives, and how the keys came back.
-    fn greet(&self, server: &Server, store: &dyn Store, made: Option<Duration>) {
+    fn print_banner(&self, server: &Server, store: &dyn Store, made: Option<Duration>) {
         let (stats, caps, opened) = (store.stats(), store.caps(), store.opened());
         let mut addrs: Vec<_> = server
             .endpoints()
             .iter()
             .map(|endpoint| match endpoint.protocol {
-                Protocol::Resp => format!("redis://{}", endpoint.addr),
-                Protocol::Memcached => format!("memcached://{}", endpoint.addr),
+                WireProtocol::Resp => format!("redis://{}", endpoint.addr),
+                WireProtocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
             .collect();
         let socket = self.unixsocket.as_ref();
@@ -430,8 +437,8 @@ impl Serve {
             }
         );
         match self.place.engine() {
-            Engine::Kv => announce!("an acknowledged write survives {}", caps.survives),
-            Engine::Mdb => announce!(
+            StoreEngine::Kv => announce!("an acknowledged write survives {}", caps.survives),
+            StoreEngine::Mdb => announce!(
                 "a cache: it evicts when it is full, and never shows what is old; items survive {}",
                 caps.survives
             ),
@@ -455,21 +462,21 @@ impl Serve {
 }
 
 /// Where the pool came from.
-enum Origin {
+enum PoolOrigin {
     /// It was there.
     Found,
     /// It is new: the name that its file will have, and when making it began.
-    Made(Option<PendingName>, Instant),
+    Made(Option<PendingPath>, Instant),
 }
 
-impl Origin {
+impl PoolOrigin {
     fn is_made(&self) -> bool {
-        matches!(self, Origin::Made(..))
+        matches!(self, PoolOrigin::Made(..))
     }
 
     /// Gives a new pool, now that it is one, its name. Returns how long it took to make.
     fn complete(self) -> Result<Option<Duration>, Failure> {
-        let Origin::Made(name, began) = self else {
+        let PoolOrigin::Made(name, began) = self else {
             return Ok(None);
         };
         if let Some(name) = name {
@@ -507,8 +514,8 @@ fn boot_id() -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_le_bytes())
 }
 
-fn keys_line(opened: &Opened, made: Option<Duration>) -> String {
-    let Opened {
+fn keys_line(opened: &OpenReport, made: Option<Duration>) -> String {
+    let OpenReport {
         clean,
         keys,
         records_scanned,
@@ -548,7 +555,7 @@ const STOPPING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGUSR1];
 
 /// The first signal that ends the server does so in good order; a second one ends the process as it would any other. SIGHUP does
 /// neither, as with Redis: there is nothing to read again, and a terminal may close.
-fn stop_on_signal(signals: &mut Signals, handle: &Handle) {
+fn stop_on_signal(signals: &mut Signals, handle: &ServerHandle) {
     let mut is_stopping = false;
     for signal in signals.forever() {
         if signal == SIGHUP {

@@ -46,7 +46,7 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
         .parse()
         .map_err(|e: toml::de::Error| at(e.to_string()))?;
     if let ["bench", bench] = verbs {
-        told(&mut table, bench).map_err(at)?;
+        format_setting(&mut table, bench).map_err(at)?;
     }
     let mut merged = args[..=verbs.len()].to_vec();
     for (key, value) in &table {
@@ -109,7 +109,7 @@ pub(crate) fn objection(verbs: &[&str], option: &OsString) -> Option<String> {
 }
 
 /// Takes what a workload says of itself out of `table`; it must be one of `bench`.
-fn told(table: &mut toml::Table, bench: &str) -> Result<(), String> {
+fn format_setting(table: &mut toml::Table, bench: &str) -> Result<(), String> {
     let mut text = |key: &str| match table.remove(key) {
         Some(Value::String(text)) => Ok(text),
         _ => Err(format!(

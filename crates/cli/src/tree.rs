@@ -1,10 +1,10 @@
 //! `farbank bench tree`: the tree and its baselines in the paper's rack, in virtual time.
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::tree::{self, Mix, System};
+use farbank_bench::tree::{self, TreeMix, TreeSystem};
 use serde_json::json;
 
-use crate::bench::{Show, measure, table};
+use crate::bench::{OutputForm, measure, table};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -34,7 +34,7 @@ Examples:
 pub(crate) struct BenchTree {
     /// What is found out.
     #[arg(long, value_enum, default_value = "mix")]
-    experiment: ExperimentChoice,
+    experiment: TreeExperimentChoice,
     /// What memory servers are reached over: sim, a rack in virtual time.
     #[arg(long, value_enum, default_value = "sim")]
     fabric: FabricChoice,
@@ -81,11 +81,11 @@ pub(crate) struct BenchTree {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    show: Show,
+    show: OutputForm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum ExperimentChoice {
+enum TreeExperimentChoice {
     /// Systems under one mix and skew.
     Mix,
     /// What operations cost, with the bounds that the paper's counts give.
@@ -153,36 +153,36 @@ impl BenchTree {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let FabricChoice::Sim = self.fabric;
         let mix = match self.mix {
-            MixChoice::WriteOnly => Mix::WRITE_ONLY,
-            MixChoice::WriteIntensive => Mix::WRITE_INTENSIVE,
-            MixChoice::ReadIntensive => Mix::READ_INTENSIVE,
-            MixChoice::RangeOnly => Mix::RANGE_ONLY,
-            MixChoice::RangeWrite => Mix::RANGE_WRITE,
+            MixChoice::WriteOnly => TreeMix::WRITE_ONLY,
+            MixChoice::WriteIntensive => TreeMix::WRITE_INTENSIVE,
+            MixChoice::ReadIntensive => TreeMix::READ_INTENSIVE,
+            MixChoice::RangeOnly => TreeMix::RANGE_ONLY,
+            MixChoice::RangeWrite => TreeMix::RANGE_WRITE,
         };
         let systems = self.system.iter().map(|system| match system {
-            SystemChoice::Sherman => System::Sherman,
-            SystemChoice::ShermanPublished => System::ShermanPublished,
-            SystemChoice::FgPlus => System::FgPlus,
-            SystemChoice::Fg => System::Fg,
+            SystemChoice::Sherman => TreeSystem::Sherman,
+            SystemChoice::ShermanPublished => TreeSystem::ShermanPublished,
+            SystemChoice::FgPlus => TreeSystem::FgPlus,
+            SystemChoice::Fg => TreeSystem::Fg,
         });
-        let options = tree::Options {
+        let options = tree::TreeOptions {
             experiment: match self.experiment {
-                ExperimentChoice::Mix => tree::Experiment::Mix,
-                ExperimentChoice::Counts => tree::Experiment::Counts,
-                ExperimentChoice::Locks => tree::Experiment::Locks,
-                ExperimentChoice::Messages => tree::Experiment::Messages,
-                ExperimentChoice::Ablation => tree::Experiment::Ablation,
-                ExperimentChoice::Paper => tree::Experiment::Paper,
-                ExperimentChoice::Ranges => tree::Experiment::Ranges,
-                ExperimentChoice::Scale => tree::Experiment::Scale,
-                ExperimentChoice::Keys => tree::Experiment::Keys,
-                ExperimentChoice::Caches => tree::Experiment::Caches,
-                ExperimentChoice::HeldOut => tree::Experiment::HeldOut,
-                ExperimentChoice::Published => tree::Experiment::Published,
-                ExperimentChoice::Causes => tree::Experiment::Causes,
+                TreeExperimentChoice::Mix => tree::TreeExperiment::Mix,
+                TreeExperimentChoice::Counts => tree::TreeExperiment::Counts,
+                TreeExperimentChoice::Locks => tree::TreeExperiment::Locks,
+                TreeExperimentChoice::Messages => tree::TreeExperiment::Messages,
+                TreeExperimentChoice::Ablation => tree::TreeExperiment::Ablation,
+                TreeExperimentChoice::Paper => tree::TreeExperiment::Paper,
+                TreeExperimentChoice::Ranges => tree::TreeExperiment::Ranges,
+                TreeExperimentChoice::Scale => tree::TreeExperiment::Scale,
+                TreeExperimentChoice::Keys => tree::TreeExperiment::Keys,
+                TreeExperimentChoice::Caches => tree::TreeExperiment::Caches,
+                TreeExperimentChoice::HeldOut => tree::TreeExperiment::HeldOut,
+                TreeExperimentChoice::Published => tree::TreeExperiment::Published,
+                TreeExperimentChoice::Causes => tree::TreeExperiment::Causes,
             },
             systems: systems.collect(),
-            mix: Mix {
+            mix: TreeMix {
                 range_len: self.range as usize,
                 ..mix
             },

@@ -7,10 +7,10 @@ use clap::parser::ValueSource;
 use crate::Failure;
 
 /// An option by its long name, and the experiments that use it.
-type Use = (&'static str, &'static [&'static str]);
+type OptionUse = (&'static str, &'static [&'static str]);
 
 /// A bench, which of its options names the experiment, and what uses its other options. Options that are not listed are for all.
-type Bench = (&'static str, &'static str, &'static [Use]);
+type BenchOptions = (&'static str, &'static str, &'static [OptionUse]);
 
 const MIX: &[&str] = &["mix"];
 const ON_MODEL: &[&str] = &["bytes", "dimms", "numa", "orders", "array"];
@@ -27,7 +27,7 @@ const OF_TABLES: &[&str] = &[
     "numa",
 ];
 
-const INDEX: &[Use] = &[
+const INDEX: &[OptionUse] = &[
     ("target", OF_TABLES),
     ("plugin", &["throughput", "latency", "mix"]),
     ("pool-path", &["throughput", "latency", "mix"]),
@@ -137,7 +137,7 @@ const ENTRIES_USED: &[&str] = &[
     "causes",
 ];
 
-const TREE: &[Use] = &[
+const TREE: &[OptionUse] = &[
     ("system", MIX),
     ("mix", MIX),
     ("skew", MIX),
@@ -200,7 +200,7 @@ const TREE: &[Use] = &[
     ),
 ];
 
-const CACHE: &[Use] = &[
+const CACHE: &[OptionUse] = &[
     ("threads", &["arrangements"]),
     ("dimms", &["arrangements"]),
     ("cpu-ns", &["arrangements"]),
@@ -210,26 +210,26 @@ const CACHE: &[Use] = &[
 ];
 
 /// Of `bench kv` the medium decides first: sim is an experiment of its own.
-const KV_MEDIUM: &[Use] = &[
+const KV_MEDIUM: &[OptionUse] = &[
     ("workers", &["sim"]),
     ("dimms", &["sim"]),
     ("cpu-ns", &["sim"]),
     ("seed", &["sim"]),
 ];
 
-const KV: &[Use] = &[
+const KV: &[OptionUse] = &[
     ("size", &["amplification", "all"]),
     ("updates", &["amplification", "all"]),
     ("keys", &["load", "reopen", "all"]),
 ];
 
-const SERVER: &[Use] = &[
+const SERVER: &[OptionUse] = &[
     ("redis", &["redis"]),
     ("redis-benchmark", &["redis"]),
     ("memcached", &["memcached"]),
 ];
 
-const BENCHES: &[Bench] = &[
+const BENCHES: &[BenchOptions] = &[
     ("index", "experiment", INDEX),
     ("tree", "experiment", TREE),
     ("cache", "experiment", CACHE),
@@ -246,7 +246,7 @@ fn value<'a>(of: &'a ArgMatches, option: &str) -> Option<&'a str> {
     of.get_raw(option)?.next_back()?.to_str()
 }
 
-fn check(of: &ArgMatches, by: &str, uses: &[Use]) -> Result<(), Failure> {
+fn check(of: &ArgMatches, by: &str, uses: &[OptionUse]) -> Result<(), Failure> {
     let Some(chosen) = value(of, by) else {
         return Ok(());
     };
@@ -265,7 +265,7 @@ fn check(of: &ArgMatches, by: &str, uses: &[Use]) -> Result<(), Failure> {
 fn check_kv(of: &ArgMatches) -> Result<(), Failure> {
     let is_sim = value(of, "medium") == Some("sim");
     if !is_sim {
-        let given = |(option, _): &&Use| was_given(of, option);
+        let given = |(option, _): &&OptionUse| was_given(of, option);
         if let Some((option, _)) = KV_MEDIUM.iter().find(given) {
             let why = format!("--{option} has no effect without --medium sim");
             return Err(Failure::Usage(why));

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use farbank_bench::child::{Failure, Launch};
+use farbank_bench::child::{RunFailure, ServerLaunch};
 use farbank_bench::{histories, kill};
 
 fn check(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -73,7 +73,7 @@ fn a_server_that_forgets_is_found_out() {
         let folder = folder.path().join(name);
         std::fs::create_dir(&folder).unwrap();
         let pool = folder.join("pool");
-        Launch {
+        ServerLaunch {
             program: forgetful(&folder, &pool),
             pool,
             pool_bytes: 32 << 20,
@@ -82,13 +82,13 @@ fn a_server_that_forgets_is_found_out() {
         }
     };
     let (cycles, seed) = (5, 1);
-    let kill = kill::Options {
+    let kill = kill::KillOptions {
         launch: launch("kill", false),
         cycles,
         connections: 2,
         seed,
     };
-    let histories = histories::Options {
+    let histories = histories::HistoryOptions {
         launch: launch("histories", true),
         cycles,
         connections: 2,
@@ -99,7 +99,7 @@ fn a_server_that_forgets_is_found_out() {
     let searched = histories::run(&histories, &mut |_| ()).map(drop);
     for found in [killed, searched] {
         match found {
-            Err(Failure::Violation(violation)) => {
+            Err(RunFailure::Violation(violation)) => {
                 assert!(!violation.history.is_empty(), "{violation:?}");
             }
             other => panic!("a pool of an earlier cycle passed: {other:?}"),

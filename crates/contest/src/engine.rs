@@ -67,7 +67,7 @@ impl From<Poisoned> for OpenError {
 
 /// What an engine did, counted by itself. What it cost far memory is counted at the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct EngineStats {
     /// Sets of keys that were not there.
     pub inserts: u64,
     /// Sets of keys that were.
@@ -88,8 +88,8 @@ pub struct Tally {
     pub misses: u64,
 }
 
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl std::ops::AddAssign for EngineStats {
+    fn add_assign(&mut self, other: EngineStats) {
         self.inserts += other.inserts;
         self.updates += other.updates;
         self.swaps += other.swaps;
@@ -104,7 +104,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-impl Tally {
+impl EngineStats {
     /// A lookup that found its key after looking at `probes` places.
     pub fn hit(&mut self, probes: u64) {
         self.depth[probes.clamp(1, 4) as usize - 1] += 1;
@@ -133,7 +133,7 @@ pub trait Engine: Send + Sync {
     fn far_bytes(&self) -> u64;
 
     /// What its workers did until they were dropped.
-    fn tally(&self) -> Tally;
+    fn tally(&self) -> EngineStats;
 }
 
 /// One thread's door to an [`Engine`].
@@ -145,11 +145,11 @@ pub trait Worker: Send {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool;
     /// Does all of `asks`, in order. On `Ok` its sets are as durable as after [`Worker::set`]; an engine that
     /// gains by knowing what comes next, or by making several sets durable at once, says how.
-    fn together(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Error> {
+    fn together(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Error> {
         for ask in asks {
             match ask {
-                Ask::Set(key, value) => self.set(key, value)?,
-                Ask::Get(key, out, found) => **found = self.get(key, out),
+                EngineRequest::Set(key, value) => self.set(key, value)?,
+                EngineRequest::Get(key, out, found) => **found = self.get(key, out),
             }
         }
         Ok(())
@@ -158,7 +158,7 @@ pub trait Worker: Send {
 
 /// One of several operations that are asked for together.
 #[derive(Debug)]
-pub enum Ask<'a> {
+pub enum EngineRequest<'a> {
     /// Store this value under this key.
     Set(&'a Key, &'a [u8]),
     /// Make that the value of this key, and say whether there is one.

@@ -15,20 +15,22 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+#[cfg(test)]
+mod harness;
 pub mod kid;
+pub mod limits;
 pub mod prelim;
 mod read_cache;
 mod recycle;
 mod space;
 mod stripes;
 pub mod target;
-pub mod terms;
-#[cfg(test)]
-mod trial;
 pub mod v1;
 pub mod v2;
 
-pub use engine::{Ask, Engine, Error, KEY_BYTES, Key, OpenError, Tally, VALUE_BYTES, Worker};
-pub use recycle::{Pools, Reuse};
-pub use stripes::Lock;
-pub use terms::Terms;
+pub use engine::{
+    Engine, EngineRequest, EngineStats, Error, KEY_BYTES, Key, OpenError, VALUE_BYTES, Worker,
+};
+pub use limits::ContestLimits;
+pub use recycle::{BlockPools, ReusePolicy};
+pub use stripes::StripeLock;

@@ -12,8 +12,8 @@
 //! R1  A slot belongs to one stripe: there are at least as many slots as stripes, both powers of two.
 //! R2  A set empties its key's slot before it changes anything; only a get fills one.
 
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use farbank_pm::table::Table;
 
 use crate::engine::{Key, VALUE_BYTES};
 
@@ -30,7 +30,7 @@ farbank_pm::zeroed! {
 
 /// The cache; it may have no slots at all.
 pub(crate) struct ReadCache {
-    slots: Table<Slot>,
+    slots: GrowTable<Slot>,
     count: u64,
 }
 
@@ -43,7 +43,7 @@ impl ReadCache {
     /// `slots` is a power of two, or 0.
     pub(crate) fn new(slots: u64) -> ReadCache {
         assert!(slots == 0 || slots.is_power_of_two(), "{slots} slots");
-        let table = Table::new(slots.max(1) as usize);
+        let table = GrowTable::new(slots.max(1) as usize);
         table.reserve(slots as usize);
         ReadCache {
             slots: table,

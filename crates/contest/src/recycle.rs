@@ -11,7 +11,7 @@ use crate::space::UNIT;
 
 /// Whose pools there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pools {
+pub enum BlockPools {
     /// Every thread has its own.
     PerThread,
     /// All threads share one, under a lock.
@@ -20,7 +20,7 @@ pub enum Pools {
 
 /// When and how blocks are used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reuse {
+pub enum ReusePolicy {
     /// As published: for new keys, where a thread's segment is beyond 96.3 % of far memory, from stacks that hold
     /// so many blocks and no more, and some sizes not at all. Nobody knows the mix it was made for: on the one
     /// that can be rebuilt from what is public, `v2` fills 64 GiB with 93 % of its sets.
@@ -30,17 +30,17 @@ pub enum Reuse {
 }
 
 /// One pool.
-pub(crate) struct Stacks {
+pub(crate) struct BlockStacks {
     /// Of the class's size, block numbers.
     stacks: Vec<Vec<u32>>,
     /// Most blocks of each class.
     capacities: Vec<usize>,
 }
 
-impl Stacks {
+impl BlockStacks {
     /// A pool of as many classes as there are capacities.
-    pub(crate) fn new(capacities: Vec<usize>) -> Stacks {
-        Stacks {
+    pub(crate) fn new(capacities: Vec<usize>) -> BlockStacks {
+        BlockStacks {
             stacks: vec![Vec::new(); capacities.len()],
             capacities,
         }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_search_goes_upward_in_steps_and_stops() {
-        let mut pool = Stacks::new(vec![2; 12]);
+        let mut pool = BlockStacks::new(vec![2; 12]);
         assert!(pool.push(5, 50) && pool.push(8, 80) && pool.push(4, 40));
         assert_eq!(pool.pop(0, 4, 8), Some((4, 40)));
         assert_eq!(pool.pop(0, 4, 8), None);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_full_stack_forgets_blocks() {
-        let mut pool = Stacks::new(vec![2, 0]);
+        let mut pool = BlockStacks::new(vec![2, 0]);
         assert!(pool.push(0, 1) && pool.push(0, 2) && !pool.push(0, 3));
         assert!(!pool.push(1, 4) && !pool.push(2, 5));
         assert_eq!(pool.far_bytes(112), 224);

@@ -32,11 +32,11 @@
 use std::ops::Range;
 
 use farbank_pm::sync::Mutex;
-use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned};
 
 use crate::engine::{Error, OpenError, VALUE_BYTES};
-use crate::recycle::{Pools, Reuse, Stacks};
-use crate::terms::Terms;
+use crate::limits::ContestLimits;
+use crate::recycle::{BlockPools, BlockStacks, ReusePolicy};
 
 /// Bytes a block is a multiple of.
 pub(crate) const UNIT: usize = 16;
@@ -51,12 +51,12 @@ pub(crate) const fn align16(bytes: usize) -> usize {
 }
 
 /// Reads and writes back a line of every huge page, so that no set meets its first touch.
-pub(crate) fn preheat<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
+pub(crate) fn preheat<M: Medium>(medium: &M, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
     let mut line = [0; LINE];
     for at in (0..medium.len() - LINE as u64).step_by(2 << 20) {
         medium.copy_out(Off(at), &mut line);
-        medium.copy_in(lane, Off(at), &[&line]);
-        let ticket = medium.drain(lane);
+        medium.copy_in(ctx, Off(at), &[&line]);
+        let ticket = medium.drain(ctx);
         medium.wait(ticket)?;
     }
     Ok(())
@@ -64,13 +64,13 @@ pub(crate) fn preheat<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Pois
 
 /// Published counts, at the scale of the far memory there is.
 #[derive(Clone, Copy)]
-pub(crate) struct Scaled {
+pub(crate) struct ScaledCounts {
     far_bytes: u64,
 }
 
-impl Scaled {
-    pub(crate) fn to(terms: &Terms) -> Scaled {
-        Scaled {
+impl ScaledCounts {
+    pub(crate) fn to(terms: &ContestLimits) -> ScaledCounts {
+        ScaledCounts {
             far_bytes: terms.far_bytes,
         }
     }
@@ -97,7 +97,7 @@ impl Scaled {
 }
 
 /// Smallest and largest block, where `more` bytes are needed beside a value.
-pub(crate) fn blocks(terms: &Terms, more: usize) -> Result<(usize, usize), OpenError> {
+pub(crate) fn blocks(terms: &ContestLimits, more: usize) -> Result<(usize, usize), OpenError> {
     let (least, most) = terms.value_bytes;
     if least > most || !VALUE_BYTES.contains(&least) || !VALUE_BYTES.contains(&most) {
         return Err(OpenError::Unfit(format!(
@@ -108,7 +108,7 @@ pub(crate) fn blocks(terms: &Terms, more: usize) -> Result<(usize, usize), OpenE
 }
 
 /// What a space is made of.
-pub(crate) struct Layout {
+pub(crate) struct SpaceLayout {
     /// Bytes of far memory that segments are cut from.
     pub range: Range<u64>,
     /// Bytes of a segment.
@@ -117,27 +117,27 @@ pub(crate) struct Layout {
     pub blocks: (usize, usize),
     /// Most blocks of each class that a pool keeps, for pools of `threads` threads.
     pub capacities: Vec<usize>,
-    pub reuse: Reuse,
+    pub reuse: ReusePolicy,
     /// Where [`Reuse::NearTheEnd`] begins.
     pub recycle_from: u64,
     /// Of so many updates a thread may append those whose spare is far away.
     pub moves: u64,
     pub threads: usize,
-    pub pools: Pools,
+    pub pools: BlockPools,
 }
 
 /// Where blocks come from.
-pub(crate) struct Space {
-    layout: Layout,
+pub(crate) struct BlockSpace {
+    layout: SpaceLayout,
     next: Mutex<u64>,
-    pools: Box<[Mutex<Stacks>]>,
+    pools: Box<[Mutex<BlockStacks>]>,
     /// What threads that have gone held; `None` is in use.
-    left: Mutex<Vec<Option<Holding>>>,
+    left: Mutex<Vec<Option<ThreadBlocks>>>,
 }
 
 /// What one thread holds.
 #[derive(Clone)]
-pub(crate) struct Holding {
+pub(crate) struct ThreadBlocks {
     /// Its number.
     pub thread: usize,
     open: Range<u64>,
@@ -151,14 +151,14 @@ pub(crate) struct Holding {
 
 /// A block, as it is allotted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Block {
+pub(crate) struct AllottedBlock {
     /// Its offset, in units.
     pub number: u32,
     /// Its bytes, at least those asked for.
     pub bytes: usize,
 }
 
-impl Block {
+impl AllottedBlock {
     pub(crate) fn at(self) -> u64 {
         offset(self.number)
     }
@@ -171,37 +171,37 @@ pub(crate) fn offset(number: u32) -> u64 {
 
 /// What a block is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum BlockUse {
     /// A key that is not there.
     Insert,
     /// A larger value, or a spare.
     Update,
 }
 
-impl Space {
+impl BlockSpace {
     /// The space in which everything before `next` has been taken.
-    pub(crate) fn new(layout: Layout, next: u64) -> Space {
+    pub(crate) fn new(layout: SpaceLayout, next: u64) -> BlockSpace {
         let pools = match layout.pools {
-            Pools::PerThread => layout.threads,
-            Pools::Global => 1,
+            BlockPools::PerThread => layout.threads,
+            BlockPools::Global => 1,
         };
         let of_all = layout.threads / pools;
         let classes = (layout.blocks.1 - layout.blocks.0) / UNIT + 1;
         let capacities: Vec<usize> = match layout.reuse {
-            Reuse::NearTheEnd => layout.capacities.iter().map(|c| c * of_all).collect(),
-            Reuse::Always => vec![usize::MAX; classes],
+            ReusePolicy::NearTheEnd => layout.capacities.iter().map(|c| c * of_all).collect(),
+            ReusePolicy::Always => vec![usize::MAX; classes],
         };
-        let holding = |thread| Holding {
+        let holding = |thread| ThreadBlocks {
             thread,
             open: 0..0,
             spares: vec![0; classes].into(),
             has_spares: false,
             moves_left: 0,
         };
-        Space {
+        BlockSpace {
             next: Mutex::new(next),
             pools: (0..pools)
-                .map(|_| Mutex::new(Stacks::new(capacities.clone())))
+                .map(|_| Mutex::new(BlockStacks::new(capacities.clone())))
                 .collect(),
             left: Mutex::new((0..layout.threads).map(|n| Some(holding(n))).collect()),
             layout,
@@ -212,7 +212,7 @@ impl Space {
     ///
     /// # Panics
     /// If there are already as many as the terms allow.
-    pub(crate) fn enter(&self) -> Holding {
+    pub(crate) fn enter(&self) -> ThreadBlocks {
         let mut left = self.left.lock().expect("no holder panics");
         let holding = left.iter_mut().find_map(Option::take);
         let mut holding = holding.unwrap_or_else(|| {
@@ -228,7 +228,7 @@ impl Space {
     }
 
     /// A thread goes.
-    pub(crate) fn leave(&self, holding: Holding) {
+    pub(crate) fn leave(&self, holding: ThreadBlocks) {
         let thread = holding.thread;
         self.left.lock().expect("no holder panics")[thread] = Some(holding);
     }
@@ -253,23 +253,23 @@ impl Space {
         *self.next.lock().expect("no holder panics") = next;
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &SpaceLayout {
         &self.layout
     }
 
     /// Allots a block of at least `bytes`. A new segment is taken when `advance` has made its end durable.
     pub(crate) fn allot(
         &self,
-        holding: &mut Holding,
+        holding: &mut ThreadBlocks,
         bytes: usize,
-        what: For,
+        what: BlockUse,
         advance: impl FnOnce(u64) -> Result<(), Poisoned>,
-    ) -> Result<Block, Error> {
+    ) -> Result<AllottedBlock, Error> {
         let due = match self.layout.reuse {
-            Reuse::NearTheEnd => holding.open.start > self.layout.recycle_from,
-            Reuse::Always => true,
+            ReusePolicy::NearTheEnd => holding.open.start > self.layout.recycle_from,
+            ReusePolicy::Always => true,
         };
-        if what == For::Insert && due {
+        if what == BlockUse::Insert && due {
             let recycled = self.recycled(holding, bytes);
             if let Some(block) = recycled {
                 return Ok(block);
@@ -282,20 +282,26 @@ impl Space {
     }
 
     /// The published search: four classes at a time, not beyond a block 336 bytes above the smallest.
-    fn recycled(&self, holding: &Holding, bytes: usize) -> Option<Block> {
+    fn recycled(&self, holding: &ThreadBlocks, bytes: usize) -> Option<AllottedBlock> {
         const STEP_BYTES: usize = 64;
         const LIMIT_BYTES: usize = 336;
         self.pop(holding, bytes, STEP_BYTES / UNIT, LIMIT_BYTES / UNIT)
     }
 
-    fn any_recycled(&self, holding: &Holding, bytes: usize) -> Option<Block> {
+    fn any_recycled(&self, holding: &ThreadBlocks, bytes: usize) -> Option<AllottedBlock> {
         self.pop(holding, bytes, 1, usize::MAX)
     }
 
-    fn pop(&self, holding: &Holding, bytes: usize, step: usize, to: usize) -> Option<Block> {
+    fn pop(
+        &self,
+        holding: &ThreadBlocks,
+        bytes: usize,
+        step: usize,
+        to: usize,
+    ) -> Option<AllottedBlock> {
         let mut pool = self.pool(holding.thread).lock().expect("no holder panics");
         let (class, number) = pool.pop(self.class(bytes), step, to)?;
-        Some(Block {
+        Some(AllottedBlock {
             number,
             bytes: self.layout.blocks.0 + class * UNIT,
         })
@@ -304,10 +310,10 @@ impl Space {
     /// Cuts `bytes` from the thread's segment, or from a new one.
     pub(crate) fn append(
         &self,
-        holding: &mut Holding,
+        holding: &mut ThreadBlocks,
         bytes: usize,
         advance: impl FnOnce(u64) -> Result<(), Poisoned>,
-    ) -> Result<Block, Error> {
+    ) -> Result<AllottedBlock, Error> {
         if holding.open.end - holding.open.start < bytes as u64 {
             let mut next = self.next.lock().expect("no holder panics");
             let end = *next + self.layout.segment_bytes;
@@ -320,30 +326,30 @@ impl Space {
         }
         let at = holding.open.start;
         holding.open.start += bytes as u64;
-        Ok(Block {
+        Ok(AllottedBlock {
             number: (at / UNIT as u64) as u32,
             bytes,
         })
     }
 
     /// Gives a block back; false if the pool has no place for it.
-    pub(crate) fn free(&self, thread: usize, block: Block) -> bool {
+    pub(crate) fn free(&self, thread: usize, block: AllottedBlock) -> bool {
         let mut pool = self.pool(thread).lock().expect("no holder panics");
         pool.push(self.class(block.bytes), block.number)
     }
 
-    fn pool(&self, thread: usize) -> &Mutex<Stacks> {
+    fn pool(&self, thread: usize) -> &Mutex<BlockStacks> {
         &self.pools[thread % self.pools.len()]
     }
 
     /// The spare for blocks of `bytes`, if the thread has one.
-    pub(crate) fn spare(&self, holding: &Holding, bytes: usize) -> Option<u32> {
+    pub(crate) fn spare(&self, holding: &ThreadBlocks, bytes: usize) -> Option<u32> {
         let spare = holding.spares.get(self.class(bytes)).copied();
         spare.filter(|&number| number != 0)
     }
 
     /// `block` is the spare for its size from now on.
-    pub(crate) fn keep_spare(&self, holding: &mut Holding, block: Block) {
+    pub(crate) fn keep_spare(&self, holding: &mut ThreadBlocks, block: AllottedBlock) {
         holding.spares[self.class(block.bytes)] = block.number;
     }
 
@@ -380,10 +386,10 @@ impl Space {
     /// Bytes of DRAM: of the pools, of the spares.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let spares = self.layout.threads * self.classes() * size_of::<u32>();
-        (self.of_pools(Stacks::bytes), spares as u64)
+        (self.of_pools(BlockStacks::bytes), spares as u64)
     }
 
-    fn of_pools(&self, f: impl Fn(&Stacks) -> u64) -> u64 {
+    fn of_pools(&self, f: impl Fn(&BlockStacks) -> u64) -> u64 {
         let pools = self.pools.iter();
         pools
             .map(|pool| f(&pool.lock().expect("no holder panics")))
@@ -395,46 +401,46 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn space(pools: Pools) -> Space {
-        let layout = Layout {
+    fn space(pools: BlockPools) -> BlockSpace {
+        let layout = SpaceLayout {
             range: 16..16 + 4 * 1024,
             segment_bytes: 1024,
             blocks: (112, 448),
             capacities: vec![4; 22],
-            reuse: Reuse::NearTheEnd,
+            reuse: ReusePolicy::NearTheEnd,
             recycle_from: 2048,
             moves: 3,
             threads: 2,
             pools,
         };
-        Space::new(layout, 16)
+        BlockSpace::new(layout, 16)
     }
 
-    fn cut(space: &Space, holding: &mut Holding, bytes: usize) -> Result<u64, Error> {
+    fn cut(space: &BlockSpace, holding: &mut ThreadBlocks, bytes: usize) -> Result<u64, Error> {
         let block = space.append(holding, bytes, |_| Ok(()));
-        block.map(Block::at)
+        block.map(AllottedBlock::at)
     }
 
     #[test]
     fn at_full_scale_the_published_counts_hold() {
-        let scaled = Scaled::to(&Terms::finals(1));
+        let scaled = ScaledCounts::to(&ContestLimits::finals(1));
         assert_eq!(scaled.segment_bytes(2 << 20), 2 << 20);
         assert_eq!(scaled.segment_bytes(4 << 20), 4 << 20);
         assert_eq!(scaled.count(6000), 6000);
-        let small = Scaled::to(&Terms::finals(4096));
+        let small = ScaledCounts::to(&ContestLimits::finals(4096));
         assert_eq!(small.segment_bytes(2 << 20), 16 << 10);
     }
 
     #[test]
     fn a_block_that_does_not_fit_the_segment_begins_the_next() {
-        let (space, mut ends) = (space(Pools::PerThread), Vec::new());
+        let (space, mut ends) = (space(BlockPools::PerThread), Vec::new());
         let mut holding = space.enter();
         for (bytes, at) in [(448, 16), (448, 464), (448, 1040), (112, 1488)] {
             let block = space.append(&mut holding, bytes, |end| {
                 ends.push(end);
                 Ok(())
             });
-            assert_eq!(block.map(Block::at), Ok(at));
+            assert_eq!(block.map(AllottedBlock::at), Ok(at));
         }
         assert_eq!(ends, [1040, 2064]);
         assert_eq!(space.taken(), 2064);
@@ -442,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_cannot_be_made_durable_is_not_taken() {
-        let space = space(Pools::PerThread);
+        let space = space(BlockPools::PerThread);
         let mut holding = space.enter();
         let reason = "gone".into();
         let failed = space.append(&mut holding, 112, |_| Err(Poisoned { reason }));
@@ -452,33 +458,37 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again_only_near_the_end_and_for_new_keys() {
-        let space = space(Pools::PerThread);
+        let space = space(BlockPools::PerThread);
         let mut holding = space.enter();
-        let freed = Block {
+        let freed = AllottedBlock {
             number: 9,
             bytes: 176,
         };
         assert!(space.free(0, freed));
         let mut allot = |bytes, what| space.allot(&mut holding, bytes, what, |_| Ok(()));
-        assert_ne!(allot(112, For::Insert).unwrap(), freed, "early");
+        assert_ne!(allot(112, BlockUse::Insert).unwrap(), freed, "early");
         for _ in 0..5 {
-            allot(448, For::Update).unwrap();
+            allot(448, BlockUse::Update).unwrap();
         }
-        assert_ne!(allot(112, For::Update).unwrap(), freed, "an update");
-        assert_ne!(allot(128, For::Insert).unwrap(), freed, "64 bytes a step");
-        assert_eq!(allot(112, For::Insert).unwrap(), freed);
+        assert_ne!(allot(112, BlockUse::Update).unwrap(), freed, "an update");
+        assert_ne!(
+            allot(128, BlockUse::Insert).unwrap(),
+            freed,
+            "64 bytes a step"
+        );
+        assert_eq!(allot(112, BlockUse::Insert).unwrap(), freed);
     }
 
     #[test]
     fn when_no_segment_is_left_any_block_will_do() {
-        let space = space(Pools::Global);
+        let space = space(BlockPools::Global);
         let (mut one, mut other) = (space.enter(), space.enter());
         while cut(&space, &mut one, 448).is_ok() {}
-        let freed = Block {
+        let freed = AllottedBlock {
             number: 7,
             bytes: 448,
         };
-        let mut allot = |bytes| space.allot(&mut other, bytes, For::Update, |_| Ok(()));
+        let mut allot = |bytes| space.allot(&mut other, bytes, BlockUse::Update, |_| Ok(()));
         assert_eq!(allot(400), Err(Error::Full));
         assert!(space.free(0, freed));
         assert_eq!(allot(400), Ok(freed));
@@ -487,11 +497,11 @@ mod tests {
 
     #[test]
     fn without_room_a_thread_takes_over_what_a_former_one_held() {
-        let space = space(Pools::PerThread);
+        let space = space(BlockPools::PerThread);
         let mut holding = space.enter();
         let open = cut(&space, &mut holding, 112).unwrap();
         holding.moves_left = 0;
-        let spare = Block {
+        let spare = AllottedBlock {
             number: 5,
             bytes: 128,
         };
@@ -507,7 +517,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "more workers at a time than the terms' 2")]
     fn there_are_no_more_threads_than_the_terms_say() {
-        let space = space(Pools::PerThread);
+        let space = space(BlockPools::PerThread);
         let _held = [space.enter(), space.enter(), space.enter()];
     }
 }

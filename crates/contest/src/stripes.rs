@@ -8,7 +8,7 @@ use farbank_pm::sync::{Mutex, MutexGuard, thread};
 
 /// How a stripe is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lock {
+pub enum StripeLock {
     /// By spinning. Published: without end; here a thread that has looked in vain for a while lets others run,
     /// because there may be more threads than CPUs.
     Spin,
@@ -17,48 +17,50 @@ pub enum Lock {
 }
 
 /// The locks, a power of two of them.
-pub(crate) struct Stripes {
-    locks: Locks,
+pub(crate) struct LockStripes {
+    locks: StripeLocks,
     mask: u64,
 }
 
-enum Locks {
+enum StripeLocks {
     Spin(Box<[AtomicBool]>),
     Mutex(Box<[Mutex<()>]>),
 }
 
 /// A locked stripe.
-pub(crate) struct Locked<'a> {
+pub(crate) struct LockedStripe<'a> {
     spin: Option<&'a AtomicBool>,
     _mutex: Option<MutexGuard<'a, ()>>,
 }
 
-impl Stripes {
-    pub(crate) fn new(count: u64, lock: Lock) -> Stripes {
+impl LockStripes {
+    pub(crate) fn new(count: u64, lock: StripeLock) -> LockStripes {
         assert!(count.is_power_of_two(), "{count} stripes");
         let locks = match lock {
-            Lock::Spin => Locks::Spin((0..count).map(|_| AtomicBool::new(false)).collect()),
-            Lock::Mutex => Locks::Mutex((0..count).map(|_| Mutex::new(())).collect()),
+            StripeLock::Spin => {
+                StripeLocks::Spin((0..count).map(|_| AtomicBool::new(false)).collect())
+            }
+            StripeLock::Mutex => StripeLocks::Mutex((0..count).map(|_| Mutex::new(())).collect()),
         };
-        Stripes {
+        LockStripes {
             locks,
             mask: count - 1,
         }
     }
 
     #[inline]
-    pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
+    pub(crate) fn lock(&self, hash: u64) -> LockedStripe<'_> {
         let stripe = (hash & self.mask) as usize;
         match &self.locks {
-            Locks::Spin(flags) => {
+            StripeLocks::Spin(flags) => {
                 let flag = &flags[stripe];
                 spin(flag);
-                Locked {
+                LockedStripe {
                     spin: Some(flag),
                     _mutex: None,
                 }
             }
-            Locks::Mutex(locks) => Locked {
+            StripeLocks::Mutex(locks) => LockedStripe {
                 spin: None,
                 _mutex: Some(locks[stripe].lock().expect("no holder panics")),
             },
@@ -67,8 +69,8 @@ impl Stripes {
 
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = match &self.locks {
-            Locks::Spin(flags) => size_of_val(&**flags),
-            Locks::Mutex(locks) => size_of_val(&**locks),
+            StripeLocks::Spin(flags) => size_of_val(&**flags),
+            StripeLocks::Mutex(locks) => size_of_val(&**locks),
         };
         bytes as u64
     }
@@ -88,7 +90,7 @@ fn spin(flag: &AtomicBool) {
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedStripe<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(flag) = self.spin {
@@ -105,8 +107,8 @@ mod tests {
     #[test]
     fn one_thread_at_a_time_is_in_a_stripe() {
         const TURNS: u64 = 20_000;
-        for lock in [Lock::Spin, Lock::Mutex] {
-            let stripes = Stripes::new(2, lock);
+        for lock in [StripeLock::Spin, StripeLock::Mutex] {
+            let stripes = LockStripes::new(2, lock);
             let count = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 for _ in 0..4 {

@@ -6,15 +6,17 @@
 //!
 //! What an engine would show under a key that nobody wrote is not seen: it can be asked for keys only.
 
-use farbank_check::target::{Answer, Op, Shape, Subject, Target, Value, Write};
-use farbank_pm::fault::Named;
+use farbank_check::target::{
+    KeyWrite, OpAnswer, Target, TargetOp, TargetShape, TargetSubject, Value,
+};
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sim::{Rng, Sim};
 
 use crate::engine::{Engine, Error, KEY_BYTES, Key, Worker};
-use crate::terms::Terms;
+use crate::limits::ContestLimits;
 
 /// How an engine is made on simulated memory.
-pub trait Recipe: Sync {
+pub trait EngineConfig: Sync {
     /// Its name in reports and on the command line.
     fn name(&self) -> &'static str;
 
@@ -24,12 +26,12 @@ pub trait Recipe: Sync {
     }
 
     /// The terms it is made for; the pool, the keys, the values and the workers are these.
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> ContestLimits {
         explorer_terms()
     }
 
     /// Deviations it has by name.
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         &[]
     }
 
@@ -40,7 +42,7 @@ pub trait Recipe: Sync {
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
 }
 
-impl<R: Recipe + ?Sized> Recipe for &R {
+impl<R: EngineConfig + ?Sized> EngineConfig for &R {
     fn name(&self) -> &'static str {
         (**self).name()
     }
@@ -49,11 +51,11 @@ impl<R: Recipe + ?Sized> Recipe for &R {
         (**self).has_command()
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> ContestLimits {
         (**self).terms()
     }
 
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         (**self).faults()
     }
 
@@ -69,9 +71,9 @@ impl<R: Recipe + ?Sized> Recipe for &R {
 /// Terms that suit the explorer: 128 KiB, 12 keys and one more in 16 chains, two workers that take turns, and
 /// values of up to 400 bytes, so that blocks of many sizes are freed and used again within a run.
 #[must_use]
-pub fn explorer_terms() -> Terms {
+pub fn explorer_terms() -> ContestLimits {
     const FAR_BYTES: u64 = 128 << 10;
-    Terms {
+    ContestLimits {
         threads: 2,
         operations: 200,
         keys: 13,
@@ -98,7 +100,7 @@ pub fn key_of(number: u64) -> Key {
 #[derive(Clone, Copy, Debug)]
 pub struct EngineTarget<R>(pub R);
 
-impl<R: Recipe> Target for EngineTarget<R> {
+impl<R: EngineConfig> Target for EngineTarget<R> {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -107,35 +109,35 @@ impl<R: Recipe> Target for EngineTarget<R> {
         self.0.has_command()
     }
 
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         self.0.faults()
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> TargetShape {
         let terms = self.0.terms();
         let (min, max) = terms.value_bytes;
-        Shape {
+        TargetShape {
             pool_bytes: terms.far_bytes,
             // A probe of the explorer stores one key more.
             keys: terms.keys - 1,
             value_bytes: (min as u32, max as u32),
             sessions: terms.threads,
             deletes: false,
-            ..Shape::default()
+            ..TargetShape::default()
         }
     }
 
-    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         Ok(self.subject(&*self.0.create(sim)?))
     }
 
-    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         Ok(self.subject(&*self.0.open(sim)?))
     }
 }
 
-impl<R: Recipe> EngineTarget<R> {
-    fn subject(&self, engine: &dyn Engine) -> Box<dyn Subject> {
+impl<R: EngineConfig> EngineTarget<R> {
+    fn subject(&self, engine: &dyn Engine) -> Box<dyn TargetSubject> {
         let terms = self.0.terms();
         Box::new(EngineSubject {
             workers: (0..terms.threads).map(|_| engine.worker()).collect(),
@@ -160,17 +162,17 @@ impl EngineSubject {
     }
 }
 
-impl Subject for EngineSubject {
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+impl TargetSubject for EngineSubject {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         match op {
-            Op::Write(Write::Put { key, value, .. }) => {
+            TargetOp::Write(KeyWrite::Put { key, value, .. }) => {
                 match self.workers[session].set(&key_of(*key), &value.encode()) {
-                    Ok(()) => Ok(Answer::Done),
-                    Err(Error::Full) => Ok(Answer::Refused),
+                    Ok(()) => Ok(OpAnswer::Done),
+                    Err(Error::Full) => Ok(OpAnswer::Refused),
                     Err(error) => Err(error.to_string()),
                 }
             }
-            Op::Get { key, .. } => Ok(Answer::Found(self.get(session, *key)?)),
+            TargetOp::Get { key, .. } => Ok(OpAnswer::Found(self.get(session, *key)?)),
             other => Err(format!("an engine of the contest has no {other:?}")),
         }
     }

@@ -5,29 +5,33 @@
 
 use std::sync::{Arc, Mutex};
 
-use farbank_check::explore::{Config, explore};
-use farbank_check::{Report, Value};
-use farbank_contest::target::{EngineTarget, Recipe, explorer_terms, key_of};
-use farbank_contest::v1::V1Recipe;
-use farbank_contest::v2::{Checksum, V2, V2Recipe};
+use farbank_check::explore::{ExploreConfig, explore};
+use farbank_check::{CrashReport, Value};
+use farbank_contest::target::{EngineConfig, EngineTarget, explorer_terms, key_of};
+use farbank_contest::v1::V1Config;
+use farbank_contest::v2::{V2, V2Checksum, V2Config};
 use farbank_contest::{Engine, Error, Worker, v1, v2};
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 
 /// Power cuts only: what a killed process wrote is not shown to anybody.
-fn power_cuts(persistency: Persistency) -> Config {
-    Config {
+fn power_cuts(persistency: Persistency) -> ExploreConfig {
+    ExploreConfig {
         kill_one_in: u64::MAX,
         io_errors: false,
-        ..Config::new(persistency)
+        ..ExploreConfig::new(persistency)
     }
 }
 
-fn explored(recipe: impl Recipe, config: &Config, seeds: std::ops::Range<u64>) -> Report {
+fn explored(
+    recipe: impl EngineConfig,
+    config: &ExploreConfig,
+    seeds: std::ops::Range<u64>,
+) -> CrashReport {
     explore(&EngineTarget(recipe), config, seeds, 2, &mut |_| true)
 }
 
 /// What the violation of this one seed says, and how it was come to.
-fn violation(recipe: impl Recipe, config: &Config, seed: u64) -> (String, String) {
+fn violation(recipe: impl EngineConfig, config: &ExploreConfig, seed: u64) -> (String, String) {
     let report = explored(recipe, config, seed..seed + 1);
     let violation = report.violations.first();
     let violation = violation.unwrap_or_else(|| panic!("seed {seed} finds nothing: {report}"));
@@ -37,7 +41,7 @@ fn violation(recipe: impl Recipe, config: &Config, seed: u64) -> (String, String
 #[test]
 fn v1_keeps_every_word_it_gave_when_only_the_power_goes() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Eadr] {
-        let recipe = V1Recipe(v1::Tuning::PUBLISHED);
+        let recipe = V1Config(v1::V1Tuning::PUBLISHED);
         let report = explored(recipe, &power_cuts(persistency), 0..2);
         assert!(report.holds(), "{report}");
         assert!(report.counts.images > 1_000, "{report}");
@@ -46,19 +50,19 @@ fn v1_keeps_every_word_it_gave_when_only_the_power_goes() {
 
 #[test]
 fn v1_shows_what_a_killed_process_wrote_and_then_loses_it() {
-    let config = Config::new(Persistency::Adr);
-    let (what, trail) = violation(V1Recipe(v1::Tuning::PUBLISHED), &config, 2);
+    let config = ExploreConfig::new(Persistency::Adr);
+    let (what, trail) = violation(V1Config(v1::V1Tuning::PUBLISHED), &config, 2);
     assert!(
         what.contains("acknowledged as v2(85 bytes), found v1("),
         "{what}"
     );
     assert!(trail.contains("kill; after the open"), "{trail}");
-    let mended = v1::Tuning {
+    let mended = v1::V1Tuning {
         persist_recovered: true,
-        ..v1::Tuning::PUBLISHED
+        ..v1::V1Tuning::PUBLISHED
     };
     for persistency in [Persistency::Adr, Persistency::Word] {
-        let report = explored(V1Recipe(mended), &Config::new(persistency), 1..4);
+        let report = explored(V1Config(mended), &ExploreConfig::new(persistency), 1..4);
         assert!(report.holds(), "{report}");
     }
 }
@@ -67,7 +71,7 @@ fn v1_shows_what_a_killed_process_wrote_and_then_loses_it() {
 fn v2_shows_values_that_nobody_wrote() {
     for (persistency, seed) in [(Persistency::Adr, 0), (Persistency::Word, 2)] {
         let config = power_cuts(persistency);
-        let (what, trail) = violation(V2Recipe(v2::Tuning::PUBLISHED), &config, seed);
+        let (what, trail) = violation(V2Config(v2::V2Tuning::PUBLISHED), &config, seed);
         assert!(what.contains("are wrong from byte"), "{what}");
         assert!(
             trail.contains("before drain"),
@@ -78,12 +82,12 @@ fn v2_shows_values_that_nobody_wrote() {
 
 #[test]
 fn v2_goes_back_to_older_values_if_only_its_appends_do_not_count() {
-    let tuning = v2::Tuning {
+    let tuning = v2::V2Tuning {
         appends_count: false,
-        ..v2::Tuning::MENDED
+        ..v2::V2Tuning::MENDED
     };
     let config = power_cuts(Persistency::Word);
-    let (what, trail) = violation(V2Recipe(tuning), &config, 2);
+    let (what, trail) = violation(V2Config(tuning), &config, 2);
     assert!(
         what.contains("acknowledged as v13(149 bytes), found v12("),
         "{what}"
@@ -93,11 +97,11 @@ fn v2_goes_back_to_older_values_if_only_its_appends_do_not_count() {
 
 #[test]
 fn v2_loses_what_a_killed_process_wrote_if_only_its_recovery_is_not_durable() {
-    let tuning = v2::Tuning {
+    let tuning = v2::V2Tuning {
         persist_recovered: false,
-        ..v2::Tuning::MENDED
+        ..v2::V2Tuning::MENDED
     };
-    let (what, trail) = violation(V2Recipe(tuning), &Config::new(Persistency::Adr), 4);
+    let (what, trail) = violation(V2Config(tuning), &ExploreConfig::new(Persistency::Adr), 4);
     assert!(
         what.contains("acknowledged as v3(231 bytes), not found"),
         "{what}"
@@ -107,9 +111,9 @@ fn v2_loses_what_a_killed_process_wrote_if_only_its_recovery_is_not_durable() {
 
 #[test]
 fn v2_mended_holds_but_sixteen_bits_of_checksum_are_too_few() {
-    let mended = V2Recipe(v2::Tuning::MENDED);
+    let mended = V2Config(v2::V2Tuning::MENDED);
     for persistency in [Persistency::Adr, Persistency::Word] {
-        let config = Config::new(persistency);
+        let config = ExploreConfig::new(persistency);
         let report = explored(mended, &config, 2..4);
         assert!(report.holds(), "{report}");
         // Some 10,000 torn records on, one of them has the checksum of a whole one.
@@ -120,13 +124,13 @@ fn v2_mended_holds_but_sixteen_bits_of_checksum_are_too_few() {
 
 #[test]
 fn v2_needs_no_checksum_if_a_record_is_two_writes() {
-    let tuning = v2::Tuning {
-        writes: v2::Writes::Two,
-        checksum: Checksum::Published,
-        ..v2::Tuning::MENDED
+    let tuning = v2::V2Tuning {
+        writes: v2::WritesPerRecord::Two,
+        checksum: V2Checksum::Published,
+        ..v2::V2Tuning::MENDED
     };
     for persistency in [Persistency::Adr, Persistency::Word] {
-        let report = explored(V2Recipe(tuning), &Config::new(persistency), 0..2);
+        let report = explored(V2Config(tuning), &ExploreConfig::new(persistency), 0..2);
         assert!(report.holds(), "{report}");
     }
 }
@@ -134,20 +138,20 @@ fn v2_needs_no_checksum_if_a_record_is_two_writes() {
 /// `v2` on memory that is not lost, in one thread.
 struct Alone {
     sim: Sim,
-    tuning: v2::Tuning,
+    tuning: v2::V2Tuning,
     engine: V2<Sim>,
     worker: Box<dyn Worker>,
 }
 
 impl Alone {
-    fn new(tuning: v2::Tuning) -> Alone {
+    fn new(tuning: v2::V2Tuning) -> Alone {
         Alone::on(
             Sim::new(explorer_terms().far_bytes, Persistency::Word),
             tuning,
         )
     }
 
-    fn on(sim: Sim, tuning: v2::Tuning) -> Alone {
+    fn on(sim: Sim, tuning: v2::V2Tuning) -> Alone {
         let engine = V2::open(sim.clone(), &explorer_terms(), tuning).unwrap();
         Alone {
             worker: engine.worker(),
@@ -177,7 +181,7 @@ impl Alone {
 
 #[test]
 fn v2_loses_a_key_after_127_updates() {
-    for tuning in [v2::Tuning::PUBLISHED, v2::Tuning::MENDED] {
+    for tuning in [v2::V2Tuning::PUBLISHED, v2::V2Tuning::MENDED] {
         let found_after = |updates: u64| {
             let mut engine = Alone::new(tuning);
             (0..=updates).for_each(|id| engine.set(1, id, 100).unwrap());
@@ -199,9 +203,9 @@ fn v2_loses_a_key_after_127_updates() {
 #[test]
 fn v2_shows_the_larger_of_two_values_of_the_same_version() {
     for (appends_count, found) in [(false, 2), (true, 3)] {
-        let mut engine = Alone::new(v2::Tuning {
+        let mut engine = Alone::new(v2::V2Tuning {
             appends_count,
-            ..v2::Tuning::PUBLISHED
+            ..v2::V2Tuning::PUBLISHED
         });
         // The spare of 256 bytes is made before the append's block, and so is found first.
         engine.set(2, 1, 80).unwrap();
@@ -225,14 +229,14 @@ fn v2_forgets_its_free_blocks_when_it_is_opened() {
         let before = engine.engine.recycled_bytes();
         (before, engine.reopened().engine.recycled_bytes())
     };
-    assert_eq!(free(v2::Tuning::PUBLISHED), (12 * 176, 0));
-    let (before, after) = free(v2::Tuning::MENDED);
+    assert_eq!(free(v2::V2Tuning::PUBLISHED), (12 * 176, 0));
+    let (before, after) = free(v2::V2Tuning::MENDED);
     assert!(after >= before, "{after} of {before} bytes are free again");
 }
 
 #[test]
 fn a_pool_of_fifteen_segments_is_full_after_sixteen_openings_with_one_key_in_it() {
-    let mut engine = Alone::new(v2::Tuning::PUBLISHED);
+    let mut engine = Alone::new(v2::V2Tuning::PUBLISHED);
     for opening in 1..=15 {
         engine.set(1, opening, 100 + opening as u32 * 16).unwrap();
         engine = engine.reopened();
@@ -242,7 +246,7 @@ fn a_pool_of_fifteen_segments_is_full_after_sixteen_openings_with_one_key_in_it(
 
 /// Twelve inserts, the power cut in each of them: how many acknowledged values were lost, and how many values of
 /// the insert that was cut are neither there nor not there.
-fn inserts_cut_short(tuning: v2::Tuning, persistency: Persistency) -> (u64, u64) {
+fn inserts_cut_short(tuning: v2::V2Tuning, persistency: Persistency) -> (u64, u64) {
     let sim = Sim::new(explorer_terms().far_bytes, persistency);
     let mut engine = Alone::on(sim.clone(), tuning);
     let states: Arc<Mutex<Vec<CrashState>>> = Arc::default();
@@ -268,10 +272,10 @@ fn inserts_cut_short(tuning: v2::Tuning, persistency: Persistency) -> (u64, u64)
 #[test]
 fn v2_keeps_acknowledged_inserts_though_one_cut_short_may_be_shown_torn() {
     for persistency in [Persistency::Adr, Persistency::Word] {
-        let (lost, torn) = inserts_cut_short(v2::Tuning::PUBLISHED, persistency);
+        let (lost, torn) = inserts_cut_short(v2::V2Tuning::PUBLISHED, persistency);
         assert_eq!(lost, 0, "{persistency}");
         assert!(torn > 0, "{persistency}");
-        let (lost, torn) = inserts_cut_short(v2::Tuning::MENDED, persistency);
+        let (lost, torn) = inserts_cut_short(v2::V2Tuning::MENDED, persistency);
         assert_eq!((lost, torn), (0, 0), "{persistency}");
     }
 }

@@ -19,10 +19,10 @@
 #![forbid(unsafe_code)]
 
 mod addr;
-mod door;
+mod fabric;
 pub mod service;
 pub mod sim;
 
 pub use addr::GAddr;
-pub use door::{Caps, Error, Fabric, Nanos, Verb};
-pub use service::{Answer, Ask};
+pub use fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
+pub use service::{ServiceRequest, ServiceResponse};

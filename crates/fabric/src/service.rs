@@ -10,7 +10,7 @@ pub const KEEPER: u16 = 0;
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum ServiceRequest {
     /// A chunk of memory for the asker.
     Chunk,
     /// To the [`KEEPER`]: the asker is alive.
@@ -29,7 +29,7 @@ pub enum Ask {
 
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ServiceResponse {
     /// A new chunk of the server's host memory.
     Chunk {
         /// The byte at which it starts.

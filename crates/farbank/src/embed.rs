@@ -5,8 +5,8 @@ use std::path::Path;
 
 use farbank_kv::store::{Error, Store};
 use farbank_kv::{Config, Kv, segment_bytes_for};
-use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, ReadBy, SyncPolicy};
-use farbank_pm::pool::Copies;
+use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolicy};
+use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::{Kind, Medium};
 
 use crate::session::Session;
@@ -25,9 +25,9 @@ pub struct Options {
     /// When writes to an ordinary file become durable.
     pub sync: SyncPolicy,
     /// How an ordinary file is read.
-    pub read_by: ReadBy,
+    pub read_by: ReadMode,
     /// What becomes of a copy of a pool that was in use, or had crashed: keys may be missing in it.
-    pub copies: Copies,
+    pub copies: CopiedPoolPolicy,
     /// Whether a file system is taken that pools should not be on: see
     /// [`OpenOptions::accept_file_system`].
     pub accept_file_system: bool,
@@ -41,8 +41,8 @@ impl Default for Options {
             read_cache_bytes: Config::default().read_cache_bytes,
             medium: None,
             sync: SyncPolicy::Always,
-            read_by: ReadBy::Mapping,
-            copies: Copies::Refuse,
+            read_by: ReadMode::Mapping,
+            copies: CopiedPoolPolicy::Refuse,
             accept_file_system: false,
         }
     }

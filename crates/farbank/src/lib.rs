@@ -18,8 +18,8 @@ mod session;
 
 pub use embed::{Db, OpenError, Options, open};
 pub use farbank_kv::store::Error;
-pub use farbank_pm::media::{ReadBy, SyncPolicy};
-pub use farbank_pm::pool::Copies;
+pub use farbank_pm::media::{ReadMode, SyncPolicy};
+pub use farbank_pm::pool::CopiedPoolPolicy;
 pub use session::{CounterError, Iter, Session, Transaction};
 
 /// The README's example is compiled.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use farbank_kv::store::{self, Change, Error, Key, Ops, Value, Verdict, View};
+use farbank_kv::store::{self, Error, GroupDecision, Key, Ops, ReadView, UpdateDecision, Value};
 
 use crate::Db;
 
@@ -109,13 +109,13 @@ impl<'a> Session<'a> {
             let old = old.ok_or(CounterError::NotAnInteger);
             count = old.and_then(|old| old.checked_add(by).ok_or(CounterError::Overflow));
             match &count {
-                Ok(count) => Change::Put {
+                Ok(count) => UpdateDecision::Put {
                     bytes: count.to_string().into_bytes(),
                     expires_ms: item.map_or(0, |item| item.meta.expires_ms),
                     flags: 0,
                     kind: 0,
                 },
-                Err(_) => Change::Keep,
+                Err(_) => UpdateDecision::Keep,
             }
         });
         self.0.rest();
@@ -149,9 +149,9 @@ impl<'a> Session<'a> {
         let updated = self.0.update(named(key), &mut |item| {
             equal = item.map(|item| item.bytes) == expected;
             match new {
-                _ if !equal => Change::Keep,
-                None => Change::Delete,
-                Some(bytes) => Change::Put {
+                _ if !equal => UpdateDecision::Keep,
+                None => UpdateDecision::Delete,
+                Some(bytes) => UpdateDecision::Put {
                     bytes: bytes.to_vec(),
                     expires_ms: 0,
                     flags: 0,
@@ -196,8 +196,8 @@ impl<'a> Session<'a> {
         let grouped = self.0.group(&keys, &mut |ops| {
             let result = body(&mut Transaction(ops));
             let verdict = match result.is_ok() {
-                true => Verdict::Apply,
-                false => Verdict::Abandon,
+                true => GroupDecision::Apply,
+                false => GroupDecision::Abandon,
             };
             outcome = Some(result);
             Ok(verdict)
@@ -307,7 +307,7 @@ impl Iterator for Iter<'_> {
             }
             let cursor = self.cursor.take()?;
             let keys = &mut self.keys;
-            let each = &mut |key: &[u8], _: &store::Meta| keys.push_back(key.to_vec());
+            let each = &mut |key: &[u8], _: &store::ValueMeta| keys.push_back(key.to_vec());
             match self.session.scan(0, cursor, KEYS_AT_ONCE, each) {
                 Ok(0) => {}
                 Ok(next) => self.cursor = Some(next),
@@ -376,7 +376,7 @@ fn expiry(ops: &(impl Ops + ?Sized), lives: Duration) -> u64 {
 
 fn value_of(ops: &mut (impl Ops + ?Sized), key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut value = Vec::new();
-    let found = ops.get(named(key), View::Pending, &mut value, &mut |_, _| true)?;
+    let found = ops.get(named(key), ReadView::Pending, &mut value, &mut |_, _| true)?;
     Ok(found.then_some(value))
 }
 

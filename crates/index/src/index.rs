@@ -4,11 +4,11 @@ use std::fmt;
 
 use farbank_pm::Poisoned;
 
-use crate::ground::Worker;
+use crate::pool_heap::TableWorker;
 
 /// Why an operation was not done. Nothing happened, now or after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum IndexError {
     /// The pool has no room for what the table needs next.
     Full {
         /// Bytes that were asked for in one piece.
@@ -34,51 +34,51 @@ pub enum Refused {
     Poisoned(Poisoned),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for IndexError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Full { bytes } => write!(
+            IndexError::Full { bytes } => write!(
                 f,
                 "the pool is full: {bytes} bytes in one piece are needed; remove keys, or make a larger pool"
             ),
-            Refused::Crowded { bits } => write!(
+            IndexError::Crowded { bits } => write!(
                 f,
                 "too many keys have hashes that agree in the {bits} bits by which the table tells keys apart, which is more \
                  than its keys need: a larger pool does not help; remove some of these keys, or make the table anew with \
                  another seed of its hash"
             ),
-            Refused::Workers { most } => write!(
+            IndexError::Workers { most } => write!(
                 f,
-                "{most} workers are at the table, for more the pool was not made; create it with more lanes"
+                "{most} workers are at the table, for more the pool was not made; create it with more contexts"
             ),
-            Refused::Damaged { what } => write!(
+            IndexError::Damaged { what } => write!(
                 f,
                 "the table is damaged: {what}; restore the pool from a copy"
             ),
-            Refused::Poisoned(poisoned) => poisoned.fmt(f),
+            IndexError::Poisoned(poisoned) => poisoned.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for IndexError {}
 
-impl From<Poisoned> for Refused {
-    fn from(poisoned: Poisoned) -> Refused {
-        Refused::Poisoned(poisoned)
+impl From<Poisoned> for IndexError {
+    fn from(poisoned: Poisoned) -> IndexError {
+        IndexError::Poisoned(poisoned)
     }
 }
 
-impl Refused {
+impl IndexError {
     /// That a word in the pool is none that the table writes: what was found, what was expected, and where.
     #[cold]
-    pub(crate) fn damaged(what: impl Into<String>) -> Refused {
-        Refused::Damaged { what: what.into() }
+    pub(crate) fn damaged(what: impl Into<String>) -> IndexError {
+        IndexError::Damaged { what: what.into() }
     }
 }
 
 /// What a table takes and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
+pub struct SpaceUse {
     /// Keys it holds.
     pub keys: u64,
     /// Places for a key and its value it has now, taken or not.
@@ -91,7 +91,7 @@ pub struct Space {
     pub dram_bytes: u64,
 }
 
-impl Space {
+impl SpaceUse {
     /// Keys over slots.
     #[must_use]
     pub fn load_factor(&self) -> f64 {
@@ -117,19 +117,29 @@ pub trait Index: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// One more thread at the table.
-    fn worker(&self) -> Result<Worker, Refused>;
+    fn worker(&self) -> Result<TableWorker, IndexError>;
 
     /// Stores `value` under `key` if the key is not there; the value it has if it is.
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError>;
 
     /// The value under `key`.
-    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused>;
+    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
 
     /// Replaces the value of `key` if it is there; the value it had, `None` if it is not.
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError>;
 
     /// Removes `key`; the value it had.
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused>;
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
 
     /// Has the CPU fetch what lookups of these keys will read, as far as the layout tells where it is.
     fn fetch(&self, keys: &[u64]);
@@ -138,10 +148,10 @@ pub trait Index: Send + Sync {
     /// first is looked at ([`Index::fetch`]).
     fn get_batch(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         keys: &[u64],
         found: &mut [Option<u64>],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         self.fetch(keys);
         for (key, found) in keys.iter().zip(found) {
             *found = self.get(worker, *key)?;
@@ -150,19 +160,23 @@ pub trait Index: Send + Sync {
     }
 
     /// Tells `each` of every key and value, in any order. Nobody changes the table meanwhile.
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused>;
+    fn each(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError>;
 
     /// How many keys there are: counted, by reading all of it. Nobody changes the table meanwhile.
-    fn len(&self, worker: &mut Worker) -> Result<u64, Refused> {
+    fn len(&self, worker: &mut TableWorker) -> Result<u64, IndexError> {
         let mut keys = 0;
         self.each(worker, &mut |_, _| keys += 1)?;
         Ok(keys)
     }
 
     /// What it takes and holds. As costly as [`Index::len`].
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused>;
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError>;
 
     /// Whether the table is sound in itself: no key twice, none where it would not be found, every block of
     /// the allocator's led to by exactly the table. Nobody changes the table meanwhile.
-    fn check(&self) -> Result<(), Refused>;
+    fn check(&self) -> Result<(), IndexError>;
 }

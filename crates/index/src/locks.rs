@@ -15,55 +15,55 @@
 //! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody believes what is there.
 //! L4  Unless readers are early, words read between two equal, even answers are of one state, and that state is durable.
 
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
 use farbank_pm::sync::{Arc, CHECKED, thread};
-use farbank_pm::table::Table;
 use farbank_pm::{Off, fault};
 
-use crate::ground::Failure;
-use crate::index::Refused;
+use crate::index::IndexError;
+use crate::pool_heap::SharedFailure;
 
 /// Versions of every granule of a stretch of far memory.
-pub(crate) struct Locks {
-    versions: Table<AtomicU64>,
+pub(crate) struct LockTable {
+    versions: GrowTable<AtomicU64>,
     granule_bits: u32,
     /// Whether what is there was found and not made: version 0 means not accepted (L3).
     found: bool,
     /// Whether readers wait for no writer and accept nothing: without L4.
     early: bool,
-    failure: Arc<Failure>,
+    failure: Arc<SharedFailure>,
 }
 
 /// Searches of the published codes that take no lock a writer keeps until its change is durable.
-pub(crate) const EARLY_READS: Named = Named {
+pub(crate) const EARLY_READS: NamedFault = NamedFault {
     name: "index.early_reads",
     what: "a search shows what is not durable yet: it waits for no writer, and accepts nothing after an open",
     source: "the published codes of CCEH, P-CLHT and Clevel",
 };
 
 /// A lock that is held; let go when dropped (L2).
-pub(crate) struct Guard<'a> {
+pub(crate) struct LockGuard<'a> {
     version: &'a AtomicU64,
     held: u64,
-    failure: &'a Failure,
+    failure: &'a SharedFailure,
 }
 
 /// What a lookup led to, and what it read on the way, so that it can be asked whether it still does.
 #[derive(Clone, Copy)]
-pub(crate) struct Led<W> {
+pub(crate) struct VersionedRef<W> {
     pub(crate) to: Off,
     pub(crate) by: W,
 }
 
 /// A version that was even: what to ask [`Seen::unchanged`].
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct VersionSnapshot<'a> {
     version: &'a AtomicU64,
     was: u64,
 }
 
-impl Seen<'_> {
+impl VersionSnapshot<'_> {
     /// Whether no writer has been there since (L4).
     #[inline]
     pub(crate) fn unchanged(self) -> bool {
@@ -72,20 +72,20 @@ impl Seen<'_> {
     }
 }
 
-impl Locks {
+impl LockTable {
     /// A lock for every `granule_bytes`, rounded down to a power of two, of `far_bytes`; whether what is there was
     /// `found` by an open.
     pub(crate) fn new(
-        failure: &Arc<Failure>,
+        failure: &Arc<SharedFailure>,
         far_bytes: u64,
         granule_bytes: u64,
         found: bool,
-    ) -> Locks {
+    ) -> LockTable {
         let granule_bits = granule_bytes.ilog2();
         let count = (far_bytes >> granule_bits) as usize + 1;
-        let versions = Table::new(count);
+        let versions = GrowTable::new(count);
         versions.reserve(count);
-        Locks {
+        LockTable {
             versions,
             granule_bits,
             found,
@@ -96,8 +96,8 @@ impl Locks {
 
     /// Has readers wait for no writer, as some published codes do. What they are told then was there while they read, but may
     /// be lost.
-    pub(crate) fn read_early(self, early: bool) -> Locks {
-        Locks { early, ..self }
+    pub(crate) fn read_early(self, early: bool) -> LockTable {
+        LockTable { early, ..self }
     }
 
     #[inline]
@@ -112,7 +112,7 @@ impl Locks {
 
     /// Has the CPU fetch the lock of `at`.
     pub(crate) fn prefetch(&self, at: Off) {
-        farbank_pm::table::prefetch(self.version(at));
+        farbank_pm::grow_table::prefetch(self.version(at));
     }
 
     /// Says that what is at `at` was made since the open, and is durable.
@@ -128,8 +128,8 @@ impl Locks {
     pub(crate) fn begin(
         &self,
         at: Off,
-        accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<Seen<'_>, Refused> {
+        accept: impl FnOnce() -> Result<(), IndexError>,
+    ) -> Result<VersionSnapshot<'_>, IndexError> {
         let seen = self.even(at)?;
         if seen.was == 0 && self.found && !self.reads_early() {
             return self.begin_first(at, accept);
@@ -141,32 +141,32 @@ impl Locks {
     fn begin_first(
         &self,
         at: Off,
-        accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<Seen<'_>, Refused> {
+        accept: impl FnOnce() -> Result<(), IndexError>,
+    ) -> Result<VersionSnapshot<'_>, IndexError> {
         drop(self.lock(at, accept)?);
         self.even(at)
     }
 
     /// The version of `at`, once no writer is there.
     #[inline]
-    pub(crate) fn even(&self, at: Off) -> Result<Seen<'_>, Refused> {
+    pub(crate) fn even(&self, at: Off) -> Result<VersionSnapshot<'_>, IndexError> {
         let version = self.version(at);
         let was = version.load(Ordering::Acquire);
         if was.is_multiple_of(2) || self.reads_early() {
-            return Ok(Seen { version, was });
+            return Ok(VersionSnapshot { version, was });
         }
         self.even_later(version)
     }
 
     #[cold]
-    fn even_later<'a>(&self, version: &'a AtomicU64) -> Result<Seen<'a>, Refused> {
+    fn even_later<'a>(&self, version: &'a AtomicU64) -> Result<VersionSnapshot<'a>, IndexError> {
         let mut tries = 0;
         loop {
             self.failure.refuse()?; // L2
             wait(&mut tries);
             let was = version.load(Ordering::Acquire);
             if was.is_multiple_of(2) {
-                return Ok(Seen { version, was });
+                return Ok(VersionSnapshot { version, was });
             }
         }
     }
@@ -176,14 +176,14 @@ impl Locks {
     pub(crate) fn lock(
         &self,
         at: Off,
-        accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<Guard<'_>, Refused> {
+        accept: impl FnOnce() -> Result<(), IndexError>,
+    ) -> Result<LockGuard<'_>, IndexError> {
         self.accepted(self.lock_made(at)?, accept)
     }
 
     /// Takes the lock of `at`, which there is nothing to accept about.
     #[inline]
-    pub(crate) fn lock_made(&self, at: Off) -> Result<Guard<'_>, Refused> {
+    pub(crate) fn lock_made(&self, at: Off) -> Result<LockGuard<'_>, IndexError> {
         let mut tries = 0;
         loop {
             if let Some(guard) = self.take(at) {
@@ -199,14 +199,14 @@ impl Locks {
     pub(crate) fn try_lock(
         &self,
         at: Off,
-        accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<Option<Guard<'_>>, Refused> {
+        accept: impl FnOnce() -> Result<(), IndexError>,
+    ) -> Result<Option<LockGuard<'_>>, IndexError> {
         let taken = self.take(at);
         taken.map(|guard| self.accepted(guard, accept)).transpose()
     }
 
     #[inline]
-    fn take(&self, at: Off) -> Option<Guard<'_>> {
+    fn take(&self, at: Off) -> Option<LockGuard<'_>> {
         let version = self.version(at);
         let held = version.load(Ordering::Relaxed);
         if !held.is_multiple_of(2) {
@@ -217,7 +217,7 @@ impl Locks {
             .ok()?;
         // What is changed from here on is changed after the version was seen to be odd.
         fence(Ordering::Release);
-        Some(Guard {
+        Some(LockGuard {
             version,
             held,
             failure: &self.failure,
@@ -227,9 +227,9 @@ impl Locks {
     #[inline]
     fn accepted<'a>(
         &self,
-        mut guard: Guard<'a>,
-        accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<Guard<'a>, Refused> {
+        mut guard: LockGuard<'a>,
+        accept: impl FnOnce() -> Result<(), IndexError>,
+    ) -> Result<LockGuard<'a>, IndexError> {
         if guard.held == 0
             && self.found
             && let Err(refused) = accept()
@@ -245,11 +245,11 @@ impl Locks {
     #[inline]
     pub(crate) fn hold<W: Copy>(
         &self,
-        lookup: impl Fn() -> Led<W>,
-        still: impl Fn(Led<W>) -> bool,
+        lookup: impl Fn() -> VersionedRef<W>,
+        still: impl Fn(VersionedRef<W>) -> bool,
         fetch: impl Fn(Off),
-        mut accept: impl FnMut(Off) -> Result<(), Refused>,
-    ) -> Result<(Off, Guard<'_>), Refused> {
+        mut accept: impl FnMut(Off) -> Result<(), IndexError>,
+    ) -> Result<(Off, LockGuard<'_>), IndexError> {
         loop {
             let led = lookup();
             fetch(led.to);
@@ -264,11 +264,11 @@ impl Locks {
     #[inline]
     pub(crate) fn read<W: Copy, T>(
         &self,
-        lookup: impl Fn() -> Led<W>,
-        still: impl Fn(Led<W>) -> bool,
-        mut accept: impl FnMut(Off) -> Result<(), Refused>,
+        lookup: impl Fn() -> VersionedRef<W>,
+        still: impl Fn(VersionedRef<W>) -> bool,
+        mut accept: impl FnMut(Off) -> Result<(), IndexError>,
         read: impl Fn(Off) -> T,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, IndexError> {
         loop {
             let led = lookup();
             let seen = self.begin(led.to, || accept(led.to))?;
@@ -290,7 +290,7 @@ impl Locks {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for LockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.failure.is_noted() {
@@ -318,9 +318,9 @@ mod tests {
 
     #[test]
     fn what_the_first_could_not_accept_nobody_believes() {
-        let locks = Locks::new(&Arc::default(), 128, 64, true);
+        let locks = LockTable::new(&Arc::default(), 128, 64, true);
         let at = Off(64);
-        let fails = || Err(Refused::damaged("it was lost"));
+        let fails = || Err(IndexError::damaged("it was lost"));
         assert!(locks.lock(at, fails).is_err());
         assert!(locks.begin(at, fails).is_err(), "a reader is told too");
         assert!(locks.begin(at, || Ok(())).is_ok());

@@ -5,7 +5,7 @@
 
 use farbank_pm::situation::Situation;
 
-use crate::registry::Table;
+use crate::registry::TableKind;
 
 /// Of chunks, which every table has.
 const RUNS: [Situation; 2] = [
@@ -290,15 +290,15 @@ const SOFT: [Situation; 9] = [
 ];
 
 /// What a table lists: its own situations, after those of what it is built on.
-pub(crate) fn of(table: Table) -> Vec<Situation> {
+pub(crate) fn of(table: TableKind) -> Vec<Situation> {
     let parts: &[&[Situation]] = match table {
-        Table::Cceh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &CCEH],
-        Table::Clht => &[&RUNS, &BLOCKS, &CLHT],
-        Table::Soft => &[&RUNS, &SOFT],
-        Table::Level => &[&RUNS, &LEVEL],
-        Table::Clevel => &[&RUNS, &BLOCKS, &CLEVEL],
-        Table::DashEh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &DASH, &DASH_EH],
-        Table::DashLh => &[&RUNS, &BLOCKS, &DASH, &DASH_LH],
+        TableKind::Cceh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &CCEH],
+        TableKind::Clht => &[&RUNS, &BLOCKS, &CLHT],
+        TableKind::Soft => &[&RUNS, &SOFT],
+        TableKind::Level => &[&RUNS, &LEVEL],
+        TableKind::Clevel => &[&RUNS, &BLOCKS, &CLEVEL],
+        TableKind::DashEh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &DASH, &DASH_EH],
+        TableKind::DashLh => &[&RUNS, &BLOCKS, &DASH, &DASH_LH],
     };
     parts.concat()
 }
@@ -307,11 +307,11 @@ pub(crate) fn of(table: Table) -> Vec<Situation> {
 mod tests {
     use farbank_check::marks::{assert_documented, assert_marked};
 
-    use super::{Situation, Table, of};
+    use super::{Situation, TableKind, of};
 
     /// Those of all tables, each once.
     fn all() -> Vec<Situation> {
-        let mut all: Vec<Situation> = Table::ALL.into_iter().flat_map(of).collect();
+        let mut all: Vec<Situation> = TableKind::ALL.into_iter().flat_map(of).collect();
         all.sort_unstable_by_key(|situation| situation.name);
         all.dedup();
         all

@@ -8,29 +8,30 @@
 use std::sync::{Arc, LazyLock};
 
 use farbank_check::target::{
-    Answer, Change, Client, Op, Shape, Shared, Subject, Target, Value, Write,
+    Change, KeyWrite, OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape,
+    TargetSubject, Value,
 };
-use farbank_pm::fault::Named;
-use farbank_pm::pool::{Identity, Layout};
-use farbank_pm::sim::{Image, Persistency, Sim};
+use farbank_pm::fault::NamedFault;
+use farbank_pm::pool::{PoolIdentity, PoolLayout};
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket, WORD};
 
-use crate::ground::{OpenError, Plan, Worker};
 use crate::hash::{Hashing, hash};
-use crate::index::{Index, Refused};
-use crate::registry::{Preset, Size, Table};
+use crate::index::{Index, IndexError};
+use crate::pool_heap::{OpenError, PoolPlan, TableWorker};
+use crate::registry::{TableKind, TablePreset, TableSize};
 
 /// A table with small parts, on a small pool, and its hash function. With the published one some of the keys have hashes that
 /// are alike.
 #[derive(Clone, Copy, Debug)]
-pub struct TableTarget(pub Table, pub Hashing);
+pub struct TableTarget(pub TableKind, pub Hashing);
 
 const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNKS: u32 = 8;
 /// Short pools have as many chunks as an empty table takes, or up to so many more, this one not included.
 const SHORT_SIZES: u64 = 4;
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: CHUNK_BYTES,
 };
 const WORKERS: usize = 3;
@@ -51,7 +52,7 @@ static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
     fewer.take(HALF).chain(more.iter().copied()).collect()
 });
 /// Every pool's, so that the same calls make the same bytes.
-const IDENTITY: Identity = Identity {
+const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank explorer",
     created_unix_s: 1_700_000_000,
 };
@@ -70,7 +71,7 @@ impl Target for TableTarget {
         &[Persistency::Adr, Persistency::Eadr, Persistency::Page]
     }
 
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         self.0.faults()
     }
 
@@ -78,12 +79,12 @@ impl Target for TableTarget {
         self.0.situations()
     }
 
-    fn faults_in_threads(&self) -> &'static [Named] {
+    fn faults_in_threads(&self) -> &'static [NamedFault] {
         self.0.faults_in_threads()
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> TargetShape {
+        TargetShape {
             pool_bytes: LAYOUT.pool_bytes(CHUNKS),
             keys: KEYS,
             value_bytes: (Value::BYTES_MIN, Value::BYTES_MIN),
@@ -92,16 +93,16 @@ impl Target for TableTarget {
             used_before: true,
             mends_late: true,
             shared_keys: 12,
-            ..Shape::default()
+            ..TargetShape::default()
         }
     }
 
     /// Every other pool was such a table's before, and has lost its superblock: what a new one does not clear looks right. Every
     /// fourth one is short: the table cannot grow, or not often.
-    fn before(&self, seed: u64) -> Image {
+    fn before(&self, seed: u64) -> PoolImage {
         if seed % 4 == 2 {
             let chunks = self.chunks_least() + (seed / 4 % SHORT_SIZES) as u32;
-            return Shape {
+            return TargetShape {
                 pool_bytes: LAYOUT.pool_bytes(chunks.min(CHUNKS)),
                 ..self.shape()
             }
@@ -115,7 +116,7 @@ impl Target for TableTarget {
         let mut older = self.create(sim.clone(), 0).expect("it fits");
         for key in 1..=KEYS {
             // A deviation that is looked for may spoil it.
-            let _ = older.apply(0, &Op::Write(put(key)));
+            let _ = older.apply(0, &TargetOp::Write(put(key)));
         }
         let mut left = sim.visible();
         for at in (0..LAYOUT.first_segment()).step_by(WORD).map(Off) {
@@ -124,24 +125,26 @@ impl Target for TableTarget {
         left
     }
 
-    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let plan = Plan {
+    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+        let plan = PoolPlan {
             chunk_bytes: CHUNK_BYTES,
-            lanes: WORKERS as u32 + 1,
+            contexts: WORKERS as u32 + 1,
             identity: Some(IDENTITY),
             hashing: self.1,
         };
-        let table = self.0.create(sim, &plan, Size::Small, Preset::Farbank);
+        let table = self
+            .0
+            .create(sim, &plan, TableSize::Small, TablePreset::Farbank);
         subject(table)
     }
 
-    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         subject(self.0.open(sim))
     }
 
-    fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Shared>, String> {
+    fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
         let table = self.0.open(sim).map_err(|e| e.to_string())?;
-        Ok(Box::new(TableShared(table.into())))
+        Ok(Box::new(SharedTableSubject(table.into())))
     }
 }
 
@@ -149,7 +152,7 @@ impl TableTarget {
     /// The fewest chunks that an empty table takes.
     fn chunks_least(&self) -> u32 {
         let is_enough = |chunks: &u32| {
-            let image = Image::zeroed(LAYOUT.pool_bytes(*chunks));
+            let image = PoolImage::zeroed(LAYOUT.pool_bytes(*chunks));
             let sim = Sim::from_image(image, Persistency::Eadr);
             self.create(sim, 0).is_ok()
         };
@@ -157,9 +160,9 @@ impl TableTarget {
     }
 }
 
-fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn Subject>, String> {
+fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn TargetSubject>, String> {
     let table: Arc<dyn Index> = table.map_err(|e| e.to_string())?.into();
-    Ok(Box::new(TableShared(table)).alone())
+    Ok(Box::new(SharedTableSubject(table)).alone())
 }
 
 /// The key of a table that stands for the explorer's.
@@ -183,8 +186,8 @@ fn name_of(key: u64) -> u64 {
     }
 }
 
-fn put(key: u64) -> Write {
-    Write::Put {
+fn put(key: u64) -> KeyWrite {
+    KeyWrite::Put {
         key,
         value: stored(key),
         expires_ms: 0,
@@ -198,14 +201,14 @@ fn stored(value: u64) -> Value {
     }
 }
 
-struct TableShared(Arc<dyn Index>);
+struct SharedTableSubject(Arc<dyn Index>);
 
-impl Shared for TableShared {
-    fn client(&self) -> Box<dyn Client> {
+impl SharedTarget for SharedTableSubject {
+    fn client(&self) -> Box<dyn TargetClient> {
         Box::new(TableClient::of(&self.0))
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn Subject> {
+    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
         let clients = (0..2).map(|_| TableClient::of(&self.0)).collect();
         Box::new(TableSubject {
             table: self.0,
@@ -217,36 +220,36 @@ impl Shared for TableShared {
 /// One worker and its table.
 struct TableClient {
     table: Arc<dyn Index>,
-    worker: Worker,
+    worker: TableWorker,
 }
 
 impl TableClient {
     fn of(table: &Arc<dyn Index>) -> TableClient {
         TableClient {
             table: Arc::clone(table),
-            worker: table.worker().expect("the plan has lanes enough"),
+            worker: table.worker().expect("the plan has contexts enough"),
         }
     }
 
-    fn run(&mut self, op: &Op) -> Result<Answer, Refused> {
+    fn run(&mut self, op: &TargetOp) -> Result<OpAnswer, IndexError> {
         match op {
-            Op::Write(Write::Put { key, value, .. }) => {
+            TargetOp::Write(KeyWrite::Put { key, value, .. }) => {
                 self.exchange(key_of(*key), value.id)?;
-                Ok(Answer::Done)
+                Ok(OpAnswer::Done)
             }
-            Op::Write(Write::Delete { key }) => {
+            TargetOp::Write(KeyWrite::Delete { key }) => {
                 let removed = self.table.remove(&mut self.worker, key_of(*key))?;
-                Ok(Answer::Was(removed.is_some()))
+                Ok(OpAnswer::Was(removed.is_some()))
             }
-            Op::Update {
+            TargetOp::Update {
                 key,
                 change: Change::Put(value),
             } => self.exchange(key_of(*key), value.id),
-            Op::Get { key, .. } => {
+            TargetOp::Get { key, .. } => {
                 let found = self.table.get(&mut self.worker, key_of(*key))?;
-                Ok(Answer::Found(found.map(stored)))
+                Ok(OpAnswer::Found(found.map(stored)))
             }
-            Op::Update { .. } | Op::Group(_) | Op::FlushAll => {
+            TargetOp::Update { .. } | TargetOp::Group(_) | TargetOp::FlushAll => {
                 unreachable!("the shape has none of these")
             }
         }
@@ -254,22 +257,22 @@ impl TableClient {
 
     /// Stores a value, whatever was there, and tells what was. Who loses a race against an insert or a remove tries
     /// again.
-    fn exchange(&mut self, key: u64, value: u64) -> Result<Answer, Refused> {
+    fn exchange(&mut self, key: u64, value: u64) -> Result<OpAnswer, IndexError> {
         loop {
             if let Some(old) = self.table.update(&mut self.worker, key, value)? {
-                return Ok(Answer::Found(Some(stored(old))));
+                return Ok(OpAnswer::Found(Some(stored(old))));
             }
             if self.table.insert(&mut self.worker, key, value)?.is_none() {
-                return Ok(Answer::Found(None));
+                return Ok(OpAnswer::Found(None));
             }
         }
     }
 }
 
-impl Client for TableClient {
-    fn apply(&mut self, op: &Op) -> Result<Answer, String> {
+impl TargetClient for TableClient {
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
         match self.run(op) {
-            Err(Refused::Full { .. } | Refused::Crowded { .. }) => Ok(Answer::Refused),
+            Err(IndexError::Full { .. } | IndexError::Crowded { .. }) => Ok(OpAnswer::Refused),
             other => other.map_err(|e| e.to_string()),
         }
     }
@@ -288,8 +291,8 @@ struct TableSubject {
     clients: Vec<TableClient>,
 }
 
-impl Subject for TableSubject {
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+impl TargetSubject for TableSubject {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         self.clients[session].apply(op)
     }
 

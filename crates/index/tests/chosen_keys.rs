@@ -3,8 +3,8 @@
 use std::num::NonZeroU64;
 
 use farbank_index::hash::{Hasher, Hashing};
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, OpenError, Plan, Refused};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, IndexError, OpenError, PoolPlan};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 
@@ -13,25 +13,25 @@ const SEED: NonZeroU64 = NonZeroU64::new(0x5eed).unwrap();
 /// The published hash, and one whose seed is known.
 const KNOWN: [Hashing; 2] = [Hashing::Published, Hashing::Seeded(SEED)];
 
-fn make(kind: Table, hashing: Hashing) -> Box<dyn Index> {
+fn make(kind: TableKind, hashing: Hashing) -> Box<dyn Index> {
     let medium = Mapped::anonymous(512 << 20).unwrap();
-    let plan = Plan {
+    let plan = PoolPlan {
         hashing,
-        ..Plan::default()
+        ..PoolPlan::default()
     };
-    let made = kind.create(medium, &plan, Size::Slots(SLOTS), Preset::Farbank);
+    let made = kind.create(medium, &plan, TableSize::Slots(SLOTS), TablePreset::Farbank);
     made.unwrap()
 }
 
 /// Keys whose hashes agree in their first 24 bits and their last 20: no table that has room for them tells them apart. A table
 /// with two hashes has the first 16 of the other one agree, too.
-fn alike(kind: Table, hashing: Hashing, count: usize) -> Vec<u64> {
+fn alike(kind: TableKind, hashing: Hashing, count: usize) -> Vec<u64> {
     let [first, second] = match hashing {
         Hashing::Published => [Hasher::PUBLISHED, Hasher::published(0x9e37_79b9_7f4a_7c15)],
         Hashing::Seeded(seed) => Hasher::pair(seed),
         Hashing::Random => unreachable!("nobody knows it"),
     };
-    let bits = if kind == Table::Level { 16 } else { 0 };
+    let bits = if kind == TableKind::Level { 16 } else { 0 };
     let keys = (0..1 << 24).map(|n| first.key_of(n << 20));
     let keys = keys.filter(|key| second.hash(*key) & ((1 << bits) - 1) == 0);
     keys.take(count).collect()
@@ -49,10 +49,14 @@ fn bytes_for(keys: usize) -> u64 {
 /// By default a table has a hash of its own: keys that are alike by the published one are as good as any.
 #[test]
 fn keys_chosen_against_the_published_hash_are_ordinary_keys() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let table = make(kind, Hashing::default());
         let mut worker = table.worker().unwrap();
-        let count = if kind == Table::Level { 100 } else { 20_000 };
+        let count = if kind == TableKind::Level {
+            100
+        } else {
+            20_000
+        };
         let keys = alike(kind, Hashing::Published, count);
         for key in &keys {
             assert_eq!(table.insert(&mut worker, *key, !key), Ok(None), "{kind}");
@@ -74,7 +78,7 @@ fn keys_chosen_against_the_published_hash_are_ordinary_keys() {
 /// pool; it keeps what it has, replaces and removes it, and takes other keys.
 #[test]
 fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
-    for (kind, hashing) in Table::ALL
+    for (kind, hashing) in TableKind::ALL
         .into_iter()
         .flat_map(|kind| KNOWN.map(|h| (kind, h)))
     {
@@ -92,10 +96,10 @@ fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
         }
         let bytes = table.space(&mut worker).unwrap().far_bytes;
         println!("{kind} {hashing:?}: {} kept in {bytes} bytes", kept.len());
-        let is_refusal = |why: &Refused| matches!(why, Refused::Crowded { .. });
+        let is_refusal = |why: &IndexError| matches!(why, IndexError::Crowded { .. });
         assert!(refused.iter().all(is_refusal), "{kind}: {refused:?}");
         assert!(kept.len() >= 12, "{kind} kept {}", kept.len());
-        let chains = matches!(kind, Table::Clht | Table::DashLh | Table::Soft);
+        let chains = matches!(kind, TableKind::Clht | TableKind::DashLh | TableKind::Soft);
         assert_eq!(refused.is_empty(), chains, "{kind} kept {}", kept.len());
         assert!(bytes < bytes_for(kept.len()), "{kind} has {bytes}");
         for key in &kept {
@@ -117,7 +121,7 @@ fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
 #[test]
 fn chains_of_keys_that_are_alike_do_not_have_a_table_grow_without_bound() {
     const KEYS: usize = 4_000;
-    for kind in [Table::Clht, Table::DashLh, Table::Soft] {
+    for kind in [TableKind::Clht, TableKind::DashLh, TableKind::Soft] {
         let table = make(kind, Hashing::Published);
         let mut worker = table.worker().unwrap();
         for key in alike(kind, Hashing::Published, KEYS) {
@@ -129,15 +133,15 @@ fn chains_of_keys_that_are_alike_do_not_have_a_table_grow_without_bound() {
     }
 }
 
-fn on_sim(kind: Table, hashing: Hashing) -> Sim {
+fn on_sim(kind: TableKind, hashing: Hashing) -> Sim {
     let sim = Sim::new(256 << 10, Persistency::Eadr);
-    let plan = Plan {
+    let plan = PoolPlan {
         chunk_bytes: 4 << 10,
-        lanes: 4,
+        contexts: 4,
         hashing,
-        ..Plan::default()
+        ..PoolPlan::default()
     };
-    let made = kind.create(sim.clone(), &plan, Size::Small, Preset::Farbank);
+    let made = kind.create(sim.clone(), &plan, TableSize::Small, TablePreset::Farbank);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     for key in 0..200 {
@@ -148,7 +152,7 @@ fn on_sim(kind: Table, hashing: Hashing) -> Sim {
 
 #[test]
 fn a_table_that_is_opened_again_has_the_hash_that_it_was_made_with() {
-    for (kind, hashing) in Table::ALL
+    for (kind, hashing) in TableKind::ALL
         .into_iter()
         .flat_map(|kind| [Hashing::Random, KNOWN[0], KNOWN[1]].map(|h| (kind, h)))
     {
@@ -166,7 +170,7 @@ fn a_table_that_is_opened_again_has_the_hash_that_it_was_made_with() {
 #[test]
 fn the_superblock_has_the_seed_of_the_hash_and_says_so_in_the_kind() {
     const ROOT: u64 = 128;
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         for hashing in [Hashing::Random, KNOWN[0], KNOWN[1]] {
             let sim = on_sim(kind, hashing);
             let word = |n: u64| sim.visible().word(farbank_pm::Off(ROOT + 8 * n));
@@ -179,7 +183,7 @@ fn the_superblock_has_the_seed_of_the_hash_and_says_so_in_the_kind() {
             assert_eq!(word(39), 0, "{kind}: a cache's");
         }
     }
-    let other = Table::Clht.open(on_sim(Table::Cceh, Hashing::Random));
+    let other = TableKind::Clht.open(on_sim(TableKind::Cceh, Hashing::Random));
     let Err(OpenError::Kind { found, .. }) = other.map(|_| ()) else {
         panic!("it is of another kind");
     };

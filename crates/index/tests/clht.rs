@@ -1,14 +1,14 @@
 //! What CLHT costs, counted.
 
-use farbank_index::Plan;
-use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::PoolPlan;
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_pm::media::Mapped;
 
 #[test]
 fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
     let medium = Mapped::anonymous(64 << 20).unwrap();
-    let size = Size::Slots(3 << 16);
-    let table = Table::Clht.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(3 << 16);
+    let table = TableKind::Clht.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = table.unwrap();
     let mut worker = table.worker().unwrap();
     let keys = 1..=1_000_u64;
@@ -34,8 +34,8 @@ fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
 fn growth_costs_a_line_and_a_quarter_of_a_drain_an_insert() {
     const KEYS: u64 = 2_000_000;
     let medium = Mapped::anonymous(512 << 20).unwrap();
-    let size = Size::Slots(65_536);
-    let table = Table::Clht.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(65_536);
+    let table = TableKind::Clht.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = table.unwrap();
     let mut worker = table.worker().unwrap();
     for n in 1..=KEYS {
@@ -60,8 +60,8 @@ fn growth_costs_a_line_and_a_quarter_of_a_drain_an_insert() {
 #[test]
 fn the_load_factor_before_a_resize_is_the_papers() {
     let medium = Mapped::anonymous(256 << 20).unwrap();
-    let size = Size::Slots(3 << 15);
-    let table = Table::Clht.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(3 << 15);
+    let table = TableKind::Clht.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = table.unwrap();
     let mut worker = table.worker().unwrap();
     let (mut highest, mut utilisation) = (0.0_f64, 0.0_f64);

@@ -1,21 +1,21 @@
 //! What an operation asks of the medium, counted: lines flushed and drains.
 
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan, Worker};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, PoolPlan, TableWorker};
 use farbank_pm::media::Mapped;
 
 /// Lines and drains of what `run` does.
-fn cost(worker: &mut Worker, run: impl FnOnce(&mut Worker)) -> (u64, u64) {
+fn cost(worker: &mut TableWorker, run: impl FnOnce(&mut TableWorker)) -> (u64, u64) {
     let before = worker.counters();
     run(worker);
     let after = worker.counters();
     (after.lines - before.lines, after.fences - before.fences)
 }
 
-fn table(kind: Table) -> (Box<dyn Index>, Worker) {
+fn table(kind: TableKind) -> (Box<dyn Index>, TableWorker) {
     let medium = Mapped::anonymous(256 << 20).unwrap();
-    let size = Size::Slots(1 << 20);
-    let table = kind.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(1 << 20);
+    let table = kind.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = table.unwrap();
     let worker = table.worker().unwrap();
     (table, worker)
@@ -26,8 +26,8 @@ fn table(kind: Table) -> (Box<dyn Index>, Worker) {
 #[test]
 fn soft_flushes_a_line_and_drains_once() {
     const KEYS: u64 = 100_000;
-    let (table, mut worker) = table(Table::Soft);
-    let insert = |worker: &mut Worker| {
+    let (table, mut worker) = table(TableKind::Soft);
+    let insert = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.insert(worker, key, !key), Ok(None));
         }
@@ -35,25 +35,25 @@ fn soft_flushes_a_line_and_drains_once() {
     let areas = KEYS.div_ceil(32_766);
     let expected = (KEYS + areas * (16_384 + 3), KEYS + areas * 3 - 1);
     assert_eq!(cost(&mut worker, insert), expected);
-    let get = |worker: &mut Worker| {
+    let get = |worker: &mut TableWorker| {
         for key in 0..2 * KEYS {
             assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
-    let update = |worker: &mut Worker| {
+    let update = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.update(worker, key, key), Ok(Some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, update), (KEYS, KEYS));
-    let remove = |worker: &mut Worker| {
+    let remove = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.remove(worker, key), Ok(Some(key)));
         }
     };
     assert_eq!(cost(&mut worker, remove), (KEYS, KEYS));
-    let again = |worker: &mut Worker| {
+    let again = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.insert(worker, !key, key), Ok(None));
         }
@@ -70,8 +70,8 @@ fn soft_flushes_a_line_and_drains_once() {
 #[test]
 fn clevel_flushes_three_lines_and_drains_twice() {
     const KEYS: u64 = 10_000;
-    let (table, mut worker) = table(Table::Clevel);
-    let first = |worker: &mut Worker| {
+    let (table, mut worker) = table(TableKind::Clevel);
+    let first = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.insert(worker, key, !key), Ok(None));
         }
@@ -82,13 +82,13 @@ fn clevel_flushes_three_lines_and_drains_twice() {
     let (more_lines, more_drains) = (slabs.0 - 3 * KEYS, slabs.1 - 2 * KEYS);
     assert_eq!(more_drains, groups + 2, "{slabs:?}");
     assert!(more_lines < groups + 200, "{slabs:?}");
-    let get = |worker: &mut Worker| {
+    let get = |worker: &mut TableWorker| {
         for key in 0..2 * KEYS {
             assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
-    let remove = |worker: &mut Worker| {
+    let remove = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.remove(worker, key), Ok(Some(!key)));
         }
@@ -101,11 +101,11 @@ fn clevel_flushes_three_lines_and_drains_twice() {
 fn clevel_grows_at_less_than_published() {
     const KEYS: u64 = 200_000;
     let medium = Mapped::anonymous(256 << 20).unwrap();
-    let size = Size::Slots(65_536);
-    let made = Table::Clevel.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(65_536);
+    let made = TableKind::Clevel.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
-    let insert = |worker: &mut Worker| {
+    let insert = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.insert(worker, key, !key), Ok(None));
         }
@@ -123,26 +123,26 @@ fn clevel_grows_at_less_than_published() {
 #[test]
 fn level_flushes_a_line_and_drains_once() {
     const KEYS: u64 = 10_000;
-    let (table, mut worker) = table(Table::Level);
-    let insert = |worker: &mut Worker| {
+    let (table, mut worker) = table(TableKind::Level);
+    let insert = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.insert(worker, key, !key), Ok(None));
         }
     };
     assert_eq!(cost(&mut worker, insert), (KEYS, KEYS));
-    let update = |worker: &mut Worker| {
+    let update = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.update(worker, key, key), Ok(Some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, update), (KEYS, KEYS));
-    let get = |worker: &mut Worker| {
+    let get = |worker: &mut TableWorker| {
         for key in 0..2 * KEYS {
             assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
-    let remove = |worker: &mut Worker| {
+    let remove = |worker: &mut TableWorker| {
         for key in 0..KEYS {
             assert_eq!(table.remove(worker, key), Ok(Some(key)));
         }
@@ -156,15 +156,15 @@ fn level_flushes_a_line_and_drains_once() {
 fn level_grows_as_published_at_less() {
     const KEYS: u64 = 2_000_000;
     for (preset, some_lines, some_drains) in [
-        (Preset::Farbank, 2.0..2.2, 1.0..1.1),
-        (Preset::Published, 4.3..4.6, 3.0..3.2),
+        (TablePreset::Farbank, 2.0..2.2, 1.0..1.1),
+        (TablePreset::Published, 4.3..4.6, 3.0..3.2),
     ] {
         let medium = Mapped::anonymous(1 << 30).unwrap();
-        let size = Size::Slots(65_536);
-        let made = Table::Level.create(medium, &Plan::published(), size, preset);
+        let size = TableSize::Slots(65_536);
+        let made = TableKind::Level.create(medium, &PoolPlan::published(), size, preset);
         let table = made.unwrap();
         let mut worker = table.worker().unwrap();
-        let insert = |worker: &mut Worker| {
+        let insert = |worker: &mut TableWorker| {
             for n in 1..=KEYS {
                 let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 assert_eq!(table.insert(worker, key, n), Ok(None));
@@ -188,8 +188,9 @@ fn level_grows_as_published_at_less() {
 #[test]
 fn level_is_as_full_as_published_before_it_grows() {
     let medium = Mapped::anonymous(512 << 20).unwrap();
-    let size = Size::Slots(1 << 20);
-    let made = Table::Level.create(medium, &Plan::published(), size, Preset::Published);
+    let size = TableSize::Slots(1 << 20);
+    let made =
+        TableKind::Level.create(medium, &PoolPlan::published(), size, TablePreset::Published);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     let mut full = table.space(&mut worker).unwrap();

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use farbank_check::explore::{Config, explore};
+use farbank_check::explore::{ExploreConfig, explore};
 use farbank_index::hash::Hashing;
-use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::target::TableTarget;
-use farbank_index::{Index, Plan};
+use farbank_index::{Index, PoolPlan};
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
-    for table in Table::ALL {
+    for table in TableKind::ALL {
         let target = TableTarget(table, Hashing::Published);
-        let config = Config::new(persistency);
+        let config = ExploreConfig::new(persistency);
         let report = explore(&target, &config, seeds.clone(), 2, &mut |_| true);
         assert!(report.holds(), "{report}");
     }
@@ -22,9 +22,9 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 #[test]
 fn nothing_acknowledged_is_lost_by_tables_with_a_seed() {
     let seed = NonZeroU64::new(0x5eed).expect("it is not 0");
-    for table in Table::ALL {
+    for table in TableKind::ALL {
         let target = TableTarget(table, Hashing::Seeded(seed));
-        let config = Config::new(Persistency::Adr);
+        let config = ExploreConfig::new(Persistency::Adr);
         let report = explore(&target, &config, 0..2, 2, &mut |_| true);
         assert!(report.holds(), "{report}");
     }
@@ -39,7 +39,7 @@ fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
 /// much was asked for.
 #[test]
 fn who_goes_on_after_a_drain_has_failed_harms_nothing() {
-    for (n, table) in Table::ALL.into_iter().enumerate() {
+    for (n, table) in TableKind::ALL.into_iter().enumerate() {
         for fails in (1..200).step_by(3) {
             let (sim, kept) = used_until_a_drain_fails(table, fails, 200 * n as u64 + fails);
             let crash = sim.crash_state();
@@ -63,19 +63,19 @@ fn who_goes_on_after_a_drain_has_failed_harms_nothing() {
     }
 }
 
-fn small(table: Table) -> (Sim, Box<dyn Index>) {
+fn small(table: TableKind) -> (Sim, Box<dyn Index>) {
     let sim = Sim::new(256 << 10, Persistency::Adr);
-    let plan = Plan {
+    let plan = PoolPlan {
         chunk_bytes: 4 << 10,
-        ..Plan::published()
+        ..PoolPlan::published()
     };
-    let made = table.create(sim.clone(), &plan, Size::Small, Preset::Farbank);
+    let made = table.create(sim.clone(), &plan, TableSize::Small, TablePreset::Farbank);
     (sim, made.unwrap())
 }
 
 /// A small table that two workers have changed and gone on changing when the drain had failed; and what each key may have.
 fn used_until_a_drain_fails(
-    table: Table,
+    table: TableKind,
     fails: u64,
     seed: u64,
 ) -> (Sim, BTreeMap<u64, Vec<Option<u64>>>) {
@@ -112,7 +112,7 @@ fn used_until_a_drain_fails(
 /// What a failed drain was about stays locked: whoever comes there is told, and waits for nobody.
 #[test]
 fn nobody_waits_for_who_has_failed() {
-    for table in Table::ALL {
+    for table in TableKind::ALL {
         for fails in (1..200).step_by(8) {
             let (sim, made) = small(table);
             sim.fail_drain(fails);
@@ -142,8 +142,8 @@ fn nobody_waits_for_who_has_failed() {
 /// A medium that fails, then a kill, then a power cut: runs that find a published segment freed if a split that failed frees it.
 #[test]
 fn what_a_failing_medium_left_is_freed_by_nobody() {
-    for (table, seed) in [(Table::Cceh, 0xf7), (Table::DashEh, 0x9e8)] {
-        let config = Config::new(Persistency::Adr);
+    for (table, seed) in [(TableKind::Cceh, 0xf7), (TableKind::DashEh, 0x9e8)] {
+        let config = ExploreConfig::new(Persistency::Adr);
         let seeds = seed..seed + 1;
         let report = explore(
             &TableTarget(table, Hashing::Published),

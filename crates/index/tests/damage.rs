@@ -5,17 +5,18 @@
 //! found a search that does not.
 
 use farbank_check::guarded;
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{OpenError, Plan, Refused};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{IndexError, OpenError, PoolPlan};
 use farbank_pm::Off;
-use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 
 const BYTES: u64 = 2 << 20;
 /// Chunks for parts so small that a dozen keys make them grow, and for those of the papers.
-const CHUNKS: [(Size, u64); 2] = [(Size::Small, 4 << 10), (Size::Slots(1), 32 << 10)];
+const CHUNKS: [(TableSize, u64); 2] =
+    [(TableSize::Small, 4 << 10), (TableSize::Slots(1), 32 << 10)];
 /// Where the table's own words start. What is before them has checksums.
 const HEAD: u64 = 8 << 10;
-/// Bytes of it before the words of the chunks: the root, the outlier, four lanes.
+/// Bytes of it before the words of the chunks: the root, the outlier, four contexts.
 const HEAD_BYTES: u64 = 128 + 64 + 4 * 64;
 const KEYS: u64 = 3_000;
 const TRIALS: u64 = 300;
@@ -25,15 +26,15 @@ fn key(n: u64) -> u64 {
 }
 
 /// A pool whose table has grown, lost keys and grown again, until it had enough or was full.
-fn made(kind: Table, (size, chunk_bytes): (Size, u64)) -> Image {
-    let plan = Plan {
+fn made(kind: TableKind, (size, chunk_bytes): (TableSize, u64)) -> PoolImage {
+    let plan = PoolPlan {
         chunk_bytes,
-        lanes: 4,
-        ..Plan::published()
+        contexts: 4,
+        ..PoolPlan::published()
     };
     let sim = Sim::new(BYTES, Persistency::Eadr);
     let table = kind
-        .create(sim.clone(), &plan, size, Preset::Farbank)
+        .create(sim.clone(), &plan, size, TablePreset::Farbank)
         .unwrap();
     let mut worker = table.worker().unwrap();
     for n in 0..KEYS {
@@ -48,7 +49,7 @@ fn made(kind: Table, (size, chunk_bytes): (Size, u64)) -> Image {
 }
 
 /// Overwrites some words, with what may be written there by chance or by mistake.
-fn damage(image: &mut Image, chunk_bytes: u64, links: &[u64], rng: &mut Rng) {
+fn damage(image: &mut PoolImage, chunk_bytes: u64, links: &[u64], rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         let at = match rng.below(3) {
             0 => HEAD + 8 * rng.below(HEAD_BYTES / 8 + BYTES / chunk_bytes),
@@ -74,25 +75,29 @@ fn damage(image: &mut Image, chunk_bytes: u64, links: &[u64], rng: &mut Rng) {
 }
 
 /// Where words are that may be offsets.
-fn links(image: &Image) -> Vec<u64> {
+fn links(image: &PoolImage) -> Vec<u64> {
     let words = (HEAD..BYTES).step_by(8);
     let is_link = |at: &u64| (HEAD..BYTES).contains(&(image.word(Off(*at)) & ((1 << 48) - 1)));
     words.filter(is_link).collect()
 }
 
-fn done<T>(result: Result<T, Refused>) {
+fn done<T>(result: Result<T, IndexError>) {
     match result {
-        Ok(_) | Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {}
+        Ok(_)
+        | Err(IndexError::Full { .. } | IndexError::Crowded { .. } | IndexError::Damaged { .. }) => {
+        }
         Err(other) => panic!("{other}"),
     }
 }
 
 /// Opens what is in a pool and does everything to it; what it is then. `None`: it is refused.
-fn used(kind: Table, image: Image) -> Option<Image> {
+fn used(kind: TableKind, image: PoolImage) -> Option<PoolImage> {
     let sim = Sim::from_image(image, Persistency::Eadr);
     let table = match kind.open(sim.clone()) {
         Ok(table) => table,
-        Err(OpenError::Damaged { .. } | OpenError::Refused(Refused::Full { .. })) => return None,
+        Err(OpenError::Damaged { .. } | OpenError::Refused(IndexError::Full { .. })) => {
+            return None;
+        }
         Err(other) => panic!("{other}"),
     };
     let mut worker = table.worker().unwrap();
@@ -113,7 +118,7 @@ fn used(kind: Table, image: Image) -> Option<Image> {
 
 #[test]
 fn a_damaged_pool_is_an_error_or_loses_keys_and_nothing_panics() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         for size in CHUNKS {
             let image = made(kind, size);
             let links = links(&image);
@@ -133,7 +138,7 @@ fn a_damaged_pool_is_an_error_or_loses_keys_and_nothing_panics() {
 
 #[test]
 fn a_pool_that_is_not_damaged_has_every_key() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let sim = Sim::from_image(made(kind, CHUNKS[0]), Persistency::Eadr);
         let table = kind.open(sim).unwrap();
         table.check().unwrap();

@@ -1,15 +1,20 @@
 //! What Dash costs, counted.
 
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, PoolPlan};
 use farbank_pm::media::Mapped;
 
-const TABLES: [Table; 2] = [Table::DashEh, Table::DashLh];
+const TABLES: [TableKind; 2] = [TableKind::DashEh, TableKind::DashLh];
 
-fn make(table: Table, slots: u64, mib: u64, preset: Preset) -> Box<dyn Index> {
+fn make(table: TableKind, slots: u64, mib: u64, preset: TablePreset) -> Box<dyn Index> {
     let medium = Mapped::anonymous(mib << 20).unwrap();
     table
-        .create(medium, &Plan::published(), Size::Slots(slots), preset)
+        .create(
+            medium,
+            &PoolPlan::published(),
+            TableSize::Slots(slots),
+            preset,
+        )
         .unwrap()
 }
 
@@ -19,7 +24,7 @@ fn an_insert_costs_two_lines_and_two_drains_or_one_beside_its_bits_and_a_remove_
     let all_apart = (20_000, 20_000);
     for (kind, preset) in TABLES
         .into_iter()
-        .flat_map(|kind| [(kind, Preset::Farbank), (kind, Preset::Published)])
+        .flat_map(|kind| [(kind, TablePreset::Farbank), (kind, TablePreset::Published)])
     {
         let table = make(kind, 1 << 16, 64, preset);
         let mut worker = table.worker().unwrap();
@@ -31,8 +36,8 @@ fn an_insert_costs_two_lines_and_two_drains_or_one_beside_its_bits_and_a_remove_
         let cost = (inserted.lines, inserted.fences);
         println!("{kind}: {cost:?}");
         match preset {
-            Preset::Published => assert_eq!(cost, all_apart),
-            Preset::Farbank => {
+            TablePreset::Published => assert_eq!(cost, all_apart),
+            TablePreset::Farbank => {
                 assert_eq!(cost.0, cost.1);
                 assert!(cost.0 < 13_000, "{cost:?}");
             }
@@ -56,7 +61,7 @@ fn an_insert_costs_two_lines_and_two_drains_or_one_beside_its_bits_and_a_remove_
 fn growth_costs_two_lines_an_insert() {
     const KEYS: u64 = 2_000_000;
     for kind in TABLES {
-        let table = make(kind, 65_536, 256, Preset::Farbank);
+        let table = make(kind, 65_536, 256, TablePreset::Farbank);
         let mut worker = table.worker().unwrap();
         let (mut highest, mut utilisation) = (0.0_f64, 0.0_f64);
         for n in 1..=KEYS {

@@ -1,7 +1,7 @@
 //! A table whose pool is full, from which half of the keys are removed.
 
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan, Refused, Worker};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, IndexError, PoolPlan, TableWorker};
 use farbank_pm::media::Mapped;
 
 fn key(n: u64) -> u64 {
@@ -9,14 +9,14 @@ fn key(n: u64) -> u64 {
 }
 
 /// A table with as many keys as a pool of 4 MiB takes, until the first is refused; and how many they are.
-fn full(kind: Table) -> (Box<dyn Index>, Worker, u64) {
+fn full(kind: TableKind) -> (Box<dyn Index>, TableWorker, u64) {
     let medium = Mapped::anonymous(4 << 20).unwrap();
-    let plan = Plan {
+    let plan = PoolPlan {
         chunk_bytes: 64 << 10,
-        lanes: 4,
-        ..Plan::published()
+        contexts: 4,
+        ..PoolPlan::published()
     };
-    let made = kind.create(medium, &plan, Size::Slots(1_024), Preset::Farbank);
+    let made = kind.create(medium, &plan, TableSize::Slots(1_024), TablePreset::Farbank);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     let keys = (0..).take_while(|n| accepts(&*table, &mut worker, *n));
@@ -24,7 +24,7 @@ fn full(kind: Table) -> (Box<dyn Index>, Worker, u64) {
     (table, worker, keys)
 }
 
-fn accepts(table: &dyn Index, worker: &mut Worker, n: u64) -> bool {
+fn accepts(table: &dyn Index, worker: &mut TableWorker, n: u64) -> bool {
     match table.insert(worker, key(n), n) {
         Ok(found) => {
             assert_eq!(found, None, "{}", table.name());
@@ -32,7 +32,7 @@ fn accepts(table: &dyn Index, worker: &mut Worker, n: u64) -> bool {
         }
         Err(why) => {
             assert!(
-                matches!(why, Refused::Full { .. }),
+                matches!(why, IndexError::Full { .. }),
                 "{}: {why}",
                 table.name()
             );
@@ -45,7 +45,7 @@ fn accepts(table: &dyn Index, worker: &mut Worker, n: u64) -> bool {
 /// than it was, and cannot be split in a full pool: docs/papers/dash-eh.md has the figures. Nothing else is lost.
 #[test]
 fn nearly_all_keys_fit_again_when_half_were_removed() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let (table, mut worker, keys) = full(kind);
         for n in (0..keys).step_by(2) {
             assert_eq!(table.remove(&mut worker, key(n)), Ok(Some(n)), "{kind}");
@@ -74,7 +74,7 @@ fn nearly_all_keys_fit_again_when_half_were_removed() {
 /// Other keys than those that a table grew for. A slot of P-CLHT's is of one chain for good: other keys need other slots.
 #[test]
 fn most_of_as_many_other_keys_fit_when_half_were_removed() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let (table, mut worker, keys) = full(kind);
         for n in (0..keys).step_by(2) {
             assert_eq!(table.remove(&mut worker, key(n)), Ok(Some(n)), "{kind}");
@@ -87,7 +87,7 @@ fn most_of_as_many_other_keys_fit_when_half_were_removed() {
             "{kind}: {keys} keys; {} with others until one is refused, {refused} are",
             keys / 2 + first as u64
         );
-        let most = if kind == Table::Clht { 10 } else { 50 };
+        let most = if kind == TableKind::Clht { 10 } else { 50 };
         assert!(refused as u64 <= keys / most, "{kind}: {refused}");
         table.check().unwrap();
     }

@@ -2,18 +2,18 @@
 
 use std::sync::Barrier;
 
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, PoolPlan};
 use farbank_pm::media::Mapped;
 
 /// A table, and its keys: more have no room.
 fn full() -> (Box<dyn Index>, Vec<u64>) {
-    let plan = Plan {
+    let plan = PoolPlan {
         chunk_bytes: 4 << 10,
-        ..Plan::published()
+        ..PoolPlan::published()
     };
     let medium = Mapped::anonymous(256 << 10).unwrap();
-    let made = Table::Soft.create(medium, &plan, Size::Small, Preset::Farbank);
+    let made = TableKind::Soft.create(medium, &plan, TableSize::Small, TablePreset::Farbank);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     let taken = |key: &u64| table.insert(&mut worker, *key, !*key).is_ok();
@@ -39,8 +39,8 @@ fn what_was_removed_from_a_full_pool_is_room_for_whoever_inserts_next() {
 fn what_one_worker_removes_another_inserts_into_and_the_table_does_not_grow() {
     const KEYS: u64 = 100_000;
     let medium = Mapped::anonymous(64 << 20).unwrap();
-    let size = Size::Slots(1 << 10);
-    let made = Table::Soft.create(medium, &Plan::published(), size, Preset::Farbank);
+    let size = TableSize::Slots(1 << 10);
+    let made = TableKind::Soft.create(medium, &PoolPlan::published(), size, TablePreset::Farbank);
     let table = made.unwrap();
     let (mut one, mut other) = (table.worker().unwrap(), table.worker().unwrap());
     let slots = |worker: &mut _| table.space(worker).unwrap().slots;

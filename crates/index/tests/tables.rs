@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use farbank_index::hash::Hashing;
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, PoolPlan};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
@@ -12,18 +12,18 @@ fn medium() -> Mapped {
     Mapped::anonymous(256 << 20).unwrap()
 }
 
-fn table(table: Table, size: Size) -> Box<dyn Index> {
+fn table(table: TableKind, size: TableSize) -> Box<dyn Index> {
     table_with(table, size, Hashing::Published)
 }
 
-fn table_with(table: Table, size: Size, hashing: Hashing) -> Box<dyn Index> {
-    let plan = Plan {
+fn table_with(table: TableKind, size: TableSize, hashing: Hashing) -> Box<dyn Index> {
+    let plan = PoolPlan {
         chunk_bytes: 64 << 10,
         hashing,
-        ..Plan::default()
+        ..PoolPlan::default()
     };
     table
-        .create(medium(), &plan, size, Preset::Farbank)
+        .create(medium(), &plan, size, TablePreset::Farbank)
         .unwrap()
 }
 
@@ -38,10 +38,10 @@ fn key(rng: &mut Rng) -> u64 {
 
 #[test]
 fn a_table_answers_as_a_map_does() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let sizes = [
-            (Size::Small, Hashing::Published),
-            (Size::Slots(2_048), Hashing::Random),
+            (TableSize::Small, Hashing::Published),
+            (TableSize::Slots(2_048), Hashing::Random),
         ];
         for (size, hashing) in sizes {
             let table = table_with(kind, size, hashing);
@@ -108,9 +108,9 @@ fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
 #[test]
 fn no_key_is_lost_or_doubled_by_threads() {
     const KEYS: u64 = 20_000;
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         for threads in [2, 4] {
-            let table = table(kind, Size::Small);
+            let table = table(kind, TableSize::Small);
             let won = std::thread::scope(|scope| {
                 let run = |thread: u64| {
                     let table = &table;
@@ -173,8 +173,8 @@ fn contend(table: &dyn Index, thread: u64) -> Told {
 
 #[test]
 fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
-    for kind in Table::ALL {
-        let table = table(kind, Size::Small);
+    for kind in TableKind::ALL {
+        let table = table(kind, TableSize::Small);
         let told: Vec<Told> = std::thread::scope(|scope| {
             let table = &table;
             let running: Vec<_> = (1..=4)
@@ -201,15 +201,15 @@ fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
 
 #[test]
 fn a_full_pool_refuses_by_name_and_loses_nothing() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         let medium = Sim::new(256 << 10, Persistency::Adr);
-        let plan = Plan {
+        let plan = PoolPlan {
             chunk_bytes: 4 << 10,
-            lanes: 2,
-            ..Plan::published()
+            contexts: 2,
+            ..PoolPlan::published()
         };
         let table = kind
-            .create(medium, &plan, Size::Small, Preset::Farbank)
+            .create(medium, &plan, TableSize::Small, TablePreset::Farbank)
             .unwrap();
         let mut worker = table.worker().unwrap();
         let taken = |key: &u64| table.insert(&mut worker, *key, *key + 1).is_ok();
@@ -230,7 +230,7 @@ fn a_full_pool_refuses_by_name_and_loses_nothing() {
 
 #[test]
 fn what_is_no_pool_of_the_table_is_refused_by_name() {
-    for kind in Table::ALL {
+    for kind in TableKind::ALL {
         assert!(kind.open(medium()).is_err());
         let empty = Sim::new(4 << 10, Persistency::Adr);
         assert!(kind.open(empty).is_err());

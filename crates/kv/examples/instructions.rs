@@ -7,15 +7,15 @@
 //!
 //! Memory of this process, with real write-backs and fences. Every run does the same: the pool's id
 //! is always the same one, and the clock stands still. Counted with valgrind for two counts of
-//! operations, the difference is the operations' alone: lane `zero-cost` does that.
+//! operations, the difference is the operations' alone: context `zero-cost` does that.
 
 use std::sync::Arc;
 
-use farbank_kv::store::{Item, Key, Meta, Session, Value, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{Key, ReadView, Session, StoredItem, Value, ValueMeta};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Medium, Off, PersistCtx};
 use xxhash_rust::xxh3::xxh3_128;
 
 const POOL_BYTES: u64 = 64 << 20;
@@ -55,11 +55,11 @@ fn store() -> Kv<Mapped> {
     const ID: std::ops::Range<usize> = 40..56;
     const CHECKSUM: usize = 496;
     let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
-    let mut lane = Lane::new(0);
-    let layout = Layout {
+    let mut ctx = PersistCtx::new(0);
+    let layout = PoolLayout {
         segment_bytes: SEGMENT_BYTES,
     };
-    let pool = Pool::create(medium, &mut lane, &layout).expect("a pool");
+    let pool = Pool::create(medium, &mut ctx, &layout).expect("a pool");
     let medium = pool.into_medium();
     let mut copy = [0; 512];
     medium.copy_out(Off(0), &mut copy);
@@ -67,13 +67,13 @@ fn store() -> Kv<Mapped> {
     let checksum = xxh3_128(&copy[..CHECKSUM]).to_le_bytes();
     copy[CHECKSUM..].copy_from_slice(&checksum);
     for at in [0, 4096] {
-        medium.copy_in(&mut lane, Off(at), &[&copy]);
+        medium.copy_in(&mut ctx, Off(at), &[&copy]);
     }
-    medium.drain(&mut lane);
+    medium.drain(&mut ctx);
     let config = Config {
         clock: Arc::new(|| 1_000_000),
         uptime: Arc::new(|| 0),
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         open_threads: 1,
         ..Config::default()
     };
@@ -88,7 +88,7 @@ fn set(session: &mut dyn Session, n: u32) {
 
 fn set_alone(session: &mut dyn Session, n: u32) {
     let name = n.to_le_bytes();
-    let done = session.put_alone(key(&name), value());
+    let done = session.put_durable(key(&name), value());
     done.expect("the pool has room, and memory does not fail");
 }
 
@@ -106,7 +106,12 @@ fn value() -> Value<'static> {
 fn get(session: &mut dyn Session, n: u32, out: &mut Vec<u8>) {
     out.clear();
     let name = n.to_le_bytes();
-    let found = session.get(key(&name), View::Durable, out, &mut |_: &Meta, _| true);
+    let found = session.get(
+        key(&name),
+        ReadView::Durable,
+        out,
+        &mut |_: &ValueMeta, _| true,
+    );
     assert_eq!(found, Ok(true), "a key that was set");
     assert_eq!(out.len(), VALUE.len());
     session.commit().expect("memory does not fail");
@@ -116,8 +121,9 @@ fn get_together(session: &mut dyn Session, n: u32) {
     let names: [[u8; 4]; TOGETHER as usize] = std::array::from_fn(|i| (n + i as u32).to_le_bytes());
     let keys = names.each_ref().map(|name| key(name));
     let mut found = 0;
-    let mut each = |_, item: Option<Item<'_>>| found += item.map_or(0, |item| item.bytes.len());
-    let done = session.get_many(&keys, View::Durable, &mut each);
+    let mut each =
+        |_, item: Option<StoredItem<'_>>| found += item.map_or(0, |item| item.bytes.len());
+    let done = session.get_many(&keys, ReadView::Durable, &mut each);
     done.expect("memory does not fail");
     assert_eq!(found, keys.len() * VALUE.len());
 }

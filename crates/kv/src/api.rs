@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use farbank_pm::pool::{Identity, Layout, Pool, PoolError};
+use farbank_pm::pool::{Pool, PoolError, PoolIdentity, PoolLayout};
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
+use farbank_pm::{Caps, Medium, PersistCtx, Poisoned, Ticket};
 
 use crate::background::clean_in_background;
-use crate::config::{Cleaning, Config};
+use crate::config::{CleaningMode, Config};
 use crate::engine::Engine;
-use crate::free::Outcome;
+use crate::free_segments::CleanOutcome;
 use crate::index::POOL_BYTES_MAX;
 use crate::live_map::LiveMap;
-use crate::past::Past;
-use crate::record::Type;
-use crate::session::{Worker, meta_of};
+use crate::pool_root::PoolHistory;
+use crate::record::RecordType;
+use crate::session::{KvSession, meta_of};
 use crate::store::{
-    Absence, Conflicts, DATABASES, Error, Heads, Health, Item, Key, Meta, Opened, Ops, Room,
-    Session, Stats, Store, Value, Verdict, View,
+    Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
+    ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
 };
 
 /// Smallest number of segments a pool may have.
@@ -74,14 +74,14 @@ pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
 pub struct Kv<M: Medium> {
     pub(crate) engine: Arc<Engine<M>>,
     cleaner: Mutex<Option<thread::JoinHandle<()>>>,
-    sweeper: Arc<Mutex<Worker<M>>>,
+    sweeper: Arc<Mutex<KvSession<M>>>,
 }
 
 impl<M: Medium> Kv<M> {
     /// Makes an empty store of all of `medium`, in segments of `segment_bytes` (a power of two from
     /// 4 KiB). Durable on `Ok`.
     pub fn create(medium: M, segment_bytes: u64, config: Config) -> Result<Kv<M>, OpenError> {
-        let identity = Identity::fresh().map_err(PoolError::Random)?;
+        let identity = PoolIdentity::fresh().map_err(PoolError::Random)?;
         Kv::create_as(medium, segment_bytes, identity, config)
     }
 
@@ -90,31 +90,31 @@ impl<M: Medium> Kv<M> {
     pub fn create_as(
         medium: M,
         segment_bytes: u64,
-        identity: Identity,
+        identity: PoolIdentity,
         config: Config,
     ) -> Result<Kv<M>, OpenError> {
-        let mut lane = Lane::new(0);
-        let layout = Layout { segment_bytes };
-        let pool = Pool::create_versioned(medium, &mut lane, &layout, identity, 2)?;
+        let mut ctx = PersistCtx::new(0);
+        let layout = PoolLayout { segment_bytes };
+        let pool = Pool::create_versioned(medium, &mut ctx, &layout, identity, 2)?;
         Kv::on(pool, config)
     }
 
     /// Opens the store on `medium`. Everything acknowledged before is there; on `Ok` it is durable
     /// again, whatever happened in between. [`Kv::opened`] tells what was found.
     pub fn open(medium: M, config: Config) -> Result<Kv<M>, OpenError> {
-        let mut lane = Lane::new(0);
-        let pool = Pool::open_with(medium, &mut lane, config.copies)?;
+        let mut ctx = PersistCtx::new(0);
+        let pool = Pool::open_with(medium, &mut ctx, config.copies)?;
         Kv::on(pool, config)
     }
 
     fn on(pool: Pool<M>, config: Config) -> Result<Kv<M>, OpenError> {
         check_size(&pool)?;
-        if Past::is_foreign(&pool.root()) {
+        if PoolHistory::is_foreign(&pool.root()) {
             return Err(OpenError::Foreign);
         }
-        let background = config.cleaning == Cleaning::Background;
-        let engine = crate::recover::open(pool, config)?;
-        let sweeper = Arc::new(Mutex::new(Worker::new(Arc::clone(&engine))));
+        let background = config.cleaning == CleaningMode::Background;
+        let engine = crate::recovery::open(pool, config)?;
+        let sweeper = Arc::new(Mutex::new(KvSession::new(Arc::clone(&engine))));
         let cleaner = background.then(|| {
             let (engine, sweeper) = (Arc::clone(&engine), Arc::clone(&sweeper));
             thread::spawn(move || clean_in_background(&engine, &sweeper))
@@ -128,12 +128,12 @@ impl<M: Medium> Kv<M> {
 
     /// A door for one worker.
     pub fn session(&self) -> Box<dyn Session> {
-        Box::new(Worker::new(Arc::clone(&self.engine)))
+        Box::new(KvSession::new(Arc::clone(&self.engine)))
     }
 
     /// How the store came back when it was opened.
     #[must_use]
-    pub fn opened(&self) -> &Opened {
+    pub fn opened(&self) -> &OpenReport {
         &self.engine.opened
     }
 
@@ -149,7 +149,7 @@ impl<M: Medium> Kv<M> {
         self.sweeper.lock().expect("no holder panics").sweep()?;
         let outcome = self.engine.clean_until(self.engine.free_count() + 1)?;
         self.engine.write_all_maps()?;
-        Ok(outcome == Outcome::Gained)
+        Ok(outcome == CleanOutcome::Gained)
     }
 
     /// Cleans by one slice, whatever is free.
@@ -185,15 +185,15 @@ impl<M: Medium> Kv<M> {
             return Err(Error::SessionsAlive { sessions });
         }
         self.stop();
-        let mut lane = Lane::new(0);
+        let mut ctx = PersistCtx::new(0);
         self.sweeper.lock().expect("no holder panics").close()?;
         self.engine.close_cleaner()?;
         // Where drains are relaxed, too: nothing is lost by a clean close.
         self.engine.settle(Ticket::DURABLE)?;
-        self.engine.rebirth(&mut lane)?;
-        let saved = crate::snapshot::save(&self.engine, &mut lane);
+        self.engine.rebirth(&mut ctx)?;
+        let saved = crate::snapshot::save(&self.engine, &mut ctx);
         if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
-            self.engine.pool.closed(&mut lane)?;
+            self.engine.pool.closed(&mut ctx)?;
         }
         saved?;
         Ok(self.into_medium())
@@ -298,12 +298,12 @@ impl<M: Medium> Store for Kv<M> {
         self.engine.medium().len()
     }
 
-    fn opened(&self) -> &Opened {
+    fn opened(&self) -> &OpenReport {
         Kv::opened(self)
     }
 
-    fn health(&self) -> Health {
-        Health {
+    fn health(&self) -> StoreHealth {
+        StoreHealth {
             poisoned: self.engine.poll(Ticket::NEVER).err(),
             file: self.engine.medium().file_trouble(),
             growth_error: self.engine.growth.error(),
@@ -320,20 +320,20 @@ impl<M: Medium> Store for Kv<M> {
     }
 }
 
-impl<M: Medium> Session for Worker<M> {
-    fn on_conflict(&mut self, conflicts: Conflicts) {
+impl<M: Medium> Session for KvSession<M> {
+    fn on_conflict(&mut self, conflicts: ConflictPolicy) {
         self.conflicts = conflicts;
     }
 
-    fn put_alone(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
+    fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
         self.set_alone(key, value)
     }
 
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+        view: ReadView,
+        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
         keys.iter().try_for_each(|key| self.admit_read(key.db))?;
         self.read_together(keys, view, each)
@@ -342,9 +342,9 @@ impl<M: Medium> Session for Worker<M> {
     fn get_many_into(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Heads<'_>,
+        head: BeforeValues<'_>,
     ) -> Result<(), Error> {
         keys.iter().try_for_each(|key| self.admit_read(key.db))?;
         self.read_together_into(keys, view, out, head)
@@ -353,8 +353,8 @@ impl<M: Medium> Session for Worker<M> {
     fn group(
         &mut self,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error> {
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
         self.run_group(keys, body)
     }
 
@@ -364,13 +364,13 @@ impl<M: Medium> Session for Worker<M> {
 
     fn absence(&mut self, key: Key<'_>) -> Absence {
         let hash = self.engine.geometry.hash(key.db, key.bytes);
-        let seen = self.find(hash, key, View::Pending);
+        let seen = self.find(hash, key, ReadView::Pending);
         let mut body = std::mem::take(&mut self.scratch);
         let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
         self.scratch = body;
         match header {
             Some(header)
-                if header.what == Type::Put
+                if header.what == RecordType::Put
                     && self.engine.is_expired(header.expires_ms, header.seq) =>
             {
                 Absence::Expired
@@ -384,7 +384,7 @@ impl<M: Medium> Session for Worker<M> {
         db: u8,
         cursor: u64,
         count: usize,
-        each: &mut dyn FnMut(&[u8], &Meta),
+        each: &mut dyn FnMut(&[u8], &ValueMeta),
     ) -> Result<u64, Error> {
         self.admit_read(db)?;
         let ticket = self.commit_batch()?;
@@ -395,7 +395,7 @@ impl<M: Medium> Session for Worker<M> {
         let mut key = Vec::new();
         let next = engine.index.walk(cursor, |offsets| {
             for at in offsets {
-                let Some(header) = engine.header(*at).filter(|h| h.what == Type::Put) else {
+                let Some(header) = engine.header(*at).filter(|h| h.what == RecordType::Put) else {
                     continue;
                 };
                 left = left.saturating_sub(1);
@@ -435,8 +435,8 @@ impl<M: Medium> Session for Worker<M> {
         Ok(ticket)
     }
 
-    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {
-        Worker::prepare(self, bytes, delete)
+    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
+        KvSession::prepare(self, bytes, delete)
     }
 
     fn rest(&mut self) {

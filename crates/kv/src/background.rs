@@ -8,9 +8,9 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::engine::Engine;
-use crate::free::Outcome;
-use crate::segment::State;
-use crate::session::Worker;
+use crate::free_segments::CleanOutcome;
+use crate::segment::SegmentState;
+use crate::session::KvSession;
 use crate::store::Error;
 
 /// How often a run cleans so that extents of replaced groups are free.
@@ -22,7 +22,7 @@ impl<M: Medium> Engine<M> {
         let (run, demand) = self.free.begin_run();
         let mut held_up = false;
         // An error has poisoned the engine: writers will hear of it.
-        let mut note = |outcome| held_up |= outcome == Ok(Outcome::HeldUp);
+        let mut note = |outcome| held_up |= outcome == Ok(CleanOutcome::HeldUp);
         // What fits for a moment is gained, though others take it.
         let fitted = Cell::new(false);
         let fits = || {
@@ -53,9 +53,9 @@ impl<M: Medium> Engine<M> {
         self.grow_while(&lacks_bytes); // Cleaning packs records otherwise, and can cost capacity.
         let gained = self.free.had(demand.segments) && (fits() || fitted.get());
         let outcome = match (gained, held_up) {
-            (true, _) => Outcome::Gained,
-            (false, true) => Outcome::HeldUp,
-            (false, false) => Outcome::Nothing,
+            (true, _) => CleanOutcome::Gained,
+            (false, true) => CleanOutcome::HeldUp,
+            (false, false) => CleanOutcome::Nothing,
         };
         self.free.end_run(run, outcome);
     }
@@ -76,13 +76,13 @@ impl<M: Medium> Engine<M> {
             .filter(|segment| {
                 let info = self.info(*segment);
                 let expires_ms = info.expires_ms.load(Relaxed);
-                expires_ms != 0 && expires_ms <= now_ms && info.state() == State::Sealed
+                expires_ms != 0 && expires_ms <= now_ms && info.state() == SegmentState::Sealed
             })
             .collect()
     }
 }
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Replaces what has expired by tombstones.
     pub(crate) fn sweep(&mut self) -> Result<(), Error> {
         self.engine.follow_clock()?;
@@ -94,7 +94,7 @@ impl<M: Medium> Worker<M> {
 }
 
 /// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
-pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<Worker<M>>) {
+pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<KvSession<M>>) {
     const TICK: Duration = Duration::from_millis(100);
     const SWEEP: Duration = Duration::from_secs(1);
     let (mut mapped, mut swept) = (Instant::now(), Instant::now());

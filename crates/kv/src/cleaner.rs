@@ -2,7 +2,7 @@
 //!
 //! A pass takes a few victims, copies their live records and needed tombstones to open segments of its
 //! own (by expected lifetime, like sessions do), drains, swings the index, and puts the victims in
-//! limbo. When no reader can be in them any more they are reborn under new generations, drained, and
+//! retired. When no reader can be in them any more they are reborn under new generations, drained, and
 //! are free. A pass is done in slices (`pass`), and the cleaner's lock is free between them.
 //!
 //! Victims are chosen by declining cost (Lomet and Luo, ICDE 2021, section 4): not the emptiest
@@ -36,19 +36,19 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use farbank_pm::epoch::Slot;
+use farbank_pm::epoch::EpochSlot;
 use farbank_pm::model::Category;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::thread;
-use farbank_pm::{Drain, Lane, Medium, Off, Poisoned};
+use farbank_pm::{Drain, Medium, Off, PersistCtx, Poisoned};
 
-use crate::config::Cleaning;
+use crate::cleaning_pass::{CleaningPass, SliceLimit, SliceProgress};
+use crate::config::CleaningMode;
 use crate::engine::Engine;
-use crate::free::Outcome;
-use crate::log::Log;
-use crate::pass::{Pass, Progress, Slice};
-use crate::segment::Info;
+use crate::free_segments::CleanOutcome;
+use crate::segment::SegmentInfo;
+use crate::session_log::SessionLog;
 use crate::unreadable;
 
 /// Bytes of victims a pass takes where a drain is a fence; and segments, at most.
@@ -66,7 +66,7 @@ const NAP: Duration = Duration::from_millis(1);
 
 /// What waiting for readers has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Limbo {
+enum RetiredWait {
     /// Nothing waits for them.
     Empty,
     /// They have left something.
@@ -77,31 +77,31 @@ enum Limbo {
 
 /// What one call of [`Engine::clean_slice`] has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum SliceOutcome {
     /// A slice of a pass.
-    Pass(Progress),
+    Pass(SliceProgress),
     /// There is nothing to gain.
     Nothing,
 }
 
 /// What the cleaner keeps between passes, and slices of them.
 pub(crate) struct Cleaner {
-    pub lane: Lane,
-    pub log: Log,
-    pub slot: Slot,
+    pub ctx: PersistCtx,
+    pub log: SessionLog,
+    pub slot: EpochSlot,
     /// Of victims that had to be kept: where tombstones were met that have copies by now, and need no more.
     pub copied: HashMap<u32, HashSet<Off>>,
     /// The pass that has begun, if one has.
-    pub pass: Option<Box<Pass>>,
+    pub pass: Option<Box<CleaningPass>>,
     /// Passes that have begun so far.
     pub passes: u64,
 }
 
 impl Cleaner {
-    pub(crate) fn new(id: u32, slot: Slot) -> Cleaner {
+    pub(crate) fn new(id: u32, slot: EpochSlot) -> Cleaner {
         Cleaner {
-            lane: Lane::new(id),
-            log: Log::default(),
+            ctx: PersistCtx::new(id),
+            log: SessionLog::default(),
             slot,
             copied: HashMap::new(),
             pass: None,
@@ -115,9 +115,9 @@ impl Cleaner {
         places.is_some_and(|places| places.contains(&at))
     }
 
-    /// What the cleaner's lane has asked of the medium.
-    pub(crate) fn counters(&self) -> farbank_pm::Counters {
-        self.lane.counters
+    /// What the cleaner's context has asked of the medium.
+    pub(crate) fn counters(&self) -> farbank_pm::PersistCounters {
+        self.ctx.counters
     }
 }
 
@@ -149,7 +149,7 @@ impl<M: Medium> Engine<M> {
 
     /// Cleans until `want` segments are free, or there is nothing to gain. The caller is
     /// unpinned and holds no lock. The cleaner's lock is free between slices.
-    pub(crate) fn clean_until(&self, want: u32) -> Result<Outcome, Poisoned> {
+    pub(crate) fn clean_until(&self, want: u32) -> Result<CleanOutcome, Poisoned> {
         let _spending = Category::Resize.spend();
         // Once round: what a run moves twice it does not gain.
         let mut budget = self.pool.segments();
@@ -158,33 +158,33 @@ impl<M: Medium> Engine<M> {
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
             self.rebirth_between(&mut cleaner, true)?;
             if self.free_count() >= want {
-                return Ok(Outcome::Gained);
+                return Ok(CleanOutcome::Gained);
             }
             let step = self.clean_slice(&mut cleaner, self.whole_slice(), &mut budget)?;
             drop(cleaner);
             self.free.wake_waiters();
             match step {
-                Step::Pass(Progress::Going | Progress::Undrained) => continue,
-                Step::Pass(Progress::Ended { retired }) if retired > 0 => continue,
-                Step::Pass(_) | Step::Nothing => {}
+                SliceOutcome::Pass(SliceProgress::Going | SliceProgress::Undrained) => continue,
+                SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => continue,
+                SliceOutcome::Pass(_) | SliceOutcome::Nothing => {}
             }
             // Nothing to empty, or no room to empty it: others have to leave what was emptied before.
             match self.wait_for_limbo(want)? {
-                Limbo::Passing => {}
-                Limbo::Empty if step != Step::Nothing => thread::yield_now(),
-                Limbo::Empty | Limbo::Held if self.free_count() >= want => {
-                    return Ok(Outcome::Gained);
+                RetiredWait::Passing => {}
+                RetiredWait::Empty if step != SliceOutcome::Nothing => thread::yield_now(),
+                RetiredWait::Empty | RetiredWait::Held if self.free_count() >= want => {
+                    return Ok(CleanOutcome::Gained);
                 }
-                Limbo::Empty if budget > 0 => return Ok(Outcome::Nothing),
+                RetiredWait::Empty if budget > 0 => return Ok(CleanOutcome::Nothing),
                 // Each pass was to gain something, and others have taken that, or do not leave it.
-                Limbo::Empty | Limbo::Held => return Ok(Outcome::HeldUp),
+                RetiredWait::Empty | RetiredWait::Held => return Ok(CleanOutcome::HeldUp),
             }
         }
     }
 
     /// The largest slice, for callers that may wait for the device.
-    pub(crate) fn whole_slice(&self) -> Slice {
-        Slice {
+    pub(crate) fn whole_slice(&self) -> SliceLimit {
+        SliceLimit {
             records: self.config.slice_records.max(1) as usize,
             bytes: SLICE_BYTES,
             may_settle: true,
@@ -196,24 +196,24 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn clean_slice(
         &self,
         cleaner: &mut Cleaner,
-        slice: Slice,
+        slice: SliceLimit,
         budget: &mut u32,
-    ) -> Result<Step, Poisoned> {
+    ) -> Result<SliceOutcome, Poisoned> {
         if cleaner.pass.is_none() {
             let victims = match *budget {
                 0 => Vec::new(),
                 _ => self.choose(cleaner),
             };
             if victims.is_empty() {
-                return Ok(Step::Nothing);
+                return Ok(SliceOutcome::Nothing);
             }
             *budget = budget.saturating_sub(victims.len() as u32);
             self.begin_pass(cleaner, &victims);
         }
-        self.advance_pass(cleaner, slice).map(Step::Pass)
+        self.advance_pass(cleaner, slice).map(SliceOutcome::Pass)
     }
 
-    /// Gives new lives to segments in limbo. Where that waits for the device it is put off while a pass is under way, so that
+    /// Gives new lives to segments in retired. Where that waits for the device it is put off while a pass is under way, so that
     /// one wait is for many segments; `may_settle` is whether the caller may wait.
     pub(crate) fn rebirth_between(
         &self,
@@ -222,7 +222,7 @@ impl<M: Medium> Engine<M> {
     ) -> Result<usize, Poisoned> {
         let is_quick = self.caps().drain == Drain::Fence;
         match is_quick || (may_settle && cleaner.pass.is_none()) {
-            true => self.rebirth(&mut cleaner.lane),
+            true => self.rebirth(&mut cleaner.ctx),
             false => Ok(0),
         }
     }
@@ -251,13 +251,16 @@ impl<M: Medium> Engine<M> {
 
     /// Empties the oldest segments, one after the other, until `is_enough`, or all of them some times: what is
     /// copied in the first round, because a segment of the tombstone's time is still there, goes in the next.
-    pub(crate) fn empty_oldest(&self, is_enough: &dyn Fn() -> bool) -> Result<Outcome, Poisoned> {
+    pub(crate) fn empty_oldest(
+        &self,
+        is_enough: &dyn Fn() -> bool,
+    ) -> Result<CleanOutcome, Poisoned> {
         let low = self.stock_low();
         for _ in 0..PURGE_ROUNDS * self.pool.segments() {
             if is_enough() {
-                return Ok(Outcome::Gained);
+                return Ok(CleanOutcome::Gained);
             }
-            if self.config.cleaning == Cleaning::Background && self.free_count() < low {
+            if self.config.cleaning == CleaningMode::Background && self.free_count() < low {
                 self.clean_until(low)?; // Writers that need no room of tombstones do not wait for all this.
             }
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
@@ -272,11 +275,11 @@ impl<M: Medium> Engine<M> {
                 .filter(|s| self.is_candidate(*s))
                 .min_by_key(|s| self.info(*s).opened.load(Relaxed));
             let limit = oldest.map_or(u64::MAX, |s| self.info(s).opened.load(Relaxed));
-            if self.seal_parked(&mut cleaner.lane, &|info| info.opened.load(Relaxed) < limit) > 0 {
+            if self.seal_parked(&mut cleaner.ctx, &|info| info.opened.load(Relaxed) < limit) > 0 {
                 continue;
             }
             let Some(victim) = oldest else {
-                return Ok(Outcome::Nothing);
+                return Ok(CleanOutcome::Nothing);
             };
             self.begin_pass(&mut cleaner, &[victim]);
             let number = cleaner.passes;
@@ -288,20 +291,20 @@ impl<M: Medium> Engine<M> {
             self.free.wake_waiters();
             if reborn == 0
                 && self.free_count() <= 2
-                && self.wait_for_limbo(self.cleaner_reserve())? == Limbo::Held
+                && self.wait_for_limbo(self.cleaner_reserve())? == RetiredWait::Held
             {
-                return Ok(Outcome::HeldUp);
+                return Ok(CleanOutcome::HeldUp);
             }
         }
-        Ok(Outcome::Nothing)
+        Ok(CleanOutcome::Nothing)
     }
 
     /// Seals parked segments that `is_wanted`. Returns how many.
-    fn seal_parked(&self, lane: &mut Lane, is_wanted: &dyn Fn(&Info) -> bool) -> usize {
+    fn seal_parked(&self, ctx: &mut PersistCtx, is_wanted: &dyn Fn(&SegmentInfo) -> bool) -> usize {
         let mut sealed = 0;
         for shared in self.enrolled().iter() {
             let mut parked = shared.parked.lock().expect("no holder panics");
-            sealed += parked.seal(self, lane, is_wanted);
+            sealed += parked.seal(self, ctx, is_wanted);
         }
         sealed
     }
@@ -315,17 +318,17 @@ impl<M: Medium> Engine<M> {
         parked.map(|parked| parked.gain(self)).sum()
     }
 
-    /// Gives readers some time to leave limbo.
-    fn wait_for_limbo(&self, want: u32) -> Result<Limbo, Poisoned> {
+    /// Gives readers some time to leave retired.
+    fn wait_for_limbo(&self, want: u32) -> Result<RetiredWait, Poisoned> {
         for round in 0..self.config.patience {
-            if self.limbo.lock().expect("no holder panics").is_empty() {
-                return Ok(Limbo::Empty);
+            if self.retired.lock().expect("no holder panics").is_empty() {
+                return Ok(RetiredWait::Empty);
             }
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
-            let reborn = self.rebirth(&mut cleaner.lane)?;
+            let reborn = self.rebirth(&mut cleaner.ctx)?;
             drop(cleaner);
             if reborn > 0 || self.free_count() >= want {
-                return Ok(Limbo::Passing);
+                return Ok(RetiredWait::Passing);
             }
             match round < YIELDS {
                 true => thread::yield_now(),
@@ -333,7 +336,7 @@ impl<M: Medium> Engine<M> {
             }
         }
         situation!("kv.limbo_held");
-        Ok(Limbo::Held)
+        Ok(RetiredWait::Held)
     }
 
     /// Victims for one pass, best first; none if the bytes that passes could gain make up no segment.
@@ -367,14 +370,14 @@ impl<M: Medium> Engine<M> {
         }
         // Extents of large groups go with the segment that their group's record lies in. A session that writes little else
         // would have it open for long.
-        let has_groups = |info: &Info| info.groups.load(Relaxed) > 0;
-        if has_dead_extents && self.seal_parked(&mut cleaner.lane, &has_groups) > 0 {
+        let has_groups = |info: &SegmentInfo| info.groups.load(Relaxed) > 0;
+        if has_dead_extents && self.seal_parked(&mut cleaner.ctx, &has_groups) > 0 {
             return self.choose(cleaner);
         }
         if gain < payload {
             if gain + parked >= payload {
                 // What idle sessions have open is what is missing.
-                self.seal_parked(&mut cleaner.lane, &|_| true);
+                self.seal_parked(&mut cleaner.ctx, &|_| true);
                 return self.choose(cleaner);
             }
             return Vec::new();
@@ -405,16 +408,16 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Gives a new life to the segments in limbo that no reader can be in (C1). Returns how many.
-    pub(crate) fn rebirth(&self, lane: &mut Lane) -> Result<usize, Poisoned> {
+    /// Gives a new life to the segments in retired that no reader can be in (C1). Returns how many.
+    pub(crate) fn rebirth(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest();
         let mut reborn = Vec::new();
         {
-            let mut limbo = self.limbo.lock().expect("no holder panics");
-            while let Some(&(epoch, segment)) = limbo.front()
+            let mut retired = self.retired.lock().expect("no holder panics");
+            while let Some(&(epoch, segment)) = retired.front()
                 && epoch < oldest
             {
-                limbo.pop_front();
+                retired.pop_front();
                 reborn.push(segment);
             }
         }
@@ -423,7 +426,7 @@ impl<M: Medium> Engine<M> {
             return Ok(0);
         }
         situation!("kv.reborn");
-        self.bear(lane, &reborn)?;
+        self.bear(ctx, &reborn)?;
         for &segment in &reborn {
             self.give_segment(segment);
         }
@@ -436,8 +439,8 @@ impl<M: Medium> Engine<M> {
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn close_cleaner(&self) -> Result<(), Poisoned> {
         let mut cleaner = self.cleaner_at_rest()?;
-        let Cleaner { lane, log, .. } = &mut *cleaner;
-        log.close(self, lane);
+        let Cleaner { ctx, log, .. } = &mut *cleaner;
+        log.close(self, ctx);
         Ok(())
     }
 }

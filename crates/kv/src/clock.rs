@@ -29,7 +29,7 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-use crate::config::Clock;
+use crate::config::ClockFn;
 
 /// Setbacks that are kept at a time.
 pub const SETBACKS_MAX: usize = 8;
@@ -52,8 +52,8 @@ pub type Setbacks = [Setback; SETBACKS_MAX];
 
 /// A time that is shared, with the clocks it is made of.
 pub struct StoreClock {
-    wall: Clock,
-    uptime: Clock,
+    wall: ClockFn,
+    uptime: ClockFn,
     held_ms: u64,
     /// Store's time at uptime 0.
     base: AtomicU64,
@@ -73,7 +73,7 @@ pub struct StoreClock {
 
 /// Where the wall clock has been for long enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shift {
+pub enum ClockShift {
     /// Later than the store's clock.
     Ahead,
     /// Earlier than the store's clock.
@@ -85,7 +85,7 @@ impl StoreClock {
     /// before; with the setbacks there were. Steps are followed after `held_ms`.
     #[must_use]
     pub fn new(
-        (wall, uptime): (Clock, Clock),
+        (wall, uptime): (ClockFn, ClockFn),
         held_ms: u64,
         recorded_ms: u64,
         setbacks: &Setbacks,
@@ -212,7 +212,7 @@ impl StoreClock {
     }
 
     /// Whether the wall clock has differed by the same amount for long enough to be followed. To be asked now and then.
-    pub fn shift(&self) -> Option<Shift> {
+    pub fn shift(&self) -> Option<ClockShift> {
         let before = (self.uptime)();
         let wall = (self.wall)();
         let uptime = (self.uptime)();
@@ -229,9 +229,9 @@ impl StoreClock {
             Some((since, was)) if was.abs_diff(ahead) <= 2 * TOLERANCE_MS => {
                 let held = uptime.wrapping_sub(since) >= self.held_ms;
                 let shift = if ahead > 0 {
-                    Shift::Ahead
+                    ClockShift::Ahead
                 } else {
-                    Shift::Behind
+                    ClockShift::Behind
                 };
                 held.then_some(shift)
             }
@@ -309,21 +309,21 @@ mod tests {
     const NOW_MS: u64 = 1_700_000_000_000;
     const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
-    struct Machine {
+    struct MachineClock {
         wall: Arc<AtomicU64>,
         uptime: Arc<AtomicU64>,
     }
 
-    impl Machine {
-        fn new() -> Machine {
-            Machine {
+    impl MachineClock {
+        fn new() -> MachineClock {
+            MachineClock {
                 wall: Arc::new(AtomicU64::new(NOW_MS)),
                 uptime: Arc::new(AtomicU64::new(5_000)),
             }
         }
 
         fn clock(&self, recorded_ms: u64) -> StoreClock {
-            let of = |ms: &Arc<AtomicU64>| -> Clock {
+            let of = |ms: &Arc<AtomicU64>| -> ClockFn {
                 let ms = Arc::clone(ms);
                 Arc::new(move || ms.load(Relaxed))
             };
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_step_of_the_wall_clock_moves_no_expiry_until_it_has_lasted_a_minute() {
         for step in [3_000, YEAR_MS as i64, -3_000, -(YEAR_MS as i64)] {
-            let machine = Machine::new();
+            let machine = MachineClock::new();
             let clock = machine.clock(0);
             machine.step(step);
             for second in 0..60 {
@@ -364,14 +364,14 @@ mod tests {
                 machine.pass(1_000);
             }
             let shift = if step > 0 {
-                Shift::Ahead
+                ClockShift::Ahead
             } else {
-                Shift::Behind
+                ClockShift::Behind
             };
             assert_eq!(clock.shift(), Some(shift), "{step}");
             match shift {
-                Shift::Ahead => clock.set_ahead(),
-                Shift::Behind => assert!(set_back(&clock, 1)),
+                ClockShift::Ahead => clock.set_ahead(),
+                ClockShift::Behind => assert!(set_back(&clock, 1)),
             }
             assert_eq!(clock.now_ms(), machine.wall.load(Relaxed), "{step}");
             assert_eq!(clock.shift(), None);
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_step_and_its_undoing_are_two_steps() {
-        let machine = Machine::new();
+        let machine = MachineClock::new();
         let clock = machine.clock(0);
         for _ in 0..10 {
             for step in [YEAR_MS as i64, -(YEAR_MS as i64)] {
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn what_was_shown_as_expired_stays_so_and_what_comes_later_expires_in_its_time() {
-        let machine = Machine::new();
+        let machine = MachineClock::new();
         machine.step(YEAR_MS as i64);
         let clock = machine.clock(0);
         let shown = NOW_MS + YEAR_MS - 1;
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn setbacks_within_setbacks_are_all_kept_until_there_is_no_room() {
-        let machine = Machine::new();
+        let machine = MachineClock::new();
         machine.step(20 * YEAR_MS as i64);
         let clock = machine.clock(0);
         let mut shown = Vec::new();
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_time_from_before_a_setback_is_not_recorded_after_it() {
-        let machine = Machine::new();
+        let machine = MachineClock::new();
         let clock = machine.clock(NOW_MS + YEAR_MS);
         assert_eq!(clock.now_ms(), NOW_MS + YEAR_MS);
         assert!(set_back(&clock, 1));

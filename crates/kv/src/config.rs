@@ -1,6 +1,6 @@
 //! How an engine runs: nothing of it is stored.
 
-use farbank_pm::pool::Copies;
+use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -10,11 +10,11 @@ use crate::clock::STEP_HELD_MS;
 pub const READ_CACHE_BYTES_MAX: u64 = 64 << 30;
 
 /// A source of milliseconds.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub type ClockFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Who empties segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cleaning {
+pub enum CleaningMode {
     /// A thread of the engine's own. Sessions that find no room wait for it.
     Background,
     /// Only sessions that find no room: nothing happens behind the caller's back.
@@ -25,13 +25,13 @@ pub enum Cleaning {
 #[derive(Clone)]
 pub struct Config {
     /// The machine's wall clock, in milliseconds since 1970.
-    pub clock: Clock,
+    pub clock: ClockFn,
     /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
-    pub uptime: Clock,
+    pub uptime: ClockFn,
     /// How long the wall clock must differ from the store's before the store follows it, in milliseconds.
     pub step_held_ms: u64,
     /// Who empties segments.
-    pub cleaning: Cleaning,
+    pub cleaning: CleaningMode,
     /// The pool may grow to this many bytes when it fills up (0: it does not grow).
     pub pool_bytes_max: u64,
     /// Keys the index has room for without growing, in an empty pool or after a scan (0: it grows as keys
@@ -46,7 +46,7 @@ pub struct Config {
     /// Records that the cleaner moves in one slice, at most: writers that clean, or wait for its lock, wait for that many (0: 1).
     pub slice_records: u32,
     /// What becomes of a copy of a pool in use when it is opened.
-    pub copies: Copies,
+    pub copies: CopiedPoolPolicy,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
@@ -60,13 +60,13 @@ impl Default for Config {
             clock: Arc::new(wall_clock_ms),
             uptime: Arc::new(uptime_ms),
             step_held_ms: STEP_HELD_MS,
-            cleaning: Cleaning::Background,
+            cleaning: CleaningMode::Background,
             pool_bytes_max: 0,
             keys_expected: 0,
             read_cache_bytes: 16 << 20,
             classes: 0,
             slice_records: 1_024,
-            copies: Copies::Refuse,
+            copies: CopiedPoolPolicy::Refuse,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }

@@ -1,37 +1,37 @@
 //! What all sessions of one pool share.
 
 use crossbeam_utils::CachePadded;
-use farbank_pm::epoch::Epochs;
+use farbank_pm::epoch::EpochTable;
 use farbank_pm::fault;
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::pool::Pool;
-use farbank_pm::process::Process;
+use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
 };
 use farbank_pm::sync::{Arc, Mutex, MutexGuard};
-use farbank_pm::table::Table;
-use farbank_pm::{Caps, Drain, Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Caps, Drain, Medium, Off, PersistCtx, Poisoned, Ticket};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
-use crate::clock::{Shift, StoreClock};
-use crate::config::{Cleaning, Config};
-use crate::free::Free;
-use crate::growth::Growth;
-use crate::index::{Index, Spot};
+use crate::cleaning_pace::CleaningPace;
+use crate::clock::{ClockShift, StoreClock};
+use crate::config::{CleaningMode, Config};
+use crate::free_segments::FreeSegments;
+use crate::growth::GrowthState;
+use crate::index::{BucketRef, HashIndex};
 use crate::live_map::LiveMap;
-use crate::log::OpenSegments;
-use crate::pace::Pace;
-use crate::past::RootWords;
+use crate::pool_root::RootWords;
 use crate::read_cache::ReadCache;
-use crate::record::Type;
-use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
-use crate::segment_map::{Maps, map_bytes};
-use crate::store::{DATABASES, Error, Opened};
-use crate::stripe::{Pending, Stripe};
+use crate::record::RecordType;
+use crate::segment::{FIRST, OVERHEAD, SegmentInfo, SegmentPlace, SegmentState};
+use crate::segment_map::{MapWriter, map_bytes};
+use crate::session_log::OpenSegments;
+use crate::store::{DATABASES, Error, OpenReport};
+use crate::stripe::{PendingWrite, Stripe};
 
 /// How the pool is cut, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +95,8 @@ impl Geometry {
         Off(self.first + (u64::from(segment) << self.shift))
     }
 
-    pub(crate) fn place(&self, segment: u32) -> Place {
-        Place {
+    pub(crate) fn place(&self, segment: u32) -> SegmentPlace {
+        SegmentPlace {
             at: self.base(segment),
             bytes: self.segment_bytes,
             pool: self.pool_key,
@@ -114,12 +114,12 @@ impl Geometry {
 
 /// What a session lets the others see.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SessionShared {
     pub keys: [AtomicI64; DATABASES],
     /// Gets that the read cache answered, and those that it did not.
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
-    pub counters: Mutex<farbank_pm::Counters>,
+    pub counters: Mutex<farbank_pm::PersistCounters>,
     /// Bytes of values that [`Engine::live`] does not count yet.
     pub outstanding: AtomicI64,
     /// Its open segments, while it has nothing unpublished.
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
 
 /// Figures that only grow.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct EngineCounters {
     pub user_bytes: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub cleaned: AtomicU64,
@@ -141,18 +141,18 @@ pub(crate) struct Engine<M: Medium> {
     pub pool: Pool<M>,
     pub geometry: Geometry,
     pub config: Config,
-    pub index: Index,
+    pub index: HashIndex,
     pub read_cache: ReadCache,
     pub stripes: Vec<CachePadded<Stripe>>,
-    pub segments: Table<Info>,
+    pub segments: GrowTable<SegmentInfo>,
     pub live_map: LiveMap,
     /// The same of tombstones: those that were once a key's newest record, until their segment is reborn.
     pub tomb_map: LiveMap,
-    pub maps: Mutex<Maps>,
-    pub epochs: Epochs,
-    pub free: Free,
-    pub growth: Growth,
-    pub pace: Pace,
+    pub maps: Mutex<MapWriter>,
+    pub epochs: EpochTable,
+    pub free: FreeSegments,
+    pub growth: GrowthState,
+    pub pace: CleaningPace,
     /// Counts segment openings; a tombstone's fence is its value.
     pub stamp: CachePadded<AtomicU64>,
     pub generation: AtomicU64,
@@ -172,25 +172,25 @@ pub(crate) struct Engine<M: Medium> {
     /// The share of those bytes that the capacity counts with.
     pub waste_share: AtomicU64,
     /// Emptied segments that readers may still be in: epoch, segment.
-    pub limbo: Mutex<std::collections::VecDeque<(u64, u32)>>,
+    pub retired: Mutex<std::collections::VecDeque<(u64, u32)>>,
     /// Odd while a group is being published.
     pub groups: CachePadded<AtomicU64>,
     pub group_lock: Mutex<()>,
     pub split_lock: Mutex<()>,
     pub floor: AtomicU64,
     pub clock: StoreClock,
-    pub root: Mutex<(Lane, RootWords)>,
+    pub root: Mutex<(PersistCtx, RootWords)>,
     pub cleaner: Mutex<Cleaner>,
-    pub sessions: Mutex<Vec<Arc<Shared>>>,
+    pub sessions: Mutex<Vec<Arc<SessionShared>>>,
     pub next_session: AtomicU32,
     /// Which opening of the pool this is.
     pub boot: u32,
     /// The stamp of every segment that held something when the pool was opened.
     pub boot_stamp: u64,
-    pub tally: Tally,
+    pub tally: EngineCounters,
     /// The one that has the pool open: a forked child uses nothing of this.
-    pub process: Process,
-    pub opened: Opened,
+    pub process: ProcessStamp,
+    pub opened: OpenReport,
     pub poisoned: Mutex<Option<Poisoned>>,
     pub is_poisoned: AtomicBool,
     pub stop: AtomicBool,
@@ -200,13 +200,13 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn assemble(
         pool: Pool<M>,
         config: Config,
-        index: Index,
-        segments: Table<Info>,
-        opened: Opened,
+        index: HashIndex,
+        segments: GrowTable<SegmentInfo>,
+        opened: OpenReport,
     ) -> Engine<M> {
         let geometry = Geometry::of(&pool);
         let words = RootWords::from_root(&pool.root());
-        let epochs = Epochs::default();
+        let epochs = EpochTable::default();
         Engine {
             geometry,
             live_map: LiveMap::new(pool.medium().len()),
@@ -214,9 +214,9 @@ impl<M: Medium> Engine<M> {
             maps: Mutex::default(),
             read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
-            free: Free::default(),
-            growth: Growth::default(),
-            pace: Pace::default(),
+            free: FreeSegments::default(),
+            growth: GrowthState::default(),
+            pace: CleaningPace::default(),
             stamp: CachePadded::default(),
             generation: AtomicU64::new(0),
             written: CachePadded::default(),
@@ -228,7 +228,7 @@ impl<M: Medium> Engine<M> {
             sealed: AtomicU32::new(0),
             waste: AtomicU64::new(0),
             waste_share: AtomicU64::new(0),
-            limbo: Mutex::default(),
+            retired: Mutex::default(),
             groups: CachePadded::default(),
             group_lock: Mutex::default(),
             split_lock: Mutex::default(),
@@ -239,15 +239,15 @@ impl<M: Medium> Engine<M> {
                 words.clock_ms,
                 &words.setbacks,
             ),
-            root: Mutex::new((Lane::new(u32::MAX), words)),
+            root: Mutex::new((PersistCtx::new(u32::MAX), words)),
             cleaner: Mutex::new(Cleaner::new(u32::MAX - 1, epochs.slot())),
             epochs,
             sessions: Mutex::new(vec![Arc::default()]),
             next_session: AtomicU32::new(1),
             boot_stamp: 0,
             boot: words.boot.wrapping_add(1) as u32,
-            tally: Tally::default(),
-            process: Process::current(),
+            tally: EngineCounters::default(),
+            process: ProcessStamp::current(),
             poisoned: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -266,7 +266,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.
-    pub(crate) fn install(&mut self, index: Index, seq_max: u64) {
+    pub(crate) fn install(&mut self, index: HashIndex, seq_max: u64) {
         let stripes = 1_usize << index.first_depth().min(10);
         self.stripes = (0..stripes)
             .map(|_| CachePadded::<Stripe>::default())
@@ -321,7 +321,7 @@ impl<M: Medium> Engine<M> {
     /// group of the index.
     #[inline]
     pub(crate) fn fetch_for_write(&self, hash: u64) {
-        farbank_pm::table::prefetch_for_write(self.stripe(hash));
+        farbank_pm::grow_table::prefetch_for_write(self.stripe(hash));
         self.index.touch_group(hash);
         self.read_cache.fetch(hash);
     }
@@ -329,17 +329,17 @@ impl<M: Medium> Engine<M> {
     /// Has the CPU fetch what is changed when the record at `at` lives no more.
     #[inline]
     pub(crate) fn fetch_for_count(&self, at: Off) {
-        farbank_pm::table::prefetch_for_write(self.info_at(at));
+        farbank_pm::grow_table::prefetch_for_write(self.info_at(at));
         self.live_map.fetch(at);
     }
 
     #[inline]
-    pub(crate) fn info(&self, segment: u32) -> &Info {
+    pub(crate) fn info(&self, segment: u32) -> &SegmentInfo {
         self.segments.get(segment as usize)
     }
 
     #[inline]
-    pub(crate) fn info_at(&self, at: Off) -> &Info {
+    pub(crate) fn info_at(&self, at: Off) -> &SegmentInfo {
         self.info(self.geometry.segment_of(at))
     }
 
@@ -370,8 +370,8 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn follow_clock(&self) -> Result<(), Poisoned> {
         match self.clock.shift() {
             None => {}
-            Some(Shift::Ahead) => self.clock.set_ahead(),
-            Some(Shift::Behind) => self.set_clock_back()?,
+            Some(ClockShift::Ahead) => self.clock.set_ahead(),
+            Some(ClockShift::Behind) => self.set_clock_back()?,
         }
         Ok(())
     }
@@ -408,13 +408,13 @@ impl<M: Medium> Engine<M> {
     /// Changes the engine's words of the superblock; durable on `Ok`.
     pub(crate) fn set_root(&self, change: impl FnOnce(&mut RootWords)) -> Result<(), Poisoned> {
         let mut root = self.root.lock().expect("no holder panics");
-        let (lane, words) = &mut *root;
+        let (ctx, words) = &mut *root;
         let before = *words;
         change(words);
         if *words == before {
             return Ok(());
         }
-        let result = self.pool.set_root(lane, &words.to_root());
+        let result = self.pool.set_root(ctx, &words.to_root());
         if let Err(poisoned) = &result {
             *words = before;
             self.poison(poisoned);
@@ -475,23 +475,23 @@ impl<M: Medium> Engine<M> {
 
     /// Under the stripe's lock: makes room in a full group of the index. Where its entries are to be
     /// looked for from now on.
-    pub(crate) fn lengthen(&self, spot: &Spot) -> Spot {
+    pub(crate) fn lengthen(&self, spot: &BucketRef) -> BucketRef {
         self.index
             .lengthen(spot, &self.epochs, &|at| self.rehash(at))
     }
 
     /// Counts a record that the index now points at.
     #[inline]
-    pub(crate) fn enliven(&self, at: Off, len: u32) {
+    pub(crate) fn mark_live(&self, at: Off, len: u32) {
         self.live_map.set(at);
-        self.info_at(at).enliven(len);
+        self.info_at(at).mark_live(len);
     }
 
     /// Counts a record that the index no longer points at.
     #[inline]
-    pub(crate) fn kill(&self, at: Off, len: u32) {
+    pub(crate) fn mark_dead(&self, at: Off, len: u32) {
         self.live_map.clear(at);
-        self.info_at(at).kill(len);
+        self.info_at(at).mark_dead(len);
     }
 
     /// Counts a tombstone that is its key's newest record.
@@ -502,10 +502,10 @@ impl<M: Medium> Engine<M> {
     }
 
     /// The fence of a record that is about to be listed. Under its stripe's lock.
-    pub(crate) fn fence_of(&self, what: Type) -> u64 {
+    pub(crate) fn fence_of(&self, what: RecordType) -> u64 {
         match what {
-            Type::Tomb => self.stamp.load(Relaxed),
-            _ => Pending::NO_FENCE,
+            RecordType::Tomb => self.stamp.load(Relaxed),
+            _ => PendingWrite::NO_FENCE,
         }
     }
 
@@ -515,7 +515,7 @@ impl<M: Medium> Engine<M> {
             self.free.ring();
             return None;
         };
-        if self.config.cleaning == Cleaning::Background
+        if self.config.cleaning == CleaningMode::Background
             && (left < self.stock_wanted() || self.should_grow())
         {
             self.free.ring(); // Before writers have to wait.
@@ -538,8 +538,8 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Gives `segments` new, free lives, durable on `Ok` (S1: tail, then head).
-    pub(crate) fn bear(&self, lane: &mut Lane, segments: &[u32]) -> Result<(), Poisoned> {
-        let lives: Vec<(Place, u64, &Info)> = segments
+    pub(crate) fn bear(&self, ctx: &mut PersistCtx, segments: &[u32]) -> Result<(), Poisoned> {
+        let lives: Vec<(SegmentPlace, u64, &SegmentInfo)> = segments
             .iter()
             .map(|s| {
                 (
@@ -554,15 +554,15 @@ impl<M: Medium> Engine<M> {
             self.settle(Ticket::DURABLE)?;
         }
         for (place, generation, _) in &lives {
-            place.write_tail(self.medium(), lane, *generation);
+            place.write_tail(self.medium(), ctx, *generation);
         }
-        self.settle(self.medium().drain(lane))?;
+        self.settle(self.medium().drain(ctx))?;
         for (place, generation, _) in &lives {
-            place.write_head(self.medium(), lane, *generation);
+            place.write_head(self.medium(), ctx, *generation);
         }
-        self.settle(self.medium().drain(lane))?;
+        self.settle(self.medium().drain(ctx))?;
         // Whoever frees an extent looks at its life and takes it under this lock.
-        let _limbo = self.limbo.lock().expect("no holder panics");
+        let _limbo = self.retired.lock().expect("no holder panics");
         for (_, generation, info) in &lives {
             info.reset(*generation);
         }
@@ -571,7 +571,7 @@ impl<M: Medium> Engine<M> {
 
     /// Gives a reborn segment back.
     pub(crate) fn give_segment(&self, segment: u32) {
-        self.info(segment).set_state(State::Free);
+        self.info(segment).set_state(SegmentState::Free);
         self.free.give(segment);
     }
 
@@ -580,8 +580,8 @@ impl<M: Medium> Engine<M> {
         match (self.config.classes, self.pool.segments()) {
             (0, 0..=63) => 1,
             (0, 64..=255) => 2,
-            (0, _) => crate::log::CLASSES,
-            (classes, _) => classes.min(crate::log::CLASSES),
+            (0, _) => crate::session_log::CLASSES,
+            (classes, _) => classes.min(crate::session_log::CLASSES),
         }
     }
 
@@ -628,7 +628,7 @@ impl<M: Medium> Engine<M> {
         }
         let before = self.pool.segments();
         let mut root = self.root.lock().expect("no holder panics");
-        let lane = &mut root.0;
+        let ctx = &mut root.0;
         if self.pool.segments() != before {
             return true;
         }
@@ -636,7 +636,7 @@ impl<M: Medium> Engine<M> {
         if after <= before {
             return false;
         }
-        if let Err(error) = self.pool.grow(lane, after) {
+        if let Err(error) = self.pool.grow(ctx, after) {
             self.growth.failed(&error);
             return false;
         }
@@ -646,7 +646,7 @@ impl<M: Medium> Engine<M> {
         self.live_map.reserve(self.medium().len());
         self.tomb_map.reserve(self.medium().len());
         let fresh: Vec<u32> = (before..after).collect();
-        if self.bear(lane, &fresh).is_err() {
+        if self.bear(ctx, &fresh).is_err() {
             return false;
         }
         drop(root);
@@ -666,7 +666,7 @@ impl<M: Medium> Engine<M> {
 
     /// Splits groups of the index that are behind. No locks may be held.
     pub(crate) fn grow_index(&self) {
-        if self.index.wants_touch() && self.config.cleaning == Cleaning::Background {
+        if self.index.wants_touch() && self.config.cleaning == CleaningMode::Background {
             self.free.ring();
         }
         while self.index.wants_split() {
@@ -681,15 +681,15 @@ impl<M: Medium> Engine<M> {
 
     /// A fresh identity for a session, and its place to be seen. The first place is the engine's own:
     /// what was there at open, and what sessions leave behind.
-    pub(crate) fn enroll(&self) -> (u32, Arc<Shared>) {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn enroll(&self) -> (u32, Arc<SessionShared>) {
+        let shared = Arc::new(SessionShared::default());
         self.enrolled().push(Arc::clone(&shared));
         self.recount_capacity();
         (self.next_session.fetch_add(1, Relaxed), shared)
     }
 
     /// Takes a session's place away; its counts stay.
-    pub(crate) fn leave(&self, shared: &Arc<Shared>) {
+    pub(crate) fn leave(&self, shared: &Arc<SessionShared>) {
         let mut sessions = self.enrolled();
         let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else {
             return;
@@ -712,7 +712,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// All sessions' places.
-    pub(crate) fn enrolled(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
+    pub(crate) fn enrolled(&self) -> MutexGuard<'_, Vec<Arc<SessionShared>>> {
         self.sessions.lock().expect("no holder panics")
     }
 

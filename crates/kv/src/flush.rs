@@ -44,13 +44,13 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
             .fetch_sub(i64::from(info.forget_live()), Relaxed);
         let (from, bytes) = (engine.geometry.base(segment), engine.geometry.segment_bytes);
         engine.live_map.clear_all(from, bytes);
-        engine.forget_tombs(info);
+        engine.drop_tombstones(info);
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if engine.empty_extent(info) {
             situation!("kv.flush_empties_extents");
             engine
-                .limbo
+                .retired
                 .lock()
                 .expect("no holder panics")
                 .push_back((epoch, segment));

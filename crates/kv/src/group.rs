@@ -33,44 +33,47 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
-use farbank_pm::process::this_thread;
+use farbank_pm::process_stamp::this_thread;
 use farbank_pm::situation;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
-use self::plan::{FILLER, Plan};
+use self::plan::{FILLER, GroupLayout};
 use crate::engine::Engine;
-use crate::record::{ALIGN, Header, Type, body_crc};
-use crate::seek::Located;
-use crate::segment::State;
-use crate::session::{Draft, Newest, Worker, Write, header_of, outrun};
-use crate::store::{Change, Error, Head, Item, Key, Meta, Ops, Value, Verdict, View};
-use crate::stripe::{Locked, Name, Pending};
+use crate::lookup::EntryLocation;
+use crate::record::{ALIGN, RecordHeader, RecordType, body_crc};
+use crate::segment::SegmentState;
+use crate::session::{KvSession, NewRecord, NewestValue, StagedWrite, header_of, outrun};
+use crate::store::{
+    BeforeValue, Error, GroupDecision, Key, Ops, ReadView, StoredItem, UpdateDecision, Value,
+    ValueMeta,
+};
+use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
 
 /// Keys that a group takes along for G6, at most.
 const TAKEN_MAX: usize = 16;
 
 /// One key of a group.
-struct Slot {
+struct GroupKey {
     hash: u64,
-    located: Located,
-    newest: Newest,
+    located: EntryLocation,
+    newest: NewestValue,
     /// Whether the group is decided on what is there.
     is_read: bool,
     /// What the body wants written.
-    change: Change,
+    change: UpdateDecision,
 }
 
 /// The operations a group's body sees.
 struct GroupOps<'a, M: Medium> {
-    worker: &'a mut Worker<M>,
-    slots: Vec<Slot>,
-    by_key: HashMap<Name, usize>,
+    worker: &'a mut KvSession<M>,
+    slots: Vec<GroupKey>,
+    by_key: HashMap<KeyRef, usize>,
 }
 
 /// Why a group is tried again.
-enum Retry {
+enum GroupRetry {
     /// Another session must drain its write of this hash's key first.
     Foreign(u64),
     /// There must be room for this many bytes, and this many extents, first.
@@ -78,26 +81,26 @@ enum Retry {
     /// This must be durable first.
     Durable(Ticket),
     /// These keys must be members, too, or this must be durable (G6).
-    Together(Vec<Name>, Ticket),
+    Together(Vec<KeyRef>, Ticket),
     /// Another session has yet to drain its write of such a key: the groups that were read must be durable first.
     Alone,
 }
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     pub(crate) fn run_group(
         &mut self,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error> {
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
         self.engine.check_poison()?;
         for key in keys {
-            self.admit(&Draft {
+            self.admit(&NewRecord {
                 key: *key,
                 value: None,
             })?;
         }
         let mut room = None;
-        let (mut taken, mut relied): (Vec<Name>, _) = (Vec::new(), Ticket::DURABLE);
+        let (mut taken, mut relied): (Vec<KeyRef>, _) = (Vec::new(), Ticket::DURABLE);
         loop {
             let engine = Arc::clone(&self.engine);
             let class = engine.classes() - 1;
@@ -109,14 +112,14 @@ impl<M: Medium> Worker<M> {
             let all: Vec<Key<'_>> = keys.iter().copied().chain(taken_keys).collect();
             match self.try_group(&engine, class, &all, keys.len(), body)? {
                 Ok(verdict) => return Ok(verdict),
-                Err(Retry::Foreign(hash)) => self.wait_for_other(hash)?,
-                Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
-                Err(Retry::Durable(theirs)) => self.settle_all(theirs)?,
-                Err(Retry::Together(more, theirs)) => {
+                Err(GroupRetry::Foreign(hash)) => self.wait_for_other(hash)?,
+                Err(GroupRetry::Room(bytes, extents)) => room = Some((bytes, extents)),
+                Err(GroupRetry::Durable(theirs)) => self.settle_all(theirs)?,
+                Err(GroupRetry::Together(more, theirs)) => {
                     taken.extend(more);
                     relied = relied.max(theirs);
                 }
-                Err(Retry::Alone) => {
+                Err(GroupRetry::Alone) => {
                     self.settle_all(relied)?;
                     taken.clear();
                 }
@@ -143,10 +146,10 @@ impl<M: Medium> Worker<M> {
         class: usize,
         keys: &[Key<'_>],
         named: usize,
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Result<Verdict, Retry>, Error> {
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<Result<GroupDecision, GroupRetry>, Error> {
         let mut locks = lock_all(engine, keys);
-        let mut slots: Vec<Slot> = Vec::with_capacity(keys.len());
+        let mut slots: Vec<GroupKey> = Vec::with_capacity(keys.len());
         let mut by_key = HashMap::with_capacity(keys.len());
         for (number, key) in keys.iter().enumerate() {
             if by_key.contains_key(&(key.db, key.bytes.to_vec())) {
@@ -154,23 +157,23 @@ impl<M: Medium> Worker<M> {
             }
             let hash = engine.geometry.hash(key.db, key.bytes);
             let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
-            if matches!(newest, Newest::Foreign) {
+            if matches!(newest, NewestValue::Foreign) {
                 let is_taken = number >= named;
                 return Ok(Err(if is_taken {
-                    Retry::Alone
+                    GroupRetry::Alone
                 } else {
-                    Retry::Foreign(hash)
+                    GroupRetry::Foreign(hash)
                 }));
             }
             self.rely_on(&newest);
             by_key.insert((key.db, key.bytes.to_vec()), slots.len());
             let located = engine.locate(hash, *key);
-            slots.push(Slot {
+            slots.push(GroupKey {
                 hash,
                 located,
                 newest,
                 is_read: number >= named,
-                change: Change::Keep,
+                change: UpdateDecision::Keep,
             });
         }
         let mut ops = GroupOps {
@@ -182,24 +185,24 @@ impl<M: Medium> Worker<M> {
             locks.clear(); // G5
             resume_unwind(panic)
         });
-        if verdict? == Verdict::Abandon {
-            return Ok(Ok(Verdict::Abandon));
+        if verdict? == GroupDecision::Abandon {
+            return Ok(Ok(GroupDecision::Abandon));
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
-        if slots.iter().all(|slot| slot.change == Change::Keep) {
-            return Ok(Ok(Verdict::Apply));
+        if slots.iter().all(|slot| slot.change == UpdateDecision::Keep) {
+            return Ok(Ok(GroupDecision::Apply));
         }
         if let Some(retry) = self.keep_together(&slots, &by_key, keys.len() - named)? {
             return Ok(Err(retry));
         }
         if let Some(ticket) = self.rebase(&mut slots)? {
-            return Ok(Err(Retry::Durable(ticket)));
+            return Ok(Err(GroupRetry::Durable(ticket)));
         }
-        let mut members: Vec<(Key<'_>, Slot)> = Vec::with_capacity(slots.len());
-        let mut names: Vec<(&Name, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
+        let mut members: Vec<(Key<'_>, GroupKey)> = Vec::with_capacity(slots.len());
+        let mut names: Vec<(&KeyRef, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
         names.sort_by_key(|(_, index)| *index);
         for ((name, _), slot) in names.into_iter().zip(slots) {
-            if slot.change != Change::Keep {
+            if slot.change != UpdateDecision::Keep {
                 members.push((
                     Key {
                         db: name.0,
@@ -215,10 +218,10 @@ impl<M: Medium> Worker<M> {
     /// G6: what must be done before the group is written, if it was decided on members of groups that are not durable.
     fn keep_together(
         &self,
-        slots: &[Slot],
-        by_key: &HashMap<Name, usize>,
+        slots: &[GroupKey],
+        by_key: &HashMap<KeyRef, usize>,
         taken: usize,
-    ) -> Result<Option<Retry>, Error> {
+    ) -> Result<Option<GroupRetry>, Error> {
         let (mut more, mut theirs) = (Vec::new(), Ticket::DURABLE);
         for slot in slots.iter().filter(|slot| slot.is_read) {
             let Some((group, ticket)) = self.undurable_group(&slot.newest)? else {
@@ -236,8 +239,8 @@ impl<M: Medium> Worker<M> {
         let is_quick = self.engine.caps().drain == Drain::Fence;
         Ok(match more.len() {
             0 => None,
-            count if is_quick || taken + count > TAKEN_MAX => Some(Retry::Durable(theirs)),
-            _ => Some(Retry::Together(more, theirs)),
+            count if is_quick || taken + count > TAKEN_MAX => Some(GroupRetry::Durable(theirs)),
+            _ => Some(GroupRetry::Together(more, theirs)),
         })
     }
 
@@ -253,7 +256,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// The ticket of a write that is not durable yet: [`Ticket::DURABLE`] as long as it has none.
-    fn undurable(&self, pending: &Pending) -> Result<Option<Ticket>, Poisoned> {
+    fn undurable(&self, pending: &PendingWrite) -> Result<Option<Ticket>, Poisoned> {
         match pending.ticket {
             Some(ticket) if self.engine.poll(ticket)? => Ok(None),
             ticket => Ok(Some(ticket.unwrap_or(Ticket::DURABLE))),
@@ -263,8 +266,8 @@ impl<M: Medium> Worker<M> {
     /// The keys of the group that a write is a member of, and its ticket, if that is not durable yet.
     pub(crate) fn undurable_group<'a>(
         &self,
-        newest: &'a Newest,
-    ) -> Result<Option<(&'a [Name], Ticket)>, Poisoned> {
+        newest: &'a NewestValue,
+    ) -> Result<Option<(&'a [KeyRef], Ticket)>, Poisoned> {
         let pending = newest.pending().filter(|_| !fault!("kv.group_left_behind"));
         let Some((pending, group)) = pending.and_then(|p| Some((p, p.group.as_ref()?))) else {
             return Ok(None);
@@ -277,7 +280,7 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn change_in_group(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         let mut kept = 0;
         let mut is_put = false;
@@ -285,26 +288,29 @@ impl<M: Medium> Worker<M> {
             is_put = false;
             kept = ops.update(key, &mut |item| {
                 let change = decide(item);
-                is_put = matches!(change, Change::Put { .. });
+                is_put = matches!(change, UpdateDecision::Put { .. });
                 change
             })?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         })?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
         Ok(match newest {
-            Newest::Staged(own) if is_put => own.seq,
+            NewestValue::Staged(own) if is_put => own.seq,
             _ => kept,
         })
     }
 
     /// G3: makes members of values the group relied on and does not replace, if they are not durable
     /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
-    fn rebase(&mut self, slots: &mut [Slot]) -> Result<Option<Ticket>, Error> {
+    fn rebase(&mut self, slots: &mut [GroupKey]) -> Result<Option<Ticket>, Error> {
         if fault!("kv.group_relies_on_pending") {
             return Ok(None);
         }
-        for slot in slots.iter_mut().filter(|slot| slot.change == Change::Keep) {
+        for slot in slots
+            .iter_mut()
+            .filter(|slot| slot.change == UpdateDecision::Keep)
+        {
             let Some(pending) = slot.newest.pending() else {
                 continue;
             };
@@ -314,16 +320,16 @@ impl<M: Medium> Worker<M> {
             situation!("kv.group_carries");
             let mut bytes = Vec::new();
             slot.change = match self.load(pending.at, &mut bytes)? {
-                None => Change::Delete,
+                None => UpdateDecision::Delete,
                 Some(meta) if !self.can_be_member(meta.value_bytes) => {
                     return Ok(Some(ticket));
                 }
-                Some(Meta {
+                Some(ValueMeta {
                     expires_ms,
                     flags,
                     kind,
                     ..
-                }) => Change::Put {
+                }) => UpdateDecision::Put {
                     bytes,
                     expires_ms,
                     flags,
@@ -339,20 +345,20 @@ impl<M: Medium> Worker<M> {
         &mut self,
         engine: &Arc<Engine<M>>,
         class: usize,
-        members: Vec<(Key<'_>, Slot)>,
-        locks: &mut [(usize, Locked<'_>)],
-    ) -> Result<Result<Verdict, Retry>, Error> {
+        members: Vec<(Key<'_>, GroupKey)>,
+        locks: &mut [(usize, LockedStripe<'_>)],
+    ) -> Result<Result<GroupDecision, GroupRetry>, Error> {
         let headers = members
             .iter()
             .map(|(key, slot)| member_header(*key, &slot.change));
-        let plan = Plan::of(engine, headers.collect())?;
+        let plan = GroupLayout::of(engine, headers.collect())?;
         let room = if plan.has_room(self, class) {
             plan.places(self, class)
         } else {
             None
         };
         let Some((places, extents)) = room else {
-            return Ok(Err(Retry::Room(plan.bytes, plan.runs.len() as u32)));
+            return Ok(Err(GroupRetry::Room(plan.bytes, plan.runs.len() as u32)));
         };
         let mut buffers: Vec<Vec<u8>> = vec![Vec::new(); extents.len().max(1)];
         let names = members.iter().map(|(key, _)| (key.db, key.bytes.to_vec()));
@@ -364,57 +370,60 @@ impl<M: Medium> Worker<M> {
             let mut located = slot.located;
             situation!(
                 "kv.group_replaces_staged",
-                matches!(slot.newest, Newest::Staged(_))
+                matches!(slot.newest, NewestValue::Staged(_))
             );
-            if let Newest::Staged(old) = &slot.newest {
+            if let NewestValue::Staged(old) = &slot.newest {
                 outrun(&mut self.writes, locked, old, &mut located);
             }
             let seq = locked.next_seq();
             let fence = engine.fence_of(header.what);
-            locked.list(Pending {
+            locked.list(PendingWrite {
                 hash: slot.hash,
                 seq,
                 at,
                 session: self.id,
                 thread: this_thread(),
                 ticket: None,
-                fence,
+                reclaim_stamp: fence,
                 with: Off::NULL,
                 group: group.clone(),
                 seen: false,
             });
-            situation!("kv.group_deletes", matches!(slot.change, Change::Delete));
-            let header = Header { seq, ..*header };
+            situation!(
+                "kv.group_deletes",
+                matches!(slot.change, UpdateDecision::Delete)
+            );
+            let header = RecordHeader { seq, ..*header };
             let rest = match &slot.change {
-                Change::Put { bytes, .. } => &bytes[..],
+                UpdateDecision::Put { bytes, .. } => &bytes[..],
                 _ => &fence.to_le_bytes(),
             };
             let write = encode_member(engine, &mut buffers[buffer], at, header, key, rest);
             self.count_staged(write.what, write.len);
-            self.writes.push(Write {
+            self.writes.push(StagedWrite {
                 hash: slot.hash,
                 located,
                 ..write
             });
         }
         self.stage_group(engine, class, &plan, buffers, &extents);
-        Ok(Ok(Verdict::Apply))
+        Ok(Ok(GroupDecision::Apply))
     }
 
     fn stage_group(
         &mut self,
         engine: &Arc<Engine<M>>,
         class: usize,
-        plan: &Plan,
+        plan: &GroupLayout,
         buffers: Vec<Vec<u8>>,
         extents: &[u32],
     ) {
-        let mut header = Header {
-            what: Type::Group,
+        let mut header = RecordHeader {
+            what: RecordType::Group,
             key_len: FILLER.len(),
             value_len: plan.bytes,
             large: !extents.is_empty(),
-            ..Header::default()
+            ..RecordHeader::default()
         };
         situation!("kv.group_is_large", header.large);
         situation!("kv.group_in_pieces", extents.len() > 1);
@@ -449,12 +458,15 @@ impl<M: Medium> Worker<M> {
     ) {
         let mut whole = bytes.to_vec();
         whole.resize(engine.geometry.payload(), 0);
-        self.fill_extent(segment, &whole, State::Members, table);
+        self.fill_extent(segment, &whole, SegmentState::Members, table);
     }
 }
 
 /// Locks the stripes of `keys`, each once, in order (G1).
-fn lock_all<'a, M: Medium>(engine: &'a Engine<M>, keys: &[Key<'_>]) -> Vec<(usize, Locked<'a>)> {
+fn lock_all<'a, M: Medium>(
+    engine: &'a Engine<M>,
+    keys: &[Key<'_>],
+) -> Vec<(usize, LockedStripe<'a>)> {
     let mut numbers: Vec<usize> = keys
         .iter()
         .map(|key| engine.stripe_number(engine.geometry.hash(key.db, key.bytes)))
@@ -467,7 +479,7 @@ fn lock_all<'a, M: Medium>(engine: &'a Engine<M>, keys: &[Key<'_>]) -> Vec<(usiz
         .collect()
 }
 
-fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, Locked<'_>)], hash: u64) -> usize {
+fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, LockedStripe<'_>)], hash: u64) -> usize {
     let number = engine.stripe_number(hash);
     locks
         .binary_search_by_key(&number, |(n, _)| *n)
@@ -479,17 +491,17 @@ fn encode_member<M: Medium>(
     engine: &Engine<M>,
     buffer: &mut Vec<u8>,
     at: Off,
-    mut header: Header,
+    mut header: RecordHeader,
     key: Key<'_>,
     rest: &[u8],
-) -> Write {
+) -> StagedWrite {
     header.body_crc = body_crc(key.bytes, rest);
     let start = buffer.len();
-    header.encode(crate::log::Log::seed(engine, at), buffer);
+    header.encode(crate::session_log::SessionLog::seed(engine, at), buffer);
     buffer.extend_from_slice(key.bytes);
     buffer.extend_from_slice(rest);
     buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
-    Write {
+    StagedWrite {
         hash: 0,
         seq: header.seq,
         at,
@@ -498,22 +510,22 @@ fn encode_member<M: Medium>(
         what: header.what,
         large: false,
         expires_ms: header.expires_ms,
-        located: Located::default(),
+        located: EntryLocation::default(),
         outrun: false,
         grouped: true,
     }
 }
 
-fn member_header(key: Key<'_>, change: &Change) -> Header {
-    Header {
+fn member_header(key: Key<'_>, change: &UpdateDecision) -> RecordHeader {
+    RecordHeader {
         member: true,
         ..header_of(&draft_of(key, change))
     }
 }
 
-fn draft_of<'a>(key: Key<'a>, change: &'a Change) -> Draft<'a> {
+fn draft_of<'a>(key: Key<'a>, change: &'a UpdateDecision) -> NewRecord<'a> {
     let value = match change {
-        Change::Put {
+        UpdateDecision::Put {
             bytes,
             expires_ms,
             flags,
@@ -526,7 +538,7 @@ fn draft_of<'a>(key: Key<'a>, change: &'a Change) -> Draft<'a> {
         }),
         _ => None,
     };
-    Draft { key, value }
+    NewRecord { key, value }
 }
 
 impl<M: Medium> GroupOps<'_, M> {
@@ -543,8 +555,8 @@ impl<M: Medium> GroupOps<'_, M> {
     }
 
     /// What the group has decided on for the key in `slot`: its value, or that it is absent.
-    fn decided(&self, slot: usize) -> Option<(Meta, &[u8])> {
-        let Change::Put {
+    fn decided(&self, slot: usize) -> Option<(ValueMeta, &[u8])> {
+        let UpdateDecision::Put {
             bytes,
             expires_ms,
             flags,
@@ -553,7 +565,7 @@ impl<M: Medium> GroupOps<'_, M> {
         else {
             return None;
         };
-        let meta = Meta {
+        let meta = ValueMeta {
             value_bytes: bytes.len(),
             expires_ms: *expires_ms,
             flags: *flags,
@@ -569,14 +581,17 @@ impl<M: Medium> GroupOps<'_, M> {
     fn kept_at(&self, slot: usize) -> Option<Off> {
         let base = &self.slots[slot];
         match (&base.change, &base.newest) {
-            (Change::Put { .. } | Change::Delete, _) => None,
-            (Change::Keep, Newest::Staged(pending) | Newest::Drained(pending)) => Some(pending.at),
-            (Change::Keep, _) => base.located.found.map(|found| found.at),
+            (UpdateDecision::Put { .. } | UpdateDecision::Delete, _) => None,
+            (
+                UpdateDecision::Keep,
+                NewestValue::Staged(pending) | NewestValue::Drained(pending),
+            ) => Some(pending.at),
+            (UpdateDecision::Keep, _) => base.located.found.map(|found| found.at),
         }
     }
 
     /// The value of a key as the group sees it.
-    fn current(&mut self, slot: usize, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
+    fn current(&mut self, slot: usize, bytes: &mut Vec<u8>) -> Result<Option<ValueMeta>, Error> {
         bytes.clear();
         if let Some(at) = self.kept_at(slot) {
             return self.worker.load(at, bytes);
@@ -588,7 +603,7 @@ impl<M: Medium> GroupOps<'_, M> {
     }
 
     /// As [`GroupOps::current`], without the value's bytes.
-    fn current_meta(&mut self, slot: usize) -> Result<Option<Meta>, Error> {
+    fn current_meta(&mut self, slot: usize) -> Result<Option<ValueMeta>, Error> {
         match self.kept_at(slot) {
             Some(at) => self.worker.meta_at(at),
             None => Ok(self.decided(slot).map(|(meta, _)| meta)),
@@ -600,13 +615,13 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     fn get(
         &mut self,
         key: Key<'_>,
-        _view: View,
+        _view: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         let slot = self.read_slot(key)?;
         if let Some(at) = self.kept_at(slot) {
-            return self.worker.emit(at, out, head);
+            return self.worker.append_value(at, out, head);
         }
         let Some((meta, value)) = self.decided(slot) else {
             return Ok(false);
@@ -617,7 +632,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         Ok(true)
     }
 
-    fn meta(&mut self, key: Key<'_>, _view: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, _view: ReadView) -> Result<Option<ValueMeta>, Error> {
         let slot = self.read_slot(key)?;
         self.current_meta(slot)
     }
@@ -629,12 +644,12 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
             flags,
             kind,
         } = value;
-        self.worker.admit(&Draft {
+        self.worker.admit(&NewRecord {
             key,
             value: Some(value),
         })?;
         let slot = self.slot(key)?;
-        self.slots[slot].change = Change::Put {
+        self.slots[slot].change = UpdateDecision::Put {
             bytes: bytes.to_vec(),
             expires_ms,
             flags,
@@ -650,14 +665,18 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
             other => other?.is_some(),
         };
         if was_there {
-            let Slot {
+            let GroupKey {
                 newest,
                 located,
                 change,
                 ..
             } = &mut self.slots[slot];
-            let is_new = matches!(newest, Newest::Published) && located.found.is_none();
-            *change = if is_new { Change::Keep } else { Change::Delete };
+            let is_new = matches!(newest, NewestValue::Published) && located.found.is_none();
+            *change = if is_new {
+                UpdateDecision::Keep
+            } else {
+                UpdateDecision::Delete
+            };
         }
         Ok(was_there)
     }
@@ -665,18 +684,18 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         let slot = self.read_slot(key)?;
         let mut bytes = Vec::new();
         let meta = self.current(slot, &mut bytes)?;
-        match decide(meta.map(|meta| Item {
+        match decide(meta.map(|meta| StoredItem {
             bytes: &bytes,
             meta,
         })) {
-            Change::Keep => Ok(meta.map_or(0, |m| m.version)),
-            Change::Delete => self.delete(key).map(|_| 0),
-            Change::Put {
+            UpdateDecision::Keep => Ok(meta.map_or(0, |m| m.version)),
+            UpdateDecision::Delete => self.delete(key).map(|_| 0),
+            UpdateDecision::Put {
                 bytes,
                 expires_ms,
                 flags,

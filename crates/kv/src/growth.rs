@@ -11,15 +11,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The last growth that failed, if none has succeeded since.
 #[derive(Debug, Default)]
-pub(crate) struct Growth(Mutex<Option<Failure>>);
+pub(crate) struct GrowthState(Mutex<Option<GrowthFailure>>);
 
 #[derive(Debug)]
-struct Failure {
+struct GrowthFailure {
     why: Arc<str>,
     when: Instant,
 }
 
-impl Growth {
+impl GrowthState {
     /// Whether it is worth trying.
     pub(crate) fn may_succeed(&self) -> bool {
         let last = self.0.lock().expect("no holder panics");
@@ -28,7 +28,7 @@ impl Growth {
     }
 
     pub(crate) fn failed(&self, error: &io::Error) {
-        *self.0.lock().expect("no holder panics") = Some(Failure {
+        *self.0.lock().expect("no holder panics") = Some(GrowthFailure {
             why: error.to_string().into(),
             when: Instant::now(),
         });

@@ -36,14 +36,14 @@
 mod bulk;
 mod image;
 
-pub(crate) use bulk::{Bulk, Rows};
+pub(crate) use bulk::{BulkBuild, FreshRows};
 
 use crossbeam_utils::CachePadded;
-use farbank_pm::epoch::Epochs;
+use farbank_pm::epoch::EpochTable;
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::simd::{ones, upper_halves_equal};
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::table::Table;
 use farbank_pm::{LINE, Off};
 use smallvec::SmallVec;
 
@@ -70,30 +70,30 @@ const RETIRED_MAX: usize = 64;
 
 farbank_pm::zeroed! {
     #[repr(C, align(64))]
-    struct Row([AtomicU64; SLOTS]);
+    struct IndexRow([AtomicU64; SLOTS]);
 }
 
-const _: () = assert!(size_of::<Row>() == LINE || farbank_pm::sync::CHECKED);
+const _: () = assert!(size_of::<IndexRow>() == LINE || farbank_pm::sync::CHECKED);
 
 /// The entries of a group, on their way to another run. Those of any group as long as most are need no
 /// allocation: growth is all over the index, and the allocator is everyone's.
-type Entries = SmallVec<[u64; 8 * SLOTS]>;
+type RunEntries = SmallVec<[u64; 8 * SLOTS]>;
 
 /// A group's word, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
+struct IndexGroup {
     first: usize,
     lines: usize,
     depth: u32,
 }
 
-impl Group {
+impl IndexGroup {
     fn word(self) -> u64 {
         self.first as u64 | (self.lines as u64) << 40 | u64::from(self.depth) << 56
     }
 
-    fn from_word(word: u64) -> Group {
-        Group {
+    fn from_word(word: u64) -> IndexGroup {
+        IndexGroup {
             first: (word & ((1 << 40) - 1)) as usize,
             lines: (word >> 40) as usize & 0xffff,
             depth: (word >> 56) as u32,
@@ -103,21 +103,21 @@ impl Group {
 
 /// Where an entry is to be looked for: its group, as it was then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct BucketRef {
     number: usize,
-    group: Group,
+    group: IndexGroup,
     tag: u64,
 }
 
 /// An entry, and where it was.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hit {
+pub(crate) struct Candidate {
     row: usize,
     slot: usize,
     entry: u64,
 }
 
-impl Hit {
+impl Candidate {
     /// The offset it names.
     #[inline]
     pub(crate) fn at(&self) -> Off {
@@ -126,9 +126,9 @@ impl Hit {
 }
 
 /// Hash to offset, see the module's documentation.
-pub(crate) struct Index {
-    directory: Table<AtomicU64>,
-    rows: Table<Row>,
+pub(crate) struct HashIndex {
+    directory: GrowTable<AtomicU64>,
+    rows: GrowTable<IndexRow>,
     first_depth: u32,
     /// Lines a group of that depth starts with.
     first_lines: usize,
@@ -141,7 +141,7 @@ pub(crate) struct Index {
     // Apart from what is only read: everyone reads those, and these change with every run.
     groups: CachePadded<AtomicU64>,
     lines: CachePadded<AtomicU64>,
-    space: CachePadded<Mutex<Space>>,
+    space: CachePadded<Mutex<RowSpace>>,
     /// Rows that were ever taken, and rows whose pages have been touched before they are.
     taken: AtomicU64,
     touched: AtomicU64,
@@ -149,7 +149,7 @@ pub(crate) struct Index {
 
 /// Which rows are in use.
 #[derive(Default)]
-struct Space {
+struct RowSpace {
     used: usize,
     /// Free runs by length in lines.
     free: Vec<Vec<usize>>,
@@ -207,15 +207,15 @@ fn home(tag: u64, lines: usize) -> usize {
     (((tag & ((1 << HOME_BITS) - 1)) as usize) * lines) >> HOME_BITS
 }
 
-impl Index {
+impl HashIndex {
     /// An index of `2^depth` empty groups.
-    pub(crate) fn new(depth: u32) -> Index {
+    pub(crate) fn new(depth: u32) -> HashIndex {
         let groups = 1_usize << depth;
-        let directory = Table::new(groups.max(64));
+        let directory = GrowTable::new(groups.max(64));
         directory.reserve(groups);
-        let index = Index {
+        let index = HashIndex {
             directory,
-            rows: Table::new(4096),
+            rows: GrowTable::new(4096),
             groups: CachePadded::new(AtomicU64::new(groups as u64)),
             lines: CachePadded::default(),
             space: CachePadded::default(),
@@ -226,7 +226,7 @@ impl Index {
             home_lines: 0,
             lines_per_group: LINES_PER_GROUP,
         };
-        index.directory_words(0..groups, |_| Group {
+        index.directory_words(0..groups, |_| IndexGroup {
             first: 0,
             lines: 0,
             depth,
@@ -234,7 +234,7 @@ impl Index {
         index
     }
 
-    fn directory_words(&self, range: std::ops::Range<usize>, word: impl Fn(usize) -> Group) {
+    fn directory_words(&self, range: std::ops::Range<usize>, word: impl Fn(usize) -> IndexGroup) {
         for group in range {
             self.directory
                 .get(group)
@@ -268,11 +268,11 @@ impl Index {
 
     /// The group of `hash` and its number (X3).
     #[inline(always)]
-    fn find(&self, hash: u64) -> (usize, Group) {
+    fn find(&self, hash: u64) -> (usize, IndexGroup) {
         let mut number = self.number(hash);
         loop {
             let word = self.directory.get(number as usize).load(Ordering::Acquire);
-            let group = Group::from_word(word);
+            let group = IndexGroup::from_word(word);
             let deeper = hash & ((1 << group.depth) - 1);
             if deeper == number {
                 return (number as usize, group);
@@ -284,7 +284,7 @@ impl Index {
     /// Has the CPU fetch the word of `hash`'s group, and the line that is likely to be looked at.
     #[inline]
     pub(crate) fn touch_group(&self, hash: u64) {
-        farbank_pm::table::prefetch(self.directory.get(self.number(hash) as usize));
+        farbank_pm::grow_table::prefetch(self.directory.get(self.number(hash) as usize));
         self.touch_home(hash);
     }
 
@@ -294,31 +294,31 @@ impl Index {
         if self.home_lines > 0 {
             let number = hash as usize & ((1 << self.first_depth) - 1);
             let line = home(tag_of(hash, self.first_depth), self.home_lines);
-            farbank_pm::table::prefetch(self.rows.get(number * self.home_lines + line));
+            farbank_pm::grow_table::prefetch(self.rows.get(number * self.home_lines + line));
         }
     }
 
     /// Where `hash`'s entry is to be looked for.
     #[inline(always)]
-    pub(crate) fn spot(&self, hash: u64) -> Spot {
+    pub(crate) fn spot(&self, hash: u64) -> BucketRef {
         self.touch_home(hash);
         let (number, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
-        Spot { number, group, tag }
+        BucketRef { number, group, tag }
     }
 
     /// Has the CPU fetch the first line to look at.
     #[inline]
-    pub(crate) fn touch(&self, spot: &Spot) {
+    pub(crate) fn touch(&self, spot: &BucketRef) {
         if spot.group.lines > 0 {
             let line = spot.group.first + home(spot.tag, spot.group.lines);
-            farbank_pm::table::prefetch(self.rows.get(line));
+            farbank_pm::grow_table::prefetch(self.rows.get(line));
         }
     }
 
     /// Whether the group is as it was when `spot` was made. Under its stripe's lock it stays so.
     #[inline]
-    fn is_current(&self, spot: &Spot) -> bool {
+    fn is_current(&self, spot: &BucketRef) -> bool {
         let word = self.directory.get(spot.number).load(Ordering::Acquire);
         word == spot.group.word()
     }
@@ -326,7 +326,7 @@ impl Index {
     /// Whether nothing has changed there since: the group's run is the same, and so is the entry. Under
     /// the pin under which both were found, so that neither run nor offset can have come back.
     #[inline]
-    pub(crate) fn holds(&self, spot: &Spot, hit: &Hit) -> bool {
+    pub(crate) fn holds(&self, spot: &BucketRef, hit: &Candidate) -> bool {
         let current = self.is_current(spot);
         let entry = self.rows.get(hit.row).0[hit.slot].load(Ordering::Acquire);
         current && entry == hit.entry
@@ -336,10 +336,10 @@ impl Index {
     #[inline(always)]
     pub(crate) fn search_at<R>(
         &self,
-        spot: &Spot,
-        mut look: impl FnMut(Hit) -> Option<R>,
+        spot: &BucketRef,
+        mut look: impl FnMut(Candidate) -> Option<R>,
     ) -> Option<R> {
-        let Spot { group, tag, .. } = *spot;
+        let BucketRef { group, tag, .. } = *spot;
         if group.lines == 0 {
             return None;
         }
@@ -353,7 +353,7 @@ impl Index {
                 let slot = slot as usize;
                 let entry = slots[slot].load(Ordering::Acquire);
                 if agrees(entry, tag)
-                    && let Some(answer) = look(Hit { row, slot, entry })
+                    && let Some(answer) = look(Candidate { row, slot, entry })
                 {
                     return Some(answer);
                 }
@@ -368,7 +368,7 @@ impl Index {
 
     /// The first entry at `spot` that may be its hash's.
     #[inline(always)]
-    pub(crate) fn first(&self, spot: &Spot) -> Option<Hit> {
+    pub(crate) fn first(&self, spot: &BucketRef) -> Option<Candidate> {
         self.search_at(spot, Some)
     }
 
@@ -380,7 +380,7 @@ impl Index {
 
     /// The entry at `spot` that names `at`.
     #[inline]
-    pub(crate) fn hit(&self, spot: &Spot, at: Off) -> Option<Hit> {
+    pub(crate) fn hit(&self, spot: &BucketRef, at: Off) -> Option<Candidate> {
         self.search_at(spot, |hit| (hit.at() == at).then_some(hit))
     }
 
@@ -391,7 +391,7 @@ impl Index {
 
     /// Under the stripe's lock: makes the entry that was found at `spot` in this holding of it name `new`.
     #[inline]
-    pub(crate) fn swing(&self, spot: &Spot, hit: &Hit, new: Off) {
+    pub(crate) fn update_entry(&self, spot: &BucketRef, hit: &Candidate, new: Off) {
         debug_assert!(self.holds(spot, hit), "nobody else changes the index");
         self.rows.get(hit.row).0[hit.slot].store(entry(spot.tag, new), Ordering::Release);
     }
@@ -402,14 +402,14 @@ impl Index {
         let spot = self.spot(hash);
         let hit = self.hit(&spot, old);
         if let Some(hit) = &hit {
-            self.swing(&spot, hit, new);
+            self.update_entry(&spot, hit, new);
         }
         hit.is_some()
     }
 
     /// Under the stripe's lock: removes the entry that names `at`. False if none does.
     pub(crate) fn remove(&self, hash: u64, at: Off) -> bool {
-        let Some(Hit { row, slot, .. }) = self.hit(&self.spot(hash), at) else {
+        let Some(Candidate { row, slot, .. }) = self.hit(&self.spot(hash), at) else {
             return false;
         };
         let slots = &self.rows.get(row).0;
@@ -421,7 +421,7 @@ impl Index {
     #[inline]
     fn probe_rows<R>(
         &self,
-        group: Group,
+        group: IndexGroup,
         tag: u64,
         visit: impl FnMut(&[AtomicU64; SLOTS]) -> Option<R>,
     ) -> Option<R> {
@@ -438,7 +438,7 @@ impl Index {
         &self,
         hash: u64,
         at: Off,
-        epochs: &Epochs,
+        epochs: &EpochTable,
         rehash: &dyn Fn(Off) -> Option<u64>,
     ) {
         let spot = self.spot(hash);
@@ -451,7 +451,7 @@ impl Index {
 
     /// Under the stripe's lock: puts an entry in the first free slot; false if its group is full.
     #[inline]
-    pub(crate) fn place(&self, spot: &Spot, at: Off) -> bool {
+    pub(crate) fn place(&self, spot: &BucketRef, at: Off) -> bool {
         let placed = self.probe_rows(spot.group, spot.tag, |row| {
             let slot = free_slot(row)?;
             slot.store(entry(spot.tag, at), Ordering::Release);
@@ -462,7 +462,7 @@ impl Index {
 
     /// Under the stripe's lock: whether [`Index::place`] would find a slot.
     #[inline]
-    pub(crate) fn has_room(&self, spot: &Spot) -> bool {
+    pub(crate) fn has_room(&self, spot: &BucketRef) -> bool {
         let free = |row: &[AtomicU64; SLOTS]| free_slot(row).map(|_| ());
         self.probe_rows(spot.group, spot.tag, free).is_some()
     }
@@ -472,11 +472,11 @@ impl Index {
     #[inline(never)]
     pub(crate) fn lengthen(
         &self,
-        spot: &Spot,
-        epochs: &Epochs,
+        spot: &BucketRef,
+        epochs: &EpochTable,
         rehash: &dyn Fn(Off) -> Option<u64>,
-    ) -> Spot {
-        let Spot { number, group, tag } = *spot;
+    ) -> BucketRef {
+        let BucketRef { number, group, tag } = *spot;
         let entries = self.entries(group);
         // One line at a time, with at least one free slot to spare. The first groups start with as
         // many as they will have when splitting begins: short runs would be of no use later.
@@ -491,7 +491,7 @@ impl Index {
             .get(number)
             .store(run.word(), Ordering::Release);
         self.retire(group, epochs);
-        Spot {
+        BucketRef {
             number,
             group: run,
             tag,
@@ -499,9 +499,9 @@ impl Index {
     }
 
     /// The live entries of a group.
-    fn entries(&self, group: Group) -> Entries {
+    fn entries(&self, group: IndexGroup) -> RunEntries {
         for line in 0..group.lines {
-            farbank_pm::table::prefetch(self.rows.get(group.first + line));
+            farbank_pm::grow_table::prefetch(self.rows.get(group.first + line));
         }
         (0..group.lines)
             .flat_map(|line| &self.rows.get(group.first + line).0)
@@ -516,11 +516,11 @@ impl Index {
         entries: &[u64],
         lines: usize,
         depth: u32,
-        epochs: &Epochs,
+        epochs: &EpochTable,
         rehash: &dyn Fn(Off) -> Option<u64>,
-    ) -> Group {
+    ) -> IndexGroup {
         if lines == 0 {
-            return Group {
+            return IndexGroup {
                 first: 0,
                 lines,
                 depth,
@@ -528,14 +528,14 @@ impl Index {
         }
         let (first, lines) = self.take(lines, epochs);
         for line in 0..lines {
-            farbank_pm::table::prefetch_for_write(self.rows.get(first + line));
+            farbank_pm::grow_table::prefetch_for_write(self.rows.get(first + line));
         }
         for line in 0..lines {
             for slot in &self.rows.get(first + line).0 {
                 slot.store(0, Ordering::Relaxed);
             }
         }
-        let group = Group {
+        let group = IndexGroup {
             first,
             lines,
             depth,
@@ -567,12 +567,12 @@ impl Index {
 
     /// Splits the group whose turn it is. The caller holds that group's stripe, and no one else
     /// splits meanwhile.
-    pub(crate) fn split(&self, epochs: &Epochs, rehash: &dyn Fn(Off) -> Option<u64>) {
+    pub(crate) fn split(&self, epochs: &EpochTable, rehash: &dyn Fn(Off) -> Option<u64>) {
         let groups = self.groups.load(Ordering::Acquire);
         let low = self.next_split() as usize;
         let sibling = groups as usize;
-        let old = Group::from_word(self.directory.get(low).load(Ordering::Acquire));
-        let (mut stay, mut leave) = (Entries::new(), Entries::new());
+        let old = IndexGroup::from_word(self.directory.get(low).load(Ordering::Acquire));
+        let (mut stay, mut leave) = (RunEntries::new(), RunEntries::new());
         for entry in self.entries(old) {
             let tag = entry >> OFFSET_BITS;
             let side = if tag & 1 == 0 { &mut stay } else { &mut leave };
@@ -626,11 +626,11 @@ impl Index {
     }
 
     /// Under every stripe's lock: forgets every entry.
-    pub(crate) fn clear(&self, epochs: &Epochs) {
+    pub(crate) fn clear(&self, epochs: &EpochTable) {
         for number in 0..self.groups.load(Ordering::Acquire) as usize {
             let word = self.directory.get(number);
-            let group = Group::from_word(word.load(Ordering::Acquire));
-            let empty = Group {
+            let group = IndexGroup::from_word(word.load(Ordering::Acquire));
+            let empty = IndexGroup {
                 first: 0,
                 lines: 0,
                 depth: group.depth,
@@ -664,7 +664,7 @@ impl Index {
     }
 
     /// A run of `lines` rows, or one more, that nobody uses: where, and how many.
-    fn take(&self, lines: usize, epochs: &Epochs) -> (usize, usize) {
+    fn take(&self, lines: usize, epochs: &EpochTable) -> (usize, usize) {
         let mut space = self.space.lock().expect("no holder panics");
         let mut reused = space.reuse(lines);
         if reused.is_none() && space.retired.len() > RETIRED_MAX {
@@ -688,7 +688,7 @@ impl Index {
     fn give_homes(&mut self, lines: usize) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
         let groups = 1_usize << self.first_depth;
-        self.rows = Table::new(groups * lines); // In one piece: huge pages, and no other to look in.
+        self.rows = GrowTable::new(groups * lines); // In one piece: huge pages, and no other to look in.
         let first = self.take_fresh(groups * lines);
         debug_assert_eq!(first, 0, "nothing has been taken yet");
         for row in (0..groups * lines).step_by(ROWS_PER_PAGE) {
@@ -696,7 +696,7 @@ impl Index {
         }
         (self.first_lines, self.home_lines) = (lines, lines);
         self.lines = CachePadded::new(AtomicU64::new((groups * lines) as u64));
-        self.directory_words(0..groups, |number| Group {
+        self.directory_words(0..groups, |number| IndexGroup {
             first: number * lines,
             lines,
             depth: self.first_depth,
@@ -713,7 +713,7 @@ impl Index {
         first
     }
 
-    fn retire(&self, group: Group, epochs: &Epochs) {
+    fn retire(&self, group: IndexGroup, epochs: &EpochTable) {
         if group.lines > 0 {
             self.lines.fetch_sub(group.lines as u64, Ordering::Relaxed);
             let epoch = epochs.retire();
@@ -723,7 +723,7 @@ impl Index {
     }
 }
 
-impl Space {
+impl RowSpace {
     /// A free run of `lines`, or one more: a single line left over is of no use to anyone else.
     fn reuse(&mut self, lines: usize) -> Option<(usize, usize)> {
         let longer = (lines..self.free.len()).find(|n| !self.free[*n].is_empty())?;

@@ -15,29 +15,29 @@
 //!     was never published. Moving the record copies the table: the extents stay.
 //! L3  After a crash, extents that no accepted table names are free: nothing leaks.
 //! L4  An extent is freed in the life its table names: FLUSHALL may have freed it before, and somebody
-//!     else may have it by now. Lives begin under the lock of limbo, too.
+//!     else may have it by now. Lives begin under the lock of retired, too.
 //! L5  Whoever fills an extent is pinned until it has drained it. FLUSHALL takes extents at any time, and
 //!     what is still on its way to one must not reach its next life.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 use crate::engine::{Engine, Geometry};
-use crate::record::{ALIGN, EXTENT_ENTRY, Extent, Header};
-use crate::seek::Found;
-use crate::segment::{FIRST, Info, Purpose, State};
-use crate::session::{Draft, Worker};
+use crate::lookup::FoundRecord;
+use crate::record::{ALIGN, EXTENT_ENTRY, RecordHeader, ValueExtent};
+use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
+use crate::session::{KvSession, NewRecord};
 use crate::store::Error;
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Writes a value that is too long for the log into extents. Returns the table, empty if the value
     /// stays in its record. Nothing may be locked.
     pub(crate) fn place_large(
         &mut self,
-        header: &mut Header,
-        draft: &Draft<'_>,
+        header: &mut RecordHeader,
+        draft: &NewRecord<'_>,
     ) -> Result<Vec<u8>, Error> {
         let Some(value) = draft.value else {
             return Ok(Vec::new());
@@ -76,7 +76,7 @@ impl<M: Medium> Worker<M> {
     /// Writes `bytes` into an extent of its own and adds it to `table`.
     fn write_extent(&mut self, bytes: &[u8], table: &mut Vec<u8>) -> Result<(), Error> {
         let segment = self.take_extent()?;
-        self.fill_extent(segment, bytes, State::Extent, table);
+        self.fill_extent(segment, bytes, SegmentState::Extent, table);
         Ok(())
     }
 
@@ -85,11 +85,11 @@ impl<M: Medium> Worker<M> {
         &mut self,
         segment: u32,
         bytes: &[u8],
-        state: State,
+        state: SegmentState,
         table: &mut Vec<u8>,
     ) {
         self.pin(); // L5
-        self.adrift = true;
+        self.undrained_extents = true;
         self.unpaid += bytes.len() as u64;
         let engine = &*self.engine;
         let info = engine.info(segment);
@@ -100,9 +100,15 @@ impl<M: Medium> Worker<M> {
         engine.tally.user_bytes.fetch_add(written, Relaxed);
         let generation = info.generation.load(Relaxed);
         let (place, m) = (engine.geometry.place(segment), engine.medium());
-        place.open(m, &mut self.lane, generation, engine.boot, Purpose::Extent);
-        m.copy_in(&mut self.lane, place.at.plus(FIRST as u64), &[bytes]);
-        Extent {
+        place.open(
+            m,
+            &mut self.ctx,
+            generation,
+            engine.boot,
+            SegmentPurpose::Extent,
+        );
+        m.copy_in(&mut self.ctx, place.at.plus(FIRST as u64), &[bytes]);
+        ValueExtent {
             segment,
             crc: crc32c::crc32c(bytes),
             generation,
@@ -113,7 +119,7 @@ impl<M: Medium> Worker<M> {
     /// Frees extents whose record will not be written.
     pub(crate) fn give_up(&mut self, table: &[u8]) {
         if !table.is_empty() {
-            self.bring_in();
+            self.drain_extents();
             self.engine.free_table(table);
         }
     }
@@ -131,7 +137,7 @@ impl<M: Medium> Worker<M> {
 }
 
 /// Which of key and table is why a record does not fit into a segment, and how long it might be.
-fn too_long(geometry: &Geometry, header: &Header, table_bytes: usize) -> Error {
+fn too_long(geometry: &Geometry, header: &RecordHeader, table_bytes: usize) -> Error {
     let room = (geometry.payload() / ALIGN * ALIGN).saturating_sub(header.len());
     let (key, value) = (header.key_len, header.value_len);
     match key > table_bytes {
@@ -150,7 +156,7 @@ impl<M: Medium> Engine<M> {
     /// Appends a large value's bytes to `out`; false if an extent fails its checksum.
     pub(crate) fn read_extents(&self, value_len: usize, table: &[u8], out: &mut Vec<u8>) -> bool {
         let mut left = value_len;
-        for extent in Extent::decode_all(table) {
+        for extent in ValueExtent::decode_all(table) {
             let len = left.min(self.geometry.payload());
             if !self.extent_holds(&extent, len) {
                 return false;
@@ -163,13 +169,13 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Whether an extent exists, in the right life, with the right bytes.
-    pub(crate) fn extent_holds(&self, extent: &Extent, len: usize) -> bool {
+    pub(crate) fn extent_holds(&self, extent: &ValueExtent, len: usize) -> bool {
         let at = self.geometry.base(extent.segment).plus(FIRST as u64);
         self.is_alive(extent) && self.medium().crc_is(at, len, 0, extent.crc)
     }
 
     /// Whether an entry of a table, which may be damaged, names a segment in the life it was in.
-    pub(crate) fn is_alive(&self, extent: &Extent) -> bool {
+    pub(crate) fn is_alive(&self, extent: &ValueExtent) -> bool {
         extent.segment < self.pool.segments()
             && self.info(extent.segment).generation.load(Relaxed) == extent.generation
     }
@@ -177,13 +183,13 @@ impl<M: Medium> Engine<M> {
     /// Under a stripe's lock: whether a table's extents are still its writer's. A FLUSHALL takes what
     /// no listed write names yet.
     pub(crate) fn keeps(&self, table: &[u8]) -> bool {
-        Extent::decode_all(table).all(|extent| {
-            self.is_alive(&extent) && self.info(extent.segment).state() == State::Extent
+        ValueExtent::decode_all(table).all(|extent| {
+            self.is_alive(&extent) && self.info(extent.segment).state() == SegmentState::Extent
         })
     }
 
     /// The table of the large record at `at`.
-    pub(crate) fn table_of(&self, at: Off, header: &Header) -> Vec<u8> {
+    pub(crate) fn table_of(&self, at: Off, header: &RecordHeader) -> Vec<u8> {
         let mut table = Vec::new();
         let from = at.plus((header.len() + header.key_len) as u64);
         self.medium()
@@ -200,47 +206,47 @@ impl<M: Medium> Engine<M> {
 
     /// Frees the extents of what a write has replaced, if it had some.
     #[inline]
-    pub(crate) fn free_replaced(&self, old: Option<Found>) {
+    pub(crate) fn free_replaced(&self, old: Option<FoundRecord>) {
         if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
             self.free_extents_of(old.at);
         }
     }
 
     /// Counts an extent that holds something from now on.
-    pub(crate) fn count_extent(&self, info: &Info) {
+    pub(crate) fn count_extent(&self, info: &SegmentInfo) {
         self.extents.fetch_add(1, AcqRel);
-        if info.state() == State::Extent {
+        if info.state() == SegmentState::Extent {
             self.extent_bytes.fetch_add(info.extent_bytes(), Relaxed);
         }
     }
 
-    /// Puts an extent in limbo and counts it no more; false if the segment is none.
-    pub(crate) fn empty_extent(&self, info: &Info) -> bool {
-        if info.turn(State::Extent, State::Limbo) {
+    /// Puts an extent in retired and counts it no more; false if the segment is none.
+    pub(crate) fn empty_extent(&self, info: &SegmentInfo) -> bool {
+        if info.turn(SegmentState::Extent, SegmentState::Limbo) {
             self.extent_bytes.fetch_sub(info.extent_bytes(), Relaxed);
-        } else if !info.turn(State::Members, State::Limbo) {
+        } else if !info.turn(SegmentState::Members, SegmentState::Limbo) {
             return false;
         }
         self.extents.fetch_sub(1, AcqRel);
         true
     }
 
-    /// Frees the extents of a table: they wait in limbo until the last reader has left.
+    /// Frees the extents of a table: they wait in retired until the last reader has left.
     pub(crate) fn free_table(&self, table: &[u8]) {
         if table.is_empty() {
             return;
         }
         let epoch = self.epochs.retire();
-        for extent in Extent::decode_all(table) {
+        for extent in ValueExtent::decode_all(table) {
             // L4
-            let mut limbo = self.limbo.lock().expect("no holder panics");
+            let mut retired = self.retired.lock().expect("no holder panics");
             if !self.is_alive(&extent) {
                 continue;
             }
             let info = self.info(extent.segment);
             if self.empty_extent(info) {
-                self.forget_tombs(info);
-                limbo.push_back((epoch, extent.segment));
+                self.drop_tombstones(info);
+                retired.push_back((epoch, extent.segment));
             }
         }
     }
@@ -249,7 +255,7 @@ impl<M: Medium> Engine<M> {
 /// Flushes the `len` bytes in a table's extents, or as many as they hold; their heads were flushed when they were read.
 pub(crate) fn flush_extents<M: Medium>(
     engine: &Engine<M>,
-    lane: &mut Lane,
+    ctx: &mut PersistCtx,
     table: &[u8],
     len: usize,
 ) {
@@ -259,12 +265,12 @@ pub(crate) fn flush_extents<M: Medium>(
     } else {
         usize::MAX
     };
-    for extent in Extent::decode_all(table).take(count) {
+    for extent in ValueExtent::decode_all(table).take(count) {
         let len = left.min(engine.geometry.payload());
         left -= len;
         if extent.segment < engine.pool.segments() {
             let base = engine.geometry.base(extent.segment);
-            engine.medium().flush(lane, base.plus(FIRST as u64), len);
+            engine.medium().flush(ctx, base.plus(FIRST as u64), len);
         }
     }
 }

@@ -23,38 +23,39 @@
 
 #![forbid(unsafe_code)]
 
-mod alone;
 mod api;
 mod background;
 mod cleaner;
+mod cleaning_pace;
+mod cleaning_pass;
 pub mod clock;
 mod config;
 mod engine;
 #[cfg(feature = "check")]
 mod faults;
 mod flush;
-mod free;
+mod free_segments;
 mod group;
 mod growth;
 mod index;
 mod large;
 mod live_map;
-mod lives;
-mod log;
-mod pace;
-mod pass;
-mod past;
+mod lookup;
+mod pool_root;
 mod publish;
 mod read;
 mod read_cache;
 mod record;
-mod recover;
-mod room;
-mod scan;
-mod seek;
+mod record_walk;
+mod recovery;
+mod room_request;
 mod segment;
+mod segment_heads;
 mod segment_map;
+mod segment_scanner;
 mod session;
+mod session_log;
+mod single_write;
 #[cfg(feature = "check")]
 mod situations;
 mod snapshot;
@@ -68,9 +69,8 @@ mod target_names;
 mod unreadable;
 mod verify;
 mod wait;
-mod walk;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};
+pub use config::{CleaningMode, ClockFn, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};
 pub use index::POOL_BYTES_MAX;
-pub use past::Past;
+pub use pool_root::PoolHistory;

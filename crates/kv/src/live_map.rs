@@ -17,9 +17,9 @@
 //!     found missing before the segment is given up (C5).
 
 use farbank_pm::Off;
+use farbank_pm::grow_table::{GrowTable, prefetch_for_write};
 use farbank_pm::simd::ones;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::table::{Table, prefetch_for_write};
 
 use crate::record::{ALIGN, RECORD_MIN};
 
@@ -27,12 +27,12 @@ use crate::record::{ALIGN, RECORD_MIN};
 const WORD_BYTES: u64 = (RECORD_MIN * u64::BITS as usize) as u64;
 
 /// See the module's documentation.
-pub(crate) struct LiveMap(Table<AtomicU64>);
+pub(crate) struct LiveMap(GrowTable<AtomicU64>);
 
 impl LiveMap {
     /// A map of the first `pool_bytes` of a pool; nothing lives there.
     pub(crate) fn new(pool_bytes: u64) -> LiveMap {
-        let map = LiveMap(Table::new(word_of(pool_bytes) + 1));
+        let map = LiveMap(GrowTable::new(word_of(pool_bytes) + 1));
         map.reserve(pool_bytes);
         map
     }

@@ -15,13 +15,13 @@ use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
 use crate::engine::Engine;
-use crate::record::Type;
-use crate::seek::{Found, Located};
-use crate::session::{Worker, Write};
+use crate::lookup::{EntryLocation, FoundRecord};
+use crate::record::RecordType;
+use crate::session::{KvSession, StagedWrite};
 use crate::store::Key;
-use crate::stripe::{Locked, Pending};
+use crate::stripe::{LockedStripe, PendingWrite};
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Publishes what has become durable. Returns whether `ticket` is.
     pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.engine.process.check()?;
@@ -33,7 +33,7 @@ impl<M: Medium> Worker<M> {
             self.publish_all(&mut writes)?;
         }
         self.park();
-        self.tell();
+        self.flush_counters();
         self.unpin();
         self.engine.grow_index();
         let turned = self.engine.poll(ticket)?;
@@ -54,7 +54,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Publishes durable writes, in order; groups at once.
-    pub(crate) fn publish_all(&mut self, writes: &mut Vec<Write>) -> Result<(), Poisoned> {
+    pub(crate) fn publish_all(&mut self, writes: &mut Vec<StagedWrite>) -> Result<(), Poisoned> {
         self.pin();
         for (run, at_once) in runs(writes) {
             self.let_groups_pass(run);
@@ -66,7 +66,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Publishes writes that are durable; whether they are this session's own.
-    fn publish_run(&self, run: &[Write], at_once: bool, own: bool) {
+    fn publish_run(&self, run: &[StagedWrite], at_once: bool, own: bool) {
         let (mut live, mut tombs) = (0, 0);
         let group = at_once && !fault!("kv.group_seen_half");
         let group = group.then(|| GroupPublication::start(&self.engine));
@@ -83,12 +83,12 @@ impl<M: Medium> Worker<M> {
     /// G4: what another session has drained before `writes`, is about to be overtaken by one of them, and
     /// must be seen with others, is published first, for that session. Only where tickets turn later than
     /// they are issued can there be any.
-    fn let_groups_pass(&self, writes: &[Write]) {
+    fn let_groups_pass(&self, writes: &[StagedWrite]) {
         if self.engine.caps().drain != Drain::Sync {
             return;
         }
         for write in writes.iter().filter(|write| !write.outrun) {
-            let older = |p: &&Pending| p.seq < write.seq && p.session != self.id;
+            let older = |p: &&PendingWrite| p.seq < write.seq && p.session != self.id;
             let overtaken: Vec<Off> = {
                 let locked = self.engine.stripe(write.hash).lock();
                 let older = locked.of(write.hash).filter(older);
@@ -103,7 +103,7 @@ impl<M: Medium> Worker<M> {
     /// Publishes what must be seen with the write at `with`; all of it is durable.
     fn publish_for_another(&self, with: Off) {
         let stripes = self.engine.stripes.iter();
-        let theirs: Vec<Pending> = stripes
+        let theirs: Vec<PendingWrite> = stripes
             .flat_map(|stripe| {
                 let locked = stripe.lock();
                 let theirs = locked.all().filter(|p| p.with == with && !p.seen);
@@ -111,21 +111,21 @@ impl<M: Medium> Worker<M> {
             })
             .collect();
         situation!("kv.group_published_for_another", !theirs.is_empty());
-        let mut writes: Vec<Write> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
+        let mut writes: Vec<StagedWrite> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
         writes.sort_unstable_by_key(|write| write.at);
         self.let_groups_pass(&writes);
         self.publish_run(&writes, true, false);
     }
 
     /// Another session's write, as its record has it.
-    fn write_of(&self, pending: &Pending) -> Option<Write> {
+    fn write_of(&self, pending: &PendingWrite) -> Option<StagedWrite> {
         let mut body = Vec::new();
         let header = self.read_record(pending.at, &mut body)?;
         let key = Key {
             db: header.db,
             bytes: body.get(..header.key_len)?,
         };
-        Some(Write {
+        Some(StagedWrite {
             hash: pending.hash,
             seq: pending.seq,
             at: pending.at,
@@ -141,26 +141,26 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Publishes one write. Returns by how much live and tombstone bytes grew.
-    fn publish(&self, write: &Write, own: bool) -> (i64, i64) {
+    fn publish(&self, write: &StagedWrite, own: bool) -> (i64, i64) {
         let engine = &*self.engine;
         let swung = match write.outrun {
-            true => Swung::Never,
-            false => self.swing(write),
+            true => PublishOutcome::Never,
+            false => self.publish_entry(write),
         };
         match swung {
-            Swung::Before => (0, 0),
-            Swung::Never => {
+            PublishOutcome::Before => (0, 0),
+            PublishOutcome::Never => {
                 // Another session's may have been published by that one meanwhile: it is its own to free.
                 if write.large && own {
                     engine.free_extents_of(write.at);
                 }
                 (0, 0)
             }
-            Swung::Now(old) => {
+            PublishOutcome::Now(old) => {
                 engine.free_replaced(old);
                 let old_len = old.map_or(0, |old| i64::from(old.len));
                 match write.what {
-                    Type::Put => (i64::from(write.len) - old_len, 0),
+                    RecordType::Put => (i64::from(write.len) - old_len, 0),
                     _ => (-old_len, i64::from(write.len)),
                 }
             }
@@ -169,10 +169,10 @@ impl<M: Medium> Worker<M> {
 
     /// Swings the index to `write` and takes it off its list; another session's stays there for that one
     /// to find.
-    fn swing(&self, write: &Write) -> Swung {
+    fn publish_entry(&self, write: &StagedWrite) -> PublishOutcome {
         let engine = &*self.engine;
         let stripe = engine.stripe(write.hash);
-        let mut fresh: Option<Located> = None;
+        let mut fresh: Option<EntryLocation> = None;
         loop {
             let located = fresh.as_ref().unwrap_or(&write.located);
             {
@@ -188,7 +188,11 @@ impl<M: Medium> Worker<M> {
                     if own {
                         locked.unlist(write.seq);
                     }
-                    return if seen { Swung::Before } else { Swung::Never };
+                    return if seen {
+                        PublishOutcome::Before
+                    } else {
+                        PublishOutcome::Never
+                    };
                 }
                 if self.swing_locked(write, located) {
                     self.unlist_older(&mut locked, write);
@@ -197,7 +201,7 @@ impl<M: Medium> Worker<M> {
                     } else if let Some(theirs) = locked.listed(write.seq) {
                         theirs.seen = true;
                     }
-                    return Swung::Now(located.found);
+                    return PublishOutcome::Now(located.found);
                 }
             }
             situation!("kv.relocated");
@@ -207,16 +211,16 @@ impl<M: Medium> Worker<M> {
 
     /// Under the stripe's lock: makes the index name `write` instead of what was located, and counts.
     /// False, and nothing done, if something else is there by now (N3).
-    fn swing_locked(&self, write: &Write, located: &Located) -> bool {
+    fn swing_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
         let engine = &*self.engine;
         let old = located.found;
         engine.read_cache.take(write.hash); // H2
         let swung = match (old, write.what) {
-            (Some(old), Type::Put) => engine.index.replace(write.hash, old.at, write.at),
+            (Some(old), RecordType::Put) => engine.index.replace(write.hash, old.at, write.at),
             (Some(old), _) => engine.index.remove(write.hash, old.at),
             (None, what) => {
                 let fresh = engine.confirm(write.hash, located);
-                if fresh && what == Type::Put {
+                if fresh && what == RecordType::Put {
                     engine.insert(write.hash, write.at);
                 }
                 fresh
@@ -225,7 +229,7 @@ impl<M: Medium> Worker<M> {
         if !swung {
             return false;
         }
-        if write.what == Type::Put {
+        if write.what == RecordType::Put {
             self.count_put(old, write.at, write.len, write.db, write.expires_ms);
         } else {
             engine.bury(write.at, write.len);
@@ -237,16 +241,23 @@ impl<M: Medium> Worker<M> {
 
     /// Under the stripe's lock: counts a value that the index has come to name instead of `old`.
     #[inline]
-    pub(crate) fn count_put(&self, old: Option<Found>, at: Off, len: u32, db: u8, expires_ms: u64) {
+    pub(crate) fn count_put(
+        &self,
+        old: Option<FoundRecord>,
+        at: Off,
+        len: u32,
+        db: u8,
+        expires_ms: u64,
+    ) {
         self.count_old(old);
-        self.engine.enliven(at, len);
+        self.engine.mark_live(at, len);
         note_expiry(&self.engine.info_at(at).expires_ms, expires_ms);
         self.count_keys(db, i64::from(old.is_none()));
     }
 
-    fn count_old(&self, old: Option<Found>) {
+    fn count_old(&self, old: Option<FoundRecord>) {
         if let Some(old) = old {
-            self.engine.kill(old.at, old.len);
+            self.engine.mark_dead(old.at, old.len);
         }
     }
 
@@ -262,8 +273,8 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Drained writes of the same key that were not published yet never will be.
-    fn unlist_older(&self, locked: &mut Locked<'_>, write: &Write) {
-        let older: Vec<Pending> = locked
+    fn unlist_older(&self, locked: &mut LockedStripe<'_>, write: &StagedWrite) {
+        let older: Vec<PendingWrite> = locked
             .of(write.hash)
             .filter(|p| p.seq < write.seq && p.ticket.is_some())
             .cloned()
@@ -286,10 +297,10 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Looks again for what a durable write replaces.
-    fn relocate(&self, write: &Write) -> Located {
+    fn relocate(&self, write: &StagedWrite) -> EntryLocation {
         let mut body = Vec::new();
         let Some(header) = self.read_record(write.at, &mut body) else {
-            return Located::default();
+            return EntryLocation::default();
         };
         let key = Key {
             db: header.db,
@@ -300,9 +311,9 @@ impl<M: Medium> Worker<M> {
 }
 
 /// What became of a write that was to be published.
-enum Swung {
+enum PublishOutcome {
     /// The index names it now, instead of this.
-    Now(Option<Found>),
+    Now(Option<FoundRecord>),
     /// It had, before: another session was overtaking it.
     Before,
     /// It never will: a newer write, or a flush, was faster.
@@ -311,7 +322,7 @@ enum Swung {
 
 /// A batch in the pieces in which it is published, and whether a piece is seen at once: groups are, and
 /// with them what outruns one of their members (G4).
-fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
+fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> {
     let whole = writes.iter().any(|write| write.grouped && write.outrun);
     let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
     runs.map(move |run| (run, whole || run[0].grouped))
@@ -319,8 +330,8 @@ fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
 
 /// Lists a batch's writes as drained under `ticket`; but first, of all that are to be seen at once, with
 /// which: as soon as one of them is drained it may be overtaken. Readers that overlap start over (G2).
-pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[Write], ticket: Ticket) {
-    let each = |writes: &[Write], note: &dyn Fn(&mut Locked<'_>, u64)| {
+pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite], ticket: Ticket) {
+    let each = |writes: &[StagedWrite], note: &dyn Fn(&mut LockedStripe<'_>, u64)| {
         for write in writes.iter().filter(|write| !write.outrun) {
             note(&mut engine.stripe(write.hash).lock(), write.seq);
         }

@@ -12,14 +12,16 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
 
 use crate::engine::Engine;
-use crate::index::{Hit, Spot};
-use crate::log::Log;
+use crate::index::{BucketRef, Candidate};
+use crate::lookup::FoundRecord;
 use crate::read_cache::fits;
-use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
-use crate::seek::Found;
-use crate::session::{Newest, Worker, meta_of};
-use crate::store::{Error, Head, Heads, Item, Key, Meta, View, Wanted};
-use crate::stripe::{Locked, Pending};
+use crate::record::{HEADER_MAX, RawHeader, RecordHeader, RecordType, body_crc};
+use crate::session::{KvSession, NewestValue, meta_of};
+use crate::session_log::SessionLog;
+use crate::store::{
+    BeforeValue, BeforeValues, Error, GetStep, Key, ReadView, StoredItem, ValueMeta,
+};
+use crate::stripe::{LockedStripe, PendingWrite};
 
 /// How much of a record is fetched before anything is known of it: its header and a short key; with them,
 /// a small value.
@@ -35,29 +37,29 @@ const GATHERED_KEPT: usize = 1 << 12;
 
 /// Where a reader finds a value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum ValueSource {
     /// The index names it, and its header has been read.
-    Indexed(Found),
+    Indexed(FoundRecord),
     /// A write on its way, durable or the session's own.
     Listed(Off),
 }
 
-impl Seen {
+impl ValueSource {
     pub(crate) fn at(&self) -> Off {
         match self {
-            Seen::Indexed(found) => found.at,
-            Seen::Listed(at) => *at,
+            ValueSource::Indexed(found) => found.at,
+            ValueSource::Listed(at) => *at,
         }
     }
 }
 
 /// What was met when a key was fetched ahead.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct PrefetchState {
     hash: u64,
-    spot: Spot,
+    spot: BucketRef,
     /// The first entry that may be the key's.
-    hit: Option<Hit>,
+    hit: Option<Candidate>,
 }
 
 /// Counts one in a place that nobody else counts in.
@@ -67,15 +69,15 @@ fn count_one(counter: &AtomicU64) {
 }
 
 /// One value of several read together: where its bytes end in the scratch buffer, and what is known of it.
-pub(crate) type Gathered = Option<(usize, Meta)>;
+pub(crate) type PrefetchedValue = Option<(usize, ValueMeta)>;
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// The newest write of `key`, in its stripe's list or beyond.
-    pub(crate) fn newest(&self, locked: &Locked<'_>, hash: u64, key: Key<'_>) -> Newest {
-        let mut newest: Option<Pending> = None;
+    pub(crate) fn newest(&self, locked: &LockedStripe<'_>, hash: u64, key: Key<'_>) -> NewestValue {
+        let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
             if pending.ticket.is_none() && pending.session != self.id {
-                return Newest::Foreign;
+                return NewestValue::Foreign;
             }
             let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
             if newer && self.is_of(pending, key) {
@@ -83,15 +85,15 @@ impl<M: Medium> Worker<M> {
             }
         }
         match newest {
-            None => Newest::Published,
-            Some(pending) if pending.ticket.is_none() => Newest::Staged(pending),
-            Some(pending) => Newest::Drained(pending),
+            None => NewestValue::Published,
+            Some(pending) if pending.ticket.is_none() => NewestValue::Staged(pending),
+            Some(pending) => NewestValue::Drained(pending),
         }
     }
 
     /// Notes that a reply depends on a write that may not be durable yet, whoever wrote it.
-    pub(crate) fn rely_on(&mut self, newest: &Newest) {
-        if let Newest::Drained(Pending {
+    pub(crate) fn rely_on(&mut self, newest: &NewestValue) {
+        if let NewestValue::Drained(PendingWrite {
             ticket: Some(ticket),
             ..
         }) = newest
@@ -103,7 +105,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Whether a listed write that may be read (W3) is of `key`.
-    pub(crate) fn is_of(&self, pending: &Pending, key: Key<'_>) -> bool {
+    pub(crate) fn is_of(&self, pending: &PendingWrite, key: Key<'_>) -> bool {
         match self.staged_record(pending.at) {
             Some((header, body)) => {
                 let same = header.db == key.db && header.key_len == key.bytes.len();
@@ -114,12 +116,12 @@ impl<M: Medium> Worker<M> {
     }
 
     /// The header and the body of a record that is staged here.
-    fn staged_record(&self, at: Off) -> Option<(Header, &[u8])> {
+    fn staged_record(&self, at: Off) -> Option<(RecordHeader, &[u8])> {
         let staged = self.log.staged(at)?;
         let mut bytes = [0; HEADER_MAX];
         let known = staged.len().min(bytes.len());
         bytes[..known].copy_from_slice(&staged[..known]);
-        let header = Header::decode(&bytes, Log::seed(&self.engine, at))?;
+        let header = RecordHeader::decode(&bytes, SessionLog::seed(&self.engine, at))?;
         Some((
             header,
             &staged[header.len()..][..self.engine.body_len(&header)],
@@ -128,17 +130,17 @@ impl<M: Medium> Worker<M> {
 
     /// What is known of the value of the record at `at`; `None` if it is no value any more. Its body is
     /// not read.
-    pub(crate) fn meta_at(&self, at: Off) -> Result<Option<Meta>, Error> {
+    pub(crate) fn meta_at(&self, at: Off) -> Result<Option<ValueMeta>, Error> {
         let staged = self.staged_record(at).map(|(header, _)| header);
         let header = staged.or_else(|| self.engine.header(at));
         let header = header.ok_or(Error::Damaged(at.0))?;
         let absent =
-            header.what != Type::Put || self.engine.is_expired(header.expires_ms, header.seq);
+            header.what != RecordType::Put || self.engine.is_expired(header.expires_ms, header.seq);
         Ok((!absent).then(|| meta_of(&header)))
     }
 
     /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
-    pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<Header> {
+    pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<RecordHeader> {
         body.clear();
         if let Some((header, bytes)) = self.staged_record(at) {
             body.extend_from_slice(bytes);
@@ -154,11 +156,11 @@ impl<M: Medium> Worker<M> {
 
     /// Appends the value of the record at `at` to `out`, after `head`; `Ok(false)` if it is no value
     /// any more. On error `out` is as it was.
-    pub(crate) fn emit(
+    pub(crate) fn append_value(
         &mut self,
         at: Off,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         let mut body = std::mem::take(&mut self.scratch);
         let header = self.read_record(at, &mut body);
@@ -166,7 +168,7 @@ impl<M: Medium> Worker<M> {
         let result = match header {
             None => Err(Error::Damaged(at.0)),
             Some(header)
-                if header.what != Type::Put
+                if header.what != RecordType::Put
                     || self.engine.is_expired(header.expires_ms, header.seq) =>
             {
                 Ok(false)
@@ -202,9 +204,9 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn emit_found(
         &self,
         key: Key<'_>,
-        found: Found,
+        found: FoundRecord,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         let start = out.len();
         let Some(raw) = found.header else {
@@ -228,7 +230,7 @@ impl<M: Medium> Worker<M> {
 
     /// Appends the value of `key`'s record at `at`; false if a checksum fails.
     #[inline(always)]
-    fn append_body(&self, key: Key<'_>, at: Off, raw: &Raw, out: &mut Vec<u8>) -> bool {
+    fn append_body(&self, key: Key<'_>, at: Off, raw: &RawHeader, out: &mut Vec<u8>) -> bool {
         let rest = at.plus((raw.len() + raw.key_len()) as u64);
         let start = out.len();
         if raw.is_large() {
@@ -240,7 +242,7 @@ impl<M: Medium> Worker<M> {
 
     /// Appends a large value, whose extent table is at `at`.
     #[cold]
-    fn append_extents(&self, key: Key<'_>, at: Off, raw: &Raw, out: &mut Vec<u8>) -> bool {
+    fn append_extents(&self, key: Key<'_>, at: Off, raw: &RawHeader, out: &mut Vec<u8>) -> bool {
         let len = raw.body_len(self.engine.geometry.payload()) - raw.key_len();
         let mut table = Vec::with_capacity(len);
         self.engine.medium().append_out(at, len, &mut table);
@@ -249,7 +251,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Appends a value whose record's body has been read; false if a checksum fails.
-    fn emit_body(&self, header: &Header, body: &[u8], out: &mut Vec<u8>) -> bool {
+    fn emit_body(&self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) -> bool {
         let (key, rest) = body.split_at(header.key_len);
         if !Engine::<M>::body_matches(header, key, rest) {
             return false;
@@ -263,41 +265,41 @@ impl<M: Medium> Worker<M> {
 
     /// Whether a reader with `view` sees writes of its own session.
     #[inline]
-    fn sees_own(&self, view: View) -> bool {
-        view == View::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE)
+    fn sees_own(&self, view: ReadView) -> bool {
+        view == ReadView::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE)
     }
 
     /// Whether what a reader with `view` may see can be listed and not yet in the index.
     #[inline]
-    fn looks_at_lists(&self, view: View) -> bool {
+    fn looks_at_lists(&self, view: ReadView) -> bool {
         self.sees_own(view) || !self.engine.tickets_turn_at_once()
     }
 
     /// Where the value of `key` that a reader may see lies; `None`: absent.
     #[inline(always)]
-    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
+    fn visible(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         if self.looks_at_lists(view)
             && !self.engine.stripe(hash).is_quiet()
             && let Some(at) = self.listed(hash, key, view)
         {
-            return Some(Seen::Listed(at));
+            return Some(ValueSource::Listed(at));
         }
         let found = self.engine.seek(hash, key, FETCHED_VALUE, |_| ());
-        found.map(Seen::Indexed)
+        found.map(ValueSource::Indexed)
     }
 
     /// As [`Worker::visible`], for those who have looked before.
     #[inline(never)]
-    fn look_again(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
+    fn look_again(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.visible(hash, key, view)
     }
 
     /// Where the newest listed write of `key` that a reader may see lies.
     #[inline(never)]
-    fn listed(&self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
+    fn listed(&self, hash: u64, key: Key<'_>, view: ReadView) -> Option<Off> {
         let own = self.sees_own(view);
         let locked = self.engine.stripe(hash).lock();
-        let mut newest: Option<Pending> = None;
+        let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
             let readable = match pending.ticket {
                 None => own && pending.session == self.id,
@@ -336,7 +338,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Runs `read` so that no group's publication falls into it.
-    fn undivided<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
+    fn retry_during_groups<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
         loop {
             let from = self.undivided_from();
             let answer = read(self);
@@ -352,9 +354,9 @@ impl<M: Medium> Worker<M> {
         &self,
         hash: u64,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Option<bool> {
         let engine = &*self.engine;
         if self.looks_at_lists(view) && !engine.stripe(hash).is_quiet() {
@@ -382,7 +384,7 @@ impl<M: Medium> Worker<M> {
 
     /// Offers a value that was found, the last bytes of `out`, to the read cache, if it is wanted there.
     #[inline]
-    pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &Found, out: &[u8]) {
+    pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &FoundRecord, out: &[u8]) {
         if !self.engine.read_cache.wants(hash) {
             return;
         }
@@ -405,7 +407,7 @@ impl<M: Medium> Worker<M> {
     /// What of `key` may be seen. As [`Worker::undivided`], written out: from a closure the answer would
     /// pass through memory, which costs more than the search of a line.
     #[inline(always)]
-    pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
+    pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.pin();
         loop {
             let from = self.undivided_from();
@@ -421,10 +423,10 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn read_together(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+        view: ReadView,
+        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
-        self.bring_in();
+        self.drain_extents();
         self.engine.epochs.pin(&self.slot);
         let places = self.places_together(keys, view);
         let mut bytes = std::mem::take(&mut self.scratch);
@@ -435,7 +437,7 @@ impl<M: Medium> Worker<M> {
         if whole.is_ok() {
             let mut from = 0;
             for (place, value) in gathered.iter().enumerate() {
-                let item = value.map(|(to, meta)| Item {
+                let item = value.map(|(to, meta)| StoredItem {
                     bytes: &bytes[std::mem::replace(&mut from, to)..to],
                     meta,
                 });
@@ -451,30 +453,30 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn read_together_into(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Heads<'_>,
+        head: BeforeValues<'_>,
     ) -> Result<(), Error> {
-        self.bring_in();
+        self.drain_extents();
         self.engine.epochs.pin(&self.slot);
         let places = self.places_together(keys, view);
         let start = out.len();
         for (key, place) in keys.iter().zip(&places) {
-            let mut wanted = Wanted::Value;
-            let mut one = |meta: &Meta, out: &mut Vec<u8>| {
+            let mut wanted = GetStep::Value;
+            let mut one = |meta: &ValueMeta, out: &mut Vec<u8>| {
                 wanted = head(Some(meta), out);
-                wanted == Wanted::Value
+                wanted == GetStep::Value
             };
             let there = match place {
                 None => Ok(false),
-                Some(Seen::Indexed(found)) => self.emit_found(*key, *found, out, &mut one),
-                Some(Seen::Listed(at)) => self.emit(*at, out, &mut one),
+                Some(ValueSource::Indexed(found)) => self.emit_found(*key, *found, out, &mut one),
+                Some(ValueSource::Listed(at)) => self.append_value(*at, out, &mut one),
             };
             let there = there.inspect_err(|_| out.truncate(start))?;
             if !there {
                 wanted = head(None, out);
             }
-            if wanted == Wanted::Nothing {
+            if wanted == GetStep::Nothing {
                 break;
             }
         }
@@ -482,10 +484,10 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Where the values of `keys` lay at one moment.
-    fn places_together(&mut self, keys: &[Key<'_>], view: View) -> Vec<Option<Seen>> {
+    fn places_together(&mut self, keys: &[Key<'_>], view: ReadView) -> Vec<Option<ValueSource>> {
         let lists = self.looks_at_lists(view);
         loop {
-            let places = self.undivided(|worker| {
+            let places = self.retry_during_groups(|worker| {
                 worker.fetch(keys, FETCHED_HEAD);
                 let places = keys.iter().enumerate();
                 places
@@ -505,10 +507,10 @@ impl<M: Medium> Worker<M> {
         &mut self,
         place: usize,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         lists: bool,
-    ) -> Option<Seen> {
-        let Ahead { hash, hit, .. } = self.ahead[place];
+    ) -> Option<ValueSource> {
+        let PrefetchState { hash, hit, .. } = self.ahead[place];
         let followed = hit
             .filter(|_| !lists)
             .and_then(|hit| self.engine.follow(hit, key));
@@ -520,7 +522,7 @@ impl<M: Medium> Worker<M> {
         self.engine
             .medium()
             .prefetch(rest, len.saturating_sub(FETCHED_HEAD));
-        Some(Seen::Indexed(found))
+        Some(ValueSource::Indexed(found))
     }
 
     /// Whether values still lie where they were found. If the entry that named one has not changed, it
@@ -528,16 +530,18 @@ impl<M: Medium> Worker<M> {
     fn still_lie(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         lists: bool,
-        places: &[Option<Seen>],
+        places: &[Option<ValueSource>],
     ) -> bool {
-        self.undivided(|worker| {
+        self.retry_during_groups(|worker| {
             let mut values = keys.iter().zip(places).enumerate();
             values.all(|(n, (key, place))| {
-                let Ahead { hash, spot, hit } = &worker.ahead[n];
+                let PrefetchState { hash, spot, hit } = &worker.ahead[n];
                 match (place, hit) {
-                    (Some(Seen::Indexed(found)), Some(hit)) if !lists && hit.at() == found.at => {
+                    (Some(ValueSource::Indexed(found)), Some(hit))
+                        if !lists && hit.at() == found.at =>
+                    {
                         worker.engine.index.holds(spot, hit)
                     }
                     (place, _) => {
@@ -554,20 +558,22 @@ impl<M: Medium> Worker<M> {
     fn gather(
         &mut self,
         keys: &[Key<'_>],
-        places: &[Option<Seen>],
+        places: &[Option<ValueSource>],
         bytes: &mut Vec<u8>,
-        gathered: &mut Vec<Gathered>,
+        gathered: &mut Vec<PrefetchedValue>,
     ) -> Result<(), Error> {
         for (key, place) in keys.iter().zip(places) {
             let mut meta = None;
-            let mut note = |m: &Meta, _: &mut Vec<u8>| {
+            let mut note = |m: &ValueMeta, _: &mut Vec<u8>| {
                 meta = Some(*m);
                 true
             };
             match place {
                 None => false,
-                Some(Seen::Indexed(found)) => self.emit_found(*key, *found, bytes, &mut note)?,
-                Some(Seen::Listed(at)) => self.emit(*at, bytes, &mut note)?,
+                Some(ValueSource::Indexed(found)) => {
+                    self.emit_found(*key, *found, bytes, &mut note)?
+                }
+                Some(ValueSource::Listed(at)) => self.append_value(*at, bytes, &mut note)?,
             };
             gathered.push(meta.map(|meta| (bytes.len(), meta)));
         }
@@ -597,7 +603,7 @@ impl<M: Medium> Worker<M> {
             let spot = engine.index.spot(hash);
             engine.index.touch(&spot);
             let hit = None;
-            Ahead { hash, spot, hit }
+            PrefetchState { hash, spot, hit }
         }));
         for ahead in &mut self.ahead {
             ahead.hit = engine.index.first(&ahead.spot);
@@ -608,14 +614,18 @@ impl<M: Medium> Worker<M> {
     }
 
     /// A located value's bytes and meta, into `bytes`.
-    pub(crate) fn load(&mut self, at: Off, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
+    pub(crate) fn load(
+        &mut self,
+        at: Off,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Option<ValueMeta>, Error> {
         bytes.clear();
         let mut meta = None;
-        let mut note = |m: &Meta, _: &mut Vec<u8>| {
+        let mut note = |m: &ValueMeta, _: &mut Vec<u8>| {
             meta = Some(*m);
             true
         };
-        self.emit(at, bytes, &mut note)?;
+        self.append_value(at, bytes, &mut note)?;
         Ok(meta)
     }
 }

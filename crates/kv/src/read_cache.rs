@@ -31,12 +31,12 @@
 
 use farbank_pm::Off;
 use farbank_pm::fault;
+use farbank_pm::grow_table::{GrowTable, append_words, prefetch, prefetch_for_write};
 use farbank_pm::simd::{bytes_equal, ones};
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use farbank_pm::table::{Table, append_words, prefetch, prefetch_for_write};
 
 use crate::config::READ_CACHE_BYTES_MAX;
-use crate::record::{HEADER_MAX, Raw};
+use crate::record::{HEADER_MAX, RawHeader};
 use crate::store::Key;
 
 const WAYS: usize = 8;
@@ -51,35 +51,35 @@ const VERSION_MASK: u64 = (1 << 38) - 1;
 
 farbank_pm::zeroed! {
     #[repr(C, align(64))]
-    struct Slot([AtomicU64; SLOT_WORDS]);
+    struct CacheSlot([AtomicU64; SLOT_WORDS]);
 }
 
 /// See the module's documentation.
 pub(crate) struct ReadCache {
     /// 0: there is none.
     rows: usize,
-    marks: Table<AtomicU64>,
-    slots: Table<Slot>,
+    marks: GrowTable<AtomicU64>,
+    slots: GrowTable<CacheSlot>,
     /// Of each row which slots were read since they were filled: a bit each.
-    read: Table<AtomicU32>,
+    read: GrowTable<AtomicU32>,
     /// Of each row the marks of the keys that were asked for last and were not there, the newest lowest.
-    asked: Table<AtomicU64>,
+    asked: GrowTable<AtomicU64>,
 }
 
 /// A key's value, as long as it [`Held::still_holds`].
-pub(crate) struct Held<'a> {
-    slot: &'a Slot,
+pub(crate) struct CachedValue<'a> {
+    slot: &'a CacheSlot,
     was: u64,
     /// Where the record lies.
     pub(crate) at: Off,
     /// The header, as it was on the log.
-    pub(crate) raw: Raw,
+    pub(crate) raw: RawHeader,
     value_at: usize,
 }
 
 /// A slot that has been emptied for another value of its key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Emptied {
+pub(crate) struct EmptiedSlot {
     row: usize,
     way: usize,
 }
@@ -96,7 +96,7 @@ fn mark_of(hash: u64) -> u8 {
 impl ReadCache {
     /// A cache of `bytes`, or of a few more: H1.
     pub(crate) fn new(bytes: u64, stripes: usize) -> ReadCache {
-        let row_bytes = (WAYS * size_of::<Slot>()) as u64;
+        let row_bytes = (WAYS * size_of::<CacheSlot>()) as u64;
         let rows = (bytes.min(READ_CACHE_BYTES_MAX) / row_bytes) as usize;
         let rows = match bytes {
             0 => 0,
@@ -104,10 +104,10 @@ impl ReadCache {
         };
         let cache = ReadCache {
             rows,
-            marks: Table::new(rows.max(1)),
-            slots: Table::new((rows * WAYS).max(1)),
-            read: Table::new(rows.max(1)),
-            asked: Table::new(rows.max(1)),
+            marks: GrowTable::new(rows.max(1)),
+            slots: GrowTable::new((rows * WAYS).max(1)),
+            read: GrowTable::new(rows.max(1)),
+            asked: GrowTable::new(rows.max(1)),
         };
         cache.marks.reserve(rows);
         cache.asked.reserve(rows);
@@ -118,7 +118,7 @@ impl ReadCache {
     /// Bytes of DRAM it takes when it is full.
     pub(crate) fn bytes(&self) -> u64 {
         let marks = 2 * size_of::<AtomicU64>() + size_of::<AtomicU32>();
-        (self.rows * (marks + WAYS * size_of::<Slot>())) as u64
+        (self.rows * (marks + WAYS * size_of::<CacheSlot>())) as u64
     }
 
     #[inline]
@@ -132,7 +132,7 @@ impl ReadCache {
     }
 
     #[inline]
-    fn slot(&self, row: usize, way: usize) -> &Slot {
+    fn slot(&self, row: usize, way: usize) -> &CacheSlot {
         self.slots.get(row * WAYS + way)
     }
 
@@ -164,7 +164,7 @@ impl ReadCache {
 
     /// The value of `key`, if it is here.
     #[inline(always)]
-    pub(crate) fn find(&self, hash: u64, key: Key<'_>) -> Option<Held<'_>> {
+    pub(crate) fn find(&self, hash: u64, key: Key<'_>) -> Option<CachedValue<'_>> {
         if self.is_off() {
             return None;
         }
@@ -218,7 +218,7 @@ impl ReadCache {
 
     /// Under the stripe's lock, before the index changes: empties the slot of `hash`'s key, if it has one.
     #[inline]
-    pub(crate) fn take(&self, hash: u64) -> Option<Emptied> {
+    pub(crate) fn take(&self, hash: u64) -> Option<EmptiedSlot> {
         if self.is_off() || fault!("kv.read_cache_kept") {
             return None;
         }
@@ -228,7 +228,7 @@ impl ReadCache {
             let word = self.slot(row, way).0[0].load(Ordering::Relaxed);
             if is_held(word, hash) {
                 self.empty(row, way);
-                emptied = Some(Emptied { row, way });
+                emptied = Some(EmptiedSlot { row, way });
             }
         }
         emptied
@@ -255,10 +255,10 @@ impl ReadCache {
     #[inline]
     pub(crate) fn put(
         &self,
-        Emptied { row, way }: Emptied,
+        EmptiedSlot { row, way }: EmptiedSlot,
         hash: u64,
         at: Off,
-        raw: &Raw,
+        raw: &RawHeader,
         [key, value]: [&[u8]; 2],
     ) {
         if !fits(key, value) {
@@ -281,13 +281,13 @@ impl ReadCache {
 
     /// Under the stripe's lock: holds what the index names for `key`, in the place of something else.
     #[inline(never)]
-    pub(crate) fn offer(&self, hash: u64, at: Off, raw: &Raw, body: [&[u8]; 2]) {
+    pub(crate) fn offer(&self, hash: u64, at: Off, raw: &RawHeader, body: [&[u8]; 2]) {
         let row = self.row(hash);
         self.slots.reserve((row + 1) * WAYS);
         let place = self.take(hash).unwrap_or_else(|| {
             let way = self.victim(row);
             self.empty(row, way);
-            Emptied { row, way }
+            EmptiedSlot { row, way }
         });
         self.put(place, hash, at, raw, body);
     }
@@ -325,17 +325,17 @@ fn is_held(word: u64, hash: u64) -> bool {
 
 /// What `slot` holds, if that is `key`'s.
 #[inline(always)]
-fn held<'a>(slot: &'a Slot, hash: u64, key: Key<'_>) -> Option<Held<'a>> {
+fn held<'a>(slot: &'a CacheSlot, hash: u64, key: Key<'_>) -> Option<CachedValue<'a>> {
     for line in slot.0.chunks(WORD).skip(1) {
         prefetch(&line[0]);
     }
     let was = slot.0[0].load(Ordering::Acquire);
     let header = std::array::from_fn(|n| slot.0[HEADER_AT + n].load(Ordering::Relaxed));
-    let held = Held {
+    let held = CachedValue {
         slot,
         was,
         at: Off(slot.0[1].load(Ordering::Relaxed)),
-        raw: Raw::from_words(header),
+        raw: RawHeader::from_words(header),
         value_at: KEY_AT + words_of(key.bytes.len()),
     };
     (is_held(was, hash) && held.is_of(key) && held.still_holds()).then_some(held)
@@ -360,7 +360,7 @@ fn store_bytes(to: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-impl Held<'_> {
+impl CachedValue<'_> {
     /// Whether all that was read of it so far is one value's, and the index named it when it was found.
     #[inline]
     pub(crate) fn still_holds(&self) -> bool {

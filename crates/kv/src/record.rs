@@ -58,7 +58,7 @@ const _: () = assert!(VALUE_BYTES_MAX < 1 << VALUE_BITS && KEY_BYTES_MAX < 1 << 
 /// What a record is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
-pub(crate) enum Type {
+pub(crate) enum RecordType {
     /// A key and its value.
     #[default]
     Put = 1,
@@ -72,14 +72,14 @@ pub(crate) enum Type {
 
 /// A record's header, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Header {
+pub(crate) struct RecordHeader {
     pub body_crc: u32,
     pub seq: u64,
     pub expires_ms: u64,
     pub flags: u32,
     pub db: u8,
     pub kind: u8,
-    pub what: Type,
+    pub what: RecordType,
     pub large: bool,
     pub settled: bool,
     pub member: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Header {
     pub value_len: usize,
 }
 
-impl Header {
+impl RecordHeader {
     /// Bytes of this header on the medium.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -115,7 +115,7 @@ impl Header {
 
     /// The header as it lies on the medium, but for its checksum: zero.
     #[inline]
-    pub(crate) fn raw(&self) -> Raw {
+    pub(crate) fn raw(&self) -> RawHeader {
         let mut shape = self.value_len as u64
             | (self.key_len as u64) << KEY_AT
             | u64::from(self.kind) << KIND_AT
@@ -142,13 +142,13 @@ impl Header {
         words[0] = u64::from(self.body_crc) << 32;
         words[1] = self.seq;
         words[2] = shape;
-        Raw(words)
+        RawHeader(words)
     }
 
     /// Appends the header to `out`, its checksum started from `seed` (R1).
     #[inline]
     pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
-        let Raw(mut words) = self.raw();
+        let RawHeader(mut words) = self.raw();
         let len = self.len();
         words[0] |= u64::from(crc32c_words(seed, self.body_crc, &words[1..len / 8]));
         let bytes = words.map(u64::to_le_bytes);
@@ -157,8 +157,8 @@ impl Header {
 
     /// The header in `bytes`, if its checksum, started from `seed`, holds.
     #[inline]
-    pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<Header> {
-        let raw = Raw::new(bytes);
+    pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<RecordHeader> {
+        let raw = RawHeader::new(bytes);
         raw.is_vouched_for(seed).then(|| raw.header())?
     }
 }
@@ -166,17 +166,17 @@ impl Header {
 /// A header as it lies on the medium, with what follows it if it is short. It is taken apart only as far as
 /// it is asked: whoever looks a key up wants to know little of it. Words, because they stay in registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw([u64; HEADER_MAX / 8]);
+pub(crate) struct RawHeader([u64; HEADER_MAX / 8]);
 
-impl Raw {
+impl RawHeader {
     #[inline]
-    pub(crate) fn new(bytes: &[u8; HEADER_MAX]) -> Raw {
-        Raw(std::array::from_fn(|n| u64_at(bytes, 8 * n)))
+    pub(crate) fn new(bytes: &[u8; HEADER_MAX]) -> RawHeader {
+        RawHeader(std::array::from_fn(|n| u64_at(bytes, 8 * n)))
     }
 
     #[inline]
-    pub(crate) fn from_words(words: [u64; HEADER_MAX / 8]) -> Raw {
-        Raw(words)
+    pub(crate) fn from_words(words: [u64; HEADER_MAX / 8]) -> RawHeader {
+        RawHeader(words)
     }
 
     #[inline]
@@ -212,13 +212,13 @@ impl Raw {
     }
 
     #[inline]
-    fn what(&self) -> Option<Type> {
-        Type::from_bits((self.shape() >> TYPE_AT) & 7)
+    fn what(&self) -> Option<RecordType> {
+        RecordType::from_bits((self.shape() >> TYPE_AT) & 7)
     }
 
     #[inline]
     pub(crate) fn is_put(&self) -> bool {
-        self.what() == Some(Type::Put)
+        self.what() == Some(RecordType::Put)
     }
 
     #[inline]
@@ -297,9 +297,9 @@ impl Raw {
 
     /// The header, if it is one that we write.
     #[inline]
-    pub(crate) fn header(&self) -> Option<Header> {
+    pub(crate) fn header(&self) -> Option<RecordHeader> {
         let shape = self.shape();
-        let header = Header {
+        let header = RecordHeader {
             body_crc: self.body_crc(),
             seq: self.seq(),
             expires_ms: self.expires_ms(),
@@ -326,14 +326,14 @@ fn body_len(key_len: usize, value_len: usize, large: bool, extent_payload: usize
     }
 }
 
-impl Type {
+impl RecordType {
     #[inline]
-    fn from_bits(bits: u64) -> Option<Type> {
+    fn from_bits(bits: u64) -> Option<RecordType> {
         Some(match bits {
-            1 => Type::Put,
-            2 => Type::Tomb,
-            3 => Type::Group,
-            4 => Type::Pad,
+            1 => RecordType::Put,
+            2 => RecordType::Tomb,
+            3 => RecordType::Group,
+            4 => RecordType::Pad,
             _ => return None,
         })
     }
@@ -347,7 +347,7 @@ pub(crate) fn body_crc(key: &[u8], rest: &[u8]) -> u32 {
 
 /// One entry of an extent table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Extent {
+pub(crate) struct ValueExtent {
     /// The segment that holds the bytes.
     pub segment: u32,
     /// CRC-32C of the bytes.
@@ -356,7 +356,7 @@ pub(crate) struct Extent {
     pub generation: u64,
 }
 
-impl Extent {
+impl ValueExtent {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.segment.to_le_bytes());
         out.extend_from_slice(&self.crc.to_le_bytes());
@@ -364,8 +364,8 @@ impl Extent {
     }
 
     /// The entries of a table.
-    pub(crate) fn decode_all(table: &[u8]) -> impl Iterator<Item = Extent> + '_ {
-        table.chunks_exact(EXTENT_ENTRY).map(|entry| Extent {
+    pub(crate) fn decode_all(table: &[u8]) -> impl Iterator<Item = ValueExtent> + '_ {
+        table.chunks_exact(EXTENT_ENTRY).map(|entry| ValueExtent {
             segment: u32_at(entry, 0),
             crc: u32_at(entry, 4),
             generation: u64_at(entry, 8),
@@ -387,7 +387,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn encoded(header: &Header, seed: u32) -> [u8; HEADER_MAX] {
+    fn encoded(header: &RecordHeader, seed: u32) -> [u8; HEADER_MAX] {
         let mut out = Vec::new();
         header.encode(seed, &mut out);
         assert_eq!(out.len(), header.len());
@@ -401,8 +401,13 @@ mod tests {
             for (expires_ms, flags, db) in
                 [(0, 0, 0), (u64::MAX, 0, 0), (0, u32::MAX, 15), (1, 1, 1)]
             {
-                for what in [Type::Put, Type::Tomb, Type::Group, Type::Pad] {
-                    let header = Header {
+                for what in [
+                    RecordType::Put,
+                    RecordType::Tomb,
+                    RecordType::Group,
+                    RecordType::Pad,
+                ] {
+                    let header = RecordHeader {
                         body_crc: 7,
                         seq: SEQ_MAX,
                         kind: 255,
@@ -417,7 +422,10 @@ mod tests {
                         db,
                         what,
                     };
-                    assert_eq!(Header::decode(&encoded(&header, 99), 99), Some(header));
+                    assert_eq!(
+                        RecordHeader::decode(&encoded(&header, 99), 99),
+                        Some(header)
+                    );
                 }
             }
         }
@@ -425,28 +433,28 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_and_any_other_seed_is_found_out() {
-        let header = Header {
+        let header = RecordHeader {
             seq: 5,
             key_len: 3,
             value_len: 100,
-            ..Header::default()
+            ..RecordHeader::default()
         };
         let bytes = encoded(&header, 1);
-        assert_eq!(Header::decode(&bytes, 2), None);
+        assert_eq!(RecordHeader::decode(&bytes, 2), None);
         for bit in 0..header.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::decode(&damaged, 1), None, "bit {bit}");
+            assert_eq!(RecordHeader::decode(&damaged, 1), None, "bit {bit}");
         }
     }
 
     #[test]
     fn a_small_plain_record_has_24_bytes_of_header() {
-        let plain = Header {
+        let plain = RecordHeader {
             seq: 1,
             key_len: 16,
             value_len: 201,
-            ..Header::default()
+            ..RecordHeader::default()
         };
         assert_eq!(plain.len(), HEADER_MIN);
         assert_eq!(plain.record_len(1 << 20), 256);

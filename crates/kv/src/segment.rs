@@ -33,10 +33,10 @@ use crc32c::{crc32c, crc32c_append};
 use farbank_pm::fault;
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use farbank_pm::{LINE, Lane, Medium, Off, WORD};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::record::{HEADER_MAX, Header, u32_at, u64_at};
+use crate::record::{HEADER_MAX, RecordHeader, u32_at, u64_at};
 
 /// Where records begin in a segment.
 pub(crate) const FIRST: usize = LINE;
@@ -55,7 +55,7 @@ const BOOT_MASK: u32 = 0xff_ffff;
 /// What a segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Purpose {
+pub(crate) enum SegmentPurpose {
     /// Records.
     Log = 1,
     /// Bytes of one large value, or members of one large group.
@@ -66,16 +66,16 @@ pub(crate) enum Purpose {
 
 /// What the head and tail of a segment say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Life {
+pub(crate) struct SegmentMeta {
     pub generation: u64,
     /// What it was opened for; `None`: free.
-    pub opened: Option<Purpose>,
+    pub opened: Option<SegmentPurpose>,
     /// The opening of the pool in which it was opened.
     pub boot: u32,
     /// Where its records end, once that is settled.
     pub sealed: Option<usize>,
     /// The copy that fails its checksum, if one does.
-    pub damaged: Option<Copy>,
+    pub damaged: Option<MetaCopy>,
     /// Whether one of the two copies of `opened` was not written, or fails its checksum.
     pub opened_once: bool,
     /// Whether a rebirth stopped half-way: it holds nothing, and must be reborn again.
@@ -86,20 +86,20 @@ pub(crate) struct Life {
 
 /// One of the two copies of what a segment says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Copy {
+pub(crate) enum MetaCopy {
     Head,
     Tail,
 }
 
 /// Where a segment lies and whose it is: enough to write and read its head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SegmentPlace {
     pub at: Off,
     pub bytes: usize,
     pub pool: u64,
 }
 
-impl Place {
+impl SegmentPlace {
     fn tail(&self) -> Off {
         self.at.plus((self.bytes - LINE) as u64)
     }
@@ -118,41 +118,41 @@ impl Place {
     }
 
     /// Writes the tail of a new, free life: the first step of a rebirth, drained before the second.
-    pub(crate) fn write_tail<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+    pub(crate) fn write_tail<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
         let _spending = Category::Allocator.spend();
         let tail = self.fixed(self.tail(), generation);
-        m.copy_in(lane, self.tail(), &[&tail, &[0; LINE - FIXED]]);
+        m.copy_in(ctx, self.tail(), &[&tail, &[0; LINE - FIXED]]);
     }
 
     /// Writes the head of a new, free life: the second step, drained before the segment is used.
-    pub(crate) fn write_head<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+    pub(crate) fn write_head<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
         let _spending = Category::Allocator.spend();
         let head = self.fixed(self.at, generation);
-        m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
+        m.copy_in(ctx, self.at, &[&head, &[0; LINE - FIXED]]);
     }
 
     /// Flushes the head. A tail needs none: it was durable before its head was written, or the head is
     /// enough.
-    pub(crate) fn flush_head<M: Medium>(&self, m: &M, lane: &mut Lane) {
-        m.flush(lane, self.at, LINE);
+    pub(crate) fn flush_head<M: Medium>(&self, m: &M, ctx: &mut PersistCtx) {
+        m.flush(ctx, self.at, LINE);
     }
 
     /// Writes a damaged copy of the fixed part, or of `opened`, again. A head is to be flushed after that.
-    pub(crate) fn repair<M: Medium>(&self, m: &M, lane: &mut Lane, life: &Life) {
+    pub(crate) fn repair<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, life: &SegmentMeta) {
         match life.damaged {
             None => {}
-            Some(Copy::Head) => {
+            Some(MetaCopy::Head) => {
                 let fixed = self.fixed(self.at, life.generation);
                 for at in (0..FIXED).step_by(WORD) {
-                    m.store(lane, self.at.plus(at as u64), u64_at(&fixed, at));
+                    m.store(ctx, self.at.plus(at as u64), u64_at(&fixed, at));
                 }
             }
             // Where the device cannot read, it may not be able to write.
-            Some(Copy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
-            Some(Copy::Tail) => self.write_tail(m, lane, life.generation),
+            Some(MetaCopy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
+            Some(MetaCopy::Tail) => self.write_tail(m, ctx, life.generation),
         }
         if let Some(purpose) = life.opened.filter(|_| life.opened_once) {
-            self.open(m, lane, life.generation, life.boot, purpose);
+            self.open(m, ctx, life.generation, life.boot, purpose);
         }
     }
 
@@ -160,39 +160,39 @@ impl Place {
     pub(crate) fn open<M: Medium>(
         &self,
         m: &M,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         generation: u64,
         boot: u32,
-        purpose: Purpose,
+        purpose: SegmentPurpose,
     ) {
         let _spending = Category::Allocator.spend();
         let word = opened_word(generation, boot, purpose).to_le_bytes();
-        m.copy_in(lane, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
+        m.copy_in(ctx, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
     /// Writes `sealed`; everything before `end` must be durable (S3). Nobody waits for this word, and
     /// nothing flushes it: without it an open reads on to where the records end.
-    pub(crate) fn seal<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, end: usize) {
+    pub(crate) fn seal<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64, end: usize) {
         let _spending = Category::Allocator.spend();
         let at = self.at.plus(SEALED_AT as u64);
-        m.store(lane, at, sealed_word(generation, end));
+        m.store(ctx, at, sealed_word(generation, end));
     }
 
     /// Reads what head and tail say. `None`: both are damaged.
-    pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<Life> {
+    pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<SegmentMeta> {
         let [from_head, from_tail] = [self.at, self.tail()].map(|at| {
             let decode = |bytes: &[u8]| self.decode(bytes, at);
             checked::<FIXED, _>(m, at, decode)
         });
         let generation = from_head.max(from_tail)?;
         let damaged = match (from_head, from_tail) {
-            (None, _) => Some(Copy::Head),
-            (_, None) => Some(Copy::Tail),
+            (None, _) => Some(MetaCopy::Head),
+            (_, None) => Some(MetaCopy::Tail),
             _ => None,
         };
         if from_tail > from_head && damaged.is_none() {
             // A rebirth stopped between its steps: the head is of the life before.
-            return Some(Life {
+            return Some(SegmentMeta {
                 generation,
                 opened: None,
                 boot: 0,
@@ -211,7 +211,7 @@ impl Place {
         let (purpose, boot) = match opened[0].or(opened[1]) {
             Some((purpose, boot)) => (Some(purpose), boot),
             // A damaged word is not zero: the segment was opened, most likely for records.
-            None => ((!unopened()).then_some(Purpose::Log), 0),
+            None => ((!unopened()).then_some(SegmentPurpose::Log), 0),
         };
         let sealed = checked::<WORD, _>(m, self.at.plus(SEALED_AT as u64), |bytes| {
             let word = u64_at(bytes, 0);
@@ -219,7 +219,7 @@ impl Place {
             let whole = word != 0 && sealed_word(generation, end) == word;
             (whole && (FIRST..=self.bytes - LINE).contains(&end)).then_some(end)
         });
-        Some(Life {
+        Some(SegmentMeta {
             generation,
             opened: purpose,
             sealed,
@@ -244,7 +244,7 @@ impl Place {
         let openings = (0..=boot.min(u64::from(BOOT_MASK)) as u32).rev();
         let fits = |boot: &u32| {
             let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
-            Header::decode(&bytes, seed).is_some()
+            RecordHeader::decode(&bytes, seed).is_some()
         };
         openings.into_iter().find(fits)
     }
@@ -288,18 +288,22 @@ fn checked<const N: usize, R: std::marker::Copy>(
     decoded.get().filter(|_| holds)
 }
 
-fn opened_word(generation: u64, boot: u32, purpose: Purpose) -> u64 {
+fn opened_word(generation: u64, boot: u32, purpose: SegmentPurpose) -> u64 {
     let low = (boot & BOOT_MASK) << 8 | purpose as u32;
     let crc = crc32c_append(crc32c(&generation.to_le_bytes()), &low.to_le_bytes());
     u64::from(crc) << 32 | u64::from(low)
 }
 
 /// What a copy of `opened` says, if it was written in this life and is whole.
-fn opened_of(generation: u64, word: u64) -> Option<(Purpose, u32)> {
+fn opened_of(generation: u64, word: u64) -> Option<(SegmentPurpose, u32)> {
     let boot = (word >> 8) as u32 & BOOT_MASK;
-    let purpose = [Purpose::Log, Purpose::Extent, Purpose::Snapshot]
-        .into_iter()
-        .find(|p| opened_word(generation, boot, *p) == word)?;
+    let purpose = [
+        SegmentPurpose::Log,
+        SegmentPurpose::Extent,
+        SegmentPurpose::Snapshot,
+    ]
+    .into_iter()
+    .find(|p| opened_word(generation, boot, *p) == word)?;
     Some((purpose, boot))
 }
 
@@ -312,10 +316,10 @@ fn sealed_word(generation: u64, end: usize) -> u64 {
 /// What a segment is doing now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// Reborn, waiting to be opened.
     Free = 0,
-    /// Some lane, or the cleaner, appends to it.
+    /// Some context, or the cleaner, appends to it.
     Open = 1,
     /// Full; holds records.
     Sealed = 2,
@@ -334,7 +338,7 @@ pub(crate) enum State {
 farbank_pm::zeroed! {
     /// What DRAM knows of a segment. All-zero is a free segment without a life.
     #[repr(C, align(64))]
-    pub(crate) struct Info {
+    pub(crate) struct SegmentInfo {
         pub generation: AtomicU64,
         /// Stamp of the log's clock when it was opened: what a tombstone's fence is compared with.
         pub opened: AtomicU64,
@@ -361,40 +365,40 @@ farbank_pm::zeroed! {
     }
 }
 
-impl Info {
-    pub(crate) fn state(&self) -> State {
+impl SegmentInfo {
+    pub(crate) fn state(&self) -> SegmentState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::Free,
-            1 => State::Open,
-            2 => State::Sealed,
-            3 => State::Cleaning,
-            4 => State::Limbo,
-            5 => State::Extent,
-            6 => State::Members,
-            _ => State::Quarantined,
+            0 => SegmentState::Free,
+            1 => SegmentState::Open,
+            2 => SegmentState::Sealed,
+            3 => SegmentState::Cleaning,
+            4 => SegmentState::Limbo,
+            5 => SegmentState::Extent,
+            6 => SegmentState::Members,
+            _ => SegmentState::Quarantined,
         }
     }
 
-    pub(crate) fn set_state(&self, state: State) {
+    pub(crate) fn set_state(&self, state: SegmentState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
     /// Moves from one state to another; false if it was in a third.
-    pub(crate) fn turn(&self, from: State, to: State) -> bool {
+    pub(crate) fn turn(&self, from: SegmentState, to: SegmentState) -> bool {
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
     /// Counts a record that the index points at from now on.
-    pub(crate) fn enliven(&self, bytes: u32) {
+    pub(crate) fn mark_live(&self, bytes: u32) {
         self.live
             .fetch_add(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
 
     /// Counts a record that the index no longer points at. A damaged header hides its length: bytes
     /// are left over then.
-    pub(crate) fn kill(&self, bytes: u32) {
+    pub(crate) fn mark_dead(&self, bytes: u32) {
         self.live
             .fetch_sub(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
@@ -411,7 +415,7 @@ impl Info {
 
     /// Whether it is an extent of a large group whose members have all been replaced.
     pub(crate) fn is_dead_extent(&self) -> bool {
-        self.state() == State::Members && self.live_records() == 0
+        self.state() == SegmentState::Members && self.live_records() == 0
     }
 
     /// How many records the index points at.

@@ -46,12 +46,12 @@ use farbank_pm::fault;
 use farbank_pm::simd::ones;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
-use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, Ticket, WORD};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned, Ticket, WORD};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::engine::{Engine, Geometry};
-use crate::record::{ALIGN, RECORD_MIN, Type, u32_at, u64_at};
-use crate::segment::{FIRST, Info, State};
+use crate::record::{ALIGN, RECORD_MIN, RecordType, u32_at, u64_at};
+use crate::segment::{FIRST, SegmentInfo, SegmentState};
 
 /// Bytes before the bits.
 const HEAD: usize = 32;
@@ -69,15 +69,15 @@ pub(crate) const fn map_bytes(segment_bytes: usize) -> usize {
 
 /// When a segment was opened: a life of it, and which opening of the pool.
 #[derive(Clone, Copy, Debug)]
-struct Opening {
+struct SegmentOpening {
     generation: u64,
     /// The seed of its records, which has the opening of the pool.
     seed: u32,
 }
 
-impl Opening {
-    fn of(info: &Info) -> Opening {
-        Opening {
+impl SegmentOpening {
+    fn of(info: &SegmentInfo) -> SegmentOpening {
+        SegmentOpening {
             generation: info.generation.load(Relaxed),
             seed: info.seed.load(Relaxed),
         }
@@ -112,7 +112,7 @@ impl SegmentMap {
         self.words[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    fn encode(&self, geometry: &Geometry, segment: u32, life: Opening) -> Vec<u8> {
+    fn encode(&self, geometry: &Geometry, segment: u32, life: SegmentOpening) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         let marks: u32 = self.words.iter().map(|word| word.count_ones()).sum();
         bytes.extend_from_slice(&(self.end as u32).to_le_bytes());
@@ -131,7 +131,7 @@ impl SegmentMap {
         bytes: &[u8],
         geometry: &Geometry,
         segment: u32,
-        life: Opening,
+        life: SegmentOpening,
     ) -> Option<SegmentMap> {
         let is_whole = u64_at(bytes, 0) == checksum(geometry, segment, life, bytes)
             || fault!("kv.map_unchecked");
@@ -145,7 +145,7 @@ impl SegmentMap {
     }
 }
 
-fn checksum(geometry: &Geometry, segment: u32, life: Opening, bytes: &[u8]) -> u64 {
+fn checksum(geometry: &Geometry, segment: u32, life: SegmentOpening, bytes: &[u8]) -> u64 {
     let life = [
         life.generation.to_le_bytes(),
         u64::from(life.seed).to_le_bytes(),
@@ -165,7 +165,7 @@ pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<Segmen
     if geometry.map_bytes == 0 {
         return None;
     }
-    let life = Opening::of(engine.info(segment));
+    let life = SegmentOpening::of(engine.info(segment));
     let decode = |bytes: &[u8]| SegmentMap::decode(bytes, geometry, segment, life);
     let vouched = |bytes: &[u8]| decode(bytes).map_or(0, |_| bytes.len());
     let mut bytes = vec![0; geometry.map_bytes];
@@ -177,7 +177,7 @@ pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<Segmen
 
 /// What the writer of maps keeps of a segment.
 #[derive(Clone, Copy, Debug)]
-struct Written {
+struct WrittenMap {
     /// The life of the segment that this is about.
     generation: u64,
     /// Bytes of values that its last map marks; `None`: it is not to have a map in this life.
@@ -186,15 +186,15 @@ struct Written {
 
 /// The writer of maps: what it keeps between steps.
 #[derive(Default)]
-pub(crate) struct Maps {
-    written: Vec<Option<Written>>,
+pub(crate) struct MapWriter {
+    written: Vec<Option<WrittenMap>>,
     /// Segments whose tombstones are still to be found: a snapshot does not say where they are.
     tombs_unknown: HashSet<u32>,
     /// Maps written since the open.
     count: u64,
 }
 
-impl Maps {
+impl MapWriter {
     /// Maps written since the open.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -206,7 +206,7 @@ impl Maps {
         if self.written.len() <= number {
             self.written.resize(number + 1, None);
         }
-        self.written[number] = Some(Written {
+        self.written[number] = Some(WrittenMap {
             generation,
             marked_bytes,
         });
@@ -217,7 +217,7 @@ impl Maps {
         self.tombs_unknown.insert(segment);
     }
 
-    fn of(&self, segment: u32, generation: u64) -> Option<Written> {
+    fn of(&self, segment: u32, generation: u64) -> Option<WrittenMap> {
         let written = self.written.get(segment as usize).copied().flatten();
         written.filter(|written| written.generation == generation)
     }
@@ -278,9 +278,9 @@ impl<M: Medium> Engine<M> {
             self.settle(Ticket::DURABLE)?; // KV-MAP-1
         }
         for (segment, _, map) in &batch {
-            let life = Opening::of(self.info(*segment));
+            let life = SegmentOpening::of(self.info(*segment));
             let bytes = map.encode(&self.geometry, *segment, life);
-            self.store_changed(&mut cleaner.lane, place(&self.geometry, *segment), &bytes);
+            self.store_changed(&mut cleaner.ctx, place(&self.geometry, *segment), &bytes);
         }
         situation!("kv.map_written", !batch.is_empty());
         situation!(
@@ -298,7 +298,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Stores those lines of `bytes` at `at` that differ from what is there: as many of them at once as lie together.
-    fn store_changed(&self, lane: &mut Lane, at: Off, bytes: &[u8]) {
+    fn store_changed(&self, ctx: &mut PersistCtx, at: Off, bytes: &[u8]) {
         let differs = |line: usize| {
             let (from, line) = (line * LINE, &bytes[line * LINE..][..LINE]);
             !self.medium().matches(at.plus(from as u64), line)
@@ -312,16 +312,15 @@ impl<M: Medium> Engine<M> {
                 .chunks_exact(WORD)
                 .map(|word| u64_at(word, 0))
                 .collect();
-            self.medium()
-                .store_words(lane, at.plus(from as u64), &words);
+            self.medium().store_words(ctx, at.plus(from as u64), &words);
         }
     }
 
     /// Whether a segment is to have a map (KV-MAP-2) and has none, or one that marks too much.
-    fn needs_map(&self, maps: &Maps, segment: u32) -> bool {
+    fn needs_map(&self, maps: &MapWriter, segment: u32) -> bool {
         let info = self.info(segment);
         let is_settled = info.unsettled.load(Acquire) == 0 || fault!("kv.map_unsettled");
-        if info.state() != State::Sealed || !is_settled || info.groups.load(Relaxed) != 0 {
+        if info.state() != SegmentState::Sealed || !is_settled || info.groups.load(Relaxed) != 0 {
             return false;
         }
         let Some(written) = maps.of(segment, info.generation.load(Relaxed)) else {
@@ -334,13 +333,13 @@ impl<M: Medium> Engine<M> {
     }
 
     /// What the map of `segment` is to say. `None` if that is not known now, or the segment is damaged.
-    fn marks_of(&self, maps: &mut Maps, segment: u32) -> Option<SegmentMap> {
+    fn marks_of(&self, maps: &mut MapWriter, segment: u32) -> Option<SegmentMap> {
         let info = self.info(segment);
         let (base, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
         let end = info.used.load(Relaxed) as usize;
         if maps.tombs_unknown.remove(&segment) {
             let whole = self.walk(segment, end, &mut |at, header| {
-                if header.what == Type::Tomb {
+                if header.what == RecordType::Tomb {
                     self.tomb_map.set(at);
                 }
             });
@@ -405,11 +404,11 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
     let mut unmarked = None;
     engine.walk_own(segment, end, &mut |at, header| {
         let counts = match header.what {
-            Type::Put => engine
+            RecordType::Put => engine
                 .rehash(at)
                 .is_some_and(|hash| engine.index.names(hash, at)),
-            Type::Tomb => engine.tomb_map.has(at),
-            Type::Group | Type::Pad => false,
+            RecordType::Tomb => engine.tomb_map.has(at),
+            RecordType::Group | RecordType::Pad => false,
         };
         if counts && !map.marks(engine.geometry.within(at)) {
             unmarked.get_or_insert(at);
@@ -428,13 +427,13 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
 mod tests {
     use super::*;
     use crate::api::Kv;
-    use crate::config::{Cleaning, Config};
+    use crate::config::{CleaningMode, Config};
     use farbank_pm::media::Mapped;
 
     #[test]
     fn a_map_says_what_it_was_told_in_its_own_life_only() {
         let config = Config {
-            cleaning: Cleaning::Inline,
+            cleaning: CleaningMode::Inline,
             ..Config::default()
         };
         let medium = Mapped::anonymous(1 << 20).expect("memory");
@@ -448,7 +447,7 @@ mod tests {
         let places: Vec<[usize; 2]> = map.places().collect();
         assert_eq!(places, [[64, 80], [2_016, 2_032], [14_336, 14_352]]);
         assert!(map.marks(80) && map.marks(14_336) && !map.marks(96));
-        let life = |generation, seed| Opening { generation, seed };
+        let life = |generation, seed| SegmentOpening { generation, seed };
         let bytes = map.encode(geometry, 3, life(9, 1));
         assert_eq!(bytes.len(), 128);
         let decode =

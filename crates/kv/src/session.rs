@@ -24,43 +24,43 @@
 
 use std::collections::VecDeque;
 
-use farbank_pm::epoch::Slot;
+use farbank_pm::epoch::EpochSlot;
 use farbank_pm::fault;
-use farbank_pm::process::this_thread;
+use farbank_pm::process_stamp::this_thread;
 use farbank_pm::situation;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
-use crate::engine::{Engine, Shared};
-use crate::log::Log;
+use crate::engine::{Engine, SessionShared};
+use crate::lookup::EntryLocation;
 use crate::publish::list_drained;
-use crate::read::{Ahead, Gathered, Seen};
-use crate::record::{Header, Raw, Type, body_crc};
-use crate::room::RoomRequest;
-use crate::seek::Located;
+use crate::read::{PrefetchState, PrefetchedValue, ValueSource};
+use crate::record::{RawHeader, RecordHeader, RecordType, body_crc};
+use crate::room_request::RoomRequest;
+use crate::session_log::SessionLog;
 use crate::store::{
-    Change, Conflicts, DATABASES, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops,
-    VALUE_BYTES_MAX, Value, View,
+    BeforeValue, ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, Ops, ReadView, StoredItem,
+    UpdateDecision, VALUE_BYTES_MAX, Value, ValueMeta,
 };
-use crate::stripe::{Locked, Pending};
+use crate::stripe::{LockedStripe, PendingWrite};
 
 /// Reads between two renewals of the pin, so that a long batch holds nothing back.
 const READS_PER_PIN: u32 = 256;
 
 /// A staged write, until it is published.
 #[derive(Debug)]
-pub(crate) struct Write {
+pub(crate) struct StagedWrite {
     pub hash: u64,
     pub seq: u64,
     pub at: Off,
     pub len: u32,
     pub db: u8,
-    pub what: Type,
+    pub what: RecordType,
     pub large: bool,
     pub expires_ms: u64,
     /// What it replaces, as found when it was staged.
-    pub located: Located,
+    pub located: EntryLocation,
     /// Outrun by a later write of the same batch: never published.
     pub outrun: bool,
     /// Belongs to a group: published together with its neighbours that do.
@@ -69,53 +69,53 @@ pub(crate) struct Write {
 
 /// The newest value of a key.
 #[derive(Clone, Debug)]
-pub(crate) enum Newest {
+pub(crate) enum NewestValue {
     /// A write of this session that is still in its buffers.
-    Staged(Pending),
+    Staged(PendingWrite),
     /// A drained write, not yet published.
-    Drained(Pending),
+    Drained(PendingWrite),
     /// What the index names, or nothing.
     Published,
     /// A write another session has yet to drain.
     Foreign,
 }
 
-impl Newest {
+impl NewestValue {
     /// The listed write, if it is one that this session may read.
-    pub(crate) fn pending(&self) -> Option<&Pending> {
+    pub(crate) fn pending(&self) -> Option<&PendingWrite> {
         match self {
-            Newest::Staged(pending) | Newest::Drained(pending) => Some(pending),
-            Newest::Published | Newest::Foreign => None,
+            NewestValue::Staged(pending) | NewestValue::Drained(pending) => Some(pending),
+            NewestValue::Published | NewestValue::Foreign => None,
         }
     }
 }
 
 /// One worker.
-pub(crate) struct Worker<M: Medium> {
+pub(crate) struct KvSession<M: Medium> {
     pub(crate) engine: Arc<Engine<M>>,
-    pub(crate) lane: Lane,
-    pub(crate) log: Log,
+    pub(crate) ctx: PersistCtx,
+    pub(crate) log: SessionLog,
     pub(crate) id: u32,
-    pub(crate) slot: Slot,
+    pub(crate) slot: EpochSlot,
     pinned: bool,
     reads: u32,
     /// Whether something was written to extents since the last drain.
-    pub(crate) adrift: bool,
-    pub(crate) writes: Vec<Write>,
+    pub(crate) undrained_extents: bool,
+    pub(crate) writes: Vec<StagedWrite>,
     /// Tables of what is staged and has extents.
     pub(crate) tables: Vec<Vec<u8>>,
-    pub(crate) conflicts: Conflicts,
-    pub(crate) unsynced: VecDeque<(Ticket, Vec<Write>)>,
+    pub(crate) conflicts: ConflictPolicy,
+    pub(crate) unsynced: VecDeque<(Ticket, Vec<StagedWrite>)>,
     /// The newest ticket of another session's write that something was decided on.
     pub(crate) relied_on: Ticket,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) untold: Untold,
+    pub(crate) shared: Arc<SessionShared>,
+    pub(crate) untold: LocalCounters,
     /// Bytes appended that were not paid for with cleaning yet, and bytes of cleaning owed, below 0 if it is let off some
     /// ([`Worker::keep_pace`]).
     pub(crate) unpaid: u64,
     pub(crate) debt: i64,
     /// Writes of new keys since the last one of an old key.
-    pub(crate) news: u32,
+    pub(crate) consecutive_inserts: u32,
     /// Bytes of staged values that are not published yet.
     pub(crate) unpublished_bytes: i64,
     /// Whether the open segments lie in [`Shared::parked`].
@@ -130,48 +130,48 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) room_request: Option<RoomRequest>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
-    pub(crate) ahead: Vec<Ahead>,
-    pub(crate) gathered: Vec<Gathered>,
+    pub(crate) ahead: Vec<PrefetchState>,
+    pub(crate) gathered: Vec<PrefetchedValue>,
 }
 
 /// What a session has counted and not yet told the engine: lines that all threads write are dear.
 #[derive(Debug, Default)]
-pub(crate) struct Untold {
+pub(crate) struct LocalCounters {
     pub live: i64,
     pub written: u64,
 }
 
 /// What is to be written of one key.
 #[derive(Clone, Copy)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct NewRecord<'a> {
     pub key: Key<'a>,
     /// `None`: a tombstone.
     pub value: Option<Value<'a>>,
 }
 
-impl<M: Medium> Worker<M> {
-    pub(crate) fn new(engine: Arc<Engine<M>>) -> Worker<M> {
+impl<M: Medium> KvSession<M> {
+    pub(crate) fn new(engine: Arc<Engine<M>>) -> KvSession<M> {
         let (id, shared) = engine.enroll();
-        Worker {
+        KvSession {
             slot: engine.epochs.slot(),
-            lane: Lane::new(id),
-            log: Log::default(),
+            ctx: PersistCtx::new(id),
+            log: SessionLog::default(),
             pinned: false,
             reads: 0,
-            adrift: false,
+            undrained_extents: false,
             writes: Vec::new(),
             tables: Vec::new(),
-            conflicts: Conflicts::default(),
+            conflicts: ConflictPolicy::default(),
             unsynced: VecDeque::new(),
             relied_on: Ticket::DURABLE,
             scratch: Vec::new(),
             hashes: Vec::new(),
             ahead: Vec::new(),
             gathered: Vec::new(),
-            untold: Untold::default(),
+            untold: LocalCounters::default(),
             unpaid: 0,
             debt: 0,
-            news: 0,
+            consecutive_inserts: 0,
             unpublished_bytes: 0,
             parked: true,
             hurried: false,
@@ -187,7 +187,7 @@ impl<M: Medium> Worker<M> {
     #[inline]
     pub(crate) fn pin(&mut self) {
         self.reads += 1;
-        let renew = self.reads >= READS_PER_PIN && !self.adrift;
+        let renew = self.reads >= READS_PER_PIN && !self.undrained_extents;
         if !self.pinned || renew {
             self.engine.epochs.pin(&self.slot);
             (self.pinned, self.reads) = (true, 0);
@@ -195,15 +195,15 @@ impl<M: Medium> Worker<M> {
     }
 
     pub(crate) fn unpin(&mut self) {
-        self.bring_in();
+        self.drain_extents();
         self.slot.unpin();
         self.pinned = false;
     }
 
     /// Drains what is on its way to extents, if anything is: somebody else may get them (L5).
-    pub(crate) fn bring_in(&mut self) {
-        if std::mem::take(&mut self.adrift) {
-            self.engine.medium().drain(&mut self.lane);
+    pub(crate) fn drain_extents(&mut self) {
+        if std::mem::take(&mut self.undrained_extents) {
+            self.engine.medium().drain(&mut self.ctx);
         }
     }
 
@@ -214,7 +214,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Refuses what could not be written.
-    pub(crate) fn admit(&self, draft: &Draft<'_>) -> Result<(), Error> {
+    pub(crate) fn admit(&self, draft: &NewRecord<'_>) -> Result<(), Error> {
         self.engine.check_poison()?;
         check_database(draft.key.db)?;
         let bytes = draft.key.bytes.len();
@@ -242,9 +242,9 @@ impl<M: Medium> Worker<M> {
     fn write(
         &mut self,
         hash: u64,
-        draft: &Draft<'_>,
-        mut located: Located,
-        still: &mut dyn FnMut(&Worker<M>, &Locked<'_>, &Located) -> bool,
+        draft: &NewRecord<'_>,
+        mut located: EntryLocation,
+        still: &mut dyn FnMut(&KvSession<M>, &LockedStripe<'_>, &EntryLocation) -> bool,
     ) -> Result<Option<u64>, Error> {
         let class = self.engine.lifetime(located.found.map(|found| found.at));
         let mut header = header_of(draft);
@@ -266,7 +266,7 @@ impl<M: Medium> Worker<M> {
                 return Ok(None);
             }
             match self.newest(&locked, hash, draft.key) {
-                Newest::Foreign => {
+                NewestValue::Foreign => {
                     drop(locked);
                     if let Err(error) = self.wait_for_other(hash) {
                         self.give_up(&large);
@@ -274,21 +274,23 @@ impl<M: Medium> Worker<M> {
                     }
                     continue;
                 }
-                Newest::Staged(old) => outrun(&mut self.writes, &mut locked, &old, &mut located),
-                Newest::Drained(_) | Newest::Published => {}
+                NewestValue::Staged(old) => {
+                    outrun(&mut self.writes, &mut locked, &old, &mut located)
+                }
+                NewestValue::Drained(_) | NewestValue::Published => {}
             }
             if fault!("kv.stripe_released_early") {
                 drop(locked);
                 locked = self.engine.stripe(hash).lock();
             }
-            let pending = Pending {
+            let pending = PendingWrite {
                 hash,
                 seq: locked.next_seq(),
                 at: self.log.next(class),
                 session: self.id,
                 thread: this_thread(),
                 ticket: None,
-                fence: self.engine.fence_of(header.what),
+                reclaim_stamp: self.engine.fence_of(header.what),
                 with: Off::NULL,
                 group: None,
                 seen: false,
@@ -305,13 +307,13 @@ impl<M: Medium> Worker<M> {
     fn stage(
         &mut self,
         class: usize,
-        pending: &Pending,
-        mut header: Header,
-        draft: &Draft<'_>,
+        pending: &PendingWrite,
+        mut header: RecordHeader,
+        draft: &NewRecord<'_>,
         table: &[u8],
-        located: Located,
+        located: EntryLocation,
     ) {
-        let fence = pending.fence.to_le_bytes();
+        let fence = pending.reclaim_stamp.to_le_bytes();
         let rest = match &draft.value {
             None => &fence[..],
             Some(_) if header.large => table,
@@ -325,7 +327,7 @@ impl<M: Medium> Worker<M> {
             .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
         self.count_staged(header.what, len);
-        self.writes.push(Write {
+        self.writes.push(StagedWrite {
             hash: pending.hash,
             seq: pending.seq,
             at: pending.at,
@@ -346,7 +348,7 @@ impl<M: Medium> Worker<M> {
         let unpublished = self.unsynced.front().map(|(first, _)| *first);
         if self.writes.is_empty() {
             self.log.rotate(&self.engine);
-            self.log.copy_in(&self.engine, &mut self.lane, unpublished);
+            self.log.copy_in(&self.engine, &mut self.ctx, unpublished);
             let ticket = self
                 .unsynced
                 .back()
@@ -357,9 +359,9 @@ impl<M: Medium> Worker<M> {
         }
         self.engine.check_poison()?;
         self.tables.clear();
-        let bytes = self.log.copy_in(&self.engine, &mut self.lane, unpublished);
-        let ticket = self.engine.medium().drain(&mut self.lane);
-        self.adrift = false;
+        let bytes = self.log.copy_in(&self.engine, &mut self.ctx, unpublished);
+        let ticket = self.engine.medium().drain(&mut self.ctx);
+        self.undrained_extents = false;
         self.log.drained(&self.engine, ticket);
         self.log.rotate(&self.engine);
         self.untold.written += bytes;
@@ -374,15 +376,15 @@ impl<M: Medium> Worker<M> {
             list_drained(&self.engine, &writes, ticket);
             self.unsynced.push_back((ticket, writes));
         }
-        self.tell();
+        self.flush_counters();
         self.unpin();
         self.engine.grow_index();
         Ok(ticket)
     }
 
     /// Tells the engine what was counted.
-    pub(crate) fn tell(&mut self) {
-        let Untold { live, written } = std::mem::take(&mut self.untold);
+    pub(crate) fn flush_counters(&mut self) {
+        let LocalCounters { live, written } = std::mem::take(&mut self.untold);
         let engine = &*self.engine;
         if live != 0 {
             engine.live.fetch_add(live, Relaxed);
@@ -392,7 +394,7 @@ impl<M: Medium> Worker<M> {
             engine.written.fetch_add(written, Relaxed);
             engine.tally.user_bytes.fetch_add(written, Relaxed);
         }
-        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+        *self.shared.counters.lock().expect("no holder panics") = self.ctx.counters;
     }
 }
 
@@ -406,10 +408,10 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
 
 /// A later write of the same batch replaces `old`, one of `writes`, before anyone saw it.
 pub(crate) fn outrun(
-    writes: &mut [Write],
-    locked: &mut Locked<'_>,
-    old: &Pending,
-    located: &mut Located,
+    writes: &mut [StagedWrite],
+    locked: &mut LockedStripe<'_>,
+    old: &PendingWrite,
+    located: &mut EntryLocation,
 ) {
     situation!("kv.replaced_in_batch");
     locked.unlist(old.seq);
@@ -423,11 +425,11 @@ pub(crate) fn outrun(
     }
 }
 
-impl Raw {
+impl RawHeader {
     /// What a reader is told of a value besides its bytes.
     #[inline]
-    pub(crate) fn meta(&self) -> Meta {
-        Meta {
+    pub(crate) fn meta(&self) -> ValueMeta {
+        ValueMeta {
             value_bytes: self.value_len(),
             expires_ms: self.expires_ms(),
             flags: self.flags(),
@@ -437,8 +439,8 @@ impl Raw {
     }
 }
 
-pub(crate) fn meta_of(header: &Header) -> Meta {
-    Meta {
+pub(crate) fn meta_of(header: &RecordHeader) -> ValueMeta {
+    ValueMeta {
         value_bytes: header.value_len,
         expires_ms: header.expires_ms,
         flags: header.flags,
@@ -448,20 +450,20 @@ pub(crate) fn meta_of(header: &Header) -> Meta {
 }
 
 /// The header of a record to be written; sequence and body crc come later.
-pub(crate) fn header_of(draft: &Draft<'_>) -> Header {
-    let header = Header {
+pub(crate) fn header_of(draft: &NewRecord<'_>) -> RecordHeader {
+    let header = RecordHeader {
         db: draft.key.db,
         key_len: draft.key.bytes.len(),
-        ..Header::default()
+        ..RecordHeader::default()
     };
     match draft.value {
-        None => Header {
-            what: Type::Tomb,
+        None => RecordHeader {
+            what: RecordType::Tomb,
             value_len: 8,
             ..header
         },
-        Some(value) => Header {
-            what: Type::Put,
+        Some(value) => RecordHeader {
+            what: RecordType::Put,
             value_len: value.bytes.len(),
             expires_ms: value.expires_ms,
             flags: value.flags,
@@ -471,13 +473,13 @@ pub(crate) fn header_of(draft: &Draft<'_>) -> Header {
     }
 }
 
-impl<M: Medium> Ops for Worker<M> {
+impl<M: Medium> Ops for KvSession<M> {
     fn get(
         &mut self,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         self.admit_read(key.db)?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
@@ -486,18 +488,18 @@ impl<M: Medium> Ops for Worker<M> {
         }
         match self.find(hash, key, view) {
             None => Ok(false),
-            Some(Seen::Indexed(found)) => {
+            Some(ValueSource::Indexed(found)) => {
                 let there = self.emit_found(key, found, out, head)?;
                 if there {
                     self.offer(hash, key, &found, out);
                 }
                 Ok(there)
             }
-            Some(Seen::Listed(at)) => self.emit(at, out, head),
+            Some(ValueSource::Listed(at)) => self.append_value(at, out, head),
         }
     }
 
-    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
         self.admit_read(key.db)?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         let Some(seen) = self.find(hash, key, view) else {
@@ -507,7 +509,7 @@ impl<M: Medium> Ops for Worker<M> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        let draft = Draft {
+        let draft = NewRecord {
             key,
             value: Some(value),
         };
@@ -521,9 +523,9 @@ impl<M: Medium> Ops for Worker<M> {
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
         let mut was_there = false;
-        let mut decide = |item: Option<Item<'_>>| {
+        let mut decide = |item: Option<StoredItem<'_>>| {
             was_there = item.is_some();
-            Change::Delete
+            UpdateDecision::Delete
         };
         self.change(key, true, &mut decide)?;
         Ok(was_there)
@@ -532,7 +534,7 @@ impl<M: Medium> Ops for Worker<M> {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         self.change(key, false, decide)
     }
@@ -542,16 +544,16 @@ impl<M: Medium> Ops for Worker<M> {
     }
 }
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Reads, decides and writes one key. `damage_is_content`: a damaged record is something to
     /// delete, not an error.
     fn change(
         &mut self,
         key: Key<'_>,
         damage_is_content: bool,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
-        self.admit(&Draft { key, value: None })?;
+        self.admit(&NewRecord { key, value: None })?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         let mut bytes = Vec::new();
         loop {
@@ -561,45 +563,51 @@ impl<M: Medium> Worker<M> {
             let located = self.engine.locate(hash, key);
             self.rely_on(&newest);
             let at = match &newest {
-                Newest::Foreign => {
+                NewestValue::Foreign => {
                     self.wait_for_other(hash)?;
                     continue;
                 }
-                Newest::Drained(_) if fault!("kv.update_skips_pending") => {
+                NewestValue::Drained(_) if fault!("kv.update_skips_pending") => {
                     located.found.map(|found| found.at)
                 }
-                Newest::Staged(pending) | Newest::Drained(pending) => Some(pending.at),
-                Newest::Published => located.found.map(|found| found.at),
+                NewestValue::Staged(pending) | NewestValue::Drained(pending) => Some(pending.at),
+                NewestValue::Published => located.found.map(|found| found.at),
             };
             let meta = match at.map(|at| self.load(at, &mut bytes)) {
                 None => None,
                 Some(Ok(meta)) => meta,
-                Some(Err(Error::Damaged(_))) if damage_is_content => Some(Meta::default()),
+                Some(Err(Error::Damaged(_))) if damage_is_content => Some(ValueMeta::default()),
                 Some(Err(error)) => return Err(error),
             };
-            let change = decide(meta.map(|meta| Item {
+            let change = decide(meta.map(|meta| StoredItem {
                 bytes: &bytes,
                 meta,
             }));
-            situation!("kv.update_keeps", matches!(change, Change::Keep));
+            situation!("kv.update_keeps", matches!(change, UpdateDecision::Keep));
             situation!(
                 "kv.update_deletes",
-                matches!(change, Change::Delete) && meta.is_some()
+                matches!(change, UpdateDecision::Delete) && meta.is_some()
             );
-            situation!("kv.update_on_staged", matches!(newest, Newest::Staged(_)));
-            situation!("kv.update_on_drained", matches!(newest, Newest::Drained(_)));
+            situation!(
+                "kv.update_on_staged",
+                matches!(newest, NewestValue::Staged(_))
+            );
+            situation!(
+                "kv.update_on_drained",
+                matches!(newest, NewestValue::Drained(_))
+            );
             let draft = match &change {
-                Change::Keep => return Ok(meta.map_or(0, |m| m.version)),
-                Change::Delete if meta.is_none() => return Ok(0),
-                Change::Delete => Draft { key, value: None },
-                Change::Put {
+                UpdateDecision::Keep => return Ok(meta.map_or(0, |m| m.version)),
+                UpdateDecision::Delete if meta.is_none() => return Ok(0),
+                UpdateDecision::Delete => NewRecord { key, value: None },
+                UpdateDecision::Put {
                     bytes,
                     expires_ms,
                     flags,
                     kind,
                 } => {
                     let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
-                    Draft {
+                    NewRecord {
                         key,
                         value: Some(Value {
                             bytes,
@@ -626,9 +634,10 @@ impl<M: Medium> Worker<M> {
                 self.settle_all(ticket)?;
                 continue;
             }
-            let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
-                worker.is_still(&newest, locked, hash, key, located)
-            };
+            let mut still =
+                |worker: &KvSession<M>, locked: &LockedStripe<'_>, located: &EntryLocation| {
+                    worker.is_still(&newest, locked, hash, key, located)
+                };
             if let Some(seq) = self.write(hash, &draft, located, &mut still)? {
                 return Ok(if draft.value.is_some() { seq } else { 0 });
             }
@@ -638,23 +647,24 @@ impl<M: Medium> Worker<M> {
     /// Under the stripe's lock: whether the newest value is still the one that was read.
     fn is_still(
         &self,
-        read: &Newest,
-        locked: &Locked<'_>,
+        read: &NewestValue,
+        locked: &LockedStripe<'_>,
         hash: u64,
         key: Key<'_>,
-        located: &Located,
+        located: &EntryLocation,
     ) -> bool {
         match (read, self.newest(locked, hash, key)) {
-            (Newest::Staged(a) | Newest::Drained(a), Newest::Staged(b) | Newest::Drained(b)) => {
-                a.seq == b.seq
-            }
-            (Newest::Published, Newest::Published) => self.engine.confirm(hash, located),
+            (
+                NewestValue::Staged(a) | NewestValue::Drained(a),
+                NewestValue::Staged(b) | NewestValue::Drained(b),
+            ) => a.seq == b.seq,
+            (NewestValue::Published, NewestValue::Published) => self.engine.confirm(hash, located),
             _ => false,
         }
     }
 }
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Replaces what has expired in `segment` by tombstones.
     pub(crate) fn sweep_segment(&mut self, segment: u32) -> Result<(), Error> {
         self.pin();
@@ -665,7 +675,7 @@ impl<M: Medium> Worker<M> {
             segment,
             info.used.load(Relaxed) as usize,
             &mut |at, header| {
-                if header.what != Type::Put || header.expires_ms == 0 {
+                if header.what != RecordType::Put || header.expires_ms == 0 {
                     return;
                 }
                 if engine.is_expired(header.expires_ms, header.seq) {
@@ -691,10 +701,11 @@ impl<M: Medium> Worker<M> {
         if located.found.is_none_or(|found| found.at != at) {
             return Ok(());
         }
-        let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
-            worker.is_still(&Newest::Published, locked, hash, key, located)
-        };
-        let draft = Draft { key, value: None };
+        let mut still =
+            |worker: &KvSession<M>, locked: &LockedStripe<'_>, located: &EntryLocation| {
+                worker.is_still(&NewestValue::Published, locked, hash, key, located)
+            };
+        let draft = NewRecord { key, value: None };
         if self.write(hash, &draft, located, &mut still)?.is_some() {
             situation!("kv.swept");
             self.engine.tally.expired.fetch_add(1, Relaxed);
@@ -703,7 +714,7 @@ impl<M: Medium> Worker<M> {
     }
 }
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Gives up what is staged (N4).
     fn abandon(&mut self) {
         if self.writes.is_empty() {
@@ -718,7 +729,7 @@ impl<M: Medium> Worker<M> {
         self.log.discard();
         // Nothing of it need be durable, and nothing is on its way: the locks taken since have drained the buffers in which
         // stores around the cache are combined (L5).
-        self.adrift = false;
+        self.undrained_extents = false;
         situation!("kv.extents_abandoned", !self.tables.is_empty());
         for table in std::mem::take(&mut self.tables) {
             self.give_up(&table);
@@ -730,12 +741,12 @@ impl<M: Medium> Worker<M> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
         self.unpark();
-        self.log.close(&self.engine, &mut self.lane);
+        self.log.close(&self.engine, &mut self.ctx);
         Ok(())
     }
 }
 
-impl<M: Medium> Drop for Worker<M> {
+impl<M: Medium> Drop for KvSession<M> {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
             return; // A forked child: all of this is its parent's.
@@ -743,7 +754,7 @@ impl<M: Medium> Drop for Worker<M> {
         self.abandon();
         // A poisoned pool has nothing left to settle, and whoever wrote to it has been told.
         self.close().ok();
-        self.tell();
+        self.flush_counters();
         self.unpin();
         self.engine.leave(&self.shared);
     }

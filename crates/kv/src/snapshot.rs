@@ -14,13 +14,13 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::engine::Engine;
-use crate::index::Index;
-use crate::past::RootWords;
+use crate::index::HashIndex;
+use crate::pool_root::RootWords;
 use crate::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
-use crate::segment::{FIRST, Purpose, State};
+use crate::segment::{FIRST, SegmentPurpose, SegmentState};
 use crate::store::{DATABASES, Error};
 
 /// Bytes before each piece.
@@ -38,18 +38,18 @@ const CLEANING_MAX: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Error::NoSnapshot`] if there are too few free segments all the same: nothing was written.
-pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<(), Error> {
+pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Error> {
     make_room(engine)?;
     // No segment may stay open: the snapshot would count it as free.
     engine.close_cleaner()?;
     engine.settle(Ticket::DURABLE)?;
-    engine.rebirth(lane)?;
+    engine.rebirth(ctx)?;
     let (needed, free) = (segments_needed(engine), engine.free_count());
     if needed > free {
         engine.write_all_maps()?; // The next open reads by them.
         return Err(Error::NoSnapshot { needed, free });
     }
-    write(engine, lane)?;
+    write(engine, ctx)?;
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     Ok(())
 }
 
-fn write<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<(), Poisoned> {
+fn write<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
     let bytes = contents(engine);
     let pieces: Vec<&[u8]> = bytes.chunks(piece_bytes(engine)).collect();
     let places: Vec<u32> = pieces
@@ -104,16 +104,16 @@ fn write<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<(), Poisoned>
         let generation = engine.info(places[number]).generation.load(Relaxed);
         place.open(
             engine.medium(),
-            lane,
+            ctx,
             generation,
             engine.boot,
-            Purpose::Snapshot,
+            SegmentPurpose::Snapshot,
         );
         engine
             .medium()
-            .copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
+            .copy_in(ctx, place.at.plus(FIRST as u64), &[&head, part]);
     }
-    engine.settle(engine.medium().drain(lane))?;
+    engine.settle(engine.medium().drain(ctx))?;
     let first = places[0];
     let generation = engine.info(first).generation.load(Relaxed);
     engine.set_root(|words| {
@@ -177,7 +177,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
                 .get(geometry.segment_of(at) as usize)
                 .is_some_and(|end| (FIRST..*end).contains(&geometry.within(at)))
     };
-    let index = Index::import(index, |at| {
+    let index = HashIndex::import(index, |at| {
         let is_place = is_place(at);
         if is_place {
             engine.live_map.set(at);
@@ -212,12 +212,12 @@ fn is_likely<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) -> bool 
         && records <= live / RECORD_MIN
         && u64_at(bytes, 8) <= SEQ_MAX;
     let lives = info.generation.load(Relaxed) == u64_at(bytes, 0);
-    fits && (lives || info.state() == State::Quarantined)
+    fits && (lives || info.state() == SegmentState::Quarantined)
 }
 
 fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     let info = engine.info(segment);
-    if info.state() == State::Quarantined {
+    if info.state() == SegmentState::Quarantined {
         return;
     }
     info.born.store(u64_at(bytes, 8), Relaxed);
@@ -236,14 +236,14 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
     engine.written.store(written, Relaxed);
     for state in [
-        State::Sealed,
-        State::Extent,
-        State::Members,
-        State::Quarantined,
+        SegmentState::Sealed,
+        SegmentState::Extent,
+        SegmentState::Members,
+        SegmentState::Quarantined,
     ] {
         if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
-            if matches!(state, State::Extent | State::Members) {
+            if matches!(state, SegmentState::Extent | SegmentState::Members) {
                 engine.count_extent(info);
             }
         }

@@ -22,7 +22,7 @@ use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::Engine;
-use crate::segment::{Info, State};
+use crate::segment::{SegmentInfo, SegmentState};
 
 /// Of what a pool takes, tombstones have one part in so many for themselves.
 const TOMBSTONES_SHARE: u64 = 64;
@@ -117,7 +117,7 @@ impl<M: Medium> Engine<M> {
 
     /// Bytes at the end of a segment, sealed where its records end, that records as long as its own cannot
     /// use. A segment that was sealed early has none: what is left of it is worth gaining.
-    fn waste_of(&self, info: &Info) -> u64 {
+    fn waste_of(&self, info: &SegmentInfo) -> u64 {
         let used = info.used.load(Relaxed) as usize;
         let left = self.geometry.records_end().saturating_sub(used);
         match left < self.geometry.inline_max() {
@@ -127,7 +127,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Bytes of a sealed segment that cleaning gains: dead records, and an end that was left unused.
-    pub(crate) fn gain_of(&self, info: &Info) -> u64 {
+    pub(crate) fn gain_of(&self, info: &SegmentInfo) -> u64 {
         let kept = u64::from(info.live_bytes()) + u64::from(info.tombs.load(Relaxed));
         let payload = self.geometry.payload() as u64;
         if kept == 0 {
@@ -139,7 +139,7 @@ impl<M: Medium> Engine<M> {
     /// A segment is full, or is given up: no record is added any more.
     pub(crate) fn note_sealed(&self, segment: u32) {
         let info = self.info(segment);
-        info.set_state(State::Sealed);
+        info.set_state(SegmentState::Sealed);
         self.waste.fetch_add(self.waste_of(info), Relaxed);
         self.sealed.fetch_add(1, Relaxed);
         self.follow_waste();
@@ -156,7 +156,7 @@ impl<M: Medium> Engine<M> {
     /// Counts the waste of all sealed segments, when the pool is opened.
     pub(crate) fn count_waste(&self) {
         let infos = (0..self.pool.segments()).map(|segment| self.info(segment));
-        let sealed = infos.filter(|info| info.state() == State::Sealed);
+        let sealed = infos.filter(|info| info.state() == SegmentState::Sealed);
         let (mut count, mut waste) = (0, 0);
         for info in sealed {
             count += 1;

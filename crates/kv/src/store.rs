@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farbank_pm::{Caps, Counters, FileTrouble, Poisoned, Ticket};
+use farbank_pm::{Caps, FileTrouble, PersistCounters, Poisoned, Ticket};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
@@ -63,7 +63,7 @@ pub struct Value<'a> {
 
 /// What is known about a stored value besides its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Meta {
+pub struct ValueMeta {
     /// Length of the value in bytes.
     pub value_bytes: usize,
     /// When it expires, in milliseconds since 1970; 0 is never.
@@ -76,7 +76,7 @@ pub struct Meta {
     pub version: u64,
 }
 
-impl Meta {
+impl ValueMeta {
     /// The value's type, without the marks its kind may carry.
     #[inline]
     #[must_use]
@@ -87,16 +87,16 @@ impl Meta {
 
 /// A stored value, as [`Ops::update`] shows it.
 #[derive(Clone, Copy, Debug)]
-pub struct Item<'a> {
+pub struct StoredItem<'a> {
     /// The value's bytes.
     pub bytes: &'a [u8],
     /// The rest.
-    pub meta: Meta,
+    pub meta: ValueMeta,
 }
 
 /// What [`Ops::update`]'s function decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum UpdateDecision {
     /// Leave everything as it is. Nothing is written.
     Keep,
     /// Store this instead.
@@ -116,7 +116,7 @@ pub enum Change {
 
 /// Which writes a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum View {
+pub enum ReadView {
     /// Only what is durable: the reply may leave at once.
     Durable,
     /// This session's own writes too: the reply must wait for [`Session::commit`]'s ticket.
@@ -299,11 +299,11 @@ impl From<Poisoned> for Error {
 
 /// Called with what is known of a value before its bytes are appended, to write a frame header. Returns
 /// whether the bytes are wanted; if not, none is copied.
-pub type Head<'a> = &'a mut dyn FnMut(&Meta, &mut Vec<u8>) -> bool;
+pub type BeforeValue<'a> = &'a mut dyn FnMut(&ValueMeta, &mut Vec<u8>) -> bool;
 
 /// What a caller of [`Session::get_many_into`] wants after it has seen what is known of a key's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum GetStep {
     /// The value's bytes, if the key has a value, then the next key.
     Value,
     /// The next key.
@@ -313,7 +313,7 @@ pub enum Wanted {
 }
 
 /// As [`Head`], for each of several keys, with `None` for a key that is absent.
-pub type Heads<'a> = &'a mut dyn FnMut(Option<&Meta>, &mut Vec<u8>) -> Wanted;
+pub type BeforeValues<'a> = &'a mut dyn FnMut(Option<&ValueMeta>, &mut Vec<u8>) -> GetStep;
 
 /// Operations on single keys. A key whose expiry has passed is absent to all of them.
 pub trait Ops {
@@ -323,13 +323,13 @@ pub trait Ops {
     fn get(
         &mut self,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error>;
 
     /// What is known about `key`, without its bytes.
-    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error>;
+    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error>;
 
     /// Stores `value`, whatever was there. Returns the new version (in a group: 0, it is not known yet).
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error>;
@@ -345,7 +345,7 @@ pub trait Ops {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error>;
 
     /// Now, in milliseconds since 1970, as this store's expiries see it. It goes backwards only when the machine's clock has
@@ -355,7 +355,7 @@ pub trait Ops {
 
 /// What [`Session::group`]'s function decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum GroupDecision {
     /// Write the group, all of it or nothing.
     Apply,
     /// Write nothing.
@@ -364,7 +364,7 @@ pub enum Verdict {
 
 /// What [`Session::prepare`] answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Room {
+pub enum RoomReply {
     /// The write can be made now; it will be executed or refused without waiting.
     Ready,
     /// Room is being made. Ask again when the store's waker was called ([`Store::on_turn`]).
@@ -373,7 +373,7 @@ pub enum Room {
 
 /// What a session does when it is to write a key of which another session has staged a write and not committed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Conflicts {
+pub enum ConflictPolicy {
     /// With nothing staged itself it sleeps until the other session commits or is dropped, for [`CONFLICT_WAIT`] at
     /// most. With something staged it answers with [`Error::Conflict`] at once: each could wait for the other.
     #[default]
@@ -389,12 +389,12 @@ pub enum Conflicts {
 /// One worker's door to a store. Used by one thread at a time. Dropping it abandons what it has staged and not committed.
 pub trait Session: Ops + Send {
     /// Sets what writes do about keys that other sessions have staged writes of.
-    fn on_conflict(&mut self, conflicts: Conflicts);
+    fn on_conflict(&mut self, conflicts: ConflictPolicy);
 
     /// [`Ops::put`], then [`Session::commit`]: a batch of one, with what the session has staged before.
     /// Returns the new version and the ticket. Where a drain is a fence, a write that is a batch by
     /// itself takes a shorter way than the two calls.
-    fn put_alone(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
+    fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
         let version = self.put(key, value)?;
         Ok((version, self.commit()?))
     }
@@ -404,8 +404,8 @@ pub trait Session: Ops + Send {
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+        view: ReadView,
+        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error>;
 
     /// As [`Session::get_many`], but appends each value to `out` after `head` has run on `out`, so that no
@@ -413,9 +413,9 @@ pub trait Session: Ops + Send {
     fn get_many_into(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Heads<'_>,
+        head: BeforeValues<'_>,
     ) -> Result<(), Error>;
 
     /// Runs `body` isolated from other writers of `keys`; what it writes becomes visible and durable
@@ -424,8 +424,8 @@ pub trait Session: Ops + Send {
     fn group(
         &mut self,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error>;
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error>;
 
     /// Hints that operations on `keys` follow soon: what they will need is fetched for all of them
     /// at once; for `reads`, values too. Changes nothing.
@@ -448,7 +448,7 @@ pub trait Session: Ops + Send {
         db: u8,
         cursor: u64,
         count: usize,
-        each: &mut dyn FnMut(&[u8], &Meta),
+        each: &mut dyn FnMut(&[u8], &ValueMeta),
     ) -> Result<u64, Error>;
 
     /// Keys in `db`, those expired but not yet removed included. Commits first, and waits.
@@ -468,9 +468,9 @@ pub trait Session: Ops + Send {
     ///
     /// # Errors
     /// [`Error::Poisoned`] if what the session had staged could not be committed.
-    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {
+    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
         let _ = (bytes, delete);
-        Ok(Room::Ready)
+        Ok(RoomReply::Ready)
     }
 
     /// Lets go of what reads hold. What a session has read since its last commit stays where it is, so that the room of
@@ -533,16 +533,16 @@ pub struct Stats {
     /// Times an expired key's room was taken for another at once.
     pub reclaimed: u64,
     /// Slab classes that have pages, smallest slots first; none in a store without slabs.
-    pub classes: Vec<Class>,
+    pub classes: Vec<SlabClass>,
     /// Records quarantined: found damaged at open, or since.
     pub damaged_records: u64,
     /// What was asked of the medium by all sessions.
-    pub counters: Counters,
+    pub counters: PersistCounters,
 }
 
 /// A slab class: slots of one size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Class {
+pub struct SlabClass {
     /// Its number, from 1.
     pub id: u32,
     /// Bytes of a slot.
@@ -575,7 +575,7 @@ pub struct Class {
 
 /// How a pool came back.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Opened {
+pub struct OpenReport {
     /// Whether the last close was clean and its index snapshot was used.
     pub clean: bool,
     /// Live keys.
@@ -592,7 +592,7 @@ pub struct Opened {
 
 /// What is wrong with a store that is open. All is well by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct StoreHealth {
     /// Why nothing is acknowledged any more.
     pub poisoned: Option<Poisoned>,
     /// What has happened to the pool's file.
@@ -601,22 +601,22 @@ pub struct Health {
     pub growth_error: Option<Arc<str>>,
 }
 
-impl Health {
+impl StoreHealth {
     /// One word for monitoring, the worst first: `ok`, or `lease-lost`, `truncated`, `removed`, `replaced`,
     /// `unreadable`, `poisoned`, `moved`, `cannot-grow`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Health {
+            StoreHealth {
                 file: Some(file), ..
             } if file.what != "moved" => file.what,
-            Health {
+            StoreHealth {
                 poisoned: Some(_), ..
             } => "poisoned",
-            Health {
+            StoreHealth {
                 file: Some(file), ..
             } => file.what,
-            Health {
+            StoreHealth {
                 growth_error: Some(_),
                 ..
             } => "cannot-grow",
@@ -638,10 +638,10 @@ pub trait Store: Send + Sync {
         self.stats().pool_bytes
     }
     /// How the pool came back when it was opened.
-    fn opened(&self) -> &Opened;
+    fn opened(&self) -> &OpenReport;
     /// What is wrong with it, now. Cheap: nothing is looked up for it.
-    fn health(&self) -> Health {
-        Health::default()
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
     }
     /// Whether it is a cache: what was used least lately goes when it is full.
     fn evicts(&self) -> bool {

@@ -21,11 +21,11 @@ use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
 use farbank_pm::{Off, Ticket};
 
 /// The name of a key: its database and its bytes.
-pub(crate) type Name = (u8, Vec<u8>);
+pub(crate) type KeyRef = (u8, Vec<u8>);
 
 /// A write on its way.
 #[derive(Clone, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingWrite {
     pub hash: u64,
     pub seq: u64,
     pub at: Off,
@@ -35,41 +35,41 @@ pub(crate) struct Pending {
     /// `None` until its session has drained it.
     pub ticket: Option<Ticket>,
     /// Of a tombstone its fence, read under the stripe's lock; of a value [`Pending::NO_FENCE`].
-    pub fence: u64,
+    pub reclaim_stamp: u64,
     /// The first of the drained writes that it must be seen with; null: it is seen alone.
     pub with: Off,
     /// All keys of the group that it is a member of; `None`: it was written alone.
-    pub group: Option<Arc<Vec<Name>>>,
+    pub group: Option<Arc<Vec<KeyRef>>>,
     /// Published by another session, which overtook it; its own has yet to notice.
     pub seen: bool,
 }
 
-impl Pending {
+impl PendingWrite {
     /// The fence of what waits for no segment.
     pub(crate) const NO_FENCE: u64 = u64::MAX;
 }
 
 /// What a stripe's lock guards.
 #[derive(Debug, Default)]
-pub(crate) struct Inner {
+pub(crate) struct StripeState {
     pub seq: u64,
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingWrite>,
     /// Sessions that wait for a write to be drained or abandoned.
     waiting: u32,
 }
 
-impl Inner {
+impl StripeState {
     /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
-    fn foreign(&self, hash: u64, session: u32) -> Option<&Pending> {
+    fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
         let is_foreign =
-            |p: &&Pending| p.hash == hash && p.ticket.is_none() && p.session != session;
+            |p: &&PendingWrite| p.hash == hash && p.ticket.is_none() && p.session != session;
         self.pending.iter().find(is_foreign)
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
-    inner: Mutex<Inner>,
+    inner: Mutex<StripeState>,
     /// Rung when a write is drained or leaves the list, if a session waits for that.
     changed: Condvar,
     /// Length of the list, for those who only want to know whether to look.
@@ -77,22 +77,22 @@ pub(crate) struct Stripe {
 }
 
 /// A locked stripe.
-pub(crate) struct Locked<'a> {
-    guard: MutexGuard<'a, Inner>,
+pub(crate) struct LockedStripe<'a> {
+    guard: MutexGuard<'a, StripeState>,
     stripe: &'a Stripe,
 }
 
 impl Stripe {
-    pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked {
+    pub(crate) fn lock(&self) -> LockedStripe<'_> {
+        LockedStripe {
             guard: self.inner.lock().expect("no holder panics"),
             stripe: self,
         }
     }
 
     /// The stripe locked, if nobody else has it.
-    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        Some(Locked {
+    pub(crate) fn try_lock(&self) -> Option<LockedStripe<'_>> {
+        Some(LockedStripe {
             guard: self.inner.try_lock().ok()?,
             stripe: self,
         })
@@ -123,7 +123,7 @@ impl Stripe {
     }
 }
 
-impl Locked<'_> {
+impl LockedStripe<'_> {
     /// The next sequence number.
     pub(crate) fn next_seq(&mut self) -> u64 {
         self.guard.seq += 1;
@@ -140,7 +140,7 @@ impl Locked<'_> {
         self.guard.seq = self.guard.seq.max(seq);
     }
 
-    pub(crate) fn list(&mut self, pending: Pending) {
+    pub(crate) fn list(&mut self, pending: PendingWrite) {
         self.guard.pending.push(pending);
         self.count();
     }
@@ -159,7 +159,7 @@ impl Locked<'_> {
     }
 
     /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
-    pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&Pending> {
+    pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
         self.guard.foreign(hash, session)
     }
 
@@ -184,8 +184,8 @@ impl Locked<'_> {
 
     /// The lowest fence of the listed tombstones.
     pub(crate) fn lowest_fence(&self) -> u64 {
-        let fences = self.guard.pending.iter().map(|p| p.fence);
-        fences.min().unwrap_or(Pending::NO_FENCE)
+        let fences = self.guard.pending.iter().map(|p| p.reclaim_stamp);
+        fences.min().unwrap_or(PendingWrite::NO_FENCE)
     }
 
     /// Forgets every listed write.
@@ -196,17 +196,17 @@ impl Locked<'_> {
     }
 
     /// The listed writes that may be of `hash`'s key.
-    pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = &PendingWrite> {
         self.guard.pending.iter().filter(move |p| p.hash == hash)
     }
 
     /// All listed writes.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PendingWrite> {
         self.guard.pending.iter()
     }
 
     /// What is listed as `seq`, to note what became of it.
-    pub(crate) fn listed(&mut self, seq: u64) -> Option<&mut Pending> {
+    pub(crate) fn listed(&mut self, seq: u64) -> Option<&mut PendingWrite> {
         self.guard.pending.iter_mut().find(|p| p.seq == seq)
     }
 }

@@ -8,24 +8,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_check::target::{
-    Answer, Change as Decision, Client, Op, Shape, Shared, Subject, Target, Value as Stored,
-    View as Seen, Write,
+    Change as Decision, KeyWrite, OpAnswer, ReadView as Seen, SharedTarget, Target, TargetClient,
+    TargetOp, TargetShape, TargetSubject, Value as Stored,
 };
-use farbank_pm::epoch::Slot;
-use farbank_pm::fault::Named;
-use farbank_pm::pool::{Copies, Identity};
+use farbank_pm::epoch::EpochSlot;
+use farbank_pm::fault::NamedFault;
+use farbank_pm::pool::{CopiedPoolPolicy, PoolIdentity};
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
-use crate::config::{Cleaning, Config};
-use crate::log::CLASSES;
+use crate::config::{CleaningMode, Config};
 use crate::segment::OVERHEAD;
 use crate::segment_map::map_bytes;
-use crate::store::{Change, Conflicts, Error, Item, Key, Ops, Session, Value, Verdict, View};
+use crate::session_log::CLASSES;
+use crate::store::{
+    ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
+    Value,
+};
 
-use crate::target_names::{self as names, Name};
+use crate::target_names::{self as names, KeyName};
 
 /// The engine, as it is explored. The machine's clock is wrong most of the time: a pool is opened while it is behind, it jumps ahead
 /// and back while time passes, and at some cleaning steps it has been behind for long enough to be followed.
@@ -60,18 +63,18 @@ pub fn segments_mapped() -> u64 {
 }
 const SESSIONS: usize = 2;
 /// Every explored pool's, so that the same calls make the same bytes.
-pub const IDENTITY: Identity = Identity {
+pub const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank explorer",
     created_unix_s: 1_700_000_000,
 };
 
 impl KvTarget {
-    fn batches(self) -> Batches {
+    fn batches(self) -> BatchMode {
         match self {
             KvTarget::Plain | KvTarget::Large | KvTarget::Classes | KvTarget::Slices => {
-                Batches::Many
+                BatchMode::Many
             }
-            KvTarget::Alone => Batches::OfOne,
+            KvTarget::Alone => BatchMode::OfOne,
         }
     }
 
@@ -93,7 +96,7 @@ impl KvTarget {
         done.map_err(|e| e.to_string())
     }
 
-    fn config(self, machine: &Machine) -> Config {
+    fn config(self, machine: &TestMachine) -> Config {
         let (wall, uptime) = (Arc::clone(&machine.wall), Arc::clone(&machine.uptime));
         let (classes, pool_bytes_max) = match self {
             KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
@@ -105,11 +108,11 @@ impl KvTarget {
             clock: Arc::new(move || wall.load(Relaxed)),
             uptime: Arc::new(move || uptime.load(Relaxed)),
             step_held_ms: STEP_HELD_MS,
-            cleaning: Cleaning::Inline,
+            cleaning: CleaningMode::Inline,
             pool_bytes_max,
             classes,
             slice_records: self.slice_records(),
-            copies: Copies::Refuse,
+            copies: CopiedPoolPolicy::Refuse,
             keys_expected: 0,
             // A row a stripe: keys meet there.
             read_cache_bytes: 1,
@@ -119,14 +122,14 @@ impl KvTarget {
         }
     }
 
-    fn shared(self, sim: Sim, now_ms: u64) -> Result<KvShared<Sim>, String> {
-        let machine = Machine::new(behind(now_ms));
+    fn shared(self, sim: Sim, now_ms: u64) -> Result<KvSharedTarget<Sim>, String> {
+        let machine = TestMachine::new(behind(now_ms));
         let kv = Kv::open(sim, self.config(&machine)).map_err(|e| e.to_string())?;
         machine.set_time(&kv, now_ms);
         SEGMENTS_MAPPED.fetch_add(kv.opened().segments_mapped, Relaxed);
         match kv.opened().damage.first() {
             Some(damage) => Err(format!("damage where there is none: {damage}")),
-            None => Ok(KvShared {
+            None => Ok(KvSharedTarget {
                 kv,
                 machine,
                 target: self,
@@ -158,7 +161,7 @@ impl Target for KvTarget {
         }
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> TargetShape {
         // The longest values do not fit into the log.
         let (segments, keys, value_bytes) = match self {
             KvTarget::Plain | KvTarget::Alone => (16, 12, (8, 1_500)),
@@ -167,7 +170,7 @@ impl Target for KvTarget {
             KvTarget::Large => (40, 6, (8, 9_000)),
             KvTarget::Classes => (32, 12, (8, 1_500)),
         };
-        Shape {
+        TargetShape {
             pool_bytes: pool_bytes(segments),
             keys,
             value_bytes,
@@ -176,7 +179,7 @@ impl Target for KvTarget {
                 _ => 0,
             },
             sessions: SESSIONS,
-            batches: self.batches() == Batches::Many,
+            batches: self.batches() == BatchMode::Many,
             deletes: true,
             // A member of a group has no extents of its own.
             groups: self != &KvTarget::Large,
@@ -184,13 +187,13 @@ impl Target for KvTarget {
             decides: true,
             expiry: true,
             flush_all: true,
-            abandons: self.batches() == Batches::Many,
+            abandons: self.batches() == BatchMode::Many,
             cleans: true,
-            ..Shape::default()
+            ..TargetShape::default()
         }
     }
 
-    fn faults(&self) -> &'static [Named] {
+    fn faults(&self) -> &'static [NamedFault] {
         match self {
             KvTarget::Large => &crate::faults::LARGE,
             KvTarget::Slices => &crate::faults::IN_SLICES,
@@ -202,7 +205,7 @@ impl Target for KvTarget {
         crate::situations::ALL.to_vec()
     }
 
-    fn faults_in_threads(&self) -> &'static [Named] {
+    fn faults_in_threads(&self) -> &'static [NamedFault] {
         match self {
             KvTarget::Plain | KvTarget::Large | KvTarget::Classes => &crate::faults::IN_THREADS,
             KvTarget::Slices => &[],
@@ -210,27 +213,27 @@ impl Target for KvTarget {
         }
     }
 
-    fn shape_in_threads(&self) -> Shape {
+    fn shape_in_threads(&self) -> TargetShape {
         let segments = match self {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => 14,
             KvTarget::Large => 40,
             KvTarget::Classes => 32,
         };
-        Shape {
+        TargetShape {
             pool_bytes: pool_bytes(segments),
             ..self.shape()
         }
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let machine = Machine::new(now_ms);
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+        let machine = TestMachine::new(now_ms);
         let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, self.config(&machine));
         let kv = kv.map_err(|e| e.to_string())?;
         Ok(KvSubject::over(kv, machine, *self))
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let KvShared {
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+        let KvSharedTarget {
             kv,
             machine,
             target,
@@ -238,20 +241,20 @@ impl Target for KvTarget {
         Ok(KvSubject::over(kv, machine, target))
     }
 
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
         Ok(Box::new(self.shared(sim, now_ms)?))
     }
 }
 
 /// The clocks of the machine.
-struct Machine {
+struct TestMachine {
     wall: Arc<AtomicU64>,
     uptime: Arc<AtomicU64>,
 }
 
-impl Machine {
-    fn new(wall_ms: u64) -> Machine {
-        Machine {
+impl TestMachine {
+    fn new(wall_ms: u64) -> TestMachine {
+        TestMachine {
             wall: Arc::new(AtomicU64::new(wall_ms)),
             uptime: Arc::default(),
         }
@@ -298,7 +301,7 @@ const fn pool_bytes(segments: u64) -> u64 {
 
 /// How many operations a batch has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Batches {
+pub enum BatchMode {
     /// As many as its session stages before it commits.
     Many,
     /// One: it is durable when it returns.
@@ -314,26 +317,26 @@ struct KvSubject<M: Medium> {
     /// Bytes that all sessions had committed when each began its batch.
     began: Vec<Option<u64>>,
     /// Somebody who reads, now and then.
-    reader: Reader,
+    reader: SlowReader,
     kv: Kv<M>,
-    machine: Machine,
+    machine: TestMachine,
     target: KvTarget,
 }
 
 /// Who may be in segments that are emptied.
-enum Reader {
+enum SlowReader {
     Nobody,
-    Outside(Slot),
-    Inside(Slot),
+    Outside(EpochSlot),
+    Inside(EpochSlot),
 }
 
 impl<M: Medium> KvSubject<M> {
-    fn over(kv: Kv<M>, machine: Machine, target: KvTarget) -> Box<dyn Subject> {
+    fn over(kv: Kv<M>, machine: TestMachine, target: KvTarget) -> Box<dyn TargetSubject> {
         let reader = match target {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Slices => {
-                Reader::Nobody
+                SlowReader::Nobody
             }
-            KvTarget::Classes => Reader::Outside(kv.engine.epochs.slot()),
+            KvTarget::Classes => SlowReader::Outside(kv.engine.epochs.slot()),
         };
         Box::new(KvSubject {
             clients: (0..SESSIONS)
@@ -350,27 +353,27 @@ impl<M: Medium> KvSubject<M> {
 
     /// Whoever reads leaves, or comes.
     fn turn_reader(&mut self) {
-        self.reader = match std::mem::replace(&mut self.reader, Reader::Nobody) {
-            Reader::Nobody => Reader::Nobody,
-            Reader::Outside(slot) => {
+        self.reader = match std::mem::replace(&mut self.reader, SlowReader::Nobody) {
+            SlowReader::Nobody => SlowReader::Nobody,
+            SlowReader::Outside(slot) => {
                 self.kv.engine.epochs.pin(&slot);
-                Reader::Inside(slot)
+                SlowReader::Inside(slot)
             }
-            Reader::Inside(slot) => {
+            SlowReader::Inside(slot) => {
                 slot.unpin();
-                Reader::Outside(slot)
+                SlowReader::Outside(slot)
             }
         };
     }
 
     /// A session waits for whoever staged its key last. With one thread, that one is committed here.
-    fn let_through(&mut self, session: usize, op: &Op) -> Result<(), String> {
+    fn let_through(&mut self, session: usize, op: &TargetOp) -> Result<(), String> {
         let keys: Vec<u64> = match op {
-            Op::Write(write) => vec![write.key()],
-            Op::Group(writes) => writes.iter().map(Write::key).collect(),
-            Op::Update { key, .. } => vec![*key],
-            Op::Get { .. } => return Ok(()),
-            Op::FlushAll => {
+            TargetOp::Write(write) => vec![write.key()],
+            TargetOp::Group(writes) => writes.iter().map(KeyWrite::key).collect(),
+            TargetOp::Update { key, .. } => vec![*key],
+            TargetOp::Get { .. } => return Ok(()),
+            TargetOp::FlushAll => {
                 self.staged[session].clear();
                 self.began[session] = None;
                 return Ok(());
@@ -390,14 +393,14 @@ impl<M: Medium> KvSubject<M> {
 }
 
 /// The engine for several threads.
-struct KvShared<M: Medium> {
+struct KvSharedTarget<M: Medium> {
     kv: Kv<M>,
-    machine: Machine,
+    machine: TestMachine,
     target: KvTarget,
 }
 
-impl<M: Medium> Shared for KvShared<M> {
-    fn client(&self) -> Box<dyn Client> {
+impl<M: Medium> SharedTarget for KvSharedTarget<M> {
+    fn client(&self) -> Box<dyn TargetClient> {
         Box::new(SessionClient::new(self.kv.session(), self.target.batches()))
     }
 
@@ -405,7 +408,7 @@ impl<M: Medium> Shared for KvShared<M> {
         self.target.clean(&self.kv)
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn Subject> {
+    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
         KvSubject::over(self.kv, self.machine, self.target)
     }
 }
@@ -413,14 +416,14 @@ impl<M: Medium> Shared for KvShared<M> {
 /// One session of a store, this engine's or another's.
 pub struct SessionClient {
     session: Box<dyn Session>,
-    batches: Batches,
+    batches: BatchMode,
 }
 
 impl SessionClient {
     /// A client whose operations are `session`'s.
     #[must_use]
-    pub fn new(mut session: Box<dyn Session>, batches: Batches) -> SessionClient {
-        session.on_conflict(Conflicts::Commit);
+    pub fn new(mut session: Box<dyn Session>, batches: BatchMode) -> SessionClient {
+        session.on_conflict(ConflictPolicy::Commit);
         SessionClient { session, batches }
     }
 
@@ -428,7 +431,7 @@ impl SessionClient {
     pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
         let mut contents = Vec::new();
         for key in self.keys()? {
-            if let Answer::Found(Some(value)) = self.get(key, Seen::Durable)? {
+            if let OpAnswer::Found(Some(value)) = self.get(key, Seen::Durable)? {
                 contents.push((key, value));
             }
         }
@@ -436,8 +439,8 @@ impl SessionClient {
     }
 
     /// An operation that is durable when it returns.
-    fn apply_alone(&mut self, op: &Op) -> Result<Answer, String> {
-        let Op::Write(Write::Put {
+    fn apply_alone(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
+        let TargetOp::Write(KeyWrite::Put {
             key,
             value,
             expires_ms,
@@ -455,51 +458,51 @@ impl SessionClient {
             flags: names::flags_of(*value),
             ..Value::default()
         };
-        let done = self.session.put_alone(Name::of(*key).as_key(), value);
+        let done = self.session.put_durable(KeyName::of(*key).as_key(), value);
         if let Ok((_, ticket)) = done {
             self.session.wait(ticket).map_err(|e| e.to_string())?;
         }
-        answer(done.map(|_| Answer::Done))
+        answer(done.map(|_| OpAnswer::Done))
     }
 
-    fn apply_staged(&mut self, op: &Op) -> Result<Answer, String> {
+    fn apply_staged(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
         match op {
-            Op::Write(write) => answer(apply_write(&mut *self.session, write)),
-            Op::Group(writes) => self.group(writes),
-            Op::Update { key, change } => self.update(*key, *change),
-            Op::Get { key, view } => self.get(*key, *view),
-            Op::FlushAll => answer(self.session.flush_all().map(|()| Answer::Done)),
+            TargetOp::Write(write) => answer(apply_write(&mut *self.session, write)),
+            TargetOp::Group(writes) => self.group(writes),
+            TargetOp::Update { key, change } => self.update(*key, *change),
+            TargetOp::Get { key, view } => self.get(*key, *view),
+            TargetOp::FlushAll => answer(self.session.flush_all().map(|()| OpAnswer::Done)),
         }
     }
 
-    fn group(&mut self, writes: &[Write]) -> Result<Answer, String> {
-        let names: Vec<Name> = writes.iter().map(|w| Name::of(w.key())).collect();
-        let keys: Vec<Key<'_>> = names.iter().map(Name::as_key).collect();
+    fn group(&mut self, writes: &[KeyWrite]) -> Result<OpAnswer, String> {
+        let names: Vec<KeyName> = writes.iter().map(|w| KeyName::of(w.key())).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(KeyName::as_key).collect();
         let mut saw = Vec::new();
         let mut body = |ops: &mut dyn Ops| {
             saw.clear();
             for key in &keys {
-                saw.push(read(ops, *key, View::Pending)?);
+                saw.push(read(ops, *key, ReadView::Pending)?);
             }
             for write in writes {
                 apply_write(ops, write)?;
             }
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         };
         let done = self.session.group(&keys, &mut body);
         let saw = saw.into_iter().collect::<Result<_, _>>()?;
-        answer(done.map(|_| Answer::Saw(saw)))
+        answer(done.map(|_| OpAnswer::Saw(saw)))
     }
 
-    fn update(&mut self, key: u64, change: Decision) -> Result<Answer, String> {
+    fn update(&mut self, key: u64, change: Decision) -> Result<OpAnswer, String> {
         let mut old = Ok(None);
-        let mut decide = |item: Option<Item<'_>>| {
+        let mut decide = |item: Option<StoredItem<'_>>| {
             let decoded = item.map(|item| names::decode(item.bytes, item.meta.flags));
             old = decoded.transpose();
             match change {
-                Decision::Keep => Change::Keep,
-                Decision::Delete => Change::Delete,
-                Decision::Put(value) => Change::Put {
+                Decision::Keep => UpdateDecision::Keep,
+                Decision::Delete => UpdateDecision::Delete,
+                Decision::Put(value) => UpdateDecision::Put {
                     bytes: value.encode(),
                     expires_ms: 0,
                     flags: names::flags_of(value),
@@ -507,27 +510,27 @@ impl SessionClient {
                 },
             }
         };
-        let done = self.session.update(Name::of(key).as_key(), &mut decide);
+        let done = self.session.update(KeyName::of(key).as_key(), &mut decide);
         let old = old?;
-        answer(done.map(|_| Answer::Found(old)))
+        answer(done.map(|_| OpAnswer::Found(old)))
     }
 
-    fn get(&mut self, key: u64, view: Seen) -> Result<Answer, String> {
+    fn get(&mut self, key: u64, view: Seen) -> Result<OpAnswer, String> {
         let view = match view {
-            Seen::Durable => View::Durable,
-            Seen::Own => View::Pending,
+            Seen::Durable => ReadView::Durable,
+            Seen::Own => ReadView::Pending,
         };
-        let found = read(&mut *self.session, Name::of(key).as_key(), view);
-        Ok(Answer::Found(found.map_err(|e| e.to_string())??))
+        let found = read(&mut *self.session, KeyName::of(key).as_key(), view);
+        Ok(OpAnswer::Found(found.map_err(|e| e.to_string())??))
     }
 
     /// All keys.
     fn keys(&mut self) -> Result<Vec<u64>, String> {
         let mut keys = Vec::new();
-        for db in Name::databases() {
+        for db in KeyName::databases() {
             let mut cursor = 0;
             loop {
-                let mut each = |name: &[u8], _: &_| keys.push(Name::key_of(db, name.to_vec()));
+                let mut each = |name: &[u8], _: &_| keys.push(KeyName::key_of(db, name.to_vec()));
                 cursor = self
                     .session
                     .scan(db, cursor, usize::MAX, &mut each)
@@ -545,7 +548,7 @@ impl SessionClient {
 fn read<O: Ops + ?Sized>(
     ops: &mut O,
     key: Key<'_>,
-    view: View,
+    view: ReadView,
 ) -> Result<Result<Option<Stored>, String>, Error> {
     let (mut bytes, mut flags) = (Vec::new(), 0);
     let found = ops.get(key, view, &mut bytes, &mut |meta, _| {
@@ -555,11 +558,11 @@ fn read<O: Ops + ?Sized>(
     Ok(found.then(|| names::decode(&bytes, flags)).transpose())
 }
 
-impl Client for SessionClient {
-    fn apply(&mut self, op: &Op) -> Result<Answer, String> {
+impl TargetClient for SessionClient {
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
         match self.batches {
-            Batches::Many => self.apply_staged(op),
-            Batches::OfOne => self.apply_alone(op),
+            BatchMode::Many => self.apply_staged(op),
+            BatchMode::OfOne => self.apply_alone(op),
         }
     }
 
@@ -572,9 +575,9 @@ impl Client for SessionClient {
     }
 }
 
-fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<Answer, Error> {
+fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &KeyWrite) -> Result<OpAnswer, Error> {
     match write {
-        Write::Put {
+        KeyWrite::Put {
             key,
             value,
             expires_ms,
@@ -586,23 +589,23 @@ fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<Answer, Er
                 flags: names::flags_of(*value),
                 ..Value::default()
             };
-            ops.put(Name::of(*key).as_key(), value)
-                .map(|_| Answer::Done)
+            ops.put(KeyName::of(*key).as_key(), value)
+                .map(|_| OpAnswer::Done)
         }
-        Write::Delete { key } => ops.delete(Name::of(*key).as_key()).map(Answer::Was),
+        KeyWrite::Delete { key } => ops.delete(KeyName::of(*key).as_key()).map(OpAnswer::Was),
     }
 }
 
-fn answer(done: Result<Answer, Error>) -> Result<Answer, String> {
+fn answer(done: Result<OpAnswer, Error>) -> Result<OpAnswer, String> {
     match done {
         Ok(answer) => Ok(answer),
-        Err(error) if error.is_full() => Ok(Answer::Refused),
+        Err(error) if error.is_full() => Ok(OpAnswer::Refused),
         Err(error) => Err(error.to_string()),
     }
 }
 
-impl<M: Medium> Subject for KvSubject<M> {
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+impl<M: Medium> TargetSubject for KvSubject<M> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         self.let_through(session, op)?;
         self.clients[session].apply(op)
     }
@@ -661,7 +664,7 @@ impl<M: Medium> Subject for KvSubject<M> {
             kv,
             ..
         } = *self;
-        if let Reader::Inside(slot) = reader {
+        if let SlowReader::Inside(slot) = reader {
             slot.unpin();
         }
         drop(clients);

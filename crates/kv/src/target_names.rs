@@ -12,20 +12,20 @@ const EMPTY: u64 = 7;
 
 /// The name of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Name {
+pub(crate) struct KeyName {
     db: u8,
     bytes: Vec<u8>,
 }
 
-impl Name {
+impl KeyName {
     /// The name of the explorers' key `key`, which is below 256.
-    pub(crate) fn of(key: u64) -> Name {
+    pub(crate) fn of(key: u64) -> KeyName {
         let first = u8::try_from(key).expect("an explorer has few keys");
         let mut bytes = vec![first; LENGTHS[key as usize % LENGTHS.len()]];
         if key == EMPTY {
             bytes.clear();
         }
-        Name {
+        KeyName {
             db: DATABASES[key as usize % DATABASES.len()],
             bytes,
         }
@@ -34,8 +34,8 @@ impl Name {
     /// The key that is called `bytes` in `db`; an error if none is.
     pub(crate) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, String> {
         let key = bytes.first().map_or(EMPTY, |first| u64::from(*first));
-        let found = Name { db, bytes };
-        match Name::of(key) == found {
+        let found = KeyName { db, bytes };
+        match KeyName::of(key) == found {
             true => Ok(key),
             false => Err(format!("a key that was never written: {found:?}")),
         }

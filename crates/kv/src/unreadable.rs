@@ -6,15 +6,15 @@
 use farbank_pm::{Medium, Off};
 
 use crate::engine::Engine;
-use crate::record::{Extent, Header};
-use crate::segment::{FIRST, State};
+use crate::record::{RecordHeader, ValueExtent};
+use crate::segment::{FIRST, SegmentState};
 
 /// Whether a part of `len` bytes at `at` cannot be read; or, of the record with this header there, which is
 /// whole, a part of the extents it names.
 pub(crate) fn is_any<M: Medium>(
     engine: &Engine<M>,
     (at, len): (Off, usize),
-    header: Option<&Header>,
+    header: Option<&RecordHeader>,
 ) -> bool {
     let medium = engine.medium();
     if medium.unreadable(at, len).is_some() {
@@ -24,7 +24,7 @@ pub(crate) fn is_any<M: Medium>(
         return false;
     };
     let payload = engine.geometry.payload();
-    Extent::decode_all(&engine.table_of(at, header)).any(|extent| {
+    ValueExtent::decode_all(&engine.table_of(at, header)).any(|extent| {
         let begin = || engine.geometry.base(extent.segment).plus(FIRST as u64);
         engine.is_alive(&extent) && medium.unreadable(begin(), payload).is_some()
     })
@@ -54,7 +54,7 @@ pub(crate) fn keep_out<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -
         let Some(first) = first else {
             return true;
         };
-        engine.info(*segment).set_state(State::Quarantined);
+        engine.info(*segment).set_state(SegmentState::Quarantined);
         kept_out.push(format!(
             "segment {segment} at {:#x}: it cannot be read at {:#x}, and is not used",
             base.0, first.0

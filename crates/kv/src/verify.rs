@@ -6,8 +6,8 @@ use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::Engine;
-use crate::record::Type;
-use crate::segment::State;
+use crate::record::RecordType;
+use crate::segment::SegmentState;
 use crate::store::Key;
 
 /// Checks that every segment is accounted for, that no two have the same generation (S1), that live
@@ -22,23 +22,23 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
         let generation = info.generation.load(Relaxed);
-        if info.state() != State::Quarantined && !generations.insert(generation) {
+        if info.state() != SegmentState::Quarantined && !generations.insert(generation) {
             return Err(format!(
                 "segment {segment}: generation {generation} is another's, too"
             ));
         }
         match info.state() {
-            State::Free => free += 1,
-            State::Extent => {
+            SegmentState::Free => free += 1,
+            SegmentState::Extent => {
                 extents += 1;
                 extent_bytes += info.extent_bytes();
             }
-            State::Limbo | State::Quarantined => {}
-            State::Members => {
+            SegmentState::Limbo | SegmentState::Quarantined => {}
+            SegmentState::Members => {
                 extents += 1;
                 keys += count(engine, segment)?;
             }
-            State::Open | State::Sealed | State::Cleaning => {
+            SegmentState::Open | SegmentState::Sealed | SegmentState::Cleaning => {
                 keys += count(engine, segment)?;
                 crate::segment_map::verify(engine, segment)?;
             }
@@ -66,7 +66,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 /// would be given up with one that counts none (C3).
 fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
-    each_tomb(engine, Tombs::Uncounted, &mut |db, bytes, seq| {
+    each_tomb(engine, TombstoneRule::Uncounted, &mut |db, bytes, seq| {
         let hash = engine.geometry.hash(db, &bytes);
         let key = Key { db, bytes: &bytes };
         // A member of a large group lies in its extent before it is published, and is counted then.
@@ -79,7 +79,7 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     if forgotten.is_empty() {
         return Ok(());
     }
-    each_tomb(engine, Tombs::Counted, &mut |db, bytes, seq| {
+    each_tomb(engine, TombstoneRule::Counted, &mut |db, bytes, seq| {
         let key = (db, bytes);
         // It is newer, or a copy.
         if forgotten.get(&key).is_some_and(|newest| *newest <= seq) {
@@ -97,7 +97,7 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 
 /// Which tombstones.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tombs {
+enum TombstoneRule {
     /// Those in segments that count some, or that may still come to.
     Counted,
     /// Those in segments that count none.
@@ -105,25 +105,32 @@ enum Tombs {
 }
 
 /// Calls `each` with database, key and number of tombstones.
-fn each_tomb<M: Medium>(engine: &Engine<M>, which: Tombs, each: &mut dyn FnMut(u8, Vec<u8>, u64)) {
+fn each_tomb<M: Medium>(
+    engine: &Engine<M>,
+    which: TombstoneRule,
+    each: &mut dyn FnMut(u8, Vec<u8>, u64),
+) {
     let floor = engine.floor.load(Relaxed);
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
         let settled = match info.state() {
-            State::Open | State::Cleaning => false,
-            State::Sealed | State::Members => info.unsettled.load(Relaxed) == 0,
-            State::Free | State::Limbo | State::Extent | State::Quarantined => continue,
+            SegmentState::Open | SegmentState::Cleaning => false,
+            SegmentState::Sealed | SegmentState::Members => info.unsettled.load(Relaxed) == 0,
+            SegmentState::Free
+            | SegmentState::Limbo
+            | SegmentState::Extent
+            | SegmentState::Quarantined => continue,
         };
         let found = match settled && info.tombs.load(Relaxed) == 0 {
-            true => Tombs::Uncounted,
-            false => Tombs::Counted,
+            true => TombstoneRule::Uncounted,
+            false => TombstoneRule::Counted,
         };
         if found != which {
             continue;
         }
         let used = info.used.load(Relaxed) as usize;
         engine.walk_own(segment, used, &mut |at, header| {
-            if header.what == Type::Tomb && header.seq > floor {
+            if header.what == RecordType::Tomb && header.seq > floor {
                 each(header.db, engine.key_of(at, header), header.seq);
             }
         });
@@ -162,7 +169,7 @@ fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
         segment,
         info.used.load(Relaxed) as usize,
         &mut |at, header| {
-            if header.what == Type::Put
+            if header.what == RecordType::Put
                 && engine
                     .rehash(at)
                     .is_some_and(|hash| engine.index.names(hash, at))

@@ -11,23 +11,23 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::Medium;
-use farbank_pm::process::this_thread;
+use farbank_pm::process_stamp::this_thread;
 use farbank_pm::sync::Arc;
 
-use crate::session::Worker;
-use crate::store::{CONFLICT_WAIT, Conflicts, Error};
+use crate::session::KvSession;
+use crate::store::{CONFLICT_WAIT, ConflictPolicy, Error};
 
 /// How long a session sleeps before it looks whether the medium has failed: a failed session drains nothing.
 const NAP: Duration = Duration::from_millis(100);
 
-impl<M: Medium> Worker<M> {
+impl<M: Medium> KvSession<M> {
     /// Waits until no other session has yet to drain a write of `hash`'s key (N2). Nothing may be locked.
     pub(crate) fn wait_for_other(&mut self, hash: u64) -> Result<(), Error> {
         self.engine.check_poison()?;
         if !self.writes.is_empty() {
             match self.conflicts {
-                Conflicts::Refuse => return Err(Error::Conflict),
-                Conflicts::Commit => self.commit_batch().map(drop)?,
+                ConflictPolicy::Refuse => return Err(Error::Conflict),
+                ConflictPolicy::Commit => self.commit_batch().map(drop)?,
             }
         }
         self.unpin();
@@ -42,7 +42,7 @@ impl<M: Medium> Worker<M> {
         let begun = Instant::now();
         while !stripe.wait_for_others(hash, self.id, NAP) {
             engine.check_poison()?;
-            if self.conflicts == Conflicts::Refuse && begun.elapsed() >= CONFLICT_WAIT {
+            if self.conflicts == ConflictPolicy::Refuse && begun.elapsed() >= CONFLICT_WAIT {
                 return Err(Error::Conflict);
             }
         }

@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use farbank_kv::store::{Change, Key, Meta, Session, Value, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{Key, ReadView, Session, UpdateDecision, Value, ValueMeta};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off};
@@ -31,7 +31,7 @@ fn twins(id: &[u8; 16]) -> Vec<[Vec<u8>; 2]> {
 
 fn config() -> Config {
     Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..Config::default()
     }
 }
@@ -64,7 +64,7 @@ fn set(session: &mut dyn Session, k: &[u8], bytes: &[u8]) {
 }
 
 fn append(session: &mut dyn Session, k: &[u8], more: &[u8]) {
-    let mut change = |item: Option<farbank_kv::store::Item<'_>>| Change::Put {
+    let mut change = |item: Option<farbank_kv::store::StoredItem<'_>>| UpdateDecision::Put {
         bytes: [item.expect("it was set").bytes, more].concat(),
         expires_ms: 0,
         flags: 0,
@@ -81,7 +81,12 @@ fn delete(session: &mut dyn Session, k: &[u8]) {
 
 fn get(session: &mut dyn Session, k: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true);
+    let found = session.get(
+        key(k),
+        ReadView::Durable,
+        &mut out,
+        &mut |_: &ValueMeta, _| true,
+    );
     found.expect("a read").then_some(out)
 }
 

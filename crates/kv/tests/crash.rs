@@ -1,6 +1,6 @@
 //! The engine under the crash explorer: a fixed set of seeds in every persistency mode. The lane `crash` has more.
 
-use farbank_check::explore::{Config, explore, explore_seed};
+use farbank_check::explore::{ExploreConfig, explore, explore_seed};
 use farbank_check::target::Target;
 use farbank_kv::target::{KvTarget, segments_mapped};
 use farbank_pm::sim::Persistency;
@@ -10,7 +10,13 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 }
 
 fn holds_of(target: &dyn Target, persistency: Persistency, seeds: std::ops::Range<u64>) {
-    let report = explore(target, &Config::new(persistency), seeds, 2, &mut |_| true);
+    let report = explore(
+        target,
+        &ExploreConfig::new(persistency),
+        seeds,
+        2,
+        &mut |_| true,
+    );
     assert!(report.holds(), "{report}");
 }
 
@@ -57,10 +63,10 @@ fn nothing_acknowledged_is_lost_when_words_overtake_each_other() {
 #[test]
 fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
-        let config = Config {
+        let config = ExploreConfig {
             lazy: true,
             steps: 40,
-            ..Config::new(persistency)
+            ..ExploreConfig::new(persistency)
         };
         let report = explore(&KvTarget::Plain, &config, 0..1, 1, &mut |_| true);
         assert!(report.holds() && report.counts.cut_off == 0, "{report}");
@@ -89,9 +95,9 @@ fn nothing_acknowledged_is_lost_of_values_with_several_extents() {
 #[test]
 fn the_same_seed_gives_the_same_digest() {
     for persistency in Persistency::ALL {
-        let config = Config {
+        let config = ExploreConfig {
             steps: 20,
-            ..Config::new(persistency)
+            ..ExploreConfig::new(persistency)
         };
         let explored = |seed| explore_seed(&KvTarget::Plain, &config, seed).digest;
         assert_eq!(explored(0x51), explored(0x51), "{persistency}");
@@ -109,9 +115,9 @@ fn a_header_outlives_two_kills_and_a_power_cut() {
         (Persistency::Page, 0x20),
     ];
     for (persistency, seed) in seeds {
-        let config = Config {
+        let config = ExploreConfig {
             cap: 12,
-            ..Config::new(persistency)
+            ..ExploreConfig::new(persistency)
         };
         let report = explore_seed(&KvTarget::Plain, &config, seed);
         assert!(report.holds(), "{report}");

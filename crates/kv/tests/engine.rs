@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use farbank_kv::Kv;
-use farbank_kv::store::{Absence, DATABASES, Error, Key, Meta, Ops, Store, Value, Verdict, View};
+use farbank_kv::store::{
+    Absence, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Store, Value, ValueMeta,
+};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
@@ -108,7 +110,7 @@ fn a_batch_sees_its_own_writes_and_nobody_else_does_before_the_commit() {
     .unwrap();
     let mut out = Vec::new();
     assert!(
-        one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| true)
+        one.get(key(b"a"), ReadView::Pending, &mut out, &mut |_, _| true)
             .unwrap()
     );
     assert_eq!(out, b"1");
@@ -122,9 +124,9 @@ fn an_update_in_a_batch_builds_on_the_write_before_it() {
     let kv = memory(4 << 20, 64 << 10);
     let mut session = kv.session();
     for _ in 0..100 {
-        let mut add = |item: Option<farbank_kv::store::Item<'_>>| {
+        let mut add = |item: Option<farbank_kv::store::StoredItem<'_>>| {
             let n: u64 = item.map_or(0, |i| String::from_utf8_lossy(i.bytes).parse().unwrap());
-            farbank_kv::store::Change::Put {
+            farbank_kv::store::UpdateDecision::Put {
                 bytes: (n + 1).to_string().into_bytes(),
                 expires_ms: 0,
                 flags: 0,
@@ -185,7 +187,7 @@ fn a_group_is_seen_whole_and_survives_whole() {
                             },
                         )?;
                     }
-                    Ok(Verdict::Apply)
+                    Ok(GroupDecision::Apply)
                 };
                 session.group(&keys, &mut body).unwrap();
                 session.commit().unwrap();
@@ -195,7 +197,7 @@ fn a_group_is_seen_whole_and_survives_whole() {
         for _ in 0..2_000 {
             let mut seen = Vec::new();
             session
-                .get_many(&keys, View::Durable, &mut |_, item| {
+                .get_many(&keys, ReadView::Durable, &mut |_, item| {
                     seen.push(item.map(|i| i.bytes.to_vec()))
                 })
                 .unwrap();
@@ -228,7 +230,7 @@ fn a_group_larger_than_a_segment_is_whole_too_and_can_be_cleaned() {
                     },
                 )?;
             }
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         };
         session.group(&keys, &mut body).unwrap();
         session.commit().unwrap();
@@ -260,7 +262,7 @@ fn a_segment_that_was_taken_for_nothing_takes_records_later() {
     // There is room for its record, which takes a segment, and none for its six extents.
     let refused = kv.session().group(&keys, &mut |ops| {
         names.iter().try_for_each(|n| put(ops, n, &[0; 2_100]))?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     });
     assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
     let sim = sim.crash_state().killed();
@@ -288,7 +290,7 @@ fn a_group_is_seen_before_what_overtakes_it() {
     let (mut first, mut second, mut reader) = (kv.session(), kv.session(), kv.session());
     let mut seen = |k: &[u8]| {
         let mut out = Vec::new();
-        let found = reader.get(key(k), View::Durable, &mut out, &mut |_, _| true);
+        let found = reader.get(key(k), ReadView::Durable, &mut out, &mut |_, _| true);
         found.unwrap().then_some(out)
     };
     let large = [7; 1_500];
@@ -296,7 +298,7 @@ fn a_group_is_seen_before_what_overtakes_it() {
     let wrote = first.group(&both, &mut |ops| {
         put(ops, b"a", b"group")?;
         put(ops, b"b", b"group")?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     });
     wrote.unwrap();
     // It replaces a member in the same batch, and lies in a segment of its own.
@@ -422,7 +424,7 @@ fn what_is_being_read_stays_until_it_has_been_read() {
     let mut out = Vec::new();
     // The header has been read, the value not yet: the record moves, and every segment is wanted.
     let mut refused = None;
-    let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
+    let mut meanwhile = |_: &ValueMeta, _: &mut Vec<u8>| {
         let write = |n: u16| {
             let written = writer.try_set(b"hot", &[n as u8; 400]);
             kv.clean().and(written)
@@ -430,7 +432,7 @@ fn what_is_being_read_stays_until_it_has_been_read() {
         refused = (0..1_000).map(write).find_map(Result::err);
         true
     };
-    let found = reader.get(key(b"k"), View::Durable, &mut out, &mut meanwhile);
+    let found = reader.get(key(b"k"), ReadView::Durable, &mut out, &mut meanwhile);
     assert_eq!((found, out), (Ok(true), vec![1; 400]));
     assert_eq!(
         refused,
@@ -486,12 +488,12 @@ impl Crowded {
     fn set_and_delete_while_one_reads(&mut self) {
         let mut reader = self.kv.session();
         User::of(&self.kv).set(b"held", b"1");
-        let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
+        let mut meanwhile = |_: &ValueMeta, _: &mut Vec<u8>| {
             assert_eq!(self.set_and_delete(10_000, 20), 20, "nothing was refused");
             true
         };
         let mut out = Vec::new();
-        let found = reader.get(key(b"held"), View::Durable, &mut out, &mut meanwhile);
+        let found = reader.get(key(b"held"), ReadView::Durable, &mut out, &mut meanwhile);
         assert_eq!(found, Ok(true));
     }
 

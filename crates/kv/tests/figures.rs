@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use farbank_kv::store::{Key, Ops, Store, Value, Verdict};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{GroupDecision, Key, Ops, Store, Value};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 
 const POOL_BYTES: u64 = 64 << 20;
@@ -11,7 +11,7 @@ const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn config() -> Config {
     Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..Config::default()
     }
 }
@@ -116,7 +116,7 @@ fn live_bytes_are_those_of_what_groups_have_written() {
                 };
                 ops.put(*key, value)?;
             }
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         };
         let mut session = kv.session();
         session.group(&keys, &mut write).expect("room");

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crc32c::{crc32c, crc32c_append};
-use farbank_kv::store::{Key, Session, Value, Verdict};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{GroupDecision, Key, Session, Value};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::{AnyMedium, Mapped, OpenError, OpenOptions, create_path, open_path};
 use farbank_pm::{Kind, Medium, Off};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
@@ -29,7 +29,7 @@ impl Bytes {
         let config = Config {
             clock: Arc::new(|| 1_000_000),
             uptime: Arc::new(|| 0),
-            cleaning: Cleaning::Inline,
+            cleaning: CleaningMode::Inline,
             ..Config::default()
         };
         let medium = Mapped::anonymous(POOL as u64).unwrap();
@@ -282,9 +282,9 @@ fn a_group_is_a_record_of_records() {
                     },
                 )?;
             }
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         });
-        assert_eq!(done, Ok(Verdict::Apply));
+        assert_eq!(done, Ok(GroupDecision::Apply));
     });
     let group = pool.record(F + 64);
     assert_eq!((group.what, group.key_len, group.header), (3, 8, 24));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use farbank_kv::store::{Key, Session, Store, Value, Verdict, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{GroupDecision, Key, ReadView, Session, Store, Value};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -31,12 +31,12 @@ fn plain(bytes: &[u8]) -> Value<'_> {
 
 fn get(session: &mut dyn Session, name: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let found = session.get(key(name), View::Durable, &mut out, &mut |_, _| true);
+    let found = session.get(key(name), ReadView::Durable, &mut out, &mut |_, _| true);
     found.expect("nothing is damaged").then_some(out)
 }
 
 fn set(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
-    let done = session.put_alone(key(name), plain(bytes));
+    let done = session.put_durable(key(name), plain(bytes));
     done.expect("the pool has room");
 }
 
@@ -120,7 +120,7 @@ fn every_kind_of_write_is_seen_by_the_next_get() {
         ("a group", Some(b"three"), |session| {
             let done = session.group(&[key(b"k")], &mut |ops| {
                 ops.put(key(b"k"), plain(b"three"))?;
-                Ok(Verdict::Apply)
+                Ok(GroupDecision::Apply)
             });
             done.expect("room");
             session.commit().expect("memory does not fail");
@@ -147,7 +147,7 @@ fn every_kind_of_write_is_seen_by_the_next_get() {
 fn what_expires_is_gone_from_the_cache_too() {
     let time = Arc::new(AtomicU64::new(1_000));
     let clock = Arc::clone(&time);
-    let clock: farbank_kv::Clock = Arc::new(move || clock.load(Relaxed));
+    let clock: farbank_kv::ClockFn = Arc::new(move || clock.load(Relaxed));
     let kv = store(Config {
         clock: Arc::clone(&clock),
         uptime: clock,
@@ -158,7 +158,7 @@ fn what_expires_is_gone_from_the_cache_too() {
         expires_ms: 2_000,
         ..plain(b"value")
     };
-    session.put_alone(key(b"k"), value).expect("room");
+    session.put_durable(key(b"k"), value).expect("room");
     warm(&kv, &mut *session, b"k");
     time.store(1_999, Relaxed);
     assert!(get(&mut *session, b"k").is_some());
@@ -175,14 +175,14 @@ fn flags_and_version_are_the_same_from_the_cache() {
         kind: 3,
         ..plain(b"value")
     };
-    let (version, _) = session.put_alone(key(b"k"), value).expect("room");
+    let (version, _) = session.put_durable(key(b"k"), value).expect("room");
     for n in 0..2 * MANY {
         let (mut out, mut seen) = (Vec::new(), None);
-        let mut head = |meta: &farbank_kv::store::Meta, _: &mut Vec<u8>| {
+        let mut head = |meta: &farbank_kv::store::ValueMeta, _: &mut Vec<u8>| {
             seen = Some(*meta);
             true
         };
-        let found = session.get(key(b"k"), View::Durable, &mut out, &mut head);
+        let found = session.get(key(b"k"), ReadView::Durable, &mut out, &mut head);
         assert_eq!(found, Ok(true));
         let meta = seen.expect("the head runs for what is found");
         assert_eq!(
@@ -200,7 +200,7 @@ fn flags_and_version_are_the_same_from_the_cache() {
 fn a_cache_smaller_than_the_keys_in_use_tells_nothing_else_than_the_log() {
     let kv = store(Config {
         read_cache_bytes: 1,
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..Config::default()
     });
     let mut session = kv.session();
@@ -263,10 +263,10 @@ fn no_reader_sees_a_value_older_than_one_that_was_seen() {
                         get(&mut *session, b"k").expect("it is never deleted")
                     } else {
                         let mut bytes = Vec::new();
-                        let mut each = |_, item: Option<farbank_kv::store::Item<'_>>| {
+                        let mut each = |_, item: Option<farbank_kv::store::StoredItem<'_>>| {
                             bytes = item.expect("it is never deleted").bytes.to_vec();
                         };
-                        let read = session.get_many(&[key(b"k")], View::Durable, &mut each);
+                        let read = session.get_many(&[key(b"k")], ReadView::Durable, &mut each);
                         read.expect("nothing is damaged");
                         bytes
                     };

@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_kv::store::{
-    CONFLICT_WAIT, Change, Conflicts, DATABASES, Error, Key, Meta, Ops, Session, Store, Value,
-    Verdict, View,
+    CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
+    Store, UpdateDecision, Value, ValueMeta,
 };
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
-use farbank_pm::process::in_forked_child;
+use farbank_pm::process_stamp::in_forked_child;
 
 fn value(bytes: &[u8]) -> Value<'_> {
     Value {
@@ -27,7 +27,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
 
 fn config() -> Config {
     Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         open_threads: 2,
         patience: 100,
         ..Config::default()
@@ -60,7 +60,7 @@ impl User {
         let mut out = Vec::new();
         let found = self
             .0
-            .get(key(k), View::Durable, &mut out, &mut |_, _| true);
+            .get(key(k), ReadView::Durable, &mut out, &mut |_, _| true);
         found.unwrap().then_some(out)
     }
 }
@@ -159,9 +159,9 @@ fn a_panic_in_a_groups_body_leaves_nothing_of_the_group_and_no_key_locked() {
     session.commit().unwrap();
     let applied = session.group(&keys, &mut |ops| {
         ops.put(key(b"a"), value(b"whole"))?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     });
-    assert_eq!(applied, Ok(Verdict::Apply));
+    assert_eq!(applied, Ok(GroupDecision::Apply));
     session.commit().unwrap();
     drop(session);
     let kv = reopen(kv);
@@ -183,13 +183,13 @@ fn a_panic_in_an_update_a_scan_or_a_read_leaves_session_and_store_usable() {
     assert!(catch_unwind(scan).is_err());
     let mut out = Vec::new();
     let get = AssertUnwindSafe(|| {
-        session.get(key(b"k"), View::Pending, &mut out, &mut |_, _| {
+        session.get(key(b"k"), ReadView::Pending, &mut out, &mut |_, _| {
             panic!("the caller's")
         })
     });
     assert!(catch_unwind(get).is_err());
     let many = AssertUnwindSafe(|| {
-        session.get_many(&[key(b"k")], View::Durable, &mut |_, _| {
+        session.get_many(&[key(b"k")], ReadView::Durable, &mut |_, _| {
             panic!("the caller's")
         })
     });
@@ -214,11 +214,14 @@ fn a_key_that_a_group_does_not_name_is_refused_and_nothing_is_written() {
     let strange: [Body<'_>; 5] = [
         &mut |ops| ops.put(key(b"x"), value(b"1")).map(drop),
         &mut |ops| ops.delete(key(b"x")).map(drop),
-        &mut |ops| ops.update(key(b"x"), &mut |_| Change::Keep).map(drop),
-        &mut |ops| ops.meta(key(b"x"), View::Pending).map(drop),
         &mut |ops| {
-            let mut head = |_: &Meta, _: &mut Vec<u8>| true;
-            ops.get(key(b"x"), View::Pending, &mut Vec::new(), &mut head)
+            ops.update(key(b"x"), &mut |_| UpdateDecision::Keep)
+                .map(drop)
+        },
+        &mut |ops| ops.meta(key(b"x"), ReadView::Pending).map(drop),
+        &mut |ops| {
+            let mut head = |_: &ValueMeta, _: &mut Vec<u8>| true;
+            ops.get(key(b"x"), ReadView::Pending, &mut Vec::new(), &mut head)
                 .map(drop)
         },
     ];
@@ -226,7 +229,7 @@ fn a_key_that_a_group_does_not_name_is_refused_and_nothing_is_written() {
         let done = session.group(&[key(b"a")], &mut |ops| {
             ops.put(key(b"a"), value(b"1"))?;
             touch(ops)?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         });
         assert_eq!(done, Err(Error::NotInGroup));
     }
@@ -241,20 +244,20 @@ fn a_database_that_there_is_not_is_refused_by_every_operation() {
     for db in [DATABASES as u8, u8::MAX] {
         let k = Key { db, bytes: b"k" };
         let refused = Err(Error::NoDatabase { db });
-        let mut head = |_: &Meta, _: &mut Vec<u8>| true;
+        let mut head = |_: &ValueMeta, _: &mut Vec<u8>| true;
         let results: Vec<Result<(), Error>> = vec![
             session.put(k, value(b"1")).map(drop),
-            session.put_alone(k, value(b"1")).map(drop),
+            session.put_durable(k, value(b"1")).map(drop),
             session.delete(k).map(drop),
-            session.update(k, &mut |_| Change::Delete).map(drop),
+            session.update(k, &mut |_| UpdateDecision::Delete).map(drop),
             session
-                .group(&[key(b"a"), k], &mut |_| Ok(Verdict::Apply))
+                .group(&[key(b"a"), k], &mut |_| Ok(GroupDecision::Apply))
                 .map(drop),
-            session.meta(k, View::Durable).map(drop),
+            session.meta(k, ReadView::Durable).map(drop),
             session
-                .get(k, View::Durable, &mut Vec::new(), &mut head)
+                .get(k, ReadView::Durable, &mut Vec::new(), &mut head)
                 .map(drop),
-            session.get_many(&[key(b"a"), k], View::Durable, &mut |_, _| {}),
+            session.get_many(&[key(b"a"), k], ReadView::Durable, &mut |_, _| {}),
             session.scan(db, 0, 1, &mut |_, _| {}).map(drop),
             session.len(db).map(drop),
         ];
@@ -272,14 +275,14 @@ fn a_key_staged_by_another_session_of_the_thread_is_refused_at_once() {
     let kv = small();
     let (mut one, mut other) = (kv.session(), kv.session());
     put(&mut *one, b"k", b"1").unwrap();
-    for conflicts in [Conflicts::Refuse, Conflicts::Commit] {
+    for conflicts in [ConflictPolicy::Refuse, ConflictPolicy::Commit] {
         other.on_conflict(conflicts);
         let begun = Instant::now();
         assert_eq!(put(&mut *other, b"k", b"2"), Err(Error::Conflict));
         assert_eq!(other.delete(key(b"k")), Err(Error::Conflict));
-        let kept = other.update(key(b"k"), &mut |_| Change::Delete);
+        let kept = other.update(key(b"k"), &mut |_| UpdateDecision::Delete);
         assert_eq!(kept, Err(Error::Conflict));
-        let grouped = other.group(&[key(b"k")], &mut |_| Ok(Verdict::Apply));
+        let grouped = other.group(&[key(b"k")], &mut |_| Ok(GroupDecision::Apply));
         assert_eq!(grouped, Err(Error::Conflict));
         assert!(begun.elapsed() < CONFLICT_WAIT / 2);
     }
@@ -313,7 +316,7 @@ fn a_session_with_staged_writes_is_refused_and_commits_nothing_unasked() {
 /// answered, and the time it took.
 fn put_behind(
     kv: &Kv<Mapped>,
-    conflicts: Conflicts,
+    conflicts: ConflictPolicy,
     end: impl FnOnce(),
 ) -> (Result<(), Error>, Duration) {
     let ready = Barrier::new(2);
@@ -337,7 +340,7 @@ fn put_behind(
 
 #[test]
 fn a_put_waits_for_the_session_that_has_staged_its_key_to_commit_or_to_be_dropped() {
-    for conflicts in [Conflicts::Refuse, Conflicts::Commit] {
+    for conflicts in [ConflictPolicy::Refuse, ConflictPolicy::Commit] {
         let kv = small();
         let mut one = kv.session();
         put(&mut *one, b"k", b"1").unwrap();
@@ -359,7 +362,7 @@ fn a_put_is_refused_when_the_other_session_takes_too_long() {
     let mut one = kv.session();
     put(&mut *one, b"k", b"1").unwrap();
     let wait = || thread::sleep(CONFLICT_WAIT + Duration::from_millis(300));
-    let (done, took) = put_behind(&kv, Conflicts::Refuse, wait);
+    let (done, took) = put_behind(&kv, ConflictPolicy::Refuse, wait);
     assert_eq!(done, Err(Error::Conflict));
     assert!(took >= CONFLICT_WAIT, "{took:?}");
 }
@@ -372,7 +375,7 @@ fn sessions_that_commit_to_wait_never_wait_for_each_other() {
             let kv = &kv;
             scope.spawn(move || {
                 let mut session = kv.session();
-                session.on_conflict(Conflicts::Commit);
+                session.on_conflict(ConflictPolicy::Commit);
                 for round in 0..500_u32 {
                     for step in 0..4_u8 {
                         let name = match turn % 2 {
@@ -410,12 +413,12 @@ fn a_session_that_is_dropped_abandons_what_it_staged_and_gives_its_space_back() 
         let applied = session.group(&keys, &mut |ops| {
             ops.put(key(b"grouped"), value(&[1; 30_000]))?;
             ops.put(key(b"fresh"), value(&[2; 30_000]))?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         });
-        assert_eq!(applied, Ok(Verdict::Apply));
+        assert_eq!(applied, Ok(GroupDecision::Apply));
         assert_eq!(
             session
-                .meta(key(b"large"), View::Pending)
+                .meta(key(b"large"), ReadView::Pending)
                 .unwrap()
                 .unwrap()
                 .value_bytes,
@@ -499,7 +502,7 @@ fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
         all &= forked(session.commit().map(drop));
         all &= session.wait(ticket).is_err();
         all &= forked(session.len(0).map(drop));
-        all &= forked(session.meta(key(b"k"), View::Durable).map(drop));
+        all &= forked(session.meta(key(b"k"), ReadView::Durable).map(drop));
         drop(session);
         all &= forked(put(&mut *kv.session(), b"k", b"3"));
         all & forked(kv.close().map(drop))
@@ -542,7 +545,7 @@ fn an_error_names_the_limit_that_was_met() {
         let written = vec![1; bytes];
         session.group(&[key(b"a")], &mut |ops| {
             ops.put(key(b"a"), value(&written))?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         })
     };
     let refused = group(1 << 20);
@@ -551,7 +554,7 @@ fn an_error_names_the_limit_that_was_met() {
     };
     assert_eq!(bytes, 1 << 20);
     assert!(bytes_max < 64 << 10);
-    assert_eq!(group(bytes_max), Ok(Verdict::Apply));
+    assert_eq!(group(bytes_max), Ok(GroupDecision::Apply));
     assert!(group(bytes_max + 1).is_err());
 }
 
@@ -565,7 +568,7 @@ fn a_group_that_no_record_can_hold_is_refused_by_its_own_limit() {
     let mut body = |ops: &mut dyn Ops| {
         keys.iter()
             .try_for_each(|k| ops.put(*k, value(&written)).map(drop))?;
-        Ok(Verdict::Apply)
+        Ok(GroupDecision::Apply)
     };
     let refused = session.group(&keys, &mut body);
     let Err(Error::GroupTooLong { bytes, bytes_max }) = refused else {

@@ -38,7 +38,7 @@ fn fill(kv: &Kv<Mapped>, user: &mut User, percent: u64) -> u64 {
 
 fn set(user: &mut User, number: u64, fill: u8) {
     let name = number.to_le_bytes();
-    let stored = user.0.put_alone(key(&name), value(&[fill; VALUE_BYTES]));
+    let stored = user.0.put_durable(key(&name), value(&[fill; VALUE_BYTES]));
     stored.expect("there is room");
 }
 

@@ -1,17 +1,19 @@
-//! The engine on a pool so small that an interpreter gets through it: what lane `miri` runs. Everything
+//! The engine on a pool so small that an interpreter gets through it: what context `miri` runs. Everything
 //! is here in little: sessions in threads, batches, groups, long values, cleaning, kills and closes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farbank_kv::store::{Change, Item, Key, Meta, Ops, Session, Value, Verdict, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{
+    GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision, Value, ValueMeta,
+};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::sim::{Persistency, Sim};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 const POOL_BYTES: u64 = 8192 + 16 * SEGMENT_BYTES;
 
-fn config(cleaning: Cleaning) -> Config {
+fn config(cleaning: CleaningMode) -> Config {
     Config {
         clock: Arc::new(|| 1_000_000),
         uptime: Arc::new(|| 0),
@@ -21,7 +23,7 @@ fn config(cleaning: Cleaning) -> Config {
     }
 }
 
-fn fresh(persistency: Persistency, cleaning: Cleaning) -> Kv<Sim> {
+fn fresh(persistency: Persistency, cleaning: CleaningMode) -> Kv<Sim> {
     let sim = Sim::new(POOL_BYTES, persistency);
     Kv::create(sim, SEGMENT_BYTES, config(cleaning)).expect("a fresh store")
 }
@@ -45,7 +47,12 @@ fn commit(session: &mut dyn Session) {
 
 fn get(session: &mut dyn Session, k: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true);
+    let found = session.get(
+        key(k),
+        ReadView::Durable,
+        &mut out,
+        &mut |_: &ValueMeta, _| true,
+    );
     found.expect("a read").then_some(out)
 }
 
@@ -57,7 +64,7 @@ fn contents(kv: &Kv<Sim>, keys: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>
 
 /// Writes, cleans, kills and closes; everything must be there each time.
 fn keeps_everything(persistency: Persistency) {
-    let kv = fresh(persistency, Cleaning::Inline);
+    let kv = fresh(persistency, CleaningMode::Inline);
     let mut expected = BTreeMap::new();
     let mut session = kv.session();
     for n in 0..20_u8 {
@@ -77,10 +84,10 @@ fn keeps_everything(persistency: Persistency) {
     assert_eq!(kv.verify(), Ok(()));
 
     let sim = kv.into_medium().expect("no session is left");
-    let kv = Kv::open(sim, config(Cleaning::Inline)).expect("it opens after a kill");
+    let kv = Kv::open(sim, config(CleaningMode::Inline)).expect("it opens after a kill");
     assert_eq!(contents(&kv, &expected), expected);
     let sim = kv.close().expect("it closes").expect("no session is left");
-    let kv = Kv::open(sim, config(Cleaning::Inline)).expect("it opens after a close");
+    let kv = Kv::open(sim, config(CleaningMode::Inline)).expect("it opens after a close");
     assert!(kv.opened().clean);
     assert_eq!(contents(&kv, &expected), expected);
 }
@@ -98,12 +105,12 @@ fn everything_outlives_them_on_a_medium_whose_tickets_turn_late() {
 #[test]
 fn threads_that_count_read_and_write_groups_lose_nothing_and_see_groups_whole() {
     const ROUNDS: u32 = 4;
-    let kv = fresh(Persistency::Adr, Cleaning::Background);
+    let kv = fresh(Persistency::Adr, CleaningMode::Background);
     let count = |mut session: Box<dyn Session>| {
         for _ in 0..ROUNDS {
-            let mut add = |item: Option<Item<'_>>| {
+            let mut add = |item: Option<StoredItem<'_>>| {
                 let old = item.map_or(0, |i| u32::from_le_bytes(i.bytes.try_into().expect("four")));
-                Change::Put {
+                UpdateDecision::Put {
                     bytes: (old + 1).to_le_bytes().to_vec(),
                     expires_ms: 0,
                     flags: 0,
@@ -122,7 +129,7 @@ fn threads_that_count_read_and_write_groups_lose_nothing_and_see_groups_whole() 
             let mut body = |ops: &mut dyn Ops| {
                 put(ops, b"left", &value);
                 put(ops, b"right", &value);
-                Ok(Verdict::Apply)
+                Ok(GroupDecision::Apply)
             };
             let keys = [key(b"left"), key(b"right")];
             session.group(&keys, &mut body).expect("a group");
@@ -133,9 +140,10 @@ fn threads_that_count_read_and_write_groups_lose_nothing_and_see_groups_whole() 
         for _ in 0..ROUNDS {
             let mut seen = Vec::new();
             let keys = [key(b"left"), key(b"right")];
-            let mut each = |_, item: Option<Item<'_>>| seen.push(item.map(|i| i.bytes.to_vec()));
+            let mut each =
+                |_, item: Option<StoredItem<'_>>| seen.push(item.map(|i| i.bytes.to_vec()));
             session
-                .get_many(&keys, View::Durable, &mut each)
+                .get_many(&keys, ReadView::Durable, &mut each)
                 .expect("a read");
             assert_eq!(seen[0], seen[1], "half a group was seen");
         }

@@ -1,7 +1,7 @@
 //! Farbank's engine, embedded.
 
-use farbank_kv::store::{Item, Key, Session, Store, Value, View};
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::store::{StoredItem, Key, Session, Store, Value, ReadView};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 
@@ -84,7 +84,7 @@ fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Out
     let config = Config {
         keys_expected: settings.mix.keys,
         // Inside sets, where the clock sees it: a thread of its own would work on in the others' turns.
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..config
     };
     let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
@@ -137,26 +137,26 @@ impl Door for OurDoor {
             bytes: value,
             ..Value::default()
         };
-        let done = self.0.put_alone(key(name), value);
+        let done = self.0.put_durable(key(name), value);
         let (_, ticket) = done.expect("the pool has room");
         debug_assert!(self.0.durable(ticket) == Ok(true));
     }
 
     fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
         self.0
-            .get(key(name), View::Durable, out, &mut |_, _| true)
+            .get(key(name), ReadView::Durable, out, &mut |_, _| true)
             .expect("no record is damaged")
     }
 
     fn get_batch(&mut self, names: &[Name; BATCH], each: &mut dyn FnMut(usize, &[u8])) -> bool {
         let keys = names.each_ref().map(key);
-        let mut each = |place: usize, item: Option<Item<'_>>| {
+        let mut each = |place: usize, item: Option<StoredItem<'_>>| {
             if let Some(item) = item {
                 each(place, item.bytes);
             }
         };
         self.0
-            .get_many(&keys, View::Durable, &mut each)
+            .get_many(&keys, ReadView::Durable, &mut each)
             .expect("no record is damaged");
         true
     }

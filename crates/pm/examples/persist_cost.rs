@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use farbank_pm::media::Mapped;
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 const LOG_BYTES: u64 = 1 << 30;
 const PERSISTS: u32 = 40_000;
@@ -74,7 +74,7 @@ fn main() {
 
 /// Nanoseconds per persist; each round writes where none has written for long.
 fn persists_ns(medium: &Mapped, start: &Start, bytes: usize, round: u64) -> f64 {
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let record = vec![0x5a; bytes];
     let step = if start.packed {
         bytes
@@ -86,8 +86,8 @@ fn persists_ns(medium: &Mapped, start: &Start, bytes: usize, round: u64) -> f64 
     let end = at + region;
     let begin = Instant::now();
     for _ in 0..PERSISTS {
-        medium.copy_in(&mut lane, Off(at), &[&record]);
-        let _ticket = medium.drain(&mut lane);
+        medium.copy_in(&mut ctx, Off(at), &[&record]);
+        let _ticket = medium.drain(&mut ctx);
         at += step;
         if at >= end {
             at -= region / 64 * 64;

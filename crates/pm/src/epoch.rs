@@ -21,40 +21,40 @@ use crate::sync::{Arc, Mutex};
 const IDLE: u64 = u64::MAX;
 
 /// The epochs of one structure.
-pub struct Epochs {
+pub struct EpochTable {
     current: CachePadded<AtomicU64>,
     /// Of every slot that lives, and of dropped ones, idle, until the next slot is made.
-    slots: Mutex<Vec<Arc<Pinned>>>,
+    slots: Mutex<Vec<Arc<PinnedEpoch>>>,
 }
 
 /// The epoch a reader is pinned at, or [`IDLE`].
-type Pinned = CachePadded<AtomicU64>;
+type PinnedEpoch = CachePadded<AtomicU64>;
 
 /// One reader's pin. Pinning again moves the pin on: what was found before may go.
 ///
 /// Dropping a slot ends its pin. A slot that is leaked while pinned (`std::mem::forget`) holds back
 /// every later reclamation for as long as its [`Epochs`] live: nothing tells it from a slow reader.
-pub struct Slot {
-    pinned: Arc<Pinned>,
+pub struct EpochSlot {
+    pinned: Arc<PinnedEpoch>,
 }
 
-impl Default for Epochs {
-    fn default() -> Epochs {
-        Epochs {
+impl Default for EpochTable {
+    fn default() -> EpochTable {
+        EpochTable {
             current: CachePadded::new(AtomicU64::new(1)),
             slots: Mutex::default(),
         }
     }
 }
 
-impl Epochs {
+impl EpochTable {
     /// A new reader's slot, pinned by nothing. It is forgotten when the reader drops it.
-    pub fn slot(&self) -> Slot {
+    pub fn slot(&self) -> EpochSlot {
         let pinned = Arc::new(CachePadded::new(AtomicU64::new(IDLE)));
         let mut slots = self.slots.lock().expect("no holder panics");
         slots.retain(|pinned| Arc::strong_count(pinned) > 1);
         slots.push(Arc::clone(&pinned));
-        Slot { pinned }
+        EpochSlot { pinned }
     }
 
     /// Pins `slot`: what can be reached from now on stays until [`Slot::unpin`], until it is pinned
@@ -63,7 +63,7 @@ impl Epochs {
     /// A slot of other epochs protects nothing here and holds back reclamation there. Offsets that
     /// were found before the pin are not protected by it.
     #[inline]
-    pub fn pin(&self, slot: &Slot) {
+    pub fn pin(&self, slot: &EpochSlot) {
         // Whoever finds this pin in place of an earlier one finds that one's reads done (E4).
         slot.pinned
             .store(self.current.load(Ordering::Relaxed), Ordering::Release);
@@ -88,7 +88,7 @@ impl Epochs {
     }
 }
 
-impl Slot {
+impl EpochSlot {
     /// Lets go: nothing found under the pin may be followed any more. Of an idle slot: no effect.
     #[inline]
     pub fn unpin(&self) {
@@ -96,7 +96,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for EpochSlot {
     /// A reader that ends while pinned, as one does that panics, reads nothing any more (E4).
     fn drop(&mut self) {
         self.unpin();
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_retired_under_a_pin_is_free_only_after_it() {
-        let epochs = Epochs::default();
+        let epochs = EpochTable::default();
         let reader = epochs.slot();
         epochs.pin(&reader);
         let retired = epochs.retire();
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reader_holds_nothing_back() {
-        let epochs = Epochs::default();
+        let epochs = EpochTable::default();
         drop(epochs.slot());
         let _other = epochs.slot();
         let retired = epochs.retire();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_slot_dropped_while_pinned_does_not_block_reclamation() {
-        let epochs = Epochs::default();
+        let epochs = EpochTable::default();
         let reader = epochs.slot();
         epochs.pin(&reader);
         let retired = epochs.retire();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_panics_while_pinned_does_not_block_reclamation() {
-        let epochs = Epochs::default();
+        let epochs = EpochTable::default();
         let reader = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let slot = epochs.slot();
             epochs.pin(&slot);

@@ -20,11 +20,11 @@ use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
 
-use crate::sim::{Act, brief};
+use crate::sim::{SourceAction, brief};
 
 /// What of its lines a place drops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Part {
+pub enum FaultPart {
     /// Everything it flushes, or the whole drain.
     #[default]
     Whole,
@@ -34,17 +34,17 @@ pub enum Part {
     Last,
 }
 
-impl Part {
+impl FaultPart {
     /// All of them.
-    pub const ALL: [Part; 3] = [Part::Whole, Part::First, Part::Last];
+    pub const ALL: [FaultPart; 3] = [FaultPart::Whole, FaultPart::First, FaultPart::Last];
 
     /// As it is written.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Whole => "whole",
-            Part::First => "first",
-            Part::Last => "last",
+            FaultPart::Whole => "whole",
+            FaultPart::First => "first",
+            FaultPart::Last => "last",
         }
     }
 }
@@ -54,11 +54,11 @@ impl Part {
 pub struct PlaceFault {
     /// What the place does: [`Act::CopyIn`] loses its implied flush, [`Act::Flush`] its flush,
     /// [`Act::Drain`] its drain.
-    pub act: Act,
+    pub act: SourceAction,
     /// Where, as [`brief`] prints it: `kv/log.rs:88`.
     pub at: String,
     /// Which of its lines.
-    pub part: Part,
+    pub part: FaultPart,
     /// Only the `n`-th time it runs on a medium, from 1; `None`: always.
     pub hit: Option<u64>,
 }
@@ -66,7 +66,7 @@ pub struct PlaceFault {
 impl PlaceFault {
     /// Whether this is about what `at` does.
     #[must_use]
-    pub fn concerns(&self, act: Act, at: &Location<'_>) -> bool {
+    pub fn concerns(&self, act: SourceAction, at: &Location<'_>) -> bool {
         let line = || self.at.rsplit_once(':').and_then(|(_, n)| n.parse().ok());
         self.act == act && line() == Some(at.line()) && brief(at) == self.at
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Fault {
             Fault::Name(name) => f.write_str(name),
             Fault::Place(place) => {
                 write!(f, "{} {}", place.act.name(), place.at)?;
-                if place.part != Part::Whole {
+                if place.part != FaultPart::Whole {
                     write!(f, " {}", place.part.name())?;
                 }
                 place.hit.map_or(Ok(()), |n| write!(f, " #{n}"))
@@ -103,9 +103,13 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Fault, String> {
         let mut words = text.split_whitespace();
         let first = words.next().ok_or("a fault has a name or a place")?;
-        let act = [Act::CopyIn, Act::Flush, Act::Drain]
-            .into_iter()
-            .find(|act| act.name() == first);
+        let act = [
+            SourceAction::CopyIn,
+            SourceAction::Flush,
+            SourceAction::Drain,
+        ]
+        .into_iter()
+        .find(|act| act.name() == first);
         let Some(act) = act else {
             return match words.next() {
                 None => Ok(Fault::Name(first.into())),
@@ -118,12 +122,12 @@ impl FromStr for Fault {
         let mut fault = PlaceFault {
             act,
             at: at.into(),
-            part: Part::Whole,
+            part: FaultPart::Whole,
             hit: None,
         };
         for word in words {
             let hit = word.strip_prefix('#').and_then(|n| n.parse().ok());
-            match Part::ALL.into_iter().find(|part| part.name() == word) {
+            match FaultPart::ALL.into_iter().find(|part| part.name() == word) {
                 Some(part) => fault.part = part,
                 None if hit.is_some() => fault.hit = hit,
                 None => return Err(format!("{word:?}: whole, first, last or #N")),
@@ -135,7 +139,7 @@ impl FromStr for Fault {
 
 /// A fault that has a name, as a structure lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Named {
+pub struct NamedFault {
     /// `structure.deviation`.
     pub name: &'static str,
     /// What it does, in one sentence.
@@ -150,13 +154,13 @@ thread_local! {
 
 /// Runs `f` with `fault` on, on this thread; what was on before is on again afterwards.
 pub fn with<R>(fault: Option<&Fault>, f: impl FnOnce() -> R) -> R {
-    struct Restore(Option<Fault>);
-    impl Drop for Restore {
+    struct FaultScope(Option<Fault>);
+    impl Drop for FaultScope {
         fn drop(&mut self) {
             ACTIVE.set(self.0.take());
         }
     }
-    let _restore = Restore(ACTIVE.replace(fault.cloned()));
+    let _restore = FaultScope(ACTIVE.replace(fault.cloned()));
     f()
 }
 
@@ -167,7 +171,7 @@ pub fn active() -> Option<Fault> {
 }
 
 /// What the fault that is on drops of what `at` does: which part, and which time only.
-pub(crate) fn drops(act: Act, at: &Location<'_>) -> Option<(Part, Option<u64>)> {
+pub(crate) fn drops(act: SourceAction, at: &Location<'_>) -> Option<(FaultPart, Option<u64>)> {
     ACTIVE.with_borrow(|fault| match fault {
         Some(Fault::Place(place)) if place.concerns(act, at) => Some((place.part, place.hit)),
         _ => None,

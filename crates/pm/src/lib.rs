@@ -11,7 +11,7 @@
 //! ```
 //!
 //! * [`medium`] is the door itself, with the words every structure is written in.
-//! * [`lane`] is one worker's identity at that door and what it has spent there.
+//! * [`ctx`] is one worker's identity at that door and what it has spent there.
 //! * [`media`] are the real doors, [`sim`] is their simulated twin.
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
 //! * [`process`] tells the process that opened a pool from a forked child.
@@ -29,20 +29,20 @@
 pub mod crc;
 pub mod epoch;
 pub mod fault;
+pub mod grow_table;
 pub mod key_hash;
-pub mod lane;
 pub mod media;
 pub mod medium;
 pub mod model;
+pub mod persist_ctx;
 pub mod pool;
-pub mod process;
+pub mod process_stamp;
 pub mod sim;
 pub mod simd;
 pub mod situation;
 pub mod sync;
-pub mod table;
 
-pub use lane::{Counters, Lane};
 pub use medium::{
     Caps, Drain, FileId, FileTrouble, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD,
 };
+pub use persist_ctx::{PersistCounters, PersistCtx};

@@ -3,9 +3,9 @@
 //! A structure names far memory by [`Off`] only; no reference to its bytes ever exists. Bytes are
 //! read by [`Medium::load`] and [`Medium::copy_out`], made by [`Medium::copy_in`] while nobody can
 //! see them, and become durable in two steps: [`Medium::flush`] starts writing them back,
-//! [`Medium::drain`] asks that everything this lane flushed be durable and answers with a
+//! [`Medium::drain`] asks that everything this context flushed be durable and answers with a
 //! [`Ticket`]. On persistent memory the ticket is durable when it is issued; on a file it turns
-//! durable when one `fdatasync`, shared by every lane, has ended.
+//! durable when one `fdatasync`, shared by every context, has ended.
 //!
 //! Every method that can persist something is `#[track_caller]`: the simulator knows each flush and
 //! drain by its place in the source. On real media the location is inlined away.
@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::lane::Lane;
+use crate::persist_ctx::PersistCtx;
 
 /// Bytes in a word: what the CPU stores, and far memory keeps, atomically.
 pub const WORD: usize = 8;
@@ -155,7 +155,7 @@ impl Kind {
 pub enum Drain {
     /// A store fence: the ticket is durable when it is issued.
     Fence,
-    /// An `fdatasync` shared by all lanes: the ticket turns later.
+    /// An `fdatasync` shared by all contexts: the ticket turns later.
     Sync,
     /// Nothing is waited for: an acknowledged write may be lost in a power cut.
     Relaxed,
@@ -225,9 +225,9 @@ pub(crate) fn check_pair(at: Off) {
 /// | bytes not all in `0..len()`                           | a panic that names offset, length and end; nothing has changed. Of [`Medium::prefetch`]: no effect |
 /// | a word, or bytes to be copied in, not 8-aligned; a pair not 16-aligned | the same                |
 /// | bytes that another thread writes meanwhile            | each word is read old or new; bytes copied out may be torn within a word |
-/// | two lanes copy in the same bytes, or parts of one word | each word is one's or the other's; the last word, if partial, may keep what it was |
+/// | two contexts copy in the same bytes, or parts of one word | each word is one's or the other's; the last word, if partial, may keep what it was |
 /// | another thread reads what was copied in before the drain | each word is found old or new, in any order |
-/// | a lane used by another thread before its drain        | what it wrote may not be durable when its ticket is |
+/// | a context used by another thread before its drain        | what it wrote may not be durable when its ticket is |
 /// | a ticket of another medium                            | an answer that means nothing            |
 ///
 /// So callers check what they read from a pool before they follow it.
@@ -269,20 +269,20 @@ pub trait Medium: Send + Sync + 'static {
 
     /// Stores the word at `at` (8-aligned) with release ordering. Volatile until flushed and drained.
     #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64);
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64);
 
     /// Stores `words`, one after another, from `at` (8-aligned) on, as [`Medium::store`] does: on a file by one system call.
     /// No other thread reads or writes them meanwhile. A crash may leave some of them and not others.
     #[track_caller]
-    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
+    fn store_words(&self, ctx: &mut PersistCtx, at: Off, words: &[u64]) {
         for (number, word) in words.iter().enumerate() {
-            self.store(lane, at.plus((number * WORD) as u64), *word);
+            self.store(ctx, at.plus((number * WORD) as u64), *word);
         }
     }
 
     /// Compare-and-swap of the word at `at`; `Err` holds what was there. Never a drain.
     #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64>;
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64>;
 
     /// Copies published or immutable bytes out. Racing writers give torn words, never undefined
     /// behaviour.
@@ -295,32 +295,32 @@ pub trait Medium: Send + Sync + 'static {
     /// Whether the bytes at `at` equal `bytes`.
     fn matches(&self, at: Off, bytes: &[u8]) -> bool;
 
-    /// Writes `parts`, one after another, at `at` (8-aligned): unpublished bytes of this lane, which no
+    /// Writes `parts`, one after another, at `at` (8-aligned): unpublished bytes of this context, which no
     /// other thread writes meanwhile; nor what else is in the last word, which is written again as it
     /// was found. They are on their way to durability when this returns (no flush is needed) and
     /// readable by this thread; other threads may rely on them, and durability on a ticket, only after
-    /// this lane's next drain.
+    /// this context's next drain.
     #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]);
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]);
 
     /// Writes two words at `at` (16-aligned) as [`Medium::copy_in`] does: for a line of which the caches are likely to have
     /// nothing, and of which nothing else is needed. The two may become durable in any order.
     #[track_caller]
-    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+    fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
-        self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
+        self.copy_in(ctx, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
     }
 
     /// Starts writing back every line of `at..at + len`.
     #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize);
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize);
 
-    /// Asks that everything this lane copied in or flushed become durable.
+    /// Asks that everything this context copied in or flushed become durable.
     ///
     /// After it returns, other threads see those bytes. An I/O error poisons the medium: the ticket
     /// then never turns.
     #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket;
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket;
 
     /// Whether `ticket` has turned durable.
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned>;
@@ -409,18 +409,18 @@ impl<M: Medium> Medium for Arc<M> {
     }
 
     #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        (**self).store(lane, at, value);
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        (**self).store(ctx, at, value);
     }
 
     #[track_caller]
-    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
-        (**self).store_words(lane, at, words);
+    fn store_words(&self, ctx: &mut PersistCtx, at: Off, words: &[u64]) {
+        (**self).store_words(ctx, at, words);
     }
 
     #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        (**self).cas(lane, at, old, new)
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        (**self).cas(ctx, at, old, new)
     }
 
     fn copy_out(&self, at: Off, to: &mut [u8]) {
@@ -436,23 +436,23 @@ impl<M: Medium> Medium for Arc<M> {
     }
 
     #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        (**self).copy_in(lane, at, parts);
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
+        (**self).copy_in(ctx, at, parts);
     }
 
     #[track_caller]
-    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
-        (**self).copy_in_pair(lane, at, pair);
+    fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
+        (**self).copy_in_pair(ctx, at, pair);
     }
 
     #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        (**self).flush(lane, at, len);
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
+        (**self).flush(ctx, at, len);
     }
 
     #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
-        (**self).drain(lane)
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
+        (**self).drain(ctx)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
@@ -504,11 +504,11 @@ impl<M: Medium> Medium for Arc<M> {
 #[track_caller]
 pub fn persist<M: Medium + ?Sized>(
     medium: &M,
-    lane: &mut Lane,
+    ctx: &mut PersistCtx,
     at: Off,
     len: usize,
 ) -> Result<(), Poisoned> {
-    medium.flush(lane, at, len);
-    let ticket = medium.drain(lane);
+    medium.flush(ctx, at, len);
+    let ticket = medium.drain(ctx);
     medium.settle(ticket)
 }

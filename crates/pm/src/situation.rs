@@ -36,7 +36,7 @@ impl Situation {
 
 /// A place in the code that counts how often it was met.
 #[derive(Debug)]
-pub struct Mark {
+pub struct SituationMark {
     name: &'static str,
     met: AtomicU64,
 }
@@ -47,20 +47,20 @@ thread_local! {
 }
 
 /// The marks that were met.
-static MET: Mutex<Vec<&'static Mark>> = Mutex::new(Vec::new());
+static MET: Mutex<Vec<&'static SituationMark>> = Mutex::new(Vec::new());
 
-impl Mark {
+impl SituationMark {
     /// A mark of the situation called `name`.
     #[must_use]
-    pub const fn new(name: &'static str) -> Mark {
-        Mark {
+    pub const fn new(name: &'static str) -> SituationMark {
+        SituationMark {
             name,
             met: AtomicU64::new(0),
         }
     }
 
     /// Counts that it was met, if this thread counts.
-    pub fn meet(&'static self) {
+    pub fn record(&'static self) {
         if COUNTS.get() && self.met.fetch_add(1, Relaxed) == 0 {
             let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
             met.push(self);
@@ -70,13 +70,13 @@ impl Mark {
 
 /// Runs `prepare` without counting what this thread meets: what only prepares a check is not checked.
 pub fn uncounted<R>(prepare: impl FnOnce() -> R) -> R {
-    struct CountAgain(bool);
-    impl Drop for CountAgain {
+    struct CountingPause(bool);
+    impl Drop for CountingPause {
         fn drop(&mut self) {
             COUNTS.set(self.0);
         }
     }
-    let _again = CountAgain(COUNTS.replace(false));
+    let _again = CountingPause(COUNTS.replace(false));
     prepare()
 }
 
@@ -97,9 +97,10 @@ macro_rules! situation {
     };
     ($name:literal, $condition:expr) => {
         if $crate::fault::NAMED {
-            static MARK: $crate::situation::Mark = $crate::situation::Mark::new($name);
+            static MARK: $crate::situation::SituationMark =
+                $crate::situation::SituationMark::new($name);
             if $condition {
-                MARK.meet();
+                MARK.record();
             }
         }
     };

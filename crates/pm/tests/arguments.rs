@@ -4,13 +4,13 @@
 //! Each medium is called with every combination of offsets, lengths and steps that sit at an edge:
 //! of a word, a line, a page, the medium, 32 bits and 64 bits, and of products that wrap around to
 //! something small. A model of a few lines in 128-bit arithmetic says what is right. The simulator is
-//! called under Miri as well (lane `miri`), the real media under AddressSanitizer (lane `asan`).
+//! called under Miri as well (context `miri`), the real media under AddressSanitizer (context `asan`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farbank_pm::model::Modelled;
 use farbank_pm::sim::{Persistency, Sim};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 /// Bytes of a medium under test: two pages, or for an interpreter a few lines.
 const BYTES: u64 = if cfg!(miri) { 256 } else { 2 * 4096 };
@@ -30,7 +30,7 @@ const CLEAR: [&str; 6] = [
 struct Tested<M> {
     name: &'static str,
     medium: M,
-    lane: Lane,
+    ctx: PersistCtx,
     expected: Vec<u8>,
 }
 
@@ -106,14 +106,14 @@ impl<M: Medium> Tested<M> {
     fn new(name: &'static str, medium: M) -> Tested<M> {
         assert_eq!(medium.len(), BYTES);
         let expected: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8 + 1).collect();
-        let mut lane = Lane::new(1);
-        medium.copy_in(&mut lane, Off(0), &[&expected]);
-        let ticket = medium.drain(&mut lane);
+        let mut ctx = PersistCtx::new(1);
+        medium.copy_in(&mut ctx, Off(0), &[&expected]);
+        let ticket = medium.drain(&mut ctx);
         medium.wait(ticket).expect("nothing failed");
         Tested {
             name,
             medium,
-            lane,
+            ctx,
             expected,
         }
     }
@@ -123,11 +123,11 @@ impl<M: Medium> Tested<M> {
         &mut self,
         what: &str,
         right: bool,
-        call: impl FnOnce(&M, &mut Lane) -> R,
+        call: impl FnOnce(&M, &mut PersistCtx) -> R,
     ) -> Option<R> {
-        let (medium, lane) = (&self.medium, &mut self.lane);
+        let (medium, ctx) = (&self.medium, &mut self.ctx);
         let name = self.name;
-        match catch_unwind(AssertUnwindSafe(|| call(medium, lane))) {
+        match catch_unwind(AssertUnwindSafe(|| call(medium, ctx))) {
             Ok(result) => {
                 assert!(right, "{name}: {what} was not refused");
                 Some(result)
@@ -165,11 +165,11 @@ impl<M: Medium> Tested<M> {
         assert_eq!(found, right.then(|| self.word(at)));
         // What is there already, so that the medium stays as it is.
         let word = if right { self.word(at) } else { 7 };
-        self.call(&format!("store({at:#x})"), right, |m, lane| {
-            m.store(lane, Off(at), word);
+        self.call(&format!("store({at:#x})"), right, |m, ctx| {
+            m.store(ctx, Off(at), word);
         });
-        self.call(&format!("cas({at:#x})"), right, |m, lane| {
-            m.cas(lane, Off(at), word, word).expect("it is there");
+        self.call(&format!("cas({at:#x})"), right, |m, ctx| {
+            m.cas(ctx, Off(at), word, word).expect("it is there");
         });
         let pair = aligned(at, 16) && within(at, 16);
         let words = if pair {
@@ -177,9 +177,9 @@ impl<M: Medium> Tested<M> {
         } else {
             [7; 2]
         };
-        self.call(&format!("copy_in_pair({at:#x})"), pair, |m, lane| {
-            m.copy_in_pair(lane, Off(at), words);
-            m.drain(lane);
+        self.call(&format!("copy_in_pair({at:#x})"), pair, |m, ctx| {
+            m.copy_in_pair(ctx, Off(at), words);
+            m.drain(ctx);
         });
     }
 
@@ -219,7 +219,7 @@ impl<M: Medium> Tested<M> {
             m.crc_is(Off(at), len, 9, crc.unwrap_or(0))
         });
         assert_eq!(same, right.then_some(true));
-        self.call(&what("flush"), right, |m, lane| m.flush(lane, Off(at), len));
+        self.call(&what("flush"), right, |m, ctx| m.flush(ctx, Off(at), len));
         self.call(&what("prefetch"), true, |m, _| m.prefetch(Off(at), len));
     }
 
@@ -243,9 +243,9 @@ impl<M: Medium> Tested<M> {
         let same = self.call(&what("matches"), right, |m, _| m.matches(Off(at), &bytes));
         assert_eq!(same, right.then_some(true));
         let (one, other) = bytes.split_at(len / 3);
-        self.call(&what("copy_in"), right && aligned(at, 8), |m, lane| {
-            m.copy_in(lane, Off(at), &[one, &[], other]);
-            m.drain(lane);
+        self.call(&what("copy_in"), right && aligned(at, 8), |m, ctx| {
+            m.copy_in(ctx, Off(at), &[one, &[], other]);
+            m.drain(ctx);
         });
     }
 
@@ -324,7 +324,7 @@ mod real {
     use super::*;
     use farbank_pm::Kind;
     use farbank_pm::media::{
-        AnyMedium, File, Kernel, Mapped, OpenOptions, ReadBy, SyncPolicy, create_path,
+        AnyMedium, File, KernelIo, Mapped, OpenOptions, ReadMode, SyncPolicy, create_path,
     };
 
     #[test]
@@ -344,20 +344,20 @@ mod real {
     #[test]
     fn a_file_refuses_wrong_arguments_however_it_is_read() {
         quietly(|| {
-            for read_by in [ReadBy::Mapping, ReadBy::Pread] {
+            for read_by in [ReadMode::Mapping, ReadMode::Pread] {
                 let folder = tempfile::tempdir().expect("a temporary folder");
                 Tested::new("file", file(&folder, read_by)).all();
             }
         });
     }
 
-    fn file(folder: &tempfile::TempDir, read_by: ReadBy) -> File {
+    fn file(folder: &tempfile::TempDir, read_by: ReadMode) -> File {
         let options = OpenOptions {
             medium: Some(Kind::File),
             // What is refused is the same, and thousands of syncs take long.
             sync: SyncPolicy::Never,
             read_by,
-            io: std::sync::Arc::new(Kernel),
+            io: std::sync::Arc::new(KernelIo),
             ..OpenOptions::default()
         };
         let path = folder.path().join("pool");

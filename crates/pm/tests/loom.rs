@@ -24,11 +24,11 @@
 use std::sync::atomic::{AtomicUsize as Plain, Ordering::Relaxed as Plainly};
 use std::time::Instant;
 
-use farbank_pm::epoch::{Epochs, Slot};
+use farbank_pm::epoch::{EpochSlot, EpochTable};
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use farbank_pm::sync::{Arc, Mutex, atomic, thread};
-use farbank_pm::table::Table;
 use loom::cell::UnsafeCell;
 
 /// Explores `model` and says how many executions there were.

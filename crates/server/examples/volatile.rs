@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .unwrap_or(6399);
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let endpoints = [farbank_server::Endpoint::resp(addr)];
-    let server = farbank_server::Server::bind(&endpoints, farbank_server::Options::default())?;
+    let server =
+        farbank_server::Server::bind(&endpoints, farbank_server::ServerOptions::default())?;
     println!("{:?}", server.endpoints());
     Ok(server.run(&volatile::Volatile::new())?)
 }

@@ -5,26 +5,26 @@
 
 use std::time::Instant;
 
-use farbank_kv::store::{Conflicts, Error, Session};
+use farbank_kv::store::{ConflictPolicy, Error, Session};
 use farbank_pm::{Poisoned, Ticket};
 
-use crate::conn::{Conn, Speech};
-use crate::hotkeys::Stride;
-use crate::shared::{Figures, Shared, Tally};
-use crate::shelf::Shelf;
-use crate::turn::Turn;
-use crate::{cmd, memcached};
+use crate::buffer_pool::BufferPool;
+use crate::connection::{Connection, ProtocolState};
+use crate::exec_context::ExecContext;
+use crate::hotkeys::Sampler;
+use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
+use crate::{commands, memcached};
 
 /// One thread's session, and what it has done with it.
 pub(crate) struct Executor<'a> {
-    pub(crate) shared: &'a Shared<'a>,
+    pub(crate) shared: &'a ServerShared<'a>,
     /// Where others see what this thread does.
-    figures: &'a Figures,
+    figures: &'a WorkerFigures,
     pub(crate) session: Box<dyn Session>,
-    pub(crate) tally: Tally,
-    stride: Stride,
+    pub(crate) tally: CounterTotals,
+    stride: Sampler,
     /// Buffers for replies.
-    pub(crate) outputs: Shelf,
+    pub(crate) outputs: BufferPool,
     /// Requests executed since the last commit.
     pub(crate) requests: usize,
     executes_long: bool,
@@ -34,27 +34,27 @@ impl<'a> Executor<'a> {
     /// For the thread that shows its counts in `figures`. If it does not execute long requests, it leaves them in the
     /// connection's input and says so ([`Conn::awaits_long`]); if it does, it executes one request a turn.
     pub(crate) fn new(
-        shared: &'a Shared<'a>,
-        figures: &'a Figures,
+        shared: &'a ServerShared<'a>,
+        figures: &'a WorkerFigures,
         executes_long: bool,
     ) -> Executor<'a> {
         let mut session = shared.store.session();
-        session.on_conflict(Conflicts::Commit); // Every reply waits for the batch's ticket.
+        session.on_conflict(ConflictPolicy::Commit); // Every reply waits for the batch's ticket.
         Executor {
             shared,
             figures,
             session,
-            tally: Tally::default(),
-            stride: Stride::default(),
-            outputs: Shelf::default(),
+            tally: CounterTotals::default(),
+            stride: Sampler::default(),
+            outputs: BufferPool::default(),
             requests: 0,
             executes_long,
         }
     }
 
     /// Executes what has arrived whole of a connection, until `deadline`.
-    pub(crate) fn execute(&mut self, conn: &mut Conn, deadline: Instant) {
-        let turn = Turn {
+    pub(crate) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
+        let turn = ExecContext {
             deadline,
             executes_long: self.executes_long,
             session: self.session.as_mut(),
@@ -73,8 +73,10 @@ impl<'a> Executor<'a> {
             requests: &mut self.requests,
         };
         match &mut conn.speech {
-            Speech::Resp { client, parser } => cmd::pipeline::execute(turn, client, parser),
-            Speech::Memcached(talk) => memcached::execute(turn, talk),
+            ProtocolState::Resp { client, parser } => {
+                commands::pipeline::execute(turn, client, parser)
+            }
+            ProtocolState::Memcached(talk) => memcached::execute(turn, talk),
         }
     }
 

@@ -5,7 +5,7 @@
 
 /// Whether letters of either case match each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Case {
+pub enum LetterCase {
     /// Bytes must be equal.
     Exact,
     /// ASCII letters match in either case.
@@ -15,7 +15,7 @@ pub enum Case {
 /// Whether all of `text` matches `pattern`. As in Redis, an empty text matches the empty pattern
 /// only; KEYS and SCAN treat `*` apart.
 #[must_use]
-pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
+pub fn matches(pattern: &[u8], text: &[u8], case: LetterCase) -> bool {
     if text.is_empty() {
         return pattern.is_empty();
     }
@@ -47,7 +47,7 @@ pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
 }
 
 /// Matches one byte with the pattern's first item; returns the item's length if it does.
-fn one(pattern: &[u8], byte: u8, case: Case) -> Option<usize> {
+fn one(pattern: &[u8], byte: u8, case: LetterCase) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
         [b'[', class @ ..] => {
@@ -62,7 +62,7 @@ fn one(pattern: &[u8], byte: u8, case: Case) -> Option<usize> {
 
 /// Whether `byte` is in the class that starts after `[`, and the class's length with its `]`, which
 /// may be missing at the pattern's end.
-fn in_class(class: &[u8], byte: u8, case: Case) -> (bool, usize) {
+fn in_class(class: &[u8], byte: u8, case: LetterCase) -> (bool, usize) {
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);
     let mut found = false;
@@ -88,10 +88,10 @@ fn in_class(class: &[u8], byte: u8, case: Case) -> (bool, usize) {
     }
 }
 
-fn fold(byte: u8, case: Case) -> u8 {
+fn fold(byte: u8, case: LetterCase) -> u8 {
     match case {
-        Case::Exact => byte,
-        Case::Fold => byte.to_ascii_lowercase(),
+        LetterCase::Exact => byte,
+        LetterCase::Fold => byte.to_ascii_lowercase(),
     }
 }
 
@@ -128,22 +128,22 @@ mod tests {
             ("ab*", "ab", true),
         ] {
             assert_eq!(
-                matches(pattern.as_bytes(), text.as_bytes(), Case::Exact),
+                matches(pattern.as_bytes(), text.as_bytes(), LetterCase::Exact),
                 expected,
                 "{pattern} {text}"
             );
         }
-        assert!(matches(b"MAX*", b"maxclients", Case::Fold));
-        assert!(!matches(b"MAX*", b"maxclients", Case::Exact));
+        assert!(matches(b"MAX*", b"maxclients", LetterCase::Fold));
+        assert!(!matches(b"MAX*", b"maxclients", LetterCase::Exact));
     }
 
     #[test]
     fn a_hostile_pattern_ends() {
         let pattern = b"a*".repeat(2000);
         let text = b"a".repeat(20_000);
-        assert!(matches(&pattern, &text, Case::Exact));
+        assert!(matches(&pattern, &text, LetterCase::Exact));
         let mut pattern = b"*a".repeat(2000);
         pattern.push(b'b');
-        assert!(!matches(&pattern, &text, Case::Exact));
+        assert!(!matches(&pattern, &text, LetterCase::Exact));
     }
 }

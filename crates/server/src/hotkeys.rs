@@ -30,9 +30,9 @@ pub(crate) const REPORTED: usize = 10;
 
 /// How many keys a worker has yet to pass over.
 #[derive(Default)]
-pub(crate) struct Stride(usize);
+pub(crate) struct Sampler(usize);
 
-impl Stride {
+impl Sampler {
     /// Passes over `keys`, and counts those whose turn it is.
     #[inline]
     pub(crate) fn pass(&mut self, keys: &[Key<'_>], hot: &HotKeys) {
@@ -46,16 +46,16 @@ impl Stride {
 
 /// A worker's list.
 #[derive(Default)]
-pub(crate) struct HotKeys(Mutex<List>);
+pub(crate) struct HotKeys(Mutex<HotKeyList>);
 
 #[derive(Default)]
-struct List {
-    entries: Vec<Entry>,
+struct HotKeyList {
+    entries: Vec<HotKeyEntry>,
     counted: u64,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct HotKeyEntry {
     db: u8,
     key: Vec<u8>,
     count: u64,
@@ -63,7 +63,7 @@ struct Entry {
     inherited: u64,
 }
 
-impl Entry {
+impl HotKeyEntry {
     fn is(&self, key: Key<'_>) -> bool {
         self.db == key.db && self.key == key.bytes
     }
@@ -77,7 +77,7 @@ impl HotKeys {
     }
 }
 
-impl List {
+impl HotKeyList {
     fn count(&mut self, key: Key<'_>) {
         self.counted += 1;
         if self.counted >= WINDOW {
@@ -87,7 +87,7 @@ impl List {
             entry.count += 1;
             return;
         }
-        let mut entry = Entry {
+        let mut entry = HotKeyEntry {
             db: key.db,
             key: key.bytes.to_vec(),
             count: 1,
@@ -114,7 +114,7 @@ impl List {
 }
 
 /// A key of a report.
-pub(crate) struct Hot {
+pub(crate) struct HotKey {
     pub(crate) db: u8,
     /// What is not plain text is spelled `%41`.
     pub(crate) key: String,
@@ -123,8 +123,8 @@ pub(crate) struct Hot {
 }
 
 /// The keys most asked for, of all workers.
-pub(crate) fn report<'a>(lists: impl Iterator<Item = &'a HotKeys>) -> Vec<Hot> {
-    let (mut all, mut counted): (Vec<Entry>, u64) = (Vec::new(), 0);
+pub(crate) fn report<'a>(lists: impl Iterator<Item = &'a HotKeys>) -> Vec<HotKey> {
+    let (mut all, mut counted): (Vec<HotKeyEntry>, u64) = (Vec::new(), 0);
     for list in lists {
         let list = lock(&list.0);
         counted += list.counted;
@@ -141,11 +141,11 @@ pub(crate) fn report<'a>(lists: impl Iterator<Item = &'a HotKeys>) -> Vec<Hot> {
             }
         }
     }
-    let own = |entry: &Entry| entry.count - entry.inherited;
+    let own = |entry: &HotKeyEntry| entry.count - entry.inherited;
     all.sort_by(|a, b| own(b).cmp(&own(a)).then(a.key.cmp(&b.key)));
     all.truncate(REPORTED);
     all.iter()
-        .map(|entry| Hot {
+        .map(|entry| HotKey {
             db: entry.db,
             key: spelled(&entry.key),
             share: own(entry) as f64 * 100.0 / counted.max(1) as f64,
@@ -182,7 +182,7 @@ mod tests {
             (seed >> 33) % below
         };
         for list in lists {
-            let mut stride = Stride::default();
+            let mut stride = Sampler::default();
             for _ in 0..40_000 {
                 let names: Vec<String> = (0..16)
                     .map(|_| match draw(10) {

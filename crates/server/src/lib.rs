@@ -27,23 +27,23 @@
 //! * `hotkeys` are those asked for most; [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
 #![forbid(unsafe_code)]
 
-mod cmd;
-mod conn;
+mod buffer_pool;
+mod commands;
+mod connection;
+mod exec_context;
 mod executor;
 pub mod glob;
 mod hotkeys;
 mod listener;
-mod long;
+mod long_requests;
 pub mod memcached;
 mod output;
 pub mod resp;
 mod settings;
 mod shared;
-mod shelf;
-mod turn;
 mod unix_socket;
 mod worker;
 
-pub use listener::{BindError, Handle, Server};
-pub use settings::{ClientsMemory, Endpoint, Options, ProtectedActions, Protocol};
+pub use listener::{BindError, Server, ServerHandle};
+pub use settings::{ClientsMemory, Endpoint, ProtectedActions, ServerOptions, WireProtocol};
 pub use unix_socket::UnixSocket;

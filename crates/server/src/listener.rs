@@ -11,17 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farbank_kv::store::{Health, Store};
+use farbank_kv::store::{Store, StoreHealth};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::long;
-use crate::memcached::Memo;
-use crate::settings::{Endpoint, Options, Protocol, Settings};
-use crate::shared::{Clients, Desk, Floor, Mail, Peer, Shared, Tally};
-use crate::unix_socket::{Bound, as_stream};
+use crate::long_requests;
+use crate::memcached::MemcachedState;
+use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::shared::{
+    ClientRegistry, CounterTotals, PeerAddr, ServerShared, WorkerHandle, WorkerMsg, WorkerPool,
+};
+use crate::unix_socket::{BoundSocket, as_stream};
 use crate::worker::{WAKE, Worker};
 
 /// Connections the kernel keeps for us until we accept them.
@@ -37,9 +39,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     listeners: Vec<StdListener>,
     endpoints: Vec<Endpoint>,
-    socket: Option<Bound>,
-    options: Options,
-    floor: Arc<Floor>,
+    socket: Option<BoundSocket>,
+    options: ServerOptions,
+    floor: Arc<WorkerPool>,
     door: Poll,
     polls: Vec<Poll>,
 }
@@ -93,11 +95,11 @@ impl BindError {
 
 /// Ends a running server, from any thread.
 #[derive(Clone)]
-pub struct Handle {
-    floor: Arc<Floor>,
+pub struct ServerHandle {
+    floor: Arc<WorkerPool>,
 }
 
-impl Handle {
+impl ServerHandle {
     /// Asks the server to end: it stops accepting, finishes its batches and returns from
     /// [`Server::run`].
     pub fn stop(&self) {
@@ -111,7 +113,7 @@ impl Server {
     ///
     /// # Errors
     /// An address cannot be bound, or the system has no more files.
-    pub fn bind(endpoints: &[Endpoint], options: Options) -> Result<Server, BindError> {
+    pub fn bind(endpoints: &[Endpoint], options: ServerOptions) -> Result<Server, BindError> {
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
         for endpoint in endpoints {
@@ -124,7 +126,7 @@ impl Server {
             listeners.push(listener);
         }
         let socket = options.unix_socket.as_ref().map(|socket| {
-            Bound::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
+            BoundSocket::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
         });
         let socket = socket.transpose()?;
         let of = |source| BindError {
@@ -138,17 +140,17 @@ impl Server {
     fn with(
         listeners: Vec<StdListener>,
         endpoints: Vec<Endpoint>,
-        socket: Option<Bound>,
-        options: Options,
+        socket: Option<BoundSocket>,
+        options: ServerOptions,
     ) -> io::Result<Server> {
         let (mut polls, mut desks) = (Vec::new(), Vec::new());
         for _ in 0..options.workers() {
             let poll = Poll::new()?;
-            desks.push(Desk::new(Waker::new(poll.registry(), WAKE)?));
+            desks.push(WorkerHandle::new(Waker::new(poll.registry(), WAKE)?));
             polls.push(poll);
         }
         let door = Poll::new()?;
-        let floor = Arc::new(Floor::new(desks, Waker::new(door.registry(), WAKE)?));
+        let floor = Arc::new(WorkerPool::new(desks, Waker::new(door.registry(), WAKE)?));
         Ok(Server {
             listeners,
             endpoints,
@@ -184,8 +186,8 @@ impl Server {
 
     /// What ends this server.
     #[must_use]
-    pub fn handle(&self) -> Handle {
-        Handle {
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle {
             floor: Arc::clone(&self.floor),
         }
     }
@@ -200,28 +202,28 @@ impl Server {
         let floor = Arc::clone(&self.floor);
         store.on_turn(Arc::new(move || floor.turned()));
         let mut endpoints = self.endpoints.iter();
-        let spoken = endpoints.any(|endpoint| endpoint.protocol == Protocol::Memcached);
-        let shared = Shared {
+        let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
+        let shared = ServerShared {
             store,
             options: &self.options,
-            settings: Settings::new(clients_max(self.options.clients_max), &self.options),
+            settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
             floor: self.floor,
-            clients: Clients::default(),
+            clients: ClientRegistry::default(),
             endpoints: self.endpoints,
             started: Instant::now(),
             run_id: run_id(),
             poisoned: OnceLock::new(),
             accepted: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            reset: Mutex::new(Tally::default()),
-            memo: Memo::new(spoken),
+            reset: Mutex::new(CounterTotals::default()),
+            memo: MemcachedState::new(spoken),
         };
         std::thread::scope(|scope| {
             let shared = &shared;
-            let _none_without_all = EndTogether(&shared.floor);
+            let _none_without_all = ShutdownOnPanic(&shared.floor);
             let long = move || {
-                let _all_or_none = EndTogether(&shared.floor);
-                long::run(shared);
+                let _all_or_none = ShutdownOnPanic(&shared.floor);
+                long_requests::run(shared);
             };
             let builder = std::thread::Builder::new().name("long-requests".into());
             let long = builder.spawn_scoped(scope, long)?;
@@ -233,7 +235,7 @@ impl Server {
             for (number, poll) in self.polls.into_iter().enumerate() {
                 let freed = freed.clone();
                 let worker = move || {
-                    let _all_or_none = EndTogether(&shared.floor);
+                    let _all_or_none = ShutdownOnPanic(&shared.floor);
                     Worker::new(shared, number, poll, freed).run()
                 };
                 let name = format!("worker-{number}");
@@ -261,9 +263,9 @@ impl Server {
 }
 
 /// A thread that ends, or cannot be started, be it by a panic, must not leave its clients waiting: all of them end.
-struct EndTogether<'a>(&'a Floor);
+struct ShutdownOnPanic<'a>(&'a WorkerPool);
 
-impl Drop for EndTogether<'_> {
+impl Drop for ShutdownOnPanic<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -325,10 +327,10 @@ fn run_id() -> String {
 
 /// Accepts until the server is to end.
 fn accept(
-    shared: &Shared<'_>,
+    shared: &ServerShared<'_>,
     mut door: Poll,
     listeners: Vec<StdListener>,
-    socket: Option<Bound>,
+    socket: Option<BoundSocket>,
 ) -> io::Result<()> {
     let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
     for (number, listener) in listeners.iter_mut().enumerate() {
@@ -349,7 +351,7 @@ fn accept(
     }
     let mut events = Events::with_capacity(16);
     let mut timeout = HEALTH_EVERY;
-    let mut known = Health::default();
+    let mut known = StoreHealth::default();
     while !shared.floor.stopping() {
         match door.poll(&mut events, Some(timeout)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -359,16 +361,16 @@ fn accept(
         for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
             let accept = || {
                 let (stream, addr) = listener.accept()?;
-                Ok((stream, Peer::Tcp(addr)))
+                Ok((stream, PeerAddr::Tcp(addr)))
             };
             paused |= !accept_all(shared, accept, endpoint.protocol);
         }
         if let Some((listener, path)) = &local {
             let accept = || {
                 let (stream, _) = listener.accept()?;
-                Ok((as_stream(stream), Peer::Unix(Arc::clone(path))))
+                Ok((as_stream(stream), PeerAddr::Unix(Arc::clone(path))))
             };
-            paused |= !accept_all(shared, accept, Protocol::Resp);
+            paused |= !accept_all(shared, accept, WireProtocol::Resp);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         tell_health(shared, &mut known);
@@ -379,7 +381,7 @@ fn accept(
 }
 
 /// Logs what has changed in the store's health, and has writes refused where they would be lost.
-fn tell_health(shared: &Shared<'_>, known: &mut Health) {
+fn tell_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
     let health = shared.store.health();
     if health == *known {
         return;
@@ -410,9 +412,9 @@ fn tell_health(shared: &Shared<'_>, known: &mut Health) {
 
 /// Accepts all that wait; false if the system could not take more now.
 fn accept_all(
-    shared: &Shared<'_>,
-    accept: impl Fn() -> io::Result<(TcpStream, Peer)>,
-    protocol: Protocol,
+    shared: &ServerShared<'_>,
+    accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
+    protocol: WireProtocol,
 ) -> bool {
     while !shared.floor.stopping() {
         match accept() {
@@ -433,7 +435,12 @@ fn accept_all(
 }
 
 /// Gives a connection to the worker with the fewest, or refuses it.
-fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: &Peer, protocol: Protocol) {
+fn assign(
+    shared: &ServerShared<'_>,
+    mut stream: TcpStream,
+    peer: &PeerAddr,
+    protocol: WireProtocol,
+) {
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
     if shared.clients.count() as u64 >= most {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
@@ -443,7 +450,7 @@ fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: &Peer, protocol: Pro
         return;
     }
     shared.accepted.fetch_add(1, Ordering::Relaxed);
-    if matches!(peer, Peer::Tcp(_))
+    if matches!(peer, PeerAddr::Tcp(_))
         && let Err(error) = tune(shared, &stream)
     {
         tracing::debug!(%error, "socket options");
@@ -455,11 +462,11 @@ fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: &Peer, protocol: Pro
         let card = shared
             .clients
             .welcome(&stream, peer, protocol, number, shared.clock_ms());
-        desk.send(Mail::Welcome(stream, card));
+        desk.send(WorkerMsg::Welcome(stream, card));
     }
 }
 
-fn tune(shared: &Shared<'_>, stream: &TcpStream) -> io::Result<()> {
+fn tune(shared: &ServerShared<'_>, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let secs = shared.settings.keepalive_secs.load(Ordering::Relaxed);
     if secs > 0 {

@@ -25,8 +25,8 @@ use std::io::{self, IoSlice, Write};
 
 use farbank_pm::Ticket;
 
+use crate::buffer_pool::{BufferPool, SMALL_BYTES};
 use crate::resp::ReplyBuffer;
-use crate::shelf::{SMALL_BYTES, Shelf};
 
 /// Bytes from which on a buffer is put aside before more is appended.
 const FULL_BYTES: usize = SMALL_BYTES;
@@ -37,7 +37,7 @@ const SLICES_MAX: usize = 16;
 
 /// What is to leave: see the module's picture.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct OutputQueue {
     /// What was put aside, before `buffer`.
     full: VecDeque<Vec<u8>>,
     full_bytes: usize,
@@ -49,13 +49,13 @@ pub(crate) struct Output {
 }
 
 /// What a turn has sent.
-pub(crate) struct Sent {
+pub(crate) struct SendOutcome {
     pub(crate) bytes: usize,
     /// The socket takes no more for now.
     pub(crate) is_blocked: bool,
 }
 
-impl Output {
+impl OutputQueue {
     /// Whether something waits for a ticket.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
@@ -86,7 +86,7 @@ impl Output {
 
     /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
     /// holds something back.
-    pub(crate) fn settle(&mut self, ticket: Ticket) -> bool {
+    pub(crate) fn hold_until(&mut self, ticket: Ticket) -> bool {
         let end = self.bytes();
         let mark = self.mark.take().map(|mark| self.full_bytes + mark);
         let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
@@ -113,7 +113,7 @@ impl Output {
     }
 
     /// The medium failed: what is held will never leave. Returns whether there was any.
-    pub(crate) fn forsake(&mut self) -> bool {
+    pub(crate) fn abort_unacknowledged(&mut self) -> bool {
         let lost = self.mark.is_some() || self.holds();
         if lost {
             let keep = if self.holds() {
@@ -171,8 +171,12 @@ impl Output {
     }
 
     /// Sends what may leave, as much as one turn may send. Buffers that are empty then go to `shelf`.
-    pub(crate) fn send(&mut self, to: &mut impl Write, shelf: &mut Shelf) -> io::Result<Sent> {
-        let mut sent = Sent {
+    pub(crate) fn send(
+        &mut self,
+        to: &mut impl Write,
+        shelf: &mut BufferPool,
+    ) -> io::Result<SendOutcome> {
+        let mut sent = SendOutcome {
             bytes: 0,
             is_blocked: false,
         };
@@ -194,7 +198,7 @@ impl Output {
     }
 
     /// Gives up the buffers that have left whole.
-    fn give_up_sent(&mut self, shelf: &mut Shelf) {
+    fn give_up_sent(&mut self, shelf: &mut BufferPool) {
         while self
             .full
             .front()
@@ -223,7 +227,7 @@ impl Output {
     }
 
     /// Has a buffer ready for replies, of which `bytes_max` bytes may be here that have not left.
-    pub(crate) fn open(&mut self, shelf: &mut Shelf, bytes_max: usize) {
+    pub(crate) fn open(&mut self, shelf: &mut BufferPool, bytes_max: usize) {
         if self.buffer.len() >= FULL_BYTES && self.mark.is_none() {
             let full = std::mem::take(&mut self.buffer).into_bytes();
             self.full_bytes += full.len();
@@ -237,14 +241,14 @@ impl Output {
     }
 
     /// Puts the buffer back once it is empty.
-    pub(crate) fn shelve(&mut self, shelf: &mut Shelf) {
+    pub(crate) fn shelve(&mut self, shelf: &mut BufferPool) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
             shelf.put(std::mem::take(&mut self.buffer).into_bytes());
         }
     }
 
     /// The connection is closed: its buffers go to `shelf`.
-    pub(crate) fn give_up(self, shelf: &mut Shelf) {
+    pub(crate) fn give_up(self, shelf: &mut BufferPool) {
         let buffers = self.full.into_iter().chain([self.buffer.into_bytes()]);
         for mut buffer in buffers {
             buffer.clear();
@@ -256,9 +260,9 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::Sink;
+    use crate::resp::ReplySink;
 
-    fn reply(output: &mut Output, text: &[u8], waits: bool) {
+    fn reply(output: &mut OutputQueue, text: &[u8], waits: bool) {
         if waits {
             output.mark.get_or_insert(output.buffer.len());
         }
@@ -266,35 +270,35 @@ mod tests {
     }
 
     /// What may leave.
-    fn released(output: &Output) -> Vec<u8> {
+    fn released(output: &OutputQueue) -> Vec<u8> {
         let all: Vec<u8> = output.parts().flatten().copied().collect();
         all[output.sent..output.released].to_vec()
     }
 
     #[test]
     fn what_needs_no_ticket_leaves_with_its_batch() {
-        let mut output = Output::default();
+        let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
         assert_eq!(released(&output), b"");
-        assert!(!output.settle(Ticket(5)));
+        assert!(!output.hold_until(Ticket(5)));
         assert_eq!(released(&output), b"a");
         reply(&mut output, b"b", true);
-        assert!(!output.settle(Ticket::DURABLE));
+        assert!(!output.hold_until(Ticket::DURABLE));
         assert_eq!(released(&output), b"ab");
     }
 
     #[test]
     fn held_replies_leave_in_order_and_hold_what_follows() {
-        let mut output = Output::default();
+        let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
         reply(&mut output, b"b", true);
         reply(&mut output, b"c", false);
-        assert!(output.settle(Ticket(1)));
+        assert!(output.hold_until(Ticket(1)));
         assert_eq!(released(&output), b"a");
         reply(&mut output, b"d", false);
-        assert!(!output.settle(Ticket::DURABLE));
+        assert!(!output.hold_until(Ticket::DURABLE));
         reply(&mut output, b"e", true);
-        assert!(output.settle(Ticket(2)));
+        assert!(output.hold_until(Ticket(2)));
         assert_eq!(released(&output), b"a");
         output.release(Ticket(1));
         assert_eq!(released(&output), b"abcd");
@@ -305,17 +309,17 @@ mod tests {
 
     #[test]
     fn a_failed_medium_keeps_only_what_was_promised() {
-        let mut output = Output::default();
+        let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
-        assert!(!output.forsake());
+        assert!(!output.abort_unacknowledged());
         reply(&mut output, b"b", true);
         reply(&mut output, b"c", false);
-        assert!(output.forsake());
-        assert!(!output.settle(Ticket::DURABLE));
+        assert!(output.abort_unacknowledged());
+        assert!(!output.hold_until(Ticket::DURABLE));
         assert_eq!(released(&output), b"a");
         reply(&mut output, b"d", true);
-        assert!(output.settle(Ticket(1)));
-        assert!(output.forsake());
+        assert!(output.hold_until(Ticket(1)));
+        assert!(output.abort_unacknowledged());
         assert_eq!(released(&output), b"a");
     }
 
@@ -358,9 +362,9 @@ mod tests {
     /// Replies of many lengths, some of which wait for tickets, to a client that reads in pieces.
     #[test]
     fn what_is_put_aside_leaves_in_order_and_only_when_it_may() {
-        let mut shelf = Shelf::new(usize::MAX);
+        let mut shelf = BufferPool::new(usize::MAX);
         for at_once in [1_000, 70_000, usize::MAX] {
-            let mut output = Output::default();
+            let mut output = OutputQueue::default();
             let mut socket = Socket {
                 taken: Vec::new(),
                 at_once,
@@ -373,7 +377,7 @@ mod tests {
                 reply(&mut output, &bytes, turn % 3 == 0);
                 let before = all.len();
                 all.extend_from_slice(&bytes);
-                assert_eq!(output.settle(Ticket(turn + 1)), turn % 3 == 0);
+                assert_eq!(output.hold_until(Ticket(turn + 1)), turn % 3 == 0);
                 if turn % 3 == 2 {
                     output.release(Ticket(turn + 1));
                     may_leave.push(all.len());
@@ -398,11 +402,11 @@ mod tests {
 
     #[test]
     fn a_turn_sends_a_bounded_part() {
-        let (mut output, mut shelf) = (Output::default(), Shelf::new(usize::MAX));
+        let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
         for _ in 0..3 {
             output.open(&mut shelf, usize::MAX);
             reply(&mut output, &vec![7; SEND_BYTES_MAX], false);
-            output.settle(Ticket::DURABLE);
+            output.hold_until(Ticket::DURABLE);
         }
         let mut socket = Socket {
             taken: Vec::new(),
@@ -417,16 +421,16 @@ mod tests {
     #[test]
     fn a_failed_medium_takes_back_what_was_put_aside_and_was_not_promised() {
         for keep in [1, FULL_BYTES, FULL_BYTES + 1, 2 * FULL_BYTES] {
-            let (mut output, mut shelf) = (Output::default(), Shelf::new(usize::MAX));
+            let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
             reply(&mut output, &vec![1; keep], false);
             reply(&mut output, &vec![2; 3 * FULL_BYTES - keep], true);
-            assert!(output.settle(Ticket(1)));
+            assert!(output.hold_until(Ticket(1)));
             for _ in 0..3 {
                 output.open(&mut shelf, usize::MAX);
                 reply(&mut output, &[3; FULL_BYTES], false);
-                assert!(!output.settle(Ticket::DURABLE));
+                assert!(!output.hold_until(Ticket::DURABLE));
             }
-            assert!(output.forsake());
+            assert!(output.abort_unacknowledged());
             assert_eq!(released(&output), vec![1; keep]);
             assert_eq!(output.pending(), keep);
         }

@@ -6,24 +6,24 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::resp::Limits;
+use crate::resp::RequestLimits;
 use crate::unix_socket::UnixSocket;
 
 /// What is spoken at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Protocol {
+pub enum WireProtocol {
     /// Redis's, in its second and third version and inline.
     Resp,
     /// memcached's text protocol with its meta commands.
     Memcached,
 }
 
-impl Protocol {
+impl WireProtocol {
     /// What a client is told that is one too many.
     pub(crate) fn too_many(self) -> &'static [u8] {
         match self {
-            Protocol::Resp => b"-ERR max number of clients reached\r\n",
-            Protocol::Memcached => b"ERROR Too many open connections\r\n",
+            WireProtocol::Resp => b"-ERR max number of clients reached\r\n",
+            WireProtocol::Memcached => b"ERROR Too many open connections\r\n",
         }
     }
 }
@@ -34,21 +34,21 @@ pub struct Endpoint {
     /// The address.
     pub addr: SocketAddr,
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
 }
 
 impl Endpoint {
     /// For Redis clients.
     #[must_use]
     pub fn resp(addr: SocketAddr) -> Endpoint {
-        let protocol = Protocol::Resp;
+        let protocol = WireProtocol::Resp;
         Endpoint { addr, protocol }
     }
 
     /// For memcached clients.
     #[must_use]
     pub fn memcached(addr: SocketAddr) -> Endpoint {
-        let protocol = Protocol::Memcached;
+        let protocol = WireProtocol::Memcached;
         Endpoint { addr, protocol }
     }
 }
@@ -152,7 +152,7 @@ fn machine_bytes() -> u64 {
 
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Threads that serve connections; 0 is one for every two CPUs, at least 1 and at most 4.
     pub workers: usize,
     /// Most connections at a time. Lowered if the process may not have as many files open.
@@ -180,9 +180,9 @@ pub struct Options {
     pub turn: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
             workers: 0,
             clients_max: 10_000,
             sync: "always",
@@ -199,7 +199,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ServerOptions {
     /// How many workers there will be.
     #[must_use]
     pub fn workers(&self) -> usize {
@@ -217,7 +217,7 @@ fn default_workers(cpus: usize) -> usize {
 }
 
 /// What CONFIG SET can change. Read with every request, so each is one atomic.
-pub(crate) struct Settings {
+pub(crate) struct LiveSettings {
     pub(crate) clients_max: AtomicU64,
     pub(crate) timeout_secs: AtomicU64,
     pub(crate) keepalive_secs: AtomicU64,
@@ -231,9 +231,9 @@ pub(crate) struct Settings {
     machine_bytes: u64,
 }
 
-impl Settings {
-    pub(crate) fn new(clients_max: u64, options: &Options) -> Settings {
-        Settings {
+impl LiveSettings {
+    pub(crate) fn new(clients_max: u64, options: &ServerOptions) -> LiveSettings {
+        LiveSettings {
             clients_max: AtomicU64::new(clients_max),
             timeout_secs: AtomicU64::new(options.idle_secs),
             keepalive_secs: AtomicU64::new(300),
@@ -247,8 +247,8 @@ impl Settings {
         }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> RequestLimits {
+        RequestLimits {
             bulk_bytes_max: size(&self.bulk_bytes_max),
         }
     }
@@ -287,9 +287,9 @@ mod tests {
     fn half_of_the_cpus_have_a_worker() {
         let workers = [1, 2, 3, 4, 7, 8, 64].map(default_workers);
         assert_eq!(workers, [1, 1, 1, 2, 3, 4, 4]);
-        let options = Options {
+        let options = ServerOptions {
             workers: 7,
-            ..Options::default()
+            ..ServerOptions::default()
         };
         assert_eq!(options.workers(), 7);
     }

@@ -11,10 +11,10 @@ use farbank_kv::store::Store;
 use mio::Waker;
 use mio::net::TcpStream;
 
-use crate::hotkeys::{self, Hot, HotKeys};
-use crate::long::{Lent, LongRequests};
-use crate::memcached::Memo;
-use crate::settings::{Endpoint, Options, Protocol, Settings};
+use crate::hotkeys::{self, HotKey, HotKeys};
+use crate::long_requests::{LentConnection, LongRequests};
+use crate::memcached::MemcachedState;
+use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 
 /// Locks even if a thread panicked while it held the lock: what is kept here is whole at all times.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -26,12 +26,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const REPLY_BYTES_MIN: usize = 32 << 20;
 
 /// What every thread sees.
-pub(crate) struct Shared<'a> {
+pub(crate) struct ServerShared<'a> {
     pub(crate) store: &'a dyn Store,
-    pub(crate) options: &'a Options,
-    pub(crate) settings: Settings,
-    pub(crate) floor: Arc<Floor>,
-    pub(crate) clients: Clients,
+    pub(crate) options: &'a ServerOptions,
+    pub(crate) settings: LiveSettings,
+    pub(crate) floor: Arc<WorkerPool>,
+    pub(crate) clients: ClientRegistry,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that name this run of the server.
@@ -42,12 +42,12 @@ pub(crate) struct Shared<'a> {
     pub(crate) accepted: AtomicU64,
     pub(crate) rejected: AtomicU64,
     /// Totals at the last CONFIG RESETSTAT.
-    pub(crate) reset: Mutex<Tally>,
+    pub(crate) reset: Mutex<CounterTotals>,
     /// What memcached's protocol remembers beside the store.
-    pub(crate) memo: Memo,
+    pub(crate) memo: MemcachedState,
 }
 
-impl Shared<'_> {
+impl ServerShared<'_> {
     /// Seconds since the server started.
     pub(crate) fn uptime_secs(&self) -> u64 {
         self.started.elapsed().as_secs()
@@ -67,7 +67,7 @@ impl Shared<'_> {
     /// Most bytes of replies that the connection of `card` may have unsent. A reply may take what
     /// maxmemory-clients leaves, and always [`REPLY_BYTES_MIN`] of it, so that a client is served while
     /// others, which are evicted next, take the memory.
-    pub(crate) fn reply_bytes_max(&self, card: &Card) -> usize {
+    pub(crate) fn reply_bytes_max(&self, card: &ClientInfo) -> usize {
         let own = card.counted_bytes.load(Ordering::Relaxed);
         let others = self.clients.memory_bytes().saturating_sub(own);
         let left = self.settings.clients_bytes_max().saturating_sub(others);
@@ -77,28 +77,28 @@ impl Shared<'_> {
     }
 
     /// Has the worker of the connection of `card` close it.
-    pub(crate) fn kill(&self, card: &Card) {
+    pub(crate) fn kill(&self, card: &ClientInfo) {
         if let Some(desk) = self.floor.desks.get(card.worker) {
             self.clients.remove(card.id);
-            desk.send(Mail::Kill(card.id));
+            desk.send(WorkerMsg::Kill(card.id));
         }
     }
 
     /// The first port where `protocol` is spoken.
-    pub(crate) fn port(&self, protocol: Protocol) -> Option<u16> {
+    pub(crate) fn port(&self, protocol: WireProtocol) -> Option<u16> {
         let mut endpoints = self.endpoints.iter();
         let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
         first.map(|endpoint| endpoint.addr.port())
     }
 
     /// The keys asked for most.
-    pub(crate) fn hot_keys(&self) -> Vec<Hot> {
+    pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
         hotkeys::report(self.floor.figures().map(|figures| &figures.hot))
     }
 
     /// Totals over all threads since the start.
-    pub(crate) fn totals(&self) -> Tally {
-        let mut sum = Tally::default();
+    pub(crate) fn totals(&self) -> CounterTotals {
+        let mut sum = CounterTotals::default();
         for figures in self.floor.figures() {
             sum.add(&figures.tally());
         }
@@ -108,16 +108,16 @@ impl Shared<'_> {
 
 /// The workers' desks, the long requests, and the signal that ends them. Outlives the server, so that the store may
 /// still call what it was given.
-pub(crate) struct Floor {
-    pub(crate) desks: Vec<Desk>,
+pub(crate) struct WorkerPool {
+    pub(crate) desks: Vec<WorkerHandle>,
     pub(crate) door: Waker,
     pub(crate) long: LongRequests,
     stopping: AtomicBool,
 }
 
-impl Floor {
-    pub(crate) fn new(desks: Vec<Desk>, door: Waker) -> Floor {
-        Floor {
+impl WorkerPool {
+    pub(crate) fn new(desks: Vec<WorkerHandle>, door: Waker) -> WorkerPool {
+        WorkerPool {
             desks,
             door,
             long: LongRequests::default(),
@@ -141,7 +141,7 @@ impl Floor {
     }
 
     /// What each thread that executes requests has done.
-    fn figures(&self) -> impl Iterator<Item = &Figures> {
+    fn figures(&self) -> impl Iterator<Item = &WorkerFigures> {
         let workers = self.desks.iter().map(|desk| &desk.figures);
         workers.chain([&self.long.figures])
     }
@@ -170,44 +170,44 @@ fn wake(waker: &Waker) {
 }
 
 /// Something for a worker to do.
-pub(crate) enum Mail {
+pub(crate) enum WorkerMsg {
     /// Serve this connection.
-    Welcome(TcpStream, Arc<Card>),
+    Welcome(TcpStream, Arc<ClientInfo>),
     /// Close the connection of this number.
     Kill(u64),
     /// Go on with this connection, whose long request was executed.
-    Back(Lent),
+    Back(LentConnection),
 }
 
 /// Where a worker is reached, and what it has done.
-pub(crate) struct Desk {
-    mail: Mutex<Vec<Mail>>,
+pub(crate) struct WorkerHandle {
+    mail: Mutex<Vec<WorkerMsg>>,
     waker: Waker,
     /// Connections assigned to this worker.
     pub(crate) connections: AtomicUsize,
     waiting: AtomicBool,
-    pub(crate) figures: Figures,
+    pub(crate) figures: WorkerFigures,
 }
 
-impl Desk {
-    pub(crate) fn new(waker: Waker) -> Desk {
-        Desk {
+impl WorkerHandle {
+    pub(crate) fn new(waker: Waker) -> WorkerHandle {
+        WorkerHandle {
             mail: Mutex::default(),
             waker,
             connections: AtomicUsize::new(0),
             waiting: AtomicBool::new(false),
-            figures: Figures::default(),
+            figures: WorkerFigures::default(),
         }
     }
 
     /// Leaves mail and wakes the worker.
-    pub(crate) fn send(&self, mail: Mail) {
+    pub(crate) fn send(&self, mail: WorkerMsg) {
         lock(&self.mail).push(mail);
         wake(&self.waker);
     }
 
     /// Takes the mail.
-    pub(crate) fn take_mail(&self) -> Vec<Mail> {
+    pub(crate) fn drain_inbox(&self) -> Vec<WorkerMsg> {
         std::mem::take(&mut lock(&self.mail))
     }
 
@@ -219,22 +219,22 @@ impl Desk {
 
 /// What a thread that executes requests shows to the others.
 #[derive(Default)]
-pub(crate) struct Figures {
+pub(crate) struct WorkerFigures {
     /// The keys its connections ask for most.
     pub(crate) hot: HotKeys,
     counts: [AtomicU64; TALLIES],
 }
 
-impl Figures {
+impl WorkerFigures {
     /// Shows the thread's counts to the others.
-    pub(crate) fn publish(&self, tally: &Tally) {
+    pub(crate) fn publish(&self, tally: &CounterTotals) {
         for (figure, value) in self.counts.iter().zip(tally.0) {
             figure.store(value, Ordering::Relaxed);
         }
     }
 
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(&self) -> CounterTotals {
+        let mut tally = CounterTotals::default();
         for (value, figure) in tally.0.iter_mut().zip(&self.counts) {
             *value = figure.load(Ordering::Relaxed);
         }
@@ -242,11 +242,11 @@ impl Figures {
     }
 }
 
-const TALLIES: usize = Count::Flushed as usize + 1;
+const TALLIES: usize = Counter::Flushed as usize + 1;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Count {
+pub(crate) enum Counter {
     Commands,
     Hits,
     Misses,
@@ -287,26 +287,26 @@ pub(crate) enum Count {
 
 /// Counts of one worker, or of all.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Tally([u64; TALLIES]);
+pub(crate) struct CounterTotals([u64; TALLIES]);
 
-impl Tally {
+impl CounterTotals {
     #[inline]
-    pub(crate) fn count(&mut self, what: Count, by: usize) {
+    pub(crate) fn count(&mut self, what: Counter, by: usize) {
         self.0[what as usize] += by as u64;
     }
 
-    pub(crate) fn get(&self, what: Count) -> u64 {
+    pub(crate) fn get(&self, what: Counter) -> u64 {
         self.0[what as usize]
     }
 
-    fn add(&mut self, other: &Tally) {
+    fn add(&mut self, other: &CounterTotals) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
     /// Counts since `earlier`.
-    pub(crate) fn since(&self, earlier: &Tally) -> Tally {
+    pub(crate) fn since(&self, earlier: &CounterTotals) -> CounterTotals {
         let mut difference = *self;
         for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
             *mine = mine.saturating_sub(theirs);
@@ -316,36 +316,36 @@ impl Tally {
 }
 
 /// Where a connection comes from.
-pub(crate) enum Peer {
+pub(crate) enum PeerAddr {
     Tcp(SocketAddr),
     /// The path of the Unix socket.
     Unix(Arc<str>),
 }
 
-impl Peer {
+impl PeerAddr {
     /// Whether it is of this machine, as Redis sees it.
     fn is_local(&self) -> bool {
         match self {
-            Peer::Tcp(addr) => {
+            PeerAddr::Tcp(addr) => {
                 addr.ip() == IpAddr::from(Ipv4Addr::LOCALHOST)
                     || addr.ip() == IpAddr::from(Ipv6Addr::LOCALHOST)
             }
-            Peer::Unix(_) => true,
+            PeerAddr::Unix(_) => true,
         }
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Peer::Tcp(addr) => addr.fmt(f),
-            Peer::Unix(path) => write!(f, "{path}:0"),
+            PeerAddr::Tcp(addr) => addr.fmt(f),
+            PeerAddr::Unix(path) => write!(f, "{path}:0"),
         }
     }
 }
 
 /// What others may know of a connection: CLIENT LIST reads it.
-pub(crate) struct Card {
+pub(crate) struct ClientInfo {
     pub(crate) id: u64,
     pub(crate) addr: String,
     pub(crate) laddr: String,
@@ -355,7 +355,7 @@ pub(crate) struct Card {
     pub(crate) is_unix: bool,
     pub(crate) fd: i32,
     pub(crate) worker: usize,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: WireProtocol,
     /// When it came, in milliseconds of the server's clock.
     pub(crate) born_ms: u64,
     /// When it last sent something.
@@ -380,12 +380,12 @@ pub(crate) struct Card {
     pub(crate) doomed: AtomicBool,
     /// Part of a value has arrived, the rest has not.
     pub(crate) reads_value: AtomicBool,
-    pub(crate) labels: Mutex<Labels>,
+    pub(crate) labels: Mutex<ClientLabels>,
 }
 
 /// What a client calls itself, and what it last asked.
 #[derive(Clone, Default)]
-pub(crate) struct Labels {
+pub(crate) struct ClientLabels {
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
     pub(crate) library_version: Vec<u8>,
@@ -394,20 +394,20 @@ pub(crate) struct Labels {
 
 /// All connections by number.
 #[derive(Default)]
-pub(crate) struct Clients {
-    cards: Mutex<BTreeMap<u64, Arc<Card>>>,
+pub(crate) struct ClientRegistry {
+    cards: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
     next: AtomicU64,
     memory_bytes: AtomicUsize,
 }
 
-impl Clients {
+impl ClientRegistry {
     /// Memory that all connections take together, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// Counts `bytes` for a connection, in place of what was counted for it. By its worker only.
-    pub(crate) fn count_memory(&self, card: &Card, bytes: usize) {
+    pub(crate) fn count_memory(&self, card: &ClientInfo, bytes: usize) {
         if card.doomed.load(Ordering::Relaxed) {
             return;
         }
@@ -418,7 +418,7 @@ impl Clients {
     }
 
     /// Marks a connection as being closed, and counts nothing for it from now on. Whether it was not yet.
-    pub(crate) fn doom(&self, card: &Card) -> bool {
+    pub(crate) fn doom(&self, card: &ClientInfo) -> bool {
         let first = !card.doomed.swap(true, Ordering::Relaxed);
         let before = card.counted_bytes.swap(0, Ordering::Relaxed);
         self.memory_bytes.fetch_sub(before, Ordering::Relaxed);
@@ -429,22 +429,22 @@ impl Clients {
     pub(crate) fn welcome(
         &self,
         stream: &TcpStream,
-        peer: &Peer,
-        protocol: Protocol,
+        peer: &PeerAddr,
+        protocol: WireProtocol,
         worker: usize,
         now_ms: u64,
-    ) -> Arc<Card> {
+    ) -> Arc<ClientInfo> {
         use std::os::fd::AsRawFd;
         let laddr = match peer {
-            Peer::Tcp(_) => stream.local_addr().map(|a| a.to_string()).ok(),
-            Peer::Unix(_) => Some(peer.to_string()),
+            PeerAddr::Tcp(_) => stream.local_addr().map(|a| a.to_string()).ok(),
+            PeerAddr::Unix(_) => Some(peer.to_string()),
         };
-        let card = Arc::new(Card {
+        let card = Arc::new(ClientInfo {
             id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             addr: peer.to_string(),
             laddr: laddr.unwrap_or_default(),
             is_local: peer.is_local(),
-            is_unix: matches!(peer, Peer::Unix(_)),
+            is_unix: matches!(peer, PeerAddr::Unix(_)),
             fd: stream.as_raw_fd(),
             worker,
             protocol,
@@ -463,9 +463,9 @@ impl Clients {
             spared: AtomicBool::new(false),
             doomed: AtomicBool::new(false),
             reads_value: AtomicBool::new(false),
-            labels: Mutex::new(Labels {
+            labels: Mutex::new(ClientLabels {
                 command: "NULL",
-                ..Labels::default()
+                ..ClientLabels::default()
             }),
         });
         lock(&self.cards).insert(card.id, Arc::clone(&card));
@@ -478,7 +478,7 @@ impl Clients {
     }
 
     /// All cards, oldest connection first.
-    pub(crate) fn all(&self) -> Vec<Arc<Card>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
         lock(&self.cards).values().cloned().collect()
     }
 

@@ -35,14 +35,14 @@ pub struct UnixSocket {
 }
 
 /// A socket that was bound. Its file is removed when this is dropped.
-pub(crate) struct Bound {
+pub(crate) struct BoundSocket {
     listener: StdListener,
     path: PathBuf,
     /// Device and inode of the file.
     file: (u64, u64),
 }
 
-impl Drop for Bound {
+impl Drop for BoundSocket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             // It goes stale otherwise, and the next start removes it.
@@ -56,13 +56,13 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-impl Bound {
+impl BoundSocket {
     /// Binds `socket`. Nothing can connect before [`Bound::listen`].
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another server has it, [`io::ErrorKind::AlreadyExists`] if something else is
     /// at the path; what the system calls said.
-    pub(crate) fn new(socket: &UnixSocket) -> io::Result<Bound> {
+    pub(crate) fn new(socket: &UnixSocket) -> io::Result<BoundSocket> {
         let path = std::path::absolute(&socket.path)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         let folder = fs::File::open(folder)?;
@@ -72,7 +72,7 @@ impl Bound {
         unbound.set_nonblocking(true)?;
         rustix::fs::fchmod(&unbound, Mode::from_raw_mode(socket.mode))?;
         unbound.bind(&SockAddr::unix(&path)?)?;
-        let bound = Bound {
+        let bound = BoundSocket {
             listener: OwnedFd::from(unbound).into(),
             file: identity(&path)?,
             path,
@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         for mode in [0o700, 0o777, 0o770, 0o600] {
-            let bound = Bound::new(&socket(&path, mode)).unwrap();
+            let bound = BoundSocket::new(&socket(&path, mode)).unwrap();
             let found = fs::metadata(&path).unwrap().mode() & 0o777;
             assert_eq!(found, mode, "{found:o}");
             drop(bound);
@@ -169,16 +169,16 @@ mod tests {
         let path = folder.path().join("socket");
         drop(StdListener::bind(&path).unwrap());
         assert!(path.exists());
-        Bound::new(&socket(&path, 0o700)).unwrap();
+        BoundSocket::new(&socket(&path, 0o700)).unwrap();
     }
 
     #[test]
     fn a_socket_that_a_server_has_is_left_alone_though_it_does_not_listen_yet() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let first = Bound::new(&socket(&path, 0o700)).unwrap();
+        let first = BoundSocket::new(&socket(&path, 0o700)).unwrap();
         for _ in 0..2 {
-            let refused = Bound::new(&socket(&path, 0o700)).err().unwrap();
+            let refused = BoundSocket::new(&socket(&path, 0o700)).err().unwrap();
             assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
             first.listen(1).unwrap();
         }
@@ -190,11 +190,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         fs::write(&path, "precious").unwrap();
-        let refused = Bound::new(&socket(&path, 0o700)).err().unwrap();
+        let refused = BoundSocket::new(&socket(&path, 0o700)).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::remove_file(&path).unwrap();
-        let bound = Bound::new(&socket(&path, 0o700)).unwrap();
+        let bound = BoundSocket::new(&socket(&path, 0o700)).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "another's").unwrap();
         drop(bound);

@@ -30,13 +30,13 @@ use farbank_pm::{Poisoned, Ticket};
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::conn::{Conn, READ_BYTES};
+use crate::buffer_pool::BufferPool;
+use crate::connection::{Connection, READ_BYTES};
+use crate::exec_context::{LONG_BYTES, STALL_BYTES};
 use crate::executor::Executor;
-use crate::long::Lent;
+use crate::long_requests::LentConnection;
 use crate::settings::size;
-use crate::shared::{Card, Count, Mail, Shared};
-use crate::shelf::Shelf;
-use crate::turn::{LONG_BYTES, STALL_BYTES};
+use crate::shared::{ClientInfo, Counter, ServerShared, WorkerMsg};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -54,7 +54,7 @@ const ROOM_TICK: Duration = Duration::from_millis(5);
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// What is known of a lent connection.
-struct Away {
+struct LentState {
     id: u64,
     readable: bool,
     writable: bool,
@@ -62,9 +62,9 @@ struct Away {
     is_killed: bool,
 }
 
-impl Away {
-    fn of(conn: &Conn) -> Away {
-        Away {
+impl LentState {
+    fn of(conn: &Connection) -> LentState {
+        LentState {
             id: conn.card.id,
             readable: false,
             writable: false,
@@ -82,19 +82,19 @@ impl Away {
 }
 
 /// Connections that a ticket holds replies of.
-struct Batch {
+struct HeldReplies {
     ticket: Ticket,
     slots: Vec<usize>,
 }
 
 pub(crate) struct Worker<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a ServerShared<'a>,
     number: usize,
     poll: Poll,
     executor: Executor<'a>,
-    conns: Vec<Option<Box<Conn>>>,
+    conns: Vec<Option<Box<Connection>>>,
     /// Slots whose connections are lent to the thread of long requests.
-    away: HashMap<usize, Away>,
+    away: HashMap<usize, LentState>,
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
@@ -104,9 +104,9 @@ pub(crate) struct Worker<'a> {
     touched: Vec<usize>,
     /// Connections whose next request waits for room in the store.
     awaiting_room: VecDeque<usize>,
-    held: VecDeque<Batch>,
+    held: VecDeque<HeldReplies>,
     batch_bytes: usize,
-    inputs: Shelf,
+    inputs: BufferPool,
     /// Takes buffers that another thread frees.
     freed: Sender<Vec<Vec<u8>>>,
     ticked_ms: u64,
@@ -115,14 +115,14 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     /// A worker that leaves large buffers to the receiver of `freed`, which frees them.
     pub(crate) fn new(
-        shared: &'a Shared<'a>,
+        shared: &'a ServerShared<'a>,
         number: usize,
         poll: Poll,
         freed: Sender<Vec<Vec<u8>>>,
     ) -> Worker<'a> {
         let figures = &shared.floor.desks[number].figures;
         let mut executor = Executor::new(shared, figures, false);
-        executor.outputs = Shelf::new(shelf_bytes(shared));
+        executor.outputs = BufferPool::new(shelf_bytes(shared));
         Worker {
             shared,
             number,
@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
             awaiting_room: VecDeque::new(),
             held: VecDeque::new(),
             batch_bytes: 0,
-            inputs: Shelf::new(shelf_bytes(shared)),
+            inputs: BufferPool::new(shelf_bytes(shared)),
             freed,
             ticked_ms: 0,
         }
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
                 other => other?,
             }
             self.note(&events);
-            self.take_mail();
+            self.handle_messages();
             self.release_turned();
             self.flush_if_due();
             found_room = self.visit_awaiting_room();
@@ -186,7 +186,7 @@ impl<'a> Worker<'a> {
             self.tick();
             self.free_huge();
         }
-        self.farewell();
+        self.shutdown();
         Ok(())
     }
 
@@ -249,16 +249,16 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn take_mail(&mut self) {
+    fn handle_messages(&mut self) {
         let mut doomed = HashSet::new();
-        for mail in self.shared.floor.desks[self.number].take_mail() {
+        for mail in self.shared.floor.desks[self.number].drain_inbox() {
             match mail {
-                Mail::Welcome(stream, card) => {
+                WorkerMsg::Welcome(stream, card) => {
                     let slot = self.free.pop().unwrap_or_else(|| {
                         self.conns.push(None);
                         self.conns.len() - 1
                     });
-                    let mut conn = Box::new(Conn::new(stream, card));
+                    let mut conn = Box::new(Connection::new(stream, card));
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     let registered =
                         self.poll
@@ -272,14 +272,14 @@ impl<'a> Worker<'a> {
                         Err(error) => {
                             tracing::warn!(%error, "a connection could not be polled");
                             self.free.push(slot);
-                            self.strike_off(&conn.card);
+                            self.unregister_client(&conn.card);
                         }
                     }
                 }
-                Mail::Kill(id) => {
+                WorkerMsg::Kill(id) => {
                     doomed.insert(id);
                 }
-                Mail::Back(lent) => self.take_back(lent),
+                WorkerMsg::Back(lent) => self.take_back(lent),
             }
         }
         if doomed.is_empty() {
@@ -311,14 +311,17 @@ impl<'a> Worker<'a> {
             return;
         };
         conn.listed = false;
-        self.away.insert(slot, Away::of(&conn));
+        self.away.insert(slot, LentState::of(&conn));
         let worker = self.number;
-        self.shared.floor.long.lend(Lent { worker, slot, conn });
+        self.shared
+            .floor
+            .long
+            .lend(LentConnection { worker, slot, conn });
     }
 
     /// Goes on with a connection whose long request was executed (LONG-2).
-    fn take_back(&mut self, lent: Lent) {
-        let Lent { slot, mut conn, .. } = lent;
+    fn take_back(&mut self, lent: LentConnection) {
+        let LentConnection { slot, mut conn, .. } = lent;
         let Some(away) = self.away.remove(&slot) else {
             return;
         };
@@ -359,7 +362,7 @@ impl<'a> Worker<'a> {
                     }
                 }
                 Err(poisoned) => {
-                    self.forsake(&poisoned);
+                    self.abort_unacknowledged(&poisoned);
                     break;
                 }
             }
@@ -410,7 +413,7 @@ impl<'a> Worker<'a> {
         self.evict_clients();
     }
 
-    fn serve(&mut self, conn: &mut Conn) -> io::Result<()> {
+    fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
         conn.stalled = conn.output.pending() >= STALL_BYTES;
         (conn.awaits_room, conn.unfinished) = (false, false);
         if conn.stalled {
@@ -427,8 +430,8 @@ impl<'a> Worker<'a> {
         let waits = conn.stalled || conn.awaits_room || conn.awaits_long || conn.unfinished;
         if conn.readable && !conn.closing && !waits {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
-                self.executor.tally.count(Count::BytesIn, bytes);
-                self.executor.tally.count(Count::Reads, 1);
+                self.executor.tally.count(Counter::BytesIn, bytes);
+                self.executor.tally.count(Counter::Reads, 1);
                 self.batch_bytes += bytes;
                 conn.card
                     .active_ms
@@ -454,11 +457,11 @@ impl<'a> Worker<'a> {
     }
 
     /// A connection whose replies did not fit is closed.
-    fn check_cut(&mut self, conn: &Conn) -> io::Result<()> {
+    fn check_cut(&mut self, conn: &Connection) -> io::Result<()> {
         if !conn.output.buffer.is_cut() {
             return Ok(());
         }
-        self.executor.tally.count(Count::OutputLimits, 1);
+        self.executor.tally.count(Counter::OutputLimits, 1);
         let (client, bytes) = (conn.card.id, conn.output.pending());
         let bytes_max = conn.output.buffer.bytes_max();
         tracing::warn!(
@@ -478,11 +481,11 @@ impl<'a> Worker<'a> {
         if self.touched.is_empty() && !executed {
             return;
         }
-        self.executor.tally.count(Count::Batches, 1);
+        self.executor.tally.count(Counter::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
             Err(Error::Poisoned(poisoned)) => {
-                self.forsake(&poisoned);
+                self.abort_unacknowledged(&poisoned);
                 Ticket::DURABLE
             }
             Err(error) => {
@@ -498,7 +501,7 @@ impl<'a> Worker<'a> {
                 continue;
             };
             conn.touched = false;
-            if conn.output.settle(ticket) {
+            if conn.output.hold_until(ticket) {
                 slots.push(slot);
             }
             self.finish(slot);
@@ -506,7 +509,7 @@ impl<'a> Worker<'a> {
         self.touched = touched;
         self.touched.clear();
         if !slots.is_empty() {
-            self.held.push_back(Batch { ticket, slots });
+            self.held.push_back(HeldReplies { ticket, slots });
         }
     }
 
@@ -527,7 +530,7 @@ impl<'a> Worker<'a> {
     }
 
     /// The medium failed: what is withheld will never be acknowledged.
-    fn forsake(&mut self, poisoned: &Poisoned) {
+    fn abort_unacknowledged(&mut self, poisoned: &Poisoned) {
         self.executor.note_poisoned(poisoned);
         self.close_unacknowledged();
     }
@@ -536,7 +539,7 @@ impl<'a> Worker<'a> {
         self.held.clear();
         for slot in 0..self.conns.len() {
             if let Some(conn) = &mut self.conns[slot]
-                && conn.output.forsake()
+                && conn.output.abort_unacknowledged()
             {
                 while conn.can_send() {
                     if let Err(error) = conn.send(&mut self.executor.outputs) {
@@ -557,8 +560,8 @@ impl<'a> Worker<'a> {
         if conn.can_send() {
             match conn.send(&mut self.executor.outputs) {
                 Ok(bytes) => {
-                    self.executor.tally.count(Count::BytesOut, bytes);
-                    self.executor.tally.count(Count::Writes, 1);
+                    self.executor.tally.count(Counter::BytesOut, bytes);
+                    self.executor.tally.count(Counter::Writes, 1);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "connection lost");
@@ -569,7 +572,7 @@ impl<'a> Worker<'a> {
         let pending = conn.output.pending();
         conn.card.output_bytes.store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
-            self.executor.tally.count(Count::OutputLimits, 1);
+            self.executor.tally.count(Counter::OutputLimits, 1);
             tracing::warn!(
                 client = conn.card.id,
                 pending,
@@ -614,7 +617,7 @@ impl<'a> Worker<'a> {
             let bytes = card.counted_bytes.load(Ordering::Relaxed);
             if self.shared.clients.doom(&card) {
                 tracing::warn!(client = card.id, bytes, "closed: maxmemory-clients");
-                self.executor.tally.count(Count::Evictions, 1);
+                self.executor.tally.count(Counter::Evictions, 1);
                 let mut slots = self.conns.iter();
                 match slots.position(|c| matches!(c, Some(c) if c.card.id == card.id)) {
                     Some(slot) => self.close(slot),
@@ -633,11 +636,11 @@ impl<'a> Worker<'a> {
         }
         std::mem::take(&mut conn.output).give_up(&mut self.executor.outputs);
         std::mem::take(&mut conn.input).give_up(&mut self.inputs);
-        self.strike_off(&conn.card);
+        self.unregister_client(&conn.card);
         self.free.push(slot);
     }
 
-    fn strike_off(&self, card: &Card) {
+    fn unregister_client(&self, card: &ClientInfo) {
         self.shared.clients.doom(card);
         self.shared.clients.remove(card.id);
         self.shared.floor.desks[self.number]
@@ -677,22 +680,22 @@ impl<'a> Worker<'a> {
                 tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
                 self.executor
                     .tally
-                    .count(Count::IdleKicks, usize::from(!slow));
+                    .count(Counter::IdleKicks, usize::from(!slow));
                 self.executor
                     .tally
-                    .count(Count::OutputLimits, usize::from(slow));
+                    .count(Counter::OutputLimits, usize::from(slow));
                 self.close(slot);
             }
         }
     }
 
     /// The server ends: waits for what was committed, sends what is owed, leaves.
-    fn farewell(&mut self) {
+    fn shutdown(&mut self) {
         self.settle();
         let mut events = Events::with_capacity(64);
         while !self.away.is_empty() {
             let was_over = self.shared.floor.long.is_over();
-            self.take_mail();
+            self.handle_messages();
             if was_over {
                 break; // LONG-3
             }
@@ -708,7 +711,7 @@ impl<'a> Worker<'a> {
         if let Some(batch) = self.held.back() {
             match self.executor.session.wait(batch.ticket) {
                 Ok(()) => self.release_turned(),
-                Err(poisoned) => self.forsake(&poisoned),
+                Err(poisoned) => self.abort_unacknowledged(&poisoned),
             }
         }
         let deadline = Instant::now() + FAREWELL;
@@ -734,16 +737,16 @@ impl<'a> Worker<'a> {
         for slot in 0..self.conns.len() {
             self.close(slot);
         }
-        for mail in self.shared.floor.desks[self.number].take_mail() {
-            if let Mail::Welcome(_, card) = mail {
-                self.strike_off(&card);
+        for mail in self.shared.floor.desks[self.number].drain_inbox() {
+            if let WorkerMsg::Welcome(_, card) = mail {
+                self.unregister_client(&card);
             }
         }
     }
 }
 
 /// Memory that unused buffers may take for each direction: a small part of what clients may.
-fn shelf_bytes(shared: &Shared<'_>) -> usize {
+fn shelf_bytes(shared: &ServerShared<'_>) -> usize {
     shared.settings.clients_bytes_max() / 8
 }
 

@@ -11,10 +11,10 @@ use farbank_fabric::GAddr;
 use farbank_pm::sim::Rng;
 
 use crate::key::Key;
-use crate::page::Page;
+use crate::page::NodePage;
 
-pub(crate) struct Kept {
-    pub(crate) page: Rc<Page>,
+pub(crate) struct CachedNode {
+    pub(crate) page: Rc<NodePage>,
     pub(crate) at: GAddr,
     highest: Option<Key>,
     uses: u64,
@@ -23,19 +23,19 @@ pub(crate) struct Kept {
 }
 
 /// The nodes one compute server keeps.
-pub(crate) struct Cache {
+pub(crate) struct IndexCache {
     bytes_max: usize,
     node_bytes: usize,
     /// By level from 1 on, by lowest key.
-    levels: Vec<BTreeMap<Key, Kept>>,
+    levels: Vec<BTreeMap<Key, CachedNode>>,
     /// The lowest keys of the kept nodes of level 1, to draw from.
     order: Vec<Key>,
     rng: Rng,
 }
 
-impl Cache {
-    pub(crate) fn new(bytes_max: usize, node_bytes: usize, seed: u64) -> Cache {
-        Cache {
+impl IndexCache {
+    pub(crate) fn new(bytes_max: usize, node_bytes: usize, seed: u64) -> IndexCache {
+        IndexCache {
             bytes_max,
             node_bytes,
             levels: Vec::new(),
@@ -45,7 +45,7 @@ impl Cache {
     }
 
     /// The kept node of `level` that covers `key`, and where it was read.
-    pub(crate) fn find(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<Page>)> {
+    pub(crate) fn find(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
         let nodes = self.levels.get_mut(usize::from(level))?;
         let (_, kept) = nodes.range_mut::<Key, _>(..=key).next_back()?;
         if kept.highest.as_ref().is_some_and(|highest| highest <= key) {
@@ -56,12 +56,12 @@ impl Cache {
     }
 
     /// The lowest level from `level` up that has a node for `key`.
-    pub(crate) fn lowest(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<Page>)> {
+    pub(crate) fn lowest(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
         (usize::from(level)..self.levels.len()).find_map(|level| self.find(level as u8, key))
     }
 
     /// Keeps an internal node that was read.
-    pub(crate) fn keep(&mut self, at: GAddr, page: &Rc<Page>) {
+    pub(crate) fn keep(&mut self, at: GAddr, page: &Rc<NodePage>) {
         if self.bytes_max == 0 {
             return;
         }
@@ -75,7 +75,7 @@ impl Cache {
             self.make_room();
             self.order.push(head.lowest.clone());
         }
-        let kept = Kept {
+        let kept = CachedNode {
             page: Rc::clone(page),
             at,
             highest: head.highest,

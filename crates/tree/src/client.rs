@@ -4,50 +4,50 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use farbank_fabric::service::KEEPER;
-use farbank_fabric::{Answer, Ask, Fabric, GAddr, Nanos, Verb};
+use farbank_fabric::{Fabric, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::sim::Rng;
 
-use crate::Error;
-use crate::blocks::Blocks;
-use crate::cache::Cache;
+use crate::TreeError;
+use crate::bulk_load::mark;
+use crate::cache::IndexCache;
 use crate::config::{Config, HOST_LOCKS_MAX};
-use crate::doing::{Begun, Doing, Doings};
-use crate::fill::mark;
-use crate::lock::{Held, Letting, Table};
-use crate::page::Page;
+use crate::lock::{HeldLock, LocalLockTable, ReleaseMode};
+use crate::op_stats::OpStats;
+use crate::page::NodePage;
+use crate::phase::{Phase, PhaseCounts, PhaseGuard};
 use crate::range::{AT_ONCE_PARTS, LEAVES_MAX};
-use crate::tally::Op;
+use crate::value_blocks::ValueBlocks;
 
 /// The root's address, on server 0.
 pub(crate) const ROOT: GAddr = GAddr::host(0, 64);
 
 /// What the clients of a compute server share.
-pub(crate) struct Home<F> {
+pub(crate) struct ComputeState<F> {
     pub(crate) fabric: F,
     pub(crate) config: Config,
     pub(crate) compute: u16,
     pub(crate) epoch: u8,
-    pub(crate) locks: Rc<RefCell<Table>>,
-    pub(crate) cache: RefCell<Cache>,
-    nodes: RefCell<Vec<Nodes>>,
-    blocks: RefCell<Vec<Blocks>>,
-    pub(crate) doing: Rc<Doings>,
-    servers: RefCell<Vec<Known>>,
+    pub(crate) locks: Rc<RefCell<LocalLockTable>>,
+    pub(crate) cache: RefCell<IndexCache>,
+    nodes: RefCell<Vec<NodeAllocator>>,
+    blocks: RefCell<Vec<ValueBlocks>>,
+    pub(crate) doing: Rc<PhaseCounts>,
+    servers: RefCell<Vec<MemoryServerState>>,
 }
 
 /// What a compute server knows of a memory server.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct MemoryServerState {
     /// It has the tree's mark.
     marked: bool,
     /// Why it is not asked any more in this life: it did not answer, or had lost its memory.
-    gone: Option<farbank_fabric::Error>,
+    gone: Option<farbank_fabric::FabricError>,
 }
 
 /// The nodes a compute server can use on one memory server.
 #[derive(Default)]
-struct Nodes {
+struct NodeAllocator {
     /// The rest of a chunk.
     chunk: Option<(u64, u64)>,
     /// Leaves that were merged away, with their last versions.
@@ -56,22 +56,22 @@ struct Nodes {
 
 /// A compute server of a tree.
 pub struct Compute<F> {
-    pub(crate) home: Rc<Home<F>>,
+    pub(crate) home: Rc<ComputeState<F>>,
 }
 
 /// One client of a compute server: one operation at a time.
 pub struct Client<F> {
-    pub(crate) home: Rc<Home<F>>,
-    op: Cell<Op>,
+    pub(crate) home: Rc<ComputeState<F>>,
+    op: Cell<OpStats>,
     /// Leaves of a range that are read at once, in parts (see `range`).
     pub(crate) at_once: Cell<usize>,
 }
 
 /// A node that was read, and where.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FetchedNode {
     pub(crate) at: GAddr,
-    pub(crate) page: Page,
+    pub(crate) page: NodePage,
 }
 
 impl<F: Fabric> Compute<F> {
@@ -85,19 +85,19 @@ impl<F: Fabric> Compute<F> {
         );
         let servers = usize::from(fabric.servers());
         let node_bytes = config.layout.node_bytes;
-        let cache = Cache::new(config.cache_bytes, node_bytes, compute.into());
+        let cache = IndexCache::new(config.cache_bytes, node_bytes, compute.into());
         Compute {
-            home: Rc::new(Home {
+            home: Rc::new(ComputeState {
                 fabric,
                 config,
                 compute,
                 epoch,
                 locks: Rc::default(),
                 cache: RefCell::new(cache),
-                nodes: RefCell::new((0..servers).map(|_| Nodes::default()).collect()),
-                blocks: RefCell::new((0..servers).map(|_| Blocks::default()).collect()),
+                nodes: RefCell::new((0..servers).map(|_| NodeAllocator::default()).collect()),
+                blocks: RefCell::new((0..servers).map(|_| ValueBlocks::default()).collect()),
                 doing: Rc::default(),
-                servers: RefCell::new(vec![Known::default(); servers]),
+                servers: RefCell::new(vec![MemoryServerState::default(); servers]),
             }),
         }
     }
@@ -113,7 +113,7 @@ impl<F: Fabric> Compute<F> {
     }
 
     /// Whether any of its clients is in the middle of `what`.
-    pub(crate) fn is_doing(&self, what: Doing) -> bool {
+    pub(crate) fn is_doing(&self, what: Phase) -> bool {
         self.home.doing.any(what)
     }
 
@@ -126,24 +126,24 @@ impl<F: Fabric> Compute<F> {
 
 impl<F: Fabric> Client<F> {
     /// What the operations since this was last asked have cost.
-    pub fn take_op(&self) -> Op {
+    pub fn take_op(&self) -> OpStats {
         self.op.take()
     }
 
-    pub(crate) fn note(&self, change: impl FnOnce(&mut Op)) {
+    pub(crate) fn note(&self, change: impl FnOnce(&mut OpStats)) {
         let mut op = self.op.get();
         change(&mut op);
         self.op.set(op);
     }
 
     /// Counts this client as in the middle of `what` until what is returned is dropped.
-    pub(crate) fn begin(&self, what: Doing) -> Begun {
+    pub(crate) fn begin(&self, what: Phase) -> PhaseGuard {
         self.home.doing.begin(what)
     }
 
     /// Sees, once, that memory server `server` has this tree's mark: one that came back with nothing in its memory
     /// does not.
-    pub(crate) async fn admit(&self, server: u16) -> Result<(), Error> {
+    pub(crate) async fn admit(&self, server: u16) -> Result<(), TreeError> {
         let index = usize::from(server);
         if self.home.servers.borrow()[index].marked || fault!("tree.empty_server_admitted") {
             return Ok(());
@@ -153,10 +153,10 @@ impl<F: Fabric> Client<F> {
         let found = self.home.fabric.read(at, mark.len()).await;
         let found = found.map_err(|error| self.noted(error))?;
         if found.iter().all(|byte| *byte == 0) {
-            return Err(self.noted(farbank_fabric::Error::Empty { server }));
+            return Err(self.noted(farbank_fabric::FabricError::Empty { server }));
         }
         if found != mark {
-            return Err(Error::OtherLayout { server });
+            return Err(TreeError::OtherLayout { server });
         }
         self.home.servers.borrow_mut()[index].marked = true;
         Ok(())
@@ -164,32 +164,36 @@ impl<F: Fabric> Client<F> {
 
     /// An error at once, if `server` has failed to answer before: whoever has waited for it in vain once does not
     /// do so again in this life.
-    pub(crate) fn reachable(&self, server: u16) -> Result<(), Error> {
+    pub(crate) fn reachable(&self, server: u16) -> Result<(), TreeError> {
         let gone = self.home.servers.borrow()[usize::from(server)].gone;
-        gone.map_or(Ok(()), |error| Err(Error::Fabric(error)))
+        gone.map_or(Ok(()), |error| Err(TreeError::Fabric(error)))
     }
 
     /// Remembers what `error` says of a memory server.
-    pub(crate) fn noted(&self, error: farbank_fabric::Error) -> Error {
-        use farbank_fabric::Error::{Empty, Timeout};
+    pub(crate) fn noted(&self, error: farbank_fabric::FabricError) -> TreeError {
+        use farbank_fabric::FabricError::{Empty, Timeout};
         if let Timeout { server } | Empty { server } = error {
             self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
         }
-        Error::Fabric(error)
+        TreeError::Fabric(error)
     }
 
     /// Renews this compute server's lease. Somebody has to, more often than leases last.
-    pub async fn renew(&self) -> Result<(), Error> {
-        self.call(KEEPER, Ask::Renew).await.map(|_| ())
+    pub async fn renew(&self) -> Result<(), TreeError> {
+        self.call(KEEPER, ServiceRequest::Renew).await.map(|_| ())
     }
 
-    pub(crate) async fn call(&self, server: u16, ask: Ask) -> Result<Answer, Error> {
+    pub(crate) async fn call(
+        &self,
+        server: u16,
+        ask: ServiceRequest,
+    ) -> Result<ServiceResponse, TreeError> {
         self.reachable(server)?;
         let answer = self.home.fabric.call(server, ask).await;
         answer.map_err(|error| self.noted(error))
     }
 
-    pub(crate) async fn round_trip(&self, verb: Verb) -> Result<Verb, Error> {
+    pub(crate) async fn round_trip(&self, verb: Verb) -> Result<Verb, TreeError> {
         self.reachable(verb.at().server())?;
         self.note(|op| op.round_trips += 1);
         let done = self.home.fabric.verb(verb).await;
@@ -198,7 +202,7 @@ impl<F: Fabric> Client<F> {
 
     /// Reads the node at `at`, as often as it takes to get it whole. Who was too slow for what the versions can tell
     /// waits before it tries again, longer each time: where a card is crowded everybody is slow, and would stay so.
-    pub(crate) async fn read(&self, at: GAddr) -> Result<Found, Error> {
+    pub(crate) async fn read(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
@@ -207,13 +211,13 @@ impl<F: Fabric> Client<F> {
         loop {
             let posted = self.home.fabric.now();
             let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
-            let page = Page {
+            let page = NodePage {
                 layout,
                 bytes: verb.into_bytes(),
             };
             let in_time = self.home.fabric.now() - posted <= self.home.config.read_ns_max();
             if in_time && (page.check().is_ok() || fault!("tree.node_unchecked")) {
-                return Ok(Found { at, page });
+                return Ok(FetchedNode { at, page });
             }
             self.note(|op| op.read_retries += 1);
             if !in_time {
@@ -229,15 +233,15 @@ impl<F: Fabric> Client<F> {
     /// Does `writes`, of one server and in order, and lets `held` go: together, where that is allowed.
     pub(crate) async fn write_and_unlock(
         &self,
-        held: Held,
+        held: HeldLock,
         mut writes: Vec<Verb>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TreeError> {
         let bytes: usize = writes.iter().map(carried).sum();
         self.note(|op| op.bytes_written += bytes as u32);
-        let letting = self.letting(&held);
+        let letting = self.release_mode(&held);
         let server = writes[0].at().server();
         let ordered = self.home.config.combine && self.home.fabric.caps(server).ordered;
-        if let (true, Letting::Remote(release)) = (ordered, &letting) {
+        if let (true, ReleaseMode::Remote(release)) = (ordered, &letting) {
             match fault!("tree.released_before_written") {
                 true => drop(self.round_trip(release.clone()).await?),
                 false => writes.push(release.clone()),
@@ -245,15 +249,15 @@ impl<F: Fabric> Client<F> {
         }
         let done = self.write_all(server, writes, ordered).await;
         let released = match (&letting, ordered, &done) {
-            (Letting::Remote(release), false, Ok(())) => self.release_alone(release).await,
+            (ReleaseMode::Remote(release), false, Ok(())) => self.release_alone(release).await,
             _ => Ok(()),
         };
         let done = done.and(released);
-        self.let_go(held, &letting, done.err());
+        self.release(held, &letting, done.err());
         done
     }
 
-    async fn release_alone(&self, release: &Verb) -> Result<(), Error> {
+    async fn release_alone(&self, release: &Verb) -> Result<(), TreeError> {
         for _ in 0..self.home.config.lone_release_trips {
             self.round_trip(Verb::read(release.at(), 8)).await?;
         }
@@ -266,7 +270,7 @@ impl<F: Fabric> Client<F> {
         server: u16,
         writes: Vec<Verb>,
         together: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TreeError> {
         if together {
             self.reachable(server)?;
             self.note(|op| op.round_trips += 1);
@@ -280,7 +284,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A place for a new node on `server`: one that was freed, with its last version, or one of a chunk.
-    pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), Error> {
+    pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
         let node_bytes = self.home.config.layout.node_bytes as u64;
         loop {
             {
@@ -296,24 +300,24 @@ impl<F: Fabric> Client<F> {
                     return Ok((GAddr::host(server, at), 0));
                 }
             }
-            match self.call(server, Ask::Chunk).await? {
-                Answer::Chunk { at, bytes } => {
+            match self.call(server, ServiceRequest::Chunk).await? {
+                ServiceResponse::Chunk { at, bytes } => {
                     self.home.nodes.borrow_mut()[usize::from(server)].chunk =
                         Some((at, at + bytes));
                 }
-                _ => return Err(Error::Full { server }),
+                _ => return Err(TreeError::Full { server }),
             }
         }
     }
 
     /// What this compute server has of blocks on `server`.
-    pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut Blocks) -> T) -> T {
+    pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut ValueBlocks) -> T) -> T {
         with(&mut self.home.blocks.borrow_mut()[usize::from(server)])
     }
 
     /// A leaf that nothing leads to any more can be used again. Who still has its address finds that it is not what he
     /// expected.
-    pub(crate) fn reuse(&self, found: &Found) {
+    pub(crate) fn reuse(&self, found: &FetchedNode) {
         let mut nodes = self.home.nodes.borrow_mut();
         let nodes = &mut nodes[usize::from(found.at.server())];
         nodes.freed.push((found.at, found.page.version()));

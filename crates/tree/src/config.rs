@@ -2,11 +2,11 @@
 
 use farbank_fabric::Nanos;
 
-use crate::layout::{Format, Layout};
+use crate::layout::{NodeFormat, NodeLayout};
 
 /// Where a node's lock is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Locks {
+pub enum LockPlacement {
     /// In the memory server's host memory: an atomic crosses PCIe twice.
     Host,
     /// In its card's own memory (Sherman, section 4.3).
@@ -15,7 +15,7 @@ pub enum Locks {
 
 /// What clients of one compute server do before they ask for a lock over the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Local {
+pub enum LocalLockMode {
     /// Nothing: they compete with one another as with everybody.
     None,
     /// One at a time asks, chosen at random of those who wait.
@@ -28,7 +28,7 @@ pub enum Local {
 
 /// How a lock is released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Release {
+pub enum ReleasePolicy {
     /// By writing zero.
     Write,
     /// By an atomic addition (FG).
@@ -37,7 +37,7 @@ pub enum Release {
 
 /// What values are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Values {
+pub enum ValueMode {
     /// Words of 8 bytes, in the leaf.
     Words,
     /// Any bytes, in blocks out of line ([`crate::Client::insert_bytes`]).
@@ -51,19 +51,19 @@ pub enum Values {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Config {
     /// How nodes are laid out; a checksum instead of versions means that nodes are written whole.
-    pub layout: Layout,
+    pub layout: NodeLayout,
     /// What values are.
-    pub values: Values,
+    pub values: ValueMode,
     /// Whether an update writes its entry only (Sherman's two levels of versions), not the node.
     pub entries_alone: bool,
     /// Whether writing back and releasing go in one batch (Sherman's command combination).
     pub combine: bool,
     /// Where locks are.
-    pub locks: Locks,
+    pub locks: LockPlacement,
     /// What comes before them.
-    pub local: Local,
+    pub local: LocalLockMode,
     /// How they are released.
-    pub release: Release,
+    pub release: ReleasePolicy,
     /// Where a release is a round trip of its own: how many more there are before it, while the lock is held. 0 but in
     /// experiments that ask what a longer hold would explain.
     pub lone_release_trips: u32,
@@ -89,13 +89,13 @@ impl Config {
     #[must_use]
     pub fn sherman() -> Config {
         Config {
-            layout: Layout::new(Format::Safe),
-            values: Values::Words,
+            layout: NodeLayout::new(NodeFormat::Safe),
+            values: ValueMode::Words,
             entries_alone: true,
             combine: true,
-            locks: Locks::OnChip,
-            local: Local::HandOver(HAND_OVERS_MAX),
-            release: Release::Write,
+            locks: LockPlacement::OnChip,
+            local: LocalLockMode::HandOver(HAND_OVERS_MAX),
+            release: ReleasePolicy::Write,
             lone_release_trips: 0,
             discards_late_reads: true,
             host_locks: HOST_LOCKS_MAX,
@@ -108,7 +108,7 @@ impl Config {
     #[must_use]
     pub fn sherman_published() -> Config {
         Config {
-            layout: Layout::new(Format::Paper),
+            layout: NodeLayout::new(NodeFormat::Paper),
             ..Config::sherman()
         }
     }
@@ -117,14 +117,14 @@ impl Config {
     #[must_use]
     pub fn fg_plus() -> Config {
         Config {
-            layout: Layout {
+            layout: NodeLayout {
                 checked: true,
-                ..Layout::new(Format::Paper)
+                ..NodeLayout::new(NodeFormat::Paper)
             },
             entries_alone: false,
             combine: false,
-            locks: Locks::Host,
-            local: Local::None,
+            locks: LockPlacement::Host,
+            local: LocalLockMode::None,
             ..Config::sherman()
         }
     }
@@ -141,8 +141,8 @@ impl Config {
     #[must_use]
     pub fn with_small_nodes(self) -> Config {
         let entries = match self.layout.format {
-            Format::Safe => 7,
-            Format::Paper => 6,
+            NodeFormat::Safe => 7,
+            NodeFormat::Paper => 6,
         };
         Config {
             layout: self.layout.with_keys(self.layout.key_bytes, entries),
@@ -154,7 +154,7 @@ impl Config {
     #[must_use]
     pub fn fg() -> Config {
         Config {
-            release: Release::FetchAdd,
+            release: ReleasePolicy::FetchAdd,
             cache_bytes: 0,
             ..Config::fg_plus()
         }

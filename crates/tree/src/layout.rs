@@ -40,7 +40,7 @@ const ENTRIES_MIN: usize = 3;
 
 /// What readers rely on to tell a whole node from a torn one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
+pub enum NodeFormat {
     /// A version in every line.
     Safe,
     /// Versions in front and at the end, as published.
@@ -49,9 +49,9 @@ pub enum Format {
 
 /// How nodes are laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Layout {
+pub struct NodeLayout {
     /// Which versions there are.
-    pub format: Format,
+    pub format: NodeFormat,
     /// Bytes of a node; of the safe format, a multiple of 64.
     pub node_bytes: usize,
     /// Bytes of a key, 8 to 1,024.
@@ -61,7 +61,7 @@ pub struct Layout {
 }
 
 /// Of the safe format: where an entry is.
-pub(crate) struct Lines {
+pub(crate) struct EntryLines {
     pub(crate) first: usize,
     pub(crate) count: usize,
     /// Its place among the entries of the line, if it has not several.
@@ -70,11 +70,11 @@ pub(crate) struct Lines {
     pub(crate) body_at: usize,
 }
 
-impl Layout {
+impl NodeLayout {
     /// Nodes of 1 KiB, keys of 8 bytes.
     #[must_use]
-    pub fn new(format: Format) -> Layout {
-        Layout {
+    pub fn new(format: NodeFormat) -> NodeLayout {
+        NodeLayout {
             format,
             node_bytes: 1024,
             key_bytes: 8,
@@ -87,16 +87,16 @@ impl Layout {
     /// # Panics
     /// If `key_bytes` is not 8 to 1,024.
     #[must_use]
-    pub fn with_keys(self, key_bytes: usize, entries: usize) -> Layout {
+    pub fn with_keys(self, key_bytes: usize, entries: usize) -> NodeLayout {
         assert!(
             (8..=KEY_BYTES_MAX).contains(&key_bytes),
             "keys of {key_bytes} bytes: they may have 8 to {KEY_BYTES_MAX}"
         );
         let step = match self.format {
-            Format::Safe => LINE,
-            Format::Paper => LINE / 2,
+            NodeFormat::Safe => LINE,
+            NodeFormat::Paper => LINE / 2,
         };
-        let sizes = (1..).map(|steps| Layout {
+        let sizes = (1..).map(|steps| NodeLayout {
             key_bytes,
             node_bytes: steps * step,
             ..self
@@ -131,11 +131,11 @@ impl Layout {
     #[must_use]
     pub fn entries(&self) -> usize {
         match self.format {
-            Format::Paper => {
+            NodeFormat::Paper => {
                 let others = PAPER_FRONT + self.head_bytes() + 1;
                 self.node_bytes.saturating_sub(others) / (self.entry_bytes() + 1)
             }
-            Format::Safe => {
+            NodeFormat::Safe => {
                 let Some(lines) = (self.node_bytes / LINE).checked_sub(self.head_lines()) else {
                     return 0;
                 };
@@ -157,16 +157,16 @@ impl Layout {
         let apart = (self.node_bytes as u64 * READ_NS_A_HUNDRED / 100).max(WRITE_NS_MIN);
         match (self.checked, self.format) {
             (true, _) => Nanos::MAX,
-            (false, Format::Paper) => 16 * apart,
-            (false, Format::Safe) => 256 * apart,
+            (false, NodeFormat::Paper) => 16 * apart,
+            (false, NodeFormat::Safe) => 256 * apart,
         }
     }
 
     /// Of the safe format: where entry `slot` is.
-    pub(crate) fn lines_of(&self, slot: usize) -> Lines {
+    pub(crate) fn lines_of(&self, slot: usize) -> EntryLines {
         let (head, in_head) = (self.head_lines(), self.head_line_holds());
         if slot < in_head {
-            return Lines {
+            return EntryLines {
                 first: head - 1,
                 count: 1,
                 place: slot,
@@ -181,7 +181,7 @@ impl Layout {
             }
             several => (head + slot * several, 0),
         };
-        Lines {
+        EntryLines {
             first,
             count,
             place,
@@ -192,11 +192,11 @@ impl Layout {
     /// The bytes that change when entry `slot` does.
     pub(crate) fn range_of(&self, slot: usize) -> Range<usize> {
         match self.format {
-            Format::Paper => {
+            NodeFormat::Paper => {
                 let at = PAPER_FRONT + self.head_bytes() + slot * (self.entry_bytes() + 1);
                 at..at + self.entry_bytes() + 1
             }
-            Format::Safe => {
+            NodeFormat::Safe => {
                 let lines = self.lines_of(slot);
                 lines.first * LINE..(lines.first + lines.count) * LINE
             }

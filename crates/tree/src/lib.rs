@@ -52,43 +52,43 @@
 
 #![forbid(unsafe_code)]
 
-mod blocks;
+mod bulk_load;
 mod cache;
+mod cache_warmup;
 mod client;
 mod config;
-mod doing;
 pub mod faults;
-mod fill;
 mod key;
 mod layout;
 mod lock;
+mod lookup;
 mod merge;
+pub mod op_stats;
 mod ops;
 mod page;
+mod phase;
 mod range;
-mod seek;
+pub mod sim_test;
 mod split;
-pub mod tally;
-pub mod trial;
-mod warm;
+mod value_blocks;
 
 use std::fmt;
 
 use farbank_fabric::GAddr;
 
-pub use blocks::{VALUE_BYTES_MAX, fill_bytes};
+pub use bulk_load::{FillTarget, create, fill};
 pub use client::{Client, Compute};
-pub use config::{Config, HOST_LOCKS_MAX, Local, Locks, Release, Values};
-pub use fill::{Place, create, fill};
+pub use config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy, ValueMode};
 pub use key::{KEY_BYTES_MAX, Key};
-pub use layout::{Format, Layout};
+pub use layout::{NodeFormat, NodeLayout};
+pub use value_blocks::{VALUE_BYTES_MAX, fill_bytes};
 
 /// Why an operation did not do what was asked. After an error of the fabric it may have been done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TreeError {
     /// A verb or a call failed.
-    Fabric(farbank_fabric::Error),
+    Fabric(farbank_fabric::FabricError),
     /// No memory for a new node.
     Full {
         /// On which memory server.
@@ -126,38 +126,40 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Fabric(error) => error.fmt(f),
-            Error::Full { server } => write!(f, "memory server {server} has no room for a node"),
-            Error::NoTree => f.write_str("there is no tree: its root is null"),
-            Error::OtherLayout { server } => write!(
+            TreeError::Fabric(error) => error.fmt(f),
+            TreeError::Full { server } => {
+                write!(f, "memory server {server} has no room for a node")
+            }
+            TreeError::NoTree => f.write_str("there is no tree: its root is null"),
+            TreeError::OtherLayout { server } => write!(
                 f,
                 "the tree on memory server {server} was made with nodes or keys of another size or format"
             ),
-            Error::KeyTooLong { bytes, most } => {
+            TreeError::KeyTooLong { bytes, most } => {
                 write!(f, "a key of {bytes} bytes, where keys have {most}")
             }
-            Error::ValueTooLong { bytes, most } => {
+            TreeError::ValueTooLong { bytes, most } => {
                 write!(
                     f,
                     "a value of {bytes} bytes, where values have {most} at most"
                 )
             }
-            Error::OtherValues => f.write_str(
+            TreeError::OtherValues => f.write_str(
                 "words are got and inserted in a tree of words, bytes in one of values out of line",
             ),
-            Error::Reserved => f.write_str("value 0 means absent in the published layout"),
-            Error::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
+            TreeError::Reserved => f.write_str("value 0 means absent in the published layout"),
+            TreeError::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TreeError {}
 
-impl From<farbank_fabric::Error> for Error {
-    fn from(error: farbank_fabric::Error) -> Error {
-        Error::Fabric(error)
+impl From<farbank_fabric::FabricError> for TreeError {
+    fn from(error: farbank_fabric::FabricError) -> TreeError {
+        TreeError::Fabric(error)
     }
 }

@@ -26,14 +26,14 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use farbank_fabric::service::KEEPER;
-use farbank_fabric::{Answer, Ask, Fabric, GAddr, Verb};
+use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::sim::Rng;
 
-use crate::Error;
+use crate::TreeError;
 use crate::client::Client;
-use crate::config::{Config, HOST_LOCKS_MAX, Local, Locks, Release};
-use crate::doing::{Begun, Doing};
+use crate::config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy};
+use crate::phase::{Phase, PhaseGuard};
 
 /// Bits of a lock.
 const LOCK_BITS: u32 = 16;
@@ -45,39 +45,39 @@ pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS_MAX * 8;
 
 /// A lock: its word and its bits there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct LockWord {
     word: GAddr,
     shift: u32,
     bits: u32,
 }
 
-impl Slot {
+impl LockWord {
     /// The lock of the node at `node`.
-    pub(crate) fn of<F: Fabric>(fabric: &F, config: &Config, node: GAddr) -> Slot {
+    pub(crate) fn of<F: Fabric>(fabric: &F, config: &Config, node: GAddr) -> LockWord {
         let caps = fabric.caps(node.server());
         let hash = Rng::new(node.0).draw();
-        let chip = config.locks == Locks::OnChip && caps.lock_bytes > 0;
+        let chip = config.locks == LockPlacement::OnChip && caps.lock_bytes > 0;
         match (chip, caps.masked_cas) {
             (true, true) => {
                 let lock = hash % (caps.lock_bytes * 8 / u64::from(LOCK_BITS));
-                Slot {
+                LockWord {
                     word: GAddr::lock(node.server(), lock / 4 * 8),
                     shift: (lock % 4) as u32 * LOCK_BITS,
                     bits: LOCK_BITS,
                 }
             }
             (true, false) => {
-                Slot::whole(GAddr::lock(node.server(), hash % (caps.lock_bytes / 8) * 8))
+                LockWord::whole(GAddr::lock(node.server(), hash % (caps.lock_bytes / 8) * 8))
             }
-            (false, _) => Slot::whole(GAddr::host(
+            (false, _) => LockWord::whole(GAddr::host(
                 node.server(),
                 HOST_LOCKS_AT + hash % config.host_locks * 8,
             )),
         }
     }
 
-    fn whole(word: GAddr) -> Slot {
-        Slot {
+    fn whole(word: GAddr) -> LockWord {
+        LockWord {
             word,
             shift: 0,
             bits: 64,
@@ -97,24 +97,24 @@ impl Slot {
     }
 
     /// What who waits for it is given after its holder or taker has failed with `error`.
-    fn after(&self, error: Error) -> Turn {
-        use farbank_fabric::Error::{Empty, Fenced, Timeout};
+    fn after(&self, error: TreeError) -> WaitOutcome {
+        use farbank_fabric::FabricError::{Empty, Fenced, Timeout};
         match error {
-            Error::Fabric(Timeout { server } | Empty { server })
+            TreeError::Fabric(Timeout { server } | Empty { server })
                 if server == self.word.server() =>
             {
-                Turn::Failed(error)
+                WaitOutcome::Failed(error)
             }
-            Error::Fabric(Fenced) => Turn::Failed(error),
-            _ => Turn::Local,
+            TreeError::Fabric(Fenced) => WaitOutcome::Failed(error),
+            _ => WaitOutcome::Local,
         }
     }
 
     /// What releases it.
-    fn release(&self, how: Release, owner: u64) -> Verb {
+    fn release(&self, how: ReleasePolicy, owner: u64) -> Verb {
         match how {
-            Release::FetchAdd => Verb::add(self.word, (owner << self.shift).wrapping_neg()),
-            Release::Write => {
+            ReleasePolicy::FetchAdd => Verb::add(self.word, (owner << self.shift).wrapping_neg()),
+            ReleasePolicy::Write => {
                 let bytes = vec![0; self.bits as usize / 8];
                 Verb::write(self.word.plus(u64::from(self.shift) / 8), bytes)
             }
@@ -123,8 +123,8 @@ impl Slot {
 }
 
 /// How many locks on `servers` memory servers name compute server `compute` in life `epoch`.
-pub(crate) fn named(
-    sim: &farbank_fabric::sim::Sim,
+pub(crate) fn count_locks_of(
+    sim: &farbank_fabric::sim::SimCluster,
     config: &Config,
     servers: u16,
     lock_bytes: u64,
@@ -135,8 +135,8 @@ pub(crate) fn named(
     let mut count = 0;
     for server in 0..servers {
         let (at, bytes, each) = match config.locks {
-            Locks::OnChip => (GAddr::lock(server, 0), lock_bytes, LOCK_BITS as usize / 8),
-            Locks::Host => (GAddr::host(server, HOST_LOCKS_AT), config.host_locks * 8, 8),
+            LockPlacement::OnChip => (GAddr::lock(server, 0), lock_bytes, LOCK_BITS as usize / 8),
+            LockPlacement::Host => (GAddr::host(server, HOST_LOCKS_AT), config.host_locks * 8, 8),
         };
         let mut all = vec![0; bytes as usize];
         sim.peek(at, &mut all);
@@ -152,50 +152,50 @@ fn name(compute: u16, epoch: u8) -> u64 {
 }
 
 /// Who is waiting for a local lock.
-struct Waiter {
+struct LockWaiter {
     number: u64,
     waker: Waker,
 }
 
 /// What a client that waited is given.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum WaitOutcome {
     /// The local lock: the global one is to be asked for.
     Local,
     /// Both.
     HandedOver,
     /// Nothing: the lock cannot be had.
-    Failed(Error),
+    Failed(TreeError),
 }
 
 #[derive(Default)]
 struct LocalLock {
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<LockWaiter>,
     /// The waiter whose turn it is and does not know yet.
-    called: Option<(u64, Turn)>,
+    called: Option<(u64, WaitOutcome)>,
     /// Times the global lock was handed on since it was taken.
     handed: u32,
 }
 
 /// The local locks that are held now.
 #[derive(Default)]
-pub(crate) struct Table {
-    held: HashMap<Slot, LocalLock>,
+pub(crate) struct LocalLockTable {
+    held: HashMap<LockWord, LocalLock>,
     numbers: u64,
 }
 
 /// A lock that is held.
 #[must_use]
-pub(crate) struct Held {
-    slot: Slot,
+pub(crate) struct HeldLock {
+    slot: LockWord,
     /// Whether it was handed on by another client of this compute server, without a round trip.
     pub(crate) handed: bool,
     /// Says so to who asks what this compute server is doing.
-    _holding: Begun,
+    _holding: PhaseGuard,
 }
 
 /// How a lock is let go.
-pub(crate) enum Letting {
+pub(crate) enum ReleaseMode {
     /// This verb, in a batch or by itself, and then [`Client::let_go`].
     Remote(Verb),
     /// The next client has it: nothing is to be sent.
@@ -204,14 +204,14 @@ pub(crate) enum Letting {
 
 impl<F: Fabric> Client<F> {
     /// Takes the lock of `node`.
-    pub(crate) async fn lock(&self, node: GAddr) -> Result<Held, Error> {
-        let slot = Slot::of(&self.home.fabric, &self.home.config, node);
-        if self.home.config.local != Local::None {
+    pub(crate) async fn lock(&self, node: GAddr) -> Result<HeldLock, TreeError> {
+        let slot = LockWord::of(&self.home.fabric, &self.home.config, node);
+        if self.home.config.local != LocalLockMode::None {
             match wait_for_turn(&self.home.locks, slot).await {
-                Turn::Local => {}
-                Turn::HandedOver => return Ok(self.held(slot, true)),
-                Turn::Failed(error) => {
-                    self.pass_on(slot, Turn::Failed(error));
+                WaitOutcome::Local => {}
+                WaitOutcome::HandedOver => return Ok(self.held(slot, true)),
+                WaitOutcome::Failed(error) => {
+                    self.pass_on(slot, WaitOutcome::Failed(error));
                     return Err(error);
                 }
             }
@@ -225,25 +225,25 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    fn held(&self, slot: Slot, handed: bool) -> Held {
-        Held {
+    fn held(&self, slot: LockWord, handed: bool) -> HeldLock {
+        HeldLock {
             slot,
             handed,
-            _holding: self.begin(Doing::Holding),
+            _holding: self.begin(Phase::Holding),
         }
     }
 
     /// Takes and releases the lock of whatever node is at `node`: what locks cost by themselves.
-    pub async fn take_and_release(&self, node: GAddr) -> Result<(), Error> {
+    pub async fn take_and_release(&self, node: GAddr) -> Result<(), TreeError> {
         let held = self.lock(node).await?;
         self.note(|op| op.handed_over = held.handed);
         self.unlock(held).await
     }
 
     /// Takes the lock of `node` if nobody has it.
-    pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<Held>, Error> {
-        let slot = Slot::of(&self.home.fabric, &self.home.config, node);
-        if self.home.config.local != Local::None {
+    pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<HeldLock>, TreeError> {
+        let slot = LockWord::of(&self.home.fabric, &self.home.config, node);
+        if self.home.config.local != LocalLockMode::None {
             let mut table = self.home.locks.borrow_mut();
             if table.held.contains_key(&slot) {
                 return Ok(None);
@@ -254,7 +254,7 @@ impl<F: Fabric> Client<F> {
         match found.map(|verb| slot.owner(verb.found())) {
             Ok(0) => Ok(Some(self.held(slot, false))),
             Ok(_) => {
-                self.pass_on(slot, Turn::Local);
+                self.pass_on(slot, WaitOutcome::Local);
                 Ok(None)
             }
             Err(error) => {
@@ -265,8 +265,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether `node` is locked by `held`, too.
-    pub(crate) fn shares(&self, node: GAddr, held: &Held) -> bool {
-        Slot::of(&self.home.fabric, &self.home.config, node) == held.slot
+    pub(crate) fn shares(&self, node: GAddr, held: &HeldLock) -> bool {
+        LockWord::of(&self.home.fabric, &self.home.config, node) == held.slot
     }
 
     fn name(&self) -> u64 {
@@ -274,7 +274,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Takes the global lock, from a dead owner if need be. Tries in vain are counted as such, not as round trips.
-    async fn take(&self, slot: Slot) -> Result<(), Error> {
+    async fn take(&self, slot: LockWord) -> Result<(), TreeError> {
         let me = self.name();
         let (mut expected, mut owner, mut since) = (0, 0, self.home.fabric.now());
         let mut tries = 0;
@@ -303,43 +303,47 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether the life that `owner` names is over, for good (H3).
-    async fn is_dead(&self, owner: u64) -> Result<bool, Error> {
+    async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
         let compute = (owner >> EPOCH_BITS) as u16 - 1;
         let epoch = (owner % (1 << EPOCH_BITS)) as u8;
         if compute == self.home.compute && epoch == self.home.epoch {
             return Ok(false);
         }
-        let answer = self.call(KEEPER, Ask::Verdict { compute, epoch }).await?;
-        Ok(answer == Answer::Dead)
+        let answer = self
+            .call(KEEPER, ServiceRequest::Verdict { compute, epoch })
+            .await?;
+        Ok(answer == ServiceResponse::Dead)
     }
 
     /// How `held` is to be let go: by a verb of the caller's, or by handing it on at once.
-    pub(crate) fn letting(&self, held: &Held) -> Letting {
-        if let Local::HandOver(times_max) = self.home.config.local {
+    pub(crate) fn release_mode(&self, held: &HeldLock) -> ReleaseMode {
+        if let LocalLockMode::HandOver(times_max) = self.home.config.local {
             let table = self.home.locks.borrow();
             let local = &table.held[&held.slot];
             if !local.waiting.is_empty() && local.handed < times_max {
-                return Letting::HandedOver;
+                return ReleaseMode::HandedOver;
             }
         }
-        Letting::Remote(held.slot.release(self.home.config.release, self.name()))
+        ReleaseMode::Remote(held.slot.release(self.home.config.release, self.name()))
     }
 
     /// Ends the hold, after what [`Client::letting`] said has been done.
-    pub(crate) fn let_go(&self, held: Held, how: &Letting, error: Option<Error>) {
+    pub(crate) fn release(&self, held: HeldLock, how: &ReleaseMode, error: Option<TreeError>) {
         let turn = match (error, how) {
-            (Some(error), _) if held.slot.after(error) != Turn::Local => held.slot.after(error),
-            (_, Letting::Remote(_)) => Turn::Local,
-            (_, Letting::HandedOver) => Turn::HandedOver,
+            (Some(error), _) if held.slot.after(error) != WaitOutcome::Local => {
+                held.slot.after(error)
+            }
+            (_, ReleaseMode::Remote(_)) => WaitOutcome::Local,
+            (_, ReleaseMode::HandedOver) => WaitOutcome::HandedOver,
         };
         self.pass_on(held.slot, turn);
     }
 
     /// Lets `held` go as well as can be, after `error`. Where the lock is out of reach, everybody who waits for it
     /// here is told so at once: one after another they would find out in as many timeouts.
-    pub(crate) async fn unlock_after(&self, held: Held, error: Error) -> Error {
+    pub(crate) async fn unlock_after(&self, held: HeldLock, error: TreeError) -> TreeError {
         match held.slot.after(error) {
-            Turn::Failed(_) => self.pass_on(held.slot, Turn::Failed(error)),
+            WaitOutcome::Failed(_) => self.pass_on(held.slot, WaitOutcome::Failed(error)),
             _ => {
                 let _ = self.unlock(held).await;
             }
@@ -348,19 +352,19 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Releases `held` by itself.
-    pub(crate) async fn unlock(&self, held: Held) -> Result<(), Error> {
-        let letting = self.letting(&held);
+    pub(crate) async fn unlock(&self, held: HeldLock) -> Result<(), TreeError> {
+        let letting = self.release_mode(&held);
         let done = match &letting {
-            Letting::Remote(verb) => self.round_trip(verb.clone()).await.map(|_| ()),
-            Letting::HandedOver => Ok(()),
+            ReleaseMode::Remote(verb) => self.round_trip(verb.clone()).await.map(|_| ()),
+            ReleaseMode::HandedOver => Ok(()),
         };
-        self.let_go(held, &letting, done.err());
+        self.release(held, &letting, done.err());
         done
     }
 
     /// Gives the local lock to the next in line (H2).
-    fn pass_on(&self, slot: Slot, turn: Turn) {
-        if self.home.config.local == Local::None {
+    fn pass_on(&self, slot: LockWord, turn: WaitOutcome) {
+        if self.home.config.local == LocalLockMode::None {
             return;
         }
         let mut table = self.home.locks.borrow_mut();
@@ -368,7 +372,7 @@ impl<F: Fabric> Client<F> {
         let local = table.held.get_mut(&slot).expect("it is held");
         let next = match (self.home.config.local, local.waiting.len() as u64) {
             (_, 0) => None,
-            (Local::Table, n) => local
+            (LocalLockMode::Table, n) => local
                 .waiting
                 .swap_remove_back(Rng::new(numbers).below(n) as usize),
             _ => local.waiting.pop_front(),
@@ -378,8 +382,8 @@ impl<F: Fabric> Client<F> {
             return;
         };
         local.handed = match turn {
-            Turn::Local | Turn::Failed(_) => 0,
-            Turn::HandedOver => local.handed + 1,
+            WaitOutcome::Local | WaitOutcome::Failed(_) => 0,
+            WaitOutcome::HandedOver => local.handed + 1,
         };
         local.called = Some((next.number, turn));
         next.waker.wake();
@@ -387,14 +391,14 @@ impl<F: Fabric> Client<F> {
 }
 
 /// Waits for the local lock of `slot`.
-async fn wait_for_turn(table: &Rc<RefCell<Table>>, slot: Slot) -> Turn {
+async fn wait_for_turn(table: &Rc<RefCell<LocalLockTable>>, slot: LockWord) -> WaitOutcome {
     let number = {
         let mut table = table.borrow_mut();
         table.numbers += 1;
         let number = table.numbers;
         if let Entry::Vacant(free) = table.held.entry(slot) {
             free.insert(LocalLock::default());
-            return Turn::Local;
+            return WaitOutcome::Local;
         }
         number
     };
@@ -411,7 +415,7 @@ async fn wait_for_turn(table: &Rc<RefCell<Table>>, slot: Slot) -> Turn {
         if !listed {
             listed = true;
             let waker = context.waker().clone();
-            local.waiting.push_back(Waiter { number, waker });
+            local.waiting.push_back(LockWaiter { number, waker });
         }
         Poll::Pending
     })

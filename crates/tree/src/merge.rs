@@ -16,32 +16,32 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::Error;
-use crate::client::{Client, Found};
-use crate::doing::Doing;
-use crate::lock::Held;
-use crate::ops::Locked;
-use crate::page::{Head, State};
+use crate::TreeError;
+use crate::client::{Client, FetchedNode};
+use crate::lock::HeldLock;
+use crate::ops::LockedNode;
+use crate::page::{NodeHeader, NodeState};
+use crate::phase::Phase;
 
 /// Whether `error` says that another memory server than that of the node at `at` is gone.
-fn is_elsewhere(error: Error, at: GAddr) -> bool {
-    use farbank_fabric::Error::{Empty, Timeout};
+fn is_elsewhere(error: TreeError, at: GAddr) -> bool {
+    use farbank_fabric::FabricError::{Empty, Timeout};
     matches!(
         error,
-        Error::Fabric(Timeout { server } | Empty { server }) if server != at.server()
+        TreeError::Fabric(Timeout { server } | Empty { server }) if server != at.server()
     )
 }
 
 /// Leaf `a`, its right sibling `b`, and the parent that has both.
-struct Family {
-    a: Found,
-    b: Found,
-    parent: Found,
+struct MergePair {
+    a: FetchedNode,
+    b: FetchedNode,
+    parent: FetchedNode,
 }
 
 impl<F: Fabric> Client<F> {
     /// Has the locked leaf take in its right sibling and lets it go; or gives it back, if that is not easily done.
-    pub(crate) async fn merge(&self, locked: Locked) -> Result<Option<Locked>, Error> {
+    pub(crate) async fn merge(&self, locked: LockedNode) -> Result<Option<LockedNode>, TreeError> {
         let mut others = Vec::new();
         let gathered = self.gather(&locked, &mut others).await;
         let merged = match gathered {
@@ -71,9 +71,9 @@ impl<F: Fabric> Client<F> {
     /// Locks and reads the sibling and the parent, if both are free and a merge would do.
     async fn gather(
         &self,
-        locked: &Locked,
-        others: &mut Vec<Held>,
-    ) -> Result<Option<Family>, Error> {
+        locked: &LockedNode,
+        others: &mut Vec<HeldLock>,
+    ) -> Result<Option<MergePair>, TreeError> {
         let head = locked.found.page.head();
         if head.sibling.is_null() {
             return Ok(None);
@@ -91,7 +91,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
         }
-        let family = Family {
+        let family = MergePair {
             a: locked.found.clone(),
             b: self.read(head.sibling).await?,
             parent: self.read(way.at).await?,
@@ -99,12 +99,12 @@ impl<F: Fabric> Client<F> {
         Ok(Some(family).filter(|family| self.may_merge(family, &head)))
     }
 
-    fn may_merge(&self, family: &Family, a: &Head) -> bool {
-        let Family { a: left, b, parent } = family;
+    fn may_merge(&self, family: &MergePair, a: &NodeHeader) -> bool {
+        let MergePair { a: left, b, parent } = family;
         let (right, above) = (b.page.head(), parent.page.head());
         let both = left.page.each().count() + b.page.each().count();
         right.level == 0
-            && right.state == State::Live
+            && right.state == NodeState::Live
             && a.highest.as_ref() == Some(&right.lowest)
             && both * 4 <= self.home.config.layout.entries() * 3
             && above.level == 1
@@ -113,28 +113,28 @@ impl<F: Fabric> Client<F> {
     }
 
     /// (a) to (d).
-    async fn move_entries(&self, family: Family) -> Result<(), Error> {
+    async fn move_entries(&self, family: MergePair) -> Result<(), TreeError> {
         const LOCKED: &str = "nobody else writes a locked node";
-        let Family {
+        let MergePair {
             mut a,
             mut b,
             mut parent,
         } = family;
         let (left, right) = (a.page.head(), b.page.head());
-        let moving = Head {
+        let moving = NodeHeader {
             low: a.at,
-            state: State::Moving,
+            state: NodeState::Moving,
             ..right.clone()
         };
         b.page.set_head(&moving);
-        let _merging = self.begin(Doing::Merging);
+        let _merging = self.begin(Phase::Merging);
         if !fault!("tree.moved_unannounced") {
             self.write_node(&mut b).await?;
         }
         let mut entries = a.page.sorted().expect(LOCKED);
         entries.extend(b.page.sorted().expect(LOCKED));
         a.page.refill(&entries);
-        a.page.set_head(&Head {
+        a.page.set_head(&NodeHeader {
             highest: right.highest.clone(),
             sibling: right.sibling,
             ..left
@@ -144,8 +144,8 @@ impl<F: Fabric> Client<F> {
         let (slot, _) = separator.expect("it was found before");
         parent.page.set_entry(slot, None);
         self.write_node(&mut parent).await?;
-        b.page.set_head(&Head {
-            state: State::Freed,
+        b.page.set_head(&NodeHeader {
+            state: NodeState::Freed,
             ..moving
         });
         self.write_node(&mut b).await?;
@@ -153,7 +153,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    async fn write_node(&self, found: &mut Found) -> Result<(), Error> {
+    async fn write_node(&self, found: &mut FetchedNode) -> Result<(), TreeError> {
         found.page.seal();
         self.note(|op| op.bytes_written += found.page.bytes.len() as u32);
         let write = Verb::write(found.at, found.page.bytes.clone());

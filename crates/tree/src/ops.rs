@@ -6,39 +6,39 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::Error;
-use crate::client::{Client, Found};
+use crate::TreeError;
+use crate::client::{Client, FetchedNode};
 use crate::config::Config;
 use crate::key::Key;
-use crate::layout::Format;
-use crate::lock::Held;
-use crate::page::{Entry, Page, State};
-use crate::seek::{Step, judge};
+use crate::layout::NodeFormat;
+use crate::lock::HeldLock;
+use crate::lookup::{Lookup, classify};
+use crate::page::{NodeEntry, NodePage, NodeState};
 
 /// What a key is to have.
-pub(crate) enum New<'a> {
+pub(crate) enum NewValue<'a> {
     Word(u64),
     /// In a block.
     Bytes(&'a [u8]),
 }
 
 /// A node that is locked and was read since.
-pub(crate) struct Locked {
-    pub(crate) held: Held,
-    pub(crate) found: Found,
+pub(crate) struct LockedNode {
+    pub(crate) held: HeldLock,
+    pub(crate) found: FetchedNode,
     /// Whether it was come to from a sibling that nothing above knows to be one.
     unknown_above: bool,
 }
 
 impl<F: Fabric> Client<F> {
     /// The value of `key`.
-    pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
+    pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.word(&self.fitting(key.into())?).await
     }
 
     /// What the entry of `key` has: its value, or the name of its block.
-    pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, Error> {
+    pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, TreeError> {
         loop {
             let found = self.leaf(key).await?;
             // An entry that is being written is read again, not taken for absent.
@@ -51,20 +51,21 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Makes `value` the value of `key`; answers with what it was. On `Ok` every later read of any client sees it.
-    pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, Error> {
+    pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
-        if self.home.config.layout.format == Format::Paper && value == 0 {
-            return Err(Error::Reserved);
+        if self.home.config.layout.format == NodeFormat::Paper && value == 0 {
+            return Err(TreeError::Reserved);
         }
-        self.put(self.fitting(key.into())?, New::Word(value)).await
+        self.put(self.fitting(key.into())?, NewValue::Word(value))
+            .await
     }
 
     /// Makes `new` what `key` has; answers with what its entry had.
-    pub(crate) async fn put(&self, key: Key, new: New<'_>) -> Result<Option<u64>, Error> {
+    pub(crate) async fn put(&self, key: Key, new: NewValue<'_>) -> Result<Option<u64>, TreeError> {
         let mut locked = self.lock_leaf(&key).await?;
         let (value, block) = match new {
-            New::Word(value) => (value, None),
-            New::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {
+            NewValue::Word(value) => (value, None),
+            NewValue::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {
                 Ok((name, write)) => (name, Some(write)),
                 Err(error) => return Err(self.unlock_after(locked.held, error).await),
             },
@@ -72,7 +73,7 @@ impl<F: Fabric> Client<F> {
         let page = &mut locked.found.page;
         let old = page.find(&key).expect("nobody else writes a locked leaf");
         let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
-        let entry = Entry { key, value };
+        let entry = NodeEntry { key, value };
         let Some(slot) = slot else {
             self.split(locked, entry, block).await?;
             return Ok(None);
@@ -83,13 +84,13 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Removes `key`; answers with what it had.
-    pub async fn remove(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
+    pub async fn remove(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.take_out(&self.fitting(key.into())?).await
     }
 
     /// Removes `key`; answers with what its entry had.
-    pub(crate) async fn take_out(&self, key: &Key) -> Result<Option<u64>, Error> {
+    pub(crate) async fn take_out(&self, key: &Key) -> Result<Option<u64>, TreeError> {
         let mut locked = self.lock_leaf(key).await?;
         let page = &mut locked.found.page;
         let old = page.find(key).expect("nobody else writes a locked leaf");
@@ -110,11 +111,11 @@ impl<F: Fabric> Client<F> {
     }
 
     /// `key`, if a key of this tree has room for it.
-    pub(crate) fn fitting(&self, key: Key) -> Result<Key, Error> {
+    pub(crate) fn fitting(&self, key: Key) -> Result<Key, TreeError> {
         let most = self.home.config.layout.key_bytes;
         match key.len() <= most {
             true => Ok(key),
-            false => Err(Error::KeyTooLong {
+            false => Err(TreeError::KeyTooLong {
                 bytes: key.len(),
                 most,
             }),
@@ -124,11 +125,11 @@ impl<F: Fabric> Client<F> {
     /// Writes entry `slot` of a locked node back, or all of it, after the block it names, and lets go.
     async fn write_slot(
         &self,
-        mut locked: Locked,
+        mut locked: LockedNode,
         slot: usize,
         key: &Key,
         block: Option<Verb>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TreeError> {
         let (at, unknown_above) = (locked.found.at, locked.unknown_above);
         let head = locked.found.page.head();
         let verb = written(&self.home.config, at, &mut locked.found.page, slot);
@@ -142,13 +143,17 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The leaf for `key`, locked.
-    async fn lock_leaf(&self, key: &Key) -> Result<Locked, Error> {
+    async fn lock_leaf(&self, key: &Key) -> Result<LockedNode, TreeError> {
         let locked = self.lock_node(key, 0).await?;
-        locked.ok_or(Error::NoTree)
+        locked.ok_or(TreeError::NoTree)
     }
 
     /// The node of `level` for `key`, locked. `None`: the tree is not that high.
-    pub(crate) async fn lock_node(&self, key: &Key, level: u8) -> Result<Option<Locked>, Error> {
+    pub(crate) async fn lock_node(
+        &self,
+        key: &Key,
+        level: u8,
+    ) -> Result<Option<LockedNode>, TreeError> {
         let mut aim = key.clone();
         loop {
             let Some(way) = self.seek(&aim, level).await? else {
@@ -163,29 +168,29 @@ impl<F: Fabric> Client<F> {
                     Ok(found) => found,
                     Err(error) => return Err(self.unlock_after(held, error).await),
                 };
-                match judge(&found.page, key, level) {
-                    Step::Here if found.page.head().state == State::Moving => {
+                match classify(&found.page, key, level) {
+                    Lookup::Here if found.page.head().state == NodeState::Moving => {
                         if let Some(next) = self.settle(held, found, key).await? {
                             at = next;
                         }
                     }
-                    Step::Here => {
+                    Lookup::Here => {
                         let direct = at == way.at;
                         let hit = Self::by_hint(&way) && direct;
                         self.note(|op| op.cache_hit = hit);
-                        return Ok(Some(Locked {
+                        return Ok(Some(LockedNode {
                             held,
                             found,
                             unknown_above: unknown_above && !Self::by_hint(&way),
                         }));
                     }
-                    Step::There(next) => {
+                    Lookup::There(next) => {
                         unknown_above = found.page.head().sibling == next;
                         self.outdated(&way);
                         self.unlock(held).await?;
                         at = next;
                     }
-                    Step::Lost => {
+                    Lookup::Lost => {
                         self.unlock(held).await?;
                         break;
                     }
@@ -199,18 +204,18 @@ impl<F: Fabric> Client<F> {
     /// lives on. Answers where to go on, if not here.
     async fn settle(
         &self,
-        held: Held,
-        mut found: Found,
+        held: HeldLock,
+        mut found: FetchedNode,
         key: &Key,
-    ) -> Result<Option<GAddr>, Error> {
+    ) -> Result<Option<GAddr>, TreeError> {
         let mut head = found.page.head();
         let target = match self.chained(key, head.low, found.at).await {
             Ok(target) => target.map(|target| target.at),
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
         head.state = match target {
-            Some(_) => State::Freed,
-            None => State::Live,
+            Some(_) => NodeState::Freed,
+            None => NodeState::Live,
         };
         head.low = target.unwrap_or(GAddr::NULL);
         self.note(|op| op.mended += 1);
@@ -235,7 +240,7 @@ pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Ver
 }
 
 /// What writes entry `slot` of the node at `at` back.
-fn written(config: &Config, at: GAddr, page: &mut Page, slot: usize) -> Verb {
+fn written(config: &Config, at: GAddr, page: &mut NodePage, slot: usize) -> Verb {
     if config.entries_alone {
         let range = config.layout.range_of(slot);
         return Verb::write(at.plus(range.start as u64), page.bytes[range].to_vec());

@@ -4,12 +4,12 @@ use farbank_fabric::GAddr;
 
 use crate::key::{KEY_BYTES_MAX, Key};
 use crate::layout::{
-    Format, HEAD_FIXED, LINE, LINE_BODY, LINE_HEAD, Layout, PAPER_FRONT, SMALL_VALUE,
+    HEAD_FIXED, LINE, LINE_BODY, LINE_HEAD, NodeFormat, NodeLayout, PAPER_FRONT, SMALL_VALUE,
 };
 
 /// Whether a node is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum NodeState {
     /// No node: bytes that nobody has written.
     Nothing,
     Live,
@@ -21,21 +21,21 @@ pub(crate) enum State {
 
 /// What a node says of itself besides its entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
+pub(crate) struct NodeHeader {
     /// The child below the first key; of a leaf that is moving or freed, where its entries go.
     pub(crate) low: GAddr,
     /// The next node of its level.
     pub(crate) sibling: GAddr,
     /// 0 is a leaf.
     pub(crate) level: u8,
-    pub(crate) state: State,
+    pub(crate) state: NodeState,
     /// Its keys are at least this.
     pub(crate) lowest: Key,
     /// Its keys are below this; `None`: there is no bound.
     pub(crate) highest: Option<Key>,
 }
 
-impl Head {
+impl NodeHeader {
     /// Whether `key` would be in this node.
     pub(crate) fn covers(&self, key: &Key) -> bool {
         self.lowest <= *key && self.highest.as_ref().is_none_or(|highest| key < highest)
@@ -44,27 +44,27 @@ impl Head {
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct NodeEntry {
     pub(crate) key: Key,
     pub(crate) value: u64,
 }
 
 /// The bytes read were not one node: they were being written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Torn;
+pub(crate) struct TornNode;
 
 /// A node's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Page {
-    pub(crate) layout: Layout,
+pub(crate) struct NodePage {
+    pub(crate) layout: NodeLayout,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Page {
+impl NodePage {
     /// A node without entries, of version `version`.
-    pub(crate) fn new(layout: Layout, head: &Head, version: u8) -> Page {
+    pub(crate) fn new(layout: NodeLayout, head: &NodeHeader, version: u8) -> NodePage {
         let bytes = vec![0; layout.node_bytes];
-        let mut page = Page { layout, bytes };
+        let mut page = NodePage { layout, bytes };
         page.set_version(version);
         page.set_head(head);
         page
@@ -72,7 +72,7 @@ impl Page {
 
     /// Copies out `to` from byte `from` of the head or, in the safe format, of the bodies of all lines.
     fn copy_out(&self, mut from: usize, mut to: &mut [u8]) {
-        if self.layout.format == Format::Paper {
+        if self.layout.format == NodeFormat::Paper {
             let at = PAPER_FRONT + from;
             to.copy_from_slice(&self.bytes[at..at + to.len()]);
             return;
@@ -88,7 +88,7 @@ impl Page {
 
     /// Copies `bytes` in where [`Page::copy_out`] finds them.
     fn copy_in(&mut self, mut to: usize, mut bytes: &[u8]) {
-        if self.layout.format == Format::Paper {
+        if self.layout.format == NodeFormat::Paper {
             let at = PAPER_FRONT + to;
             self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
             return;
@@ -124,17 +124,17 @@ impl Page {
         self.copy_in(at, bytes);
     }
 
-    pub(crate) fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> NodeHeader {
         let mut fixed = [0; HEAD_FIXED];
         self.copy_out(0, &mut fixed);
         let state = match fixed[17] & 3 {
-            0 => State::Nothing,
-            1 => State::Live,
-            2 => State::Moving,
-            _ => State::Freed,
+            0 => NodeState::Nothing,
+            1 => NodeState::Live,
+            2 => NodeState::Moving,
+            _ => NodeState::Freed,
         };
         let bounded = fixed[17] & 4 != 0;
-        Head {
+        NodeHeader {
             low: GAddr(word(&fixed)),
             sibling: GAddr(word(&fixed[8..])),
             level: fixed[16],
@@ -144,7 +144,7 @@ impl Page {
         }
     }
 
-    pub(crate) fn set_head(&mut self, head: &Head) {
+    pub(crate) fn set_head(&mut self, head: &NodeHeader) {
         let mut fixed = [0; HEAD_FIXED];
         fixed[..8].copy_from_slice(&head.low.0.to_le_bytes());
         fixed[8..16].copy_from_slice(&head.sibling.0.to_le_bytes());
@@ -159,18 +159,18 @@ impl Page {
     /// The node's version.
     pub(crate) fn version(&self) -> u8 {
         match self.layout.format {
-            Format::Paper => self.bytes[PAPER_FRONT - 1],
-            Format::Safe => self.bytes[0],
+            NodeFormat::Paper => self.bytes[PAPER_FRONT - 1],
+            NodeFormat::Safe => self.bytes[0],
         }
     }
 
     fn set_version(&mut self, version: u8) {
         match self.layout.format {
-            Format::Paper => {
+            NodeFormat::Paper => {
                 self.bytes[PAPER_FRONT - 1] = version;
                 *self.bytes.last_mut().expect("nodes have bytes") = version;
             }
-            Format::Safe => {
+            NodeFormat::Safe => {
                 for line in self.bytes.chunks_mut(LINE) {
                     line[0] = version;
                 }
@@ -182,47 +182,47 @@ impl Page {
     pub(crate) fn seal(&mut self) {
         let next = match self.layout.format {
             // Four bits, though they have a byte: the published rule of 8 us is about 16.
-            Format::Paper => (self.version() + 1) % 16,
-            Format::Safe => self.version().wrapping_add(1),
+            NodeFormat::Paper => (self.version() + 1) % 16,
+            NodeFormat::Safe => self.version().wrapping_add(1),
         };
         self.set_version(next);
         if self.layout.checked {
             let crc = u64::from(crc32c::crc32c(&self.bytes[8..]));
             match self.layout.format {
-                Format::Paper => self.bytes[..8].copy_from_slice(&crc.to_le_bytes()),
-                Format::Safe => unreachable!("only the paper's format has a checksum"),
+                NodeFormat::Paper => self.bytes[..8].copy_from_slice(&crc.to_le_bytes()),
+                NodeFormat::Safe => unreachable!("only the paper's format has a checksum"),
             }
         }
     }
 
     /// Whether these bytes are one node.
-    pub(crate) fn check(&self) -> Result<(), Torn> {
+    pub(crate) fn check(&self) -> Result<(), TornNode> {
         let whole = match self.layout.format {
-            Format::Paper if self.layout.checked => {
+            NodeFormat::Paper if self.layout.checked => {
                 word(&self.bytes) == u64::from(crc32c::crc32c(&self.bytes[8..]))
             }
-            Format::Paper => self.bytes.last() == Some(&self.version()),
-            Format::Safe => self
+            NodeFormat::Paper => self.bytes.last() == Some(&self.version()),
+            NodeFormat::Safe => self
                 .bytes
                 .chunks(LINE)
                 .all(|line| line[0] == self.version()),
         };
-        if whole { Ok(()) } else { Err(Torn) }
+        if whole { Ok(()) } else { Err(TornNode) }
     }
 
     /// Entry `slot`, if there is one.
-    pub(crate) fn entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+    pub(crate) fn entry(&self, slot: usize) -> Result<Option<NodeEntry>, TornNode> {
         match self.layout.format {
-            Format::Paper => self.paper_entry(slot),
-            Format::Safe => self.safe_entry(slot),
+            NodeFormat::Paper => self.paper_entry(slot),
+            NodeFormat::Safe => self.safe_entry(slot),
         }
     }
 
-    fn paper_entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+    fn paper_entry(&self, slot: usize) -> Result<Option<NodeEntry>, TornNode> {
         let bytes = &self.bytes[self.layout.range_of(slot)];
         let last = bytes.len() - 1;
         if !self.layout.checked && bytes[0] & 15 != bytes[last] >> 4 {
-            return Err(Torn);
+            return Err(TornNode);
         }
         let nibbles = |i: usize| bytes[i] >> 4 | bytes[i + 1] << 4;
         let key_bytes = self.layout.key_bytes;
@@ -234,10 +234,10 @@ impl Page {
             8 => Key::from_first(std::array::from_fn(nibbles)),
             _ => Key::new(&(0..key_bytes).map(nibbles).collect::<Vec<u8>>()),
         };
-        Ok(Some(Entry { key, value }))
+        Ok(Some(NodeEntry { key, value }))
     }
 
-    fn safe_entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+    fn safe_entry(&self, slot: usize) -> Result<Option<NodeEntry>, TornNode> {
         let lines = self.layout.lines_of(slot);
         let at = lines.first * LINE;
         if self.bytes[at + 2] & 1 << lines.place == 0 {
@@ -245,28 +245,28 @@ impl Page {
         }
         let mut versions = (1..lines.count).map(|line| self.bytes[at + line * LINE + 1]);
         if versions.any(|version| version != self.bytes[at + 1]) {
-            return Err(Torn);
+            return Err(TornNode);
         }
         let mut value = [0; SMALL_VALUE];
         self.copy_out(lines.body_at + self.layout.key_bytes, &mut value);
-        Ok(Some(Entry {
+        Ok(Some(NodeEntry {
             key: self.key_at(lines.body_at),
             value: u64::from_le_bytes(value),
         }))
     }
 
     /// Puts `entry`, or nothing, in `slot`; the bytes that changed are [`Layout::range_of`] it.
-    pub(crate) fn set_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+    pub(crate) fn set_entry(&mut self, slot: usize, entry: Option<&NodeEntry>) {
         match self.layout.format {
-            Format::Paper => self.set_paper_entry(slot, entry),
-            Format::Safe => self.set_safe_entry(slot, entry),
+            NodeFormat::Paper => self.set_paper_entry(slot, entry),
+            NodeFormat::Safe => self.set_safe_entry(slot, entry),
         }
     }
 
-    fn set_paper_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+    fn set_paper_entry(&mut self, slot: usize, entry: Option<&NodeEntry>) {
         let key_bytes = self.layout.key_bytes;
         let mut raw = vec![0; self.layout.entry_bytes()];
-        if let Some(Entry { key, value }) = entry {
+        if let Some(NodeEntry { key, value }) = entry {
             key.fill(&mut raw[..key_bytes]);
             raw[key_bytes..].copy_from_slice(&value.to_le_bytes());
         }
@@ -281,14 +281,14 @@ impl Page {
         bytes[last] = raw[last - 1] >> 4 | version << 4;
     }
 
-    fn set_safe_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+    fn set_safe_entry(&mut self, slot: usize, entry: Option<&NodeEntry>) {
         let lines = self.layout.lines_of(slot);
         let at = lines.first * LINE;
         for line in 0..lines.count {
             let version = &mut self.bytes[at + line * LINE + 1];
             *version = version.wrapping_add(1);
         }
-        let Some(Entry { key, value }) = entry else {
+        let Some(NodeEntry { key, value }) = entry else {
             self.bytes[at + 2] &= !(1 << lines.place);
             return;
         };
@@ -299,7 +299,7 @@ impl Page {
     }
 
     /// All entries there are, with their slots.
-    pub(crate) fn each(&self) -> impl Iterator<Item = Result<(usize, Entry), Torn>> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = Result<(usize, NodeEntry), TornNode>> {
         (0..self.layout.entries()).filter_map(|slot| match self.entry(slot) {
             Ok(None) => None,
             Ok(Some(entry)) => Some(Ok((slot, entry))),
@@ -308,8 +308,8 @@ impl Page {
     }
 
     /// All entries, by key.
-    pub(crate) fn sorted(&self) -> Result<Vec<Entry>, Torn> {
-        let mut entries: Vec<Entry> = self
+    pub(crate) fn sorted(&self) -> Result<Vec<NodeEntry>, TornNode> {
+        let mut entries: Vec<NodeEntry> = self
             .each()
             .map(|found| found.map(|(_, entry)| entry))
             .collect::<Result<_, _>>()?;
@@ -318,7 +318,7 @@ impl Page {
     }
 
     /// Replaces all entries.
-    pub(crate) fn refill(&mut self, entries: &[Entry]) {
+    pub(crate) fn refill(&mut self, entries: &[NodeEntry]) {
         for slot in 0..self.layout.entries() {
             let entry = entries.get(slot);
             if entry.is_some() || self.entry(slot) != Ok(None) {
@@ -328,7 +328,7 @@ impl Page {
     }
 
     /// Where `key` is, and what it has.
-    pub(crate) fn find(&self, key: &Key) -> Result<Option<(usize, u64)>, Torn> {
+    pub(crate) fn find(&self, key: &Key) -> Result<Option<(usize, u64)>, TornNode> {
         for found in self.each() {
             let (slot, entry) = found?;
             if entry.key == *key {
@@ -353,37 +353,37 @@ fn word(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn layouts() -> Vec<Layout> {
+    fn layouts() -> Vec<NodeLayout> {
         let mut all = Vec::new();
-        for format in [Format::Safe, Format::Paper] {
-            all.push(Layout::new(format));
+        for format in [NodeFormat::Safe, NodeFormat::Paper] {
+            all.push(NodeLayout::new(format));
             for key_bytes in [9, 16, 21, 22, 52, 53, 54, 64, 256, 1024] {
-                all.push(Layout::new(format).with_keys(key_bytes, 48));
+                all.push(NodeLayout::new(format).with_keys(key_bytes, 48));
             }
         }
         all
     }
 
     /// Keys that take all the bytes there are, and differ in the last.
-    fn key(layout: Layout, number: u8) -> Key {
+    fn key(layout: NodeLayout, number: u8) -> Key {
         let mut bytes = vec![7; layout.key_bytes];
         *bytes.last_mut().unwrap() = number + 1;
         Key::new(&bytes)
     }
 
-    fn head(layout: Layout) -> Head {
-        Head {
+    fn head(layout: NodeLayout) -> NodeHeader {
+        NodeHeader {
             low: GAddr::host(3, 4096),
             sibling: GAddr::host(1, 8192),
             level: 0,
-            state: State::Live,
+            state: NodeState::Live,
             lowest: key(layout, 5),
             highest: Some(key(layout, 200)),
         }
     }
 
-    fn entries(layout: Layout, value: u64) -> Vec<Entry> {
-        let entry = |number| Entry {
+    fn entries(layout: NodeLayout, value: u64) -> Vec<NodeEntry> {
+        let entry = |number| NodeEntry {
             key: key(layout, number),
             value,
         };
@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn nodes_of_a_kibibyte_have_46_safe_entries_or_57_of_the_papers_17_bytes() {
-        assert_eq!(Layout::new(Format::Safe).entries(), 46);
-        let paper = Layout::new(Format::Paper);
+        assert_eq!(NodeLayout::new(NodeFormat::Safe).entries(), 46);
+        let paper = NodeLayout::new(NodeFormat::Paper);
         assert_eq!((paper.entries(), paper.range_of(3).len()), (57, 17));
     }
 
@@ -402,7 +402,7 @@ mod tests {
         for layout in layouts() {
             let last = layout.range_of(layout.entries() - 1);
             assert!(last.end <= layout.node_bytes, "{layout:?}");
-            let smaller = Layout {
+            let smaller = NodeLayout {
                 node_bytes: layout.node_bytes - 64,
                 ..layout
             };
@@ -414,11 +414,11 @@ mod tests {
     #[test]
     fn what_is_put_in_a_slot_is_found_and_disturbs_nothing() {
         for layout in layouts() {
-            let mut page = Page::new(layout, &head(layout), 3);
+            let mut page = NodePage::new(layout, &head(layout), 3);
             let count = layout.entries();
             for slot in 0..count {
                 let (key, value) = (key(layout, slot as u8), 0x0102_0304_0506_0708 + slot as u64);
-                page.set_entry(slot, Some(&Entry { key, value }));
+                page.set_entry(slot, Some(&NodeEntry { key, value }));
             }
             assert_eq!(page.head(), head(layout), "{layout:?}");
             assert_eq!(page.check(), Ok(()), "{layout:?}");
@@ -436,11 +436,11 @@ mod tests {
     #[test]
     fn changing_a_slot_changes_only_its_range() {
         for layout in layouts() {
-            let mut page = Page::new(layout, &head(layout), 3);
+            let mut page = NodePage::new(layout, &head(layout), 3);
             page.refill(&entries(layout, 2));
             let before = page.bytes.clone();
             let key = key(layout, 99);
-            page.set_entry(7, Some(&Entry { key, value: 9 }));
+            page.set_entry(7, Some(&NodeEntry { key, value: 9 }));
             let range = layout.range_of(7);
             for (at, (old, new)) in before.iter().zip(&page.bytes).enumerate() {
                 assert!(old == new || range.contains(&at), "{layout:?}: byte {at}");
@@ -450,26 +450,26 @@ mod tests {
 
     #[test]
     fn an_entry_of_several_lines_of_different_writes_is_torn() {
-        let layout = Layout::new(Format::Safe).with_keys(256, 20);
-        let mut page = Page::new(layout, &head(layout), 3);
+        let layout = NodeLayout::new(NodeFormat::Safe).with_keys(256, 20);
+        let mut page = NodePage::new(layout, &head(layout), 3);
         page.refill(&entries(layout, 2));
         let old = page.bytes.clone();
         let key = key(layout, 7);
-        page.set_entry(7, Some(&Entry { key, value: 3 }));
+        page.set_entry(7, Some(&NodeEntry { key, value: 3 }));
         let range = layout.range_of(7);
         assert_eq!(range.len(), 5 * LINE);
         for line in range.step_by(LINE) {
             let mut mixed = page.clone();
             mixed.bytes[line..line + LINE].copy_from_slice(&old[line..line + LINE]);
-            assert_eq!((mixed.check(), mixed.entry(7)), (Ok(()), Err(Torn)));
+            assert_eq!((mixed.check(), mixed.entry(7)), (Ok(()), Err(TornNode)));
         }
     }
 
     #[test]
     fn lines_of_two_versions_are_torn_in_the_safe_format_and_pass_in_the_papers() {
-        for (format, torn) in [(Format::Safe, true), (Format::Paper, false)] {
-            let layout = Layout::new(format);
-            let mut old = Page::new(layout, &head(layout), 0);
+        for (format, torn) in [(NodeFormat::Safe, true), (NodeFormat::Paper, false)] {
+            let layout = NodeLayout::new(format);
+            let mut old = NodePage::new(layout, &head(layout), 0);
             old.refill(&entries(layout, 1));
             let mut new = old.clone();
             new.refill(&entries(layout, 2));
@@ -484,7 +484,7 @@ mod tests {
     fn bytes_that_nobody_wrote_are_no_node() {
         for layout in layouts() {
             let bytes = vec![0; layout.node_bytes];
-            assert_eq!(Page { layout, bytes }.head().state, State::Nothing);
+            assert_eq!(NodePage { layout, bytes }.head().state, NodeState::Nothing);
         }
     }
 }

@@ -15,10 +15,10 @@ use std::task::Poll;
 use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 use farbank_pm::fault;
 
-use crate::Error;
-use crate::client::{Client, Found};
+use crate::TreeError;
+use crate::client::{Client, FetchedNode};
 use crate::key::Key;
-use crate::page::{Entry, Page, State};
+use crate::page::{NodeEntry, NodePage, NodeState};
 
 /// Leaves that are read at once, at most.
 pub(crate) const LEAVES_MAX: usize = 32;
@@ -33,15 +33,19 @@ impl<F: Fabric> Client<F> {
         &self,
         from: impl Into<Key>,
         count: usize,
-    ) -> Result<Vec<(Key, u64)>, Error> {
+    ) -> Result<Vec<(Key, u64)>, TreeError> {
         self.values_are(false)?;
         self.words(&self.fitting(from.into())?, count).await
     }
 
     /// The first `count` keys from `from` on, and what their entries have.
-    pub(crate) async fn words(&self, from: &Key, count: usize) -> Result<Vec<(Key, u64)>, Error> {
+    pub(crate) async fn words(
+        &self,
+        from: &Key,
+        count: usize,
+    ) -> Result<Vec<(Key, u64)>, TreeError> {
         let mut found = Vec::new();
-        let mut ahead: Vec<Found> = Vec::new();
+        let mut ahead: Vec<FetchedNode> = Vec::new();
         let mut next = from.clone();
         while found.len() < count {
             if ahead.is_empty() {
@@ -77,7 +81,7 @@ impl<F: Fabric> Client<F> {
 
     /// Reads the leaves that a kept parent names from `key` on, as many as `count` keys may need; the first is the
     /// last of the answer.
-    async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<Found>, Error> {
+    async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<FetchedNode>, TreeError> {
         let layout = self.home.config.layout;
         let filled = (layout.entries() * FILLED / 100).max(1);
         let at_once = (self.at_once.get() / AT_ONCE_PARTS).max(1);
@@ -106,13 +110,13 @@ impl<F: Fabric> Client<F> {
         let mut in_time = 0;
         for (at, read, answered) in self.each_in_its_time(reads).await {
             let bytes = read?.into_bytes();
-            let page = Page { layout, bytes };
+            let page = NodePage { layout, bytes };
             if answered - posted > self.home.config.read_ns_max() {
                 continue;
             }
             in_time += 1;
             if page.check().is_ok() {
-                found.push(Found { at, page });
+                found.push(FetchedNode { at, page });
             }
         }
         if in_time < asked {
@@ -154,7 +158,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The entries of a leaf, one of which was being written when it was read.
-    async fn whole(&self, at: GAddr, key: &Key) -> Result<Vec<Entry>, Error> {
+    async fn whole(&self, at: GAddr, key: &Key) -> Result<Vec<NodeEntry>, TreeError> {
         loop {
             self.note(|op| op.read_retries += 1);
             let found = self.read(at).await?;
@@ -170,7 +174,7 @@ impl<F: Fabric> Client<F> {
 }
 
 /// Whether this is the leaf in which the keys from `key` on start.
-fn is_leaf_for(page: &Page, key: &Key) -> bool {
+fn is_leaf_for(page: &NodePage, key: &Key) -> bool {
     let head = page.head();
-    head.level == 0 && head.state == State::Live && head.covers(key)
+    head.level == 0 && head.state == NodeState::Live && head.covers(key)
 }

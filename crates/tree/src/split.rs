@@ -13,22 +13,22 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::Error;
+use crate::TreeError;
 use crate::client::{Client, ROOT};
-use crate::doing::Doing;
 use crate::key::Key;
-use crate::ops::{Locked, after_block};
-use crate::page::{Entry, Head, Page, State};
+use crate::ops::{LockedNode, after_block};
+use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
+use crate::phase::Phase;
 
 impl<F: Fabric> Client<F> {
     /// Splits a locked node that has no room for `entry`, and adds it; `block` writes what the entry names.
     pub(crate) async fn split(
         &self,
-        locked: Locked,
-        entry: Entry,
+        locked: LockedNode,
+        entry: NodeEntry,
         block: Option<Verb>,
-    ) -> Result<(), Error> {
-        let Locked { held, found, .. } = locked;
+    ) -> Result<(), TreeError> {
+        let LockedNode { held, found, .. } = locked;
         let (at, mut left) = (found.at, found.page);
         let (new_at, version) = match self.allocate(at.server()).await {
             Ok(node) => node,
@@ -45,16 +45,16 @@ impl<F: Fabric> Client<F> {
         };
         let old = left.head();
         let level = old.level;
-        let head = Head {
+        let head = NodeHeader {
             low,
             lowest: lowest.clone(),
             ..old.clone()
         };
-        let mut right = Page::new(self.home.config.layout, &head, version);
+        let mut right = NodePage::new(self.home.config.layout, &head, version);
         right.refill(upper);
         right.seal();
         left.refill(&entries);
-        left.set_head(&Head {
+        left.set_head(&NodeHeader {
             sibling: new_at,
             highest: Some(lowest.clone()),
             ..old
@@ -68,7 +68,7 @@ impl<F: Fabric> Client<F> {
         if fault!("tree.old_half_first") {
             writes.swap(0, 1);
         }
-        let _splitting = self.begin(Doing::Splitting);
+        let _splitting = self.begin(Phase::Splitting);
         self.write_and_unlock(held, after_block(block, writes))
             .await?;
         self.add_separator(level + 1, &lowest, new_at).await
@@ -80,7 +80,7 @@ impl<F: Fabric> Client<F> {
         level: u8,
         key: &Key,
         child: GAddr,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TreeError> {
         let mut locked = loop {
             match self.lock_node(key, level).await? {
                 Some(locked) => break locked,
@@ -98,7 +98,7 @@ impl<F: Fabric> Client<F> {
             Ok(false) => return self.unlock(locked.held).await,
             Err(error) => return Err(self.unlock_after(locked.held, error).await),
         }
-        let entry = Entry {
+        let entry = NodeEntry {
             key: key.clone(),
             value: child.0,
         };
@@ -114,18 +114,18 @@ impl<F: Fabric> Client<F> {
     /// Whether the node at `at` is still the one of `level` whose keys start at `key`. While its parent is locked it
     /// stays so. Without this a separator that was long on its way would name a leaf that has been merged away since, and may
     /// be another by now: everybody would be led astray there, and come from the left, for ever.
-    async fn begins(&self, at: GAddr, level: u8, key: &Key) -> Result<bool, Error> {
+    async fn begins(&self, at: GAddr, level: u8, key: &Key) -> Result<bool, TreeError> {
         if level > 0 {
             return Ok(true);
         }
         let head = self.read(at).await?.page.head();
-        Ok(head.level == 0 && head.state == State::Live && head.lowest == *key)
+        Ok(head.level == 0 && head.state == NodeState::Live && head.lowest == *key)
     }
 
     /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.
-    async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, Error> {
+    async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, TreeError> {
         let held = self.lock(ROOT).await?;
-        let _growing = self.begin(Doing::Growing);
+        let _growing = self.begin(Phase::Growing);
         let grown = self.new_root(level, key, child).await;
         match grown {
             Ok(Some(root)) => {
@@ -139,23 +139,28 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    async fn new_root(&self, level: u8, key: &Key, child: GAddr) -> Result<Option<GAddr>, Error> {
+    async fn new_root(
+        &self,
+        level: u8,
+        key: &Key,
+        child: GAddr,
+    ) -> Result<Option<GAddr>, TreeError> {
         let old = self.root().await?;
         let grown = self.read(old).await?.page.head().level >= level;
         if grown && !fault!("tree.root_grown_twice") {
             return Ok(None);
         }
         let (at, version) = self.allocate(0).await?;
-        let head = Head {
+        let head = NodeHeader {
             low: old,
             sibling: GAddr::NULL,
             level,
-            state: State::Live,
+            state: NodeState::Live,
             lowest: Key::LEAST,
             highest: None,
         };
-        let mut page = Page::new(self.home.config.layout, &head, version);
-        let entry = Entry {
+        let mut page = NodePage::new(self.home.config.layout, &head, version);
+        let entry = NodeEntry {
             key: key.clone(),
             value: child.0,
         };

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farbank_pm::sim::Rng;
-use farbank_tree::{Config, Error, Format, Key, Layout, Local, Locks, Values};
+use farbank_tree::{
+    Config, Key, LocalLockMode, LockPlacement, NodeFormat, NodeLayout, TreeError, ValueMode,
+};
 use rack::{Rack, numbers};
 
 /// Every combination that is worth a name, on nodes of 256 bytes, so that splits and merges are many.
@@ -27,21 +29,21 @@ fn configs() -> Vec<(&'static str, Config)> {
         (
             "on chip",
             Config {
-                locks: Locks::OnChip,
+                locks: LockPlacement::OnChip,
                 ..Config::fg_plus()
             },
         ),
         (
             "local table",
             Config {
-                local: Local::Table,
+                local: LocalLockMode::Table,
                 ..Config::sherman()
             },
         ),
         (
             "queue",
             Config {
-                local: Local::Queue,
+                local: LocalLockMode::Queue,
                 ..Config::sherman()
             },
         ),
@@ -56,7 +58,7 @@ fn configs() -> Vec<(&'static str, Config)> {
     named
         .into_iter()
         .map(|(name, config)| {
-            let layout = Layout {
+            let layout = NodeLayout {
                 node_bytes: 256,
                 ..config.layout
             };
@@ -69,7 +71,7 @@ fn configs() -> Vec<(&'static str, Config)> {
 fn what_each_client_wrote_last_is_there() {
     const CLIENTS: u64 = 12;
     for (name, config) in configs() {
-        let in_order = config.layout.format == Format::Paper;
+        let in_order = config.layout.format == NodeFormat::Paper;
         let rack = Rack::new(3, config, in_order, 7);
         let all = Rc::new(RefCell::new(BTreeMap::new()));
         for number in 0..CLIENTS {
@@ -114,9 +116,9 @@ fn what_each_client_wrote_last_is_there() {
 #[test]
 fn a_tree_that_was_emptied_is_filled_again_in_the_nodes_it_had() {
     let config = Config {
-        layout: Layout {
+        layout: NodeLayout {
             node_bytes: 256,
-            ..Layout::new(Format::Safe)
+            ..NodeLayout::new(NodeFormat::Safe)
         },
         ..Config::sherman()
     };
@@ -235,7 +237,7 @@ fn a_small_cache_that_is_warm_keeps_what_is_used_most() {
 #[test]
 fn tries_in_vain_are_no_round_trips() {
     let alone = Config {
-        local: Local::None,
+        local: LocalLockMode::None,
         ..Config::sherman_published()
     };
     let rack = Rack::filled(2, alone, 1000);
@@ -290,7 +292,7 @@ fn a_range_that_comes_late_is_read_in_smaller_pieces() {
 fn the_published_layout_refuses_its_reserved_value() {
     let rack = Rack::new(1, Config::sherman_published(), true, 1);
     let refused = rack.alone(|client| async move { client.insert(1, 0).await });
-    assert_eq!(refused, Err(Error::Reserved));
+    assert_eq!(refused, Err(TreeError::Reserved));
     let rack = Rack::new(1, Config::sherman(), true, 1);
     let taken = rack.alone(|client| async move {
         client.insert(0, 0).await.unwrap();
@@ -302,10 +304,10 @@ fn the_published_layout_refuses_its_reserved_value() {
 
 #[test]
 fn keys_of_a_kibibyte_that_differ_in_the_last_byte_are_different_keys() {
-    for format in [Format::Safe, Format::Paper] {
+    for format in [NodeFormat::Safe, NodeFormat::Paper] {
         for key_bytes in [9, 64, 1024] {
             let config = Config {
-                layout: Layout::new(format).with_keys(key_bytes, 6),
+                layout: NodeLayout::new(format).with_keys(key_bytes, 6),
                 ..Config::sherman()
             };
             let rack = Rack::new(1, config, true, 5);
@@ -326,7 +328,7 @@ fn keys_of_a_kibibyte_that_differ_in_the_last_byte_are_different_keys() {
                 assert_eq!(client.get(&key(0)).await, Ok(None));
                 assert_eq!(client.get(&key(1)).await, Ok(Some(2)));
                 let long = Key::new(&vec![1; key_bytes + 1]);
-                let refused = Error::KeyTooLong {
+                let refused = TreeError::KeyTooLong {
                     bytes: key_bytes + 1,
                     most: key_bytes,
                 };
@@ -349,10 +351,10 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
         Config::fg_plus(),
     ] {
         let config = Config {
-            values: Values::Blocks { bytes_max: MOST },
+            values: ValueMode::Blocks { bytes_max: MOST },
             ..config
         };
-        let in_order = config.layout.format == Format::Paper;
+        let in_order = config.layout.format == NodeFormat::Paper;
         let rack = Rack::new(1, config, in_order, 5);
         let trips = rack.alone(|client| async move {
             let value = |key: u64, turn: u64| vec![(key + turn) as u8; (key * 37 % 2001) as usize];
@@ -373,13 +375,13 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
                 .collect();
             assert_eq!(all, expected, "{config:?}");
             let long = vec![1; MOST + 1];
-            let refused = Error::ValueTooLong {
+            let refused = TreeError::ValueTooLong {
                 bytes: MOST + 1,
                 most: MOST,
             };
             assert_eq!(client.insert_bytes(1, &long).await, Err(refused));
-            assert_eq!(client.insert(1, 1).await, Err(Error::OtherValues));
-            assert_eq!(client.get(1).await, Err(Error::OtherValues));
+            assert_eq!(client.insert(1, 1).await, Err(TreeError::OtherValues));
+            assert_eq!(client.get(1).await, Err(TreeError::OtherValues));
             client.take_op();
             client.insert_bytes(7, &value(7, 9)).await.unwrap();
             client.take_op().round_trips
@@ -390,12 +392,12 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
         let calls = rack.sim.traffic().calls;
         assert!(calls < 40, "{calls} chunks of 64 KiB were asked for");
         let words = Config {
-            values: Values::Words,
+            values: ValueMode::Words,
             ..config
         };
         let rack = Rack::new(1, words, in_order, 5);
         let refused = rack.alone(|client| async move { client.get_bytes(1).await });
-        assert_eq!(refused, Err(Error::OtherValues));
+        assert_eq!(refused, Err(TreeError::OtherValues));
     }
 }
 
@@ -403,9 +405,9 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
 fn a_tree_of_another_layout_is_refused() {
     let rack = Rack::new(1, Config::sherman(), true, 1);
     let other = Config {
-        layout: Layout::new(Format::Safe).with_keys(16, 20),
+        layout: NodeLayout::new(NodeFormat::Safe).with_keys(16, 20),
         ..Config::sherman()
     };
     let refused = rack.alone_with(other, |client| async move { client.get(1).await });
-    assert_eq!(refused, Err(Error::OtherLayout { server: 0 }));
+    assert_eq!(refused, Err(TreeError::OtherLayout { server: 0 }));
 }

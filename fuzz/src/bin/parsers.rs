@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use farbank_fuzz::draft::Draft;
-use farbank_fuzz::heard::{Cut, Hear, Judge};
+use farbank_fuzz::request_builder::RequestBuilder;
+use farbank_fuzz::transcript::{Cut, ReadFn, Comparer};
 use farbank_fuzz::{memcached, resp};
 use farbank_pm::sim::Rng;
 
@@ -26,8 +26,8 @@ const SINGLE_BYTES_MAX: usize = 400;
 #[derive(Clone, Copy)]
 struct Parser {
     name: &'static str,
-    hear: Hear,
-    draft: fn(&mut Draft<'_>),
+    hear: ReadFn,
+    draft: fn(&mut RequestBuilder<'_>),
 }
 
 const PARSERS: [Parser; 2] = [
@@ -46,7 +46,7 @@ const PARSERS: [Parser; 2] = [
 /// What a thread works with, and has seen.
 #[derive(Default)]
 struct Thread {
-    judge: Judge,
+    judge: Comparer,
     bytes: Vec<u8>,
     read: u64,
     requests: u64,
@@ -56,7 +56,7 @@ struct Thread {
 impl Thread {
     fn run(&mut self, parser: Parser, seed: u64, number: u64) {
         let mut rng = Rng::new(seed).fork(number);
-        let mut draft = Draft::new(&mut rng, &mut self.bytes);
+        let mut draft = RequestBuilder::new(&mut rng, &mut self.bytes);
         (parser.draft)(&mut draft);
         draft.mutate();
         let len = self.bytes.len();

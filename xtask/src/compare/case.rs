@@ -4,44 +4,44 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::generate::{Generator, Request, Word, encode};
-use super::rules::{self, Asked, Sent};
+use super::generate::{Generator, RandomRequest, RequestWord, encode};
+use super::rules::{self, AskedRequest, SentRequest};
 use super::words::KEYS;
-use crate::wire::{Link, Received, Reply, escape};
+use crate::wire::{ReceivedReply, Reply, WireConnection, escape};
 
 /// Connections of a case.
 const CONNECTIONS: usize = 3;
 
 /// What a case does at once.
 #[derive(Clone)]
-pub(super) enum Step {
+pub(super) enum CaseStep {
     /// Requests on a connection, in one write, or in two that part at this percentage.
     Pipeline {
         connection: usize,
-        requests: Vec<Request>,
+        requests: Vec<RandomRequest>,
         cut: Option<usize>,
     },
     /// Bytes on a connection of their own, which is read to its end.
     Raw(Vec<u8>),
 }
 
-impl Step {
+impl CaseStep {
     /// Steps of one request each that send the same.
-    pub(super) fn singles(&self) -> Vec<Step> {
+    pub(super) fn singles(&self) -> Vec<CaseStep> {
         match self {
-            Step::Pipeline {
+            CaseStep::Pipeline {
                 connection,
                 requests,
                 ..
             } => {
-                let single = |request: &Request| Step::Pipeline {
+                let single = |request: &RandomRequest| CaseStep::Pipeline {
                     connection: *connection,
                     requests: vec![request.clone()],
                     cut: None,
                 };
                 requests.iter().map(single).collect()
             }
-            Step::Raw(_) => vec![self.clone()],
+            CaseStep::Raw(_) => vec![self.clone()],
         }
     }
 }
@@ -54,26 +54,26 @@ pub(super) struct Servers {
 }
 
 /// A connection to both.
-struct Pair {
-    redis: Link,
-    farbank: Link,
+struct ServerPair {
+    redis: WireConnection,
+    farbank: WireConnection,
     /// Requests queued by MULTI.
-    queued: Option<Vec<Sent>>,
+    queued: Option<Vec<SentRequest>>,
     watches_absent: bool,
 }
 
-impl Pair {
-    fn connect(servers: Servers) -> Result<Pair, String> {
-        Ok(Pair {
-            redis: Link::connect(servers.redis)?,
-            farbank: Link::connect(servers.farbank)?,
+impl ServerPair {
+    fn connect(servers: Servers) -> Result<ServerPair, String> {
+        Ok(ServerPair {
+            redis: WireConnection::connect(servers.redis)?,
+            farbank: WireConnection::connect(servers.farbank)?,
             queued: None,
             watches_absent: false,
         })
     }
 
     /// Sends the same to both and receives a reply from each.
-    fn ask(&mut self, words: &[&str]) -> (Received, Received) {
+    fn ask(&mut self, words: &[&str]) -> (ReceivedReply, ReceivedReply) {
         let words: Vec<_> = words.iter().map(|w| w.as_bytes().to_vec()).collect();
         let bytes = encode(&words, false);
         self.redis.send(&bytes);
@@ -90,7 +90,7 @@ pub(super) struct Difference {
 }
 
 /// How a case ended.
-pub(super) enum End {
+pub(super) enum CaseEnd {
     Same,
     /// The servers hold different values, for a reason that is allowed.
     Parted,
@@ -100,7 +100,7 @@ pub(super) enum End {
 /// A case in progress.
 struct Case {
     servers: Servers,
-    pairs: Vec<Pair>,
+    pairs: Vec<ServerPair>,
     ids: Vec<(i64, i64)>,
     allowed: BTreeSet<&'static str>,
     commands: u64,
@@ -109,24 +109,24 @@ struct Case {
 }
 
 /// What running steps showed.
-pub(super) struct Outcome {
-    pub(super) steps: Vec<Step>,
-    pub(super) end: End,
+pub(super) struct StepOutcome {
+    pub(super) steps: Vec<CaseStep>,
+    pub(super) end: CaseEnd,
     pub(super) commands: u64,
     pub(super) allowed: BTreeSet<&'static str>,
 }
 
 /// Draws and runs the case of `seed`.
-pub(super) fn run(servers: Servers, seed: u64) -> Result<Outcome, String> {
+pub(super) fn run(servers: Servers, seed: u64) -> Result<StepOutcome, String> {
     let mut generator = Generator::new(seed, CONNECTIONS);
     let mut case = Case::start(servers)?;
     let count = 20 + generator.random.below(60);
-    let (mut steps, mut end) = (Vec::new(), End::Same);
+    let (mut steps, mut end) = (Vec::new(), CaseEnd::Same);
     for _ in 0..count {
         let step = case.draw(&mut generator);
         steps.push(step.clone());
         end = case.take(&step)?;
-        if !matches!(end, End::Same) {
+        if !matches!(end, CaseEnd::Same) {
             break;
         }
     }
@@ -134,13 +134,13 @@ pub(super) fn run(servers: Servers, seed: u64) -> Result<Outcome, String> {
 }
 
 /// Runs `steps` again, from empty servers.
-pub(super) fn replay(servers: Servers, steps: &[Step]) -> Result<Outcome, String> {
+pub(super) fn replay(servers: Servers, steps: &[CaseStep]) -> Result<StepOutcome, String> {
     let mut case = Case::start(servers)?;
-    let (mut taken, mut end) = (Vec::new(), End::Same);
+    let (mut taken, mut end) = (Vec::new(), CaseEnd::Same);
     for step in steps {
         taken.push(step.clone());
         end = case.take(step)?;
-        if !matches!(end, End::Same) {
+        if !matches!(end, CaseEnd::Same) {
             break;
         }
     }
@@ -170,8 +170,8 @@ impl Case {
         Ok(case)
     }
 
-    fn finish(self, steps: Vec<Step>, end: End) -> Outcome {
-        Outcome {
+    fn finish(self, steps: Vec<CaseStep>, end: CaseEnd) -> StepOutcome {
+        StepOutcome {
             steps,
             end,
             commands: self.commands,
@@ -181,11 +181,11 @@ impl Case {
 
     /// Makes the connection at `at` anew.
     fn connect(&mut self, at: usize) -> Result<(), String> {
-        let mut pair = Pair::connect(self.servers)?;
+        let mut pair = ServerPair::connect(self.servers)?;
         let (redis, farbank) = pair.ask(&["CLIENT", "ID"]);
-        let id = |server: &str, received: &Received| {
+        let id = |server: &str, received: &ReceivedReply| {
             let number = match received {
-                Received::Reply(reply) => reply.integer(),
+                ReceivedReply::Reply(reply) => reply.integer(),
                 _ => None,
             };
             number.ok_or_else(|| format!("CLIENT ID: {server} answers {received}"))
@@ -201,9 +201,9 @@ impl Case {
         Ok(())
     }
 
-    fn draw(&self, generator: &mut Generator) -> Step {
+    fn draw(&self, generator: &mut Generator) -> CaseStep {
         if generator.random.chance(7) {
-            return Step::Raw(generator.damaged());
+            return CaseStep::Raw(generator.damaged());
         }
         let connection = generator.random.below(self.pairs.len());
         let mut in_multi = self.pairs[connection].queued.is_some();
@@ -225,23 +225,23 @@ impl Case {
             .random
             .chance(20)
             .then(|| generator.random.below(100));
-        Step::Pipeline {
+        CaseStep::Pipeline {
             connection,
             requests,
             cut,
         }
     }
 
-    fn take(&mut self, step: &Step) -> Result<End, String> {
+    fn take(&mut self, step: &CaseStep) -> Result<CaseEnd, String> {
         match step {
-            Step::Raw(bytes) => self.take_raw(bytes),
-            Step::Pipeline {
+            CaseStep::Raw(bytes) => self.take_raw(bytes),
+            CaseStep::Pipeline {
                 connection,
                 requests,
                 cut,
             } => {
                 let end = self.take_pipeline(*connection, requests, *cut)?;
-                let wait = requests.iter().filter_map(Request::wait_ms).max();
+                let wait = requests.iter().filter_map(RandomRequest::wait_ms).max();
                 if let Some(wait) = wait {
                     std::thread::sleep(Duration::from_millis(wait));
                     self.has_waited = true;
@@ -251,25 +251,25 @@ impl Case {
         }
     }
 
-    fn take_raw(&mut self, bytes: &[u8]) -> Result<End, String> {
+    fn take_raw(&mut self, bytes: &[u8]) -> Result<CaseEnd, String> {
         self.commands += 1;
-        let mut pair = Pair::connect(self.servers)?;
+        let mut pair = ServerPair::connect(self.servers)?;
         for link in [&mut pair.redis, &mut pair.farbank] {
             link.send(bytes);
             link.finish();
         }
         let (redis, farbank) = (pair.redis.drain(), pair.farbank.drain());
         if redis == farbank {
-            return Ok(End::Same);
+            return Ok(CaseEnd::Same);
         }
         if has(&farbank.0, b"-ERR unknown command") && !has(&redis.0, b"-ERR unknown command") {
-            return Ok(End::Parted);
+            return Ok(CaseEnd::Parted);
         }
         let show = |(bytes, closed): &(Vec<u8>, bool)| match closed {
             true => format!("{} (closed)", escape(bytes)),
             false => format!("{} (left open)", escape(bytes)),
         };
-        Ok(End::Differs(Difference {
+        Ok(CaseEnd::Differs(Difference {
             request: format!("bytes {}", escape(bytes)),
             redis: show(&redis),
             farbank: show(&farbank),
@@ -279,11 +279,11 @@ impl Case {
     fn take_pipeline(
         &mut self,
         connection: usize,
-        requests: &[Request],
+        requests: &[RandomRequest],
         cut: Option<usize>,
-    ) -> Result<End, String> {
+    ) -> Result<CaseEnd, String> {
         self.remove_expired()?;
-        let sent: Vec<Sent> = requests
+        let sent: Vec<SentRequest> = requests
             .iter()
             .map(|request| self.render(request))
             .collect();
@@ -303,10 +303,10 @@ impl Case {
             let pair = &mut self.pairs[connection];
             let received = (pair.redis.receive(), pair.farbank.receive());
             let end = self.judge(connection, request, sent, &received);
-            if !matches!(end, End::Same) {
+            if !matches!(end, CaseEnd::Same) {
                 return Ok(end);
             }
-            if received.0 == Received::Closed {
+            if received.0 == ReceivedReply::Closed {
                 self.connect(connection)?;
                 break;
             }
@@ -320,7 +320,7 @@ impl Case {
         if !std::mem::take(&mut self.has_waited) {
             return Ok(());
         }
-        let mut control = Link::connect(self.servers.redis)?;
+        let mut control = WireConnection::connect(self.servers.redis)?;
         let mut exists = vec![b"EXISTS".to_vec()];
         exists.extend(KEYS.iter().map(|key| key.to_vec()));
         for db in ["0", "1", "15"] {
@@ -336,60 +336,60 @@ impl Case {
     }
 
     /// Reconnects what the last requests closed: their own connection, or others by CLIENT KILL.
-    fn reconnect(&mut self, requests: &[Request]) -> Result<End, String> {
+    fn reconnect(&mut self, requests: &[RandomRequest]) -> Result<CaseEnd, String> {
         if !requests.iter().any(ends) {
-            return Ok(End::Same);
+            return Ok(CaseEnd::Same);
         }
         for at in 0..self.pairs.len() {
             let (redis, farbank) = self.pairs[at].ask(&["PING", "alive"]);
             if redis != farbank {
-                return Ok(End::Differs(Difference {
+                return Ok(CaseEnd::Differs(Difference {
                     request: format!("PING on connection {at} afterwards"),
                     redis: redis.to_string(),
                     farbank: farbank.to_string(),
                 }));
             }
             match redis {
-                Received::Closed => self.connect(at)?,
-                Received::Reply(reply) if reply.head == b"+QUEUED" => {
+                ReceivedReply::Closed => self.connect(at)?,
+                ReceivedReply::Reply(reply) if reply.head == b"+QUEUED" => {
                     if let Some(queued) = &mut self.pairs[at].queued {
-                        queued.push(Sent::default());
+                        queued.push(SentRequest::default());
                     }
                 }
                 _ => {}
             }
         }
-        Ok(End::Same)
+        Ok(CaseEnd::Same)
     }
 
     /// The words of a request, for each server.
-    fn render(&self, request: &Request) -> Sent {
+    fn render(&self, request: &RandomRequest) -> SentRequest {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let words = |is_redis| {
-            let word = |word: &Word| self.render_word(word, is_redis, now);
+            let word = |word: &RequestWord| self.render_word(word, is_redis, now);
             request.words.iter().map(word).collect()
         };
         let (to_redis, to_farbank) = (words(true), words(false));
-        Sent {
+        SentRequest {
             to_redis,
             to_farbank,
         }
     }
 
-    fn render_word(&self, word: &Word, is_redis: bool, now: Duration) -> Vec<u8> {
+    fn render_word(&self, word: &RequestWord, is_redis: bool, now: Duration) -> Vec<u8> {
         let of = |(redis, farbank): (i64, i64)| if is_redis { redis } else { farbank };
         match word {
-            Word::Bytes(bytes) => bytes.clone(),
-            Word::Id(at) => of(self.ids[*at]).to_string().into_bytes(),
-            Word::Address(at) => {
+            RequestWord::Bytes(bytes) => bytes.clone(),
+            RequestWord::Id(at) => of(self.ids[*at]).to_string().into_bytes(),
+            RequestWord::Address(at) => {
                 let pair = &self.pairs[*at];
                 let link = if is_redis { &pair.redis } else { &pair.farbank };
                 link.address().into_bytes()
             }
-            Word::At(secs) => (now.as_secs() as i64 + secs).to_string().into_bytes(),
-            Word::AtMs(ms) => (now.as_millis() as i64 + ms).to_string().into_bytes(),
+            RequestWord::At(secs) => (now.as_secs() as i64 + secs).to_string().into_bytes(),
+            RequestWord::AtMs(ms) => (now.as_millis() as i64 + ms).to_string().into_bytes(),
         }
     }
 
@@ -397,39 +397,41 @@ impl Case {
     fn judge(
         &mut self,
         connection: usize,
-        request: &Request,
-        sent: &Sent,
-        received: &(Received, Received),
-    ) -> End {
+        request: &RandomRequest,
+        sent: &SentRequest,
+        received: &(ReceivedReply, ReceivedReply),
+    ) -> CaseEnd {
         let (redis, farbank) = received;
         if redis != farbank {
             let reasons = match (redis, farbank) {
-                (Received::Reply(a), Received::Reply(b)) => self.reasons(connection, sent, a, b),
+                (ReceivedReply::Reply(a), ReceivedReply::Reply(b)) => {
+                    self.reasons(connection, sent, a, b)
+                }
                 _ => None,
             };
             let Some(reasons) = reasons else {
-                return End::Differs(Difference {
+                return CaseEnd::Differs(Difference {
                     request: request.to_string(),
                     redis: redis.to_string(),
                     farbank: farbank.to_string(),
                 });
             };
             if reasons.contains(&rules::PARTS) {
-                return End::Parted;
+                return CaseEnd::Parted;
             }
             self.allowed.extend(reasons);
         }
-        if let Received::Reply(reply) = redis {
+        if let ReceivedReply::Reply(reply) = redis {
             self.follow(connection, sent, reply);
         }
-        End::Same
+        CaseEnd::Same
     }
 
     /// Why two replies may differ; nothing if they may not.
     fn reasons(
         &self,
         connection: usize,
-        sent: &Sent,
+        sent: &SentRequest,
         redis: &Reply,
         farbank: &Reply,
     ) -> Option<Vec<&'static str>> {
@@ -437,7 +439,7 @@ impl Case {
         let allowed = |sent, a: &Reply, b: &Reply| {
             let (ids, watches_absent) = (&self.ids, pair.watches_absent);
             rules::allowed(
-                &Asked {
+                &AskedRequest {
                     sent,
                     ids,
                     watches_absent,
@@ -459,7 +461,7 @@ impl Case {
         }
     }
 
-    fn follow(&mut self, connection: usize, sent: &Sent, reply: &Reply) {
+    fn follow(&mut self, connection: usize, sent: &SentRequest, reply: &Reply) {
         let name = sent.to_redis[0].to_ascii_lowercase();
         let pair = &mut self.pairs[connection];
         if reply.head == b"+QUEUED" {
@@ -507,7 +509,7 @@ const RESET: [&[&str]; 2] = [
 ];
 
 /// Whether a request may close connections.
-fn ends(request: &Request) -> bool {
+fn ends(request: &RandomRequest) -> bool {
     let text = request.to_string().to_ascii_lowercase();
     text.starts_with("quit")
         || (text.starts_with("client") && text.contains("kill"))
@@ -519,14 +521,14 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// The steps, one request a line.
-pub(super) fn script(steps: &[Step]) -> String {
+pub(super) fn script(steps: &[CaseStep]) -> String {
     let mut text = String::new();
     for step in steps {
         match step {
-            Step::Raw(bytes) => {
+            CaseStep::Raw(bytes) => {
                 let _ = writeln!(text, "  new connection: bytes {}", escape(bytes));
             }
-            Step::Pipeline {
+            CaseStep::Pipeline {
                 connection,
                 requests,
                 cut,

@@ -42,7 +42,7 @@ impl Random {
 
 /// A word of a request. Some words differ between the servers, though they mean the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Word {
+pub(super) enum RequestWord {
     Bytes(Vec<u8>),
     /// The client number of a connection.
     Id(usize),
@@ -54,16 +54,16 @@ pub(super) enum Word {
     AtMs(i64),
 }
 
-impl Word {
-    fn of(text: &str) -> Word {
-        Word::Bytes(text.as_bytes().to_vec())
+impl RequestWord {
+    fn of(text: &str) -> RequestWord {
+        RequestWord::Bytes(text.as_bytes().to_vec())
     }
 }
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Request {
-    pub(super) words: Vec<Word>,
+pub(super) struct RandomRequest {
+    pub(super) words: Vec<RequestWord>,
     pub(super) is_inline: bool,
 }
 
@@ -115,7 +115,7 @@ impl Generator {
     }
 
     /// A request; `may_sleep` if it may set an expiry that is to be waited for.
-    pub(super) fn request(&mut self, may_sleep: bool) -> Request {
+    pub(super) fn request(&mut self, may_sleep: bool) -> RandomRequest {
         loop {
             let template = *self.random.pick(TEMPLATES);
             let mut words = self.fill(template, may_sleep);
@@ -123,7 +123,7 @@ impl Generator {
             if !is_fixed && self.random.chance(12) {
                 self.mutate(&mut words);
             }
-            let request = Request {
+            let request = RandomRequest {
                 words,
                 is_inline: self.random.chance(10),
             };
@@ -140,7 +140,7 @@ impl Generator {
         }
     }
 
-    fn fill(&mut self, template: &str, may_sleep: bool) -> Vec<Word> {
+    fn fill(&mut self, template: &str, may_sleep: bool) -> Vec<RequestWord> {
         let mut parts = template.split(';');
         let mut words = Vec::new();
         self.fill_part(parts.next().unwrap_or_default(), &mut words, may_sleep);
@@ -154,7 +154,7 @@ impl Generator {
         words
     }
 
-    fn fill_part(&mut self, part: &str, words: &mut Vec<Word>, may_sleep: bool) {
+    fn fill_part(&mut self, part: &str, words: &mut Vec<RequestWord>, may_sleep: bool) {
         for word in part.split_whitespace() {
             match word.strip_prefix('$') {
                 Some(class) => self.fill_class(class, words, may_sleep),
@@ -163,7 +163,7 @@ impl Generator {
         }
     }
 
-    fn either_case(&mut self, word: &str) -> Word {
+    fn either_case(&mut self, word: &str) -> RequestWord {
         let text = match self.random.below(4) {
             0 => word.to_ascii_lowercase(),
             1 => {
@@ -175,10 +175,10 @@ impl Generator {
             }
             _ => word.to_owned(),
         };
-        Word::of(&text)
+        RequestWord::of(&text)
     }
 
-    fn key(&mut self) -> Word {
+    fn key(&mut self) -> RequestWord {
         // Most requests meet a few keys, so that they find what others left.
         let among = if self.random.chance(70) {
             4
@@ -186,24 +186,24 @@ impl Generator {
             KEYS.len()
         };
         if self.random.chance(1) {
-            return Word::Bytes(vec![b'k'; 300]);
+            return RequestWord::Bytes(vec![b'k'; 300]);
         }
-        Word::Bytes(self.random.pick(&KEYS[..among]).to_vec())
+        RequestWord::Bytes(self.random.pick(&KEYS[..among]).to_vec())
     }
 
-    fn value(&mut self) -> Word {
+    fn value(&mut self) -> RequestWord {
         match self.random.below(50) {
-            0 => Word::Bytes(vec![b'x'; 200]),
-            1 => Word::Bytes(vec![b'y'; 5000]),
-            _ => Word::Bytes(self.random.pick(VALUES).to_vec()),
+            0 => RequestWord::Bytes(vec![b'x'; 200]),
+            1 => RequestWord::Bytes(vec![b'y'; 5000]),
+            _ => RequestWord::Bytes(self.random.pick(VALUES).to_vec()),
         }
     }
 
-    fn one_of(&mut self, all: &[&str]) -> Word {
-        Word::of(all[self.random.below(all.len())])
+    fn one_of(&mut self, all: &[&str]) -> RequestWord {
+        RequestWord::of(all[self.random.below(all.len())])
     }
 
-    fn fill_class(&mut self, class: &str, words: &mut Vec<Word>, may_sleep: bool) {
+    fn fill_class(&mut self, class: &str, words: &mut Vec<RequestWord>, may_sleep: bool) {
         let word = match class {
             "key" => self.key(),
             "value" => self.value(),
@@ -223,17 +223,19 @@ impl Generator {
                 self.value()
             }
             "ms" if may_sleep && self.random.chance(4) => self.one_of(&["30", "50"]),
-            "at" if self.random.chance(60) => Word::At(100_000 * (self.random.below(3) as i64 + 1)),
-            "atms" if self.random.chance(60) => {
-                Word::AtMs(100_000_000 * (self.random.below(3) as i64 + 1))
+            "at" if self.random.chance(60) => {
+                RequestWord::At(100_000 * (self.random.below(3) as i64 + 1))
             }
-            "id" if self.random.chance(30) => Word::Id(self.random.below(self.connections)),
+            "atms" if self.random.chance(60) => {
+                RequestWord::AtMs(100_000_000 * (self.random.below(3) as i64 + 1))
+            }
+            "id" if self.random.chance(30) => RequestWord::Id(self.random.below(self.connections)),
             "address" if self.random.chance(20) => {
-                Word::Address(self.random.below(self.connections))
+                RequestWord::Address(self.random.below(self.connections))
             }
             "setting" => {
                 let name = *self.random.pick(SETTINGS);
-                words.push(Word::of(name));
+                words.push(RequestWord::of(name));
                 match name.starts_with("client-output") {
                     true => self.one_of(OUTPUT_LIMITS),
                     false => self.one_of(AMOUNTS),
@@ -243,14 +245,14 @@ impl Generator {
             "request" => return self.inner_request(words),
             _ => match CLASSES.iter().find(|(name, _)| *name == class) {
                 Some((_, all)) => self.one_of(all),
-                None => Word::Bytes(self.random.pick(ODD).to_vec()),
+                None => RequestWord::Bytes(self.random.pick(ODD).to_vec()),
             },
         };
         words.push(word);
     }
 
     /// The name of a command, or of a subcommand, or of none.
-    fn command_name(&mut self, words: &mut Vec<Word>) {
+    fn command_name(&mut self, words: &mut Vec<RequestWord>) {
         let template = *self.random.pick(TEMPLATES);
         let mut parts = template.split_whitespace();
         let name = parts.next().unwrap_or_default();
@@ -264,7 +266,7 @@ impl Generator {
             _ => name.to_owned(),
         };
         let word = if name.starts_with('$') {
-            Word::of("nope")
+            RequestWord::of("nope")
         } else {
             self.either_case(&name)
         };
@@ -272,7 +274,7 @@ impl Generator {
     }
 
     /// A request as the arguments of another.
-    fn inner_request(&mut self, words: &mut Vec<Word>) {
+    fn inner_request(&mut self, words: &mut Vec<RequestWord>) {
         let template = *self.random.pick(TEMPLATES);
         if template.contains("$request") {
             return;
@@ -281,7 +283,7 @@ impl Generator {
     }
 
     /// Makes a request wrong, or at least unusual.
-    fn mutate(&mut self, words: &mut Vec<Word>) {
+    fn mutate(&mut self, words: &mut Vec<RequestWord>) {
         let at = self.random.below(words.len());
         let other = self.random.below(words.len());
         match self.random.below(5) {
@@ -292,8 +294,8 @@ impl Generator {
                 let last = words.len() - 1;
                 words.swap(at.clamp(1, last), other.clamp(1, last));
             }
-            3 => words.push(Word::Bytes(self.random.pick(ODD).to_vec())),
-            _ => words[at] = Word::Bytes(self.random.pick(ODD).to_vec()),
+            3 => words.push(RequestWord::Bytes(self.random.pick(ODD).to_vec())),
+            _ => words[at] = RequestWord::Bytes(self.random.pick(ODD).to_vec()),
         }
     }
 
@@ -302,14 +304,14 @@ impl Generator {
         let mut bytes = Vec::new();
         for _ in 0..1 + self.random.below(3) {
             let words = match self.random.chance(30) {
-                true => vec![Word::of("PING")],
+                true => vec![RequestWord::of("PING")],
                 false => {
                     let template = *self.random.pick(SAFE);
                     self.fill(template, false)
                 }
             };
-            let plain = |word: Word| match word {
-                Word::Bytes(bytes) => bytes,
+            let plain = |word: RequestWord| match word {
+                RequestWord::Bytes(bytes) => bytes,
                 _ => Vec::new(),
             };
             let words: Vec<_> = words.into_iter().map(plain).collect();
@@ -330,11 +332,11 @@ impl Generator {
     }
 }
 
-impl Request {
+impl RandomRequest {
     /// A word's bytes, if they are the same for both servers.
     fn plain(&self, at: usize) -> &[u8] {
         match self.words.get(at) {
-            Some(Word::Bytes(bytes)) => bytes,
+            Some(RequestWord::Bytes(bytes)) => bytes,
             _ => b"",
         }
     }
@@ -385,12 +387,12 @@ impl Request {
     }
 }
 
-impl std::fmt::Display for Request {
+impl std::fmt::Display for RandomRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, word) in self.words.iter().enumerate() {
             let blank = if at > 0 { " " } else { "" };
             match word {
-                Word::Bytes(bytes) => write!(f, "{blank}{}", escape(&quote(bytes)))?,
+                RequestWord::Bytes(bytes) => write!(f, "{blank}{}", escape(&quote(bytes)))?,
                 other => write!(f, "{blank}{other:?}")?,
             }
         }

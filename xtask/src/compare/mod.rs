@@ -1,4 +1,4 @@
-//! Lane `redis-compare`: random requests get the same replies from Farbank as from redis-server.
+//! Suite `redis-compare`: random requests get the same replies from Farbank as from redis-server.
 //!
 //! ```text
 //!   seed ─▶ generate ─▶ case ─┬─▶ redis-server 7.0.15 ─▶ replies ─┐
@@ -29,20 +29,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use self::case::{Difference, End, Outcome, Servers, Step, replay, run as run_case, script};
-use crate::Size;
+use self::case::{
+    CaseEnd, CaseStep, Difference, Servers, StepOutcome, replay, run as run_case, script,
+};
+use crate::RunSize;
 use crate::run::{farbank, install, output, works};
 use crate::serving::Serving;
-use crate::wire::{Link, Received};
+use crate::wire::{ReceivedReply, WireConnection};
 
 /// The version the replies are compared with.
 const VERSION: &str = "7.0.15";
 
 /// Commands sent to each server.
-fn commands(size: Size) -> u64 {
+fn commands(size: RunSize) -> u64 {
     match size {
-        Size::Lane => 15_000,
-        Size::Gate => 1_000_000,
+        RunSize::Suite => 15_000,
+        RunSize::Gate => 1_000_000,
     }
 }
 
@@ -54,7 +56,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-pub(crate) fn run(size: Size) -> Result<(), String> {
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !works("redis-server", &["--version"]) {
         install(&["redis-server"])?;
     }
@@ -65,7 +67,7 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
             version.trim()
         ));
     }
-    let folder = Folder::new()?;
+    let folder = CompareFolder::new()?;
     let redis = Redis::start(&folder.0)?;
     let mut command = farbank();
     command
@@ -100,7 +102,7 @@ fn one_seed(servers: Servers, seed: u64) -> Result<(), String> {
     let outcome = run_case(servers, seed)?;
     print!("{}", script(&outcome.steps));
     match &outcome.end {
-        End::Differs(found) => {
+        CaseEnd::Differs(found) => {
             report(servers, seed, &outcome.steps, found)?;
             Err(format!("seed {seed} shows a difference"))
         }
@@ -108,7 +110,7 @@ fn one_seed(servers: Servers, seed: u64) -> Result<(), String> {
     }
 }
 
-fn many_seeds(servers: Servers, size: Size) -> Result<(), String> {
+fn many_seeds(servers: Servers, size: RunSize) -> Result<(), String> {
     let most = number("COMPARE_COMMANDS").unwrap_or_else(|| commands(size));
     let first = number("COMPARE_FIRST_SEED").unwrap_or(1);
     let differences = number("COMPARE_MAX").map_or(DIFFERENCES_MAX, |n| n as usize);
@@ -123,9 +125,9 @@ fn many_seeds(servers: Servers, size: Size) -> Result<(), String> {
             *allowed.entry(reason).or_default() += 1;
         }
         match outcome.end {
-            End::Same => {}
-            End::Parted => parted += 1,
-            End::Differs(difference) => {
+            CaseEnd::Same => {}
+            CaseEnd::Parted => parted += 1,
+            CaseEnd::Differs(difference) => {
                 let lasts = lasts(servers, &outcome.steps)
                     .map_err(|e| format!("seed {seed}, again after {}: {e}", difference.request))?;
                 if lasts && found.insert(kind(&difference)) {
@@ -159,9 +161,9 @@ fn kind(difference: &Difference) -> String {
 }
 
 /// Whether steps show a difference each time they run, and not once by the machine's load.
-fn lasts(servers: Servers, steps: &[Step]) -> Result<bool, String> {
+fn lasts(servers: Servers, steps: &[CaseStep]) -> Result<bool, String> {
     for _ in 0..3 {
-        if !matches!(replay(servers, steps)?.end, End::Differs(_)) {
+        if !matches!(replay(servers, steps)?.end, CaseEnd::Differs(_)) {
             return Ok(false);
         }
     }
@@ -169,16 +171,21 @@ fn lasts(servers: Servers, steps: &[Step]) -> Result<bool, String> {
 }
 
 /// Leaves steps out as long as a difference of the same kind shows, then prints it.
-fn report(servers: Servers, seed: u64, steps: &[Step], found: &Difference) -> Result<(), String> {
-    let shows = |steps: &[Step]| -> Result<Option<Outcome>, String> {
+fn report(
+    servers: Servers,
+    seed: u64,
+    steps: &[CaseStep],
+    found: &Difference,
+) -> Result<(), String> {
+    let shows = |steps: &[CaseStep]| -> Result<Option<StepOutcome>, String> {
         let outcome = replay(servers, steps)?;
         Ok(match &outcome.end {
-            End::Differs(difference) if kind(difference) == kind(found) => Some(outcome),
+            CaseEnd::Differs(difference) if kind(difference) == kind(found) => Some(outcome),
             _ => None,
         })
     };
     let mut least = steps.to_vec();
-    let singles = steps.iter().flat_map(Step::singles).collect::<Vec<_>>();
+    let singles = steps.iter().flat_map(CaseStep::singles).collect::<Vec<_>>();
     if let Some(outcome) = shows(&singles)? {
         least = outcome.steps;
     }
@@ -198,24 +205,24 @@ fn report(servers: Servers, seed: u64, steps: &[Step], found: &Difference) -> Re
     println!("  request  {}", found.request);
     println!("  Redis    {}", found.redis);
     println!("  Farbank  {}", found.farbank);
-    println!("  again:   COMPARE_SEED={seed} cargo xtask lanes redis-compare\n");
+    println!("  again:   COMPARE_SEED={seed} cargo xtask suites redis-compare\n");
     Ok(())
 }
 
 /// A folder in memory, removed at the end.
-struct Folder(PathBuf);
+struct CompareFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Result<Folder, String> {
+impl CompareFolder {
+    fn new() -> Result<CompareFolder, String> {
         let parent = Some(Path::new("/dev/shm")).filter(|shm| shm.is_dir());
         let parent = parent.map_or_else(std::env::temp_dir, PathBuf::from);
         let path = parent.join(format!("farbank-compare-{}", std::process::id()));
         fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(Folder(path))
+        Ok(CompareFolder(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for CompareFolder {
     fn drop(&mut self) {
         // Nothing depends on it, and the run's result is already known.
         let _ = fs::remove_dir_all(&self.0);
@@ -258,7 +265,7 @@ impl Redis {
         let redis = Redis { child, port };
         let start = Instant::now();
         let mut link = loop {
-            match Link::connect(port) {
+            match WireConnection::connect(port) {
                 Ok(link) => break link,
                 Err(why) if start.elapsed() > Duration::from_secs(10) => return Err(why),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -267,7 +274,7 @@ impl Redis {
         // Which expired keys Redis has already removed shall not depend on time.
         link.send(b"DEBUG SET-ACTIVE-EXPIRE 0\r\n");
         match link.receive() {
-            Received::Reply(reply) if reply.head == b"+OK" => Ok(redis),
+            ReceivedReply::Reply(reply) if reply.head == b"+OK" => Ok(redis),
             other => Err(format!("DEBUG SET-ACTIVE-EXPIRE 0: {other}")),
         }
     }

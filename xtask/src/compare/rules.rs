@@ -2,25 +2,25 @@
 //!
 //! docs/compatibility.md has the same list under "What the comparison allows".
 
-use crate::wire::{Body, Reply};
+use crate::wire::{Reply, ReplyBody};
 
 /// A request as it was sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SentRequest {
     pub(super) to_redis: Vec<Vec<u8>>,
     pub(super) to_farbank: Vec<Vec<u8>>,
 }
 
 /// What is known about the request that two replies answer.
-pub(super) struct Asked<'a> {
-    pub(super) sent: &'a Sent,
+pub(super) struct AskedRequest<'a> {
+    pub(super) sent: &'a SentRequest,
     /// Client numbers of the connections: at Redis, and at Farbank.
     pub(super) ids: &'a [(i64, i64)],
     /// Whether a key that was absent at WATCH is watched.
     pub(super) watches_absent: bool,
 }
 
-impl Asked<'_> {
+impl AskedRequest<'_> {
     /// The word at `at`, in lower case.
     fn word(&self, at: usize) -> Vec<u8> {
         self.sent
@@ -32,18 +32,18 @@ impl Asked<'_> {
 }
 
 /// A rule: its reason, and whether it allows Redis's reply to differ from Farbank's.
-struct Rule {
+struct DifferenceRule {
     reason: &'static str,
     allows: Allows,
 }
 
-type Allows = fn(&Asked<'_>, &Reply, &Reply) -> bool;
+type Allows = fn(&AskedRequest<'_>, &Reply, &Reply) -> bool;
 
-const fn rule(reason: &'static str, allows: Allows) -> Rule {
-    Rule { reason, allows }
+const fn rule(reason: &'static str, allows: Allows) -> DifferenceRule {
+    DifferenceRule { reason, allows }
 }
 
-const RULES: &[Rule] = &[
+const RULES: &[DifferenceRule] = &[
     rule(PARTS, parts),
     rule("the servers execute a request at different moments", moment),
     rule(
@@ -78,7 +78,11 @@ const RULES: &[Rule] = &[
 ];
 
 /// Why the replies may differ, if they may.
-pub(super) fn allowed(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> Option<&'static str> {
+pub(super) fn allowed(
+    asked: &AskedRequest<'_>,
+    redis: &Reply,
+    farbank: &Reply,
+) -> Option<&'static str> {
     let rule = RULES
         .iter()
         .find(|rule| (rule.allows)(asked, redis, farbank));
@@ -88,7 +92,7 @@ pub(super) fn allowed(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> Opti
 /// The reason after which the servers no longer hold the same values, so that the case ends.
 pub(super) const PARTS: &str = "a case ends: a command is unknown here, or EXEC ran here only";
 
-fn parts(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn parts(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let is_null = matches!(redis.head.as_slice(), b"*-1" | b"_");
     let exec = asked.word(0) == b"exec" && asked.watches_absent;
     let unknown = farbank.is_error("ERR unknown command") && !redis.is_error("ERR unknown");
@@ -98,7 +102,7 @@ fn parts(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
 /// Figures that depend on the time of execution differ by less than this, in seconds.
 const MOMENT_SECS: i64 = 3;
 
-fn moment(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn moment(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let unit = match asked.word(0).as_slice() {
         b"ttl" | b"expiretime" => 1,
         b"pttl" | b"pexpiretime" => 1000,
@@ -130,7 +134,7 @@ fn sorted(reply: &Reply, size: usize) -> Option<Vec<String>> {
     Some(groups)
 }
 
-fn order(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn order(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let same = |redis: &Reply, farbank: &Reply, size| {
         redis.head == farbank.head && sorted(redis, size) == sorted(farbank, size)
     };
@@ -149,7 +153,7 @@ fn order(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
 }
 
 /// Only a SCAN that sees all keys at once shows the same on both.
-fn cursor(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn cursor(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let whole = (0..asked.sent.to_redis.len()).any(|at| asked.word(at) == b"100000")
         && asked.word(1) == b"0";
     let shaped = |reply: &Reply| match reply.elements() {
@@ -159,7 +163,7 @@ fn cursor(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
     asked.word(0) == b"scan" && !whole && shaped(redis) && shaped(farbank)
 }
 
-fn client_number(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn client_number(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let same = |redis: &Reply, farbank: &Reply| match (redis.integer(), farbank.integer()) {
         (Some(redis), Some(farbank)) => asked.ids.contains(&(redis, farbank)),
         _ => false,
@@ -201,7 +205,7 @@ fn client_lines(reply: &Reply) -> Option<Vec<Vec<String>>> {
     Some(text.trim_start_matches("txt:").lines().map(line).collect())
 }
 
-fn client_list(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn client_list(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     if asked.word(0) != b"client" || !matches!(asked.word(1).as_slice(), b"list" | b"info") {
         return false;
     }
@@ -219,7 +223,7 @@ fn client_list(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
         && client_lines(redis) == client_lines(farbank).map(shorter)
 }
 
-fn info(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn info(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     asked.word(0) == b"info"
         && redis.marker() == farbank.marker()
         && redis.text().is_some()
@@ -227,7 +231,7 @@ fn info(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
 }
 
 /// Commands and subcommands Farbank does not have, and what depends on how many there are.
-fn fewer_commands(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn fewer_commands(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     if farbank.is_error("ERR unknown subcommand") && !redis.is_error("ERR unknown") {
         return true;
     }
@@ -282,13 +286,13 @@ fn fewer_subcommands(redis: &Reply, farbank: &Reply) -> bool {
     a == b && !own.is_empty() && own.iter().all(|sub| subs.contains(sub) || newer(sub))
 }
 
-fn help(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn help(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     asked.word(1) == b"help" && redis.marker() == b'*' && farbank.marker() == b'*'
 }
 
-fn docs(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn docs(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let are_both = redis.marker() == farbank.marker() && redis.elements().is_some();
-    let is_empty = |reply: &Reply| matches!(&reply.body, Body::Nested(e) if e.is_empty());
+    let is_empty = |reply: &Reply| matches!(&reply.body, ReplyBody::Nested(e) if e.is_empty());
     asked.word(0) == b"command"
         && asked.word(1) == b"docs"
         && are_both
@@ -304,8 +308,8 @@ fn without(reply: &Reply, words: &[Vec<u8>]) -> String {
     text
 }
 
-fn quoted(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
-    let Sent {
+fn quoted(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let SentRequest {
         to_redis,
         to_farbank,
     } = asked.sent;
@@ -314,12 +318,12 @@ fn quoted(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
         && without(redis, to_redis) == without(farbank, to_farbank)
 }
 
-fn expired(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn expired(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let counts = (redis.integer(), farbank.integer());
     asked.word(0) == b"dbsize" && matches!(counts, (Some(a), Some(b)) if a > b)
 }
 
-fn maxclients(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+fn maxclients(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let text = String::from_utf8_lossy(&redis.head);
     asked.word(1) == b"set"
         && text.contains("operating system is not able")

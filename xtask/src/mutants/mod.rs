@@ -13,7 +13,7 @@
 //! why it changes nothing that matters, or a test is missing.
 
 mod sites;
-mod suites;
+mod test_cases;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,13 +26,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use sites::{Operator, Site};
-use suites::{Suite, Verdict};
+use sites::{MutationSite, Operator};
+use test_cases::{TestCase, TestVerdict};
 
 use crate::run::{root, target};
 
 /// Code that can lose data.
-struct Area {
+struct MutatedArea {
     krate: &'static str,
     /// Folders and files of the crate's sources.
     paths: &'static [&'static str],
@@ -42,47 +42,47 @@ struct Area {
     bound: usize,
 }
 
-const AREAS: [Area; 6] = [
-    Area {
+const AREAS: [MutatedArea; 6] = [
+    MutatedArea {
         krate: "kv",
         paths: &[""],
         share: 30,
         bound: 95,
     },
-    Area {
+    MutatedArea {
         krate: "cache",
         paths: &[""],
         share: 14,
         bound: 95,
     },
-    Area {
+    MutatedArea {
         krate: "index",
         paths: &[""],
         share: 18,
         bound: 95,
     },
-    Area {
+    MutatedArea {
         krate: "tree",
         paths: &[""],
         share: 14,
         bound: 90,
     },
-    Area {
+    MutatedArea {
         krate: "pm",
         paths: &["media", "pool"],
         share: 12,
         bound: 90,
     },
-    Area {
+    MutatedArea {
         krate: "server",
         paths: &[
             "worker.rs",
             "executor.rs",
-            "conn.rs",
-            "long.rs",
-            "turn.rs",
-            "cmd/pipeline.rs",
-            "cmd/transactions.rs",
+            "connection.rs",
+            "long_requests.rs",
+            "exec_context.rs",
+            "commands/pipeline.rs",
+            "commands/transactions.rs",
         ],
         share: 12,
         bound: 90,
@@ -114,7 +114,7 @@ const USAGE: &str =
 
 /// What is asked for.
 #[derive(Debug)]
-struct Options {
+struct MutantOptions {
     count: usize,
     seed: u64,
     /// Only lines that were changed since.
@@ -127,7 +127,7 @@ struct Options {
 pub(crate) struct Mutant {
     krate: String,
     file: String,
-    site: Site,
+    site: MutationSite,
 }
 
 /// `cargo xtask mutants`.
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut mutants = choose(&options)?;
     let plan = format!("{options:?} {}", fingerprint(&mutants));
-    let state = State::of(folder, &plan)?;
+    let state = RunState::of(folder, &plan)?;
     for refused in state.lines("refused.txt") {
         mutants.remove(&refused.parse().unwrap_or(usize::MAX));
     }
@@ -150,13 +150,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     for refused in chosen.iter().filter(|number| !mutants.contains_key(number)) {
         state.note("refused.txt", &refused.to_string())?;
     }
-    let suites = suites::all(&programs, &state)?;
+    let suites = test_cases::all(&programs, &state)?;
     let results = judge_all(&mutants, &suites, &state)?;
     report(&mutants, &results, &state)
 }
 
-fn parse(args: &[String]) -> Result<Options, String> {
-    let mut options = Options {
+fn parse(args: &[String]) -> Result<MutantOptions, String> {
+    let mut options = MutantOptions {
         count: 500,
         seed: 1,
         since: None,
@@ -182,7 +182,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 /// Chooses the mutants, of each area its share.
-fn choose(options: &Options) -> Result<BTreeMap<usize, Mutant>, String> {
+fn choose(options: &MutantOptions) -> Result<BTreeMap<usize, Mutant>, String> {
     let changed = options.since.as_deref().map(changed_lines).transpose()?;
     let mut chosen: Vec<Mutant> = Vec::new();
     let mut rng = Rng(options.seed);
@@ -229,7 +229,7 @@ fn find(path: &Path, krate: &str, all: &mut Vec<Mutant>) -> Result<(), String> {
     let checks = CHECKING.contains(&&*name) || name.ends_with("_tests.rs");
     if !name.ends_with(".rs")
         || checks
-        || ["/tests/", "/trial/"]
+        || ["/tests/", "/sim_test/"]
             .iter()
             .any(|part| file.contains(part))
     {
@@ -325,14 +325,14 @@ fn fingerprint(mutants: &BTreeMap<usize, Mutant>) -> String {
 }
 
 /// What an interrupted run has left.
-pub(crate) struct State {
+pub(crate) struct RunState {
     folder: PathBuf,
 }
 
-impl State {
+impl RunState {
     /// The state of this plan: nothing, if another was worked on.
-    fn of(folder: PathBuf, plan: &str) -> Result<State, String> {
-        let state = State { folder };
+    fn of(folder: PathBuf, plan: &str) -> Result<RunState, String> {
+        let state = RunState { folder };
         if state.lines("plan.txt").first().map(String::as_str) != Some(plan) {
             for file in [
                 "plan.txt",
@@ -366,7 +366,7 @@ impl State {
 }
 
 /// What became of a mutant: caught by a test, or not; after how many seconds, and how many tests reach it.
-struct Outcome {
+struct MutantOutcome {
     by: Option<String>,
     seconds: f64,
     reached_by: usize,
@@ -375,9 +375,9 @@ struct Outcome {
 /// Runs each mutant against the tests that reach it.
 fn judge_all(
     mutants: &BTreeMap<usize, Mutant>,
-    suites: &[Suite],
-    state: &State,
-) -> Result<BTreeMap<usize, Outcome>, String> {
+    suites: &[TestCase],
+    state: &RunState,
+) -> Result<BTreeMap<usize, MutantOutcome>, String> {
     let mut results = BTreeMap::new();
     for line in state.lines("results.tsv") {
         let mut fields = line.split('\t');
@@ -391,7 +391,7 @@ fn judge_all(
         if let Some(number) = number.filter(is_known) {
             results.insert(
                 number,
-                Outcome {
+                MutantOutcome {
                     by,
                     seconds,
                     reached_by,
@@ -421,10 +421,10 @@ fn judge_all(
 /// `tried` says how many tests a mutant has passed.
 fn judge_round(
     mutants: &BTreeMap<usize, Mutant>,
-    suites: &[Suite],
-    state: &State,
+    suites: &[TestCase],
+    state: &RunState,
     tried: &mut HashMap<usize, usize>,
-    results: &Mutex<BTreeMap<usize, Outcome>>,
+    results: &Mutex<BTreeMap<usize, MutantOutcome>>,
     patience: Duration,
 ) -> Result<(), String> {
     let is_left = |number: &usize| {
@@ -442,7 +442,7 @@ fn judge_round(
     let next = AtomicUsize::new(0);
     let passed = Mutex::new(std::mem::take(tried));
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..suites::JOBS)
+        let workers: Vec<_> = (0..test_cases::JOBS)
             .map(|_| {
                 scope.spawn(|| {
                     while let Some(&number) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -491,15 +491,15 @@ fn judge_round(
 /// and the outcome; no outcome if `patience` is used up first.
 fn judge(
     number: usize,
-    suites: &[Suite],
+    suites: &[TestCase],
     skip: usize,
     patience: Duration,
-) -> (usize, Option<Outcome>) {
+) -> (usize, Option<MutantOutcome>) {
     let began = Instant::now();
     let reached_by = reaching(number, suites).count();
     let mut passed = skip;
     let outcome = |by: Option<String>| {
-        Some(Outcome {
+        Some(MutantOutcome {
             by,
             seconds: began.elapsed().as_secs_f64(),
             reached_by,
@@ -510,13 +510,13 @@ fn judge(
             return (passed, None);
         }
         match suite.run(Some(number)) {
-            Verdict::Passed => {}
+            TestVerdict::Passed => {}
             // A test that fails without the mutant, too, or not every time, shows nothing.
-            Verdict::Failed
-                if suite.run(None) != Verdict::Passed
-                    || suite.run(Some(number)) == Verdict::Passed => {}
-            Verdict::Failed => return (passed, outcome(Some(suite.name.clone()))),
-            Verdict::Hung => return (passed, outcome(Some(format!("{} (hangs)", suite.name)))),
+            TestVerdict::Failed
+                if suite.run(None) != TestVerdict::Passed
+                    || suite.run(Some(number)) == TestVerdict::Passed => {}
+            TestVerdict::Failed => return (passed, outcome(Some(suite.name.clone()))),
+            TestVerdict::Hung => return (passed, outcome(Some(format!("{} (hangs)", suite.name)))),
         }
         passed += 1;
     }
@@ -524,7 +524,7 @@ fn judge(
 }
 
 /// The tests that reach a mutant, the quickest first.
-fn reaching(number: usize, suites: &[Suite]) -> impl Iterator<Item = &Suite> {
+fn reaching(number: usize, suites: &[TestCase]) -> impl Iterator<Item = &TestCase> {
     suites
         .iter()
         .filter(move |suite| suite.reaches.contains(&number))
@@ -564,8 +564,8 @@ fn excuses() -> Result<Vec<toml::Table>, String> {
 /// Prints and writes the report; an error if an area is below its bound.
 fn report(
     mutants: &BTreeMap<usize, Mutant>,
-    results: &BTreeMap<usize, Outcome>,
-    state: &State,
+    results: &BTreeMap<usize, MutantOutcome>,
+    state: &RunState,
 ) -> Result<(), String> {
     let known = excuses()?;
     let mut text = String::from(

@@ -4,7 +4,7 @@
 //! is inserted around what it changes, and never a copy of it: places may be inside each other.
 //!
 //! ```text
-//!   medium.flush(lane, at, len);     if !on(7) { medium.flush(lane, at, len); }
+//!   medium.flush(suite, at, len);     if !on(7) { medium.flush(suite, at, len); }
 //!   if a < b {                       if lt(8, &(a), &(b)) {
 //!   first(); second();               for turn in 0..2 { if (turn == 0) != on(9) { first(); } else { second(); } }
 //! ```
@@ -81,7 +81,7 @@ const SWITCH: &str = "crate::mutant_switch";
 
 /// Text that is put into a source file.
 #[derive(Clone, Debug)]
-pub(super) struct Edit {
+pub(super) struct SourceEdit {
     /// What it replaces; empty where it only inserts.
     pub(super) at: Range<usize>,
     pub(super) text: String,
@@ -93,19 +93,19 @@ pub(super) struct Edit {
 
 /// A mutant that can be made.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct MutationSite {
     pub(super) operator: Operator,
     pub(super) line: usize,
     pub(super) last_line: usize,
     pub(super) function: String,
     /// What the source says there, on one line.
     pub(super) text: String,
-    pub(super) edits: Vec<Edit>,
+    pub(super) edits: Vec<SourceEdit>,
 }
 
-impl Site {
+impl MutationSite {
     /// Whether this mutant and `other` overlap and neither is inside the other: they cannot be compiled together.
-    pub(super) fn crosses(&self, other: &Site) -> bool {
+    pub(super) fn crosses(&self, other: &MutationSite) -> bool {
         let cross = |a: Range<usize>, b: Range<usize>| {
             a.start < b.start && b.start < a.end && a.end < b.end
         };
@@ -121,9 +121,9 @@ impl Site {
 }
 
 /// All places of `source`.
-pub(super) fn sites(source: &str) -> Result<Vec<Site>, String> {
+pub(super) fn sites(source: &str) -> Result<Vec<MutationSite>, String> {
     let file = syn::parse_file(source).map_err(|e| e.to_string())?;
-    let mut finder = Finder {
+    let mut finder = SiteFinder {
         source,
         function: String::new(),
         sites: Vec::new(),
@@ -134,7 +134,10 @@ pub(super) fn sites(source: &str) -> Result<Vec<Site>, String> {
 
 /// `source` with the edits of all `mutants`, each with its number. No two of them may overlap without one being inside
 /// the other.
-pub(super) fn apply<'a>(source: &str, mutants: impl Iterator<Item = (usize, &'a Site)>) -> String {
+pub(super) fn apply<'a>(
+    source: &str,
+    mutants: impl Iterator<Item = (usize, &'a MutationSite)>,
+) -> String {
     let mut edits = Vec::new();
     for (order, (number, site)) in mutants.enumerate() {
         for edit in &site.edits {
@@ -160,18 +163,18 @@ pub(super) fn apply<'a>(source: &str, mutants: impl Iterator<Item = (usize, &'a 
     mutated
 }
 
-struct Finder<'a> {
+struct SiteFinder<'a> {
     source: &'a str,
     function: String,
-    sites: Vec<Site>,
+    sites: Vec<MutationSite>,
 }
 
-impl Finder<'_> {
-    fn add(&mut self, operator: Operator, span: Span, edits: Vec<Edit>) {
+impl SiteFinder<'_> {
+    fn add(&mut self, operator: Operator, span: Span, edits: Vec<SourceEdit>) {
         let text = &self.source[span.byte_range()];
         let text: Vec<&str> = text.split_whitespace().collect();
         let text: String = text.join(" ").chars().take(90).collect();
-        self.sites.push(Site {
+        self.sites.push(MutationSite {
             operator,
             line: span.start().line,
             last_line: span.end().line,
@@ -271,7 +274,7 @@ impl Finder<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Finder<'_> {
+impl<'ast> Visit<'ast> for SiteFinder<'_> {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         if !is_test(&item.attrs) {
             visit::visit_item_mod(self, item);
@@ -361,7 +364,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
-impl Finder<'_> {
+impl SiteFinder<'_> {
     fn binary(&mut self, binary: &syn::ExprBinary) {
         let function = match binary.op {
             BinOp::Lt(_) => "lt",
@@ -376,7 +379,7 @@ impl Finder<'_> {
         let of = binary.left.span().byte_range().start..binary.right.span().byte_range().end;
         let before = format!("{SWITCH}::{function}({NUMBER}, &(");
         let op = binary.op.span().byte_range();
-        let between = Edit {
+        let between = SourceEdit {
             at: op,
             text: "), &(".into(),
             of: of.clone(),
@@ -387,8 +390,8 @@ impl Finder<'_> {
     }
 }
 
-fn opening(of: &Range<usize>, text: &str) -> Edit {
-    Edit {
+fn opening(of: &Range<usize>, text: &str) -> SourceEdit {
+    SourceEdit {
         at: of.start..of.start,
         text: text.into(),
         of: of.clone(),
@@ -396,8 +399,8 @@ fn opening(of: &Range<usize>, text: &str) -> Edit {
     }
 }
 
-fn closing(of: &Range<usize>, text: &str) -> Edit {
-    Edit {
+fn closing(of: &Range<usize>, text: &str) -> SourceEdit {
+    SourceEdit {
         at: of.end..of.end,
         text: text.into(),
         of: of.clone(),
@@ -522,10 +525,10 @@ mod tests {
     use super::*;
 
     const SOURCE: &str = "
-fn save(medium: &Medium, lane: &mut Lane, at: u64) -> bool {
+fn save(medium: &Medium, suite: &mut Suite, at: u64) -> bool {
     let guard = medium.lock();
-    medium.store(lane, at + 1);
-    medium.flush(lane, at);
+    medium.store(suite, at + 1);
+    medium.flush(suite, at);
     if at < 5 && at != 2 { return false; }
     true
 }
@@ -557,7 +560,7 @@ mod tests { fn unseen() -> bool { 1 < 2 } }
         let found = sites(SOURCE).unwrap();
         let flush = found.iter().find(|s| s.operator == Operator::DropOrder);
         let mutated = apply(SOURCE, flush.into_iter().map(|site| (7, site)));
-        let line = "if !crate::mutant_switch::on(7) { medium.flush(lane, at); }";
+        let line = "if !crate::mutant_switch::on(7) { medium.flush(suite, at); }";
         assert!(mutated.contains(line), "{mutated}");
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::sites::{self, Site};
+use super::sites::{self, MutationSite};
 use super::{Mutant, quietly};
 use crate::run::{root, target};
 
@@ -192,7 +192,7 @@ fn program(message: &Value) -> Option<(PathBuf, PathBuf)> {
 }
 
 fn write_mutants(mutants: &BTreeMap<usize, Mutant>) -> Result<(), String> {
-    let mut files: BTreeMap<String, Vec<(usize, &Site)>> = BTreeMap::new();
+    let mut files: BTreeMap<String, Vec<(usize, &MutationSite)>> = BTreeMap::new();
     for (number, mutant) in mutants {
         let lib = format!("crates/{}/src/lib.rs", mutant.krate);
         files.entry(lib).or_default();

@@ -18,8 +18,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use farbank_index::hash::Hashing;
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan, Refused, Worker};
+use farbank_index::registry::{TableKind, TablePreset, TableSize};
+use farbank_index::{Index, IndexError, PoolPlan, TableWorker};
 use farbank_pibench::abi::{Functions, Layout, Tree, TreeOptions};
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 
@@ -34,7 +34,7 @@ const POOL_BYTES: u64 = 4 << 30;
 struct Object {
     tree: Tree,
     // Before the table: they are at it.
-    workers: Box<[CachePadded<Mutex<Worker>>]>,
+    workers: Box<[CachePadded<Mutex<TableWorker>>]>,
     table: Box<dyn Index>,
 }
 
@@ -101,13 +101,13 @@ impl Object {
             "published" => Hashing::Published,
             _ => return Err(format!("FARBANK_HASH={hash}: seeded or published").into()),
         };
-        let plan = Plan {
-            lanes: threads as u32 + 1,
+        let plan = PoolPlan {
+            contexts: threads as u32 + 1,
             hashing,
-            ..Plan::default()
+            ..PoolPlan::default()
         };
         let table = table(options, &plan)?;
-        let workers: Result<_, Refused> = (0..threads)
+        let workers: Result<_, IndexError> = (0..threads)
             .map(|_| Ok(CachePadded::new(Mutex::new(table.worker()?))))
             .collect();
         Ok(Object {
@@ -120,7 +120,7 @@ impl Object {
     }
 
     /// Does something as this thread's worker. `refused` if it is refused, or fails.
-    fn run<T>(&self, refused: T, op: impl FnOnce(&mut Worker) -> Result<T, Refused>) -> T {
+    fn run<T>(&self, refused: T, op: impl FnOnce(&mut TableWorker) -> Result<T, IndexError>) -> T {
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxed);
         }
@@ -144,16 +144,16 @@ impl Object {
 }
 
 /// The table that the options and the environment ask for.
-fn table(options: &TreeOptions, plan: &Plan) -> Result<Box<dyn Index>, Box<dyn Error>> {
-    let table = set("FARBANK_TABLE", Table::Clht)?;
-    let size = Size::Slots(set("FARBANK_SLOTS", SLOTS)?);
+fn table(options: &TreeOptions, plan: &PoolPlan) -> Result<Box<dyn Index>, Box<dyn Error>> {
+    let table = set("FARBANK_TABLE", TableKind::Clht)?;
+    let size = TableSize::Slots(set("FARBANK_SLOTS", SLOTS)?);
     // SAFETY: a zero follows the bytes of a C++ string.
     let path = unsafe { CStr::from_ptr(options.pool_path.at) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let bytes = options.pool_bytes as u64;
     if path.as_os_str().is_empty() {
         let bytes = if bytes == 0 { POOL_BYTES } else { bytes };
-        return Ok(table.create(Mapped::anonymous(bytes)?, plan, size, Preset::Farbank)?);
+        return Ok(table.create(Mapped::anonymous(bytes)?, plan, size, TablePreset::Farbank)?);
     }
     let usual = OpenOptions::default();
     Ok(match path.exists() {
@@ -162,8 +162,8 @@ fn table(options: &TreeOptions, plan: &Plan) -> Result<Box<dyn Index>, Box<dyn E
             AnyMedium::File(medium) => table.open(medium)?,
         },
         false => match create_path(path, bytes, &usual, &mut |_, _| ())? {
-            AnyMedium::Mapped(medium) => table.create(medium, plan, size, Preset::Farbank)?,
-            AnyMedium::File(medium) => table.create(medium, plan, size, Preset::Farbank)?,
+            AnyMedium::Mapped(medium) => table.create(medium, plan, size, TablePreset::Farbank)?,
+            AnyMedium::File(medium) => table.create(medium, plan, size, TablePreset::Farbank)?,
         },
     })
 }
@@ -218,7 +218,7 @@ unsafe fn write(
     tree: *mut Tree,
     key: *const c_char,
     value: *const c_char,
-    op: fn(&dyn Index, &mut Worker, u64, u64) -> Result<bool, Refused>,
+    op: fn(&dyn Index, &mut TableWorker, u64, u64) -> Result<bool, IndexError>,
 ) -> u8 {
     // SAFETY: the caller's word.
     let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };

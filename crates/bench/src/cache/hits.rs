@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farbank_cache::{Cache, Door};
-use farbank_kv::store::{Ops, Session, Store, Value, View};
+use farbank_cache::{Cache, CacheSession};
+use farbank_kv::store::{Ops, ReadView, Session, Store, Value};
 use farbank_pm::media::Mapped;
 
-use super::{Options, failed, in_memory, named};
-use crate::figure::{Error, Figure, Report, Watch, look};
-use crate::index::keys::{Distribution, Engine as Draws, Ids};
+use super::{CacheOptions, failed, in_memory, named};
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
+use crate::index::keys::{Distribution, IdGenerator, MinStdEngine as Draws};
 
 /// Requests of a window.
 const WINDOW: usize = 64;
@@ -28,8 +28,8 @@ const POINTS: f64 = 1.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which keys are asked for.
-struct Requests {
-    ids: Ids,
+struct RequestedKeys {
+    ids: IdGenerator,
     draws: Draws,
     scans: bool,
     /// The next key of the scan, beyond those that are drawn.
@@ -37,7 +37,7 @@ struct Requests {
     count: u64,
 }
 
-impl Requests {
+impl RequestedKeys {
     fn next(&mut self) -> u64 {
         self.count += 1;
         if self.scans && self.count.is_multiple_of(SCAN_ONE_IN) {
@@ -59,7 +59,7 @@ fn name(key: u64) -> String {
 }
 
 /// What is asked.
-trait Asked {
+trait RequestKind {
     /// Which of `keys` are there.
     fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error>;
     /// Stores `keys`.
@@ -68,17 +68,17 @@ trait Asked {
 
 /// Runs the requests; the share found, in percent.
 fn ratio(
-    options: &Options,
-    asked: &mut dyn Asked,
-    mut requests: Requests,
-    watch: Watch<'_>,
+    options: &CacheOptions,
+    asked: &mut dyn RequestKind,
+    mut requests: RequestedKeys,
+    watch: ProgressFn<'_>,
     what: &str,
 ) -> Result<f64, Error> {
     let (mut found, mut counted) = (0_u64, 0_u64);
     let mut done = 0;
     while done < options.requests {
         if done.is_multiple_of(1 << 16) {
-            look(watch, what, done, options.requests)?;
+            report_progress(watch, what, done, options.requests)?;
         }
         let keys: Vec<u64> = (0..WINDOW).map(|_| requests.next()).collect();
         let there = asked.find(&keys)?;
@@ -100,28 +100,28 @@ fn ratio(
     Ok(found as f64 / counted.max(1) as f64 * 100.0)
 }
 
-pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     for (stream, theta, scans) in [
         ("zipfian 0.9", 0.9, false),
         ("zipfian 0.99", 0.99, false),
         ("zipfian 0.99, one in four a scan's", 0.99, true),
     ] {
-        let requests = || Requests {
-            ids: Ids::new(options.items, Distribution::Zipfian(theta)),
+        let requests = || RequestedKeys {
+            ids: IdGenerator::new(options.items, Distribution::Zipfian(theta)),
             draws: Draws::new(options.seed + 1),
             scans,
             scanned: options.items,
             count: 0,
         };
-        let mut ours = Ours::new(options)?;
+        let mut ours = OurCache::new(options)?;
         let own = ratio(options, &mut ours, requests(), watch, stream)?;
         let figure = Figure::counted("hits", format!("{stream}: mdb"), own).unit("%");
         let Some(program) = &options.memcached else {
             report.figures.push(figure);
             continue;
         };
-        let mut theirs = Memcached::start(program, options)?;
+        let mut theirs = MemcachedProcess::start(program, options)?;
         let other = ratio(options, &mut theirs, requests(), watch, stream)?;
         report.figures.push(figure.at_least(other - POINTS));
         let figure = Figure::counted("hits", format!("{stream}: memcached"), other);
@@ -137,16 +137,16 @@ pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> 
 }
 
 /// The cache, called.
-struct Ours {
+struct OurCache {
     cache: Cache<Mapped>,
-    door: Door<Mapped>,
+    door: CacheSession<Mapped>,
     mean: usize,
 }
 
-impl Ours {
-    fn new(options: &Options) -> Result<Ours, Error> {
+impl OurCache {
+    fn new(options: &CacheOptions) -> Result<OurCache, Error> {
         let cache = in_memory(options.mib)?;
-        Ok(Ours {
+        Ok(OurCache {
             door: cache.door(),
             cache,
             mean: options.value_bytes,
@@ -154,7 +154,7 @@ impl Ours {
     }
 }
 
-impl Asked for Ours {
+impl RequestKind for OurCache {
     fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error> {
         let mut out = Vec::new();
         keys.iter()
@@ -164,7 +164,7 @@ impl Asked for Ours {
                 let key = named(name.as_bytes());
                 let found = self
                     .door
-                    .get(key, View::Durable, &mut out, &mut |_, _| true);
+                    .get(key, ReadView::Durable, &mut out, &mut |_, _| true);
                 found.map_err(failed)
             })
             .collect()
@@ -185,14 +185,14 @@ impl Asked for Ours {
 }
 
 /// memcached, in a process of its own that ends with this.
-struct Memcached {
+struct MemcachedProcess {
     process: Child,
     stream: BufReader<TcpStream>,
     mean: usize,
 }
 
-impl Memcached {
-    fn start(program: &Path, options: &Options) -> Result<Memcached, Error> {
+impl MemcachedProcess {
+    fn start(program: &Path, options: &CacheOptions) -> Result<MemcachedProcess, Error> {
         let failed = Error::doing("start memcached");
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|free| free.local_addr())
@@ -215,7 +215,7 @@ impl Memcached {
         loop {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(stream) => {
-                    return Ok(Memcached {
+                    return Ok(MemcachedProcess {
                         process,
                         stream: BufReader::new(stream),
                         mean: options.value_bytes,
@@ -244,7 +244,7 @@ impl Memcached {
     }
 }
 
-impl Drop for Memcached {
+impl Drop for MemcachedProcess {
     fn drop(&mut self) {
         // It may have ended by itself; it is waited for all the same.
         let _ = self.process.kill();
@@ -252,7 +252,7 @@ impl Drop for Memcached {
     }
 }
 
-impl Asked for Memcached {
+impl RequestKind for MemcachedProcess {
     fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error> {
         let mut text = String::new();
         for key in keys {

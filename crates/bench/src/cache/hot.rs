@@ -6,13 +6,13 @@
 
 use std::time::Instant;
 
-use farbank_cache::{Cache, Door};
-use farbank_kv::store::{Ops, Session, Store, Value, View};
+use farbank_cache::{Cache, CacheSession};
+use farbank_kv::store::{Ops, ReadView, Session, Store, Value};
 use farbank_pm::media::Mapped;
 
-use super::{Options, failed, in_memory, named};
-use crate::figure::{Error, Figure, Report, Watch, look, median};
-use crate::index::keys::Engine as Draws;
+use super::{CacheOptions, failed, in_memory, named};
+use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
+use crate::index::keys::MinStdEngine as Draws;
 
 /// Operations between two commits.
 const WINDOW: u64 = 64;
@@ -21,7 +21,7 @@ const ROUNDS: usize = 5;
 pub const ITEMS_MIN: u64 = 10_000;
 
 /// Which keys are asked for.
-struct Skew {
+struct RequestSkew {
     name: &'static str,
     /// Of the operations, those on hot keys.
     share: f64,
@@ -29,23 +29,23 @@ struct Skew {
     one_in: u64,
 }
 
-const SKEWS: [Skew; 4] = [
-    Skew {
+const SKEWS: [RequestSkew; 4] = [
+    RequestSkew {
         name: "uniform",
         share: 0.0,
         one_in: 1,
     },
-    Skew {
+    RequestSkew {
         name: "50 % on 1 % of the keys",
         share: 0.5,
         one_in: 100,
     },
-    Skew {
+    RequestSkew {
         name: "90 % on 1 % of the keys",
         share: 0.9,
         one_in: 100,
     },
-    Skew {
+    RequestSkew {
         name: "90 % on 0.01 % of the keys",
         share: 0.9,
         one_in: ITEMS_MIN,
@@ -53,7 +53,7 @@ const SKEWS: [Skew; 4] = [
 ];
 
 /// A cache all of whose keys have been stored.
-struct Filled {
+struct FilledCache {
     cache: Cache<Mapped>,
     draws: Draws,
     value: Vec<u8>,
@@ -61,19 +61,19 @@ struct Filled {
 }
 
 /// What a round of one skew took.
-struct Round {
+struct SkewRound {
     millions: f64,
     merged: u64,
     lines: u64,
     sets: u64,
 }
 
-pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
-    let mut filled = Filled::new(options)?;
-    let mut rounds: [Vec<Round>; SKEWS.len()] = Default::default();
+pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
+    let mut filled = FilledCache::new(options)?;
+    let mut rounds: [Vec<SkewRound>; SKEWS.len()] = Default::default();
     for round in 0..ROUNDS {
         for (skew, done) in SKEWS.iter().zip(&mut rounds) {
-            look(watch, skew.name, round as u64, ROUNDS as u64)?;
+            report_progress(watch, skew.name, round as u64, ROUNDS as u64)?;
             done.push(filled.round(skew, options.requests)?);
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> 
             .map(|(one, uniform)| one.millions / uniform.millions)
             .collect();
         let millions: Vec<_> = done.iter().map(|round| round.millions).collect();
-        let sum = |of: fn(&Round) -> u64| done.iter().map(of).sum::<u64>() as f64;
+        let sum = |of: fn(&SkewRound) -> u64| done.iter().map(of).sum::<u64>() as f64;
         let sets = sum(|round| round.sets);
         let figures = [
             Figure::measured(skew.name, "operations", median(&millions)).unit("M/s"),
@@ -97,9 +97,9 @@ pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> 
     Ok(report)
 }
 
-impl Filled {
-    fn new(options: &Options) -> Result<Filled, Error> {
-        let filled = Filled {
+impl FilledCache {
+    fn new(options: &CacheOptions) -> Result<FilledCache, Error> {
+        let filled = FilledCache {
             cache: in_memory(options.mib)?,
             draws: Draws::new(options.seed + 1),
             value: vec![b'x'; options.value_bytes],
@@ -120,7 +120,11 @@ impl Filled {
         }
     }
 
-    fn put(&self, door: &mut Door<Mapped>, key: u64) -> Result<u64, farbank_kv::store::Error> {
+    fn put(
+        &self,
+        door: &mut CacheSession<Mapped>,
+        key: u64,
+    ) -> Result<u64, farbank_kv::store::Error> {
         let name = key.to_le_bytes();
         let value = Value {
             bytes: &self.value,
@@ -129,7 +133,7 @@ impl Filled {
         door.put(named(&name), value)
     }
 
-    fn draw(&mut self, skew: &Skew) -> u64 {
+    fn draw(&mut self, skew: &RequestSkew) -> u64 {
         let among = match self.draws.canonical() < skew.share {
             true => self.items / skew.one_in,
             false => self.items,
@@ -137,7 +141,7 @@ impl Filled {
         (self.draws.canonical() * among as f64) as u64
     }
 
-    fn round(&mut self, skew: &Skew, requests: u64) -> Result<Round, Error> {
+    fn round(&mut self, skew: &RequestSkew, requests: u64) -> Result<SkewRound, Error> {
         let mut door = self.cache.door();
         let before = self.cache.stats();
         let (mut out, mut sets) = (Vec::new(), 0);
@@ -152,7 +156,7 @@ impl Filled {
                 }
                 out.clear();
                 let name = key.to_le_bytes();
-                let found = door.get(named(&name), View::Pending, &mut out, &mut |_, _| true);
+                let found = door.get(named(&name), ReadView::Pending, &mut out, &mut |_, _| true);
                 if !found.map_err(failed)? || out != self.value {
                     return Err(Error::Failed(format!("key {key} is not as it was stored")));
                 }
@@ -161,7 +165,7 @@ impl Filled {
         }
         let millions = requests as f64 / began.elapsed().as_secs_f64() / 1e6;
         let after = self.cache.stats();
-        Ok(Round {
+        Ok(SkewRound {
             millions,
             merged: after.merged_writes - before.merged_writes,
             lines: after.counters.lines - before.counters.lines,

@@ -1,9 +1,9 @@
 //! The cache: where its metadata and its lock cost what, how often it finds what it was told, and what hot keys do.
 
-mod arrange;
 mod hits;
 mod hot;
-mod part;
+mod partition;
+mod placement;
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use farbank_cache::{Cache, Config, PAGE_BYTES};
 use farbank_kv::store::Key;
 use farbank_pm::media::Mapped;
 
-use crate::figure::{Error, Report, Watch};
+use crate::figure::{Error, ProgressFn, Report};
 
 pub use hot::ITEMS_MIN as HOT_ITEMS_MIN;
 
 /// What is found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Experiment {
+pub enum CacheExperiment {
     /// Writes on the model of far memory: metadata beside the items, spread over DIMMs, or in DRAM; pages made ready
     /// under the lock, outside of it, or as they are used.
     Arrangements,
@@ -30,9 +30,9 @@ pub enum Experiment {
 
 /// What is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CacheOptions {
     /// What is found out.
-    pub experiment: Experiment,
+    pub experiment: CacheExperiment,
     /// Of arrangements: virtual workers.
     pub threads: u32,
     /// Of arrangements: DIMMs of the model.
@@ -55,11 +55,11 @@ pub struct Options {
 }
 
 /// Runs it. `watch` answers whether to go on.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     match options.experiment {
-        Experiment::Arrangements => arrange::run(options, watch),
-        Experiment::Hits => hits::run(options, watch),
-        Experiment::Hot => hot::run(options, watch),
+        CacheExperiment::Arrangements => placement::run(options, watch),
+        CacheExperiment::Hits => hits::run(options, watch),
+        CacheExperiment::Hot => hot::run(options, watch),
     }
 }
 

@@ -2,23 +2,23 @@
 
 use farbank_server::resp::request;
 
-use super::Stop;
-use super::connection::{Connection, no_reply};
+use super::ConnectionStop;
+use super::connection::{ChildConnection, no_reply};
 
 /// What a server answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum RespReply {
     Simple(String),
     Error(String),
     Number(i64),
     Bulk(Option<Vec<u8>>),
     /// `None`: a transaction that was not executed.
-    Array(Option<Vec<Reply>>),
+    Array(Option<Vec<RespReply>>),
 }
 
 /// One connection.
-pub(crate) struct Client {
-    connection: Connection,
+pub(crate) struct RespClient {
+    connection: ChildConnection,
     output: Vec<u8>,
 }
 
@@ -28,10 +28,10 @@ pub(crate) struct PoolFigures {
     pub(crate) segments_cleaned: u64,
 }
 
-impl Client {
-    pub(crate) fn connect(addr: &str) -> Result<Client, Stop> {
-        Ok(Client {
-            connection: Connection::open(addr)?,
+impl RespClient {
+    pub(crate) fn connect(addr: &str) -> Result<RespClient, ConnectionStop> {
+        Ok(RespClient {
+            connection: ChildConnection::open(addr)?,
             output: Vec::new(),
         })
     }
@@ -42,14 +42,14 @@ impl Client {
     }
 
     /// Sends all commands that were added.
-    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+    pub(crate) fn flush(&mut self) -> Result<(), ConnectionStop> {
         let sent = self.connection.write(&self.output);
         self.output.clear();
         sent
     }
 
     /// Reads one reply.
-    pub(crate) fn reply(&mut self) -> Result<Reply, Stop> {
+    pub(crate) fn reply(&mut self) -> Result<RespReply, ConnectionStop> {
         let line = self.connection.line()?;
         let Some((kind, rest)) = line.split_at_checked(1) else {
             return Err(no_reply("an empty line"));
@@ -59,18 +59,18 @@ impl Client {
                 .map_err(|e| no_reply(format!("{line:?}: {e}")))
         };
         match kind {
-            "+" => Ok(Reply::Simple(rest.into())),
-            "-" => Ok(Reply::Error(rest.into())),
-            ":" => Ok(Reply::Number(number()?)),
+            "+" => Ok(RespReply::Simple(rest.into())),
+            "-" => Ok(RespReply::Error(rest.into())),
+            ":" => Ok(RespReply::Number(number()?)),
             "$" => match usize::try_from(number()?) {
-                Err(_) => Ok(Reply::Bulk(None)),
-                Ok(len) => Ok(Reply::Bulk(Some(self.connection.block(len)?))),
+                Err(_) => Ok(RespReply::Bulk(None)),
+                Ok(len) => Ok(RespReply::Bulk(Some(self.connection.block(len)?))),
             },
             "*" => match number()? {
-                ..0 => Ok(Reply::Array(None)),
+                ..0 => Ok(RespReply::Array(None)),
                 count => {
                     let members = (0..count).map(|_| self.reply()).collect::<Result<_, _>>()?;
-                    Ok(Reply::Array(Some(members)))
+                    Ok(RespReply::Array(Some(members)))
                 }
             },
             _ => Err(no_reply(format!("{line:?} is no reply"))),
@@ -78,17 +78,20 @@ impl Client {
     }
 
     /// Sends one command and reads its reply.
-    pub(crate) fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, Stop> {
+    pub(crate) fn request<T: AsRef<[u8]>>(
+        &mut self,
+        words: &[T],
+    ) -> Result<RespReply, ConnectionStop> {
         self.send(words);
         self.flush()?;
         self.reply()
     }
 
     /// The number stored under `key`, 0 if there is none.
-    pub(crate) fn number(&mut self, key: &str) -> Result<u64, Stop> {
-        match self.ask(&["GET", key])? {
-            Reply::Bulk(None) => Ok(0),
-            Reply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
+    pub(crate) fn number(&mut self, key: &str) -> Result<u64, ConnectionStop> {
+        match self.request(&["GET", key])? {
+            RespReply::Bulk(None) => Ok(0),
+            RespReply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
                 .parse()
                 .map_err(|e| no_reply(format!("{key} is no number: {e}"))),
             other => Err(no_reply(format!("GET {key}: {other:?}"))),
@@ -96,16 +99,16 @@ impl Client {
     }
 
     /// Keys the server counts.
-    pub(crate) fn key_count(&mut self) -> Result<u64, Stop> {
-        match self.ask(&["DBSIZE"])? {
-            Reply::Number(keys) if keys >= 0 => Ok(keys as u64),
+    pub(crate) fn key_count(&mut self) -> Result<u64, ConnectionStop> {
+        match self.request(&["DBSIZE"])? {
+            RespReply::Number(keys) if keys >= 0 => Ok(keys as u64),
             other => Err(no_reply(format!("DBSIZE: {other:?}"))),
         }
     }
 
     /// What INFO says of the pool.
-    pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, Stop> {
-        let Reply::Bulk(Some(text)) = self.ask(&["INFO", "farbank"])? else {
+    pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, ConnectionStop> {
+        let RespReply::Bulk(Some(text)) = self.request(&["INFO", "farbank"])? else {
             return Err(no_reply("INFO is no text"));
         };
         let text = String::from_utf8_lossy(&text).into_owned();

@@ -4,41 +4,41 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::Stop;
+use super::ConnectionStop;
 
 /// A server that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection. What it reads may end at any point: then the server is gone.
-pub(super) struct Connection {
+pub(super) struct ChildConnection {
     stream: TcpStream,
     input: BufReader<TcpStream>,
 }
 
-fn gone(why: impl ToString) -> Stop {
-    Stop::Gone(why.to_string())
+fn gone(why: impl ToString) -> ConnectionStop {
+    ConnectionStop::Gone(why.to_string())
 }
 
 /// The server said what its protocol does not have.
-pub(super) fn no_reply(what: impl ToString) -> Stop {
-    Stop::wrong("protocol", what)
+pub(super) fn no_reply(what: impl ToString) -> ConnectionStop {
+    ConnectionStop::wrong("protocol", what)
 }
 
-impl Connection {
-    pub(super) fn open(addr: &str) -> Result<Connection, Stop> {
+impl ChildConnection {
+    pub(super) fn open(addr: &str) -> Result<ChildConnection, ConnectionStop> {
         let stream = TcpStream::connect(addr).map_err(gone)?;
         stream.set_nodelay(true).map_err(gone)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
         let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(gone)?);
-        Ok(Connection { stream, input })
+        Ok(ChildConnection { stream, input })
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionStop> {
         self.stream.write_all(bytes).map_err(gone)
     }
 
     /// Reads one line, without its end.
-    pub(super) fn line(&mut self) -> Result<String, Stop> {
+    pub(super) fn line(&mut self) -> Result<String, ConnectionStop> {
         let mut line = Vec::new();
         self.input
             .read_until(b'\n', &mut line)
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// Reads so many bytes, and the end of a line after them.
-    pub(super) fn block(&mut self, len: usize) -> Result<Vec<u8>, Stop> {
+    pub(super) fn block(&mut self, len: usize) -> Result<Vec<u8>, ConnectionStop> {
         let mut bytes = vec![0; len + 2];
         self.input.read_exact(&mut bytes).map_err(gone)?;
         bytes.truncate(len);

@@ -1,21 +1,25 @@
 //! A client that speaks as much of memcached's text protocol as is needed.
 
-use super::Stop;
-use super::connection::{Connection, no_reply};
+use super::ConnectionStop;
+use super::connection::{ChildConnection, no_reply};
 
 /// An item: its bytes, and the number that `cas` compares.
-pub(crate) type Item = Option<(Vec<u8>, u64)>;
+pub(crate) type MemcachedItem = Option<(Vec<u8>, u64)>;
 
 /// One connection.
-pub(crate) struct Memcached(Connection);
+pub(crate) struct MemcachedClient(ChildConnection);
 
-impl Memcached {
-    pub(crate) fn connect(addr: &str) -> Result<Memcached, Stop> {
-        Connection::open(addr).map(Memcached)
+impl MemcachedClient {
+    pub(crate) fn connect(addr: &str) -> Result<MemcachedClient, ConnectionStop> {
+        ChildConnection::open(addr).map(MemcachedClient)
     }
 
     /// Sends a line, and a block of data if there is one; reads one line.
-    pub(crate) fn ask(&mut self, line: &str, data: Option<&[u8]>) -> Result<String, Stop> {
+    pub(crate) fn request(
+        &mut self,
+        line: &str,
+        data: Option<&[u8]>,
+    ) -> Result<String, ConnectionStop> {
         let mut request = format!("{line}\r\n").into_bytes();
         if let Some(data) = data {
             request.extend_from_slice(data);
@@ -26,8 +30,8 @@ impl Memcached {
     }
 
     /// `gets` of one key.
-    pub(crate) fn gets(&mut self, key: &str) -> Result<Item, Stop> {
-        let line = self.ask(&format!("gets {key}"), None)?;
+    pub(crate) fn gets(&mut self, key: &str) -> Result<MemcachedItem, ConnectionStop> {
+        let line = self.request(&format!("gets {key}"), None)?;
         if line == "END" {
             return Ok(None);
         }

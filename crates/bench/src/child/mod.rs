@@ -10,14 +10,14 @@ mod connection;
 mod memcached;
 mod server;
 
-pub(crate) use client::{Client, Reply};
-pub(crate) use memcached::Memcached;
-pub use server::Launch;
-pub(crate) use server::Server;
+pub(crate) use client::{RespClient, RespReply};
+pub(crate) use memcached::MemcachedClient;
+pub(crate) use server::ChildServer;
+pub use server::ServerLaunch;
 
 /// What must not be: a key, what is wrong with it, and what happened to it.
 #[derive(Clone, Debug)]
-pub struct Violation {
+pub struct ServerViolation {
     /// The key, or what else is concerned.
     pub key: String,
     /// What is wrong.
@@ -28,35 +28,37 @@ pub struct Violation {
 
 /// Why a run ended early.
 #[derive(Debug)]
-pub enum Failure {
+pub enum RunFailure {
     /// The server broke its promise.
-    Violation(Violation),
+    Violation(ServerViolation),
     /// The run itself could not go on.
     Broken(String),
 }
 
 /// Why a connection stopped.
-pub(crate) enum Stop {
+pub(crate) enum ConnectionStop {
     /// The server is gone, as after every kill.
     Gone(String),
     /// It said what it must not.
-    Wrong(Box<Violation>),
+    Wrong(Box<ServerViolation>),
 }
 
-impl Stop {
+impl ConnectionStop {
     /// The server said of `key` what it must not.
-    pub(crate) fn wrong(key: impl ToString, what: impl ToString) -> Stop {
-        Stop::Wrong(Box::new(Violation {
+    pub(crate) fn wrong(key: impl ToString, what: impl ToString) -> ConnectionStop {
+        ConnectionStop::Wrong(Box::new(ServerViolation {
             key: key.to_string(),
             what: what.to_string(),
             history: Vec::new(),
         }))
     }
 
-    pub(crate) fn into_failure(self) -> Failure {
+    pub(crate) fn into_failure(self) -> RunFailure {
         match self {
-            Stop::Gone(why) => Failure::Broken(format!("the server went by itself: {why}")),
-            Stop::Wrong(violation) => Failure::Violation(*violation),
+            ConnectionStop::Gone(why) => {
+                RunFailure::Broken(format!("the server went by itself: {why}"))
+            }
+            ConnectionStop::Wrong(violation) => RunFailure::Violation(*violation),
         }
     }
 }

@@ -7,14 +7,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::client::Client;
+use super::client::RespClient;
 
 /// Lines `serve` prints when it is ready.
 const BANNER_LINES: usize = 4;
 
 /// How a server is started.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct ServerLaunch {
     /// The binary whose `serve` runs.
     pub program: PathBuf,
     /// Where the pool is, or is made.
@@ -28,7 +28,7 @@ pub struct Launch {
 }
 
 /// A child that has said it is ready. Killed when dropped.
-pub(crate) struct Server {
+pub(crate) struct ChildServer {
     child: Child,
     /// Open as long as the child lives, so that it may print.
     _stdout: BufReader<ChildStdout>,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     open_ms: f64,
 }
 
-fn command(launch: &Launch) -> Command {
+fn command(launch: &ServerLaunch) -> Command {
     let memcached = if launch.memcached { "0" } else { "off" };
     let mut command = Command::new(&launch.program);
     command
@@ -51,9 +51,9 @@ fn command(launch: &Launch) -> Command {
     command
 }
 
-impl Server {
+impl ChildServer {
     /// Starts a server and waits until it says that it is ready.
-    pub(crate) fn start(launch: &Launch) -> Result<Server, String> {
+    pub(crate) fn start(launch: &ServerLaunch) -> Result<ChildServer, String> {
         let mut command = command(launch);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child =
@@ -82,7 +82,7 @@ impl Server {
             .nth(1)
             .and_then(|rest| rest.split(" ms").next()?.parse().ok())
             .unwrap_or(0.0);
-        Ok(Server {
+        Ok(ChildServer {
             child,
             _stdout: stdout,
             addr,
@@ -92,7 +92,7 @@ impl Server {
     }
 
     /// Starts a server and kills it `patience` later, ready or not.
-    pub(crate) fn start_and_kill(launch: &Launch, patience: Duration) -> Result<(), String> {
+    pub(crate) fn start_and_kill(launch: &ServerLaunch, patience: Duration) -> Result<(), String> {
         let mut command = command(launch);
         let mut child = command
             .stdout(Stdio::null())
@@ -149,7 +149,7 @@ impl Server {
 
     /// A client's SHUTDOWN.
     pub(crate) fn shutdown(&mut self) -> Result<(), String> {
-        if let Ok(mut client) = Client::connect(&self.addr) {
+        if let Ok(mut client) = RespClient::connect(&self.addr) {
             client.send(&["SHUTDOWN"]);
             // It answers by going.
             client.flush().ok();
@@ -164,7 +164,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ChildServer {
     fn drop(&mut self) {
         // It may be gone already.
         self.child.kill().ok();

@@ -19,23 +19,23 @@ pub(super) const ACCOUNTS: usize = 3;
 pub(super) const TRANSFERRED: usize = 2;
 
 /// The number of a value. No two writes of a run have the same.
-pub(super) type Id = u32;
+pub(super) type ValueId = u32;
 
 /// What a family holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct State {
-    pub(super) registers: [Option<Id>; REGISTERS],
+pub(super) struct FamilyState {
+    pub(super) registers: [Option<ValueId>; REGISTERS],
     pub(super) accounts: [Option<i64>; ACCOUNTS],
 }
 
-impl State {
+impl FamilyState {
     /// How many keys there are.
     pub(super) fn keys(&self) -> usize {
         self.registers.iter().flatten().count() + self.accounts.iter().flatten().count()
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for FamilyState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = f.debug_list();
         list.entries(self.registers.map(|id| id.unwrap_or(0)));
@@ -46,17 +46,17 @@ impl fmt::Debug for State {
 
 /// One call. Registers and accounts are named by their index.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Call {
+pub(super) enum FamilyCall {
     /// GET, and memcached's get: [`Answer::Value`].
     Get(usize),
     /// MGET of all keys of the family: [`Answer::All`].
     GetAll,
     /// SET, MSET, and memcached's set: [`Answer::Done`].
-    Set(Vec<(usize, Id)>),
+    Set(Vec<(usize, ValueId)>),
     /// SET with GET: what was there.
-    Swap(usize, Id),
+    Swap(usize, ValueId),
     /// SETNX and MSETNX, and memcached's add: the number 1, or 0 if one was there.
-    SetNew(Vec<(usize, Id)>),
+    SetNew(Vec<(usize, ValueId)>),
     /// GETDEL.
     Take(usize),
     /// DEL, and memcached's delete: how many there were.
@@ -67,8 +67,8 @@ pub(super) enum Call {
     Count(Vec<usize>),
     /// WATCH and MULTI, or memcached's cas: what is written if what was read is still there.
     Replace {
-        read: Vec<(usize, Option<Id>)>,
-        write: Vec<(usize, Id)>,
+        read: Vec<(usize, Option<ValueId>)>,
+        write: Vec<(usize, ValueId)>,
     },
     /// INCRBY: the sum.
     Add(usize, i64),
@@ -78,36 +78,46 @@ pub(super) enum Call {
     Clear,
 }
 
-impl Call {
+impl FamilyCall {
     /// The keys that a call reads or writes, a bit each. FLUSHALL has none of its own.
     pub(super) fn keys(&self) -> u32 {
         let registers = |list: &mut dyn Iterator<Item = usize>| list.map(|at| 1 << at).sum::<u32>();
         let account = |at: usize| 1 << (REGISTERS + at);
         match self {
-            Call::Get(at) | Call::Swap(at, _) | Call::Take(at) | Call::Remove(at) => 1 << at,
-            Call::Set(pairs) | Call::SetNew(pairs) | Call::Replace { write: pairs, .. } => {
+            FamilyCall::Get(at)
+            | FamilyCall::Swap(at, _)
+            | FamilyCall::Take(at)
+            | FamilyCall::Remove(at) => 1 << at,
+            FamilyCall::Set(pairs)
+            | FamilyCall::SetNew(pairs)
+            | FamilyCall::Replace { write: pairs, .. } => {
                 registers(&mut pairs.iter().map(|(at, _)| *at))
             }
-            Call::Delete(list) | Call::Count(list) => registers(&mut list.iter().copied()),
-            Call::Add(at, _) => account(*at),
-            Call::Transfer(_) => (0..TRANSFERRED).map(account).sum(),
-            Call::GetAll => (1 << (REGISTERS + ACCOUNTS)) - 1,
-            Call::Clear => 0,
+            FamilyCall::Delete(list) | FamilyCall::Count(list) => {
+                registers(&mut list.iter().copied())
+            }
+            FamilyCall::Add(at, _) => account(*at),
+            FamilyCall::Transfer(_) => (0..TRANSFERRED).map(account).sum(),
+            FamilyCall::GetAll => (1 << (REGISTERS + ACCOUNTS)) - 1,
+            FamilyCall::Clear => 0,
         }
     }
 
     /// Whether the answer tells a call that changed something from one that did not.
     pub(super) fn says_what_it_did(&self) -> bool {
-        !matches!(self, Call::Set(_) | Call::Remove(_) | Call::Clear)
+        !matches!(
+            self,
+            FamilyCall::Set(_) | FamilyCall::Remove(_) | FamilyCall::Clear
+        )
     }
 }
 
 /// What a call answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(super) enum CallAnswer {
     Done,
-    Value(Option<Id>),
-    All(State),
+    Value(Option<ValueId>),
+    All(FamilyState),
     Number(i64),
     Sums([i64; TRANSFERRED]),
     /// What was read is not there any more, so nothing is written.
@@ -116,57 +126,57 @@ pub(super) enum Answer {
     Refused,
 }
 
-impl State {
+impl FamilyState {
     /// What a call leaves and answers.
-    pub(super) fn run(mut self, call: &Call) -> (State, Answer) {
+    pub(super) fn run(mut self, call: &FamilyCall) -> (FamilyState, CallAnswer) {
         let answer = match call {
-            Call::Get(at) => Answer::Value(self.registers[*at]),
-            Call::GetAll => Answer::All(self),
-            Call::Set(pairs) => {
+            FamilyCall::Get(at) => CallAnswer::Value(self.registers[*at]),
+            FamilyCall::GetAll => CallAnswer::All(self),
+            FamilyCall::Set(pairs) => {
                 self.write(pairs);
-                Answer::Done
+                CallAnswer::Done
             }
-            Call::Swap(at, id) => Answer::Value(self.registers[*at].replace(*id)),
-            Call::SetNew(pairs) => {
+            FamilyCall::Swap(at, id) => CallAnswer::Value(self.registers[*at].replace(*id)),
+            FamilyCall::SetNew(pairs) => {
                 let free = pairs.iter().all(|(at, _)| self.registers[*at].is_none());
                 if free {
                     self.write(pairs);
                 }
-                Answer::Number(i64::from(free))
+                CallAnswer::Number(i64::from(free))
             }
-            Call::Take(at) => Answer::Value(self.registers[*at].take()),
-            Call::Delete(list) => {
+            FamilyCall::Take(at) => CallAnswer::Value(self.registers[*at].take()),
+            FamilyCall::Delete(list) => {
                 let there = list
                     .iter()
                     .filter(|at| self.registers[**at].take().is_some());
-                Answer::Number(there.count() as i64)
+                CallAnswer::Number(there.count() as i64)
             }
-            Call::Remove(at) => {
+            FamilyCall::Remove(at) => {
                 self.registers[*at] = None;
-                Answer::Done
+                CallAnswer::Done
             }
-            Call::Count(list) => {
+            FamilyCall::Count(list) => {
                 let there = list.iter().filter(|at| self.registers[**at].is_some());
-                Answer::Number(there.count() as i64)
+                CallAnswer::Number(there.count() as i64)
             }
-            Call::Replace { read, write } => {
+            FamilyCall::Replace { read, write } => {
                 if read.iter().any(|(at, id)| self.registers[*at] != *id) {
-                    return (self, Answer::Changed);
+                    return (self, CallAnswer::Changed);
                 }
                 self.write(write);
-                Answer::Done
+                CallAnswer::Done
             }
-            Call::Add(at, more) => Answer::Number(self.add(*at, *more)),
-            Call::Transfer(sum) => Answer::Sums([self.add(0, -sum), self.add(1, *sum)]),
-            Call::Clear => {
-                self = State::default();
-                Answer::Done
+            FamilyCall::Add(at, more) => CallAnswer::Number(self.add(*at, *more)),
+            FamilyCall::Transfer(sum) => CallAnswer::Sums([self.add(0, -sum), self.add(1, *sum)]),
+            FamilyCall::Clear => {
+                self = FamilyState::default();
+                CallAnswer::Done
             }
         };
         (self, answer)
     }
 
-    fn write(&mut self, pairs: &[(usize, Id)]) {
+    fn write(&mut self, pairs: &[(usize, ValueId)]) {
         for (at, id) in pairs {
             self.registers[*at] = Some(*id);
         }

@@ -36,10 +36,12 @@ use std::time::Duration;
 
 use farbank_pm::sim::Rng;
 
-use crate::child::{Client, Failure, Launch, Reply, Server, Stop, Violation};
-use actor::{Actor, Seen, Shared};
-use family::{Answer, FAMILIES, State};
-use search::{Event, Verdict, search};
+use crate::child::{
+    ChildServer, ConnectionStop, RespClient, RespReply, RunFailure, ServerLaunch, ServerViolation,
+};
+use actor::{ClientCalls, HistoryClient, HistoryShared};
+use family::{CallAnswer, FAMILIES, FamilyState};
+use search::{SearchVerdict, SeenCall, search};
 
 /// Bytes of the values that a full pool is filled with.
 const FILLER_BYTES: usize = 50_000;
@@ -48,9 +50,9 @@ const SHOWN_NS: u64 = 4_000_000;
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HistoryOptions {
     /// The server that is killed. Its pool must not be there yet.
-    pub launch: Launch,
+    pub launch: ServerLaunch,
     /// How many times it is ended.
     pub cycles: u64,
     /// Connections by Redis's protocol. One more speaks memcached's.
@@ -63,7 +65,7 @@ pub struct Options {
 
 /// What was seen so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct HistoryFigures {
     /// Cycles whose histories hold.
     pub cycles: u64,
     /// Of them, those that ended with SHUTDOWN.
@@ -88,26 +90,26 @@ pub struct Figures {
 
 /// How a cycle ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ServerEnd {
     Kill,
     Terminate,
     Shutdown,
 }
 
-impl End {
-    fn draw(rng: &mut Rng) -> End {
+impl ServerEnd {
+    fn draw(rng: &mut Rng) -> ServerEnd {
         match rng.below(8) {
-            0 => End::Shutdown,
-            1 | 2 => End::Terminate,
-            _ => End::Kill,
+            0 => ServerEnd::Shutdown,
+            1 | 2 => ServerEnd::Terminate,
+            _ => ServerEnd::Kill,
         }
     }
 
-    fn of(self, server: &mut Server, rng: &mut Rng) -> Result<(), String> {
+    fn of(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), String> {
         match self {
-            End::Kill => server.kill(),
-            End::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
-            End::Shutdown => server.shutdown(),
+            ServerEnd::Kill => server.kill(),
+            ServerEnd::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
+            ServerEnd::Shutdown => server.shutdown(),
         }
     }
 }
@@ -116,52 +118,57 @@ impl End {
 ///
 /// # Errors
 /// No order explains a history, or the server went by itself or does not start.
-pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figures, Failure> {
-    let shared = Shared::new();
+pub fn run(
+    options: &HistoryOptions,
+    progress: &mut dyn FnMut(&HistoryFigures),
+) -> Result<HistoryFigures, RunFailure> {
+    let shared = HistoryShared::new();
     let mut rng = Rng::new(options.seed);
-    let mut figures = Figures::default();
-    let mut states = vec![State::default(); FAMILIES];
-    let mut server = Server::start(&options.launch).map_err(Failure::Broken)?;
+    let mut figures = HistoryFigures::default();
+    let mut states = vec![FamilyState::default(); FAMILIES];
+    let mut server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
     for cycle in 0..options.cycles {
         if options.full {
-            fill(server.addr()).map_err(Stop::into_failure)?;
+            fill(server.addr()).map_err(ConnectionStop::into_failure)?;
         }
-        let end = End::draw(&mut rng);
+        let end = ServerEnd::draw(&mut rng);
         let mut seen = put_under_load(options, &shared, &mut server, end, &mut rng.fork(cycle))?;
         while rng.one_in(3) {
             let patience = Duration::from_micros(rng.below(40_000));
-            Server::start_and_kill(&options.launch, patience).map_err(Failure::Broken)?;
+            ChildServer::start_and_kill(&options.launch, patience).map_err(RunFailure::Broken)?;
             figures.kills_in_recovery += 1;
         }
-        server = Server::start(&options.launch).map_err(Failure::Broken)?;
-        let reader = Actor::new(&shared, rng.fork(cycle));
-        let (last, found) = reader.read_all(server.addr()).map_err(Stop::into_failure)?;
+        server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
+        let reader = HistoryClient::new(&shared, rng.fork(cycle));
+        let (last, found) = reader
+            .read_all(server.addr())
+            .map_err(ConnectionStop::into_failure)?;
         seen.push(last);
         count(&seen, &mut figures);
-        judge(&states, seen, &mut figures)?;
+        check_histories(&states, seen, &mut figures)?;
         states = found;
         figures.cycles += 1;
-        figures.shutdowns += u64::from(end == End::Shutdown);
-        figures.terminated += u64::from(end == End::Terminate);
+        figures.shutdowns += u64::from(end == ServerEnd::Shutdown);
+        figures.terminated += u64::from(end == ServerEnd::Terminate);
         figures.elapsed = shared.began.elapsed();
         progress(&figures);
     }
-    server.kill().map_err(Failure::Broken)?;
+    server.kill().map_err(RunFailure::Broken)?;
     Ok(figures)
 }
 
 /// Stores values in a database that no family has, until there is no room for another.
-fn fill(addr: &str) -> Result<(), Stop> {
-    let mut client = Client::connect(addr)?;
-    client.ask(&["SELECT", &FAMILIES.to_string()])?;
+fn fill(addr: &str) -> Result<(), ConnectionStop> {
+    let mut client = RespClient::connect(addr)?;
+    client.request(&["SELECT", &FAMILIES.to_string()])?;
     let value = "f".repeat(FILLER_BYTES);
     for number in 0.. {
         let key = format!("filler{number}");
-        if let Reply::Error(text) = client.ask(&["SETNX", &key, &value])? {
+        if let RespReply::Error(text) = client.request(&["SETNX", &key, &value])? {
             if text.starts_with("OOM") {
                 break;
             }
-            return Err(Stop::wrong(key, text));
+            return Err(ConnectionStop::wrong(key, text));
         }
     }
     Ok(())
@@ -169,24 +176,24 @@ fn fill(addr: &str) -> Result<(), Stop> {
 
 /// Lets all actors work, and ends the server after a while. What each of them saw.
 fn put_under_load(
-    options: &Options,
-    shared: &Shared,
-    server: &mut Server,
-    end: End,
+    options: &HistoryOptions,
+    shared: &HistoryShared,
+    server: &mut ChildServer,
+    end: ServerEnd,
     rng: &mut Rng,
-) -> Result<Vec<Seen>, Failure> {
+) -> Result<Vec<ClientCalls>, RunFailure> {
     let addr = server.addr().to_owned();
     let memcached = server.memcached_addr().map(str::to_owned);
     let time = Duration::from_millis(20 + rng.below(180));
     let (seen, ended) = thread::scope(|scope| {
         let mut actors = Vec::new();
         for number in 0..options.connections {
-            let actor = Actor::new(shared, rng.fork(number as u64 + 1));
+            let actor = HistoryClient::new(shared, rng.fork(number as u64 + 1));
             let addr = &addr;
             actors.push(scope.spawn(move || actor.work(addr)));
         }
         if let Some(addr) = &memcached {
-            let actor = Actor::new(shared, rng.fork(0));
+            let actor = HistoryClient::new(shared, rng.fork(0));
             actors.push(scope.spawn(move || actor.work_memcached(addr)));
         }
         thread::sleep(time);
@@ -194,18 +201,21 @@ fn put_under_load(
         let joined = actors
             .into_iter()
             .map(|actor| actor.join().expect("no actor panics"));
-        (joined.collect::<Result<Vec<Seen>, Stop>>(), ended)
+        (
+            joined.collect::<Result<Vec<ClientCalls>, ConnectionStop>>(),
+            ended,
+        )
     });
-    let seen = seen.map_err(Stop::into_failure)?;
-    ended.map_err(Failure::Broken)?;
+    let seen = seen.map_err(ConnectionStop::into_failure)?;
+    ended.map_err(RunFailure::Broken)?;
     Ok(seen)
 }
 
-fn count(seen: &[Seen], figures: &mut Figures) {
+fn count(seen: &[ClientCalls], figures: &mut HistoryFigures) {
     for event in seen.iter().flatten().flatten() {
         let count = match event.answer {
             None => &mut figures.in_flight,
-            Some(Answer::Refused) => &mut figures.refused,
+            Some(CallAnswer::Refused) => &mut figures.refused,
             Some(_) => &mut figures.answered,
         };
         *count += 1;
@@ -213,22 +223,26 @@ fn count(seen: &[Seen], figures: &mut Figures) {
 }
 
 /// Searches an order for the history of each family.
-fn judge(states: &[State], seen: Vec<Seen>, figures: &mut Figures) -> Result<(), Failure> {
-    let mut lists: Vec<Vec<Vec<Event>>> = vec![Vec::new(); FAMILIES];
+fn check_histories(
+    states: &[FamilyState],
+    seen: Vec<ClientCalls>,
+    figures: &mut HistoryFigures,
+) -> Result<(), RunFailure> {
+    let mut lists: Vec<Vec<Vec<SeenCall>>> = vec![Vec::new(); FAMILIES];
     for client in seen {
         for (family, mut events) in client.into_iter().enumerate() {
-            events.retain(|event| event.answer != Some(Answer::Refused));
+            events.retain(|event| event.answer != Some(CallAnswer::Refused));
             lists[family].push(events);
         }
     }
     for (family, clients) in lists.iter().enumerate() {
         match search(states[family], clients) {
-            Verdict::Holds => figures.histories += 1,
-            Verdict::Open => figures.given_up += 1,
-            Verdict::Fails { state, stuck } => {
+            SearchVerdict::Holds => figures.histories += 1,
+            SearchVerdict::Open => figures.given_up += 1,
+            SearchVerdict::Fails { state, stuck } => {
                 let (start, clients) = (states[family], clients.as_slice());
                 let violation = violation(family, start, state, clients, &stuck);
-                return Err(Failure::Violation(violation));
+                return Err(RunFailure::Violation(violation));
             }
         }
     }
@@ -238,11 +252,11 @@ fn judge(states: &[State], seen: Vec<Seen>, figures: &mut Figures) -> Result<(),
 /// What no order explains: the calls around the moment up to which most were explained.
 fn violation(
     family: usize,
-    start: State,
-    state: State,
-    clients: &[Vec<Event>],
-    stuck: &[Event],
-) -> Violation {
+    start: FamilyState,
+    state: FamilyState,
+    clients: &[Vec<SeenCall>],
+    stuck: &[SeenCall],
+) -> ServerViolation {
     let moment = stuck.iter().map(|event| event.answered).min();
     let moment = moment.unwrap_or(u64::MAX);
     let shown = moment.saturating_sub(SHOWN_NS)..moment.saturating_add(SHOWN_NS);
@@ -260,7 +274,7 @@ fn violation(
         format!("explained up to {state:?}"),
     ];
     history.extend(calls.into_iter().map(|(.., line)| line));
-    Violation {
+    ServerViolation {
         key: format!("database {family}"),
         what: "no order of all calls explains what was answered".into(),
         history,
@@ -268,7 +282,7 @@ fn violation(
 }
 
 /// A call as it is shown.
-fn line(client: usize, event: &Event, stuck: &[Event]) -> String {
+fn line(client: usize, event: &SeenCall, stuck: &[SeenCall]) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let ended = match event.answered {
         u64::MAX => "never".into(),

@@ -15,17 +15,17 @@
 
 use std::collections::HashSet;
 
-use super::family::{Answer, Call, State};
+use super::family::{CallAnswer, FamilyCall, FamilyState};
 
 /// Places after which a search gives up.
 const PLACES_MAX: usize = 3_000_000;
 
 /// A call as a client saw it.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
-    pub(super) call: Call,
+pub(super) struct SeenCall {
+    pub(super) call: FamilyCall,
     /// `None`: it was never answered.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<CallAnswer>,
     /// Nanoseconds since the run began.
     pub(super) sent: u64,
     /// `u64::MAX`: never.
@@ -34,38 +34,41 @@ pub(super) struct Event {
 
 /// How a search ended.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum SearchVerdict {
     /// There is an order.
     Holds,
     /// There is none. The state where most calls were explained, and the calls that could not come next there.
-    Fails { state: State, stuck: Vec<Event> },
+    Fails {
+        state: FamilyState,
+        stuck: Vec<SeenCall>,
+    },
     /// It was given up.
     Open,
 }
 
 /// How far a client's list has been ordered: to this pipeline, of which these calls have been ordered, a bit each.
-type Done = (u32, u32);
+type ClientProgress = (u32, u32);
 /// How far all lists have been ordered, and the state by then.
-type Place = (Vec<Done>, State);
+type SearchPosition = (Vec<ClientProgress>, FamilyState);
 
 /// Searches for an order from `start` on. Each client's list is in the order in which it was sent.
-pub(super) fn search(start: State, clients: &[Vec<Event>]) -> Verdict {
-    let pipelines: Vec<Vec<&[Event]>> = clients
+pub(super) fn search(start: FamilyState, clients: &[Vec<SeenCall>]) -> SearchVerdict {
+    let pipelines: Vec<Vec<&[SeenCall]>> = clients
         .iter()
         .map(|events| events.chunk_by(|a, b| a.sent == b.sent).collect())
         .collect();
-    let mut stack: Vec<Place> = vec![(vec![(0, 0); clients.len()], start)];
-    let mut seen: HashSet<Place> = HashSet::new();
+    let mut stack: Vec<SearchPosition> = vec![(vec![(0, 0); clients.len()], start)];
+    let mut seen: HashSet<SearchPosition> = HashSet::new();
     let mut furthest = (0, stack[0].clone());
     while let Some(place) = stack.pop() {
         if left(&place, &pipelines).all(|(_, _, event)| event.answer.is_none()) {
-            return Verdict::Holds;
+            return SearchVerdict::Holds;
         }
         if !seen.insert(place.clone()) {
             continue;
         }
         if seen.len() > PLACES_MAX {
-            return Verdict::Open;
+            return SearchVerdict::Open;
         }
         let ordered = place.0.iter().map(|(at, _)| at).sum::<u32>();
         if ordered >= furthest.0 {
@@ -74,7 +77,7 @@ pub(super) fn search(start: State, clients: &[Vec<Event>]) -> Verdict {
         follow(&place, &pipelines, &mut stack);
     }
     let place = furthest.1;
-    Verdict::Fails {
+    SearchVerdict::Fails {
         state: place.1,
         stuck: left(&place, &pipelines)
             .map(|(_, _, event)| event.clone())
@@ -84,9 +87,9 @@ pub(super) fn search(start: State, clients: &[Vec<Event>]) -> Verdict {
 
 /// The calls of each client's next pipeline that are still to be ordered, with the client and their place in it.
 fn left<'a>(
-    place: &Place,
-    pipelines: &'a [Vec<&'a [Event]>],
-) -> impl Iterator<Item = (usize, usize, &'a Event)> {
+    place: &SearchPosition,
+    pipelines: &'a [Vec<&'a [SeenCall]>],
+) -> impl Iterator<Item = (usize, usize, &'a SeenCall)> {
     place
         .0
         .clone()
@@ -105,12 +108,12 @@ fn left<'a>(
 
 /// The place after a call of a client has been ordered.
 fn advanced(
-    place: &Place,
+    place: &SearchPosition,
     client: usize,
     call: usize,
-    state: State,
-    pipelines: &[Vec<&[Event]>],
-) -> Place {
+    state: FamilyState,
+    pipelines: &[Vec<&[SeenCall]>],
+) -> SearchPosition {
     let mut done = place.0.clone();
     let (at, calls) = &mut done[client];
     *calls |= 1 << call;
@@ -121,7 +124,7 @@ fn advanced(
 }
 
 /// Pushes where one can go from a place.
-fn follow(place: &Place, pipelines: &[Vec<&[Event]>], stack: &mut Vec<Place>) {
+fn follow(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Vec<SearchPosition>) {
     let first_answer = left(place, pipelines)
         .map(|(_, _, event)| event.answered)
         .min();
@@ -154,8 +157,8 @@ fn follow(place: &Place, pipelines: &[Vec<&[Event]>], stack: &mut Vec<Place>) {
 mod tests {
     use super::*;
 
-    fn event(call: Call, answer: Option<Answer>, sent: u64, answered: u64) -> Event {
-        Event {
+    fn event(call: FamilyCall, answer: Option<CallAnswer>, sent: u64, answered: u64) -> SeenCall {
+        SeenCall {
             call,
             answer,
             sent,
@@ -163,36 +166,46 @@ mod tests {
         }
     }
 
-    fn set(at: usize, id: u32, sent: u64, answered: u64) -> Event {
+    fn set(at: usize, id: u32, sent: u64, answered: u64) -> SeenCall {
         event(
-            Call::Set(vec![(at, id)]),
-            Some(Answer::Done),
+            FamilyCall::Set(vec![(at, id)]),
+            Some(CallAnswer::Done),
             sent,
             answered,
         )
     }
 
-    fn lost(at: usize, id: u32, sent: u64) -> Event {
-        event(Call::Set(vec![(at, id)]), None, sent, u64::MAX)
+    fn lost(at: usize, id: u32, sent: u64) -> SeenCall {
+        event(FamilyCall::Set(vec![(at, id)]), None, sent, u64::MAX)
     }
 
-    fn get(at: usize, id: Option<u32>, sent: u64, answered: u64) -> Event {
-        event(Call::Get(at), Some(Answer::Value(id)), sent, answered)
+    fn get(at: usize, id: Option<u32>, sent: u64, answered: u64) -> SeenCall {
+        event(
+            FamilyCall::Get(at),
+            Some(CallAnswer::Value(id)),
+            sent,
+            answered,
+        )
     }
 
-    fn all(registers: [Option<u32>; 4], accounts: [Option<i64>; 3], sent: u64) -> Event {
-        let state = State {
+    fn all(registers: [Option<u32>; 4], accounts: [Option<i64>; 3], sent: u64) -> SeenCall {
+        let state = FamilyState {
             registers,
             accounts,
         };
-        event(Call::GetAll, Some(Answer::All(state)), sent, sent + 1)
+        event(
+            FamilyCall::GetAll,
+            Some(CallAnswer::All(state)),
+            sent,
+            sent + 1,
+        )
     }
 
-    fn holds(clients: &[Vec<Event>]) -> bool {
-        match search(State::default(), clients) {
-            Verdict::Holds => true,
-            Verdict::Fails { .. } => false,
-            Verdict::Open => panic!("the search was given up"),
+    fn holds(clients: &[Vec<SeenCall>]) -> bool {
+        match search(FamilyState::default(), clients) {
+            SearchVerdict::Holds => true,
+            SearchVerdict::Fails { .. } => false,
+            SearchVerdict::Open => panic!("the search was given up"),
         }
     }
 
@@ -216,7 +229,7 @@ mod tests {
             !holds(&[write, vec![get(0, Some(1), 2, 3)]]),
             "seen before it was sent"
         );
-        let both = event(Call::Set(vec![(0, 1), (1, 2)]), None, 0, u64::MAX);
+        let both = event(FamilyCall::Set(vec![(0, 1), (1, 2)]), None, 0, u64::MAX);
         let half = all([Some(1), None, None, None], [None; 3], 20);
         assert!(!holds(&[vec![both], vec![half]]));
     }
@@ -224,13 +237,18 @@ mod tests {
     #[test]
     fn an_answer_binds_what_it_relies_on() {
         // SETNX answered 0, so the other's write had happened, and must be there.
-        let refused = event(Call::SetNew(vec![(0, 2)]), Some(Answer::Number(0)), 6, 8);
+        let refused = event(
+            FamilyCall::SetNew(vec![(0, 2)]),
+            Some(CallAnswer::Number(0)),
+            6,
+            8,
+        );
         let gone = get(0, None, 20, 21);
         assert!(!holds(&[vec![lost(0, 1, 5)], vec![refused, gone]]));
         let deleted = |count| {
             event(
-                Call::Delete(vec![0, 1]),
-                Some(Answer::Number(count)),
+                FamilyCall::Delete(vec![0, 1]),
+                Some(CallAnswer::Number(count)),
                 10,
                 11,
             )
@@ -241,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_clear_of_nothing_may_come_later() {
-        let cleared = event(Call::Clear, Some(Answer::Done), 0, 20);
+        let cleared = event(FamilyCall::Clear, Some(CallAnswer::Done), 0, 20);
         let gone = get(0, None, 21, 22);
         assert!(holds(&[
             vec![cleared.clone()],
@@ -255,14 +273,25 @@ mod tests {
 
     #[test]
     fn counters_and_transfers_lose_nothing() {
-        let add =
-            |sum, sent, answered| event(Call::Add(0, 1), Some(Answer::Number(sum)), sent, answered);
+        let add = |sum, sent, answered| {
+            event(
+                FamilyCall::Add(0, 1),
+                Some(CallAnswer::Number(sum)),
+                sent,
+                answered,
+            )
+        };
         assert!(holds(&[vec![add(2, 0, 9)], vec![add(1, 0, 9)]]));
         assert!(
             !holds(&[vec![add(1, 0, 9)], vec![add(1, 0, 9)]]),
             "one is lost"
         );
-        let moved = event(Call::Transfer(5), Some(Answer::Sums([-5, 5])), 0, 9);
+        let moved = event(
+            FamilyCall::Transfer(5),
+            Some(CallAnswer::Sums([-5, 5])),
+            0,
+            9,
+        );
         assert!(holds(&[
             vec![moved.clone()],
             vec![all([None; 4], [Some(-5), Some(5), None], 20)]
@@ -277,7 +306,7 @@ mod tests {
     fn what_was_watched_was_there() {
         let replace = |id, answer| {
             event(
-                Call::Replace {
+                FamilyCall::Replace {
                     read: vec![(0, Some(1))],
                     write: vec![(0, id)],
                 },
@@ -287,17 +316,17 @@ mod tests {
             )
         };
         let first = vec![set(0, 1, 0, 9)];
-        let once = replace(2, Some(Answer::Done));
+        let once = replace(2, Some(CallAnswer::Done));
         assert!(holds(&[first.clone(), vec![once.clone()]]));
         assert!(!holds(&[
             first.clone(),
             vec![once],
-            vec![replace(3, Some(Answer::Done))]
+            vec![replace(3, Some(CallAnswer::Done))]
         ]));
-        let cleared = event(Call::Clear, Some(Answer::Done), 10, 12);
+        let cleared = event(FamilyCall::Clear, Some(CallAnswer::Done), 10, 12);
         assert!(holds(&[
             first,
-            vec![cleared, replace(2, Some(Answer::Changed))]
+            vec![cleared, replace(2, Some(CallAnswer::Changed))]
         ]));
     }
 }

@@ -2,16 +2,16 @@
 
 use farbank_pm::sim::Rng;
 
-use super::family::Id;
+use super::family::ValueId;
 
 /// Bytes that a value's number takes.
-const NUMBER_BYTES: usize = size_of::<Id>();
+const NUMBER_BYTES: usize = size_of::<ValueId>();
 
 /// Values with odd numbers fit into a group, on the smallest pool that is tried.
-pub(super) const STEP: Id = 2;
+pub(super) const STEP: ValueId = 2;
 
 /// The value of this number.
-pub(super) fn value(id: Id) -> Vec<u8> {
+pub(super) fn value(id: ValueId) -> Vec<u8> {
     let mut rng = Rng::new(u64::from(id));
     let len = len(&mut rng, id % STEP == 1);
     let mut bytes = id.to_le_bytes().to_vec();
@@ -42,8 +42,8 @@ fn len(rng: &mut Rng, grouped: bool) -> usize {
 ///
 /// # Errors
 /// These are the bytes of no value.
-pub(super) fn number(bytes: &[u8]) -> Result<Id, String> {
-    let Some(id) = bytes.first_chunk().map(|id| Id::from_le_bytes(*id)) else {
+pub(super) fn number(bytes: &[u8]) -> Result<ValueId, String> {
+    let Some(id) = bytes.first_chunk().map(|id| ValueId::from_le_bytes(*id)) else {
         return Err(format!("{} bytes are no value", bytes.len()));
     };
     let whole = value(id);

@@ -4,13 +4,13 @@
 //! how little by leaving out flushes and fences.
 
 use farbank_pm::LINE;
-use farbank_pm::model::{Act, Config, Machine, Step};
+use farbank_pm::model::{Machine, MachineConfig, Step, StepKind};
 use farbank_pm::sim::Rng;
 
-use super::Options;
+use super::IndexOptions;
 use super::published::NEAR;
-use crate::figure::{Error, Figure, Report, Watch, look};
-use crate::scale::Scale;
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
+use crate::scale::DataScale;
 
 const ENTRY_BYTES: u64 = 16;
 /// Bytes that are written side by side, and the study's rate of entries that are only stored. It does not say what else an
@@ -26,7 +26,7 @@ const DIMMS: u32 = 6;
 
 /// How entries are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WriteWay {
     Store,
     Flush,
     Fence,
@@ -34,42 +34,42 @@ enum Way {
     Around,
 }
 
-const WAYS: [(Way, &str); 5] = [
-    (Way::Store, "stored"),
-    (Way::Flush, "flushed"),
-    (Way::Fence, "fenced"),
-    (Way::Both, "flushed and fenced"),
-    (Way::Around, "around the cache, fenced"),
+const WAYS: [(WriteWay, &str); 5] = [
+    (WriteWay::Store, "stored"),
+    (WriteWay::Flush, "flushed"),
+    (WriteWay::Fence, "fenced"),
+    (WriteWay::Both, "flushed and fenced"),
+    (WriteWay::Around, "around the cache, fenced"),
 ];
 
 /// The steps of one group at `at`.
-fn steps(way: Way, at: u64, bytes: u64, steps: &mut Vec<Step>) {
+fn steps(way: WriteWay, at: u64, bytes: u64, steps: &mut Vec<Step>) {
     let line = |byte: u64| (byte / LINE as u64) as u32;
     let lines = line(at)..=line(at + bytes - 1);
     match way {
-        Way::Around => steps.extend(lines.map(|line| Step::new(Act::Around, line))),
+        WriteWay::Around => steps.extend(lines.map(|line| Step::new(StepKind::Around, line))),
         _ => {
             let entries = (at..at + bytes).step_by(ENTRY_BYTES as usize);
-            steps.extend(entries.map(|entry| Step::new(Act::Store, line(entry))));
-            if matches!(way, Way::Flush | Way::Both) {
-                steps.extend(lines.map(|line| Step::new(Act::Flush, line)));
+            steps.extend(entries.map(|entry| Step::new(StepKind::Store, line(entry))));
+            if matches!(way, WriteWay::Flush | WriteWay::Both) {
+                steps.extend(lines.map(|line| Step::new(StepKind::Flush, line)));
             }
         }
     }
-    if matches!(way, Way::Fence | Way::Both | Way::Around) {
-        steps.push(Step::new(Act::Fence, 0));
+    if matches!(way, WriteWay::Fence | WriteWay::Both | WriteWay::Around) {
+        steps.push(Step::new(StepKind::Fence, 0));
     }
 }
 
 /// Millions of entries a second, once the cache is as dirty as it will be.
-fn rate(options: &Options, way: Way, bytes: u64) -> (f64, String, Scale) {
-    let mut machine = Machine::new(Config {
+fn rate(options: &IndexOptions, way: WriteWay, bytes: u64) -> (f64, String, DataScale) {
+    let mut machine = Machine::new(MachineConfig {
         seed: options.seed,
         places: false,
         cache_bytes: options.cache_bytes.unwrap_or(CACHE_BYTES),
-        ..Config::small_dimms(DIMMS)
+        ..MachineConfig::small_dimms(DIMMS)
     });
-    let scale = Scale {
+    let scale = DataScale {
         data_bytes: ARRAY_BYTES,
         cache_bytes: machine.config().cache_bytes,
     };
@@ -82,7 +82,7 @@ fn rate(options: &Options, way: Way, bytes: u64) -> (f64, String, Scale) {
             }
             left -= 1;
             let nanoseconds = u64::from(options.cpu_ns) * bytes / ENTRY_BYTES;
-            played.push(Step::new(Act::Compute, nanoseconds as u32));
+            played.push(Step::new(StepKind::Compute, nanoseconds as u32));
             steps(way, rng.below(ARRAY_BYTES / bytes) * bytes, bytes, played);
             true
         });
@@ -102,19 +102,19 @@ fn rate(options: &Options, way: Way, bytes: u64) -> (f64, String, Scale) {
 }
 
 /// Runs all of them.
-pub(super) fn array(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub(super) fn array(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let (mut report, mut done) = (Report::default(), 0);
     let all = (GROUPS.len() * WAYS.len()) as u64;
     for (bytes, published) in GROUPS {
         for (way, name) in WAYS {
-            look(watch, "array", done, all)?;
+            report_progress(watch, "array", done, all)?;
             done += 1;
             let (rate, label, scale) = rate(options, way, bytes);
             let name = format!("{bytes} bytes side by side, {name}");
             let figure = Figure::modelled("array", name, rate).unit("M entries/s");
             let figure = figure.caveat(scale.caveat());
             report.figures.push(match way {
-                Way::Store => figure.compared(published, NEAR),
+                WriteWay::Store => figure.compared(published, NEAR),
                 _ => figure,
             });
             report.notes = vec![label, scale.text()];
@@ -130,19 +130,19 @@ mod tests {
     /// Plain stores that fit the cache never reach the media: at first every rate was that of the cache.
     #[test]
     fn plain_stores_are_as_fast_in_a_short_run_as_in_a_long_one() {
-        let short = super::super::tests::options(super::super::Experiment::Array);
-        let short = Options {
+        let short = super::super::tests::options(super::super::IndexExperiment::Array);
+        let short = IndexOptions {
             records: 50_000,
             threads: 32,
             ..short
         };
-        let long = Options {
+        let long = IndexOptions {
             records: 500_000,
             ..short.clone()
         };
         for (bytes, _) in GROUPS {
-            let (short, ..) = rate(&short, Way::Store, bytes);
-            let (long, ..) = rate(&long, Way::Store, bytes);
+            let (short, ..) = rate(&short, WriteWay::Store, bytes);
+            let (long, ..) = rate(&long, WriteWay::Store, bytes);
             assert!((short / long - 1.0).abs() < 0.1, "{bytes}: {short}, {long}");
         }
     }

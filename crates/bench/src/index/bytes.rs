@@ -13,14 +13,14 @@
 //! others. A line that is stored to after its flush is dirty again and is written once more when it leaves the cache: so
 //! published locks, which are in the lines they guard, cost a line of their own.
 
-use farbank_index::registry::Table;
-use farbank_pm::model::{Category, Outcome};
+use farbank_index::registry::TableKind;
+use farbank_pm::model::{Category, MachineOutcome};
 
-use super::Options;
-use super::model::{ALL_DIMMS, Phased, run};
-use super::orders::judge;
-use super::published::{BYTES_ORDERS, MEANS, NEAR, PAIR_BYTES, Part, beside, bytes, percent};
-use crate::figure::{Error, Figure, Report, Watch};
+use super::IndexOptions;
+use super::model::{ALL_DIMMS, PhasedRun, run};
+use super::published::{BYTES_ORDERS, BytesPart, MEANS, NEAR, PAIR_BYTES, beside, bytes, percent};
+use super::rankings::score_pairs;
+use crate::figure::{Error, Figure, ProgressFn, Report};
 
 /// Bytes of an XPLine.
 const XPLINE_BYTES: f64 = 256.0;
@@ -28,41 +28,41 @@ const XPLINE_BYTES: f64 = 256.0;
 const LINE_BYTES: f64 = 64.0;
 
 /// What an operation of a run comes to.
-fn each(outcome: &Outcome, count: u64, bytes: f64) -> f64 {
+fn each(outcome: &MachineOutcome, count: u64, bytes: f64) -> f64 {
     count as f64 * bytes / outcome.operations.max(1) as f64
 }
 
 /// Bytes an insert writes, by part.
-fn parts(outcome: &Outcome) -> Split {
+fn parts(outcome: &MachineOutcome) -> InsertBytes {
     let lines =
         |category: Category| each(outcome, outcome.counts[category].lines_written, LINE_BYTES);
     let rest = lines(Category::KeyValue) + lines(Category::Other);
-    Part::ALL.map(|part| {
+    BytesPart::ALL.map(|part| {
         let bytes = match part {
-            Part::Allocator => lines(Category::Allocator),
-            Part::Resize => lines(Category::Resize),
-            Part::Lock => lines(Category::Lock),
-            Part::KeyValue => PAIR_BYTES.min(rest),
-            Part::Others => (rest - PAIR_BYTES).max(0.0),
+            BytesPart::Allocator => lines(Category::Allocator),
+            BytesPart::Resize => lines(Category::Resize),
+            BytesPart::Lock => lines(Category::Lock),
+            BytesPart::KeyValue => PAIR_BYTES.min(rest),
+            BytesPart::Others => (rest - PAIR_BYTES).max(0.0),
         };
         (part, bytes)
     })
 }
 
 /// Bytes an insert writes, by part, in the order of [`Part::ALL`].
-type Split = [(Part, f64); 5];
+type InsertBytes = [(BytesPart, f64); 5];
 /// Tables, and the bytes an insert of each writes.
-pub(super) type Parts = Vec<(Table, Split)>;
+pub(super) type Parts = Vec<(TableKind, InsertBytes)>;
 
 /// Bytes written and read an operation, by what they are for.
 pub(super) fn table(
-    options: &Options,
-    table: Table,
+    options: &IndexOptions,
+    table: TableKind,
     found: &mut Parts,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let Phased { phases, scale } = run(options, table, watch, ALL_DIMMS, usize::MAX)?;
+    let PhasedRun { phases, scale } = run(options, table, watch, ALL_DIMMS, usize::MAX)?;
     report.notes.push(format!("{table}: {}", scale.text()));
     for (what, outcome) in &phases {
         let name = |of: &str| format!("{what}: {of}");
@@ -99,19 +99,19 @@ pub(super) fn table(
     Ok(())
 }
 
-fn all(parts: &Split) -> f64 {
+fn all(parts: &InsertBytes) -> f64 {
     parts.iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// The means over tables and the orders that were published, of tables that were all looked at.
-pub(super) fn together(options: &Options, found: &Parts, report: &mut Report) {
+pub(super) fn together(options: &IndexOptions, found: &Parts, report: &mut Report) {
     for (tables, part, published_bytes, published_percent) in MEANS {
-        let of = |table: &Table| found.iter().find(|(other, _)| other == table);
+        let of = |table: &TableKind| found.iter().find(|(other, _)| other == table);
         let Some(these) = tables.iter().map(of).collect::<Option<Vec<_>>>() else {
             continue;
         };
-        let bytes = |parts: &Split| parts[part as usize].1;
-        let mean = |value: &dyn Fn(&Split) -> f64| {
+        let bytes = |parts: &InsertBytes| parts[part as usize].1;
+        let mean = |value: &dyn Fn(&InsertBytes) -> f64| {
             these.iter().map(|(_, parts)| value(parts)).sum::<f64>() / these.len() as f64
         };
         let names: Vec<&str> = tables.iter().map(|table| table.name()).collect();
@@ -133,8 +133,8 @@ pub(super) fn together(options: &Options, found: &Parts, report: &mut Report) {
         if !names.clone().all(|name| bytes(name).is_some()) {
             continue;
         }
-        let judged = judge(order, |name| bytes(name).unwrap_or(f64::NAN));
-        let what = part.map_or("all bytes", Part::name);
+        let judged = score_pairs(order, |name| bytes(name).unwrap_or(f64::NAN));
+        let what = part.map_or("all bytes", BytesPart::name);
         let name = format!("insert: {what}, pairs of {} as published", judged.pairs);
         let figure = Figure::modelled("bytes", &*name, f64::from(judged.hold));
         report.figures.push(figure);
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_what_was_written_and_a_pair_is_16_bytes() {
-        use farbank_pm::model::{Act, Config, Machine, Step};
-        let mut machine = Machine::new(Config {
+        use farbank_pm::model::{Machine, MachineConfig, Step, StepKind};
+        let mut machine = Machine::new(MachineConfig {
             cache_bytes: 11 * 64,
-            ..Config::study(6)
+            ..MachineConfig::study(6)
         });
         // An insert flushes its line; its lock is stored in that line afterwards and evicted by the next ones.
         let mut n = 0;
@@ -162,20 +162,23 @@ mod tests {
                 ..Step::new(act, 16 * n)
             };
             steps.extend([
-                of(Category::Lock, Act::Store),
-                of(Category::KeyValue, Act::Store),
-                of(Category::KeyValue, Act::Flush),
-                of(Category::Lock, Act::Store),
+                of(Category::Lock, StepKind::Store),
+                of(Category::KeyValue, StepKind::Store),
+                of(Category::KeyValue, StepKind::Flush),
+                of(Category::Lock, StepKind::Store),
             ]);
             n += 1;
             n <= 1000
         });
         let parts = parts(&machine.outcome());
-        let bytes = |part: Part| parts[part as usize].1;
-        assert_eq!(bytes(Part::KeyValue), 16.0);
-        assert_eq!(bytes(Part::Others), 48.0);
+        let bytes = |part: BytesPart| parts[part as usize].1;
+        assert_eq!(bytes(BytesPart::KeyValue), 16.0);
+        assert_eq!(bytes(BytesPart::Others), 48.0);
         // All but the eleven lines that are in the cache at the end.
-        assert!((63.0..64.0).contains(&bytes(Part::Lock)), "{parts:?}");
-        assert_eq!((bytes(Part::Allocator), bytes(Part::Resize)), (0.0, 0.0));
+        assert!((63.0..64.0).contains(&bytes(BytesPart::Lock)), "{parts:?}");
+        assert_eq!(
+            (bytes(BytesPart::Allocator), bytes(BytesPart::Resize)),
+            (0.0, 0.0)
+        );
     }
 }

@@ -7,32 +7,32 @@
 
 /// libstdc++'s `std::default_random_engine`: x · 16807 modulo 2³¹ - 1.
 #[derive(Clone, Debug)]
-pub struct Engine(u64);
+pub struct MinStdEngine(u64);
 
-impl Engine {
+impl MinStdEngine {
     const MODULUS: u64 = (1 << 31) - 1;
     /// One less than how many numbers it can draw: 1 to 2³¹ - 2.
-    const RANGE: u64 = Engine::MODULUS - 2;
+    const RANGE: u64 = MinStdEngine::MODULUS - 2;
 
     /// Seeded as C++ does: 0 is taken for 1.
     #[must_use]
-    pub fn new(seed: u64) -> Engine {
-        Engine((seed % Engine::MODULUS).max(1))
+    pub fn new(seed: u64) -> MinStdEngine {
+        MinStdEngine((seed % MinStdEngine::MODULUS).max(1))
     }
 
     /// The next number, from 1.
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0 * 16_807 % Engine::MODULUS;
+        self.0 = self.0 * 16_807 % MinStdEngine::MODULUS;
         self.0
     }
 
     /// A number up to and including `most`, all equally likely: `std::uniform_int_distribution`.
     pub fn up_to(&mut self, most: u64) -> u64 {
-        if most == Engine::RANGE {
+        if most == MinStdEngine::RANGE {
             return self.draw() - 1;
         }
-        if most < Engine::RANGE {
-            let scale = Engine::RANGE / (most + 1);
+        if most < MinStdEngine::RANGE {
+            let scale = MinStdEngine::RANGE / (most + 1);
             let past = (most + 1) * scale;
             loop {
                 let drawn = self.draw() - 1;
@@ -42,7 +42,7 @@ impl Engine {
             }
         }
         // Digits of a number to the base of what can be drawn, the highest first.
-        let base = Engine::RANGE + 1;
+        let base = MinStdEngine::RANGE + 1;
         loop {
             let high = base.wrapping_mul(self.up_to(most / base));
             let number = high.wrapping_add(self.draw() - 1);
@@ -54,7 +54,7 @@ impl Engine {
 
     /// A number from 0 up to 1: `std::generate_canonical` with 53 bits.
     pub fn canonical(&mut self) -> f64 {
-        let base = (Engine::RANGE + 1) as f64;
+        let base = (MinStdEngine::RANGE + 1) as f64;
         let low = (self.draw() - 1) as f64;
         let high = (self.draw() - 1) as f64;
         let number = (low + high * base) / (base * base);
@@ -79,22 +79,22 @@ pub enum Distribution {
 
 /// Draws ids from 1 to as many as there are.
 #[derive(Clone, Debug)]
-pub struct Ids {
+pub struct IdGenerator {
     count: u64,
     distribution: Distribution,
     /// Of Zipf's distribution: the sum over all ids.
     zeta: f64,
 }
 
-impl Ids {
+impl IdGenerator {
     /// Draws from `1..=count`. Zipf's takes a sum over all of them first.
     #[must_use]
-    pub fn new(count: u64, distribution: Distribution) -> Ids {
+    pub fn new(count: u64, distribution: Distribution) -> IdGenerator {
         let zeta = match distribution {
             Distribution::Zipfian(theta) => zeta(count, theta),
             _ => 0.0,
         };
-        Ids {
+        IdGenerator {
             count,
             distribution,
             zeta,
@@ -102,7 +102,7 @@ impl Ids {
     }
 
     /// The next id.
-    pub fn draw(&self, engine: &mut Engine) -> u64 {
+    pub fn draw(&self, engine: &mut MinStdEngine) -> u64 {
         let count = self.count as f64;
         match self.distribution {
             Distribution::Uniform => 1 + engine.up_to(self.count - 1),
@@ -148,28 +148,28 @@ mod tests {
     #[test]
     fn draws_are_those_of_libstdcxx() {
         let three = |draw: &mut dyn FnMut() -> u64| [draw(), draw(), draw()];
-        let mut engine = Engine::new(1729);
+        let mut engine = MinStdEngine::new(1729);
         assert_eq!(
             three(&mut || engine.draw()),
             [29_059_303, 920_917_652, 948_333_235]
         );
-        let mut engine = Engine::new(0);
+        let mut engine = MinStdEngine::new(0);
         assert_eq!(
             three(&mut || engine.draw()),
             [16_807, 282_475_249, 1_622_650_073]
         );
-        let mut engine = Engine::new(1729);
+        let mut engine = MinStdEngine::new(1729);
         assert_eq!(
             three(&mut || 1 + engine.up_to(999_999)),
             [13_535, 428_933, 441_702]
         );
-        let mut engine = Engine::new(3458);
+        let mut engine = MinStdEngine::new(3458);
         let wide = three(&mut || 1 + engine.up_to((1 << 40) - 1));
         assert_eq!(wide, [29_759_122_702, 972_836_196_860, 339_647_873_865]);
-        let mut engine = Engine::new(1729);
-        let same = three(&mut || 1 + engine.up_to(Engine::RANGE));
+        let mut engine = MinStdEngine::new(1729);
+        let same = three(&mut || 1 + engine.up_to(MinStdEngine::RANGE));
         assert_eq!(same, [29_059_303, 920_917_652, 948_333_235]);
-        let mut engine = Engine::new(1729);
+        let mut engine = MinStdEngine::new(1729);
         let canonical = [engine.canonical(), engine.canonical()];
         assert_eq!(
             canonical,
@@ -180,7 +180,10 @@ mod tests {
     #[test]
     fn skewed_ids_are_those_of_pibench() {
         let draw = |distribution| {
-            let (ids, mut engine) = (Ids::new(1_000_000, distribution), Engine::new(1729));
+            let (ids, mut engine) = (
+                IdGenerator::new(1_000_000, distribution),
+                MinStdEngine::new(1729),
+            );
             [(); 6].map(|()| ids.draw(&mut engine))
         };
         assert_eq!(
@@ -195,13 +198,13 @@ mod tests {
 
     #[test]
     fn ids_stay_within_their_range() {
-        let mut engine = Engine::new(7);
+        let mut engine = MinStdEngine::new(7);
         for distribution in [
             Distribution::Uniform,
             Distribution::SelfSimilar(0.2),
             Distribution::Zipfian(0.9),
         ] {
-            let ids = Ids::new(100, distribution);
+            let ids = IdGenerator::new(100, distribution);
             assert!((0..10_000).all(|_| (1..=100).contains(&ids.draw(&mut engine))));
         }
     }

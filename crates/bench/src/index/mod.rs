@@ -9,10 +9,10 @@ mod bytes;
 mod contender;
 pub mod keys;
 mod model;
-mod orders;
 mod phase;
 mod pibench;
 mod published;
+mod rankings;
 mod run;
 mod scale;
 mod study;
@@ -20,16 +20,16 @@ mod study;
 use std::path::PathBuf;
 
 use farbank_index::hash::Hashing;
-use farbank_index::registry::Preset;
+use farbank_index::registry::TablePreset;
 
-use crate::figure::{Error, Report, Step, Watch};
-pub use contender::Contender;
+use crate::figure::{Error, ProgressFn, Report, Step};
+pub use contender::IndexContender;
 pub use farbank_pibench::MOST_BYTES;
 use keys::Distribution;
 
 /// What is found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Experiment {
+pub enum IndexExperiment {
     /// Inserts, lookups that find and that do not, deletes: millions a second, and how long one takes.
     Throughput,
     /// How long the slowest in a hundred thousand takes.
@@ -58,7 +58,7 @@ pub enum Experiment {
 
 /// Shares of operations in a mix; they add up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ratios {
+pub struct MixRatios {
     /// Lookups.
     pub read: f64,
     /// Inserts of new keys.
@@ -73,7 +73,7 @@ pub struct Ratios {
 
 /// How keys and values are made of numbers. Tables have keys and values of 8 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bytes {
+pub struct KeyValueBytes {
     /// What each key begins with.
     pub prefix: String,
     /// Bytes of a key after that.
@@ -84,13 +84,13 @@ pub struct Bytes {
 
 /// What is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct IndexOptions {
     /// What is found out.
-    pub experiment: Experiment,
+    pub experiment: IndexExperiment,
     /// Who is measured, one after another. All but throughput, latency and mix are for tables only.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<IndexContender>,
     /// How tables are arranged.
-    pub preset: Preset,
+    pub preset: TablePreset,
     /// The hash function of the tables. Published figures come out again only with the published one.
     pub hashing: Hashing,
     /// Whether lines are written back and fenced. If not, what tables say is durable is not.
@@ -102,7 +102,7 @@ pub struct Options {
     /// Of a mix: that it lasts so many seconds, whatever can be done in them.
     pub seconds: Option<u32>,
     /// What keys and values look like, in throughput, latency and mix.
-    pub bytes: Bytes,
+    pub bytes: KeyValueBytes,
     /// Threads; on the model virtual ones.
     pub threads: u32,
     /// Slots of a new table.
@@ -110,7 +110,7 @@ pub struct Options {
     /// Of growth: whether keys are drawn with replacement, as the study's were.
     pub with_replacement: bool,
     /// Of a mix: shares of operations.
-    pub ratios: Ratios,
+    pub ratios: MixRatios,
     /// Of a mix: most keys that a scan finds.
     pub scan_size: u32,
     /// Of a mix: how ids are drawn.
@@ -134,17 +134,17 @@ pub struct Options {
 }
 
 /// Runs it. `watch` answers whether to go on.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
-    if options.experiment == Experiment::Array {
+pub fn run(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
+    if options.experiment == IndexExperiment::Array {
         return array::array(options, watch);
     }
-    if options.experiment == Experiment::Orders {
-        return orders::orders(options, watch);
+    if options.experiment == IndexExperiment::Orders {
+        return rankings::orders(options, watch);
     }
     let (mut report, mut beside) = (Report::default(), Vec::new());
     let mut parts = bytes::Parts::new();
     for contender in &options.contenders {
-        let watch: Watch<'_> = &mut |step: Step<'_>| {
+        let watch: ProgressFn<'_> = &mut |step: Step<'_>| {
             let what = format!("{}: {}", contender.name(), step.what);
             watch(Step {
                 what: &what,
@@ -152,54 +152,58 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
             })
         };
         let table = || match contender {
-            Contender::Table(table) => Ok(*table),
+            IndexContender::Table(table) => Ok(*table),
             other => Err(Error::Failed(format!(
                 "{}: only tables do this",
                 other.name()
             ))),
         };
         let figures = match options.experiment {
-            Experiment::Throughput => run::throughput(options, contender, &mut beside, watch)?,
-            Experiment::Latency => run::latency(options, contender, &mut report.charts, watch)?,
-            Experiment::Mix => run::mix(options, contender, watch)?,
-            Experiment::Counts => study::counts(options, table()?, watch)?,
-            Experiment::LoadFactor => {
+            IndexExperiment::Throughput => run::throughput(options, contender, &mut beside, watch)?,
+            IndexExperiment::Latency => {
+                run::latency(options, contender, &mut report.charts, watch)?
+            }
+            IndexExperiment::Mix => run::mix(options, contender, watch)?,
+            IndexExperiment::Counts => study::counts(options, table()?, watch)?,
+            IndexExperiment::LoadFactor => {
                 study::load_factor(options, table()?, &mut report.charts, watch)?
             }
-            Experiment::Resize => study::resize(options, table()?, watch)?,
-            Experiment::Recovery => study::recovery(options, table()?, watch)?,
-            Experiment::Bytes => {
+            IndexExperiment::Resize => study::resize(options, table()?, watch)?,
+            IndexExperiment::Recovery => study::recovery(options, table()?, watch)?,
+            IndexExperiment::Bytes => {
                 bytes::table(options, table()?, &mut parts, &mut report, watch)?;
                 Vec::new()
             }
-            Experiment::Dimms => model::dimms(options, table()?, &mut report, watch)?,
-            Experiment::Numa => model::numa(options, table()?, &mut report, watch)?,
-            Experiment::Orders | Experiment::Array => unreachable!("they are of no one contender"),
+            IndexExperiment::Dimms => model::dimms(options, table()?, &mut report, watch)?,
+            IndexExperiment::Numa => model::numa(options, table()?, &mut report, watch)?,
+            IndexExperiment::Orders | IndexExperiment::Array => {
+                unreachable!("they are of no one contender")
+            }
         };
         report.figures.extend(figures);
     }
     bytes::together(options, &parts, &mut report);
     if matches!(
         options.experiment,
-        Experiment::Bytes | Experiment::Dimms | Experiment::Numa
+        IndexExperiment::Bytes | IndexExperiment::Dimms | IndexExperiment::Numa
     ) {
         report
             .notes
             .push(scale::machine(options, model::ALL_DIMMS).label());
     }
-    if options.experiment == Experiment::Dimms {
-        orders::scaling(&mut report);
+    if options.experiment == IndexExperiment::Dimms {
+        rankings::scaling(&mut report);
     }
     let compares = matches!(
         options.experiment,
-        Experiment::Bytes
-            | Experiment::Dimms
-            | Experiment::Numa
-            | Experiment::LoadFactor
-            | Experiment::Resize
-            | Experiment::Orders
+        IndexExperiment::Bytes
+            | IndexExperiment::Dimms
+            | IndexExperiment::Numa
+            | IndexExperiment::LoadFactor
+            | IndexExperiment::Resize
+            | IndexExperiment::Orders
     );
-    if compares && options.preset != Preset::Published {
+    if compares && options.preset != TablePreset::Published {
         let note = "the study's values are compared with --preset published only: other arrangements are not its tables";
         report.notes.push(note.into());
     }
@@ -212,7 +216,7 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
 }
 
 /// Runs a mix of one contender and answers with what PiBench prints of it.
-pub fn pibench(options: &Options) -> Result<String, Error> {
+pub fn pibench(options: &IndexOptions) -> Result<String, Error> {
     match options.contenders.as_slice() {
         [contender] => pibench::run(options, contender),
         several => Err(Error::Failed(format!(
@@ -224,22 +228,22 @@ pub fn pibench(options: &Options) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use farbank_index::registry::Table;
+    use farbank_index::registry::TableKind;
 
     use super::*;
     use crate::figure::Figure;
 
-    pub(super) fn options(experiment: Experiment) -> Options {
-        Options {
+    pub(super) fn options(experiment: IndexExperiment) -> IndexOptions {
+        IndexOptions {
             experiment,
-            contenders: Table::ALL.map(Contender::Table).to_vec(),
-            preset: Preset::Farbank,
+            contenders: TableKind::ALL.map(IndexContender::Table).to_vec(),
+            preset: TablePreset::Farbank,
             hashing: Hashing::Published,
             durable: true,
             records: 3_000,
             operations: 3_000,
             seconds: None,
-            bytes: Bytes {
+            bytes: KeyValueBytes {
                 prefix: String::new(),
                 key: 8,
                 value: 8,
@@ -247,7 +251,7 @@ mod tests {
             threads: 2,
             slots: 1_000,
             with_replacement: false,
-            ratios: Ratios {
+            ratios: MixRatios {
                 read: 0.4,
                 insert: 0.3,
                 update: 0.2,
@@ -267,7 +271,7 @@ mod tests {
         }
     }
 
-    fn figures(options: &Options) -> Vec<Figure> {
+    fn figures(options: &IndexOptions) -> Vec<Figure> {
         let report = run(options, &mut |_| true).expect("it can be run");
         assert_eq!(report.broken(), None);
         report.figures
@@ -275,8 +279,8 @@ mod tests {
 
     #[test]
     fn every_contender_answers_right_in_every_phase() {
-        let mut options = options(Experiment::Throughput);
-        options.contenders.insert(0, Contender::Papaya);
+        let mut options = options(IndexExperiment::Throughput);
+        options.contenders.insert(0, IndexContender::Papaya);
         let wrong = |figure: &&Figure| figure.name.ends_with("answers wrong");
         let found = figures(&options);
         assert_eq!(
@@ -287,8 +291,8 @@ mod tests {
 
     #[test]
     fn the_mix_is_the_same_for_every_contender() {
-        let mut options = options(Experiment::Mix);
-        options.contenders.push(Contender::Papaya);
+        let mut options = options(IndexExperiment::Mix);
+        options.contenders.push(IndexContender::Papaya);
         let tallies = options.contenders.iter().map(|contender| {
             let subject = contender
                 .make(&options, 6_000, &mut |_| true)
@@ -297,7 +301,7 @@ mod tests {
             assert_eq!(mixed.run.ends.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.samples.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.times_ns.len() as u64, options.operations / 10);
-            mixed.tally(run::Drawn::Insert)
+            mixed.tally(run::DrawnOp::Insert)
         });
         // Ids that are drawn to be inserted are new: all of them are.
         assert!(tallies.clone().all(|(all, done)| all == done && all > 800));
@@ -305,10 +309,11 @@ mod tests {
 
     #[test]
     fn a_mix_by_time_ends_after_its_seconds_and_finds_what_it_inserted() {
-        let mut options = options(Experiment::Mix);
+        let mut options = options(IndexExperiment::Mix);
         options.seconds = Some(1);
         options.sampling_ms = 300;
-        let subject = Contender::Papaya.make(&options, run::most_records(&options), &mut |_| true);
+        let subject =
+            IndexContender::Papaya.make(&options, run::most_records(&options), &mut |_| true);
         let mixed = run::mixed(&options, &*subject.expect("there is memory"), &mut |_| true)
             .expect("it can be run");
         let run = &mixed.run;
@@ -318,20 +323,23 @@ mod tests {
             "{:?}",
             run.took
         );
-        let (inserted, done) = mixed.tally(run::Drawn::Insert);
+        let (inserted, done) = mixed.tally(run::DrawnOp::Insert);
         assert!(inserted > options.records, "{inserted}");
         assert_eq!(inserted, done);
         // A key in five or so has been removed, or is about to be inserted by another thread.
-        let (reads, found) = mixed.tally(run::Drawn::Read);
+        let (reads, found) = mixed.tally(run::DrawnOp::Read);
         assert!(found > reads / 2, "{found} of {reads}");
     }
 
     #[test]
     fn keys_with_a_prefix_are_found_by_it() {
-        let mut options = options(Experiment::Throughput);
+        let mut options = options(IndexExperiment::Throughput);
         options.bytes.prefix = "key:".into();
         options.bytes.key = 4;
-        for contender in [Contender::Papaya, Contender::Table(Table::Clht)] {
+        for contender in [
+            IndexContender::Papaya,
+            IndexContender::Table(TableKind::Clht),
+        ] {
             let subject = contender
                 .make(&options, 10, &mut |_| true)
                 .expect("there is memory");
@@ -345,21 +353,25 @@ mod tests {
 
     #[test]
     fn modelled_figures_are_a_function_of_the_options() {
-        for experiment in [Experiment::Bytes, Experiment::Dimms, Experiment::Numa] {
+        for experiment in [
+            IndexExperiment::Bytes,
+            IndexExperiment::Dimms,
+            IndexExperiment::Numa,
+        ] {
             let mut options = options(experiment);
             options.contenders.truncate(2);
             assert_eq!(figures(&options), figures(&options));
         }
-        let options = options(Experiment::Orders);
+        let options = options(IndexExperiment::Orders);
         let orders = || run(&options, &mut |_| true).expect("it can be run").figures;
         assert_eq!(orders(), orders());
     }
 
     #[test]
     fn without_flushes_the_model_has_nothing_written_back_of_what_the_cache_holds() {
-        let mut options = options(Experiment::Bytes);
+        let mut options = options(IndexExperiment::Bytes);
         options.cache_bytes = Some(22 << 20);
-        let lines = |options: &Options| {
+        let lines = |options: &IndexOptions| {
             let found = figures(options).into_iter();
             let lines = found.filter(|figure| figure.name == "insert: lines written");
             lines.map(|figure| figure.value).collect::<Vec<_>>()
@@ -367,13 +379,13 @@ mod tests {
         // Two keys in three are new, as they are drawn with replacement.
         assert!(lines(&options).iter().all(|bytes| *bytes >= 32.0));
         options.durable = false;
-        assert_eq!(lines(&options), [0.0; Table::ALL.len()]);
+        assert_eq!(lines(&options), [0.0; TableKind::ALL.len()]);
     }
 
     #[test]
     fn locks_of_the_published_tables_are_a_third_of_what_inserts_write() {
-        let mut options = options(Experiment::Bytes);
-        options.preset = Preset::Published;
+        let mut options = options(IndexExperiment::Bytes);
+        options.preset = TablePreset::Published;
         (options.records, options.slots) = (50_000, 4_096);
         let found = figures(&options);
         let share = |part: &str| {
@@ -395,7 +407,11 @@ mod tests {
 
     #[test]
     fn tables_that_fit_the_modelled_cache_say_that_they_are_no_measurement_of_memory() {
-        for experiment in [Experiment::Bytes, Experiment::Dimms, Experiment::Numa] {
+        for experiment in [
+            IndexExperiment::Bytes,
+            IndexExperiment::Dimms,
+            IndexExperiment::Numa,
+        ] {
             let mut options = options(experiment);
             options.contenders.truncate(1);
             assert!(figures(&options).iter().all(Figure::is_measured));
@@ -406,8 +422,8 @@ mod tests {
 
     #[test]
     fn a_search_of_soft_says_that_it_reads_no_far_memory() {
-        let mut options = options(Experiment::Numa);
-        options.contenders = vec![Contender::Table(Table::Soft)];
+        let mut options = options(IndexExperiment::Numa);
+        options.contenders = vec![IndexContender::Table(TableKind::Soft)];
         let found = figures(&options);
         let caveat = |name: &str| {
             let figure = found.iter().find(|figure| figure.name == name);
@@ -420,7 +436,7 @@ mod tests {
 
     #[test]
     fn every_experiment_ends_when_nobody_wants_it_any_more() {
-        use Experiment::{
+        use IndexExperiment::{
             Array, Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
             Throughput,
         };

@@ -4,17 +4,17 @@
 //! [`Machine`]. The study's machine is modelled: 128 GB DIMMs, two sockets. An operation is executed whole, so locks
 //! in DRAM are never waited for, and lists in DRAM are not modelled: what is modelled is the media, not contention.
 
-use farbank_index::registry::Table;
-use farbank_index::{Index, Worker};
-use farbank_pm::model::{Machine, Outcome};
+use farbank_index::registry::TableKind;
+use farbank_index::{Index, TableWorker};
+use farbank_pm::model::{Machine, MachineOutcome};
 
-use super::Options;
+use super::IndexOptions;
 use super::contender::{modelled_table, refused};
 use super::published::{self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, beside};
 use super::scale::{machine, of_table, untouched};
 use super::study::insert_keys;
-use crate::figure::{Error, Figure, Report, Watch, now_and_then};
-use crate::scale::Scale;
+use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
+use crate::scale::DataScale;
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -28,9 +28,9 @@ const WINDOW_S: f64 = 0.015;
 const WINDOWS: usize = 12;
 
 /// What the workers do to a key.
-type Op = fn(&dyn Index, &mut Worker, u64) -> Result<(), Error>;
+type ModelOp = fn(&dyn Index, &mut TableWorker, u64) -> Result<(), Error>;
 
-const PHASES: [(&str, Op); 3] = [
+const PHASES: [(&str, ModelOp); 3] = [
     ("insert", |index, worker, key| {
         index.insert(worker, key, key).map(drop).map_err(refused)
     }),
@@ -43,14 +43,14 @@ const PHASES: [(&str, Op); 3] = [
 ];
 
 /// What the phases came to, and how large the table was after the inserts.
-pub(super) struct Phased {
-    pub(super) phases: Vec<(&'static str, Outcome)>,
-    pub(super) scale: Scale,
+pub(super) struct PhasedRun {
+    pub(super) phases: Vec<(&'static str, MachineOutcome)>,
+    pub(super) scale: DataScale,
 }
 
-impl Phased {
+impl PhasedRun {
     /// Why figures of a phase are not of far memory, if they are not.
-    fn caveat(&self, options: &Options, outcome: &Outcome) -> Option<String> {
+    fn caveat(&self, options: &IndexOptions, outcome: &MachineOutcome) -> Option<String> {
         let untouched = untouched(&outcome.total(), options.threads, options.cpu_ns);
         untouched.or_else(|| self.scale.caveat())
     }
@@ -59,20 +59,21 @@ impl Phased {
 /// Runs the phases on a new table, each on a machine of its own with so many DIMMs and workers from `remote_from` on at the other
 /// socket. Keys are drawn with replacement, as the study drew them, and the same in each phase.
 pub(super) fn run(
-    options: &Options,
-    table: Table,
-    watch: Watch<'_>,
+    options: &IndexOptions,
+    table: TableKind,
+    watch: ProgressFn<'_>,
     dimms: u32,
     remote_from: usize,
-) -> Result<Phased, Error> {
+) -> Result<PhasedRun, Error> {
     let (made, trace) = modelled_table(options, table, options.threads)?;
-    let workers: Result<Vec<Worker>, _> = (0..options.threads).map(|_| made.worker()).collect();
+    let workers: Result<Vec<TableWorker>, _> =
+        (0..options.threads).map(|_| made.worker()).collect();
     let mut workers = workers.map_err(refused)?;
-    let config = || farbank_pm::model::Config {
+    let config = || farbank_pm::model::MachineConfig {
         remote_from,
         ..machine(options, dimms)
     };
-    let mut scale = Scale {
+    let mut scale = DataScale {
         data_bytes: 0,
         cache_bytes: config().cache_bytes,
     };
@@ -86,7 +87,7 @@ pub(super) fn run(
             if next == options.records || failed.is_some() {
                 return false;
             }
-            let told = now_and_then(watch, what, next, options.records);
+            let told = report_every(watch, what, next, options.records);
             trace.compute(options.cpu_ns);
             let done = told.and_then(|()| op(&*made, &mut workers[worker], key(next)));
             failed = done.err();
@@ -102,19 +103,19 @@ pub(super) fn run(
         }
         phases.push((what, machine.outcome()));
     }
-    Ok(Phased { phases, scale })
+    Ok(PhasedRun { phases, scale })
 }
 
 /// Throughput on one DIMM and more, and what each DIMM moves in 15 ms.
 pub(super) fn dimms(
-    options: &Options,
-    table: Table,
+    options: &IndexOptions,
+    table: TableKind,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let mut rates: [Vec<(f64, f64)>; PHASES.len()] = Default::default();
-    let mut on_all: Vec<(&str, Outcome)> = Vec::new();
+    let mut on_all: Vec<(&str, MachineOutcome)> = Vec::new();
     for dimms in DIMMS {
         let run = run(options, table, watch, dimms, usize::MAX)?;
         if dimms == ALL_DIMMS {
@@ -155,7 +156,7 @@ pub(super) fn dimms(
 }
 
 /// What each DIMM moved, window by window: the first as notes.
-fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
+fn windows(table: TableKind, what: &str, outcome: &MachineOutcome, report: &mut Report) {
     let gigabytes = |count: u32| f64::from(count) * XPLINE_BYTES / WINDOW_S / 1e9;
     for (n, dimm) in outcome.dimms.iter().enumerate() {
         let shown: Vec<_> = dimm
@@ -190,10 +191,10 @@ fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
 
 /// Throughput of workers beside the memory, half of them, or none.
 pub(super) fn numa(
-    options: &Options,
-    table: Table,
+    options: &IndexOptions,
+    table: TableKind,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let threads = options.threads as usize;

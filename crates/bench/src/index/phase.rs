@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
-use farbank_index::Refused;
+use farbank_index::IndexError;
 
-use super::contender::{Session, Subject, refused};
-use crate::figure::{Error, TOLD_EVERY, Watch, look};
+use super::contender::{IndexSession, IndexSubject, refused};
+use crate::figure::{Error, ProgressFn, TOLD_EVERY, report_progress};
 
 /// Ways an operation may end that are told apart.
 pub(super) const ENDS: usize = 10;
@@ -24,22 +24,22 @@ const TIMED: u64 = 1_000_000;
 
 /// How a phase is run.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct PhasePlan {
     pub(super) what: &'static str,
     pub(super) threads: u32,
-    pub(super) until: Until,
+    pub(super) until: PhaseEnd,
     /// One operation in so many is timed; 0: none.
     pub(super) timed_one_in: u64,
     /// How often it is looked how many operations are done.
     pub(super) sampling: Option<Duration>,
 }
 
-impl Plan {
+impl PhasePlan {
     /// How much there is to do: operations, or milliseconds.
     fn asked_for(&self) -> u64 {
         match (self.until, self.sampling) {
-            (Until::Done(count), _) => count,
-            (Until::Looks(looks), every) => {
+            (PhaseEnd::Done(count), _) => count,
+            (PhaseEnd::Looks(looks), every) => {
                 looks as u64 * every.unwrap_or_default().as_millis() as u64
             }
         }
@@ -48,7 +48,7 @@ impl Plan {
 
 /// What ends a phase.
 #[derive(Clone, Copy)]
-pub(super) enum Until {
+pub(super) enum PhaseEnd {
     /// So many operations of all threads.
     Done(u64),
     /// So many looks at how many are done.
@@ -56,7 +56,7 @@ pub(super) enum Until {
 }
 
 /// What a phase of all threads took.
-pub(super) struct Phase {
+pub(super) struct ThreadsPhase {
     pub(super) took: Duration,
     /// Operations, in millions a second.
     pub(super) millions: f64,
@@ -68,7 +68,7 @@ pub(super) struct Phase {
     pub(super) samples: Vec<u64>,
 }
 
-impl Phase {
+impl ThreadsPhase {
     /// Nanoseconds that this share of the operations took at most.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         quantile(&self.times_ns, share)
@@ -84,22 +84,22 @@ pub(super) fn quantile(times_ns: &[u64], share: f64) -> u64 {
 
 /// One thread's part.
 #[derive(Default)]
-struct Part {
+struct ThreadPart {
     times_ns: Vec<u64>,
     ends: [u64; ENDS],
 }
 
 /// Has every thread run what `op` makes for it for its share of all numbers from 0; that says how the operation ended.
-pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
-    subject: &dyn Subject,
-    plan: Plan,
-    watch: Watch<'_>,
+pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexError>>(
+    subject: &dyn IndexSubject,
+    plan: PhasePlan,
+    watch: ProgressFn<'_>,
     op: impl Fn(u64) -> O + Sync,
-) -> Result<Phase, Error> {
+) -> Result<ThreadsPhase, Error> {
     let threads = u64::from(plan.threads);
     let (count, share, looks) = match plan.until {
-        Until::Done(count) => (count, count.div_ceil(threads), None),
-        Until::Looks(looks) => (u64::MAX, ENDLESS, Some(looks)),
+        PhaseEnd::Done(count) => (count, count.div_ceil(threads), None),
+        PhaseEnd::Looks(looks) => (u64::MAX, ENDLESS, Some(looks)),
     };
     let sessions: Result<Vec<_>, Error> = (0..threads).map(|_| subject.session()).collect();
     let done: Vec<CachePadded<AtomicU64>> = (0..threads).map(|_| CachePadded::default()).collect();
@@ -137,10 +137,10 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
         drop(tell);
         while told.recv_timeout(TOLD_EVERY) == Err(RecvTimeoutError::Timeout) {
             let so_far = match plan.until {
-                Until::Done(_) => done.iter().map(|d| d.load(Relaxed)).sum(),
-                Until::Looks(_) => began.elapsed().as_millis() as u64,
+                PhaseEnd::Done(_) => done.iter().map(|d| d.load(Relaxed)).sum(),
+                PhaseEnd::Looks(_) => began.elapsed().as_millis() as u64,
             };
-            if let Err(stopped) = look(watch, plan.what, so_far, asked_for) {
+            if let Err(stopped) = report_progress(watch, plan.what, so_far, asked_for) {
                 over.store(true, Release);
                 return Err(stopped);
             }
@@ -155,7 +155,7 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
             sampler.thread().unpark();
             sampler.join().expect("no thread panics")
         });
-        let mut all = Part::default();
+        let mut all = ThreadPart::default();
         for part in parts {
             let part = part.map_err(refused)?;
             all.times_ns.extend(part.times_ns);
@@ -165,7 +165,7 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
         }
         all.times_ns.sort_unstable();
         let operations: u64 = all.ends.iter().sum();
-        Ok(Phase {
+        Ok(ThreadsPhase {
             took,
             millions: operations as f64 / took.as_secs_f64() / 1e6,
             times_ns: all.times_ns,
@@ -180,9 +180,9 @@ fn part(
     (timed_one_in, by_clock): (u64, bool),
     done: &AtomicU64,
     over: &AtomicBool,
-    mut op: impl FnMut(u64) -> Result<usize, Refused>,
-) -> Result<Part, Refused> {
-    let mut part = Part::default();
+    mut op: impl FnMut(u64) -> Result<usize, IndexError>,
+) -> Result<ThreadPart, IndexError> {
+    let mut part = ThreadPart::default();
     let timed = (mine.end.saturating_sub(mine.start)).checked_div(timed_one_in);
     let timed = timed.map_or(0, |timed| timed + 1);
     let at_once = if by_clock { timed.min(TIMED) } else { timed };
@@ -240,24 +240,24 @@ fn samples(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::contender::Papaya;
+    use crate::index::contender::PapayaMap;
 
     #[test]
     fn a_phase_ends_when_nobody_wants_it_any_more() {
-        let plan = Plan {
+        let plan = PhasePlan {
             what: "for ever",
             threads: 2,
-            until: Until::Done(1 << 50),
+            until: PhaseEnd::Done(1 << 50),
             timed_one_in: 0,
             sampling: None,
         };
         let mut told = 0;
-        let watch: Watch<'_> = &mut |step| {
+        let watch: ProgressFn<'_> = &mut |step| {
             told += 1;
             step.done == 0
         };
-        let stopped = phase(&Papaya::default(), plan, watch, |_| {
-            |session: &mut dyn Session, n| Ok(usize::from(session.get(n)?.is_some()))
+        let stopped = phase(&PapayaMap::default(), plan, watch, |_| {
+            |session: &mut dyn IndexSession, n| Ok(usize::from(session.get(n)?.is_some()))
         });
         assert!(matches!(stopped, Err(Error::Stopped)));
         assert!(told >= 1);

@@ -7,16 +7,16 @@ use std::fmt::Write;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::Options;
-use super::contender::Contender;
+use super::IndexOptions;
+use super::contender::IndexContender;
 use super::keys::Distribution;
-use super::run::{Drawn, Mixed, mixed, most_records};
-use crate::figure::{Error, Watch};
+use super::run::{DrawnOp, MixedRun, mixed, most_records};
+use crate::figure::{Error, ProgressFn};
 use crate::machine;
 
 /// Runs PiBench's load and mix; what it prints of that.
-pub(super) fn run(options: &Options, contender: &Contender) -> Result<String, Error> {
-    let watch: Watch<'_> = &mut |_| true;
+pub(super) fn run(options: &IndexOptions, contender: &IndexContender) -> Result<String, Error> {
+    let watch: ProgressFn<'_> = &mut |_| true;
     let subject = contender.make(options, most_records(options), watch)?;
     let mut text = environment();
     if options.seconds.is_some() {
@@ -98,9 +98,9 @@ fn calendar(since: Duration) -> String {
     )
 }
 
-fn told(text: &mut String, options: &Options, contender: &Contender) {
+fn told(text: &mut String, options: &IndexOptions, contender: &IndexContender) {
     let target = match contender {
-        Contender::Plugin(library) => library.display().to_string(),
+        IndexContender::Plugin(library) => library.display().to_string(),
         other => other.name().into(),
     };
     let distribution = match options.distribution {
@@ -145,7 +145,7 @@ fn told(text: &mut String, options: &Options, contender: &Contender) {
     }
 }
 
-fn results(text: &mut String, options: &Options, mixed: &Mixed) {
+fn results(text: &mut String, options: &IndexOptions, mixed: &MixedRun) {
     let (run, completed) = (&mixed.run, mixed.completed());
     let ms = |took: Duration| took.as_secs_f64() * 1e3;
     let rate = |count: u64| count as f64 / run.took.as_secs_f64();
@@ -168,11 +168,11 @@ fn results(text: &mut String, options: &Options, mixed: &Mixed) {
         rate(mixed.succeeded())
     ));
     let kinds = [
-        ("Insert", mixed.tally(Drawn::Insert)),
-        ("Read", mixed.tally(Drawn::Read)),
-        ("Update", mixed.tally(Drawn::Update)),
-        ("Remove", mixed.tally(Drawn::Remove)),
-        ("Scan", mixed.tally(Drawn::Scan)),
+        ("Insert", mixed.tally(DrawnOp::Insert)),
+        ("Read", mixed.tally(DrawnOp::Read)),
+        ("Update", mixed.tally(DrawnOp::Update)),
+        ("Remove", mixed.tally(DrawnOp::Remove)),
+        ("Scan", mixed.tally(DrawnOp::Scan)),
     ];
     for (kind, (completed, succeeded)) in kinds {
         line(format_args!(

@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use farbank_index::Refused;
+use farbank_index::IndexError;
 
-use super::contender::{Contender, Session, Subject};
-use super::keys::{Engine, Ids, key_of, odd};
-use super::phase::{ENDS, Phase, Plan, Until, phase};
-use super::{Options, Ratios};
+use super::contender::{IndexContender, IndexSession, IndexSubject};
+use super::keys::{IdGenerator, MinStdEngine, key_of, odd};
+use super::phase::{ENDS, PhaseEnd, PhasePlan, ThreadsPhase, phase};
+use super::{IndexOptions, MixRatios};
 use crate::chart::Charts;
-use crate::figure::{Error, Figure, Watch};
+use crate::figure::{Error, Figure, ProgressFn};
 
 /// For throughput one operation in so many is timed.
 const TIMED_ONE_IN: u64 = 128;
@@ -29,10 +29,10 @@ const NOT_DONE: usize = 0;
 const DONE: usize = 1;
 
 /// What a phase does to the n-th key.
-type Op = dyn Fn(&mut dyn Session, u64) -> Result<bool, Refused> + Sync;
+type PhaseOp = dyn Fn(&mut dyn IndexSession, u64) -> Result<bool, IndexError> + Sync;
 
 /// The phases, and which share of their operations does what it should.
-const PHASES: [(&str, u64, &Op); 4] = [
+const PHASES: [(&str, u64, &PhaseOp); 4] = [
     ("insert", 1, &|session, n| session.insert(odd(n), n)),
     ("positive search", 1, &|session, n| {
         Ok(session.get(odd(n))? == Some(n))
@@ -45,24 +45,24 @@ const PHASES: [(&str, u64, &Op); 4] = [
 
 /// Runs the phases, one after another, and has `tell` make figures of each.
 fn phases(
-    options: &Options,
-    contender: &Contender,
+    options: &IndexOptions,
+    contender: &IndexContender,
     timed_one_in: u64,
-    watch: Watch<'_>,
-    tell: &mut dyn FnMut(&'static str, &Phase),
+    watch: ProgressFn<'_>,
+    tell: &mut dyn FnMut(&'static str, &ThreadsPhase),
 ) -> Result<Vec<Figure>, Error> {
     let subject = contender.make(options, options.records, watch)?;
-    let plan = |what| Plan {
+    let plan = |what| PhasePlan {
         what,
         threads: options.threads,
-        until: Until::Done(options.records),
+        until: PhaseEnd::Done(options.records),
         timed_one_in,
         sampling: None,
     };
     let mut figures = Vec::new();
     for (what, expected, op) in PHASES {
         let phase = phase(&*subject, plan(what), watch, |_| {
-            move |session: &mut dyn Session, n| Ok(usize::from(op(session, n)?))
+            move |session: &mut dyn IndexSession, n| Ok(usize::from(op(session, n)?))
         })?;
         tell(what, &phase);
         let wrong = phase.ends[1 - expected as usize];
@@ -74,16 +74,16 @@ fn phases(
 
 /// Insert, positive and negative search, delete: and what of `papaya`'s that is, whose rates are in `beside`.
 pub(super) fn throughput(
-    options: &Options,
-    contender: &Contender,
+    options: &IndexOptions,
+    contender: &IndexContender,
     beside: &mut Vec<(&'static str, f64)>,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let name = contender.name();
-    let mut tell = |what: &'static str, phase: &Phase| {
+    let mut tell = |what: &'static str, phase: &ThreadsPhase| {
         figures.push(Figure::measured(name, what, phase.millions).unit("M/s"));
-        if *contender == Contender::Papaya {
+        if *contender == IndexContender::Papaya {
             beside.push((what, phase.millions));
         } else if let Some((_, other)) = beside.iter().find(|(phase, _)| *phase == what) {
             let of = format!("{what}, times papaya");
@@ -101,14 +101,14 @@ pub(super) fn throughput(
 
 /// How long the operations of each phase take: every one is timed.
 pub(super) fn latency(
-    options: &Options,
-    contender: &Contender,
+    options: &IndexOptions,
+    contender: &IndexContender,
     charts: &mut Charts,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let name = contender.name();
-    let mut tell = |what: &'static str, phase: &Phase| {
+    let mut tell = |what: &'static str, phase: &ThreadsPhase| {
         let least = phase.quantile(0.0) as f64;
         figures.push(Figure::measured(name, format!("{what}, the fastest"), least).unit("ns"));
         for (share, of) in QUANTILES {
@@ -133,7 +133,7 @@ pub(super) fn latency(
 
 /// What a draw of the mix means.
 #[derive(Clone, Copy)]
-pub(super) enum Drawn {
+pub(super) enum DrawnOp {
     Read,
     Insert,
     Update,
@@ -141,36 +141,36 @@ pub(super) enum Drawn {
     Scan,
 }
 
-impl Drawn {
+impl DrawnOp {
     /// How it ends: the number of its kind and whether it did something.
     fn end(self, done: bool) -> usize {
         2 * self as usize + usize::from(done)
     }
 }
 
-impl Ratios {
-    fn op(&self, drawn: f64) -> Drawn {
+impl MixRatios {
+    fn op(&self, drawn: f64) -> DrawnOp {
         match drawn {
-            d if d < self.read => Drawn::Read,
-            d if d < self.read + self.insert => Drawn::Insert,
-            d if d < self.read + self.insert + self.update => Drawn::Update,
-            d if d < self.read + self.insert + self.update + self.scan => Drawn::Scan,
-            _ => Drawn::Remove,
+            d if d < self.read => DrawnOp::Read,
+            d if d < self.read + self.insert => DrawnOp::Insert,
+            d if d < self.read + self.insert + self.update => DrawnOp::Update,
+            d if d < self.read + self.insert + self.update + self.scan => DrawnOp::Scan,
+            _ => DrawnOp::Remove,
         }
     }
 }
 
 /// PiBench's load and run.
-pub(super) struct Mixed {
+pub(super) struct MixedRun {
     /// How long ids 1 to `records` took to load.
     pub(super) load: Duration,
     /// The run; its operations end as [`Mixed::tally`] tells.
-    pub(super) run: Phase,
+    pub(super) run: ThreadsPhase,
 }
 
-impl Mixed {
+impl MixedRun {
     /// Operations of a kind, and those of them that did something.
-    pub(super) fn tally(&self, kind: Drawn) -> (u64, u64) {
+    pub(super) fn tally(&self, kind: DrawnOp) -> (u64, u64) {
         let ends: &[u64; ENDS] = &self.run.ends;
         let (not, done) = (ends[kind.end(false)], ends[kind.end(true)]);
         (not + done, done)
@@ -189,7 +189,7 @@ impl Mixed {
 
 /// Inserts of a mix, of all threads and of one: what ids are laid out for. One that ends by the clock has no end, as floats
 /// of PiBench's go.
-fn inserts(options: &Options) -> (u64, u64) {
+fn inserts(options: &IndexOptions) -> (u64, u64) {
     let threads = options.threads;
     if options.seconds.is_none() {
         let inserts = (options.operations as f64 * options.ratios.insert) as u64;
@@ -201,7 +201,7 @@ fn inserts(options: &Options) -> (u64, u64) {
 }
 
 /// Keys that there may be at once in a mix: of one that ends by the clock as many as a fast table takes.
-pub(super) fn most_records(options: &Options) -> u64 {
+pub(super) fn most_records(options: &IndexOptions) -> u64 {
     const INSERTS_A_SECOND: u64 = 4_000_000;
     let Some(seconds) = options.seconds else {
         return options.records + options.operations;
@@ -213,34 +213,34 @@ pub(super) fn most_records(options: &Options) -> u64 {
 }
 
 /// What a thread's operations are, drawn as PiBench draws them.
-struct Draws<'a> {
-    options: &'a Options,
-    ids: &'a Ids,
-    engine: Engine,
+struct OpDraws<'a> {
+    options: &'a IndexOptions,
+    ids: &'a IdGenerator,
+    engine: MinStdEngine,
     /// The id inserted next.
     next: u64,
     /// Between the first ids that two threads insert.
     apart: u64,
 }
 
-impl<'a> Draws<'a> {
-    fn new(options: &'a Options, ids: &'a Ids, thread: u64) -> Draws<'a> {
+impl<'a> OpDraws<'a> {
+    fn new(options: &'a IndexOptions, ids: &'a IdGenerator, thread: u64) -> OpDraws<'a> {
         let (_, apart) = inserts(options);
-        Draws {
+        OpDraws {
             options,
             ids,
-            engine: Engine::new(options.seed.wrapping_mul(thread + 1)),
+            engine: MinStdEngine::new(options.seed.wrapping_mul(thread + 1)),
             next: options.records + 1 + apart * thread,
             apart,
         }
     }
 
     /// An operation and its id. What is not inserted is drawn from all ids there may be.
-    fn draw(&mut self) -> (Drawn, u64) {
+    fn draw(&mut self) -> (DrawnOp, u64) {
         match self.options.ratios.op(self.engine.canonical()) {
-            Drawn::Insert => {
+            DrawnOp::Insert => {
                 self.next += 1;
-                (Drawn::Insert, self.next - 1)
+                (DrawnOp::Insert, self.next - 1)
             }
             other => (other, self.ids.draw(&mut self.engine)),
         }
@@ -248,9 +248,9 @@ impl<'a> Draws<'a> {
 
     /// The same, from ids that are there, if all threads have inserted as many as this one. Id 0 may come out, which never
     /// is: PiBench's does so.
-    fn draw_there(&mut self, inserted: u64) -> (Drawn, u64) {
+    fn draw_there(&mut self, inserted: u64) -> (DrawnOp, u64) {
         let (kind, id) = self.draw();
-        if matches!(kind, Drawn::Insert) {
+        if matches!(kind, DrawnOp::Insert) {
             return (kind, id);
         }
         let records = self.options.records;
@@ -267,39 +267,39 @@ impl<'a> Draws<'a> {
 
 /// Does what was drawn; how it ended.
 fn act(
-    session: &mut dyn Session,
-    (kind, id): (Drawn, u64),
+    session: &mut dyn IndexSession,
+    (kind, id): (DrawnOp, u64),
     value: u64,
     scan_size: u32,
-) -> Result<usize, Refused> {
+) -> Result<usize, IndexError> {
     let key = key_of(id);
     let done = match kind {
-        Drawn::Read => session.get(key)?.is_some(),
-        Drawn::Insert => session.insert(key, value)?,
-        Drawn::Update => session.update(key, value)?,
-        Drawn::Remove => session.remove(key)?,
-        Drawn::Scan => session.scan(key, scan_size)?,
+        DrawnOp::Read => session.get(key)?.is_some(),
+        DrawnOp::Insert => session.insert(key, value)?,
+        DrawnOp::Update => session.update(key, value)?,
+        DrawnOp::Remove => session.remove(key)?,
+        DrawnOp::Scan => session.scan(key, scan_size)?,
     };
     Ok(kind.end(done))
 }
 
 /// Loads ids 1 to `records` with one thread; then each thread does what is drawn for it.
 pub(super) fn mixed(
-    options: &Options,
-    subject: &dyn Subject,
-    watch: Watch<'_>,
-) -> Result<Mixed, Error> {
+    options: &IndexOptions,
+    subject: &dyn IndexSubject,
+    watch: ProgressFn<'_>,
+) -> Result<MixedRun, Error> {
     let load = load(options, subject, watch)?;
-    let ids = Ids::new(ids_drawn(options), options.distribution);
+    let ids = IdGenerator::new(ids_drawn(options), options.distribution);
     let run = match options.seconds {
         None => by_count(options, subject, &ids, watch),
         Some(seconds) => by_clock(options, (subject, &ids), seconds, watch),
     }?;
-    Ok(Mixed { load, run })
+    Ok(MixedRun { load, run })
 }
 
-fn plan(options: &Options, until: Until) -> Plan {
-    Plan {
+fn plan(options: &IndexOptions, until: PhaseEnd) -> PhasePlan {
+    PhasePlan {
         what: "mix",
         threads: options.threads,
         until,
@@ -310,22 +310,22 @@ fn plan(options: &Options, until: Until) -> Plan {
 
 /// So many operations, drawn before the clock starts.
 fn by_count(
-    options: &Options,
-    subject: &dyn Subject,
-    ids: &Ids,
-    watch: Watch<'_>,
-) -> Result<Phase, Error> {
+    options: &IndexOptions,
+    subject: &dyn IndexSubject,
+    ids: &IdGenerator,
+    watch: ProgressFn<'_>,
+) -> Result<ThreadsPhase, Error> {
     let threads = u64::from(options.threads);
     let share = options.operations.div_ceil(threads);
     let drawn = |thread| {
-        let mut draws = Draws::new(options, ids, thread);
+        let mut draws = OpDraws::new(options, ids, thread);
         (0..share).map(|_| draws.draw()).collect()
     };
     let drawn: Vec<Vec<_>> = (0..threads).map(drawn).collect();
-    let plan = plan(options, Until::Done(options.operations));
+    let plan = plan(options, PhaseEnd::Done(options.operations));
     phase(subject, plan, watch, |thread| {
         let drawn = &drawn[thread as usize];
-        move |session: &mut dyn Session, n| {
+        move |session: &mut dyn IndexSession, n| {
             act(session, drawn[(n % share) as usize], n, options.scan_size)
         }
     })
@@ -333,25 +333,25 @@ fn by_count(
 
 /// Operations for so long, in whole windows, drawn as they are done.
 fn by_clock(
-    options: &Options,
-    (subject, ids): (&dyn Subject, &Ids),
+    options: &IndexOptions,
+    (subject, ids): (&dyn IndexSubject, &IdGenerator),
     seconds: u32,
-    watch: Watch<'_>,
-) -> Result<Phase, Error> {
+    watch: ProgressFn<'_>,
+) -> Result<ThreadsPhase, Error> {
     let looks = u64::from(seconds) * 1000 / u64::from(options.sampling_ms);
-    let plan = plan(options, Until::Looks(looks.max(1) as usize));
+    let plan = plan(options, PhaseEnd::Looks(looks.max(1) as usize));
     phase(subject, plan, watch, |thread| {
-        let (mut draws, mut inserted) = (Draws::new(options, ids, thread), 0);
-        move |session: &mut dyn Session, n| {
+        let (mut draws, mut inserted) = (OpDraws::new(options, ids, thread), 0);
+        move |session: &mut dyn IndexSession, n| {
             let end = act(session, draws.draw_there(inserted), n, options.scan_size)?;
-            inserted += u64::from(end == Drawn::Insert.end(true));
+            inserted += u64::from(end == DrawnOp::Insert.end(true));
             Ok(end)
         }
     })
 }
 
 /// How many ids are drawn from: with more inserts than integers as floats the records are lost among them, as in PiBench.
-fn ids_drawn(options: &Options) -> u64 {
+fn ids_drawn(options: &IndexOptions) -> u64 {
     let (inserts, _) = inserts(options);
     match options.seconds {
         None => options.records + inserts,
@@ -359,21 +359,25 @@ fn ids_drawn(options: &Options) -> u64 {
     }
 }
 
-fn load(options: &Options, subject: &dyn Subject, watch: Watch<'_>) -> Result<Duration, Error> {
+fn load(
+    options: &IndexOptions,
+    subject: &dyn IndexSubject,
+    watch: ProgressFn<'_>,
+) -> Result<Duration, Error> {
     let records = if options.skip_load {
         0
     } else {
         options.records
     };
-    let plan = Plan {
+    let plan = PhasePlan {
         what: "load",
         threads: 1,
-        until: Until::Done(records),
+        until: PhaseEnd::Done(records),
         timed_one_in: 0,
         sampling: None,
     };
     let loaded = phase(subject, plan, watch, |_| {
-        |session: &mut dyn Session, n| Ok(usize::from(session.insert(key_of(n + 1), n)?))
+        |session: &mut dyn IndexSession, n| Ok(usize::from(session.insert(key_of(n + 1), n)?))
     })?;
     match loaded.ends[NOT_DONE] {
         0 => Ok(loaded.took),
@@ -385,9 +389,9 @@ fn load(options: &Options, subject: &dyn Subject, watch: Watch<'_>) -> Result<Du
 
 /// PiBench's mix as figures.
 pub(super) fn mix(
-    options: &Options,
-    contender: &Contender,
-    watch: Watch<'_>,
+    options: &IndexOptions,
+    contender: &IndexContender,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let subject = contender.make(options, most_records(options), watch)?;
     let mixed = mixed(options, &*subject, watch)?;

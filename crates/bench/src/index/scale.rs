@@ -4,20 +4,20 @@
 //! measurement of the cache. So the cache is made as much smaller as there are fewer operations, and every figure of a table
 //! that is still too small for it says so ([`Scale::caveat`]).
 
-use farbank_index::{Index, Worker};
-use farbank_pm::model::{Config, Counts, Trace};
+use farbank_index::{Index, TableWorker};
+use farbank_pm::model::{AccessCounts, MachineConfig, Trace};
 
 use super::contender::refused;
-use super::{Options, published};
+use super::{IndexOptions, published};
 use crate::figure::Error;
-use crate::scale::Scale;
+use crate::scale::DataScale;
 
 /// The study's machine with so many DIMMs. Its cache is as much smaller as there are fewer operations, unless it is given.
-pub(super) fn machine(options: &Options, dimms: u32) -> Config {
-    let study = Config::small_dimms(dimms);
+pub(super) fn machine(options: &IndexOptions, dimms: u32) -> MachineConfig {
+    let study = MachineConfig::small_dimms(dimms);
     let share = options.records as f64 / published::OPERATIONS as f64;
     let in_proportion = (study.cache_bytes as f64 * share) as u64;
-    Config {
+    MachineConfig {
         seed: options.seed,
         places: false,
         cache_bytes: options.cache_bytes.unwrap_or(in_proportion),
@@ -29,20 +29,20 @@ pub(super) fn machine(options: &Options, dimms: u32) -> Config {
 pub(super) fn of_table(
     made: &dyn Index,
     trace: &Trace,
-    worker: &mut Worker,
+    worker: &mut TableWorker,
     cache_bytes: u64,
-) -> Result<Scale, Error> {
+) -> Result<DataScale, Error> {
     trace.record(false);
     let space = made.space(worker);
     trace.record(true);
-    Ok(Scale {
+    Ok(DataScale {
         data_bytes: space.map_err(refused)?.table_bytes,
         cache_bytes,
     })
 }
 
 /// Why a phase whose operations asked for nothing of far memory says nothing about it, if it did not.
-pub(super) fn untouched(counts: &Counts, threads: u32, cpu_ns: u32) -> Option<String> {
+pub(super) fn untouched(counts: &AccessCounts, threads: u32, cpu_ns: u32) -> Option<String> {
     (counts.loads + counts.stores + counts.around == 0).then(|| {
         format!(
             "NOT OF FAR MEMORY: no operation touched it, so this is {threads} threads at {cpu_ns} ns an operation (--cpu-ns); \
@@ -52,7 +52,7 @@ pub(super) fn untouched(counts: &Counts, threads: u32, cpu_ns: u32) -> Option<St
 }
 
 /// Whether a growing table is the study's, made smaller: if not, why.
-pub(super) fn not_the_studys_growth(options: &Options) -> Option<String> {
+pub(super) fn not_the_studys_growth(options: &IndexOptions) -> Option<String> {
     let ours = options.records as f64 / options.slots as f64;
     let theirs = published::OPERATIONS as f64 / published::SLOTS as f64;
     let is_alike = (ours / theirs - 1.0).abs() <= 0.01 && options.slots.is_power_of_two();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_phase_that_touches_no_far_memory_says_so() {
-        let mut counts = Counts::default();
+        let mut counts = AccessCounts::default();
         let why = untouched(&counts, 32, 50).expect("nothing was touched");
         assert!(why.contains("32 threads at 50 ns"), "{why}");
         counts.loads = 1;

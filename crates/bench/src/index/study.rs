@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use farbank_index::registry::{Size, Table};
-use farbank_index::{Plan, Worker};
+use farbank_index::registry::{TableKind, TableSize};
+use farbank_index::{PoolPlan, TableWorker};
 use farbank_pm::media::{AnyMedium, OpenOptions, create_path, open_path};
 
-use super::Options;
-use super::contender::{Pages, new_table, pool_bytes, refused};
-use super::keys::{Engine, key_of, odd};
+use super::IndexOptions;
+use super::contender::{PagePreparation, new_table, pool_bytes, refused};
+use super::keys::{MinStdEngine, key_of, odd};
 use super::phase::quantile;
 use super::published::{
     self, COUNTED_NEAR, LOAD_FACTOR_PERCENT, PAIR_BYTES, RESIZES, UTILISATION_PERCENT,
@@ -16,7 +16,7 @@ use super::published::{
 };
 use super::scale::not_the_studys_growth;
 use crate::chart::Charts;
-use crate::figure::{Error, Figure, Watch, median, now_and_then};
+use crate::figure::{Error, Figure, ProgressFn, median, report_every};
 use crate::temp::TempFile;
 
 /// Rounds of a recovery.
@@ -26,18 +26,18 @@ const POINTS: u64 = 200;
 
 /// Flushes, fences and bytes an operation, growth and allocator included.
 pub(super) fn counts(
-    options: &Options,
-    table: Table,
-    watch: Watch<'_>,
+    options: &IndexOptions,
+    table: TableKind,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records, Pages::AsTouched)?;
+    let made = new_table(options, table, options.records, PagePreparation::AsTouched)?;
     let (index, count) = (&*made, options.records);
     let mut worker = index.worker().map_err(refused)?;
     let mut figures = Vec::new();
-    let mut run = |what: &str, op: &dyn Fn(&mut Worker, u64) -> Result<(), Error>| {
+    let mut run = |what: &str, op: &dyn Fn(&mut TableWorker, u64) -> Result<(), Error>| {
         let before = worker.counters();
         for n in 0..count {
-            now_and_then(watch, what, n, count)?;
+            report_every(watch, what, n, count)?;
             op(&mut worker, n)?;
         }
         let after = worker.counters();
@@ -67,8 +67,11 @@ pub(super) fn counts(
 }
 
 /// The n-th key of an insert-only run: PiBench's, each once, or the study's, drawn from as many with replacement.
-pub(super) fn insert_keys(options: &Options, replacing: bool) -> impl FnMut(u64) -> u64 + use<> {
-    let (mut engine, most) = (Engine::new(options.seed), options.records - 1);
+pub(super) fn insert_keys(
+    options: &IndexOptions,
+    replacing: bool,
+) -> impl FnMut(u64) -> u64 + use<> {
+    let (mut engine, most) = (MinStdEngine::new(options.seed), options.records - 1);
     move |n| match replacing {
         true => key_of(1 + engine.up_to(most)),
         false => odd(n),
@@ -77,18 +80,18 @@ pub(super) fn insert_keys(options: &Options, replacing: bool) -> impl FnMut(u64)
 
 /// How full a table is while it grows.
 pub(super) fn load_factor(
-    options: &Options,
-    table: Table,
+    options: &IndexOptions,
+    table: TableKind,
     charts: &mut Charts,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records, Pages::AsTouched)?;
+    let made = new_table(options, table, options.records, PagePreparation::AsTouched)?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options, options.with_replacement);
     let every = (options.records / POINTS).max(1);
     let (mut factors, mut uses) = (Vec::new(), Vec::new());
     for n in 0..options.records {
-        now_and_then(watch, "growth", n, options.records)?;
+        report_every(watch, "growth", n, options.records)?;
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if (n + 1) % every == 0 {
             let space = made.space(&mut worker).map_err(refused)?;
@@ -146,17 +149,22 @@ pub(super) fn load_factor(
 
 /// How long the inserts take in which the table changes its structure, and what share of the run that is.
 pub(super) fn resize(
-    options: &Options,
-    table: Table,
-    watch: Watch<'_>,
+    options: &IndexOptions,
+    table: TableKind,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records, Pages::There(watch))?;
+    let made = new_table(
+        options,
+        table,
+        options.records,
+        PagePreparation::There(watch),
+    )?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options, options.with_replacement);
     let mut changes_ns = Vec::new();
     let began = Instant::now();
     for n in 0..options.records {
-        now_and_then(watch, "growth", n, options.records)?;
+        report_every(watch, "growth", n, options.records)?;
         let (before, started) = (worker.reshapes(), Instant::now());
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if worker.reshapes() > before {
@@ -186,9 +194,9 @@ pub(super) fn resize(
 
 /// From an open of what a process left behind to the first answer. The table is on tmpfs: what a kill leaves.
 pub(super) fn recovery(
-    options: &Options,
-    table: Table,
-    watch: Watch<'_>,
+    options: &IndexOptions,
+    table: TableKind,
+    watch: ProgressFn<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for records in [16, 4, 1].map(|part| (options.records / part).max(2)) {
@@ -198,10 +206,10 @@ pub(super) fn recovery(
         let medium = create_path(&path, bytes, &OpenOptions::default(), &mut |_, _| ());
         let made = match medium.map_err(Error::Medium)? {
             AnyMedium::Mapped(medium) => {
-                let size = Size::Slots(options.slots);
-                let plan = Plan {
+                let size = TableSize::Slots(options.slots);
+                let plan = PoolPlan {
                     hashing: options.hashing,
-                    ..Plan::default()
+                    ..PoolPlan::default()
                 };
                 table.create(medium, &plan, size, options.preset)
             }
@@ -210,7 +218,7 @@ pub(super) fn recovery(
         let made = made.map_err(|error| Error::Failed(error.to_string()))?;
         let mut worker = made.worker().map_err(refused)?;
         for n in 0..records {
-            now_and_then(watch, "load", n, records)?;
+            report_every(watch, "load", n, records)?;
             made.insert(&mut worker, odd(n), n).map_err(refused)?;
         }
         drop((worker, made));
@@ -225,7 +233,7 @@ pub(super) fn recovery(
     Ok(figures)
 }
 
-fn first_answer_ms(table: Table, path: &std::path::Path) -> Result<f64, Error> {
+fn first_answer_ms(table: TableKind, path: &std::path::Path) -> Result<f64, Error> {
     let medium = open_path(path, &OpenOptions::default()).map_err(Error::Medium)?;
     let AnyMedium::Mapped(medium) = medium else {
         return Err(Error::Failed("/dev/shm is no tmpfs".into()));

@@ -1,18 +1,18 @@
 //! Who can be judged: an engine, and what is known of it.
 
 use farbank_check::target::Target;
-use farbank_contest::{Engine, Terms};
+use farbank_contest::{ContestLimits, Engine};
 use farbank_pm::media::{AnyMedium, File, Mapped};
 use farbank_pm::model::Modelled;
 
-use super::plan::Round;
-use super::published::Published;
+use super::plan::ContestRound;
+use super::published::PublishedFigures;
 use crate::counted::Counted;
 use crate::figure::Error;
 
 /// Far memory, given to an engine whole.
 #[derive(Debug)]
-pub enum Far {
+pub enum FarMemory {
     /// Memory, or a file mapped.
     Mapped(Mapped),
     /// A file on a disk.
@@ -23,11 +23,11 @@ pub enum Far {
     Modelled(Modelled<Mapped>),
 }
 
-impl From<AnyMedium> for Far {
-    fn from(medium: AnyMedium) -> Far {
+impl From<AnyMedium> for FarMemory {
+    fn from(medium: AnyMedium) -> FarMemory {
         match medium {
-            AnyMedium::Mapped(medium) => Far::Mapped(medium),
-            AnyMedium::File(medium) => Far::File(medium),
+            AnyMedium::Mapped(medium) => FarMemory::Mapped(medium),
+            AnyMedium::File(medium) => FarMemory::File(medium),
         }
     }
 }
@@ -38,10 +38,10 @@ impl From<AnyMedium> for Far {
 macro_rules! on_far {
     ($far:expr, $medium:ident => $make:expr) => {
         match $far {
-            $crate::judge::Far::Mapped($medium) => $make,
-            $crate::judge::Far::File($medium) => $make,
-            $crate::judge::Far::Counted($medium) => $make,
-            $crate::judge::Far::Modelled($medium) => $make,
+            $crate::judge::FarMemory::Mapped($medium) => $make,
+            $crate::judge::FarMemory::File($medium) => $make,
+            $crate::judge::FarMemory::Counted($medium) => $make,
+            $crate::judge::FarMemory::Modelled($medium) => $make,
         }
     };
 }
@@ -52,14 +52,14 @@ pub trait Contender: Sync {
     fn name(&self) -> &'static str;
 
     /// Whether it was built for this round.
-    fn takes(&self, round: Round) -> bool;
+    fn takes(&self, round: ContestRound) -> bool;
 
     /// Whether what it acknowledges is durable.
     fn is_durable(&self) -> bool;
 
     /// The terms it is judged on in a round. One that cannot keep the round's, and is to be compared all the
     /// same, asks for more far memory here; the report says so, and that it must not.
-    fn terms(&self, _: Round, terms: Terms) -> Terms {
+    fn terms(&self, _: ContestRound, terms: ContestLimits) -> ContestLimits {
         terms
     }
 
@@ -70,17 +70,17 @@ pub trait Contender: Sync {
     }
 
     /// A new engine on zeros.
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error>;
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error>;
 
     /// The engine that was left there.
-    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error>;
+    fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error>;
 
     /// The engine as the crash explorer sees it; and what about it is to be expected, if it is known to
     /// lose data.
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)>;
 
     /// What was published of it, or is asked of it, on these terms.
-    fn published(&self, _: &Terms) -> Published {
-        Published::default()
+    fn published(&self, _: &ContestLimits) -> PublishedFigures {
+        PublishedFigures::default()
     }
 }

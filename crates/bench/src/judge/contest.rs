@@ -1,51 +1,51 @@
 //! The contest's published engines as contenders, with what was published of them.
 
 use farbank_check::target::Target;
-use farbank_contest::kid::{self, Kid, KidRecipe};
+use farbank_contest::kid::{self, Kid, KidConfig};
 use farbank_contest::prelim::{self, Prelim};
 use farbank_contest::target::EngineTarget;
-use farbank_contest::v1::{self, V1, V1Recipe};
-use farbank_contest::v2::{self, V2, V2Recipe};
-use farbank_contest::{Engine, Reuse, Terms};
+use farbank_contest::v1::{self, V1, V1Config};
+use farbank_contest::v2::{self, V2, V2Config};
+use farbank_contest::{ContestLimits, Engine, ReusePolicy};
 
-use super::contender::{Contender, Far};
-use super::plan::Round;
-use super::published::{KID, PRELIM, Published, V1_AS_TOLD, V2_AS_TOLD, Want};
+use super::contender::{Contender, FarMemory};
+use super::plan::ContestRound;
+use super::published::{FigureBound, KID, PRELIM, PublishedFigures, V1_AS_TOLD, V2_AS_TOLD};
 use crate::figure::Error;
 use crate::on_far;
 
 /// The preliminary round's first place: nothing durable.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PrelimEngine(pub prelim::Options);
+pub struct PrelimEngine(pub prelim::PrelimOptions);
 
 /// The slides' engine: hash lines, one write a set.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KidEngine(pub kid::Options);
+pub struct KidEngine(pub kid::KidOptions);
 
 /// The third place's first engine: two writes a set.
 #[derive(Clone, Copy, Debug)]
-pub struct V1Engine(pub v1::Tuning);
+pub struct V1Engine(pub v1::V1Tuning);
 
 /// The third place's last engine: one write a set.
 #[derive(Clone, Copy, Debug)]
-pub struct V2Engine(pub v2::Tuning);
+pub struct V2Engine(pub v2::V2Tuning);
 
 /// Blocks are used again from the start: as published, when far memory is nearly full, neither takes all
 /// sets of the mix that can be built from what is public.
 impl Default for V1Engine {
     fn default() -> V1Engine {
-        V1Engine(v1::Tuning {
-            reuse: Reuse::Always,
-            ..v1::Tuning::PUBLISHED
+        V1Engine(v1::V1Tuning {
+            reuse: ReusePolicy::Always,
+            ..v1::V1Tuning::PUBLISHED
         })
     }
 }
 
 impl Default for V2Engine {
     fn default() -> V2Engine {
-        V2Engine(v2::Tuning {
-            reuse: Reuse::Always,
-            ..v2::Tuning::PUBLISHED
+        V2Engine(v2::V2Tuning {
+            reuse: ReusePolicy::Always,
+            ..v2::V2Tuning::PUBLISHED
         })
     }
 }
@@ -67,19 +67,19 @@ impl Contender for PrelimEngine {
         "prelim"
     }
 
-    fn takes(&self, round: Round) -> bool {
-        round == Round::Preliminary
+    fn takes(&self, round: ContestRound) -> bool {
+        round == ContestRound::Preliminary
     }
 
     fn is_durable(&self) -> bool {
         false
     }
 
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(Prelim::create(medium, terms, self.0)))
     }
 
-    fn open(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Err(Error::Failed(
             "prelim keeps nothing that could be opened".into(),
         ))
@@ -89,12 +89,12 @@ impl Contender for PrelimEngine {
         None
     }
 
-    fn published(&self, terms: &Terms) -> Published {
+    fn published(&self, terms: &ContestLimits) -> PublishedFigures {
         // A drain a buffer: buffers are as much smaller as far memory is.
         const RECORDS_A_BUFFER: f64 = 41_943.0;
         let part = (74_u64 << 30) as f64 / terms.far_bytes as f64;
-        Published {
-            fences_a_set: Want::Near(part / RECORDS_A_BUFFER),
+        PublishedFigures {
+            fences_a_set: FigureBound::Near(part / RECORDS_A_BUFFER),
             ..PRELIM
         }
     }
@@ -105,31 +105,31 @@ impl Contender for KidEngine {
         "kid"
     }
 
-    fn takes(&self, round: Round) -> bool {
-        round == Round::Final
+    fn takes(&self, round: ContestRound) -> bool {
+        round == ContestRound::Final
     }
 
     fn is_durable(&self) -> bool {
         true
     }
 
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(Kid::open(medium, terms, self.0)))
     }
 
-    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         self.create(far, terms)
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
-        const TARGET: EngineTarget<KidRecipe> = EngineTarget(KidRecipe);
+        const TARGET: EngineTarget<KidConfig> = EngineTarget(KidConfig);
         Some((
             &TARGET,
             Some("recovery forgets versions, and ends a partition at its first torn block"),
         ))
     }
 
-    fn published(&self, _: &Terms) -> Published {
+    fn published(&self, _: &ContestLimits) -> PublishedFigures {
         KID
     }
 }
@@ -139,8 +139,8 @@ impl Contender for V1Engine {
         "v1"
     }
 
-    fn takes(&self, round: Round) -> bool {
-        round == Round::Final
+    fn takes(&self, round: ContestRound) -> bool {
+        round == ContestRound::Final
     }
 
     fn is_durable(&self) -> bool {
@@ -151,23 +151,23 @@ impl Contender for V1Engine {
         Some((TOLD_GIB << 30) / part)
     }
 
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(V1::create(medium, terms, self.0)))
     }
 
-    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(V1::open(medium, terms, self.0)))
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
-        const TARGET: EngineTarget<V1Recipe> = EngineTarget(V1Recipe(v1::Tuning::PUBLISHED));
+        const TARGET: EngineTarget<V1Config> = EngineTarget(V1Config(v1::V1Tuning::PUBLISHED));
         Some((
             &TARGET,
             Some("what a kill left is shown, and not made durable"),
         ))
     }
 
-    fn published(&self, _: &Terms) -> Published {
+    fn published(&self, _: &ContestLimits) -> PublishedFigures {
         V1_AS_TOLD
     }
 }
@@ -177,28 +177,28 @@ impl Contender for V2Engine {
         "v2"
     }
 
-    fn takes(&self, round: Round) -> bool {
-        round == Round::Final
+    fn takes(&self, round: ContestRound) -> bool {
+        round == ContestRound::Final
     }
 
     fn is_durable(&self) -> bool {
         true
     }
 
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(V2::create(medium, terms, self.0)))
     }
 
-    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         on_far!(far, medium => made(V2::open(medium, terms, self.0)))
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
-        const TARGET: EngineTarget<V2Recipe> = EngineTarget(V2Recipe(v2::Tuning::PUBLISHED));
+        const TARGET: EngineTarget<V2Config> = EngineTarget(V2Config(v2::V2Tuning::PUBLISHED));
         Some((&TARGET, Some("the checksum covers a quarter of a record")))
     }
 
-    fn published(&self, _: &Terms) -> Published {
+    fn published(&self, _: &ContestLimits) -> PublishedFigures {
         V2_AS_TOLD
     }
 }

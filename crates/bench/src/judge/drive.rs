@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use farbank_check::explore::computed_by_thread;
-use farbank_contest::{Ask, Engine, Error as Refusal, Key, Tally, Worker};
+use farbank_contest::{Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker};
 
-use super::plan::{Ledger, Op, Own, Phase, Plan, Stream};
-use super::value::{Names, Wrong};
+use super::plan::{AckedValues, ContestOp, ContestPhase, OpStream, RoundPlan, ThreadKeys};
+use super::value::{KeyNames, WrongAnswer};
 use crate::counted::{Meter, Spent};
-use crate::figure::{Error, Step, Watch};
+use crate::figure::{Error, ProgressFn, Step};
 
 /// Operations that are drawn, run and compared at a time.
 const BATCH: usize = 64;
@@ -37,7 +37,7 @@ const TOLD: usize = 3;
 
 /// How a phase is run.
 #[derive(Clone, Copy)]
-pub(super) struct How<'a> {
+pub(super) struct DriveMode<'a> {
     /// Operations an engine is asked for at once.
     pub group: usize,
     /// Whose counts are to be divided between sets and gets. Operations are then asked for one by one.
@@ -48,7 +48,7 @@ pub(super) struct How<'a> {
 
 /// What a phase found.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PhaseFindings {
     /// What the clock of the slowest thread says.
     pub seconds: f64,
     /// The same of the processor time of a thread, clocked likewise.
@@ -64,15 +64,15 @@ pub(super) struct Found {
     /// What gets asked of it.
     pub by_gets: Spent,
     /// Wrong answers, by what is wrong.
-    pub wrong: BTreeMap<Wrong, u64>,
+    pub wrong: BTreeMap<WrongAnswer, u64>,
     /// Sets the engine had no room for.
     pub refused: u64,
     /// The first wrong answers, in words.
     pub told: Vec<String>,
 }
 
-impl Found {
-    fn join(&mut self, other: Found) {
+impl PhaseFindings {
+    fn join(&mut self, other: PhaseFindings) {
         self.seconds = self.seconds.max(other.seconds);
         self.cpu_seconds = self.cpu_seconds.max(other.cpu_seconds);
         self.sets += other.sets;
@@ -96,16 +96,16 @@ impl Found {
 /// Runs a phase, a thread for each of `owns`.
 pub(super) fn run(
     engine: &dyn Engine,
-    (plan, ledger): (&Plan, &Ledger),
-    owns: &mut [Own],
-    phase: Phase,
-    how: How<'_>,
-    watch: Watch<'_>,
-) -> Result<Found, Error> {
+    (plan, ledger): (&RoundPlan, &AckedValues),
+    owns: &mut [ThreadKeys],
+    phase: ContestPhase,
+    how: DriveMode<'_>,
+    watch: ProgressFn<'_>,
+) -> Result<PhaseFindings, Error> {
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let start = Barrier::new(owns.len());
     let before = how.meter.map(Meter::total);
-    let mut found = Found::default();
+    let mut found = PhaseFindings::default();
     // All of them before any starts: one that panics here leaves nobody waiting.
     let workers: Vec<_> = owns.iter().map(|_| engine.worker()).collect();
     let joined = std::thread::scope(|scope| {
@@ -114,14 +114,14 @@ pub(super) fn run(
             .map(|(thread, (own, worker))| {
                 let (done, stop, start) = (&done, &stop, &start);
                 scope.spawn(move || {
-                    let mut runner = Runner {
+                    let mut runner = DriveThread {
                         worker,
                         plan,
                         ledger,
                         how,
-                        batch: Batch::default(),
+                        batch: OpBatch::default(),
                         seen: vec![(u64::MAX, 0); SEEN],
-                        found: Found::default(),
+                        found: PhaseFindings::default(),
                     };
                     let mut stream = plan.stream(phase, thread, ledger, own);
                     start.wait();
@@ -174,21 +174,21 @@ fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// One thread.
-struct Runner<'a> {
+struct DriveThread<'a> {
     worker: Box<dyn Worker>,
-    plan: &'a Plan,
-    ledger: &'a Ledger,
-    how: How<'a>,
-    batch: Batch,
+    plan: &'a RoundPlan,
+    ledger: &'a AckedValues,
+    how: DriveMode<'a>,
+    batch: OpBatch,
     /// Numbers of keys, and the newest version seen of each.
     seen: Vec<(u64, u32)>,
-    found: Found,
+    found: PhaseFindings,
 }
 
 /// Operations, and all the engine needs to be asked for them.
 #[derive(Default)]
-struct Batch {
-    ops: Vec<Op>,
+struct OpBatch {
+    ops: Vec<ContestOp>,
     keys: Vec<Key>,
     /// One value after another; those of gets are empty.
     values: Vec<u8>,
@@ -197,8 +197,8 @@ struct Batch {
     found: Vec<bool>,
 }
 
-impl Batch {
-    fn fill(&mut self, stream: &mut Stream<'_>, names: &Names) {
+impl OpBatch {
+    fn fill(&mut self, stream: &mut OpStream<'_>, names: &KeyNames) {
         self.ops.clear();
         self.keys.clear();
         self.values.clear();
@@ -207,8 +207,8 @@ impl Batch {
             let Some(op) = stream.next(&self.ops) else {
                 break;
             };
-            let (Op::Set { id, .. } | Op::Get { id, .. }) = op;
-            if let Op::Set { version, bytes, .. } = op {
+            let (ContestOp::Set { id, .. } | ContestOp::Get { id, .. }) = op;
+            if let ContestOp::Set { version, bytes, .. } = op {
                 names.value(id, version, bytes, &mut self.values);
             }
             self.ends.push(self.values.len());
@@ -221,7 +221,7 @@ impl Batch {
     }
 
     /// What the engine is asked for.
-    fn asks(&mut self) -> Vec<Ask<'_>> {
+    fn asks(&mut self) -> Vec<EngineRequest<'_>> {
         let mut from = 0;
         let keys = self.keys.iter().zip(&self.ends);
         let answers = self.outs.iter_mut().zip(&mut self.found);
@@ -229,16 +229,16 @@ impl Batch {
         all.map(|((op, (key, end)), (out, found))| {
             let value = &self.values[std::mem::replace(&mut from, *end)..*end];
             match op {
-                Op::Set { .. } => Ask::Set(key, value),
-                Op::Get { .. } => Ask::Get(key, out, found),
+                ContestOp::Set { .. } => EngineRequest::Set(key, value),
+                ContestOp::Get { .. } => EngineRequest::Get(key, out, found),
             }
         })
         .collect()
     }
 }
 
-impl Runner<'_> {
-    fn run(&mut self, stream: &mut Stream<'_>, done: &AtomicU64, stop: &AtomicBool) {
+impl DriveThread<'_> {
+    fn run(&mut self, stream: &mut OpStream<'_>, done: &AtomicU64, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
             self.batch.fill(stream, &self.plan.names);
             if self.batch.ops.is_empty() {
@@ -251,7 +251,7 @@ impl Runner<'_> {
                 stop.store(true, Relaxed);
                 return;
             }
-            self.judge();
+            self.check_answer();
             done.fetch_add(self.batch.ops.len() as u64, Relaxed);
         }
     }
@@ -279,8 +279,8 @@ impl Runner<'_> {
             meter.begin();
             let before = meter.mine();
             let by = match ask {
-                Ask::Set(..) => &mut self.found.by_sets,
-                Ask::Get(..) => &mut self.found.by_gets,
+                EngineRequest::Set(..) => &mut self.found.by_sets,
+                EngineRequest::Get(..) => &mut self.found.by_gets,
             };
             one_by_one(&mut *self.worker, std::slice::from_mut(ask))?;
             *by += meter.mine() - before;
@@ -289,10 +289,10 @@ impl Runner<'_> {
     }
 
     /// Acknowledges the sets, and compares what the gets answered.
-    fn judge(&mut self) {
+    fn check_answer(&mut self) {
         for n in 0..self.batch.ops.len() {
             match self.batch.ops[n] {
-                Op::Set {
+                ContestOp::Set {
                     id,
                     version,
                     bytes,
@@ -302,7 +302,7 @@ impl Runner<'_> {
                     self.found.updates += u64::from(old_bytes > 0);
                     self.ledger.acknowledge(id, version, bytes);
                 }
-                Op::Get { id, version, own } => {
+                ContestOp::Get { id, version, own } => {
                     self.found.gets += 1;
                     if self.how.compare {
                         self.compare(n, id, version, own);
@@ -315,7 +315,7 @@ impl Runner<'_> {
     fn compare(&mut self, n: usize, id: u64, version: u32, own: bool) {
         let answer = match self.batch.found[n] {
             false if version == 0 => return,
-            false => Err(Wrong::Missing),
+            false => Err(WrongAnswer::Missing),
             true => self.plan.names.version(id, &self.batch.outs[n]),
         };
         // D2: a thread sets a key at most as often between two acknowledgements.
@@ -329,8 +329,8 @@ impl Runner<'_> {
             false => version,
         };
         let (wrong, found) = match answer {
-            Ok(found) if found < least => (Wrong::Stale, Some(found)),
-            Ok(found) if found > most => (Wrong::Early, Some(found)),
+            Ok(found) if found < least => (WrongAnswer::Stale, Some(found)),
+            Ok(found) if found > most => (WrongAnswer::Early, Some(found)),
             Ok(found) => {
                 *seen = (id, found);
                 return;
@@ -348,11 +348,11 @@ impl Runner<'_> {
     }
 }
 
-fn one_by_one(worker: &mut dyn Worker, asks: &mut [Ask<'_>]) -> Result<(), Refusal> {
+fn one_by_one(worker: &mut dyn Worker, asks: &mut [EngineRequest<'_>]) -> Result<(), Refusal> {
     for ask in asks {
         match ask {
-            Ask::Set(key, value) => worker.set(key, value)?,
-            Ask::Get(key, out, found) => **found = worker.get(key, out),
+            EngineRequest::Set(key, value) => worker.set(key, value)?,
+            EngineRequest::Get(key, out, found) => **found = worker.get(key, out),
         }
     }
     Ok(())
@@ -360,17 +360,17 @@ fn one_by_one(worker: &mut dyn Worker, asks: &mut [Ask<'_>]) -> Result<(), Refus
 
 /// What is left of the judge in the clock: nanoseconds an operation of a get phase takes with an
 /// engine that does nothing.
-pub(super) fn own_cost_ns(plan: &Plan) -> Result<f64, Error> {
-    let (ledger, mut owns) = (plan.ledger(), [Own::default()]);
-    let one = Plan::new(plan.round, plan.terms.clone().with_threads(1), 1);
-    let how = How {
+pub(super) fn own_cost_ns(plan: &RoundPlan) -> Result<f64, Error> {
+    let (ledger, mut owns) = (plan.ledger(), [ThreadKeys::default()]);
+    let one = RoundPlan::new(plan.round, plan.terms.clone().with_threads(1), 1);
+    let how = DriveMode {
         group: 1,
         meter: None,
         compare: false,
     };
     let mut cost = |phase| {
         run(
-            &Nothing,
+            &NullEngine,
             (&one, &ledger),
             &mut owns,
             phase,
@@ -378,17 +378,17 @@ pub(super) fn own_cost_ns(plan: &Plan) -> Result<f64, Error> {
             &mut |_| true,
         )
     };
-    cost(Phase::Set)?;
-    let found = cost(Phase::Get(0))?;
+    cost(ContestPhase::Set)?;
+    let found = cost(ContestPhase::Get(0))?;
     Ok(found.seconds * 1e9 / (found.sets + found.gets).max(1) as f64)
 }
 
 /// An engine that does nothing.
-struct Nothing;
+struct NullEngine;
 
-impl Engine for Nothing {
+impl Engine for NullEngine {
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(Nothing)
+        Box::new(NullEngine)
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
@@ -399,12 +399,12 @@ impl Engine for Nothing {
         0
     }
 
-    fn tally(&self) -> Tally {
-        Tally::default()
+    fn tally(&self) -> EngineStats {
+        EngineStats::default()
     }
 }
 
-impl Worker for Nothing {
+impl Worker for NullEngine {
     fn set(&mut self, _: &Key, _: &[u8]) -> Result<(), Refusal> {
         Ok(())
     }

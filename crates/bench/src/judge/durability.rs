@@ -10,16 +10,16 @@
 
 use std::path::PathBuf;
 
-use farbank_check::{explore, explore::Config};
+use farbank_check::{explore, explore::ExploreConfig};
 use farbank_pm::media::{OpenOptions, open_path};
 use farbank_pm::sim::Persistency;
 
-use super::Options;
+use super::JudgeOptions;
 use super::contender::Contender;
-use super::phases::{KILL, Trial, plainly, verdict};
-use super::plan::Phase;
-use crate::figure::{Error, Figure, Report, Step, Watch};
-use crate::kv::Place;
+use super::phases::{EngineTrial, KILL, plainly, verdict};
+use super::plan::ContestPhase;
+use crate::figure::{Error, Figure, ProgressFn, Report, Step};
+use crate::kv::PoolPlace;
 use crate::temp::TempFile;
 
 /// Ways to lose power, as the contest's judge had it and as machines have it.
@@ -27,10 +27,10 @@ const MODES: [Persistency; 3] = [Persistency::Word, Persistency::Adr, Persistenc
 
 /// Crashes and kills an engine that claims to be durable.
 pub(super) fn durability(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     if !contender.is_durable() {
         let name = contender.name();
@@ -46,18 +46,18 @@ pub(super) fn durability(
 }
 
 fn crash(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     mode: Persistency,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let Some((target, known)) = contender.target() else {
         return Ok(());
     };
     let (name, seeds) = (contender.name(), options.crash_seeds);
     let what = format!("{name}: crashes under {mode}");
-    let (config, mut go_on) = (Config::new(mode), true);
+    let (config, mut go_on) = (ExploreConfig::new(mode), true);
     let from = options.seed;
     let found = explore(
         target,
@@ -100,21 +100,21 @@ fn crash(
 
 /// A pool in a file is left as it is, opened again, and every key of it read.
 fn kill(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let terms = options.terms_for(contender);
     let path: PathBuf = match &options.place {
-        Place::Dram => TempFile::on_tmpfs("judge")?,
-        Place::File(path) => path.clone(),
+        PoolPlace::Dram => TempFile::on_tmpfs("judge")?,
+        PoolPlace::File(path) => path.clone(),
     };
-    let (_file, medium) = Place::File(path.clone()).make(terms.far_bytes, watch)?;
-    let mut trial = Trial::new(options, contender);
+    let (_file, medium) = PoolPlace::File(path.clone()).make(terms.far_bytes, watch)?;
+    let mut trial = EngineTrial::new(options, contender);
     let engine = contender.create(medium.into(), &terms)?;
     let mut phases = Vec::new();
-    for phase in [Phase::Set, Phase::Get(0)] {
+    for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
         phases.push(trial.phase(&*engine, phase, plainly(1), watch)?);
         if phases.iter().any(|found| found.refused > 0) {
             verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
@@ -127,7 +127,7 @@ fn kill(
     let started = std::time::Instant::now();
     let engine = contender.open(medium.into(), &terms)?;
     let opened = started.elapsed().as_secs_f64() * 1e3;
-    phases.push(trial.phase(&*engine, Phase::ReadAll, plainly(1), watch)?);
+    phases.push(trial.phase(&*engine, ContestPhase::ReadAll, plainly(1), watch)?);
     verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
     let figure = Figure::measured(contender.name(), "kill: opened again in", opened);
     report.figures.push(figure.unit("ms"));

@@ -6,15 +6,17 @@
 //! room has no place in an answer: it ends the judgement, in its own words.
 
 use farbank_check::target::Target;
-use farbank_contest::{Ask, Engine, Error as Refusal, Key, Tally, Terms, Worker};
-use farbank_kv::store::{self, Session, Store, Value, View};
+use farbank_contest::{
+    ContestLimits, Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker,
+};
+use farbank_kv::store::{self, ReadView, Session, Store, Value};
 use farbank_kv::target::KvTarget;
-use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 
-use super::contender::{Contender, Far};
-use super::plan::Round;
-use super::published::{KV, Published};
+use super::contender::{Contender, FarMemory};
+use super::plan::ContestRound;
+use super::published::{KV, PublishedFigures};
 use crate::figure::Error;
 use crate::on_far;
 
@@ -24,10 +26,10 @@ pub struct OurEngine;
 
 /// The cleaner inside sets; the index sized for the round's keys, as the others' tables are, and as much for a read
 /// cache as the final round's first engines took: 260 MiB of 64 GiB.
-fn config(terms: &Terms) -> Config {
+fn config(terms: &ContestLimits) -> Config {
     Config {
         read_cache_bytes: terms.far_bytes / (64 << 10) * 260,
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         keys_expected: terms.keys,
         ..Config::default()
     }
@@ -38,7 +40,7 @@ impl Contender for OurEngine {
         "kv"
     }
 
-    fn takes(&self, _: Round) -> bool {
+    fn takes(&self, _: ContestRound) -> bool {
         true
     }
 
@@ -48,20 +50,20 @@ impl Contender for OurEngine {
 
     /// The preliminary round has 98 bytes of far memory for a key and value of 96. A record that says
     /// of itself which, how long and whether whole takes 40 more.
-    fn terms(&self, round: Round, terms: Terms) -> Terms {
+    fn terms(&self, round: ContestRound, terms: ContestLimits) -> ContestLimits {
         let far_bytes = match round {
-            Round::Preliminary => terms.far_bytes * 2,
-            Round::Final => terms.far_bytes,
+            ContestRound::Preliminary => terms.far_bytes * 2,
+            ContestRound::Final => terms.far_bytes,
         };
-        Terms { far_bytes, ..terms }
+        ContestLimits { far_bytes, ..terms }
     }
 
-    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         let segment_bytes = segment_bytes_for(terms.far_bytes);
         Ok(on_far!(far, medium => boxed(Kv::create(medium, segment_bytes, config(terms))?)))
     }
 
-    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Ok(on_far!(far, medium => boxed(Kv::open(medium, config(terms))?)))
     }
 
@@ -69,20 +71,20 @@ impl Contender for OurEngine {
         Some((&KvTarget::Plain, None))
     }
 
-    fn published(&self, _: &Terms) -> Published {
+    fn published(&self, _: &ContestLimits) -> PublishedFigures {
         KV
     }
 }
 
 fn boxed<M: Medium>(kv: Kv<M>) -> Box<dyn Engine> {
-    Box::new(Judged(kv))
+    Box::new(JudgedKv(kv))
 }
 
-struct Judged<M: Medium>(Kv<M>);
+struct JudgedKv<M: Medium>(Kv<M>);
 
-impl<M: Medium> Engine for Judged<M> {
+impl<M: Medium> Engine for JudgedKv<M> {
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(Door {
+        Box::new(JudgedKvWorker {
             session: self.0.session(),
         })
     }
@@ -101,18 +103,18 @@ impl<M: Medium> Engine for Judged<M> {
         u64::from(stats.segments - stats.segments_free) * stats.segment_bytes
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> EngineStats {
         let stats = self.0.stats();
-        Tally {
+        EngineStats {
             cache_hits: stats.read_cache_hits,
             cache_misses: stats.read_cache_misses,
-            ..Tally::default()
+            ..EngineStats::default()
         }
     }
 }
 
 /// One worker's session.
-struct Door {
+struct JudgedKvWorker {
     session: Box<dyn Session>,
 }
 
@@ -127,7 +129,7 @@ fn plain(bytes: &[u8]) -> Value<'_> {
     }
 }
 
-impl Door {
+impl JudgedKvWorker {
     fn put(&mut self, key: &Key, bytes: &[u8]) -> Result<(), store::Error> {
         self.session.put(name(key), plain(bytes)).map(|_| ())
     }
@@ -137,7 +139,7 @@ impl Door {
         Ok(self.session.wait(ticket)?)
     }
 
-    fn find(&mut self, key: &Key, view: View, out: &mut Vec<u8>) -> bool {
+    fn find(&mut self, key: &Key, view: ReadView, out: &mut Vec<u8>) -> bool {
         out.clear();
         let found = self.session.get(name(key), view, out, &mut |_, _| true);
         found.unwrap_or_else(|error| panic!("{error}"))
@@ -154,32 +156,34 @@ fn judged(done: Result<(), store::Error>) -> Result<(), Refusal> {
     }
 }
 
-impl Worker for Door {
+impl Worker for JudgedKvWorker {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
-        let done = self.session.put_alone(name(key), plain(value));
+        let done = self.session.put_durable(name(key), plain(value));
         judged(done.and_then(|(_, ticket)| Ok(self.session.wait(ticket)?)))
     }
 
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
-        self.find(key, View::Durable, out)
+        self.find(key, ReadView::Durable, out)
     }
 
-    fn together(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Refusal> {
+    fn together(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Refusal> {
         let (mut keys, mut reads) = (Vec::with_capacity(asks.len()), false);
         for ask in asks.iter() {
-            let (Ask::Set(key, _) | Ask::Get(key, ..)) = ask;
+            let (EngineRequest::Set(key, _) | EngineRequest::Get(key, ..)) = ask;
             keys.push(name(key));
-            reads |= matches!(ask, Ask::Get(..));
+            reads |= matches!(ask, EngineRequest::Get(..));
         }
         self.session.prefetch(&keys, reads);
         for ask in asks {
             match ask {
-                Ask::Set(key, value) => {
+                EngineRequest::Set(key, value) => {
                     let done = self.put(key, value);
                     judged(done)?;
                 }
                 // What this batch has set counts; all is told when it is durable.
-                Ask::Get(key, out, found) => **found = self.find(key, View::Pending, out),
+                EngineRequest::Get(key, out, found) => {
+                    **found = self.find(key, ReadView::Pending, out)
+                }
             }
         }
         let done = self.commit();

@@ -1,10 +1,10 @@
 //! What an engine takes of DRAM: by its own account, and by the kernel's.
 
-use farbank_contest::{Engine, Terms};
+use farbank_contest::{ContestLimits, Engine};
 
 /// The most DRAM an engine was seen to hold.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Dram {
+pub(super) struct DramPeak {
     /// By its own account, in bytes, by purpose.
     pub parts: Vec<(&'static str, u64)>,
     /// Anonymous memory the process gained since it was made, by the kernel's account.
@@ -26,12 +26,12 @@ const BESIDES: [&str; 10] = [
     "spares",
 ];
 
-impl Dram {
+impl DramPeak {
     /// Nothing yet. Far memory and whatever the judge holds is present already.
-    pub(super) fn new() -> Dram {
-        Dram {
+    pub(super) fn new() -> DramPeak {
+        DramPeak {
             before: resident_bytes(),
-            ..Dram::default()
+            ..DramPeak::default()
         }
     }
 
@@ -60,7 +60,7 @@ impl Dram {
     }
 
     /// Part of what the round allows.
-    pub(super) fn share_of(&self, terms: &Terms) -> f64 {
+    pub(super) fn share_of(&self, terms: &ContestLimits) -> f64 {
         self.bytes() as f64 / terms.dram_bytes as f64
     }
 }

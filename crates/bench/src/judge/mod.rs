@@ -43,21 +43,23 @@ mod tests;
 mod tuning;
 mod value;
 
-use farbank_contest::Terms;
+use farbank_contest::ContestLimits;
 
-pub use contender::{Contender, Far};
+pub use contender::{Contender, FarMemory};
 pub use contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
 pub use kv::OurEngine;
-pub use plan::{Ledger, Op, Own, Phase, Plan, Round, Stream};
-pub use published::{Published, Want};
-pub use value::{Names, VALUE_BYTES_MIN, Wrong};
+pub use plan::{
+    AckedValues, ContestOp, ContestPhase, ContestRound, OpStream, RoundPlan, ThreadKeys,
+};
+pub use published::{FigureBound, PublishedFigures};
+pub use value::{KeyNames, VALUE_BYTES_MIN, WrongAnswer};
 
-use crate::figure::{Error, Figure, Report, Watch};
-use crate::kv::Place;
+use crate::figure::{Error, Figure, ProgressFn, Report};
+use crate::kv::PoolPlace;
 
 /// Which phases an engine is judged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Phases {
+pub struct JudgePhases {
     /// Every answer compared, and what is asked of far memory counted.
     pub correctness: bool,
     /// Crashes.
@@ -69,11 +71,11 @@ pub struct Phases {
 }
 
 /// What is judged, and how.
-pub struct Options<'a> {
+pub struct JudgeOptions<'a> {
     /// The engines, in the order of the columns.
     pub contenders: Vec<&'a dyn Contender>,
     /// The round of the contest.
-    pub round: Round,
+    pub round: ContestRound,
     /// The scale: one part of so many, a power of two.
     pub part: u64,
     /// Threads of a phase.
@@ -81,9 +83,9 @@ pub struct Options<'a> {
     /// Where chance starts from.
     pub seed: u64,
     /// What the pools are on.
-    pub place: Place,
+    pub place: PoolPlace,
     /// The phases.
-    pub phases: Phases,
+    pub phases: JudgePhases,
     /// Get phases of which the slowest counts.
     pub rounds: u32,
     /// Operations an engine is asked for at once.
@@ -94,35 +96,35 @@ pub struct Options<'a> {
     pub tuning: bool,
 }
 
-impl Options<'_> {
+impl JudgeOptions<'_> {
     /// The round's terms at this scale.
     #[must_use]
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ContestLimits {
         let terms = match self.round {
-            Round::Preliminary => Terms::preliminary(self.part),
-            Round::Final => Terms::finals(self.part),
+            ContestRound::Preliminary => ContestLimits::preliminary(self.part),
+            ContestRound::Final => ContestLimits::finals(self.part),
         };
         terms.with_threads(self.threads)
     }
 
     /// The round's plan at this scale.
     #[must_use]
-    pub fn plan(&self) -> Plan {
-        Plan::new(self.round, self.terms(), self.seed)
+    pub fn plan(&self) -> RoundPlan {
+        RoundPlan::new(self.round, self.terms(), self.seed)
     }
 
     /// The terms a contender is judged on.
-    fn terms_for(&self, contender: &dyn Contender) -> Terms {
+    fn terms_for(&self, contender: &dyn Contender) -> ContestLimits {
         let terms = contender.terms(self.round, self.terms());
         match contender.far_bytes_told(self.part) {
-            Some(far_bytes) => Terms { far_bytes, ..terms },
+            Some(far_bytes) => ContestLimits { far_bytes, ..terms },
             None => terms,
         }
     }
 }
 
 /// Judges the contenders, one after another.
-pub fn run(options: &Options<'_>, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     if options.tuning {
         tuning::run(options, &mut report, watch)?;

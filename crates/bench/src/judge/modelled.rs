@@ -6,15 +6,17 @@
 //! DRAM. The processor's cache is made smaller by the scale, so that it holds as little of the pool as
 //! at full size.
 
-use farbank_contest::{Ask, Engine, Terms, Worker};
+use farbank_contest::{ContestLimits, Engine, EngineRequest, Worker};
 use farbank_pm::media::Mapped;
-use farbank_pm::model::{self, Act, Category, Config, Machine, Modelled, Step as Does, Trace};
+use farbank_pm::model::{
+    self, Category, Machine, MachineConfig, Modelled, Step as Does, StepKind, Trace,
+};
 use farbank_pm::sim::Rng;
 
-use super::contender::{Contender, Far};
-use super::plan::{Ledger, Op, Own, Phase, Plan};
-use super::{Options, Round};
-use crate::figure::{Error, Figure, Report, Watch, now_and_then};
+use super::contender::{Contender, FarMemory};
+use super::plan::{AckedValues, ContestOp, ContestPhase, RoundPlan, ThreadKeys};
+use super::{ContestRound, JudgeOptions};
+use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
 
 /// Threads of the contest.
 const WORKERS: usize = 16;
@@ -29,27 +31,27 @@ const CACHE_BYTES: u64 = 36 << 20;
 
 /// Millions of sets and of get-phase operations a virtual second.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rates {
+pub(super) struct ModelledRates {
     pub(super) sets: f64,
     pub(super) gets: f64,
 }
 
-fn config(seed: u64, part: u64) -> Config {
-    Config {
+fn config(seed: u64, part: u64) -> MachineConfig {
+    MachineConfig {
         seed,
         cache_bytes: (CACHE_BYTES / part).max(64 << 10),
         places: false,
-        ..Config::study(DIMMS)
+        ..MachineConfig::study(DIMMS)
     }
 }
 
 /// Runs a set and a get phase of `contender` on the model, and reports them.
 pub(super) fn run(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     report: &mut Report,
-    watch: Watch<'_>,
-) -> Result<Option<Rates>, Error> {
+    watch: ProgressFn<'_>,
+) -> Result<Option<ModelledRates>, Error> {
     let found = rates(options, contender, &|terms| terms, watch)?;
     let modelled =
         |what, value| Figure::modelled(contender.name(), what, value).unit("M operations/s");
@@ -65,16 +67,16 @@ pub(super) fn run(
 /// A set and a get phase of `contender` on the model, on terms that are changed by `room`. `None`: it has
 /// threads of its own, whose steps are nobody's.
 pub(super) fn rates(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
-    room: &dyn Fn(Terms) -> Terms,
-    watch: Watch<'_>,
-) -> Result<Option<Rates>, Error> {
-    if options.round == Round::Preliminary {
+    room: &dyn Fn(ContestLimits) -> ContestLimits,
+    watch: ProgressFn<'_>,
+) -> Result<Option<ModelledRates>, Error> {
+    if options.round == ContestRound::Preliminary {
         return Ok(None);
     }
     let part = options.part.max(PART_MIN);
-    let options = Options {
+    let options = JudgeOptions {
         contenders: Vec::new(),
         place: options.place.clone(),
         part,
@@ -86,12 +88,15 @@ pub(super) fn rates(
     let medium = Modelled::new(memory);
     let trace = medium.trace();
     trace.record(false);
-    let engine = contender.create(Far::Modelled(medium), &terms)?;
+    let engine = contender.create(FarMemory::Modelled(medium), &terms)?;
     let plan = options.plan();
-    let (ledger, mut owns) = (plan.ledger(), vec![Own::default(); WORKERS]);
+    let (ledger, mut owns) = (plan.ledger(), vec![ThreadKeys::default(); WORKERS]);
     let mut machine = Machine::new(config(options.seed, part));
     let mut rates = [0.0; 2];
-    for (phase, rate) in [Phase::Set, Phase::Get(0)].into_iter().zip(&mut rates) {
+    for (phase, rate) in [ContestPhase::Set, ContestPhase::Get(0)]
+        .into_iter()
+        .zip(&mut rates)
+    {
         machine.restart();
         trace.record(true);
         let asked = (&plan, &ledger);
@@ -107,7 +112,7 @@ pub(super) fn rates(
         *rate = machine.outcome().throughput() / 1e6;
     }
     let [sets, gets] = rates;
-    Ok(Some(Rates { sets, gets }))
+    Ok(Some(ModelledRates { sets, gets }))
 }
 
 /// Plays a phase: each virtual worker's operations, in the order of their clocks.
@@ -115,10 +120,10 @@ fn play(
     machine: &mut Machine,
     engine: &dyn Engine,
     trace: &Trace,
-    (plan, ledger): (&Plan, &Ledger),
-    owns: &mut [Own],
-    phase: Phase,
-    watch: Watch<'_>,
+    (plan, ledger): (&RoundPlan, &AckedValues),
+    owns: &mut [ThreadKeys],
+    phase: ContestPhase,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let mut workers: Vec<Box<dyn Worker>> = owns.iter().map(|_| engine.worker()).collect();
     let mut streams: Vec<_> = (owns.iter_mut().enumerate())
@@ -133,24 +138,24 @@ fn play(
             return false;
         };
         trace.compute(CPU_NS);
-        let (Op::Set { id, .. } | Op::Get { id, .. }) = op;
+        let (ContestOp::Set { id, .. } | ContestOp::Get { id, .. }) = op;
         let key = plan.names.key(id);
         let spending = Category::KeyValue.spend();
         let mut ask = match op {
-            Op::Set { version, bytes, .. } => {
+            ContestOp::Set { version, bytes, .. } => {
                 value.clear();
                 plan.names.value(id, version, bytes, &mut value);
                 ledger.acknowledge(id, version, bytes);
-                Ask::Set(&key, &value)
+                EngineRequest::Set(&key, &value)
             }
-            Op::Get { .. } => Ask::Get(&key, &mut out, &mut found),
+            ContestOp::Get { .. } => EngineRequest::Get(&key, &mut out, &mut found),
         };
         let did = workers[worker].together(std::slice::from_mut(&mut ask));
         drop(spending);
         failed = did.map_err(|error| Error::Failed(error.to_string())).err();
         done += 1;
         let all = plan.terms.operations;
-        if let Err(stopped) = now_and_then(watch, &what, done, all) {
+        if let Err(stopped) = report_every(watch, &what, done, all) {
             failed = Some(stopped);
         }
         trace.take(steps);
@@ -160,7 +165,7 @@ fn play(
 }
 
 /// The second version of one engine by its first: one write a set by two.
-pub(super) fn compare(rates: &[(&'static str, Rates)], report: &mut Report) {
+pub(super) fn compare(rates: &[(&'static str, ModelledRates)], report: &mut Report) {
     let of = |name| {
         rates
             .iter()
@@ -185,15 +190,15 @@ pub(super) fn compare(rates: &[(&'static str, Rates)], report: &mut Report) {
 /// that was written a moment ago. In an engine they are a bucket's, anywhere: [`Second::Anywhere`].
 pub(super) fn two_writes(seed: u64, report: &mut Report) {
     let cost = |second| write_ns(seed, second);
-    let one = cost(Second::None);
+    let one = cost(SecondWrite::None);
     for (what, second) in [
         (
             "152 + 8 bytes, by 160 in one write, same record",
-            Second::SameRecord,
+            SecondWrite::SameRecord,
         ),
         (
             "152 + 8 bytes, by 160 in one write, any bucket",
-            Second::Anywhere,
+            SecondWrite::Anywhere,
         ),
     ] {
         let figure = Figure::modelled("micro", what, cost(second) / one);
@@ -205,7 +210,7 @@ pub(super) fn two_writes(seed: u64, report: &mut Report) {
 
 /// Where the 8 bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Second {
+enum SecondWrite {
     /// With the others.
     None,
     /// Behind them, when they are durable.
@@ -215,7 +220,7 @@ enum Second {
 }
 
 /// Virtual nanoseconds a record of 160 bytes takes one worker.
-fn write_ns(seed: u64, second: Second) -> f64 {
+fn write_ns(seed: u64, second: SecondWrite) -> f64 {
     const RECORDS: u64 = 50_000;
     const RECORD_BYTES: u64 = 160;
     const TABLE_LINES: u64 = (32 << 20) / 64;
@@ -229,17 +234,19 @@ fn write_ns(seed: u64, second: Second) -> f64 {
         left = next;
         let mut write = |from: u64, bytes: u64| {
             for line in from / 64..(from + bytes).div_ceil(64) {
-                steps.extend([Act::Store, Act::Flush].map(|act| Does::new(act, line as u32)));
+                steps.extend(
+                    [StepKind::Store, StepKind::Flush].map(|act| Does::new(act, line as u32)),
+                );
             }
-            steps.push(Does::new(Act::Fence, 0));
+            steps.push(Does::new(StepKind::Fence, 0));
         };
         match second {
-            Second::None => write(at, RECORD_BYTES),
-            Second::SameRecord => {
+            SecondWrite::None => write(at, RECORD_BYTES),
+            SecondWrite::SameRecord => {
                 write(at, RECORD_BYTES - 8);
                 write(at + RECORD_BYTES - 8, 8);
             }
-            Second::Anywhere => {
+            SecondWrite::Anywhere => {
                 write(at, RECORD_BYTES - 8);
                 write(RECORDS * RECORD_BYTES + rng.below(TABLE_LINES) * 64, 8);
             }
@@ -250,12 +257,12 @@ fn write_ns(seed: u64, second: Second) -> f64 {
 }
 
 /// What all modelled figures are: for the notes.
-pub(super) fn label(options: &Options<'_>) -> String {
+pub(super) fn label(options: &JudgeOptions<'_>) -> String {
     let part = options.part.max(PART_MIN);
     format!(
         "modelled at 1/{part} of the contest's size: {}, cache of {} KiB, {WORKERS} workers, {CPU_NS} ns an \
          operation besides far memory, which is an assumption and the same for every engine",
-        model::Config::label(&config(options.seed, part)),
+        model::MachineConfig::label(&config(options.seed, part)),
         config(options.seed, part).cache_bytes >> 10,
     )
 }

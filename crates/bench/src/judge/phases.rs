@@ -1,54 +1,54 @@
 //! The phases of a judgement, and the figures they give.
 
-use farbank_contest::{Engine, Tally, Terms};
+use farbank_contest::{ContestLimits, Engine, EngineStats};
 use farbank_pm::media::Mapped;
 
-use super::contender::{Contender, Far};
-use super::drive::{self, Found, How};
-use super::limits::Dram;
-use super::plan::{Ledger, Own, Phase, Plan};
-use super::published::{Published, Want};
-use super::{Options, Wrong};
+use super::contender::{Contender, FarMemory};
+use super::drive::{self, DriveMode, PhaseFindings};
+use super::limits::DramPeak;
+use super::plan::{AckedValues, ContestPhase, RoundPlan, ThreadKeys};
+use super::published::{FigureBound, PublishedFigures};
+use super::{JudgeOptions, WrongAnswer};
 use crate::counted::Counted;
-use crate::figure::{Error, Figure, Report, Watch, median};
+use crate::figure::{Error, Figure, ProgressFn, Report, median};
 
 /// What the phases of a killed engine are called.
 pub(super) const KILL: &str = "kill";
 /// Get phases of the correctness phase: one shows what there is to count.
-const COUNTED_GET: Phase = Phase::Get(0);
+const COUNTED_GET: ContestPhase = ContestPhase::Get(0);
 
 /// An engine, and all a judge knows of what it should hold.
-pub(super) struct Trial<'a> {
+pub(super) struct EngineTrial<'a> {
     contender: &'a dyn Contender,
-    plan: Plan,
-    ledger: Ledger,
-    owns: Vec<Own>,
-    dram: Dram,
+    plan: RoundPlan,
+    ledger: AckedValues,
+    owns: Vec<ThreadKeys>,
+    dram: DramPeak,
     /// What its workers did in the phases before this one.
-    before: Tally,
+    before: EngineStats,
 }
 
-impl<'a> Trial<'a> {
+impl<'a> EngineTrial<'a> {
     /// Everything but the engine. Far memory is made before, so that DRAM is the engine's alone.
-    pub(super) fn new(options: &Options<'_>, contender: &'a dyn Contender) -> Trial<'a> {
+    pub(super) fn new(options: &JudgeOptions<'_>, contender: &'a dyn Contender) -> EngineTrial<'a> {
         let plan = options.plan();
-        Trial {
+        EngineTrial {
             contender,
             ledger: plan.ledger(),
-            owns: vec![Own::default(); options.threads],
-            dram: Dram::new(),
+            owns: vec![ThreadKeys::default(); options.threads],
+            dram: DramPeak::new(),
             plan,
-            before: Tally::default(),
+            before: EngineStats::default(),
         }
     }
 
     pub(super) fn phase(
         &mut self,
         engine: &dyn Engine,
-        phase: Phase,
-        how: How<'_>,
-        watch: Watch<'_>,
-    ) -> Result<Found, Error> {
+        phase: ContestPhase,
+        how: DriveMode<'_>,
+        watch: ProgressFn<'_>,
+    ) -> Result<PhaseFindings, Error> {
         let name = self.contender.name();
         let asked = (&self.plan, &self.ledger);
         let found = drive::run(engine, asked, &mut self.owns, phase, how, watch);
@@ -60,19 +60,19 @@ impl<'a> Trial<'a> {
     }
 
     /// What its workers did in the last phase.
-    fn tally(&mut self, engine: &dyn Engine) -> Tally {
+    fn tally(&mut self, engine: &dyn Engine) -> EngineStats {
         let now = engine.tally();
         let before = std::mem::replace(&mut self.before, now);
         since(now, before)
     }
 }
 
-fn since(now: Tally, before: Tally) -> Tally {
+fn since(now: EngineStats, before: EngineStats) -> EngineStats {
     let mut depth = now.depth;
     for (now, before) in depth.iter_mut().zip(before.depth) {
         *now -= before;
     }
-    Tally {
+    EngineStats {
         inserts: now.inserts - before.inserts,
         updates: now.updates - before.updates,
         swaps: now.swaps - before.swaps,
@@ -86,8 +86,8 @@ fn since(now: Tally, before: Tally) -> Tally {
 }
 
 /// Asked by the clock, `group` operations at a time, and compared.
-pub(super) fn plainly(group: usize) -> How<'static> {
-    How {
+pub(super) fn plainly(group: usize) -> DriveMode<'static> {
+    DriveMode {
         group,
         meter: None,
         compare: true,
@@ -99,11 +99,12 @@ pub(super) fn verdict(
     report: &mut Report,
     contender: &dyn Contender,
     what: &str,
-    phases: &[&Found],
+    phases: &[&PhaseFindings],
 ) {
     let name = contender.name();
-    let sum =
-        |count: fn(&Found) -> u64| phases.iter().map(|found| count(found)).sum::<u64>() as f64;
+    let sum = |count: fn(&PhaseFindings) -> u64| {
+        phases.iter().map(|found| count(found)).sum::<u64>() as f64
+    };
     // What is known to lose data is shown losing it; that is no reason to fail.
     let expected = what == KILL && contender.target().is_some_and(|(_, known)| known.is_some());
     let counted = |what: String, count| match Figure::counted(name, what, count) {
@@ -111,7 +112,10 @@ pub(super) fn verdict(
         figure => figure.at_most(0.0),
     };
     report.figures.extend([
-        counted(format!("{what}: answers wrong"), sum(Found::wrong_answers)),
+        counted(
+            format!("{what}: answers wrong"),
+            sum(PhaseFindings::wrong_answers),
+        ),
         counted(format!("{what}: sets refused"), sum(|found| found.refused)),
         Figure::counted(
             name,
@@ -119,8 +123,8 @@ pub(super) fn verdict(
             sum(|found| found.gets),
         ),
     ]);
-    for wrong in Wrong::ALL {
-        let of = |found: &&Found| found.wrong.get(&wrong).copied().unwrap_or_default();
+    for wrong in WrongAnswer::ALL {
+        let of = |found: &&PhaseFindings| found.wrong.get(&wrong).copied().unwrap_or_default();
         let count: u64 = phases.iter().map(of).sum();
         if count > 0 {
             report
@@ -134,7 +138,7 @@ pub(super) fn verdict(
 }
 
 /// J2 and J3.
-fn limits(report: &mut Report, trial: &Trial<'_>, terms: &Terms, what: &str) {
+fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, what: &str) {
     let name = trial.contender.name();
     let of_limit = trial.dram.share_of(&trial.plan.terms) * 100.0;
     let figure = Figure::counted(name, format!("{what}: DRAM held"), of_limit);
@@ -162,24 +166,24 @@ fn limits(report: &mut Report, trial: &Trial<'_>, terms: &Terms, what: &str) {
 
 /// Correctness: a set and a get phase on a counted medium, every answer compared.
 pub(super) fn correctness(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let terms = options.terms_for(contender);
     let medium = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
     medium.prefault(&mut |_, _| {});
     let medium = Counted::new(medium);
     let meter = medium.meter();
-    let mut trial = Trial::new(options, contender);
-    let engine = contender.create(Far::Counted(medium), &terms)?;
-    let how = How {
+    let mut trial = EngineTrial::new(options, contender);
+    let engine = contender.create(FarMemory::Counted(medium), &terms)?;
+    let how = DriveMode {
         group: 1,
         meter: Some(&meter),
         compare: true,
     };
-    let set = trial.phase(&*engine, Phase::Set, how, watch)?;
+    let set = trial.phase(&*engine, ContestPhase::Set, how, watch)?;
     let (of_set, far) = (trial.tally(&*engine), engine.far_bytes());
     if set.refused > 0 {
         verdict(report, contender, "correctness", &[&set]);
@@ -187,7 +191,7 @@ pub(super) fn correctness(
     }
     let get = trial.phase(&*engine, COUNTED_GET, how, watch)?;
     let of_get = trial.tally(&*engine);
-    let every = trial.phase(&*engine, Phase::ReadAll, how, watch)?;
+    let every = trial.phase(&*engine, ContestPhase::ReadAll, how, watch)?;
     let of_every = trial.tally(&*engine);
     verdict(report, contender, "correctness", &[&set, &get, &every]);
     limits(report, &trial, &terms, "correctness");
@@ -222,22 +226,28 @@ pub(super) fn correctness(
 }
 
 /// A figure with what is asked of it.
-fn wanted(figure: Figure, want: Want) -> Figure {
+fn wanted(figure: Figure, want: FigureBound) -> Figure {
     const NEAR: f64 = 0.05;
     /// For values of another machine, that decide nothing.
     const BESIDE: f64 = 0.35;
     match want {
-        Want::Nothing => figure,
-        Want::Near(value) => figure.published(value, value * NEAR),
-        Want::Within(value, within) => figure.published(value, within),
-        Want::AtMost(most) => figure.at_most(most),
-        Want::AtLeast(least) => figure.at_least(least),
-        Want::Beside(value) => figure.compared(value, BESIDE),
+        FigureBound::Nothing => figure,
+        FigureBound::Near(value) => figure.published(value, value * NEAR),
+        FigureBound::Within(value, within) => figure.published(value, within),
+        FigureBound::AtMost(most) => figure.at_most(most),
+        FigureBound::AtLeast(least) => figure.at_least(least),
+        FigureBound::Beside(value) => figure.compared(value, BESIDE),
     }
 }
 
 /// What far memory was asked for.
-fn counts(report: &mut Report, name: &'static str, of: &Published, set: &Found, get: &Found) {
+fn counts(
+    report: &mut Report,
+    name: &'static str,
+    of: &PublishedFigures,
+    set: &PhaseFindings,
+    get: &PhaseFindings,
+) {
     let a_set = |count: u64| count as f64 / set.sets.max(1) as f64;
     let mut add = |what: &str, value: f64, unit, want| {
         let figure = Figure::counted(name, what, value).unit(unit);
@@ -269,7 +279,12 @@ fn counts(report: &mut Report, name: &'static str, of: &Published, set: &Found, 
 }
 
 /// What the engine counted itself, where it has such a thing.
-fn tallies(report: &mut Report, name: &'static str, of: &Published, [set, get, every]: [Tally; 3]) {
+fn tallies(
+    report: &mut Report,
+    name: &'static str,
+    of: &PublishedFigures,
+    [set, get, every]: [EngineStats; 3],
+) {
     let mut percent = |what: &str, part: u64, whole: u64, want| {
         if whole > 0 {
             let figure = Figure::counted(name, what, part as f64 / whole as f64 * 100.0).unit("%");
@@ -326,30 +341,36 @@ fn tallies(report: &mut Report, name: &'static str, of: &Published, [set, get, e
 
 /// Performance: the clock, on a medium that is not counted.
 pub(super) fn performance(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     contender: &dyn Contender,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let terms = options.terms_for(contender);
     let (_file, medium) = options.place.make(terms.far_bytes, watch)?;
-    let mut trial = Trial::new(options, contender);
+    let mut trial = EngineTrial::new(options, contender);
     let started = std::time::Instant::now();
     let engine = contender.create(medium.into(), &terms)?;
     let created = started.elapsed().as_secs_f64();
     let how = plainly(options.group);
     let name = contender.name();
-    let set = trial.phase(&*engine, Phase::Set, how, watch)?;
+    let set = trial.phase(&*engine, ContestPhase::Set, how, watch)?;
     let mut gets = Vec::new();
     for round in 0..options.rounds {
-        if set.refused + gets.iter().map(|get: &Found| get.refused).sum::<u64>() == 0 {
-            gets.push(trial.phase(&*engine, Phase::Get(round), how, watch)?);
+        if set.refused
+            + gets
+                .iter()
+                .map(|get: &PhaseFindings| get.refused)
+                .sum::<u64>()
+            == 0
+        {
+            gets.push(trial.phase(&*engine, ContestPhase::Get(round), how, watch)?);
         }
     }
-    let mut all: Vec<&Found> = std::iter::once(&set).chain(&gets).collect();
+    let mut all: Vec<&PhaseFindings> = std::iter::once(&set).chain(&gets).collect();
     let every = match all.iter().any(|found| found.refused > 0) {
-        true => Found::default(),
-        false => trial.phase(&*engine, Phase::ReadAll, how, watch)?,
+        true => PhaseFindings::default(),
+        false => trial.phase(&*engine, ContestPhase::ReadAll, how, watch)?,
     };
     all.push(&every);
     verdict(report, contender, "performance", &all);
@@ -358,8 +379,8 @@ pub(super) fn performance(
     let times: Vec<f64> = gets.iter().map(|get| get.seconds).collect();
     let slowest = times.iter().copied().fold(0.0, f64::max);
     let init = match options.round {
-        super::Round::Preliminary => created,
-        super::Round::Final => 0.0,
+        super::ContestRound::Preliminary => created,
+        super::ContestRound::Final => 0.0,
     };
     report.figures.extend([
         measured("score", init + set.seconds + slowest).unit("s"),
@@ -405,7 +426,13 @@ pub(super) fn performance(
 }
 
 /// Nanoseconds an operation of a thread.
-fn rate(name: &'static str, what: &str, seconds: f64, of: &Found, threads: usize) -> Figure {
+fn rate(
+    name: &'static str,
+    what: &str,
+    seconds: f64,
+    of: &PhaseFindings,
+    threads: usize,
+) -> Figure {
     let operations = (of.sets + of.gets) as f64 / threads as f64;
     Figure::measured(name, what, seconds * 1e9 / operations.max(1.0)).unit("ns an operation")
 }

@@ -30,10 +30,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farbank_contest::Terms;
+use farbank_contest::ContestLimits;
 use farbank_pm::sim::Rng;
 
-use super::value::{Names, VALUE_BYTES_MIN};
+use super::value::{KeyNames, VALUE_BYTES_MIN};
 
 /// Keys that are hot at full size.
 const HOT_KEYS: u64 = 50_000;
@@ -57,7 +57,7 @@ const BANDS: [(u64, usize, usize); 4] = [
 
 /// Which round of the contest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Round {
+pub enum ContestRound {
     /// Values of 80 bytes, hardly an update, nothing durable; 95 gets to 5 sets.
     Preliminary,
     /// Values of 80 to 1,024 bytes, 43.1 % updates, every set durable; 75 gets to 25 sets.
@@ -66,7 +66,7 @@ pub enum Round {
 
 /// A phase of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum ContestPhase {
     /// The keys are stored and updated.
     Set,
     /// They are read and updated; the rounds of it are numbered.
@@ -76,21 +76,21 @@ pub enum Phase {
     ReadAll,
 }
 
-impl Phase {
+impl ContestPhase {
     /// What it is called.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Phase::Set => "set phase".into(),
-            Phase::Get(round) => format!("get phase {}", round + 1),
-            Phase::ReadAll => "reading every key".into(),
+            ContestPhase::Set => "set phase".into(),
+            ContestPhase::Get(round) => format!("get phase {}", round + 1),
+            ContestPhase::ReadAll => "reading every key".into(),
         }
     }
 }
 
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
+pub enum ContestOp {
     /// Store this version of a key of one's own, of so many bytes.
     Set {
         /// The key's number.
@@ -115,13 +115,13 @@ pub enum Op {
 
 /// The round, whole.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RoundPlan {
     /// Which round it is.
-    pub round: Round,
+    pub round: ContestRound,
     /// What it allows.
-    pub terms: Terms,
+    pub terms: ContestLimits,
     /// Keys and values.
-    pub names: Names,
+    pub names: KeyNames,
     seed: u64,
     /// Hot keys of each thread.
     hot: u64,
@@ -129,12 +129,12 @@ pub struct Plan {
 
 /// The version and length of every key's value that was acknowledged.
 #[derive(Debug)]
-pub struct Ledger(Vec<AtomicU32>);
+pub struct AckedValues(Vec<AtomicU32>);
 
 /// Bits of a word of the ledger that are the length.
 const LENGTH_BITS: u32 = 11;
 
-impl Ledger {
+impl AckedValues {
     /// Version and length; 0 and 0 of a key that was never stored.
     #[must_use]
     pub fn get(&self, id: u64) -> (u32, usize) {
@@ -154,7 +154,7 @@ impl Ledger {
 
 /// What a thread knows of its own keys, from phase to phase.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct ThreadKeys {
     /// Keys it has stored.
     pub keys: u64,
     /// Bytes of their values.
@@ -165,15 +165,15 @@ pub struct Own {
     pub cut: u64,
 }
 
-impl Plan {
+impl RoundPlan {
     /// The plan of a round on these terms.
     #[must_use]
-    pub fn new(round: Round, terms: Terms, seed: u64) -> Plan {
+    pub fn new(round: ContestRound, terms: ContestLimits, seed: u64) -> RoundPlan {
         let threads = terms.threads as u64;
         let part = (1u64 << (28 - terms.hash_bits.min(28))).max(1);
-        Plan {
+        RoundPlan {
             hot: (HOT_KEYS / part / threads).max(4),
-            names: Names::new(seed),
+            names: KeyNames::new(seed),
             round,
             terms,
             seed,
@@ -182,8 +182,8 @@ impl Plan {
 
     /// A ledger in which nothing is stored yet, all of it present in memory.
     #[must_use]
-    pub fn ledger(&self) -> Ledger {
-        let ledger = Ledger((0..self.terms.keys).map(|_| AtomicU32::new(1)).collect());
+    pub fn ledger(&self) -> AckedValues {
+        let ledger = AckedValues((0..self.terms.keys).map(|_| AtomicU32::new(1)).collect());
         ledger
             .0
             .iter()
@@ -223,22 +223,22 @@ impl Plan {
     #[must_use]
     pub fn stream<'a>(
         &'a self,
-        phase: Phase,
+        phase: ContestPhase,
         thread: usize,
-        ledger: &'a Ledger,
-        own: &'a mut Own,
-    ) -> Stream<'a> {
+        ledger: &'a AckedValues,
+        own: &'a mut ThreadKeys,
+    ) -> OpStream<'a> {
         let purpose = match phase {
-            Phase::Set => 0,
-            Phase::Get(round) => u64::from(round) + 1,
-            Phase::ReadAll => u64::from(u32::MAX),
+            ContestPhase::Set => 0,
+            ContestPhase::Get(round) => u64::from(round) + 1,
+            ContestPhase::ReadAll => u64::from(u32::MAX),
         };
         let rng = Rng::new(self.seed).fork(purpose << 32 | thread as u64);
         let left = match phase {
-            Phase::ReadAll => own.keys + own.keys / ABSENT,
-            Phase::Set | Phase::Get(_) => self.operations_of(thread),
+            ContestPhase::ReadAll => own.keys + own.keys / ABSENT,
+            ContestPhase::Set | ContestPhase::Get(_) => self.operations_of(thread),
         };
-        Stream {
+        OpStream {
             left,
             plan: self,
             phase,
@@ -253,30 +253,32 @@ impl Plan {
 
 /// The operations of one thread in one phase.
 #[derive(Debug)]
-pub struct Stream<'a> {
-    plan: &'a Plan,
-    phase: Phase,
+pub struct OpStream<'a> {
+    plan: &'a RoundPlan,
+    phase: ContestPhase,
     thread: usize,
-    ledger: &'a Ledger,
-    own: &'a mut Own,
+    ledger: &'a AckedValues,
+    own: &'a mut ThreadKeys,
     rng: Rng,
     left: u64,
     read_back: bool,
 }
 
-impl Stream<'_> {
+impl OpStream<'_> {
     /// The next operation. `batch` are those since the ledger was last told what was acknowledged.
-    pub fn next(&mut self, batch: &[Op]) -> Option<Op> {
+    pub fn next(&mut self, batch: &[ContestOp]) -> Option<ContestOp> {
         if std::mem::take(&mut self.read_back) {
             let place = self.rng.below(self.own.keys);
             return Some(self.get(self.thread, place, batch));
         }
         self.left = self.left.checked_sub(1)?;
         Some(match self.phase {
-            Phase::Set => self.of_set_phase(batch),
-            Phase::Get(_) => self.of_get_phase(batch),
-            Phase::ReadAll if self.left < self.own.keys => self.get(self.thread, self.left, batch),
-            Phase::ReadAll => Op::Get {
+            ContestPhase::Set => self.of_set_phase(batch),
+            ContestPhase::Get(_) => self.of_get_phase(batch),
+            ContestPhase::ReadAll if self.left < self.own.keys => {
+                self.get(self.thread, self.left, batch)
+            }
+            ContestPhase::ReadAll => ContestOp::Get {
                 id: self
                     .plan
                     .id(self.thread, self.plan.keys_of(self.thread) + self.left),
@@ -286,14 +288,14 @@ impl Stream<'_> {
         })
     }
 
-    fn of_set_phase(&mut self, batch: &[Op]) -> Op {
+    fn of_set_phase(&mut self, batch: &[ContestOp]) -> ContestOp {
         self.read_back = self.rng.one_in(READ_BACK);
         let new = self.plan.keys_of(self.thread) - self.own.keys;
         // P2: of the sets that are left, this one included, `new` are of new keys.
         let is_new = self.own.keys == 0 || self.rng.below(self.left + 1) < new;
         let bytes = match self.plan.round {
-            Round::Preliminary => self.plan.terms.value_bytes.1,
-            Round::Final => self.value_bytes(),
+            ContestRound::Preliminary => self.plan.terms.value_bytes.1,
+            ContestRound::Final => self.value_bytes(),
         };
         if is_new && self.room(0) >= self.plan.terms.value_bytes.0 as u64 {
             self.own.keys += 1;
@@ -303,10 +305,10 @@ impl Stream<'_> {
         self.set(place, bytes, batch)
     }
 
-    fn of_get_phase(&mut self, batch: &[Op]) -> Op {
+    fn of_get_phase(&mut self, batch: &[ContestOp]) -> ContestOp {
         let gets_in_100 = match self.plan.round {
-            Round::Preliminary => 95,
-            Round::Final => 75,
+            ContestRound::Preliminary => 95,
+            ContestRound::Final => 75,
         };
         if self.rng.below(100) < gets_in_100 {
             let threads = self.plan.terms.threads as u64;
@@ -347,9 +349,9 @@ impl Stream<'_> {
     }
 
     /// Version and length of a key as they are after `batch`.
-    fn now(&self, id: u64, batch: &[Op]) -> (u32, usize) {
+    fn now(&self, id: u64, batch: &[ContestOp]) -> (u32, usize) {
         let set = batch.iter().rev().find_map(|op| match *op {
-            Op::Set {
+            ContestOp::Set {
                 id: of,
                 version,
                 bytes,
@@ -360,7 +362,7 @@ impl Stream<'_> {
         set.unwrap_or_else(|| self.ledger.get(id))
     }
 
-    fn set(&mut self, place: u64, bytes: usize, batch: &[Op]) -> Op {
+    fn set(&mut self, place: u64, bytes: usize, batch: &[ContestOp]) -> ContestOp {
         let id = self.plan.id(self.thread, place);
         let (version, old_bytes) = self.now(id, batch);
         // P3. What is replaced was not longer than the room it leaves.
@@ -370,7 +372,7 @@ impl Stream<'_> {
         let bytes = bytes.min(room as usize);
         self.own.live_bytes = self.own.live_bytes - old_bytes as u64 + bytes as u64;
         self.own.live_bytes_max = self.own.live_bytes_max.max(self.own.live_bytes);
-        Op::Set {
+        ContestOp::Set {
             id,
             version: version + 1,
             bytes,
@@ -378,14 +380,14 @@ impl Stream<'_> {
         }
     }
 
-    fn get(&self, thread: usize, place: u64, batch: &[Op]) -> Op {
+    fn get(&self, thread: usize, place: u64, batch: &[ContestOp]) -> ContestOp {
         let id = self.plan.id(thread, place);
         let own = thread == self.thread;
         let (version, _) = match own {
             true => self.now(id, batch),
             false => self.ledger.get(id),
         };
-        Op::Get { id, version, own }
+        ContestOp::Get { id, version, own }
     }
 }
 
@@ -394,12 +396,17 @@ mod tests {
     use super::*;
 
     /// Every operation of a phase, acknowledged one by one.
-    fn all(plan: &Plan, phase: Phase, ledger: &Ledger, owns: &mut [Own]) -> Vec<Op> {
+    fn all(
+        plan: &RoundPlan,
+        phase: ContestPhase,
+        ledger: &AckedValues,
+        owns: &mut [ThreadKeys],
+    ) -> Vec<ContestOp> {
         let mut ops = Vec::new();
         for (thread, own) in owns.iter_mut().enumerate() {
             let mut stream = plan.stream(phase, thread, ledger, own);
             while let Some(op) = stream.next(&[]) {
-                if let Op::Set {
+                if let ContestOp::Set {
                     id, version, bytes, ..
                 } = op
                 {
@@ -411,26 +418,26 @@ mod tests {
         ops
     }
 
-    fn of(round: Round, threads: usize) -> (Plan, Ledger, Vec<Own>) {
+    fn of(round: ContestRound, threads: usize) -> (RoundPlan, AckedValues, Vec<ThreadKeys>) {
         let terms = match round {
-            Round::Preliminary => Terms::preliminary(4096),
-            Round::Final => Terms::finals(1024),
+            ContestRound::Preliminary => ContestLimits::preliminary(4096),
+            ContestRound::Final => ContestLimits::finals(1024),
         };
-        let plan = Plan::new(round, terms.with_threads(threads), 7);
+        let plan = RoundPlan::new(round, terms.with_threads(threads), 7);
         let ledger = plan.ledger();
-        (plan, ledger, vec![Own::default(); threads])
+        (plan, ledger, vec![ThreadKeys::default(); threads])
     }
 
-    fn sets(ops: &[Op]) -> Vec<(u64, u32, usize, usize)> {
+    fn sets(ops: &[ContestOp]) -> Vec<(u64, u32, usize, usize)> {
         ops.iter()
             .filter_map(|op| match *op {
-                Op::Set {
+                ContestOp::Set {
                     id,
                     version,
                     bytes,
                     old_bytes,
                 } => Some((id, version, bytes, old_bytes)),
-                Op::Get { .. } => None,
+                ContestOp::Get { .. } => None,
             })
             .collect()
     }
@@ -441,8 +448,8 @@ mod tests {
 
     #[test]
     fn the_finals_set_phase_is_as_published() {
-        let (plan, ledger, mut owns) = of(Round::Final, 3);
-        let ops = all(&plan, Phase::Set, &ledger, &mut owns);
+        let (plan, ledger, mut owns) = of(ContestRound::Final, 3);
+        let ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
         let sets = sets(&ops);
         assert_eq!(sets.len() as u64, plan.terms.operations);
         let new = sets.iter().filter(|set| set.3 == 0).count();
@@ -468,9 +475,9 @@ mod tests {
 
     #[test]
     fn the_finals_get_phase_reads_a_hot_spot_and_updates_what_is_hot() {
-        let (plan, ledger, mut owns) = of(Round::Final, 2);
-        all(&plan, Phase::Set, &ledger, &mut owns);
-        let ops = all(&plan, Phase::Get(0), &ledger, &mut owns);
+        let (plan, ledger, mut owns) = of(ContestRound::Final, 2);
+        all(&plan, ContestPhase::Set, &ledger, &mut owns);
+        let ops = all(&plan, ContestPhase::Get(0), &ledger, &mut owns);
         assert_eq!(ops.len() as u64, plan.terms.operations);
         let sets = sets(&ops);
         assert!((share(sets.len(), ops.len()) - 0.25).abs() < 0.005);
@@ -480,7 +487,7 @@ mod tests {
         );
         let mut gets = std::collections::HashMap::new();
         for op in &ops {
-            if let Op::Get { id, .. } = op {
+            if let ContestOp::Get { id, .. } = op {
                 *gets.entry(*id).or_insert(0_usize) += 1;
             }
         }
@@ -495,24 +502,24 @@ mod tests {
 
     #[test]
     fn the_preliminarys_phases_are_as_published() {
-        let (plan, ledger, mut owns) = of(Round::Preliminary, 2);
-        let ops = all(&plan, Phase::Set, &ledger, &mut owns);
+        let (plan, ledger, mut owns) = of(ContestRound::Preliminary, 2);
+        let ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
         let stored = sets(&ops);
         let updates = stored.iter().filter(|set| set.3 != 0).count();
         assert!((0.001..=0.002).contains(&share(updates, stored.len())));
         assert!(stored.iter().all(|set| set.2 == 80));
-        let ops = all(&plan, Phase::Get(3), &ledger, &mut owns);
+        let ops = all(&plan, ContestPhase::Get(3), &ledger, &mut owns);
         assert!((share(sets(&ops).len(), ops.len()) - 0.05).abs() < 0.005);
     }
 
     #[test]
     fn the_same_seed_asks_the_same_and_another_seed_does_not() {
         let run = |seed| {
-            let terms = Terms::finals(16_384).with_threads(2);
-            let plan = Plan::new(Round::Final, terms, seed);
-            let (ledger, mut owns) = (plan.ledger(), vec![Own::default(); 2]);
-            let mut ops = all(&plan, Phase::Set, &ledger, &mut owns);
-            ops.extend(all(&plan, Phase::Get(0), &ledger, &mut owns));
+            let terms = ContestLimits::finals(16_384).with_threads(2);
+            let plan = RoundPlan::new(ContestRound::Final, terms, seed);
+            let (ledger, mut owns) = (plan.ledger(), vec![ThreadKeys::default(); 2]);
+            let mut ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
+            ops.extend(all(&plan, ContestPhase::Get(0), &ledger, &mut owns));
             ops
         };
         assert_eq!(run(1), run(1));
@@ -521,13 +528,13 @@ mod tests {
 
     #[test]
     fn a_key_belongs_to_one_thread() {
-        let (plan, ledger, mut owns) = of(Round::Final, 3);
-        for phase in [Phase::Set, Phase::Get(0)] {
+        let (plan, ledger, mut owns) = of(ContestRound::Final, 3);
+        for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
             for (thread, own) in owns.iter_mut().enumerate() {
                 let mut stream = plan.stream(phase, thread, &ledger, own);
                 let mut before = None;
                 while let Some(op) = stream.next(&[]) {
-                    if let Op::Set {
+                    if let ContestOp::Set {
                         id, version, bytes, ..
                     } = op
                     {
@@ -535,7 +542,7 @@ mod tests {
                         ledger.acknowledge(id, version, bytes);
                     }
                     assert_ne!(before.replace(op), Some(op));
-                    if matches!(op, Op::Get { .. }) {
+                    if matches!(op, ContestOp::Get { .. }) {
                         before = None;
                     }
                 }
@@ -545,11 +552,11 @@ mod tests {
 
     #[test]
     fn the_limit_on_live_bytes_holds_where_it_is_tight() {
-        let mut terms = Terms::finals(4096).with_threads(2);
+        let mut terms = ContestLimits::finals(4096).with_threads(2);
         terms.live_bytes_max /= 2;
-        let plan = Plan::new(Round::Final, terms, 7);
-        let (ledger, mut owns) = (plan.ledger(), vec![Own::default(); 2]);
-        let ops = all(&plan, Phase::Set, &ledger, &mut owns);
+        let plan = RoundPlan::new(ContestRound::Final, terms, 7);
+        let (ledger, mut owns) = (plan.ledger(), vec![ThreadKeys::default(); 2]);
+        let ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
         assert_eq!(sets(&ops).len() as u64, plan.terms.operations);
         assert!(owns.iter().all(|own| own.cut > 0));
         let live: u64 = owns.iter().map(|own| own.live_bytes_max).sum();
@@ -561,18 +568,18 @@ mod tests {
 
     #[test]
     fn every_key_is_read_once_at_the_end() {
-        let (plan, ledger, mut owns) = of(Round::Final, 3);
-        all(&plan, Phase::Set, &ledger, &mut owns);
-        let ops = all(&plan, Phase::ReadAll, &ledger, &mut owns);
+        let (plan, ledger, mut owns) = of(ContestRound::Final, 3);
+        all(&plan, ContestPhase::Set, &ledger, &mut owns);
+        let ops = all(&plan, ContestPhase::ReadAll, &ledger, &mut owns);
         let ids: std::collections::HashSet<u64> = ops
             .iter()
             .map(|op| match *op {
-                Op::Get { id, version, own } => {
+                ContestOp::Get { id, version, own } => {
                     assert!(own);
                     assert_eq!(version > 0, id < plan.terms.keys);
                     id
                 }
-                other @ Op::Set { .. } => panic!("{other:?}"),
+                other @ ContestOp::Set { .. } => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(ops.len(), ids.len());
@@ -583,18 +590,18 @@ mod tests {
 
     #[test]
     fn what_a_batch_sets_counts_before_it_is_acknowledged() {
-        let (plan, ledger, mut owns) = of(Round::Final, 1);
-        let mut stream = plan.stream(Phase::Set, 0, &ledger, &mut owns[0]);
+        let (plan, ledger, mut owns) = of(ContestRound::Final, 1);
+        let mut stream = plan.stream(ContestPhase::Set, 0, &ledger, &mut owns[0]);
         let mut batch = Vec::new();
         let mut versions = std::collections::HashMap::new();
         for _ in 0..200 {
             let op = stream.next(&batch).unwrap();
             match op {
-                Op::Set { id, version, .. } => {
+                ContestOp::Set { id, version, .. } => {
                     let before = versions.insert(id, version).unwrap_or(0);
                     assert_eq!(version, before + 1);
                 }
-                Op::Get { id, version, own } => {
+                ContestOp::Get { id, version, own } => {
                     assert!(own);
                     assert_eq!(versions[&id], version);
                 }

@@ -6,7 +6,7 @@
 
 /// What is asked of a figure.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum Want {
+pub enum FigureBound {
     /// Nothing.
     #[default]
     Nothing,
@@ -24,135 +24,135 @@ pub enum Want {
 
 /// What is asked of an engine's figures.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Published {
+pub struct PublishedFigures {
     /// Drains a set.
-    pub fences_a_set: Want,
+    pub fences_a_set: FigureBound,
     /// Bytes copied in and stored, a set.
-    pub bytes_a_set: Want,
+    pub bytes_a_set: FigureBound,
     /// Lines of 64 bytes written back, a set.
-    pub lines_a_set: Want,
+    pub lines_a_set: FigureBound,
     /// XPLines of 256 bytes written back, a set.
-    pub xplines_a_set: Want,
+    pub xplines_a_set: FigureBound,
     /// Places of far memory read by a set.
-    pub reads_a_set: Want,
+    pub reads_a_set: FigureBound,
     /// Places of far memory read by a get.
-    pub reads_a_get: Want,
+    pub reads_a_get: FigureBound,
     /// Bytes of DRAM a key besides read caches and buffers.
-    pub index_bytes_a_key: Want,
+    pub index_bytes_a_key: FigureBound,
     /// Percent of gets that the read cache answers.
-    pub cache_hits: Want,
+    pub cache_hits: FigureBound,
     /// Percent of the set phase's updates that swap.
-    pub swaps_of_set_phase: Want,
+    pub swaps_of_set_phase: FigureBound,
     /// The same of the get phase's.
-    pub swaps_of_get_phase: Want,
+    pub swaps_of_get_phase: FigureBound,
     /// Percent of lookups that found their key at the first, second, third place and further on.
-    pub depth: [Want; 4],
+    pub depth: [FigureBound; 4],
     /// Places looked at by a lookup that finds its key.
-    pub probes_of_hit: Want,
+    pub probes_of_hit: FigureBound,
     /// By one that does not.
-    pub probes_of_miss: Want,
+    pub probes_of_miss: FigureBound,
 }
 
 /// What is asked of ours.
-pub(super) const KV: Published = Published {
-    fences_a_set: Want::AtMost(1.01),
-    bytes_a_set: Want::Nothing,
-    lines_a_set: Want::Nothing,
-    xplines_a_set: Want::Nothing,
-    reads_a_set: Want::Nothing,
-    reads_a_get: Want::AtMost(1.05),
-    index_bytes_a_key: Want::AtMost(16.0),
-    cache_hits: Want::Nothing,
-    swaps_of_set_phase: Want::Nothing,
-    swaps_of_get_phase: Want::Nothing,
-    depth: [Want::Nothing; 4],
-    probes_of_hit: Want::Nothing,
-    probes_of_miss: Want::Nothing,
+pub(super) const KV: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::AtMost(1.01),
+    bytes_a_set: FigureBound::Nothing,
+    lines_a_set: FigureBound::Nothing,
+    xplines_a_set: FigureBound::Nothing,
+    reads_a_set: FigureBound::Nothing,
+    reads_a_get: FigureBound::AtMost(1.05),
+    index_bytes_a_key: FigureBound::AtMost(16.0),
+    cache_hits: FigureBound::Nothing,
+    swaps_of_set_phase: FigureBound::Nothing,
+    swaps_of_get_phase: FigureBound::Nothing,
+    depth: [FigureBound::Nothing; 4],
+    probes_of_hit: FigureBound::Nothing,
+    probes_of_miss: FigureBound::Nothing,
 };
 
 /// The preliminary round's first place: records of 100 bytes, 768 Mi of them in 256 Mi chains.
-pub(super) const PRELIM: Published = Published {
-    fences_a_set: Want::Nothing,
-    bytes_a_set: Want::Near(100.0),
-    lines_a_set: Want::Beside(1.56),
-    xplines_a_set: Want::Nothing,
-    reads_a_set: Want::AtMost(0.0),
-    reads_a_get: Want::Nothing,
-    index_bytes_a_key: Want::Near(1.33),
-    cache_hits: Want::Nothing,
-    swaps_of_set_phase: Want::Nothing,
-    swaps_of_get_phase: Want::Nothing,
-    depth: [Want::Nothing; 4],
-    probes_of_hit: Want::Near(2.5),
-    probes_of_miss: Want::Nothing,
+pub(super) const PRELIM: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::Nothing,
+    bytes_a_set: FigureBound::Near(100.0),
+    lines_a_set: FigureBound::Beside(1.56),
+    xplines_a_set: FigureBound::Nothing,
+    reads_a_set: FigureBound::AtMost(0.0),
+    reads_a_get: FigureBound::Nothing,
+    index_bytes_a_key: FigureBound::Near(1.33),
+    cache_hits: FigureBound::Nothing,
+    swaps_of_set_phase: FigureBound::Nothing,
+    swaps_of_get_phase: FigureBound::Nothing,
+    depth: [FigureBound::Nothing; 4],
+    probes_of_hit: FigureBound::Near(2.5),
+    probes_of_miss: FigureBound::Nothing,
 };
 
 /// The slides' engine: a header of 24 bytes, blocks of 32, lines of five keys that are 95.24 % full.
-pub(super) const KID: Published = Published {
-    fences_a_set: Want::Near(1.0),
-    bytes_a_set: Want::Near(225.4),
-    lines_a_set: Want::Near(4.27),
-    xplines_a_set: Want::Near(1.82),
-    reads_a_set: Want::AtMost(0.01),
-    reads_a_get: Want::Near(1.0),
-    index_bytes_a_key: Want::Near(26.9),
-    cache_hits: Want::Nothing,
-    swaps_of_set_phase: Want::Nothing,
-    swaps_of_get_phase: Want::Nothing,
+pub(super) const KID: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::Near(1.0),
+    bytes_a_set: FigureBound::Near(225.4),
+    lines_a_set: FigureBound::Near(4.27),
+    xplines_a_set: FigureBound::Near(1.82),
+    reads_a_set: FigureBound::AtMost(0.01),
+    reads_a_get: FigureBound::Near(1.0),
+    index_bytes_a_key: FigureBound::Near(26.9),
+    cache_hits: FigureBound::Nothing,
+    swaps_of_set_phase: FigureBound::Nothing,
+    swaps_of_get_phase: FigureBound::Nothing,
     depth: [
-        Want::Within(78.1, 0.5),
-        Want::Within(8.1, 0.5),
-        Want::Within(3.4, 0.5),
-        Want::Within(10.4, 0.5),
+        FigureBound::Within(78.1, 0.5),
+        FigureBound::Within(8.1, 0.5),
+        FigureBound::Within(3.4, 0.5),
+        FigureBound::Within(10.4, 0.5),
     ],
-    probes_of_hit: Want::Near(2.87),
-    probes_of_miss: Want::Beside(44.4),
+    probes_of_hit: FigureBound::Near(2.87),
+    probes_of_miss: FigureBound::Beside(44.4),
 };
 
 /// What the two engines of the third place have in common: chains, a read cache, spares.
-const THIRD_PLACE: Published = Published {
-    fences_a_set: Want::Nothing,
-    bytes_a_set: Want::Nothing,
-    lines_a_set: Want::Nothing,
-    xplines_a_set: Want::Nothing,
-    reads_a_set: Want::Nothing,
-    reads_a_get: Want::Nothing,
-    index_bytes_a_key: Want::Nothing,
-    cache_hits: Want::Near(98.0),
-    swaps_of_set_phase: Want::Near(66.7),
-    swaps_of_get_phase: Want::Near(100.0),
+const THIRD_PLACE: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::Nothing,
+    bytes_a_set: FigureBound::Nothing,
+    lines_a_set: FigureBound::Nothing,
+    xplines_a_set: FigureBound::Nothing,
+    reads_a_set: FigureBound::Nothing,
+    reads_a_get: FigureBound::Nothing,
+    index_bytes_a_key: FigureBound::Nothing,
+    cache_hits: FigureBound::Near(98.0),
+    swaps_of_set_phase: FigureBound::Near(66.7),
+    swaps_of_get_phase: FigureBound::Near(100.0),
     depth: [
-        Want::Within(67.2, 0.5),
-        Want::Within(24.6, 0.5),
-        Want::Within(6.6, 0.5),
-        Want::Within(1.6, 0.5),
+        FigureBound::Within(67.2, 0.5),
+        FigureBound::Within(24.6, 0.5),
+        FigureBound::Within(6.6, 0.5),
+        FigureBound::Within(1.6, 0.5),
     ],
-    probes_of_hit: Want::Near(1.427),
-    probes_of_miss: Want::Near(0.853),
+    probes_of_hit: FigureBound::Near(1.427),
+    probes_of_miss: FigureBound::Near(0.853),
 };
 
 /// The third place's first version: a block and a bucket, each waited for.
-pub(super) const V1_AS_TOLD: Published = Published {
-    fences_a_set: Want::Near(2.0),
+pub(super) const V1_AS_TOLD: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::Near(2.0),
     // A key record of 233 bytes, or, for an update, a value of 201; and 8.
-    bytes_a_set: Want::Near(227.6),
-    lines_a_set: Want::Near(5.4),
-    xplines_a_set: Want::Near(2.9),
+    bytes_a_set: FigureBound::Near(227.6),
+    lines_a_set: FigureBound::Near(5.4),
+    xplines_a_set: FigureBound::Near(2.9),
     // Chains of the full size; while they grow, fewer.
-    reads_a_set: Want::Beside(1.43),
-    reads_a_get: Want::Beside(0.03),
-    index_bytes_a_key: Want::Near(9.4),
+    reads_a_set: FigureBound::Beside(1.43),
+    reads_a_get: FigureBound::Beside(0.03),
+    index_bytes_a_key: FigureBound::Near(9.4),
     ..THIRD_PLACE
 };
 
 /// Its last version: a header of 22 bytes, blocks of 16, nodes of 28 bytes for 225 Mi keys.
-pub(super) const V2_AS_TOLD: Published = Published {
-    fences_a_set: Want::Near(1.0),
-    bytes_a_set: Want::Near(223.4),
-    lines_a_set: Want::Near(4.36),
-    xplines_a_set: Want::Near(1.84),
-    reads_a_set: Want::AtMost(0.01),
-    reads_a_get: Want::Beside(0.02),
-    index_bytes_a_key: Want::Near(32.7),
+pub(super) const V2_AS_TOLD: PublishedFigures = PublishedFigures {
+    fences_a_set: FigureBound::Near(1.0),
+    bytes_a_set: FigureBound::Near(223.4),
+    lines_a_set: FigureBound::Near(4.36),
+    xplines_a_set: FigureBound::Near(1.84),
+    reads_a_set: FigureBound::AtMost(0.01),
+    reads_a_get: FigureBound::Beside(0.02),
+    index_bytes_a_key: FigureBound::Near(32.7),
     ..THIRD_PLACE
 };

@@ -2,20 +2,20 @@
 //!
 //! Of some it was told what they gained, in seconds of a score; of others only that they were made.
 
-use farbank_contest::{Lock, Pools, Terms, kid, prelim, v1, v2};
+use farbank_contest::{BlockPools, ContestLimits, StripeLock, kid, prelim, v1, v2};
 
 use super::contender::Contender;
 use super::contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
 
 /// A step: the engine with it and without it.
-pub(super) struct Step {
+pub(super) struct TechniqueStep {
     pub what: &'static str,
     /// Seconds of the score before and after it, if they were reported.
     pub reported: Option<(f64, f64)>,
     pub with: Box<dyn Contender>,
     pub without: Box<dyn Contender>,
     /// What is timed.
-    pub timed: Timed,
+    pub timed: TimedPart,
     /// Whether pages are there before: what the step is about may be that they are not.
     pub faulted: bool,
     /// Whether it changes what is asked of far memory: then that is counted, and modelled.
@@ -26,26 +26,26 @@ pub(super) struct Step {
 
 /// What of a run is timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Timed {
+pub(super) enum TimedPart {
     /// A set and a get phase.
     Phases,
     /// Making the engine.
     Create,
 }
 
-impl Step {
+impl TechniqueStep {
     fn new(
         what: &'static str,
         reported: Option<(f64, f64)>,
         with: impl Contender + 'static,
         without: impl Contender + 'static,
-    ) -> Step {
-        Step {
+    ) -> TechniqueStep {
+        TechniqueStep {
             what,
             reported,
             with: Box::new(with),
             without: Box::new(without),
-            timed: Timed::Phases,
+            timed: TimedPart::Phases,
             faulted: true,
             far: false,
             room: 1.0,
@@ -53,25 +53,25 @@ impl Step {
     }
 
     /// The terms of a run: what is given of far memory follows [`Step::room`], in whole pages.
-    pub(super) fn with_room(&self, terms: Terms) -> Terms {
+    pub(super) fn with_room(&self, terms: ContestLimits) -> ContestLimits {
         const PAGE_BYTES: u64 = 4096;
         let pages = (terms.far_bytes / PAGE_BYTES) as f64 * self.room;
-        Terms {
+        ContestLimits {
             far_bytes: pages as u64 * PAGE_BYTES,
             ..terms
         }
     }
 
-    fn far(self) -> Step {
-        Step { far: true, ..self }
+    fn far(self) -> TechniqueStep {
+        TechniqueStep { far: true, ..self }
     }
 
-    fn room(self, room: f64) -> Step {
-        Step { room, ..self }
+    fn room(self, room: f64) -> TechniqueStep {
+        TechniqueStep { room, ..self }
     }
 
-    fn on_fresh_pages(self) -> Step {
-        Step {
+    fn on_fresh_pages(self) -> TechniqueStep {
+        TechniqueStep {
             faulted: false,
             ..self
         }
@@ -80,7 +80,7 @@ impl Step {
 
 /// All of them; of each engine a step first that changes nothing, which shows how much chance there is in the
 /// others.
-pub(super) fn all() -> Vec<Step> {
+pub(super) fn all() -> Vec<TechniqueStep> {
     let mut all = of_prelim();
     all.extend(of_v1());
     all.extend(of_v2());
@@ -88,21 +88,21 @@ pub(super) fn all() -> Vec<Step> {
     all
 }
 
-fn nothing<C: Contender + Default + 'static>() -> Step {
-    Step::new("any change", None, C::default(), C::default())
+fn nothing<C: Contender + Default + 'static>() -> TechniqueStep {
+    TechniqueStep::new("any change", None, C::default(), C::default())
 }
 
-fn of_prelim() -> Vec<Step> {
-    let usual = prelim::Options::default();
-    let step = |what, change: fn(&mut prelim::Options)| {
+fn of_prelim() -> Vec<TechniqueStep> {
+    let usual = prelim::PrelimOptions::default();
+    let step = |what, change: fn(&mut prelim::PrelimOptions)| {
         let mut without = usual;
         change(&mut without);
-        Step::new(what, None, PrelimEngine(usual), PrelimEngine(without))
+        TechniqueStep::new(what, None, PrelimEngine(usual), PrelimEngine(without))
     };
     vec![
         nothing::<PrelimEngine>(),
-        Step {
-            timed: Timed::Create,
+        TechniqueStep {
+            timed: TimedPart::Create,
             ..step("the index filled by 16 threads", |o| o.init_threads = 1)
         },
         step("updates of the set phase appended", |o| {
@@ -110,10 +110,10 @@ fn of_prelim() -> Vec<Step> {
         })
         .far(),
         step("heads by compare-and-swap for a mutex", |o| {
-            o.swing = prelim::Swing::Locked(Lock::Mutex);
+            o.swing = prelim::HeadUpdate::Locked(StripeLock::Mutex);
         }),
         step("heads by compare-and-swap for a spin lock", |o| {
-            o.swing = prelim::Swing::Locked(Lock::Spin);
+            o.swing = prelim::HeadUpdate::Locked(StripeLock::Spin);
         }),
         // Without it 75 GiB of records are for 74 GiB of far memory.
         step("the first records in DRAM for good", |o| {
@@ -134,18 +134,18 @@ fn of_prelim() -> Vec<Step> {
 /// Room for engines that do not swap: blocks are lost to sizes that nobody wants.
 const ROOM_WITHOUT_SWAPS: f64 = 1.5;
 
-fn of_v1() -> Vec<Step> {
+fn of_v1() -> Vec<TechniqueStep> {
     let V1Engine(usual) = V1Engine::default();
-    let step = |what, change: fn(&mut v1::Tuning)| {
+    let step = |what, change: fn(&mut v1::V1Tuning)| {
         let mut without = usual;
         change(&mut without);
-        Step::new(what, None, V1Engine(usual), V1Engine(without))
+        TechniqueStep::new(what, None, V1Engine(usual), V1Engine(without))
     };
     // What its successor is said to have changed, it did not have: that is turned on.
-    let later = |what, change: fn(&mut v1::Tuning)| {
+    let later = |what, change: fn(&mut v1::V1Tuning)| {
         let mut with = usual;
         change(&mut with);
-        Step::new(what, None, V1Engine(with), V1Engine(usual))
+        TechniqueStep::new(what, None, V1Engine(with), V1Engine(usual))
     };
     vec![
         nothing::<V1Engine>(),
@@ -159,25 +159,27 @@ fn of_v1() -> Vec<Step> {
             t.value_reuse = true;
         }),
         later("recycle pools of threads, as v2", |t| {
-            t.pools = Pools::PerThread;
+            t.pools = BlockPools::PerThread;
         }),
-        later("spin locks for mutexes, as v2", |t| t.lock = Lock::Spin),
+        later("spin locks for mutexes, as v2", |t| {
+            t.lock = StripeLock::Spin
+        }),
     ]
 }
 
-fn of_v2() -> Vec<Step> {
+fn of_v2() -> Vec<TechniqueStep> {
     let V2Engine(usual) = V2Engine::default();
-    let step = |what, before: Option<f64>, change: fn(&mut v2::Tuning)| {
+    let step = |what, before: Option<f64>, change: fn(&mut v2::V2Tuning)| {
         const SCORE: f64 = 35.8;
         let mut without = usual;
         change(&mut without);
         let reported = before.map(|before| (before, SCORE));
-        Step::new(what, reported, V2Engine(usual), V2Engine(without))
+        TechniqueStep::new(what, reported, V2Engine(usual), V2Engine(without))
     };
     vec![
         nothing::<V2Engine>(),
         step("one write a set for two", Some(55.0), |t| {
-            t.writes = v2::Writes::Two;
+            t.writes = v2::WritesPerRecord::Two;
         })
         .far(),
         step("pre-heat", Some(43.6), |t| t.preheat = false).on_fresh_pages(),
@@ -185,10 +187,10 @@ fn of_v2() -> Vec<Step> {
             t.value_reuse = false;
         }),
         step("recycle pools of threads", Some(36.8), |t| {
-            t.pools = Pools::Global;
+            t.pools = BlockPools::Global;
         }),
         step("spin locks for mutexes", Some(35.9), |t| {
-            t.lock = Lock::Mutex;
+            t.lock = StripeLock::Mutex;
         }),
         step("swaps", None, |t| t.swaps = false)
             .far()
@@ -199,19 +201,19 @@ fn of_v2() -> Vec<Step> {
         .far(),
         step("the read cache", None, |t| t.cache_slots = Some(0)).far(),
         step("a sum of integers for CRC-32", None, |t| {
-            t.checksum = v2::Checksum::Crc32;
+            t.checksum = v2::V2Checksum::Crc32;
         }),
     ]
 }
 
-fn of_kid() -> Vec<Step> {
-    let usual = kid::Options::default();
-    let step = |what, reported, change: fn(&mut kid::Options)| {
+fn of_kid() -> Vec<TechniqueStep> {
+    let usual = kid::KidOptions::default();
+    let step = |what, reported, change: fn(&mut kid::KidOptions)| {
         let mut without = usual;
         change(&mut without);
-        Step::new(what, reported, KidEngine(usual), KidEngine(without))
+        TechniqueStep::new(what, reported, KidEngine(usual), KidEngine(without))
     };
-    let pre_heated = kid::Options {
+    let pre_heated = kid::KidOptions {
         pre_heat: true,
         ..usual
     };
@@ -220,7 +222,7 @@ fn of_kid() -> Vec<Step> {
         step("threads' counts a line apart", Some((55.0, 45.0)), |o| {
             o.padded = false;
         }),
-        Step::new(
+        TechniqueStep::new(
             "pre-heat",
             Some((44.0, 39.0)),
             KidEngine(pre_heated),
@@ -229,23 +231,23 @@ fn of_kid() -> Vec<Step> {
         .on_fresh_pages(),
         // Two threads may draw one partition.
         step("threads numbered by a counter", None, |o| {
-            o.numbers = kid::Numbers::ByLot;
+            o.numbers = kid::PartitionRule::ByLot;
         })
         .room(2.0),
         step(
             "a branch and prefetch for a remainder",
             Some((39.0, 38.0)),
             |o| {
-                o.step = kid::Step::Modulo;
+                o.step = kid::ProbeStep::Modulo;
                 o.prefetch = false;
             },
         ),
         step("a branch for a remainder", None, |o| {
-            o.step = kid::Step::Modulo;
+            o.step = kid::ProbeStep::Modulo;
         }),
         step("prefetch", None, |o| o.prefetch = false),
         step("XXH3 for CRC-32C", Some((38.0, 36.0)), |o| {
-            o.checksum = kid::Checksum::Crc32c;
+            o.checksum = kid::KidChecksum::Crc32c;
         }),
         step("free lists' nodes made ahead", Some((36.0, 35.5)), |o| {
             o.list_nodes_ahead = false;

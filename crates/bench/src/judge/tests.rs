@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farbank_check::target::Target;
-use farbank_contest::{Engine, Error as Refusal, Key, Tally, Terms, Worker};
+use farbank_contest::{ContestLimits, Engine, EngineStats, Error as Refusal, Key, Worker};
 
 use super::{
-    Contender, Far, KidEngine, Options, OurEngine, Phases, PrelimEngine, Round, V1Engine, V2Engine,
-    run,
+    Contender, ContestRound, FarMemory, JudgeOptions, JudgePhases, KidEngine, OurEngine,
+    PrelimEngine, V1Engine, V2Engine, run,
 };
 use crate::figure::{Error, Report};
-use crate::kv::Place;
+use crate::kv::PoolPlace;
 
 /// What an engine in DRAM does wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +51,7 @@ struct Held {
 struct Table {
     fault: Fault,
     held: Arc<Mutex<Held>>,
-    terms: Terms,
+    terms: ContestLimits,
 }
 
 impl Contender for Toy {
@@ -59,15 +59,15 @@ impl Contender for Toy {
         "toy"
     }
 
-    fn takes(&self, round: Round) -> bool {
-        round == Round::Final
+    fn takes(&self, round: ContestRound) -> bool {
+        round == ContestRound::Final
     }
 
     fn is_durable(&self) -> bool {
         false
     }
 
-    fn create(&self, _: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn create(&self, _: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Ok(Box::new(Table {
             fault: self.0,
             held: Arc::default(),
@@ -75,7 +75,7 @@ impl Contender for Toy {
         }))
     }
 
-    fn open(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+    fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Err(Error::Failed("a table in DRAM is gone".into()))
     }
 
@@ -101,8 +101,8 @@ impl Engine for Table {
         0
     }
 
-    fn tally(&self) -> Tally {
-        Tally::default()
+    fn tally(&self) -> EngineStats {
+        EngineStats::default()
     }
 }
 
@@ -149,15 +149,15 @@ impl Worker for Hand {
     }
 }
 
-fn options<'a>(contender: &'a dyn Contender, round: Round, part: u64) -> Options<'a> {
-    Options {
+fn options<'a>(contender: &'a dyn Contender, round: ContestRound, part: u64) -> JudgeOptions<'a> {
+    JudgeOptions {
         contenders: vec![contender],
         round,
         part,
         threads: 2,
         seed: 3,
-        place: Place::Dram,
-        phases: Phases {
+        place: PoolPlace::Dram,
+        phases: JudgePhases {
             correctness: true,
             durability: false,
             performance: false,
@@ -172,7 +172,7 @@ fn options<'a>(contender: &'a dyn Contender, round: Round, part: u64) -> Options
 
 fn judged(fault: Fault) -> Result<Report, Error> {
     let toy = Toy(fault);
-    run(&options(&toy, Round::Final, 1 << 14), &mut |_| true)
+    run(&options(&toy, ContestRound::Final, 1 << 14), &mut |_| true)
 }
 
 /// The figures that do not hold.
@@ -229,7 +229,11 @@ fn an_engine_that_panics_ends_the_judgement_in_its_own_words() {
 #[test]
 fn an_engine_is_not_judged_in_a_round_it_was_not_built_for() {
     let toy = Toy(Fault::Nothing);
-    let report = run(&options(&toy, Round::Preliminary, 1 << 14), &mut |_| true).unwrap();
+    let report = run(
+        &options(&toy, ContestRound::Preliminary, 1 << 14),
+        &mut |_| true,
+    )
+    .unwrap();
     assert!(report.figures.is_empty());
     assert_eq!(report.notes.len(), 1);
 }
@@ -237,19 +241,19 @@ fn an_engine_is_not_judged_in_a_round_it_was_not_built_for() {
 #[test]
 fn being_stopped_is_an_error() {
     let toy = Toy(Fault::Nothing);
-    let stopped = run(&options(&toy, Round::Final, 1 << 12), &mut |_| false);
+    let stopped = run(&options(&toy, ContestRound::Final, 1 << 12), &mut |_| false);
     assert!(matches!(stopped, Err(Error::Stopped)));
 }
 
 #[test]
 fn ours_is_right_in_both_rounds_alone_and_together() {
     for (round, part, group) in [
-        (Round::Final, 4096, 1),
-        (Round::Final, 4096, 16),
-        (Round::Preliminary, 16_384, 1),
+        (ContestRound::Final, 4096, 1),
+        (ContestRound::Final, 4096, 16),
+        (ContestRound::Preliminary, 16_384, 1),
     ] {
-        let options = Options {
-            phases: Phases {
+        let options = JudgeOptions {
+            phases: JudgePhases {
                 correctness: group == 1,
                 durability: false,
                 performance: true,
@@ -263,7 +267,7 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
         let small = |name: &&str| !name.ends_with("DRAM held") && !name.starts_with("DRAM a key");
         let mut wrong: Vec<&str> = broken(&report).into_iter().filter(small).collect();
         // The preliminary round's limits are too tight for records that are checked.
-        wrong.retain(|name| round == Round::Final || !name.ends_with("far memory given"));
+        wrong.retain(|name| round == ContestRound::Final || !name.ends_with("far memory given"));
         // Slices of the cleaner have a fence each, and segments this small one slice and a rebirth.
         let fences = report.figures.iter().find(|f| f.name == "fences");
         assert!(fences.is_none_or(|f| f.value < 1.05), "{fences:?}");
@@ -277,11 +281,11 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
 fn the_published_engines_pass_in_their_rounds_and_come_back_after_a_kill() {
     let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
     let (v1, v2) = (V1Engine::default(), V2Engine::default());
-    let judged: [(&dyn Contender, Round, u64); 4] = [
-        (&prelim, Round::Preliminary, 16_384),
-        (&v1, Round::Final, 4096),
-        (&v2, Round::Final, 4096),
-        (&kid, Round::Final, 4096),
+    let judged: [(&dyn Contender, ContestRound, u64); 4] = [
+        (&prelim, ContestRound::Preliminary, 16_384),
+        (&v1, ContestRound::Final, 4096),
+        (&v2, ContestRound::Final, 4096),
+        (&kid, ContestRound::Final, 4096),
     ];
     for (contender, round, part) in judged {
         let mut options = options(contender, round, part);
@@ -299,8 +303,8 @@ fn the_published_engines_pass_in_their_rounds_and_come_back_after_a_kill() {
 #[test]
 fn the_model_says_the_same_of_the_same_seed() {
     let kid = KidEngine::default();
-    let mut options = options(&kid, Round::Final, 1 << 14);
-    options.phases = Phases {
+    let mut options = options(&kid, ContestRound::Final, 1 << 14);
+    options.phases = JudgePhases {
         correctness: false,
         durability: false,
         performance: false,
@@ -320,7 +324,7 @@ fn the_model_says_the_same_of_the_same_seed() {
 #[test]
 fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
     let kid = KidEngine::default();
-    let mut options = options(&kid, Round::Final, 1 << 12);
+    let mut options = options(&kid, ContestRound::Final, 1 << 12);
     options.tuning = true;
     let report = run(&options, &mut |_| true).unwrap();
     assert_eq!(report.figures.len(), 18, "{report:?}");
@@ -338,10 +342,10 @@ fn what_a_tuning_step_changes_in_far_memory_is_counted_and_modelled() {
     let (prelim, v1) = (PrelimEngine::default(), V1Engine::default());
     let mut report = Report::default();
     let absorbs = step("prelim", "updates the cache takes only there").unwrap();
-    let preliminary = options(&prelim, Round::Preliminary, 1 << 12);
+    let preliminary = options(&prelim, ContestRound::Preliminary, 1 << 12);
     super::tuning::count(&preliminary, &absorbs, &mut report, &mut |_| true).unwrap();
     let mirror = step("v1", "heads in DRAM, too").unwrap();
-    let finals = options(&v1, Round::Final, 1 << 12);
+    let finals = options(&v1, ContestRound::Final, 1 << 12);
     super::tuning::model(&finals, &mirror, &mut report, &mut |_| true).unwrap();
     let value = |name: &str| {
         let found = report.figures.iter().find(|figure| figure.name == name);

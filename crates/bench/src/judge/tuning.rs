@@ -8,17 +8,17 @@
 
 use std::time::Instant;
 
-use farbank_contest::Terms;
+use farbank_contest::ContestLimits;
 use farbank_pm::media::Mapped;
 
-use super::contender::{Contender, Far};
-use super::drive::{Found, How};
-use super::phases::{Trial, plainly};
-use super::plan::Phase;
-use super::steps::{self, Step, Timed};
-use super::{Options, modelled};
+use super::contender::{Contender, FarMemory};
+use super::drive::{DriveMode, PhaseFindings};
+use super::phases::{EngineTrial, plainly};
+use super::plan::ContestPhase;
+use super::steps::{self, TechniqueStep, TimedPart};
+use super::{JudgeOptions, modelled};
 use crate::counted::{Counted, Spent};
-use crate::figure::{Error, Figure, Kind, Report, Watch, median};
+use crate::figure::{Error, Figure, Kind, ProgressFn, Report, median};
 
 /// Times each of both takes its turn.
 const TURNS: usize = 5;
@@ -27,13 +27,13 @@ const TOLD_FROM: f64 = 0.01;
 
 /// The times of one run.
 #[derive(Clone, Copy, Default)]
-struct Times {
+struct TuningTimes {
     wall: f64,
     cpu: f64,
 }
 
 /// What an operation of one run asked of far memory.
-struct Asked {
+struct TuningCounts {
     fences: f64,
     lines: f64,
     places: f64,
@@ -41,11 +41,11 @@ struct Asked {
 
 /// Turns back every step of the engines that are judged.
 pub(super) fn run(
-    options: &Options<'_>,
+    options: &JudgeOptions<'_>,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let judged = |step: &Step| {
+    let judged = |step: &TechniqueStep| {
         let mut names = options.contenders.iter().map(|contender| contender.name());
         names.any(|name| name == step.with.name()) && step.with.takes(options.round)
     };
@@ -63,7 +63,7 @@ pub(super) fn run(
 const NEAR: f64 = 0.35;
 
 /// A figure of a step: how many times as long without it.
-fn times_as_long(step: &Step, what: &str, ratios: &[f64]) -> Figure {
+fn times_as_long(step: &TechniqueStep, what: &str, ratios: &[f64]) -> Figure {
     let name = format!("without {}: {what}", step.what);
     let figure = Figure::measured(step.with.name(), name, median(ratios)).unit("times as long");
     match step.reported {
@@ -73,14 +73,14 @@ fn times_as_long(step: &Step, what: &str, ratios: &[f64]) -> Figure {
 }
 
 fn measure(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let (mut wall, mut cpu) = (Vec::new(), Vec::new());
     for turn in 0..TURNS {
-        let mut found = [Times::default(); 2];
+        let mut found = [TuningTimes::default(); 2];
         // Who is first changes: what the machine does meanwhile is for both.
         for which in [turn % 2, 1 - turn % 2] {
             let contender = [&step.with, &step.without][which];
@@ -93,7 +93,7 @@ fn measure(
     let clock = times_as_long(step, "time", &wall).spread(&wall);
     report.figures.push(clock);
     // What creates an engine with many threads is not one thread's time.
-    if step.timed == Timed::Phases {
+    if step.timed == TimedPart::Phases {
         let processor = times_as_long(step, "processor time", &cpu).spread(&cpu);
         report.figures.push(processor);
     }
@@ -102,10 +102,10 @@ fn measure(
 
 /// Far memory for a run.
 fn memory(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     contender: &dyn Contender,
-) -> Result<(Mapped, Terms), Error> {
+) -> Result<(Mapped, ContestLimits), Error> {
     let terms = step.with_room(options.terms_for(contender));
     let medium = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
     if step.faulted {
@@ -116,21 +116,21 @@ fn memory(
 
 /// A set and a get phase.
 fn time(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     contender: &dyn Contender,
-    watch: Watch<'_>,
-) -> Result<Times, Error> {
+    watch: ProgressFn<'_>,
+) -> Result<TuningTimes, Error> {
     let (medium, terms) = memory(options, step, contender)?;
-    let mut trial = Trial::new(options, contender);
+    let mut trial = EngineTrial::new(options, contender);
     let started = Instant::now();
-    let engine = contender.create(Far::Mapped(medium), &terms)?;
-    if step.timed == Timed::Create {
+    let engine = contender.create(FarMemory::Mapped(medium), &terms)?;
+    if step.timed == TimedPart::Create {
         let wall = started.elapsed().as_secs_f64();
-        return Ok(Times { wall, cpu: wall });
+        return Ok(TuningTimes { wall, cpu: wall });
     }
-    let mut times = Times::default();
-    for phase in [Phase::Set, Phase::Get(0)] {
+    let mut times = TuningTimes::default();
+    for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
         let found = trial.phase(&*engine, phase, plainly(options.group), watch)?;
         right(contender, step, &found)?;
         times.wall += found.seconds;
@@ -140,7 +140,11 @@ fn time(
 }
 
 /// A run whose answers are wrong, or which has no room, shows nothing.
-fn right(contender: &dyn Contender, step: &Step, found: &Found) -> Result<(), Error> {
+fn right(
+    contender: &dyn Contender,
+    step: &TechniqueStep,
+    found: &PhaseFindings,
+) -> Result<(), Error> {
     if found.refused + found.wrong_answers() == 0 {
         return Ok(());
     }
@@ -154,10 +158,10 @@ fn right(contender: &dyn Contender, step: &Step, found: &Found) -> Result<(), Er
 
 /// What far memory is asked for with and without the step, where that differs.
 pub(super) fn count(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let with = asked(options, step, &*step.with, watch)?;
     let without = asked(options, step, &*step.without, watch)?;
@@ -180,22 +184,22 @@ pub(super) fn count(
 }
 
 fn asked(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     contender: &dyn Contender,
-    watch: Watch<'_>,
-) -> Result<Asked, Error> {
+    watch: ProgressFn<'_>,
+) -> Result<TuningCounts, Error> {
     let (medium, terms) = memory(options, step, contender)?;
     let medium = Counted::new(medium);
     let meter = medium.meter();
-    let mut trial = Trial::new(options, contender);
-    let engine = contender.create(Far::Counted(medium), &terms)?;
-    let how = How {
+    let mut trial = EngineTrial::new(options, contender);
+    let engine = contender.create(FarMemory::Counted(medium), &terms)?;
+    let how = DriveMode {
         meter: Some(&meter),
         ..plainly(1)
     };
     let (mut spent, mut operations) = (Spent::default(), 0);
-    for phase in [Phase::Set, Phase::Get(0)] {
+    for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
         let found = trial.phase(&*engine, phase, how, watch)?;
         right(contender, step, &found)?;
         spent += found.by_sets;
@@ -203,7 +207,7 @@ fn asked(
         operations += found.sets + found.gets;
     }
     let each = |count: u64| count as f64 / operations as f64;
-    Ok(Asked {
+    Ok(TuningCounts {
         fences: each(spent.fences),
         lines: each(spent.lines),
         places: each(spent.places),
@@ -212,10 +216,10 @@ fn asked(
 
 /// The same on the model, where it can be: an operation of each phase, with and without.
 pub(super) fn model(
-    options: &Options<'_>,
-    step: &Step,
+    options: &JudgeOptions<'_>,
+    step: &TechniqueStep,
     report: &mut Report,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
     let mut ns = |contender: &dyn Contender| {
         let rates = modelled::rates(options, contender, &|terms| step.with_room(terms), watch)?;

@@ -20,13 +20,13 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Makes the keys and values of one seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Names {
+pub struct KeyNames {
     salt: u64,
 }
 
 /// What is wrong with an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Wrong {
+pub enum WrongAnswer {
     /// The key is there, and was not found.
     Missing,
     /// A value that was replaced, and the replacement acknowledged.
@@ -41,42 +41,42 @@ pub enum Wrong {
     Torn,
 }
 
-impl Wrong {
+impl WrongAnswer {
     /// All of them.
-    pub const ALL: [Wrong; 6] = [
-        Wrong::Missing,
-        Wrong::Stale,
-        Wrong::Early,
-        Wrong::Length,
-        Wrong::Key,
-        Wrong::Torn,
+    pub const ALL: [WrongAnswer; 6] = [
+        WrongAnswer::Missing,
+        WrongAnswer::Stale,
+        WrongAnswer::Early,
+        WrongAnswer::Length,
+        WrongAnswer::Key,
+        WrongAnswer::Torn,
     ];
 
     /// What it is called in a report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Wrong::Missing => "keys not found",
-            Wrong::Stale => "values out of date",
-            Wrong::Early => "values not written yet",
-            Wrong::Length => "lengths wrong",
-            Wrong::Key => "values of another key",
-            Wrong::Torn => "values torn",
+            WrongAnswer::Missing => "keys not found",
+            WrongAnswer::Stale => "values out of date",
+            WrongAnswer::Early => "values not written yet",
+            WrongAnswer::Length => "lengths wrong",
+            WrongAnswer::Key => "values of another key",
+            WrongAnswer::Torn => "values torn",
         }
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for WrongAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Names {
+impl KeyNames {
     /// The names of one seed.
     #[must_use]
-    pub fn new(seed: u64) -> Names {
-        Names {
+    pub fn new(seed: u64) -> KeyNames {
+        KeyNames {
             salt: Rng::new(seed).fork(0x6b65_7973).draw(),
         }
     }
@@ -112,9 +112,9 @@ impl Names {
     }
 
     /// The version of a value that was read under the key `id`, every byte of it compared.
-    pub fn version(&self, id: u64, value: &[u8]) -> Result<u32, Wrong> {
+    pub fn version(&self, id: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
         let Some((head, rest)) = value.split_at_checked(16) else {
-            return Err(Wrong::Length);
+            return Err(WrongAnswer::Length);
         };
         let [of, what] = [&head[..8], &head[8..]]
             .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
@@ -122,17 +122,17 @@ impl Names {
         let mut words = rest.chunks_exact(8);
         for found in &mut words {
             if found != word.to_le_bytes() {
-                return Err(Wrong::Torn);
+                return Err(WrongAnswer::Torn);
             }
             word = word.wrapping_add(GOLDEN);
         }
         let tail = words.remainder();
         if *tail != word.to_le_bytes()[..tail.len()] {
-            Err(Wrong::Torn)
+            Err(WrongAnswer::Torn)
         } else if what & 0xffff_ffff != value.len() as u64 {
-            Err(Wrong::Length)
+            Err(WrongAnswer::Length)
         } else if of != id {
-            Err(Wrong::Key)
+            Err(WrongAnswer::Key)
         } else {
             Ok((what >> 32) as u32)
         }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn value(names: &Names, id: u64, version: u32, bytes: usize) -> Vec<u8> {
+    fn value(names: &KeyNames, id: u64, version: u32, bytes: usize) -> Vec<u8> {
         let mut out = Vec::new();
         names.value(id, version, bytes, &mut out);
         assert_eq!(out.len(), bytes);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn keys_differ_and_so_do_the_bits_that_choose_a_chain() {
-        let names = Names::new(1);
+        let names = KeyNames::new(1);
         let keys: HashSet<Key> = (0..100_000).map(|id| names.key(id)).collect();
         assert_eq!(keys.len(), 100_000);
         let chains: HashSet<u16> = (0..100_000)
@@ -161,34 +161,41 @@ mod tests {
             .collect();
         // Of 65,536 chains, 100,000 keys leave one in e^1.526 empty.
         assert!((50_500..52_000).contains(&chains.len()), "{}", chains.len());
-        assert_ne!(Names::new(2).key(7), names.key(7));
+        assert_ne!(KeyNames::new(2).key(7), names.key(7));
     }
 
     #[test]
     fn a_value_is_recognised_and_every_wrong_byte_of_it_too() {
-        let names = Names::new(1);
+        let names = KeyNames::new(1);
         for bytes in [80, 81, 87, 128, 1024] {
             let good = value(&names, 5, 9, bytes);
             assert_eq!(names.version(5, &good), Ok(9));
-            assert_eq!(names.version(6, &good), Err(Wrong::Key));
-            assert_eq!(names.version(5, &good[..bytes - 1]), Err(Wrong::Length));
+            assert_eq!(names.version(6, &good), Err(WrongAnswer::Key));
+            assert_eq!(
+                names.version(5, &good[..bytes - 1]),
+                Err(WrongAnswer::Length)
+            );
             for at in 0..bytes {
                 let mut bad = good.clone();
                 bad[at] ^= 0x10;
-                assert_eq!(names.version(5, &bad), Err(Wrong::Torn), "byte {at}");
+                assert_eq!(names.version(5, &bad), Err(WrongAnswer::Torn), "byte {at}");
             }
         }
-        assert_eq!(names.version(5, &[]), Err(Wrong::Length));
+        assert_eq!(names.version(5, &[]), Err(WrongAnswer::Length));
     }
 
     #[test]
     fn two_versions_spliced_at_any_word_are_torn() {
-        let names = Names::new(1);
+        let names = KeyNames::new(1);
         let (old, new) = (value(&names, 5, 1, 200), value(&names, 5, 2, 200));
         for at in (8..200).step_by(8).filter(|at| *at != 8) {
             let mut mixed = new.clone();
             mixed[at..].copy_from_slice(&old[at..]);
-            assert_eq!(names.version(5, &mixed), Err(Wrong::Torn), "from byte {at}");
+            assert_eq!(
+                names.version(5, &mixed),
+                Err(WrongAnswer::Torn),
+                "from byte {at}"
+            );
         }
     }
 }

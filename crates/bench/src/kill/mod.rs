@@ -19,7 +19,7 @@
 //! K5  A pipeline sees its own writes, and replies are what a single server would say.
 //! K6  As many keys as were found are counted: none that nobody wrote.
 
-mod owner;
+mod workload;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -27,15 +27,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use farbank_pm::sim::Rng;
 
-use owner::{Load, Owner};
+use workload::{KeyOwner, LoadOutcome};
 
-use crate::child::{Client, Failure, Launch, Server, Stop};
+use crate::child::{ChildServer, ConnectionStop, RespClient, RunFailure, ServerLaunch};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KillOptions {
     /// The server that is killed. Its pool must not be there yet.
-    pub launch: Launch,
+    pub launch: ServerLaunch,
     /// How many times it is killed.
     pub cycles: u64,
     /// Connections, each with keys of its own.
@@ -46,7 +46,7 @@ pub struct Options {
 
 /// What was seen so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct KillFigures {
     /// Cycles that ended with a check that held.
     pub cycles: u64,
     /// Of them, those that ended with SHUTDOWN instead of a kill.
@@ -78,7 +78,7 @@ pub(crate) fn now_ms() -> u64 {
 
 /// The counter that all connections increment.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct KillShared {
     pub(crate) sent: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
 }
@@ -88,67 +88,70 @@ pub(crate) const SHARED_KEY: &str = "shared";
 
 /// How a cycle ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum KillKind {
     Kill,
     Shutdown,
 }
 
 /// Runs every cycle, and calls `progress` with the figures after each.
-pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figures, Failure> {
+pub fn run(
+    options: &KillOptions,
+    progress: &mut dyn FnMut(&KillFigures),
+) -> Result<KillFigures, RunFailure> {
     let started = Instant::now();
     let mut rng = Rng::new(options.seed);
-    let shared = Shared::default();
-    let mut owners: Vec<Owner> = (0..options.connections)
+    let shared = KillShared::default();
+    let mut owners: Vec<KeyOwner> = (0..options.connections)
         .map(|id| {
-            Owner::new(
+            KeyOwner::new(
                 id,
                 options.launch.pool_bytes / options.connections as u64,
                 options.seed,
             )
         })
         .collect();
-    let mut figures = Figures {
+    let mut figures = KillFigures {
         live_share_min: 1.0,
-        ..Figures::default()
+        ..KillFigures::default()
     };
-    let mut server = Server::start(&options.launch).map_err(Failure::Broken)?;
+    let mut server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
     fill(&server, &mut owners, &shared)?;
     for cycle in 0..options.cycles {
         let end = if cycle % 8 == 7 {
-            End::Shutdown
+            KillKind::Shutdown
         } else {
-            End::Kill
+            KillKind::Kill
         };
         let load = Duration::from_millis(30 + rng.below(400));
         put_under_load(&mut server, &mut owners, &shared, load, end, &mut figures)?;
         if rng.one_in(4) {
             let patience = Duration::from_micros(rng.below(40_000));
-            Server::start_and_kill(&options.launch, patience).map_err(Failure::Broken)?;
+            ChildServer::start_and_kill(&options.launch, patience).map_err(RunFailure::Broken)?;
             figures.kills_in_recovery += 1;
         }
-        server = Server::start(&options.launch).map_err(Failure::Broken)?;
+        server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
         figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
         check(&server, &mut owners, &shared, &mut figures)?;
         figures.cycles += 1;
-        figures.shutdowns += u64::from(end == End::Shutdown);
+        figures.shutdowns += u64::from(end == KillKind::Shutdown);
         figures.elapsed = started.elapsed();
         progress(&figures);
     }
-    server.kill().map_err(Failure::Broken)?;
+    server.kill().map_err(RunFailure::Broken)?;
     Ok(figures)
 }
 
 /// Runs `work` for every owner, on a thread and a connection each.
 fn each_owner<R: Send>(
-    server: &Server,
-    owners: &mut [Owner],
-    work: impl Fn(&mut Owner, &mut Client) -> Result<R, Stop> + Sync,
-) -> Vec<Result<R, Stop>> {
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    work: impl Fn(&mut KeyOwner, &mut RespClient) -> Result<R, ConnectionStop> + Sync,
+) -> Vec<Result<R, ConnectionStop>> {
     thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = owners
             .iter_mut()
-            .map(|owner| scope.spawn(move || work(owner, &mut Client::connect(server.addr())?)))
+            .map(|owner| scope.spawn(move || work(owner, &mut RespClient::connect(server.addr())?)))
             .collect();
         threads
             .into_iter()
@@ -157,39 +160,45 @@ fn each_owner<R: Send>(
     })
 }
 
-fn fill(server: &Server, owners: &mut [Owner], shared: &Shared) -> Result<(), Failure> {
+fn fill(
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+) -> Result<(), RunFailure> {
     let filled = each_owner(server, owners, |owner, client| owner.fill(client, shared));
     filled
         .into_iter()
-        .collect::<Result<(), Stop>>()
-        .map_err(Stop::into_failure)
+        .collect::<Result<(), ConnectionStop>>()
+        .map_err(ConnectionStop::into_failure)
 }
 
 /// Loads the server and ends it after `time`.
 fn put_under_load(
-    server: &mut Server,
-    owners: &mut [Owner],
-    shared: &Shared,
+    server: &mut ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
     time: Duration,
-    end: End,
-    figures: &mut Figures,
-) -> Result<(), Failure> {
+    end: KillKind,
+    figures: &mut KillFigures,
+) -> Result<(), RunFailure> {
     let addr = server.addr().to_owned();
     let (results, seen) = thread::scope(|scope| {
         let load = scope.spawn(|| {
             thread::sleep(time);
             // Before the end: what the cleaner did in this life of the server.
-            let seen = Client::connect(&addr).and_then(|mut client| client.pool_figures());
+            let seen = RespClient::connect(&addr).and_then(|mut client| client.pool_figures());
             let ended = match end {
-                End::Kill => server.kill(),
-                End::Shutdown => server.shutdown(),
+                KillKind::Kill => server.kill(),
+                KillKind::Shutdown => server.shutdown(),
             };
             ended.and(Ok(seen))
         });
         let results = run_load(&addr, owners, shared);
         (results, load.join().expect("nothing panics"))
     });
-    let seen = seen.map_err(Failure::Broken)?.map_err(Stop::into_failure)?;
+    let seen = seen
+        .map_err(RunFailure::Broken)?
+        .map_err(ConnectionStop::into_failure)?;
     figures.segments_cleaned += seen.segments_cleaned;
     figures.live_share_min = figures.live_share_min.min(seen.live_share);
     for result in results {
@@ -204,7 +213,11 @@ fn put_under_load(
     Ok(())
 }
 
-fn run_load(addr: &str, owners: &mut [Owner], shared: &Shared) -> Vec<Result<Load, Stop>> {
+fn run_load(
+    addr: &str,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+) -> Vec<Result<LoadOutcome, ConnectionStop>> {
     thread::scope(|scope| {
         let threads: Vec<_> = owners
             .iter_mut()
@@ -219,26 +232,28 @@ fn run_load(addr: &str, owners: &mut [Owner], shared: &Shared) -> Vec<Result<Loa
 
 /// K1 to K4 and K6 on a server that has come back.
 fn check(
-    server: &Server,
-    owners: &mut [Owner],
-    shared: &Shared,
-    figures: &mut Figures,
-) -> Result<(), Failure> {
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+    figures: &mut KillFigures,
+) -> Result<(), RunFailure> {
     let mut there = 0;
     let mut expiring = 0;
     for checked in each_owner(server, owners, |owner, client| owner.check(client)) {
-        let found = checked.map_err(Stop::into_failure)?;
+        let found = checked.map_err(ConnectionStop::into_failure)?;
         there += found.there;
         expiring += found.expiring;
         figures.keys_checked += found.checked;
     }
-    let mut client = Client::connect(server.addr()).map_err(Stop::into_failure)?;
+    let mut client = RespClient::connect(server.addr()).map_err(ConnectionStop::into_failure)?;
     let (acknowledged, sent) = (
         shared.acknowledged.load(Ordering::SeqCst),
         shared.sent.load(Ordering::SeqCst),
     );
-    let value = client.number(SHARED_KEY).map_err(Stop::into_failure)?;
-    let broken = |key: &str, what: String| Err(Stop::wrong(key, what).into_failure());
+    let value = client
+        .number(SHARED_KEY)
+        .map_err(ConnectionStop::into_failure)?;
+    let broken = |key: &str, what: String| Err(ConnectionStop::wrong(key, what).into_failure());
     if !(acknowledged..=sent).contains(&value) {
         return broken(
             SHARED_KEY,
@@ -248,7 +263,7 @@ fn check(
     shared.acknowledged.store(value, Ordering::SeqCst);
     shared.sent.store(value, Ordering::SeqCst);
     there += u64::from(value > 0);
-    let keys = client.key_count().map_err(Stop::into_failure)?;
+    let keys = client.key_count().map_err(ConnectionStop::into_failure)?;
     if !(there..=there + expiring).contains(&keys) {
         return broken(
             "DBSIZE",

@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use farbank_kv::store::{Conflicts, Session, Store};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{ConflictPolicy, Session, Store};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
 
-use super::bank::Bank;
-use super::plan::Judged;
-use super::unflushed::Unflushed;
-use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS, judge};
+use super::ack_sink::BatchSink;
+use super::plan::CheckFindings;
+use super::unflushed::UnflushedMedium;
+use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS, check_after_cut};
 
 /// Whether a write to a file is acknowledged before it is synced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Syncing {
+pub enum SyncMode {
     /// After.
     Always,
     /// Before, which a power cut must be seen to punish.
@@ -23,17 +23,17 @@ pub enum Syncing {
 
 /// Whether what is stored in persistent memory is written back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flushing {
+pub(super) enum FlushMode {
     Always,
     Never,
 }
 
 /// A store that can check itself.
-pub(super) trait Engine: Store {
+pub(super) trait CheckedEngine: Store {
     fn verify(&self) -> Result<(), String>;
 }
 
-impl<M: Medium> Engine for Kv<M> {
+impl<M: Medium> CheckedEngine for Kv<M> {
     fn verify(&self) -> Result<(), String> {
         Kv::verify(self)
     }
@@ -42,9 +42,9 @@ impl<M: Medium> Engine for Kv<M> {
 /// Opens the pool at `path`, or makes it.
 pub(super) fn open(
     path: &Path,
-    flushing: Flushing,
-    syncing: Syncing,
-) -> Result<Box<dyn Engine>, String> {
+    flushing: FlushMode,
+    syncing: SyncMode,
+) -> Result<Box<dyn CheckedEngine>, String> {
     let options = options(syncing);
     match create_path(path, POOL_BYTES, &options, &mut |_, _| {}) {
         Ok(AnyMedium::Mapped(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
@@ -53,18 +53,18 @@ pub(super) fn open(
         Err(error) => return Err(error.to_string()),
     }
     match open_path(path, &options).map_err(|e| e.to_string())? {
-        AnyMedium::Mapped(medium) if flushing == Flushing::Never => {
-            opened(Kv::open(Unflushed(medium), config()))
+        AnyMedium::Mapped(medium) if flushing == FlushMode::Never => {
+            opened(Kv::open(UnflushedMedium(medium), config()))
         }
         AnyMedium::Mapped(medium) => opened(Kv::open(medium, config())),
         AnyMedium::File(medium) => opened(Kv::open(medium, config())),
     }
 }
 
-fn options(syncing: Syncing) -> OpenOptions {
+fn options(syncing: SyncMode) -> OpenOptions {
     let sync = match syncing {
-        Syncing::Always => SyncPolicy::Always,
-        Syncing::Never => SyncPolicy::Never,
+        SyncMode::Always => SyncPolicy::Always,
+        SyncMode::Never => SyncPolicy::Never,
     };
     OpenOptions {
         sync,
@@ -84,7 +84,9 @@ fn close_new<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<(), 
     kv.close().map(drop).map_err(|e| e.to_string())
 }
 
-fn opened<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<Box<dyn Engine>, String> {
+fn opened<M: Medium>(
+    kv: Result<Kv<M>, farbank_kv::OpenError>,
+) -> Result<Box<dyn CheckedEngine>, String> {
     let kv = kv.map_err(|e| e.to_string())?;
     match kv.opened().damage.first() {
         Some(damage) => Err(format!("damage where there is none: {damage}")),
@@ -93,19 +95,19 @@ fn opened<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<Box<dyn
 }
 
 /// A session for each writer.
-pub(super) fn sessions(engine: &dyn Engine) -> Vec<Box<dyn Bank>> {
+pub(super) fn sessions(engine: &dyn CheckedEngine) -> Vec<Box<dyn BatchSink>> {
     let bank = |mut session: Box<dyn Session>| {
-        session.on_conflict(Conflicts::Commit);
-        Box::new(session) as Box<dyn Bank>
+        session.on_conflict(ConflictPolicy::Commit);
+        Box::new(session) as Box<dyn BatchSink>
     };
     (0..WRITERS).map(|_| bank(engine.session())).collect()
 }
 
 /// Opens the pool at `path` as a power cut left it, compares it with what was acknowledged, and has the engine check
 /// itself. Nothing cleans meanwhile.
-pub(super) fn check(path: &Path, acknowledged: &[u64]) -> Result<Vec<Judged>, String> {
+pub(super) fn check(path: &Path, acknowledged: &[u64]) -> Result<Vec<CheckFindings>, String> {
     let config = Config {
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         ..config()
     };
     let medium = open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())?;
@@ -113,7 +115,7 @@ pub(super) fn check(path: &Path, acknowledged: &[u64]) -> Result<Vec<Judged>, St
         AnyMedium::Mapped(medium) => opened(Kv::open(medium, config)),
         AnyMedium::File(medium) => opened(Kv::open(medium, config)),
     }?;
-    let mut judged = judge(sessions(&*engine), acknowledged)?;
+    let mut judged = check_after_cut(sessions(&*engine), acknowledged)?;
     if let Err(why) = engine.verify() {
         judged[0].wrong.push(why);
     }

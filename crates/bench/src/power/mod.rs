@@ -22,9 +22,9 @@
 //! Pools are small and much of them lives, so that the cleaner is at work. On a device, of which there is one, only the
 //! engine runs.
 
-mod bank;
+mod ack_log;
+mod ack_sink;
 mod engine;
-mod ledger;
 mod plan;
 mod raw;
 mod replay;
@@ -33,14 +33,14 @@ mod unflushed;
 
 use std::path::{Path, PathBuf};
 
-use bank::Bank;
-use engine::Flushing;
-use ledger::{Ledger, Subject};
-use plan::{Judged, Plan};
-use served::Served;
+use ack_log::{AckLog, PowerSubject};
+use ack_sink::BatchSink;
+use engine::FlushMode;
+use plan::{CheckFindings, WriterPlan};
+use served::ServedProcess;
 
-pub use engine::Syncing;
-pub use replay::{Devices, Figures, mark, replay};
+pub use engine::SyncMode;
+pub use replay::{ReplayDevices, ReplayFigures, mark, replay};
 
 /// Writers of the engine, and connections to the server.
 const WRITERS: usize = 4;
@@ -54,7 +54,7 @@ const WRONG_LINES: usize = 8;
 
 /// What is done after the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
+pub enum AfterCheck {
     /// Nothing more.
     End,
     /// Write until the power goes.
@@ -65,71 +65,79 @@ pub enum Then {
 
 /// Checks what `previous`, the output of an earlier life at `place`, says was acknowledged, and goes on. `place` is a
 /// folder, or a device; `farbank` the program that serves.
-pub fn live(place: &Path, previous: &str, farbank: &Path, then: Then) -> Result<(), String> {
-    let names: &[&'static str] = match place.is_dir() && then != Then::WriteInVain {
+pub fn live(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> Result<(), String> {
+    let names: &[&'static str] = match place.is_dir() && then != AfterCheck::WriteInVain {
         true => &["raw", "engine", "server"],
         false => &["engine"],
     };
     let names = names
         .iter()
-        .filter(|name| then != Then::End || Subject::is_in(name, previous));
+        .filter(|name| then != AfterCheck::End || PowerSubject::is_in(name, previous));
     let mut lives = Vec::new();
     for name in names {
         let path = match place.is_dir() {
             true => place.join(name),
             false => place.into(),
         };
-        lives.push(Life::begin(Subject::new(name, previous), path, farbank)?);
+        lives.push(CheckedSubject::begin(
+            PowerSubject::new(name, previous),
+            path,
+            farbank,
+        )?);
     }
     let fine = lives.iter().all(|life| life.fine);
     if !fine || lives.is_empty() {
         return Err("acknowledged writes are lost, or something else is wrong".into());
     }
-    if then == Then::End {
+    if then == AfterCheck::End {
         return Ok(());
     }
     let flushing = match then {
-        Then::WriteInVain => Flushing::Never,
-        _ => Flushing::Always,
+        AfterCheck::WriteInVain => FlushMode::Never,
+        _ => FlushMode::Always,
     };
     let tell = |line: &str| {
         println!("{line}");
         Ok(())
     };
-    write(lives, flushing, Syncing::Always, u64::MAX, &tell)
+    write(lives, flushing, SyncMode::Always, u64::MAX, &tell)
 }
 
 /// Writes to a new pool at `pool` for a while, and calls `mark` with every line that tells of an acknowledgement.
 pub fn record(
     pool: &Path,
-    syncing: Syncing,
+    syncing: SyncMode,
     mark: &(dyn Fn(&str) -> Result<(), String> + Sync),
 ) -> Result<(), String> {
-    let life = Life {
-        subject: Subject::new("engine", ""),
+    let life = CheckedSubject {
+        subject: PowerSubject::new("engine", ""),
         path: pool.into(),
         served: None,
         in_doubt: Vec::new(),
         fine: true,
     };
-    write(vec![life], Flushing::Always, syncing, LOGGED_BATCHES, mark)
+    write(vec![life], FlushMode::Always, syncing, LOGGED_BATCHES, mark)
 }
 
 /// A subject that was checked and can go on.
-struct Life {
-    subject: Subject,
+struct CheckedSubject {
+    subject: PowerSubject,
     path: PathBuf,
-    served: Option<Served>,
+    served: Option<ServedProcess>,
     /// What is to be settled, writer by writer; nothing in a new pool.
-    in_doubt: Vec<Judged>,
+    in_doubt: Vec<CheckFindings>,
     fine: bool,
 }
 
-impl Life {
+impl CheckedSubject {
     /// Checks, unless this is the subject's first life.
-    fn begin(subject: Subject, path: PathBuf, farbank: &Path) -> Result<Life, String> {
+    fn begin(
+        subject: PowerSubject,
+        path: PathBuf,
+        farbank: &Path,
+    ) -> Result<CheckedSubject, String> {
         let served = match subject.name {
-            "server" => Some(Served::start(farbank, &path)),
+            "server" => Some(ServedProcess::start(farbank, &path)),
             _ => None,
         };
         let acknowledged = &subject.acknowledged;
@@ -139,11 +147,11 @@ impl Life {
             (_, _, None) => engine::check(&path, acknowledged),
             (_, _, Some(Ok(served))) => served
                 .connect()
-                .and_then(|banks| judge(banks, acknowledged)),
+                .and_then(|banks| check_after_cut(banks, acknowledged)),
             (_, _, Some(Err(why))) => Err(why.clone()),
         };
         let fine = subject.is_new() || report(&subject, &judged);
-        Ok(Life {
+        Ok(CheckedSubject {
             // What did not start has been reported, unless there was nothing to check.
             served: served
                 .transpose()
@@ -156,7 +164,7 @@ impl Life {
     }
 
     /// What its writers write to; none for the raw pool, which has one of its own.
-    fn banks(&self, engine: &dyn engine::Engine) -> Result<Vec<Box<dyn Bank>>, String> {
+    fn banks(&self, engine: &dyn engine::CheckedEngine) -> Result<Vec<Box<dyn BatchSink>>, String> {
         match (self.subject.name, &self.served) {
             ("raw", _) => Ok(Vec::new()),
             (_, Some(served)) => served.connect(),
@@ -166,15 +174,18 @@ impl Life {
 }
 
 /// Checks what each writer's keys hold.
-fn judge(banks: Vec<Box<dyn Bank>>, acknowledged: &[u64]) -> Result<Vec<Judged>, String> {
+fn check_after_cut(
+    banks: Vec<Box<dyn BatchSink>>,
+    acknowledged: &[u64],
+) -> Result<Vec<CheckFindings>, String> {
     let writers = banks.into_iter().zip(acknowledged).zip(0..);
     writers
-        .map(|((mut bank, count), writer)| Plan::new(writer).check(&mut *bank, *count))
+        .map(|((mut bank, count), writer)| WriterPlan::new(writer).check(&mut *bank, *count))
         .collect()
 }
 
 /// Prints what a check found. Returns whether nothing is wrong.
-fn report(subject: &Subject, judged: &Result<Vec<Judged>, String>) -> bool {
+fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, String>) -> bool {
     let (lost, wrong) = match judged {
         Ok(judged) => (
             judged.iter().map(|j| j.lost).sum(),
@@ -193,9 +204,9 @@ fn report(subject: &Subject, judged: &Result<Vec<Judged>, String>) -> bool {
 
 /// Writes to all of them at once: `last` batches of each writer, or until the power goes.
 fn write(
-    lives: Vec<Life>,
-    flushing: Flushing,
-    syncing: Syncing,
+    lives: Vec<CheckedSubject>,
+    flushing: FlushMode,
+    syncing: SyncMode,
     last: u64,
     tell: &(dyn Fn(&str) -> Result<(), String> + Sync),
 ) -> Result<(), String> {
@@ -203,7 +214,7 @@ fn write(
     let engine = engine.ok_or("there is always an engine")?;
     let engine = engine::open(&engine.path, flushing, syncing)?;
     let subjects = lives.iter().map(|life| life.subject.clone()).collect();
-    let ledger = &Ledger::new(subjects, tell);
+    let ledger = &AckLog::new(subjects, tell);
     let mut banks = Vec::new();
     for life in &lives {
         banks.push(life.banks(&*engine)?);
@@ -217,7 +228,7 @@ fn write(
             for (writer, mut bank) in banks.into_iter().enumerate() {
                 let judged = life.in_doubt.get(writer);
                 let to = ledger.line(subject, writer);
-                let plan = Plan::new(writer as u64);
+                let plan = WriterPlan::new(writer as u64);
                 scope.spawn(move || ledger.keep(run(plan, judged, &mut *bank, last, &to)));
             }
         }
@@ -227,11 +238,11 @@ fn write(
 
 /// One writer: settles what is in doubt, then writes batch after batch.
 fn run(
-    plan: Plan,
-    judged: Option<&Judged>,
-    bank: &mut dyn Bank,
+    plan: WriterPlan,
+    judged: Option<&CheckFindings>,
+    bank: &mut dyn BatchSink,
     last: u64,
-    to: &ledger::Line<'_>,
+    to: &ack_log::WriterLog<'_>,
 ) -> Result<(), String> {
     let mut next = 1;
     if let Some(judged) = judged {

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 
 use farbank_pm::sim::Rng;
 
-use super::bank::{Bank, Step};
+use super::ack_sink::{BatchSink, WriteStep};
 
 /// Writes in a batch.
 pub(crate) const BATCH_WRITES: u64 = 64;
@@ -33,7 +33,7 @@ const AHEAD_MAX: u64 = 1_000;
 
 /// A key of one writer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Key {
+pub(crate) enum WriterKey {
     Head,
     Plain(u64),
     Member(u64, u64),
@@ -41,12 +41,12 @@ pub(crate) enum Key {
 }
 
 /// What a key holds: nothing, or a version. A counter's version is its count.
-pub(crate) type State = Option<u64>;
+pub(crate) type KeyState = Option<u64>;
 
 #[derive(Clone, Copy)]
-enum Write {
-    Put(Key, u64),
-    Delete(Key),
+enum PlannedWrite {
+    Put(WriterKey, u64),
+    Delete(WriterKey),
     PutGroup(u64, u64),
     DeleteGroup(u64),
     Count(u64),
@@ -54,13 +54,13 @@ enum Write {
 
 /// The writes of one writer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct WriterPlan {
     writer: u64,
 }
 
 /// What came of a check.
 #[derive(Default, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct CheckFindings {
     /// Acknowledged writes that are not there.
     pub(crate) lost: u64,
     /// What is wrong, in words; empty if nothing is.
@@ -69,38 +69,38 @@ pub(crate) struct Judged {
     pub(crate) in_doubt: (u64, u64),
 }
 
-impl Plan {
-    pub(crate) fn new(writer: u64) -> Plan {
-        Plan { writer }
+impl WriterPlan {
+    pub(crate) fn new(writer: u64) -> WriterPlan {
+        WriterPlan { writer }
     }
 
-    fn keys(self) -> impl Iterator<Item = Key> {
+    fn keys(self) -> impl Iterator<Item = WriterKey> {
         let members =
-            (0..GROUPS).flat_map(|group| (0..MEMBERS).map(move |m| Key::Member(group, m)));
-        std::iter::once(Key::Head)
-            .chain((0..PLAIN).map(Key::Plain))
+            (0..GROUPS).flat_map(|group| (0..MEMBERS).map(move |m| WriterKey::Member(group, m)));
+        std::iter::once(WriterKey::Head)
+            .chain((0..PLAIN).map(WriterKey::Plain))
             .chain(members)
-            .chain((0..COUNTERS).map(Key::Counter))
+            .chain((0..COUNTERS).map(WriterKey::Counter))
     }
 
-    fn name(self, key: Key) -> String {
+    fn name(self, key: WriterKey) -> String {
         let writer = self.writer;
         match key {
-            Key::Head => format!("w{writer}:head"),
-            Key::Plain(n) => format!("w{writer}:plain:{n}"),
-            Key::Member(group, member) => format!("w{writer}:group:{group}:{member}"),
-            Key::Counter(n) => format!("w{writer}:counter:{n}"),
+            WriterKey::Head => format!("w{writer}:head"),
+            WriterKey::Plain(n) => format!("w{writer}:plain:{n}"),
+            WriterKey::Member(group, member) => format!("w{writer}:group:{group}:{member}"),
+            WriterKey::Counter(n) => format!("w{writer}:counter:{n}"),
         }
     }
 
     /// Mostly some hundred bytes; one in a hundred does not fit into the log of a small pool.
-    fn value(self, key: Key, version: u64) -> Vec<u8> {
-        if let Key::Counter(_) = key {
+    fn value(self, key: WriterKey, version: u64) -> Vec<u8> {
+        if let WriterKey::Counter(_) = key {
             return version.to_string().into_bytes();
         }
         let place = match key {
-            Key::Member(group, member) => (1 << 32) + group * MEMBERS + member,
-            Key::Plain(n) => n,
+            WriterKey::Member(group, member) => (1 << 32) + group * MEMBERS + member,
+            WriterKey::Plain(n) => n,
             _ => 1 << 33,
         };
         let mut rng = Rng::new(version).fork(place).fork(self.writer);
@@ -115,12 +115,12 @@ impl Plan {
     }
 
     /// The state that `found` shows; an error if nobody ever wrote that under `key`.
-    fn state(self, key: Key, found: Option<&[u8]>) -> Result<State, String> {
+    fn state(self, key: WriterKey, found: Option<&[u8]>) -> Result<KeyState, String> {
         let Some(found) = found else {
             return Ok(None);
         };
         let version = match key {
-            Key::Counter(_) => std::str::from_utf8(found).ok().and_then(|s| s.parse().ok()),
+            WriterKey::Counter(_) => std::str::from_utf8(found).ok().and_then(|s| s.parse().ok()),
             _ => found.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
         };
         version
@@ -135,42 +135,48 @@ impl Plan {
             })
     }
 
-    fn batch(self, batch: u64) -> Vec<Write> {
+    fn batch(self, batch: u64) -> Vec<PlannedWrite> {
         let mut rng = Rng::new(batch).fork(self.writer);
         let first = batch * BATCH_WRITES;
         let others = (first + 1..first + BATCH_WRITES).map(|version| match rng.below(20) {
-            0..=1 => Write::Delete(Key::Plain(rng.below(PLAIN))),
-            2..=4 => Write::PutGroup(rng.below(GROUPS), version),
-            5 => Write::DeleteGroup(rng.below(GROUPS)),
-            6..=8 => Write::Count(rng.below(COUNTERS)),
-            _ => Write::Put(Key::Plain(rng.below(PLAIN)), version),
+            0..=1 => PlannedWrite::Delete(WriterKey::Plain(rng.below(PLAIN))),
+            2..=4 => PlannedWrite::PutGroup(rng.below(GROUPS), version),
+            5 => PlannedWrite::DeleteGroup(rng.below(GROUPS)),
+            6..=8 => PlannedWrite::Count(rng.below(COUNTERS)),
+            _ => PlannedWrite::Put(WriterKey::Plain(rng.below(PLAIN)), version),
         });
-        std::iter::once(Write::Put(Key::Head, first))
+        std::iter::once(PlannedWrite::Put(WriterKey::Head, first))
             .chain(others)
             .collect()
     }
 
     /// What is to be done for a batch.
-    pub(crate) fn steps(self, batch: u64) -> Vec<Step> {
+    pub(crate) fn steps(self, batch: u64) -> Vec<WriteStep> {
         let put = |key, version| (self.name(key), Some(self.value(key, version)));
-        let members = |group| (0..MEMBERS).map(move |member| Key::Member(group, member));
+        let members = |group| (0..MEMBERS).map(move |member| WriterKey::Member(group, member));
         let step = |write| match write {
-            Write::Put(key, version) => Step::Put(self.name(key), self.value(key, version)),
-            Write::Delete(key) => Step::Delete(self.name(key)),
-            Write::PutGroup(group, version) => {
-                Step::Together(members(group).map(|key| put(key, version)).collect())
+            PlannedWrite::Put(key, version) => {
+                WriteStep::Put(self.name(key), self.value(key, version))
             }
-            Write::DeleteGroup(group) => {
-                Step::Together(members(group).map(|key| (self.name(key), None)).collect())
+            PlannedWrite::Delete(key) => WriteStep::Delete(self.name(key)),
+            PlannedWrite::PutGroup(group, version) => {
+                WriteStep::Together(members(group).map(|key| put(key, version)).collect())
             }
-            Write::Count(n) => Step::Count(self.name(Key::Counter(n))),
+            PlannedWrite::DeleteGroup(group) => {
+                WriteStep::Together(members(group).map(|key| (self.name(key), None)).collect())
+            }
+            PlannedWrite::Count(n) => WriteStep::Count(self.name(WriterKey::Counter(n))),
         };
         self.batch(batch).into_iter().map(step).collect()
     }
 
     /// Does what is left of the batches in doubt, so that nothing is: each key that such a batch touches
     /// becomes what it is after that batch.
-    pub(crate) fn settle(self, judged: &Judged, bank: &mut dyn Bank) -> Result<(), String> {
+    pub(crate) fn settle(
+        self,
+        judged: &CheckFindings,
+        bank: &mut dyn BatchSink,
+    ) -> Result<(), String> {
         let (from, to) = judged.in_doubt;
         let mut histories = self.histories(from - 1);
         for batch in from..to {
@@ -182,24 +188,24 @@ impl Plan {
                     continue;
                 };
                 match (*key, *state) {
-                    (Key::Member(group, _), state) => groups.push((group, state)),
+                    (WriterKey::Member(group, _), state) => groups.push((group, state)),
                     (key, Some(version)) => {
-                        steps.push(Step::Put(self.name(key), self.value(key, version)));
+                        steps.push(WriteStep::Put(self.name(key), self.value(key, version)));
                     }
-                    (key, None) => steps.push(Step::Delete(self.name(key))),
+                    (key, None) => steps.push(WriteStep::Delete(self.name(key))),
                 }
             }
             groups.sort_unstable();
             groups.dedup();
             steps.extend(groups.into_iter().map(|(group, state)| {
-                let members = (0..MEMBERS).map(|member| Key::Member(group, member));
+                let members = (0..MEMBERS).map(|member| WriterKey::Member(group, member));
                 let value = |key| {
                     (
                         self.name(key),
                         state.map(|version| self.value(key, version)),
                     )
                 };
-                Step::Together(members.map(value).collect())
+                WriteStep::Together(members.map(value).collect())
             }));
             bank.commit(&steps)?;
         }
@@ -214,35 +220,39 @@ impl Plan {
     }
 
     fn play(self, batch: u64, histories: &mut Histories) {
-        let mut now = |key: Key, state: State| {
+        let mut now = |key: WriterKey, state: KeyState| {
             histories.entry(key).or_default().push((batch, state));
         };
         let mut counted = Vec::new();
         for write in self.batch(batch) {
             match write {
-                Write::Put(key, version) => now(key, Some(version)),
-                Write::Delete(key) => now(key, None),
-                Write::PutGroup(group, version) => {
-                    (0..MEMBERS).for_each(|m| now(Key::Member(group, m), Some(version)));
+                PlannedWrite::Put(key, version) => now(key, Some(version)),
+                PlannedWrite::Delete(key) => now(key, None),
+                PlannedWrite::PutGroup(group, version) => {
+                    (0..MEMBERS).for_each(|m| now(WriterKey::Member(group, m), Some(version)));
                 }
-                Write::DeleteGroup(group) => {
-                    (0..MEMBERS).for_each(|m| now(Key::Member(group, m), None));
+                PlannedWrite::DeleteGroup(group) => {
+                    (0..MEMBERS).for_each(|m| now(WriterKey::Member(group, m), None));
                 }
-                Write::Count(n) => counted.push(n),
+                PlannedWrite::Count(n) => counted.push(n),
             }
         }
         for n in counted {
-            let history = histories.entry(Key::Counter(n)).or_default();
+            let history = histories.entry(WriterKey::Counter(n)).or_default();
             let next = history.last().and_then(|(_, state)| *state).unwrap_or(0) + 1;
             history.push((batch, Some(next)));
         }
     }
 
     /// What a store holds of this writer, against what was acknowledged to it.
-    pub(crate) fn check(self, bank: &mut dyn Bank, acknowledged: u64) -> Result<Judged, String> {
+    pub(crate) fn check(
+        self,
+        bank: &mut dyn BatchSink,
+        acknowledged: u64,
+    ) -> Result<CheckFindings, String> {
         let mut found = HashMap::new();
         let mut wrong = Vec::new();
-        let keys: Vec<Key> = self.keys().collect();
+        let keys: Vec<WriterKey> = self.keys().collect();
         for keys in keys.chunks(256) {
             let names: Vec<String> = keys.iter().map(|key| self.name(*key)).collect();
             for (key, value) in keys.iter().zip(bank.get(&names)?) {
@@ -257,13 +267,13 @@ impl Plan {
 
     fn judge(
         self,
-        found: &HashMap<Key, State>,
+        found: &HashMap<WriterKey, KeyState>,
         acknowledged: u64,
         mut wrong: Vec<String>,
-    ) -> Judged {
+    ) -> CheckFindings {
         let versions = found
             .iter()
-            .filter(|(key, _)| !matches!(key, Key::Counter(_)));
+            .filter(|(key, _)| !matches!(key, WriterKey::Counter(_)));
         let newest = versions.filter_map(|(_, state)| *state).max().unwrap_or(0) / BATCH_WRITES;
         let sure = acknowledged.max(newest.saturating_sub(1));
         let last = newest.max(acknowledged) + 1;
@@ -271,7 +281,7 @@ impl Plan {
             wrong.push(format!(
                 "batch {newest} is there, {acknowledged} were acknowledged"
             ));
-            return Judged {
+            return CheckFindings {
                 lost: 0,
                 wrong,
                 in_doubt: (last, last),
@@ -295,7 +305,7 @@ impl Plan {
                 Some(place) => {
                     let told = history.partition_point(|(batch, _)| *batch <= acknowledged);
                     // A group is one write.
-                    if !matches!(key, Key::Member(_, 1..)) {
+                    if !matches!(key, WriterKey::Member(_, 1..)) {
                         lost += told.saturating_sub(place) as u64;
                     }
                     let (name, batch) = (self.name(key), history[due - 1].0);
@@ -307,29 +317,29 @@ impl Plan {
         }
         wrong.extend(self.torn_groups(found));
         let in_doubt = (sure + 1, last + 1);
-        Judged {
+        CheckFindings {
             lost,
             wrong,
             in_doubt,
         }
     }
 
-    fn torn_groups(self, found: &HashMap<Key, State>) -> impl Iterator<Item = String> {
+    fn torn_groups(self, found: &HashMap<WriterKey, KeyState>) -> impl Iterator<Item = String> {
         (0..GROUPS).filter_map(move |group| {
             let member = |m| {
                 found
-                    .get(&Key::Member(group, m))
+                    .get(&WriterKey::Member(group, m))
                     .copied()
                     .unwrap_or_default()
             };
-            let states: Vec<State> = (0..MEMBERS).map(member).collect();
+            let states: Vec<KeyState> = (0..MEMBERS).map(member).collect();
             let whole = states.iter().all(|state| *state == states[0]);
             (!whole).then(|| format!("w{}:group:{group} is in parts: {states:?}", self.writer))
         })
     }
 }
 
-type Histories = HashMap<Key, Vec<(u64, State)>>;
+type Histories = HashMap<WriterKey, Vec<(u64, KeyState)>>;
 
 #[cfg(test)]
 mod tests {
@@ -337,21 +347,21 @@ mod tests {
 
     /// A store that forgets what it is told to forget.
     #[derive(Clone, Default)]
-    struct Memory(HashMap<String, Vec<u8>>);
+    struct ForgetfulStore(HashMap<String, Vec<u8>>);
 
-    impl Bank for Memory {
-        fn commit(&mut self, steps: &[Step]) -> Result<(), String> {
+    impl BatchSink for ForgetfulStore {
+        fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
             for step in steps.iter().cloned() {
                 match step {
-                    Step::Put(name, bytes) => drop(self.0.insert(name, bytes)),
-                    Step::Delete(name) => drop(self.0.remove(&name)),
-                    Step::Together(members) => {
+                    WriteStep::Put(name, bytes) => drop(self.0.insert(name, bytes)),
+                    WriteStep::Delete(name) => drop(self.0.remove(&name)),
+                    WriteStep::Together(members) => {
                         for (name, bytes) in members {
                             self.0.remove(&name);
                             self.0.extend(bytes.map(|bytes| (name, bytes)));
                         }
                     }
-                    Step::Count(name) => {
+                    WriteStep::Count(name) => {
                         let count = self.0.get(&name).map_or(0, |digits| {
                             String::from_utf8_lossy(digits)
                                 .parse::<u64>()
@@ -369,10 +379,10 @@ mod tests {
         }
     }
 
-    const PLAN: Plan = Plan { writer: 2 };
+    const PLAN: WriterPlan = WriterPlan { writer: 2 };
 
-    fn after(batches: u64) -> Memory {
-        let mut memory = Memory::default();
+    fn after(batches: u64) -> ForgetfulStore {
+        let mut memory = ForgetfulStore::default();
         for batch in 1..=batches {
             memory
                 .commit(&PLAN.steps(batch))
@@ -381,7 +391,7 @@ mod tests {
         memory
     }
 
-    fn judge(memory: &mut Memory, acknowledged: u64) -> Judged {
+    fn judge(memory: &mut ForgetfulStore, acknowledged: u64) -> CheckFindings {
         PLAN.check(memory, acknowledged)
             .expect("memory can be read")
     }
@@ -413,7 +423,7 @@ mod tests {
             (3 * BATCH_WRITES..=5 * BATCH_WRITES).contains(&lost),
             "{lost}"
         );
-        let lost = judge(&mut Memory::default(), 20).lost;
+        let lost = judge(&mut ForgetfulStore::default(), 20).lost;
         assert!(
             (14 * BATCH_WRITES..=20 * BATCH_WRITES).contains(&lost),
             "{lost}"

@@ -6,13 +6,13 @@
 use std::path::Path;
 
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Medium, Off, PersistCtx};
 
-use super::ledger::Line;
-use super::plan::Judged;
+use super::ack_log::WriterLog;
+use super::plan::CheckFindings;
 
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
 /// Segments at first, and after the pool has grown.
@@ -41,7 +41,7 @@ fn record(n: u64) -> Vec<u8> {
 }
 
 /// Writes records from number `from` on, until the power goes or another writer fails.
-pub(super) fn write(path: &Path, from: u64, to: &Line<'_>) -> Result<(), String> {
+pub(super) fn write(path: &Path, from: u64, to: &WriterLog<'_>) -> Result<(), String> {
     make(path)?;
     match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
         AnyMedium::Mapped(medium) => write_on(medium, from, to),
@@ -49,15 +49,15 @@ pub(super) fn write(path: &Path, from: u64, to: &Line<'_>) -> Result<(), String>
     }
 }
 
-fn write_on<M: Medium>(medium: M, from: u64, to: &Line<'_>) -> Result<(), String> {
-    let mut lane = Lane::new(0);
-    let pool = Pool::open(medium, &mut lane).map_err(|e| e.to_string())?;
+fn write_on<M: Medium>(medium: M, from: u64, to: &WriterLog<'_>) -> Result<(), String> {
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::open(medium, &mut ctx).map_err(|e| e.to_string())?;
     for n in from.. {
         let bytes = record(n);
         let (head, body) = bytes.split_at(24);
         pool.medium()
-            .copy_in(&mut lane, slot(&pool, n), &[head, body]);
-        let ticket = pool.medium().drain(&mut lane);
+            .copy_in(&mut ctx, slot(&pool, n), &[head, body]);
+        let ticket = pool.medium().drain(&mut ctx);
         pool.medium().wait(ticket).map_err(|e| e.to_string())?;
         if (n + 1).is_multiple_of(AT_A_TIME) {
             to.acknowledge(n + 1)?;
@@ -86,21 +86,21 @@ fn make(path: &Path) -> Result<(), String> {
 }
 
 fn make_on<M: Medium>(medium: M) -> Result<(), String> {
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(medium, &mut lane, &LAYOUT).map_err(|e| e.to_string())?;
-    pool.grow(&mut lane, SEGMENTS[1]).map_err(|e| e.to_string())
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(medium, &mut ctx, &LAYOUT).map_err(|e| e.to_string())?;
+    pool.grow(&mut ctx, SEGMENTS[1]).map_err(|e| e.to_string())
 }
 
 /// Compares what is there with what must be, when `acknowledged` records were durable.
-pub(super) fn check(path: &Path, acknowledged: u64) -> Result<Judged, String> {
+pub(super) fn check(path: &Path, acknowledged: u64) -> Result<CheckFindings, String> {
     match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
         AnyMedium::Mapped(medium) => check_on(medium, acknowledged),
         AnyMedium::File(medium) => check_on(medium, acknowledged),
     }
 }
 
-fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<Judged, String> {
-    let pool = Pool::open(medium, &mut Lane::new(0)).map_err(|e| e.to_string())?;
+fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<CheckFindings, String> {
+    let pool = Pool::open(medium, &mut PersistCtx::new(0)).map_err(|e| e.to_string())?;
     let is_whole = |n: &u64| pool.medium().matches(slot(&pool, *n), &record(*n));
     let in_slot = |n| {
         pool.medium()
@@ -117,13 +117,13 @@ fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<Judged, String> {
     let due = newest.max(acknowledged);
     let oldest = (due + 1).saturating_sub(SLOTS);
     let missing: Vec<u64> = (oldest..due).filter(|n| !is_whole(n)).collect();
-    Ok(Judged {
+    Ok(CheckFindings {
         lost: missing.iter().filter(|n| **n < acknowledged).count() as u64,
         wrong: missing
             .iter()
             .map(|n| format!("record {n} is not whole"))
             .collect(),
-        ..Judged::default()
+        ..CheckFindings::default()
     })
 }
 

@@ -24,7 +24,7 @@ use std::process::Command;
 
 use farbank_pm::sim::Rng;
 
-use super::ledger::acknowledged;
+use super::ack_log::acknowledged;
 use super::plan::BATCH_WRITES;
 use super::{WRONG_LINES, engine};
 
@@ -46,7 +46,7 @@ const TELL_EVERY: u64 = 32;
 
 /// What is replayed, and with what.
 #[derive(Clone, Debug)]
-pub struct Devices {
+pub struct ReplayDevices {
     /// The log.
     pub log: PathBuf,
     /// As large as the disk that was logged, all zeros.
@@ -59,7 +59,7 @@ pub struct Devices {
 
 /// What was seen.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Figures {
+pub struct ReplayFigures {
     /// Disks that were checked.
     pub disks: u64,
     /// Points of the log they are from.
@@ -82,10 +82,10 @@ pub fn mark(device: &str, line: &str) -> Result<(), String> {
 
 /// Checks the disk as of every flush, every write that was its own flush, and every mark, alone and with `subsets` of
 /// what followed.
-pub fn replay(devices: &Devices, subsets: u64) -> Result<Figures, String> {
-    let log = Log::open(&devices.log)?;
+pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, String> {
+    let log = WriteLog::open(&devices.log)?;
     let onto = open(&devices.onto)?;
-    let mut figures = Figures::default();
+    let mut figures = ReplayFigures::default();
     let mut told: Option<Vec<u64>> = None;
     let mut is_point = false;
     for (i, entry) in log.entries.iter().enumerate() {
@@ -122,12 +122,12 @@ pub fn replay(devices: &Devices, subsets: u64) -> Result<Figures, String> {
 
 /// Checks the disk as it is before entry `next`; with `torn`, some of what is written up to the next flush is there.
 fn check(
-    devices: &Devices,
-    log: &Log,
+    devices: &ReplayDevices,
+    log: &WriteLog,
     next: usize,
     torn: Option<Rng>,
     told: &[u64],
-    figures: &mut Figures,
+    figures: &mut ReplayFigures,
 ) -> Result<(), String> {
     let size = open(&devices.onto).and_then(|onto| bytes_of(&onto, &devices.onto))?;
     let (onto, changes) = (devices.onto.display(), devices.changes.display());
@@ -168,7 +168,7 @@ fn check(
 }
 
 /// Writes some sectors of entries from `next` up to the next flush to `disk`: whole entries, none or parts of them.
-fn tear(log: &Log, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String> {
+fn tear(log: &WriteLog, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String> {
     let file = open(disk)?;
     let entries = log.entries[next..]
         .iter()
@@ -187,13 +187,13 @@ fn tear(log: &Log, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String>
     file.sync_data().map_err(|e| failed(disk, e))
 }
 
-struct Log {
+struct WriteLog {
     file: File,
     path: PathBuf,
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
 }
 
-struct Entry {
+struct LogEntry {
     /// Where it goes, and how much of it, in bytes.
     to: u64,
     bytes: u64,
@@ -203,7 +203,7 @@ struct Entry {
     mark: Option<String>,
 }
 
-impl Entry {
+impl LogEntry {
     fn writes(&self) -> bool {
         self.bytes > 0
     }
@@ -211,7 +211,7 @@ impl Entry {
     /// Hands out its data in pieces, with where they go.
     fn pieces(
         &self,
-        log: &Log,
+        log: &WriteLog,
         each: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
     ) -> Result<(), String> {
         const PIECE: u64 = 1 << 20;
@@ -227,9 +227,9 @@ impl Entry {
     }
 }
 
-impl Log {
+impl WriteLog {
     /// Reads every entry's head. The data stays where it is.
-    fn open(path: &Path) -> Result<Log, String> {
+    fn open(path: &Path) -> Result<WriteLog, String> {
         let file = open(path)?;
         let read = |at: u64| {
             let mut sector = [0; SECTOR];
@@ -250,7 +250,7 @@ impl Log {
         let mut entries = Vec::new();
         for _ in 0..count {
             let head = read(at)?;
-            let entry = Entry::parse(&head, at, sector_bytes);
+            let entry = LogEntry::parse(&head, at, sector_bytes);
             at = entry.data
                 + if entry.flags & DISCARD == 0 {
                     entry.bytes
@@ -259,7 +259,7 @@ impl Log {
                 };
             entries.push(entry);
         }
-        Ok(Log {
+        Ok(WriteLog {
             file,
             path: path.into(),
             entries,
@@ -267,11 +267,11 @@ impl Log {
     }
 }
 
-impl Entry {
-    fn parse(head: &[u8; SECTOR], at: u64, sector_bytes: u64) -> Entry {
+impl LogEntry {
+    fn parse(head: &[u8; SECTOR], at: u64, sector_bytes: u64) -> LogEntry {
         let (flags, len) = (word(head, 2), word(head, 3) as usize);
         let text = head[ENTRY_BYTES..].get(..len).filter(|_| flags & MARK != 0);
-        Entry {
+        LogEntry {
             to: word(head, 0) * sector_bytes,
             bytes: word(head, 1) * sector_bytes,
             flags,
@@ -338,7 +338,7 @@ mod tests {
         ];
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), log.concat()).expect("the file is written");
-        let log = Log::open(file.path()).expect("a log");
+        let log = WriteLog::open(file.path()).expect("a log");
         let mut written = Vec::new();
         for entry in &log.entries {
             let mut each = |at, bytes: &[u8]| {
@@ -357,6 +357,6 @@ mod tests {
     fn what_is_no_log_is_refused() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), [0; SECTOR]).expect("the file is written");
-        assert!(Log::open(file.path()).is_err_and(|why| why.contains("no log")));
+        assert!(WriteLog::open(file.path()).is_err_and(|why| why.contains("no log")));
     }
 }

@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use super::bank::{Bank, said};
+use super::ack_sink::{BatchSink, said};
 use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS};
-use crate::child::{Client, Launch, Server};
+use crate::child::{ChildServer, RespClient, ServerLaunch};
 
 /// A running `farbank serve`. Killed when dropped.
-pub(super) struct Served(Server);
+pub(super) struct ServedProcess(ChildServer);
 
-impl Served {
+impl ServedProcess {
     /// Starts it on the pool at `path`, which is made if it is not there, and waits until it serves.
-    pub(super) fn start(farbank: &Path, path: &Path) -> Result<Served, String> {
+    pub(super) fn start(farbank: &Path, path: &Path) -> Result<ServedProcess, String> {
         let segment_bytes = SEGMENT_BYTES.to_string();
-        Server::start(&Launch {
+        ChildServer::start(&ServerLaunch {
             program: farbank.into(),
             pool: path.into(),
             pool_bytes: POOL_BYTES,
@@ -22,14 +22,14 @@ impl Served {
                 .into(),
             memcached: false,
         })
-        .map(Served)
+        .map(ServedProcess)
     }
 
     /// A connection for each writer.
-    pub(super) fn connect(&self) -> Result<Vec<Box<dyn Bank>>, String> {
+    pub(super) fn connect(&self) -> Result<Vec<Box<dyn BatchSink>>, String> {
         let connect = |_| {
-            let client = Client::connect(self.0.addr()).map_err(said)?;
-            Ok(Box::new(client) as Box<dyn Bank>)
+            let client = RespClient::connect(self.0.addr()).map_err(said)?;
+            Ok(Box::new(client) as Box<dyn BatchSink>)
         };
         (0..WRITERS).map(connect).collect()
     }

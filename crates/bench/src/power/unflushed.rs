@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use farbank_pm::{Caps, Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Caps, Medium, Off, PersistCtx, Poisoned, Ticket};
 
 /// Stores through the cache and never writes back. Everything else is as it was.
-pub(crate) struct Unflushed<M>(pub(crate) M);
+pub(crate) struct UnflushedMedium<M>(pub(crate) M);
 
-impl<M: Medium> Medium for Unflushed<M> {
+impl<M: Medium> Medium for UnflushedMedium<M> {
     fn caps(&self) -> &Caps {
         self.0.caps()
     }
@@ -25,12 +25,12 @@ impl<M: Medium> Medium for Unflushed<M> {
         self.0.load(at)
     }
 
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        self.0.store(lane, at, value);
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        self.0.store(ctx, at, value);
     }
 
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        self.0.cas(lane, at, old, new)
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.0.cas(ctx, at, old, new)
     }
 
     fn copy_out(&self, at: Off, to: &mut [u8]) {
@@ -45,19 +45,19 @@ impl<M: Medium> Medium for Unflushed<M> {
         self.0.matches(at, bytes)
     }
 
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         let bytes = parts.concat();
         for (chunk, i) in bytes.chunks(8).zip(0..) {
             let at = at.plus(8 * i);
             let mut word = self.0.load(at).to_le_bytes();
             word[..chunk.len()].copy_from_slice(chunk);
-            self.0.store(lane, at, u64::from_le_bytes(word));
+            self.0.store(ctx, at, u64::from_le_bytes(word));
         }
     }
 
-    fn flush(&self, _: &mut Lane, _: Off, _: usize) {}
+    fn flush(&self, _: &mut PersistCtx, _: Off, _: usize) {}
 
-    fn drain(&self, _: &mut Lane) -> Ticket {
+    fn drain(&self, _: &mut PersistCtx) -> Ticket {
         Ticket::DURABLE
     }
 

@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use farbank_pm::sim::Rng;
 
-use super::process::{PATIENCE, Server};
-use super::{CLIENTS, KEYS, Operation, VALUE_BYTES};
+use super::process::{MeasuredServer, PATIENCE};
+use super::{CLIENTS, KEYS, ServerOperation, VALUE_BYTES};
 use crate::figure::Error;
 
 /// Connections to one server.
-pub(super) struct Clients {
+pub(super) struct MemcachedClients {
     server: &'static str,
     streams: Vec<TcpStream>,
     rng: Rng,
@@ -24,12 +24,12 @@ pub(super) struct Clients {
     found: Vec<u8>,
 }
 
-impl Clients {
-    pub(super) fn of(server: &Server) -> Result<Clients, Error> {
-        Clients::at(server.name, server.port)
+impl MemcachedClients {
+    pub(super) fn of(server: &MeasuredServer) -> Result<MemcachedClients, Error> {
+        MemcachedClients::at(server.name, server.port)
     }
 
-    fn at(server: &'static str, port: u16) -> Result<Clients, Error> {
+    fn at(server: &'static str, port: u16) -> Result<MemcachedClients, Error> {
         let connect = |_| {
             let stream = TcpStream::connect(("127.0.0.1", port))?;
             stream.set_nodelay(true)?;
@@ -38,7 +38,7 @@ impl Clients {
             Ok(stream)
         };
         let streams: Result<Vec<_>, _> = (0..CLIENTS).map(connect).collect();
-        Ok(Clients {
+        Ok(MemcachedClients {
             server,
             streams: streams.map_err(Error::doing(format!("connect to {server}")))?,
             rng: Rng::new(1),
@@ -52,13 +52,13 @@ impl Clients {
     pub(super) fn load(&mut self, look: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut keys = 0..KEYS;
         let mut next = || keys.next().expect("as many keys as requests");
-        self.send(Operation::Set, 64, KEYS, |_| next(), look)
+        self.send(ServerOperation::Set, 64, KEYS, |_| next(), look)
     }
 
     /// Sends requests for keys chosen alike, so many on the way in each connection; requests a second.
     pub(super) fn drive(
         &mut self,
-        operation: Operation,
+        operation: ServerOperation,
         pipeline: u64,
         requests: u64,
         look: impl FnMut() -> Result<(), Error>,
@@ -70,7 +70,7 @@ impl Clients {
 
     fn send(
         &mut self,
-        operation: Operation,
+        operation: ServerOperation,
         pipeline: u64,
         requests: u64,
         mut key: impl FnMut(&mut Rng) -> u64,
@@ -98,7 +98,7 @@ impl Clients {
     }
 }
 
-impl Operation {
+impl ServerOperation {
     /// A request of the text protocol for a key, and what should answer it.
     fn request(self, key: u64, request: &mut Vec<u8>, answer: &mut Vec<u8>) {
         const VALUE: [u8; VALUE_BYTES] = [b'x'; VALUE_BYTES];
@@ -106,7 +106,7 @@ impl Operation {
             to.write_fmt(line).expect("there is room in memory");
         };
         match self {
-            Operation::Set => {
+            ServerOperation::Set => {
                 put(
                     request,
                     format_args!("set key:{key:012} 0 0 {VALUE_BYTES}\r\n"),
@@ -115,7 +115,7 @@ impl Operation {
                 request.extend_from_slice(b"\r\n");
                 answer.extend_from_slice(b"STORED\r\n");
             }
-            Operation::Get => {
+            ServerOperation::Get => {
                 put(request, format_args!("get key:{key:012}\r\n"));
                 put(
                     answer,
@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn as_many_requests_are_sent_as_were_asked_for() {
-        for operation in [Operation::Set, Operation::Get] {
+        for operation in [ServerOperation::Set, ServerOperation::Get] {
             let (port, server) = answering(None);
-            let mut clients = Clients::at("test", port).unwrap();
+            let mut clients = MemcachedClients::at("test", port).unwrap();
             clients.drive(operation, 7, 1_234, || Ok(())).unwrap();
             drop(clients);
             assert_eq!(server.join().unwrap(), 1_234);
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn a_wrong_answer_is_told() {
         let (port, server) = answering(Some(5));
-        let mut clients = Clients::at("test", port).unwrap();
-        let told = clients.drive(Operation::Get, 10, 1_000, || Ok(()));
+        let mut clients = MemcachedClients::at("test", port).unwrap();
+        let told = clients.drive(ServerOperation::Get, 10, 1_000, || Ok(()));
         let told = told.unwrap_err().to_string();
         assert!(told.contains(r#"test answered "END"#), "{told}");
         drop(clients);

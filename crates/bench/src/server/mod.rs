@@ -27,8 +27,8 @@ mod redis;
 
 use std::path::{Path, PathBuf};
 
-use crate::figure::{Error, Figure, Report, Watch, look, median};
-use process::{Server, ask_version};
+use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
+use process::{MeasuredServer, ask_version};
 
 /// Keys that are written and read, chosen alike.
 const KEYS: u64 = 1_000_000;
@@ -39,11 +39,11 @@ const VALUE_BYTES: usize = 100;
 
 /// What is measured, and how long.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// The binary whose `serve` is measured.
     pub farbank: PathBuf,
     /// Beside whom.
-    pub peer: Peer,
+    pub peer: PeerServer,
     /// Rounds of each pipeline and operation.
     pub rounds: u64,
     /// Requests of a round; without pipelining a sixth of them.
@@ -56,7 +56,7 @@ pub struct Options {
 
 /// The server Farbank is measured beside.
 #[derive(Clone, Debug)]
-pub enum Peer {
+pub enum PeerServer {
     /// redis-server, beside the durable store.
     Redis {
         /// redis-server.
@@ -71,29 +71,29 @@ pub enum Peer {
     },
 }
 
-impl Peer {
+impl PeerServer {
     fn name(&self) -> &'static str {
         match self {
-            Peer::Redis { .. } => "redis-server",
-            Peer::Memcached { .. } => "memcached",
+            PeerServer::Redis { .. } => "redis-server",
+            PeerServer::Memcached { .. } => "memcached",
         }
     }
 
     fn program(&self) -> &Path {
         match self {
-            Peer::Redis { server, .. } | Peer::Memcached { server } => server,
+            PeerServer::Redis { server, .. } | PeerServer::Memcached { server } => server,
         }
     }
 
     /// At most this much of its processor time, if that is stated for a pipeline.
-    fn bound(&self, operation: Operation, pipeline: u64) -> Option<f64> {
+    fn bound(&self, operation: ServerOperation, pipeline: u64) -> Option<f64> {
         match (self, operation, pipeline) {
-            (Peer::Redis { .. }, _, 64) => Some(0.5),
-            (Peer::Redis { .. }, _, 16) => Some(0.6),
-            (Peer::Redis { .. }, _, 1) => Some(1.05),
-            (Peer::Memcached { .. }, Operation::Set, 16 | 64) => Some(0.5),
-            (Peer::Memcached { .. }, Operation::Get, 16 | 64) => Some(0.2),
-            (Peer::Memcached { .. }, _, 1) => Some(1.0),
+            (PeerServer::Redis { .. }, _, 64) => Some(0.5),
+            (PeerServer::Redis { .. }, _, 16) => Some(0.6),
+            (PeerServer::Redis { .. }, _, 1) => Some(1.05),
+            (PeerServer::Memcached { .. }, ServerOperation::Set, 16 | 64) => Some(0.5),
+            (PeerServer::Memcached { .. }, ServerOperation::Get, 16 | 64) => Some(0.2),
+            (PeerServer::Memcached { .. }, _, 1) => Some(1.0),
             _ => None,
         }
     }
@@ -101,22 +101,22 @@ impl Peer {
 
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+enum ServerOperation {
     Set,
     Get,
 }
 
-impl Operation {
+impl ServerOperation {
     fn name(self) -> &'static str {
         match self {
-            Operation::Set => "set",
-            Operation::Get => "get",
+            ServerOperation::Set => "set",
+            ServerOperation::Get => "get",
         }
     }
 }
 
 /// Requests of a round: without pipelining each takes about six times as long.
-fn requests_of(options: &Options, pipeline: u64) -> u64 {
+fn requests_of(options: &ServerOptions, pipeline: u64) -> u64 {
     match pipeline {
         1 => (options.requests / 6).max(1),
         _ => options.requests,
@@ -124,30 +124,30 @@ fn requests_of(options: &Options, pipeline: u64) -> u64 {
 }
 
 /// Starts both servers, measures them in turns, and ends them.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &ServerOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let peer = &options.peer;
     match peer {
-        Peer::Redis { server, benchmark } => {
+        PeerServer::Redis { server, benchmark } => {
             ask_version(server, "redis-server")?;
             ask_version(benchmark, "redis-tools")?;
         }
-        Peer::Memcached { server } => ask_version(server, "memcached")?,
+        PeerServer::Memcached { server } => ask_version(server, "memcached")?,
     }
-    let mut bench = Bench {
+    let mut bench = ServerBench {
         options,
         watch,
         done: 0,
     };
     bench.look("starting the servers")?;
-    let theirs = Server::peer(peer)?;
-    let ours = Server::farbank(&options.farbank, peer, options.pool.as_deref())?;
-    let mut sides = [Side::of(peer, &theirs)?, Side::of(peer, &ours)?];
+    let theirs = MeasuredServer::peer(peer)?;
+    let ours = MeasuredServer::farbank(&options.farbank, peer, options.pool.as_deref())?;
+    let mut sides = [ServerSide::of(peer, &theirs)?, ServerSide::of(peer, &ours)?];
     for side in &mut sides {
         bench.load(side)?;
     }
     let mut report = Report::default();
     for &pipeline in &options.pipelines {
-        for operation in [Operation::Set, Operation::Get] {
+        for operation in [ServerOperation::Set, ServerOperation::Get] {
             bench.compare(&mut sides, operation, pipeline, &mut report)?;
         }
     }
@@ -155,52 +155,61 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
 }
 
 /// A server with those who load it.
-struct Side<'a> {
-    server: &'a Server,
-    clients: Clients<'a>,
+struct ServerSide<'a> {
+    server: &'a MeasuredServer,
+    clients: LoadClients<'a>,
 }
 
-enum Clients<'a> {
+enum LoadClients<'a> {
     RedisBenchmark(&'a Path),
-    Memcached(memcached::Clients),
+    Memcached(memcached::MemcachedClients),
 }
 
-impl<'a> Side<'a> {
-    fn of(peer: &'a Peer, server: &'a Server) -> Result<Side<'a>, Error> {
+impl<'a> ServerSide<'a> {
+    fn of(peer: &'a PeerServer, server: &'a MeasuredServer) -> Result<ServerSide<'a>, Error> {
         let clients = match peer {
-            Peer::Redis { benchmark, .. } => Clients::RedisBenchmark(benchmark),
-            Peer::Memcached { .. } => Clients::Memcached(memcached::Clients::of(server)?),
+            PeerServer::Redis { benchmark, .. } => LoadClients::RedisBenchmark(benchmark),
+            PeerServer::Memcached { .. } => {
+                LoadClients::Memcached(memcached::MemcachedClients::of(server)?)
+            }
         };
-        Ok(Side { server, clients })
+        Ok(ServerSide { server, clients })
     }
 }
 
 /// What one server was seen to do in the rounds of one operation.
 #[derive(Default)]
-struct Seen {
+struct ServerFigures {
     cpu_ns: Vec<f64>,
     a_second: Vec<f64>,
 }
 
-struct Bench<'a, 'w> {
-    options: &'a Options,
-    watch: Watch<'w>,
+struct ServerBench<'a, 'w> {
+    options: &'a ServerOptions,
+    watch: ProgressFn<'w>,
     done: u64,
 }
 
-impl Bench<'_, '_> {
+impl ServerBench<'_, '_> {
     fn look(&mut self, what: &str) -> Result<(), Error> {
         let all = self.options.rounds * self.options.pipelines.len() as u64 * 4;
-        look(self.watch, what, self.done, all)
+        report_progress(self.watch, what, self.done, all)
     }
 
     /// Has the server hold the keys: all, or most.
-    fn load(&mut self, side: &mut Side<'_>) -> Result<(), Error> {
+    fn load(&mut self, side: &mut ServerSide<'_>) -> Result<(), Error> {
         let look = || self.look("loading the keys");
         match &mut side.clients {
-            Clients::Memcached(clients) => clients.load(look),
-            Clients::RedisBenchmark(program) => {
-                redis::drive(program, side.server, Operation::Set, 64, 3 * KEYS, look)?;
+            LoadClients::Memcached(clients) => clients.load(look),
+            LoadClients::RedisBenchmark(program) => {
+                redis::drive(
+                    program,
+                    side.server,
+                    ServerOperation::Set,
+                    64,
+                    3 * KEYS,
+                    look,
+                )?;
                 Ok(())
             }
         }
@@ -209,13 +218,13 @@ impl Bench<'_, '_> {
     /// The rounds of one operation in one pipeline, and what they come to.
     fn compare(
         &mut self,
-        sides: &mut [Side<'_>; 2],
-        operation: Operation,
+        sides: &mut [ServerSide<'_>; 2],
+        operation: ServerOperation,
         pipeline: u64,
         report: &mut Report,
     ) -> Result<(), Error> {
         let requests = requests_of(self.options, pipeline);
-        let mut seen = [Seen::default(), Seen::default()];
+        let mut seen = [ServerFigures::default(), ServerFigures::default()];
         for _ in 0..self.options.rounds {
             for (side, seen) in sides.iter_mut().zip(&mut seen) {
                 let before = side.server.cpu()?;
@@ -236,8 +245,8 @@ impl Bench<'_, '_> {
     /// Has a server answer so many requests; how many a second.
     fn drive(
         &mut self,
-        side: &mut Side<'_>,
-        operation: Operation,
+        side: &mut ServerSide<'_>,
+        operation: ServerOperation,
         pipeline: u64,
         requests: u64,
     ) -> Result<f64, Error> {
@@ -245,8 +254,8 @@ impl Bench<'_, '_> {
         let what = format!("{name} in pipelines of {pipeline}, {}", server.name);
         let look = || self.look(&what);
         match &mut side.clients {
-            Clients::Memcached(clients) => clients.drive(operation, pipeline, requests, look),
-            Clients::RedisBenchmark(program) => {
+            LoadClients::Memcached(clients) => clients.drive(operation, pipeline, requests, look),
+            LoadClients::RedisBenchmark(program) => {
                 redis::drive(program, server, operation, pipeline, requests, look)
             }
         }
@@ -254,7 +263,12 @@ impl Bench<'_, '_> {
 }
 
 /// What the rounds of one operation come to: the peer's are first.
-fn figures(peer: &Peer, operation: Operation, pipeline: u64, seen: &[Seen; 2]) -> Vec<Figure> {
+fn figures(
+    peer: &PeerServer,
+    operation: ServerOperation,
+    pipeline: u64,
+    seen: &[ServerFigures; 2],
+) -> Vec<Figure> {
     let [theirs, ours] = seen;
     let name = |what: &str| format!("{} x {pipeline}: {what}", operation.name().to_uppercase());
     let figure = |who: &str, what: &str, rounds: &[f64]| {
@@ -284,19 +298,19 @@ mod tests {
     #[test]
     fn the_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() {
         let seen = [
-            Seen {
+            ServerFigures {
                 cpu_ns: vec![1000.0, 900.0, 1100.0],
                 a_second: vec![1.0],
             },
-            Seen {
+            ServerFigures {
                 cpu_ns: vec![400.0, 450.0, 440.0],
                 a_second: vec![2.0],
             },
         ];
-        let peer = Peer::Memcached {
+        let peer = PeerServer::Memcached {
             server: "memcached".into(),
         };
-        let figures = figures(&peer, Operation::Set, 64, &seen);
+        let figures = figures(&peer, ServerOperation::Set, 64, &seen);
         let ratio = &figures[2];
         assert_eq!(ratio.name, "SET x 64: ratio of CPU");
         assert_eq!((ratio.value, ratio.at_most), (0.44, Some(0.5)));

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use farbank_pm::sim::Rng;
 use hdrhistogram::Histogram;
 
-use super::process::{Server, ask_version};
-use crate::figure::{Error, Figure, Report, Watch, look};
+use super::process::{MeasuredServer, ask_version};
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 use crate::temp::TempFile;
 
 /// Longest latency that the histogram records. A longer one counts as this.
@@ -58,7 +58,7 @@ const PERCENTILES: [(f64, &str, bool); 5] = [
 
 /// When a write is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sync {
+pub enum WriteDurability {
     /// redis-server keeps nothing; Farbank's pool is on tmpfs, flushed and fenced.
     None,
     /// Both sync files once a second.
@@ -67,21 +67,21 @@ pub enum Sync {
     Always,
 }
 
-impl Sync {
+impl WriteDurability {
     /// As in the options of both servers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Sync::None => "none",
-            Sync::Everysec => "everysec",
-            Sync::Always => "always",
+            WriteDurability::None => "none",
+            WriteDurability::Everysec => "everysec",
+            WriteDurability::Always => "always",
         }
     }
 }
 
 /// What is measured, and how long.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OpenLoopOptions {
     /// The binary whose `serve` is measured.
     pub farbank: PathBuf,
     /// redis-server.
@@ -91,7 +91,7 @@ pub struct Options {
     /// Bytes of a value.
     pub value_bytes: usize,
     /// When a write is durable.
-    pub sync: Sync,
+    pub sync: WriteDurability,
     /// Rates, in percent of the saturation.
     pub loads: Vec<u64>,
     /// Connections.
@@ -106,7 +106,7 @@ pub struct Options {
     pub pool: Option<PathBuf>,
 }
 
-impl Options {
+impl OpenLoopOptions {
     /// Bytes of a pool of which the keys take the live share.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
@@ -122,27 +122,29 @@ impl Options {
 ///
 /// # Errors
 /// [`Error`] if a server is not there, does not start, refuses a request or stops answering; or if the watcher says so.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     ask_version(&options.redis, "redis-server")?;
     let folder = tempfile::tempdir().map_err(Error::doing("make a folder for the servers"))?;
     let pool = match (&options.pool, options.sync) {
         (Some(path), _) => path.clone(),
-        (None, Sync::None) => TempFile::on_tmpfs("open-loop")?,
-        (None, Sync::Everysec | Sync::Always) => folder.path().join("farbank.pool"),
+        (None, WriteDurability::None) => TempFile::on_tmpfs("open-loop")?,
+        (None, WriteDurability::Everysec | WriteDurability::Always) => {
+            folder.path().join("farbank.pool")
+        }
     };
-    let mut bench = Bench {
+    let mut bench = OpenLoopBench {
         options,
         watch,
         done: 0,
     };
     bench.look("starting the servers")?;
     let servers = [
-        Server::redis(&options.redis, options.sync, folder.path())?,
-        Server::farbank_alone(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
+        MeasuredServer::redis(&options.redis, options.sync, folder.path())?,
+        MeasuredServer::farbank_alone(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
     ];
     let mut sides = Vec::new();
     for server in &servers {
-        sides.push(Clients::of(server, options)?);
+        sides.push(OpenLoopClients::of(server, options)?);
     }
     for side in &mut sides {
         bench.load(side)?;
@@ -168,7 +170,7 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
 }
 
 /// What the figures need to be read.
-fn notes(options: &Options, sides: &mut [Clients]) -> Result<Vec<String>, Error> {
+fn notes(options: &OpenLoopOptions, sides: &mut [OpenLoopClients]) -> Result<Vec<String>, Error> {
     let mut notes = vec![format!(
         "latency counts from when a request was due; {} keys, values of {} bytes, one SET in {SET_ONE_IN}, sync {}, {} connections",
         options.keys,
@@ -197,21 +199,21 @@ fn value_in<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-struct Bench<'a, 'w> {
-    options: &'a Options,
-    watch: Watch<'w>,
+struct OpenLoopBench<'a, 'w> {
+    options: &'a OpenLoopOptions,
+    watch: ProgressFn<'w>,
     done: u64,
 }
 
-impl Bench<'_, '_> {
+impl OpenLoopBench<'_, '_> {
     fn look(&mut self, what: &str) -> Result<(), Error> {
         let options = self.options;
         let all = 4 + options.loads.len() as u64 * options.rounds * 2;
-        look(self.watch, what, self.done, all)
+        report_progress(self.watch, what, self.done, all)
     }
 
     /// Stores every key, and writes it again if the pool is to be aged.
-    fn load(&mut self, side: &mut Clients) -> Result<(), Error> {
+    fn load(&mut self, side: &mut OpenLoopClients) -> Result<(), Error> {
         let what = format!("loading the keys, {}", side.name);
         let turns = self.options.aged.map_or(1, |_| 1 + OVERWRITES);
         for turn in 0..turns {
@@ -224,7 +226,7 @@ impl Bench<'_, '_> {
     /// Both at one rate, in turns: the latencies of each.
     fn compare(
         &mut self,
-        sides: &mut [Clients],
+        sides: &mut [OpenLoopClients],
         load: u64,
         rate: f64,
     ) -> Result<Vec<Latencies>, Error> {
@@ -291,15 +293,15 @@ fn figures(load: u64, rate: f64, latencies: &[Latencies]) -> Vec<Figure> {
 }
 
 /// The times at which requests are due: `number / rate` after the start.
-struct Schedule {
+struct SendSchedule {
     rate: f64,
     length: Duration,
     next: u64,
 }
 
-impl Schedule {
-    fn new(rate: f64, length: Duration) -> Schedule {
-        Schedule {
+impl SendSchedule {
+    fn new(rate: f64, length: Duration) -> SendSchedule {
+        SendSchedule {
             rate,
             length,
             next: 0,
@@ -321,19 +323,19 @@ impl Schedule {
 }
 
 /// A server's connections.
-struct Clients {
+struct OpenLoopClients {
     name: &'static str,
-    connections: Vec<Connection>,
+    connections: Vec<OpenLoopConnection>,
     keys: u64,
     value: Vec<u8>,
     rng: Rng,
 }
 
-impl Clients {
-    fn of(server: &Server, options: &Options) -> Result<Clients, Error> {
-        let connect = |_| Connection::new(server.name, server.port);
+impl OpenLoopClients {
+    fn of(server: &MeasuredServer, options: &OpenLoopOptions) -> Result<OpenLoopClients, Error> {
+        let connect = |_| OpenLoopConnection::new(server.name, server.port);
         let connections = (0..options.connections).map(connect);
-        Ok(Clients {
+        Ok(OpenLoopClients {
             name: server.name,
             connections: connections.collect::<Result<_, Error>>()?,
             keys: options.keys,
@@ -414,7 +416,7 @@ impl Clients {
         length: Duration,
         latencies: &mut Latencies,
     ) -> Result<(), Error> {
-        let mut schedule = Schedule::new(rate, length);
+        let mut schedule = SendSchedule::new(rate, length);
         let start = Instant::now();
         let mut turn = 0;
         while schedule.peek().is_some() {
@@ -500,7 +502,7 @@ fn step_for(turn: u64, keys: u64) -> u64 {
 }
 
 /// One connection: requests on their way, in order.
-struct Connection {
+struct OpenLoopConnection {
     server: &'static str,
     stream: TcpStream,
     out: Vec<u8>,
@@ -511,14 +513,14 @@ struct Connection {
     keeps: Option<Vec<u8>>,
 }
 
-impl Connection {
-    fn new(server: &'static str, port: u16) -> Result<Connection, Error> {
+impl OpenLoopConnection {
+    fn new(server: &'static str, port: u16) -> Result<OpenLoopConnection, Error> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let doing = || Error::doing(format!("connect to {server}"));
         let stream = TcpStream::connect(address).map_err(doing())?;
         stream.set_nodelay(true).map_err(doing())?;
         stream.set_nonblocking(true).map_err(doing())?;
-        Ok(Connection {
+        Ok(OpenLoopConnection {
             server,
             stream,
             out: Vec::new(),
@@ -643,7 +645,7 @@ mod tests {
     #[test]
     fn a_stall_counts_for_every_request_that_was_due_during_it() {
         // A thousand a second for a second; the server answers nothing from 200 to 300 ms, all else at once.
-        let mut schedule = Schedule::new(1_000.0, ms(1_000));
+        let mut schedule = SendSchedule::new(1_000.0, ms(1_000));
         let mut latencies = Latencies::new().unwrap();
         for now in (0..1_000).map(ms) {
             let answers_at = match now {
@@ -665,7 +667,7 @@ mod tests {
 
     #[test]
     fn requests_that_are_late_are_all_sent() {
-        let mut schedule = Schedule::new(10.0, ms(1_000));
+        let mut schedule = SendSchedule::new(10.0, ms(1_000));
         assert_eq!(schedule.take(ms(0)), Some(ms(0)));
         assert_eq!(schedule.take(ms(50)), None);
         let late: Vec<_> = std::iter::from_fn(|| schedule.take(ms(950))).collect();
@@ -720,12 +722,12 @@ mod tests {
 
     #[test]
     fn a_pool_has_room_for_the_live_share() {
-        let options = |aged| Options {
+        let options = |aged| OpenLoopOptions {
             farbank: "farbank".into(),
             redis: "redis-server".into(),
             keys: 1_000_000,
             value_bytes: 100,
-            sync: Sync::None,
+            sync: WriteDurability::None,
             loads: vec![30],
             connections: 1,
             seconds: 1,

@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Peer;
-use super::open_loop::{Sync, check_fresh};
+use super::PeerServer;
+use super::open_loop::{WriteDurability, check_fresh};
 use crate::figure::Error;
 use crate::stat;
 use crate::temp::TempFile;
@@ -45,9 +45,9 @@ pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), E
 }
 
 /// A child that does not outlive this.
-pub(super) struct Guard(pub(super) Child);
+pub(super) struct ChildGuard(pub(super) Child);
 
-impl Drop for Guard {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // It may be gone already.
         self.0.kill().ok();
@@ -56,31 +56,31 @@ impl Drop for Guard {
 }
 
 /// A server that has said it is ready. Ended when dropped; its pool is removed after that.
-pub(super) struct Server {
+pub(super) struct MeasuredServer {
     pub(super) name: &'static str,
-    child: Guard,
+    child: ChildGuard,
     pub(super) port: u16,
     /// Open as long as the child lives, so that it may print.
     _stdout: Option<BufReader<ChildStdout>>,
     _pool: Option<TempFile>,
 }
 
-impl Server {
+impl MeasuredServer {
     /// The one Farbank is measured beside: it keeps nothing through a kill.
-    pub(super) fn peer(peer: &Peer) -> Result<Server, Error> {
+    pub(super) fn peer(peer: &PeerServer) -> Result<MeasuredServer, Error> {
         let port = free_port()?;
         let mut command = Command::new(peer.program());
         match peer {
-            Peer::Redis { .. } => command
+            PeerServer::Redis { .. } => command
                 .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
                 .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"]),
-            Peer::Memcached { .. } => command
+            PeerServer::Memcached { .. } => command
                 .args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"])
                 .args(["-t", "1", "-m", &(POOL_BYTES >> 20).to_string()])
                 .args(["-u", "root"]), // looked at only if that is who runs it
         };
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut server = Server {
+        let mut server = MeasuredServer {
             name: peer.name(),
             child: spawn(&mut command, peer.program())?,
             port,
@@ -92,7 +92,11 @@ impl Server {
     }
 
     /// redis-server that makes writes durable as `sync` says, in `folder`.
-    pub(super) fn redis(program: &Path, sync: Sync, folder: &Path) -> Result<Server, Error> {
+    pub(super) fn redis(
+        program: &Path,
+        sync: WriteDurability,
+        folder: &Path,
+    ) -> Result<MeasuredServer, Error> {
         let port = free_port()?;
         let mut command = Command::new(program);
         command
@@ -100,13 +104,13 @@ impl Server {
             .args(["--save", "", "--loglevel", "warning", "--dir"])
             .arg(folder);
         match sync {
-            Sync::None => command.args(["--appendonly", "no"]),
-            Sync::Everysec | Sync::Always => {
+            WriteDurability::None => command.args(["--appendonly", "no"]),
+            WriteDurability::Everysec | WriteDurability::Always => {
                 command.args(["--appendonly", "yes", "--appendfsync", sync.name()])
             }
         };
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut server = Server {
+        let mut server = MeasuredServer {
             name: "redis-server",
             child: spawn(&mut command, program)?,
             port,
@@ -123,45 +127,45 @@ impl Server {
         program: &Path,
         path: &Path,
         pool_bytes: u64,
-        sync: Sync,
-    ) -> Result<Server, Error> {
+        sync: WriteDurability,
+    ) -> Result<MeasuredServer, Error> {
         check_fresh(path)?;
         let mut command = Command::new(program);
         command
             .args(["serve", "--engine", "kv", "--workers", "1"])
             .args(["--port", "0", "--memcached-port", "off"])
             .args(["--size", &pool_bytes.to_string()]);
-        if sync != Sync::None {
+        if sync != WriteDurability::None {
             command.args(["--sync", sync.name()]);
         }
-        Server::serve(command, program, path)
+        MeasuredServer::serve(command, program, path)
     }
 
     /// `farbank serve` for the peer's clients, with one worker: the durable store beside Redis, the cache beside memcached.
     pub(super) fn farbank(
         program: &Path,
-        peer: &Peer,
+        peer: &PeerServer,
         pool: Option<&Path>,
-    ) -> Result<Server, Error> {
+    ) -> Result<MeasuredServer, Error> {
         let path = match pool {
             Some(path) => path.to_owned(),
             None => TempFile::on_tmpfs("server")?,
         };
         check_fresh(&path)?;
         let (engine, port, memcached_port) = match peer {
-            Peer::Redis { .. } => ("kv", "0", "off"),
-            Peer::Memcached { .. } => ("mdb", "off", "0"),
+            PeerServer::Redis { .. } => ("kv", "0", "off"),
+            PeerServer::Memcached { .. } => ("mdb", "off", "0"),
         };
         let mut command = Command::new(program);
         command
             .args(["serve", "--engine", engine, "--workers", "1"])
             .args(["--port", port, "--memcached-port", memcached_port])
             .args(["--size", &POOL_BYTES.to_string()]);
-        Server::serve(command, program, &path)
+        MeasuredServer::serve(command, program, &path)
     }
 
     /// Runs `farbank serve`, whose pool is made at `path` and removed in the end.
-    fn serve(mut command: Command, program: &Path, path: &Path) -> Result<Server, Error> {
+    fn serve(mut command: Command, program: &Path, path: &Path) -> Result<MeasuredServer, Error> {
         // Before the child: whatever happens to it, its pool goes.
         let file = TempFile::new(path);
         command
@@ -177,7 +181,7 @@ impl Server {
         let port = port_in(&line).ok_or_else(|| {
             Error::Failed(format!("farbank serve did not start: {}", line.trim()))
         })?;
-        let mut server = Server {
+        let mut server = MeasuredServer {
             name: "farbank",
             child,
             port,
@@ -215,10 +219,10 @@ impl Server {
     }
 }
 
-pub(super) fn spawn(command: &mut Command, program: &Path) -> Result<Guard, Error> {
+pub(super) fn spawn(command: &mut Command, program: &Path) -> Result<ChildGuard, Error> {
     let spawned = command.spawn();
     spawned
-        .map(Guard)
+        .map(ChildGuard)
         .map_err(Error::doing(format!("run {}", program.display())))
 }
 

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::process::{POLL, Server, spawn};
-use super::{CLIENTS, KEYS, Operation, VALUE_BYTES};
+use super::process::{MeasuredServer, POLL, spawn};
+use super::{CLIENTS, KEYS, ServerOperation, VALUE_BYTES};
 use crate::figure::Error;
 
 /// Has `program` send `server` requests, for keys chosen alike; requests a second, as it says.
 pub(super) fn drive(
     program: &Path,
-    server: &Server,
-    operation: Operation,
+    server: &MeasuredServer,
+    operation: ServerOperation,
     pipeline: u64,
     requests: u64,
     mut look: impl FnMut() -> Result<(), Error>,

@@ -12,30 +12,30 @@ const NEAR_SHARE_MIN: f64 = 2.0 / 3.0;
 
 /// Orders that were published, and those that are not found.
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct PublishedOrders {
     all: u32,
     broken: Vec<String>,
 }
 
 /// Which way a series goes from each value to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum SeriesTrend {
     /// Every value is larger than the one before it.
     Rises,
     /// Every value is smaller than the one before it.
     Falls,
 }
 
-impl Way {
+impl SeriesTrend {
     fn goes(self, from: f64, to: f64) -> bool {
         match self {
-            Way::Rises => to > from,
-            Way::Falls => to < from,
+            SeriesTrend::Rises => to > from,
+            SeriesTrend::Falls => to < from,
         }
     }
 }
 
-impl Orders {
+impl PublishedOrders {
     /// A published order, and whether it is found.
     pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) -> Figure {
         self.all += 1;
@@ -52,7 +52,7 @@ impl Orders {
         &mut self,
         experiment: &'static str,
         what: &str,
-        way: Way,
+        way: SeriesTrend,
         values: &[f64],
     ) -> Figure {
         let text: Vec<String> = values.iter().map(|value| format!("{value:.2}")).collect();
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_order_that_does_not_hold_breaks_its_bound_and_is_told() {
-        let mut orders = Orders::default();
+        let mut orders = PublishedOrders::default();
         assert!(orders.order("test", "a over b", true).holds());
         assert!(!orders.order("test", "b over c", false).holds());
         assert_eq!(
@@ -120,25 +120,30 @@ mod tests {
 
     #[test]
     fn a_series_that_falls_on_the_way_up_does_not_rise() {
-        let mut orders = Orders::default();
+        let mut orders = PublishedOrders::default();
         // The gain by keys of 16, 64, 256 and 1,024 bytes: the last is larger than the first.
         let gains = [1.12, 0.90, 1.22, 1.40];
-        let figure = orders.series("keys", "the longer the keys, the more", Way::Rises, &gains);
+        let figure = orders.series(
+            "keys",
+            "the longer the keys, the more",
+            SeriesTrend::Rises,
+            &gains,
+        );
         assert!(!figure.holds());
         assert_eq!(
             figure.name,
             "order: the longer the keys, the more (1.12, 0.90, 1.22, 1.40), 1 of 3 steps do not"
         );
-        let rising = orders.series("keys", "up", Way::Rises, &[1.0, 1.1, 1.2]);
+        let rising = orders.series("keys", "up", SeriesTrend::Rises, &[1.0, 1.1, 1.2]);
         assert!(rising.holds());
         assert!(
             !orders
-                .series("keys", "flat", Way::Rises, &[1.0, 1.0])
+                .series("keys", "flat", SeriesTrend::Rises, &[1.0, 1.0])
                 .holds()
         );
         assert!(
             orders
-                .series("keys", "down", Way::Falls, &[1.2, 1.1])
+                .series("keys", "down", SeriesTrend::Falls, &[1.2, 1.1])
                 .holds()
         );
     }

@@ -1,30 +1,30 @@
 //! What was counted, and what the rack was calibrated on: locks alone, and the size of messages.
 
-use farbank_tree::tally::Tally;
-use farbank_tree::{Config, Local, Locks};
+use farbank_tree::op_stats::TreeStats;
+use farbank_tree::{Config, LocalLockMode, LockPlacement};
 
-use super::compare::Way;
-use super::experiments::{Bench, System};
-use super::load::Mix;
-use super::run::{Outcome, Setup};
+use super::compare::SeriesTrend;
+use super::experiments::{TreeBench, TreeSystem};
+use super::load::TreeMix;
+use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};
 
 pub(super) const COUNTS_RUNS: u64 = 2;
 
 /// What operations cost, write-intensive at a skew of 0.99, with the bounds that the paper's figures give (section 5.5).
 /// Round trips are without those that asked for a lock in vain, which are counted by themselves.
-pub(super) fn counts(bench: &mut Bench<'_>) -> Result<(), Error> {
-    let mut run = |system: System| {
+pub(super) fn counts(bench: &mut TreeBench<'_>) -> Result<(), Error> {
+    let mut run = |system: TreeSystem| {
         let setup = bench
             .options
-            .setup(system.config(), Mix::WRITE_INTENSIVE, 0.99);
+            .setup(system.config(), TreeMix::WRITE_INTENSIVE, 0.99);
         bench.run(system.name(), &setup)
     };
-    let sherman = run(System::ShermanPublished)?.tally;
-    let fg = run(System::FgPlus)?.tally;
+    let sherman = run(TreeSystem::ShermanPublished)?.tally;
+    let fg = run(TreeSystem::FgPlus)?.tally;
     let counted = |name: &str, value| Figure::counted("counts", name, value);
-    let of_trips = |tally: &Tally, trips| tally.write_trips.share(|n| n == trips);
-    let retries = |tally: &Tally| tally.lock_retries.quantile(0.99) as f64;
+    let of_trips = |tally: &TreeStats, trips| tally.write_trips.share(|n| n == trips);
+    let retries = |tally: &TreeStats| tally.lock_retries.quantile(0.99) as f64;
     let split = sherman.write_bytes.share(|bytes| bytes > 1024);
     let small = sherman.write_bytes.share(|bytes| bytes == 17);
     let smallest = sherman.write_bytes.quantile(0.5) as f64;
@@ -96,7 +96,7 @@ const CALIBRATED: f64 = 0.15;
 
 /// What was published of a way of locking, over the one before it (section 5.6).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gains {
+pub(super) struct LockGains {
     /// Throughput. The rack was calibrated on these, and on no other row of the benchmark.
     pub(super) throughput: Option<f64>,
     /// How many times shorter half of the operations take.
@@ -108,18 +108,18 @@ pub(super) struct Gains {
 }
 
 /// The five ways of locking of the micro-benchmark, and what was published of each.
-pub(super) fn ways_to_lock() -> [(&'static str, Config, Gains); 5] {
+pub(super) fn ways_to_lock() -> [(&'static str, Config, LockGains); 5] {
     let in_host = Config {
-        locks: Locks::Host,
-        local: Local::None,
+        locks: LockPlacement::Host,
+        local: LocalLockMode::None,
         ..Config::sherman()
     };
     let on_chip = Config {
-        locks: Locks::OnChip,
+        locks: LockPlacement::OnChip,
         ..in_host
     };
     let with = |local| Config { local, ..on_chip };
-    let gains = |throughput, half, tail, tail_us| Gains {
+    let gains = |throughput, half, tail, tail_us| LockGains {
         throughput,
         half,
         tail,
@@ -130,21 +130,21 @@ pub(super) fn ways_to_lock() -> [(&'static str, Config, Gains); 5] {
     let queue = gains(None, None, None, Some(372.0));
     let hand_over = gains(Some(2.34), None, Some(3.19), None);
     [
-        ("locks in host memory", in_host, Gains::default()),
+        ("locks in host memory", in_host, LockGains::default()),
         ("on chip", on_chip, chip),
-        ("+ local table", with(Local::Table), table),
-        ("+ queue", with(Local::Queue), queue),
+        ("+ local table", with(LocalLockMode::Table), table),
+        ("+ queue", with(LocalLockMode::Queue), queue),
         ("+ hand-over", with(Config::sherman().local), hand_over),
     ]
 }
 
 /// The paper's micro-benchmark of locks. The rack was calibrated on the gains in throughput; latencies are held out.
-pub(super) fn locks(bench: &mut Bench<'_>) -> Result<(), Error> {
-    let mut before: Option<Outcome> = None;
+pub(super) fn locks(bench: &mut TreeBench<'_>) -> Result<(), Error> {
+    let mut before: Option<TreeOutcome> = None;
     let mut tails = Vec::new();
     for (name, config, published) in ways_to_lock() {
         bench.step(name)?;
-        let setup = bench.options.setup(config, Mix::WRITE_ONLY, 0.99);
+        let setup = bench.options.setup(config, TreeMix::WRITE_ONLY, 0.99);
         let outcome = setup
             .run_locks(LOCKS)
             .map_err(|error| Error::Failed(format!("{name}: {error}")))?;
@@ -170,7 +170,7 @@ pub(super) fn locks(bench: &mut Bench<'_>) -> Result<(), Error> {
         }
     }
     let what = "each way of locking has a shorter tail";
-    bench.series("locks", what, Way::Falls, &tails);
+    bench.series("locks", what, SeriesTrend::Falls, &tails);
     Ok(())
 }
 
@@ -182,13 +182,15 @@ const KNEE: usize = 256;
 
 /// Writes of so many bytes to one memory server, as fast as they go: below the knee the number of messages is the
 /// limit, from there on bandwidth (section 3).
-pub(super) fn messages(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn messages(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut rates = Vec::new();
     for bytes in SIZES {
         bench.step("messages")?;
-        let setup = bench.options.setup(Config::sherman(), Mix::WRITE_ONLY, 0.0);
+        let setup = bench
+            .options
+            .setup(Config::sherman(), TreeMix::WRITE_ONLY, 0.0);
         // A tenth of the time will do: every client does the same.
-        let setup = Setup {
+        let setup = TreeSetup {
             window_ns: setup.window_ns / 10,
             ..setup
         };

@@ -1,17 +1,17 @@
 //! Which runs are made, and what is asked of them.
 
-use farbank_fabric::sim::Constants;
-use farbank_tree::{Config, Format};
+use farbank_fabric::sim::ClusterConstants;
+use farbank_tree::{Config, NodeFormat};
 
-use super::compare::{NEAR, Orders, Way, share_near};
-use super::load::Mix;
-use super::run::{Outcome, Setup};
-use super::{causes, costs, ratios, sweeps};
-use crate::figure::{Error, Figure, Report, Watch, look};
+use super::compare::{NEAR, PublishedOrders, SeriesTrend, share_near};
+use super::load::TreeMix;
+use super::run::{TreeOutcome, TreeSetup};
+use super::{costs, ratios, sensitivity, sweeps};
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 
 /// A tree by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum System {
+pub enum TreeSystem {
     /// All techniques, on the layout with a version in each line.
     Sherman,
     /// All techniques, on the published layout.
@@ -22,39 +22,39 @@ pub enum System {
     Fg,
 }
 
-impl System {
+impl TreeSystem {
     /// All of them.
-    pub const ALL: [System; 4] = [
-        System::Sherman,
-        System::ShermanPublished,
-        System::FgPlus,
-        System::Fg,
+    pub const ALL: [TreeSystem; 4] = [
+        TreeSystem::Sherman,
+        TreeSystem::ShermanPublished,
+        TreeSystem::FgPlus,
+        TreeSystem::Fg,
     ];
 
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            System::Sherman => "sherman",
-            System::ShermanPublished => "sherman, published layout",
-            System::FgPlus => "fg+",
-            System::Fg => "fg",
+            TreeSystem::Sherman => "sherman",
+            TreeSystem::ShermanPublished => "sherman, published layout",
+            TreeSystem::FgPlus => "fg+",
+            TreeSystem::Fg => "fg",
         }
     }
 
     pub(super) fn config(self) -> Config {
         match self {
-            System::Sherman => Config::sherman(),
-            System::ShermanPublished => Config::sherman_published(),
-            System::FgPlus => Config::fg_plus(),
-            System::Fg => Config::fg(),
+            TreeSystem::Sherman => Config::sherman(),
+            TreeSystem::ShermanPublished => Config::sherman_published(),
+            TreeSystem::FgPlus => Config::fg_plus(),
+            TreeSystem::Fg => Config::fg(),
         }
     }
 }
 
 /// What is found out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Experiment {
+pub enum TreeExperiment {
     /// One mix and skew on the systems that were asked for.
     Mix,
     /// What operations cost at the paper's setup.
@@ -85,13 +85,13 @@ pub enum Experiment {
 
 /// What is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TreeOptions {
     /// The experiment.
-    pub experiment: Experiment,
+    pub experiment: TreeExperiment,
     /// The systems of [`Experiment::Mix`].
-    pub systems: Vec<System>,
+    pub systems: Vec<TreeSystem>,
     /// The mix of [`Experiment::Mix`].
-    pub mix: Mix,
+    pub mix: TreeMix,
     /// Its skew.
     pub theta: f64,
     /// Compute servers, and memory servers.
@@ -116,16 +116,16 @@ pub struct Options {
 const PAPER_ENTRIES: u64 = 800_000_000;
 const PAPER_CACHE_BYTES: u64 = 500 << 20;
 
-impl Options {
+impl TreeOptions {
     /// A run of `config` under `mix` and skew `theta`.
-    pub(super) fn setup(&self, config: Config, mix: Mix, theta: f64) -> Setup {
+    pub(super) fn setup(&self, config: Config, mix: TreeMix, theta: f64) -> TreeSetup {
         let cache_bytes = match config.cache_bytes {
             0 => 0,
             _ => self
                 .cache_bytes
                 .unwrap_or_else(|| self.in_proportion(PAPER_CACHE_BYTES)),
         };
-        let setup = Setup {
+        let setup = TreeSetup {
             servers: self.servers,
             threads: self.threads,
             coroutines: self.coroutines,
@@ -138,9 +138,9 @@ impl Options {
                 doubt_ns: u64::MAX,
                 ..config
             },
-            constants: Constants {
-                read_line_order: config.layout.format == Format::Paper,
-                ..Constants::default()
+            constants: ClusterConstants {
+                read_line_order: config.layout.format == NodeFormat::Paper,
+                ..ClusterConstants::default()
             },
             window_ns: self.window_us * 1000,
             seed: self.seed,
@@ -158,11 +158,11 @@ impl Options {
 }
 
 /// The same with keys of `key_bytes`, as many entries a node as with keys of 8 bytes, and a cache of as many nodes.
-pub(super) fn with_keys(setup: Setup, key_bytes: usize) -> Setup {
+pub(super) fn with_keys(setup: TreeSetup, key_bytes: usize) -> TreeSetup {
     let layout = setup.config.layout;
     let layout = layout.with_keys(key_bytes, layout.entries());
     let cache_bytes = setup.config.cache_bytes / setup.config.layout.node_bytes * layout.node_bytes;
-    Setup {
+    TreeSetup {
         config: Config {
             layout,
             cache_bytes,
@@ -173,18 +173,18 @@ pub(super) fn with_keys(setup: Setup, key_bytes: usize) -> Setup {
 }
 
 /// An experiment under way.
-pub(super) struct Bench<'a> {
-    pub(super) options: &'a Options,
+pub(super) struct TreeBench<'a> {
+    pub(super) options: &'a TreeOptions,
     pub(super) report: Report,
-    orders: Orders,
-    watch: Watch<'a>,
+    orders: PublishedOrders,
+    watch: ProgressFn<'a>,
     done: u64,
     all: u64,
 }
 
-impl Bench<'_> {
+impl TreeBench<'_> {
     /// Runs one setup.
-    pub(super) fn run(&mut self, what: &str, setup: &Setup) -> Result<Outcome, Error> {
+    pub(super) fn run(&mut self, what: &str, setup: &TreeSetup) -> Result<TreeOutcome, Error> {
         self.step(what)?;
         setup
             .run()
@@ -195,7 +195,7 @@ impl Bench<'_> {
     pub(super) fn step(&mut self, what: &str) -> Result<(), Error> {
         let (done, all) = (self.done, self.all);
         self.done += 1;
-        look(self.watch, what, done, all)
+        report_progress(self.watch, what, done, all)
     }
 
     /// Adds a figure.
@@ -223,7 +223,7 @@ impl Bench<'_> {
         &mut self,
         experiment: &'static str,
         what: &str,
-        way: Way,
+        way: SeriesTrend,
         values: &[f64],
     ) {
         let figure = self.orders.series(experiment, what, way, values);
@@ -231,79 +231,79 @@ impl Bench<'_> {
     }
 }
 
-impl Experiment {
+impl TreeExperiment {
     /// How many runs it takes.
-    fn runs(self, options: &Options) -> u64 {
+    fn runs(self, options: &TreeOptions) -> u64 {
         match self {
-            Experiment::Mix => options.systems.len() as u64,
-            Experiment::Counts => costs::COUNTS_RUNS,
-            Experiment::Locks => costs::LOCKS_RUNS,
-            Experiment::Messages => costs::MESSAGES_RUNS,
-            Experiment::Ablation => ratios::ABLATION_RUNS,
-            Experiment::Paper => ratios::PAPER_RUNS,
-            Experiment::Ranges => ratios::RANGES_RUNS,
-            Experiment::Scale => sweeps::SCALE_RUNS,
-            Experiment::Keys => sweeps::KEYS_RUNS,
-            Experiment::Caches => sweeps::CACHES_RUNS,
-            Experiment::Causes => causes::RUNS,
-            Experiment::HeldOut => HELD_OUT.iter().map(|part| part.runs(options)).sum(),
-            Experiment::Published => PUBLISHED.iter().map(|part| part.runs(options)).sum(),
+            TreeExperiment::Mix => options.systems.len() as u64,
+            TreeExperiment::Counts => costs::COUNTS_RUNS,
+            TreeExperiment::Locks => costs::LOCKS_RUNS,
+            TreeExperiment::Messages => costs::MESSAGES_RUNS,
+            TreeExperiment::Ablation => ratios::ABLATION_RUNS,
+            TreeExperiment::Paper => ratios::PAPER_RUNS,
+            TreeExperiment::Ranges => ratios::RANGES_RUNS,
+            TreeExperiment::Scale => sweeps::SCALE_RUNS,
+            TreeExperiment::Keys => sweeps::KEYS_RUNS,
+            TreeExperiment::Caches => sweeps::CACHES_RUNS,
+            TreeExperiment::Causes => sensitivity::RUNS,
+            TreeExperiment::HeldOut => HELD_OUT.iter().map(|part| part.runs(options)).sum(),
+            TreeExperiment::Published => PUBLISHED.iter().map(|part| part.runs(options)).sum(),
         }
     }
 
-    fn run(self, bench: &mut Bench<'_>) -> Result<(), Error> {
+    fn run(self, bench: &mut TreeBench<'_>) -> Result<(), Error> {
         match self {
-            Experiment::Mix => mix(bench),
-            Experiment::Counts => costs::counts(bench),
-            Experiment::Locks => costs::locks(bench),
-            Experiment::Messages => costs::messages(bench),
-            Experiment::Ablation => ratios::ablation(bench),
-            Experiment::Paper => ratios::paper(bench),
-            Experiment::Ranges => ratios::ranges(bench),
-            Experiment::Scale => sweeps::scale(bench),
-            Experiment::Keys => sweeps::keys(bench),
-            Experiment::Caches => sweeps::caches(bench),
-            Experiment::Causes => causes::causes(bench),
-            Experiment::HeldOut => {
+            TreeExperiment::Mix => mix(bench),
+            TreeExperiment::Counts => costs::counts(bench),
+            TreeExperiment::Locks => costs::locks(bench),
+            TreeExperiment::Messages => costs::messages(bench),
+            TreeExperiment::Ablation => ratios::ablation(bench),
+            TreeExperiment::Paper => ratios::paper(bench),
+            TreeExperiment::Ranges => ratios::ranges(bench),
+            TreeExperiment::Scale => sweeps::scale(bench),
+            TreeExperiment::Keys => sweeps::keys(bench),
+            TreeExperiment::Caches => sweeps::caches(bench),
+            TreeExperiment::Causes => sensitivity::causes(bench),
+            TreeExperiment::HeldOut => {
                 for part in HELD_OUT {
                     part.run(bench)?;
                 }
                 bench.show(share_near(bench.report.figures.iter()));
                 Ok(())
             }
-            Experiment::Published => PUBLISHED.iter().try_for_each(|part| part.run(bench)),
+            TreeExperiment::Published => PUBLISHED.iter().try_for_each(|part| part.run(bench)),
         }
     }
 }
 
-const HELD_OUT: [Experiment; 6] = [
-    Experiment::Ablation,
-    Experiment::Paper,
-    Experiment::Ranges,
-    Experiment::Scale,
-    Experiment::Keys,
-    Experiment::Caches,
+const HELD_OUT: [TreeExperiment; 6] = [
+    TreeExperiment::Ablation,
+    TreeExperiment::Paper,
+    TreeExperiment::Ranges,
+    TreeExperiment::Scale,
+    TreeExperiment::Keys,
+    TreeExperiment::Caches,
 ];
 
-const PUBLISHED: [Experiment; 4] = [
-    Experiment::Locks,
-    Experiment::Messages,
-    Experiment::Counts,
-    Experiment::HeldOut,
+const PUBLISHED: [TreeExperiment; 4] = [
+    TreeExperiment::Locks,
+    TreeExperiment::Messages,
+    TreeExperiment::Counts,
+    TreeExperiment::HeldOut,
 ];
 
 /// Runs the experiment.
-pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
-    let mut bench = Bench {
+pub fn run(options: &TreeOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
+    let mut bench = TreeBench {
         options,
         report: Report::default(),
-        orders: Orders::default(),
+        orders: PublishedOrders::default(),
         watch,
         done: 0,
         all: options.experiment.runs(options),
     };
     options.experiment.run(&mut bench)?;
-    let Bench {
+    let TreeBench {
         mut report, orders, ..
     } = bench;
     report.notes.extend(orders.notes());
@@ -322,7 +322,7 @@ pub(super) fn describe(
     report: &mut Report,
     experiment: &'static str,
     name: &str,
-    outcome: &Outcome,
+    outcome: &TreeOutcome,
 ) {
     let tally = &outcome.tally;
     let modelled = [
@@ -368,7 +368,7 @@ pub(super) fn describe(
     }
 }
 
-fn mix(bench: &mut Bench<'_>) -> Result<(), Error> {
+fn mix(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let options = bench.options;
     for system in &options.systems {
         let setup = options.setup(system.config(), options.mix, options.theta);

@@ -9,7 +9,7 @@ use farbank_pm::sim::Rng;
 
 /// What clients do.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Mix {
+pub struct TreeMix {
     /// Its name, as in the paper.
     pub name: &'static str,
     /// Inserts in a hundred operations of those who do not ask for ranges; the others are lookups.
@@ -20,20 +20,20 @@ pub struct Mix {
     pub range_len: usize,
 }
 
-impl Mix {
+impl TreeMix {
     /// Inserts only.
-    pub const WRITE_ONLY: Mix = Mix::of("write-only", 100, 0);
+    pub const WRITE_ONLY: TreeMix = TreeMix::of("write-only", 100, 0);
     /// Half inserts, half lookups.
-    pub const WRITE_INTENSIVE: Mix = Mix::of("write-intensive", 50, 0);
+    pub const WRITE_INTENSIVE: TreeMix = TreeMix::of("write-intensive", 50, 0);
     /// Inserts one in twenty.
-    pub const READ_INTENSIVE: Mix = Mix::of("read-intensive", 5, 0);
+    pub const READ_INTENSIVE: TreeMix = TreeMix::of("read-intensive", 5, 0);
     /// Range queries only.
-    pub const RANGE_ONLY: Mix = Mix::of("range-only", 0, 100);
+    pub const RANGE_ONLY: TreeMix = TreeMix::of("range-only", 0, 100);
     /// Half of the clients insert, the other half asks for ranges.
-    pub const RANGE_WRITE: Mix = Mix::of("range-write", 100, 50);
+    pub const RANGE_WRITE: TreeMix = TreeMix::of("range-write", 100, 50);
 
-    const fn of(name: &'static str, inserts: u64, rangers: u64) -> Mix {
-        Mix {
+    const fn of(name: &'static str, inserts: u64, rangers: u64) -> TreeMix {
+        TreeMix {
             name,
             inserts,
             rangers,
@@ -42,18 +42,18 @@ impl Mix {
     }
 
     /// All of them.
-    pub const ALL: [Mix; 5] = [
-        Mix::WRITE_ONLY,
-        Mix::WRITE_INTENSIVE,
-        Mix::READ_INTENSIVE,
-        Mix::RANGE_ONLY,
-        Mix::RANGE_WRITE,
+    pub const ALL: [TreeMix; 5] = [
+        TreeMix::WRITE_ONLY,
+        TreeMix::WRITE_INTENSIVE,
+        TreeMix::READ_INTENSIVE,
+        TreeMix::RANGE_ONLY,
+        TreeMix::RANGE_WRITE,
     ];
 }
 
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Op {
+pub(super) enum TreeOp {
     Get(u64),
     Insert(u64),
     Range(u64, usize),
@@ -119,22 +119,22 @@ fn zeta(items: u64, theta: f64) -> f64 {
 
 /// The keys of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(super) struct RunKeys {
     space: u64,
     zipf: Zipf,
     /// Scatters ranks: has no divisor in common with the key space.
     stride: u64,
 }
 
-impl Keys {
+impl RunKeys {
     /// Keys of a tree with `entries` entries at the start.
-    pub(super) fn new(entries: u64, theta: f64) -> Keys {
+    pub(super) fn new(entries: u64, theta: f64) -> RunKeys {
         let space = entries / 4 * 5 + 5;
         let mut stride = (space / 8 * 5) | 1;
         while divisor(stride, space) > 1 {
             stride += 2;
         }
-        Keys {
+        RunKeys {
             space,
             zipf: Zipf::new(space.max(PAPER_KEYS), theta),
             stride,
@@ -162,19 +162,19 @@ fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-impl Mix {
+impl TreeMix {
     /// Whether client `number` of a compute server asks for ranges: they are spread evenly.
     pub(super) fn is_ranger(&self, number: u64) -> bool {
         (number + 1) * self.rangers / 100 > number * self.rangers / 100
     }
 
     /// What a client asks next.
-    pub(super) fn draw(&self, ranger: bool, keys: &Keys, rng: &mut Rng) -> Op {
+    pub(super) fn draw(&self, ranger: bool, keys: &RunKeys, rng: &mut Rng) -> TreeOp {
         let key = keys.draw(rng);
         match rng.below(100) {
-            _ if ranger => Op::Range(key, self.range_len),
-            n if n < self.inserts => Op::Insert(key),
-            _ => Op::Get(key),
+            _ if ranger => TreeOp::Range(key, self.range_len),
+            n if n < self.inserts => TreeOp::Insert(key),
+            _ => TreeOp::Get(key),
         }
     }
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn four_keys_in_five_are_there_and_ranks_reach_all_of_them() {
-        let keys = Keys::new(10_000, 0.0);
+        let keys = RunKeys::new(10_000, 0.0);
         let there = keys.start().count();
         assert!((9_700..10_300).contains(&there), "{there}");
         let scattered: std::collections::BTreeSet<u64> = (0..keys.space)
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn half_the_clients_of_range_write_ask_for_ranges() {
         for (mix, due) in [
-            (Mix::RANGE_WRITE, 11),
-            (Mix::RANGE_ONLY, 22),
-            (Mix::WRITE_ONLY, 0),
+            (TreeMix::RANGE_WRITE, 11),
+            (TreeMix::RANGE_ONLY, 22),
+            (TreeMix::WRITE_ONLY, 0),
         ] {
             let rangers = (0..22).filter(|number| mix.is_ranger(*number)).count();
             assert_eq!(rangers, due, "{}", mix.name);

@@ -21,18 +21,18 @@
 //! | published  | locks, messages, counts and held-out                     | every published value, scored                  |
 //! | causes     | the rack with one thing changed                          | why what misses does                           |
 
-mod causes;
 mod compare;
 mod costs;
 mod experiments;
 mod load;
 mod ratios;
 mod run;
+mod sensitivity;
 mod sweeps;
 
-pub use experiments::{Experiment, Options, System, run};
-pub use load::Mix;
-pub use run::{Outcome, Setup};
+pub use experiments::{TreeExperiment, TreeOptions, TreeSystem, run};
+pub use load::TreeMix;
+pub use run::{TreeOutcome, TreeSetup};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
 //! Sherman over FG+ on the paper's mixes, one technique after another, and ranges.
 
-use farbank_tree::{Config, Locks};
+use farbank_tree::{Config, LockPlacement};
 
-use super::compare::Way;
-use super::experiments::{Bench, describe};
-use super::load::Mix;
-use super::run::{Outcome, Setup};
+use super::compare::SeriesTrend;
+use super::experiments::{TreeBench, describe};
+use super::load::TreeMix;
+use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};
 
 /// Skewed runs last as long as was asked for: their tails are long, and clients take long to gather where they get in each
@@ -13,9 +13,9 @@ use crate::figure::{Error, Figure};
 const EVEN_SHORTER: u64 = 5;
 
 /// The same for a shorter time, if that will do.
-pub(super) fn shorter(setup: Setup) -> Setup {
+pub(super) fn shorter(setup: TreeSetup) -> TreeSetup {
     let parts = if setup.theta > 0.0 { 1 } else { EVEN_SHORTER };
-    Setup {
+    TreeSetup {
         window_ns: setup.window_ns / parts,
         ..setup
     }
@@ -23,7 +23,7 @@ pub(super) fn shorter(setup: Setup) -> Setup {
 
 /// What was published of a technique, over the step before it (section 5.2).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gained {
+pub(super) struct TechniqueGains {
     /// Throughput.
     pub(super) throughput: Option<f64>,
     /// How many times shorter half of the operations take.
@@ -35,14 +35,14 @@ pub(super) struct Gained {
 }
 
 /// FG+ with one technique after another, until it is Sherman, and what was published of each.
-pub(super) fn steps() -> [(&'static str, Config, Gained); 5] {
+pub(super) fn steps() -> [(&'static str, Config, TechniqueGains); 5] {
     let fg_plus = Config::fg_plus();
     let combined = Config {
         combine: true,
         ..fg_plus
     };
     let on_chip = Config {
-        locks: Locks::OnChip,
+        locks: LockPlacement::OnChip,
         ..combined
     };
     let local = Config {
@@ -50,7 +50,7 @@ pub(super) fn steps() -> [(&'static str, Config, Gained); 5] {
         ..on_chip
     };
     let all = Config::sherman_published();
-    let gained = |throughput, half, tail, half_us| Gained {
+    let gained = |throughput, half, tail, half_us| TechniqueGains {
         throughput: Some(throughput),
         half,
         tail,
@@ -61,7 +61,7 @@ pub(super) fn steps() -> [(&'static str, Config, Gained); 5] {
     let hierarchy = gained(2.22, Some(1.12), Some(2.68), Some(7.2));
     let versions = gained(1.03, None, None, Some(6.9));
     [
-        ("fg+", fg_plus, Gained::default()),
+        ("fg+", fg_plus, TechniqueGains::default()),
         ("+ command combination", combined, combination),
         ("+ locks on chip", on_chip, chip),
         ("+ hierarchical locks", local, hierarchy),
@@ -72,11 +72,11 @@ pub(super) fn steps() -> [(&'static str, Config, Gained); 5] {
 pub(super) const ABLATION_RUNS: u64 = 5;
 
 /// Half of a mix of lookups and inserts lies in the gap between the two, so half of the inserts is compared.
-pub(super) fn ablation(bench: &mut Bench<'_>) -> Result<(), Error> {
-    let mut before: Option<Outcome> = None;
+pub(super) fn ablation(bench: &mut TreeBench<'_>) -> Result<(), Error> {
+    let mut before: Option<TreeOutcome> = None;
     let mut gains = Vec::new();
     for (name, config, published) in steps() {
-        let setup = bench.options.setup(config, Mix::WRITE_INTENSIVE, 0.99);
+        let setup = bench.options.setup(config, TreeMix::WRITE_INTENSIVE, 0.99);
         let outcome = bench.run(name, &setup)?;
         describe(&mut bench.report, "ablation", name, &outcome);
         let modelled = |what: &str, value, unit| {
@@ -105,24 +105,32 @@ pub(super) fn ablation(bench: &mut Bench<'_>) -> Result<(), Error> {
         gains.iter().all(|gain| *gain > 1.0),
     );
     let what = "each technique gains more than the next";
-    bench.series("ablation", what, Way::Falls, &gains);
+    bench.series("ablation", what, SeriesTrend::Falls, &gains);
     Ok(())
 }
 
 /// A mix, its skew, and what was published of Sherman over FG+: throughput, and how much longer FG+ takes at 50 and 99 of 100.
-type Row = (Mix, f64, [Option<f64>; 3]);
+type RatioRow = (TreeMix, f64, [Option<f64>; 3]);
 
-const PAPER: [Row; 5] = [
-    (Mix::WRITE_ONLY, 0.99, [Some(24.7), Some(1.2), Some(35.8)]),
+const PAPER: [RatioRow; 5] = [
     (
-        Mix::WRITE_INTENSIVE,
+        TreeMix::WRITE_ONLY,
+        0.99,
+        [Some(24.7), Some(1.2), Some(35.8)],
+    ),
+    (
+        TreeMix::WRITE_INTENSIVE,
         0.99,
         [Some(23.6), Some(1.4), Some(30.2)],
     ),
-    (Mix::READ_INTENSIVE, 0.99, [None, None, None]),
-    (Mix::WRITE_ONLY, 0.0, [Some(1.24), Some(1.24), Some(2.01)]),
+    (TreeMix::READ_INTENSIVE, 0.99, [None, None, None]),
     (
-        Mix::WRITE_INTENSIVE,
+        TreeMix::WRITE_ONLY,
+        0.0,
+        [Some(1.24), Some(1.24), Some(2.01)],
+    ),
+    (
+        TreeMix::WRITE_INTENSIVE,
         0.0,
         [Some(1.15), Some(1.19), Some(1.27)],
     ),
@@ -131,11 +139,11 @@ pub(super) const PAPER_RUNS: u64 = 2 * PAPER.len() as u64;
 
 /// Sherman and FG+, one after the other.
 pub(super) fn both(
-    bench: &mut Bench<'_>,
+    bench: &mut TreeBench<'_>,
     name: &str,
-    change: impl Fn(Setup) -> Setup,
-    (mix, theta): (Mix, f64),
-) -> Result<[Outcome; 2], Error> {
+    change: impl Fn(TreeSetup) -> TreeSetup,
+    (mix, theta): (TreeMix, f64),
+) -> Result<[TreeOutcome; 2], Error> {
     let sherman = bench.options.setup(Config::sherman_published(), mix, theta);
     let sherman = bench.run(name, &change(sherman))?;
     let fg = bench.options.setup(Config::fg_plus(), mix, theta);
@@ -144,7 +152,7 @@ pub(super) fn both(
 }
 
 /// Sherman over FG+ on the paper's mixes (sections 5.2 and 5.3).
-pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn paper(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut skewed = Vec::new();
     for (mix, theta, published) in PAPER {
         let name = format!("{}, skew {theta}", mix.name);
@@ -201,20 +209,20 @@ pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
 
 /// What is asked, its length, its skew, and what was published of Sherman over FG+. The paper says what half of the
 /// clients do, not the skew; what it says of locks only makes sense where they are fought for.
-const RANGES: [(Mix, usize, f64, Option<f64>); 5] = [
-    (Mix::RANGE_ONLY, 100, 0.99, Some(0.98)),
-    (Mix::RANGE_ONLY, 1000, 0.99, Some(1.0)),
-    (Mix::RANGE_ONLY, 100, 0.0, None),
-    (Mix::RANGE_WRITE, 100, 0.99, Some(1.82)),
-    (Mix::RANGE_WRITE, 100, 0.0, None),
+const RANGES: [(TreeMix, usize, f64, Option<f64>); 5] = [
+    (TreeMix::RANGE_ONLY, 100, 0.99, Some(0.98)),
+    (TreeMix::RANGE_ONLY, 1000, 0.99, Some(1.0)),
+    (TreeMix::RANGE_ONLY, 100, 0.0, None),
+    (TreeMix::RANGE_WRITE, 100, 0.99, Some(1.82)),
+    (TreeMix::RANGE_WRITE, 100, 0.0, None),
 ];
 pub(super) const RANGES_RUNS: u64 = 2 * RANGES.len() as u64 + 1;
 
 /// Range queries (section 5.3), and what the rule that discards late reads costs them.
-pub(super) fn ranges(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn ranges(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut by_length = [Vec::new(), Vec::new()];
     for (mix, range_len, theta, published) in RANGES {
-        let mix = Mix { range_len, ..mix };
+        let mix = TreeMix { range_len, ..mix };
         let name = format!("{} of {range_len}, skew {theta}", mix.name);
         let outcomes = both(bench, &name, shorter, (mix, theta))?;
         for (system, outcome) in ["sherman", "fg+"].into_iter().zip(&outcomes) {
@@ -239,12 +247,12 @@ pub(super) fn ranges(bench: &mut Bench<'_>) -> Result<(), Error> {
     }
     for (system, mops) in ["sherman", "fg+"].into_iter().zip(&by_length) {
         let what = format!("range-only: the longer the range, the fewer a second: {system}");
-        bench.series("ranges", &what, Way::Falls, mops);
+        bench.series("ranges", &what, SeriesTrend::Falls, mops);
     }
     // The layout with a version in each line can tell what is whole for sixteen times as long.
-    let mix = Mix {
+    let mix = TreeMix {
         range_len: 1000,
-        ..Mix::RANGE_ONLY
+        ..TreeMix::RANGE_ONLY
     };
     let name = "range-only of 1000, skew 0.99: safe layout";
     let setup = shorter(bench.options.setup(Config::sherman(), mix, 0.99));

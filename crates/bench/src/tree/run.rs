@@ -3,17 +3,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farbank_fabric::sim::{Constants, Node, Sim, Thread, Traffic};
+use farbank_fabric::sim::{ClusterConstants, ComputeNode, ComputeThread, SimCluster, Traffic};
 use farbank_fabric::{Fabric, GAddr, Nanos};
 use farbank_pm::sim::Rng;
-use farbank_tree::tally::{Histogram, Tally};
-use farbank_tree::{Client, Compute, Config, Error};
+use farbank_tree::op_stats::{Histogram, TreeStats};
+use farbank_tree::{Client, Compute, Config, TreeError};
 
-use super::load::{Keys, Mix, Op};
+use super::load::{RunKeys, TreeMix, TreeOp};
 
 /// A rack, a tree and its clients.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct TreeSetup {
     /// Compute servers; as many memory servers share their cards.
     pub servers: u16,
     /// Threads of each compute server.
@@ -23,13 +23,13 @@ pub struct Setup {
     /// Entries at the start; nodes are 80 % full.
     pub entries: u64,
     /// What clients do.
-    pub mix: Mix,
+    pub mix: TreeMix,
     /// Skew of the keys, 0 to 0.99.
     pub theta: f64,
     /// The tree's techniques.
     pub config: Config,
     /// The rack.
-    pub constants: Constants,
+    pub constants: ClusterConstants,
     /// Virtual time that is measured, after a quarter of it in which clients get in each other's way as much as they will, in
     /// nanoseconds.
     pub window_ns: Nanos,
@@ -39,7 +39,7 @@ pub struct Setup {
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct TreeOutcome {
     /// Operations in the window.
     pub operations: u64,
     /// Million operations a second of virtual time.
@@ -49,7 +49,7 @@ pub struct Outcome {
     /// The same of inserts alone: half of a mix of both lies in the gap between lookups and inserts.
     pub write_latency: Histogram,
     /// What the operations cost.
-    pub tally: Tally,
+    pub tally: TreeStats,
     /// What the cards carried, warming up included.
     pub traffic: Traffic,
     /// The fewest operations of a client over the most.
@@ -62,7 +62,7 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-impl Outcome {
+impl TreeOutcome {
     /// Microseconds that so large a part of all operations did not take longer than.
     #[must_use]
     pub fn latency_us(&self, part: f64) -> f64 {
@@ -85,20 +85,20 @@ const WARMING: u64 = 1 << 32;
 
 /// What clients write down while the window is open.
 #[derive(Default)]
-struct Notes {
-    outcome: Outcome,
+struct WindowNotes {
+    outcome: TreeOutcome,
     each: Vec<u64>,
-    error: Option<Error>,
+    error: Option<TreeError>,
 }
 
 /// When the window opens and closes.
 #[derive(Clone, Copy)]
-struct Window {
+struct MeasureWindow {
     opens: Nanos,
     closes: Nanos,
 }
 
-impl Setup {
+impl TreeSetup {
     /// Host memory of each server, with room to grow.
     fn host_bytes(&self) -> u64 {
         let node = self.config.layout.node_bytes as u64;
@@ -106,9 +106,9 @@ impl Setup {
         (leaves * node * 2 / u64::from(self.servers)).max(32 << 20) + (16 << 20)
     }
 
-    fn rack(&self) -> Sim {
+    fn rack(&self) -> SimCluster {
         let constants = self.constants.clone();
-        Sim::new(
+        SimCluster::new(
             self.servers,
             self.servers,
             self.host_bytes(),
@@ -117,18 +117,18 @@ impl Setup {
         )
     }
 
-    fn window(&self) -> Window {
+    fn window(&self) -> MeasureWindow {
         let opens = self.window_ns / 4;
         let closes = opens + self.window_ns;
-        Window { opens, closes }
+        MeasureWindow { opens, closes }
     }
 
     /// Fills the tree and has the clients go.
-    pub fn run(&self) -> Result<Outcome, Error> {
+    pub fn run(&self) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
-        let keys = Rc::new(Keys::new(self.entries, self.theta));
+        let keys = Rc::new(RunKeys::new(self.entries, self.theta));
         farbank_tree::fill(&self.config, self.servers, FILLED, keys.start(), &mut &sim);
-        let computes: Vec<Compute<Node>> = (0..self.servers)
+        let computes: Vec<Compute<ComputeNode>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
             .collect();
         for compute in &computes {
@@ -136,7 +136,7 @@ impl Setup {
         }
         self.drive(&sim, |number, thread, notes| {
             let compute = number % self.servers;
-            let asking = Asking {
+            let asking = RequestLoop {
                 client: computes[usize::from(compute)].client(),
                 node: sim.node(compute),
                 mix: self.mix,
@@ -150,7 +150,7 @@ impl Setup {
             };
             sim.spawn_on(thread, asking.go());
         })
-        .map(|outcome| Outcome {
+        .map(|outcome| TreeOutcome {
             cache_bytes: computes[0].cache_bytes(),
             ..outcome
         })
@@ -158,7 +158,7 @@ impl Setup {
 
     /// Fills the index cache of `compute` as a run that has lasted would: every node above the leaves was come to, and then
     /// so many operations were made that those used most are kept.
-    fn warm(&self, sim: &Sim, compute: &Compute<Node>, keys: &Keys) {
+    fn warm(&self, sim: &SimCluster, compute: &Compute<ComputeNode>, keys: &RunKeys) {
         let fanout = (self.config.layout.entries() as f64 * FILLED) as u64;
         let mut rng = Rng::new(self.seed).fork(WARMING);
         let operations = self.entries / fanout / fanout * WARMING_ROUNDS;
@@ -168,10 +168,10 @@ impl Setup {
     }
 
     /// Has clients take and release `locks` locks, nothing else: the paper's micro-benchmark (section 5.6).
-    pub fn run_locks(&self, locks: u64) -> Result<Outcome, Error> {
+    pub fn run_locks(&self, locks: u64) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
         let keys = Rc::new(super::load::Zipf::new(locks, self.theta));
-        let computes: Vec<Compute<Node>> = (0..self.servers)
+        let computes: Vec<Compute<ComputeNode>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
             .collect();
         self.drive(&sim, |number, thread, notes| {
@@ -186,7 +186,8 @@ impl Setup {
                     let node_at = GAddr::host((lock % servers) as u16, (1 << 20) + lock * 1024);
                     let began = node.now();
                     let done = client.take_and_release(node_at).await;
-                    let change = |outcome: &mut Outcome, _| outcome.tally.write(&client.take_op());
+                    let change =
+                        |outcome: &mut TreeOutcome, _| outcome.tally.write(&client.take_op());
                     note(&notes, window, number, began, node.now(), done, change);
                 }
             });
@@ -194,7 +195,7 @@ impl Setup {
     }
 
     /// Has clients of all other servers write `bytes` bytes to server 0, nothing else: million writes a second.
-    pub fn run_messages(&self, bytes: usize) -> Result<Outcome, Error> {
+    pub fn run_messages(&self, bytes: usize) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
         self.drive(&sim, |number, thread, notes| {
             let compute = number % self.servers;
@@ -206,8 +207,11 @@ impl Setup {
             sim.spawn_on(thread, async move {
                 while node.now() < window.closes {
                     let began = node.now();
-                    let done = node.write(at, vec![0; bytes]).await.map_err(Error::from);
-                    let change = |_: &mut Outcome, _| ();
+                    let done = node
+                        .write(at, vec![0; bytes])
+                        .await
+                        .map_err(TreeError::from);
+                    let change = |_: &mut TreeOutcome, _| ();
                     note(&notes, window, number, began, node.now(), done, change);
                 }
             });
@@ -216,14 +220,14 @@ impl Setup {
 
     fn drive(
         &self,
-        sim: &Sim,
-        mut start: impl FnMut(u16, Thread, Rc<RefCell<Notes>>),
-    ) -> Result<Outcome, Error> {
+        sim: &SimCluster,
+        mut start: impl FnMut(u16, ComputeThread, Rc<RefCell<WindowNotes>>),
+    ) -> Result<TreeOutcome, TreeError> {
         let threads = self.threads * self.servers;
         let all = threads * self.coroutines;
-        let notes = Rc::new(RefCell::new(Notes {
+        let notes = Rc::new(RefCell::new(WindowNotes {
             each: vec![0; all.into()],
-            ..Notes::default()
+            ..WindowNotes::default()
         }));
         for thread in 0..threads {
             let on = sim.thread(thread % self.servers);
@@ -232,7 +236,7 @@ impl Setup {
             }
         }
         sim.run(&mut |_| false);
-        let Notes {
+        let WindowNotes {
             mut outcome,
             each,
             error,
@@ -259,20 +263,20 @@ pub(super) fn fairness(each: &[u64]) -> (f64, f64) {
 }
 
 /// One client: one operation after another until the window closes.
-struct Asking {
-    client: Client<Node>,
-    node: Node,
-    mix: Mix,
+struct RequestLoop {
+    client: Client<ComputeNode>,
+    node: ComputeNode,
+    mix: TreeMix,
     ranger: bool,
     operation_ns: Nanos,
-    keys: Rc<Keys>,
+    keys: Rc<RunKeys>,
     rng: Rng,
-    window: Window,
+    window: MeasureWindow,
     number: u16,
-    notes: Rc<RefCell<Notes>>,
+    notes: Rc<RefCell<WindowNotes>>,
 }
 
-impl Asking {
+impl RequestLoop {
     async fn go(mut self) {
         let mut written = 0;
         while self.node.now() < self.window.closes {
@@ -280,22 +284,22 @@ impl Asking {
             let began = self.node.now();
             self.node.work(self.operation_ns).await;
             let done = match op {
-                Op::Get(key) => self.client.get(key).await.map(|_| ()),
-                Op::Insert(key) => {
+                TreeOp::Get(key) => self.client.get(key).await.map(|_| ()),
+                TreeOp::Insert(key) => {
                     written += 1;
                     self.client.insert(key, written).await.map(|_| ())
                 }
-                Op::Range(key, count) => self.client.range(key, count).await.map(|_| ()),
+                TreeOp::Range(key, count) => self.client.range(key, count).await.map(|_| ()),
             };
             let cost = self.client.take_op();
             let ended = self.node.now();
-            let change = |outcome: &mut Outcome, took| match op {
-                Op::Get(_) => outcome.tally.lookup(&cost),
-                Op::Insert(_) => {
+            let change = |outcome: &mut TreeOutcome, took| match op {
+                TreeOp::Get(_) => outcome.tally.lookup(&cost),
+                TreeOp::Insert(_) => {
                     outcome.tally.write(&cost);
                     outcome.write_latency.add(took);
                 }
-                Op::Range(..) => outcome.tally.range(&cost),
+                TreeOp::Range(..) => outcome.tally.range(&cost),
             };
             let (notes, window) = (&self.notes, self.window);
             note(notes, window, self.number, began, ended, done, change);
@@ -305,13 +309,13 @@ impl Asking {
 
 /// Writes an operation down, if it ended while the window was open.
 fn note(
-    notes: &Rc<RefCell<Notes>>,
-    window: Window,
+    notes: &Rc<RefCell<WindowNotes>>,
+    window: MeasureWindow,
     number: u16,
     began: Nanos,
     ended: Nanos,
-    done: Result<(), Error>,
-    change: impl FnOnce(&mut Outcome, Nanos),
+    done: Result<(), TreeError>,
+    change: impl FnOnce(&mut TreeOutcome, Nanos),
 ) {
     let mut notes = notes.borrow_mut();
     if let Err(error) = done {

@@ -2,11 +2,11 @@
 
 use farbank_tree::Config;
 
-use super::compare::{NEAR, Way};
-use super::experiments::{Bench, with_keys};
-use super::load::Mix;
+use super::compare::{NEAR, SeriesTrend};
+use super::experiments::{TreeBench, with_keys};
+use super::load::TreeMix;
 use super::ratios::{both, shorter};
-use super::run::Setup;
+use super::run::TreeSetup;
 use crate::figure::{Error, Figure, spread};
 
 /// Threads of each compute server and clients of each thread: in even steps up to where FG+ breaks down, which it does from one
@@ -29,19 +29,19 @@ const SKEWS: [f64; 3] = [0.0, 0.9, 0.99];
 pub(super) const SCALE_RUNS: u64 = 2 * (CLIENTS.len() * SKEWS.len()) as u64;
 
 /// Throughput by the number of clients.
-pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn scale(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut peaks = Vec::new();
     for theta in SKEWS {
         let mut found = Vec::new();
         for (threads, coroutines) in CLIENTS {
             let clients = bench.options.servers * threads * coroutines;
             let name = format!("skew {theta}, {clients} clients");
-            let change = |setup: Setup| Setup {
+            let change = |setup: TreeSetup| TreeSetup {
                 threads,
                 coroutines,
                 ..shorter(setup)
             };
-            let mops = both(bench, &name, change, (Mix::WRITE_INTENSIVE, theta))?
+            let mops = both(bench, &name, change, (TreeMix::WRITE_INTENSIVE, theta))?
                 .map(|outcome| outcome.mops);
             for (system, mops) in ["sherman", "fg+"].into_iter().zip(mops) {
                 let figure = Figure::modelled("scale", format!("{name}: {system}"), mops);
@@ -65,7 +65,7 @@ pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
         peaks.push(peak(&found, SHERMAN));
     }
     let what = "the more skewed, the lower sherman's peak";
-    bench.series("scale", what, Way::Falls, &peaks);
+    bench.series("scale", what, SeriesTrend::Falls, &peaks);
     Ok(())
 }
 
@@ -88,7 +88,7 @@ fn kept_after_peak(found: &[[f64; 2]], system: usize) -> (usize, usize) {
 }
 
 /// Scores throughputs of both systems by the number of clients (section 5.4).
-fn compare_scale(bench: &mut Bench<'_>, theta: f64, found: &[[f64; 2]]) {
+fn compare_scale(bench: &mut TreeBench<'_>, theta: f64, found: &[[f64; 2]]) {
     let last = found[found.len() - 1];
     let modelled =
         |what: &str, value| Figure::modelled("scale", format!("skew {theta}: {what}"), value);
@@ -100,7 +100,7 @@ fn compare_scale(bench: &mut Bench<'_>, theta: f64, found: &[[f64; 2]]) {
         for (n, system) in ["sherman", "fg+"].into_iter().enumerate() {
             let mops: Vec<f64> = found.iter().map(|mops| mops[n]).collect();
             let what = format!("even: the more clients, the more a second: {system}");
-            bench.series("scale", &what, Way::Rises, &mops);
+            bench.series("scale", &what, SeriesTrend::Rises, &mops);
         }
         return;
     }
@@ -138,8 +138,8 @@ const LEAVES_BYTES_MAX: u64 = 64 << 20;
 /// Without the rule that discards late reads, as the published code. Nodes of keys of a kilobyte have 60: on a crowded card all of
 /// their reads come later than the rule allows, and would be made again without end. The layout with a version in each line
 /// allows longer reads, but rounds an entry up to whole lines: keys of 64 bytes take 128 there, and 73 here.
-fn read_slowly(setup: Setup) -> Setup {
-    Setup {
+fn read_slowly(setup: TreeSetup) -> TreeSetup {
+    TreeSetup {
         config: Config {
             discards_late_reads: false,
             ..setup.config
@@ -149,20 +149,20 @@ fn read_slowly(setup: Setup) -> Setup {
 }
 
 /// Throughput by the length of keys. A node has as many entries as with short ones, and is so much longer.
-pub(super) fn keys(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn keys(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut gains = Vec::new();
     let mut even = [Vec::new(), Vec::new()];
     let mut fg_skewed = Vec::new();
     for (key_bytes, published_even, skewed) in KEYS {
         for (theta, published) in [(0.0, published_even), (0.99, skewed)] {
             let name = format!("keys of {key_bytes} bytes, skew {theta}");
-            let change = |setup: Setup| {
+            let change = |setup: TreeSetup| {
                 let setup = shorter(with_keys(read_slowly(setup), key_bytes));
                 let node_bytes = setup.config.layout.node_bytes as u64;
                 let fit = LEAVES_BYTES_MAX / node_bytes * setup.config.layout.entries() as u64;
                 let entries = setup.entries.min(fit * 8 / 10);
                 let cache_bytes = setup.config.cache_bytes as u64 * entries / setup.entries;
-                Setup {
+                TreeSetup {
                     entries,
                     config: Config {
                         cache_bytes: cache_bytes as usize,
@@ -171,7 +171,7 @@ pub(super) fn keys(bench: &mut Bench<'_>) -> Result<(), Error> {
                     ..setup
                 }
             };
-            let [sherman, fg] = both(bench, &name, change, (Mix::WRITE_INTENSIVE, theta))?;
+            let [sherman, fg] = both(bench, &name, change, (TreeMix::WRITE_INTENSIVE, theta))?;
             let modelled =
                 |what: &str, value| Figure::modelled("keys", format!("{name}: {what}"), value);
             for (system, outcome) in [("sherman", &sherman), ("fg+", &fg)] {
@@ -199,10 +199,10 @@ pub(super) fn keys(bench: &mut Bench<'_>) -> Result<(), Error> {
         }
     }
     let what = "even: the longer the keys, the more sherman gains";
-    bench.series("keys", what, Way::Rises, &gains);
+    bench.series("keys", what, SeriesTrend::Rises, &gains);
     for (system, mops) in ["sherman", "fg+"].into_iter().zip(&even) {
         let what = format!("even: the longer the keys, the fewer a second: {system}");
-        bench.series("keys", &what, Way::Falls, mops);
+        bench.series("keys", &what, SeriesTrend::Falls, mops);
     }
     let (least, most) = spread(&fg_skewed);
     let what = format!("skewed: fg+ does not depend on the keys' length ({least:.2} to {most:.2})");
@@ -221,15 +221,15 @@ const CACHES: [(u64, Option<f64>); 5] = [
 pub(super) const CACHES_RUNS: u64 = 2 * CACHES.len() as u64;
 
 /// Cache hits and throughput by the size of the index cache, in proportion to the paper's tree of a billion entries.
-pub(super) fn caches(bench: &mut Bench<'_>) -> Result<(), Error> {
+pub(super) fn caches(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     for theta in [0.0, 0.99] {
         let (mut found, mut rates) = (Vec::new(), Vec::new());
         for (mib, published) in CACHES {
             let name = format!("skew {theta}, cache of {mib} MiB in proportion");
             let config = Config::sherman_published();
-            let setup = shorter(bench.options.setup(config, Mix::WRITE_INTENSIVE, theta));
+            let setup = shorter(bench.options.setup(config, TreeMix::WRITE_INTENSIVE, theta));
             let cache_bytes = bench.options.in_proportion(mib << 20);
-            let setup = Setup {
+            let setup = TreeSetup {
                 config: Config {
                     cache_bytes,
                     ..setup.config
@@ -251,9 +251,9 @@ pub(super) fn caches(bench: &mut Bench<'_>) -> Result<(), Error> {
         let full = found.iter().filter(|hits| **hits < 1.0).count();
         let shown = (full + 1).min(found.len());
         let what = format!("skew {theta}: the larger the cache, the more hits");
-        bench.series("caches", &what, Way::Rises, &found[..shown]);
+        bench.series("caches", &what, SeriesTrend::Rises, &found[..shown]);
         let what = format!("skew {theta}: the larger the cache, the more a second");
-        bench.series("caches", &what, Way::Rises, &rates[..shown]);
+        bench.series("caches", &what, SeriesTrend::Rises, &rates[..shown]);
     }
     Ok(())
 }

@@ -2,16 +2,16 @@
 
 use farbank_tree::{Config, HOST_LOCKS_MAX};
 
-use super::experiments::{Experiment, Options, System, run};
-use super::load::Mix;
-use super::run::{Outcome, Setup, fairness};
+use super::experiments::{TreeExperiment, TreeOptions, TreeSystem, run};
+use super::load::TreeMix;
+use super::run::{TreeOutcome, TreeSetup, fairness};
 use crate::figure::{Figure, Report, Scores, Verdict};
 
-fn options(experiment: Experiment) -> Options {
-    Options {
+fn options(experiment: TreeExperiment) -> TreeOptions {
+    TreeOptions {
         experiment,
-        systems: System::ALL.to_vec(),
-        mix: Mix::WRITE_INTENSIVE,
+        systems: TreeSystem::ALL.to_vec(),
+        mix: TreeMix::WRITE_INTENSIVE,
         theta: 0.99,
         servers: 2,
         threads: 3,
@@ -24,7 +24,7 @@ fn options(experiment: Experiment) -> Options {
     }
 }
 
-fn found(options: &Options) -> Report {
+fn found(options: &TreeOptions) -> Report {
     run(options, &mut |_| true).unwrap()
 }
 
@@ -33,20 +33,20 @@ fn figure<'a>(report: &'a Report, name: &str) -> &'a Figure {
     figure.unwrap_or_else(|| panic!("{name} is not among {:?}", report.figures))
 }
 
-fn one(system: System, change: impl Fn(Setup) -> Setup) -> Outcome {
-    let setup = options(Experiment::Mix).setup(system.config(), Mix::WRITE_INTENSIVE, 0.99);
+fn one(system: TreeSystem, change: impl Fn(TreeSetup) -> TreeSetup) -> TreeOutcome {
+    let setup = options(TreeExperiment::Mix).setup(system.config(), TreeMix::WRITE_INTENSIVE, 0.99);
     change(setup).run().unwrap()
 }
 
 #[test]
 fn every_experiment_makes_as_many_steps_as_it_says() {
     for experiment in [
-        Experiment::Mix,
-        Experiment::Counts,
-        Experiment::Locks,
-        Experiment::Messages,
-        Experiment::Causes,
-        Experiment::Published,
+        TreeExperiment::Mix,
+        TreeExperiment::Counts,
+        TreeExperiment::Locks,
+        TreeExperiment::Messages,
+        TreeExperiment::Causes,
+        TreeExperiment::Published,
     ] {
         let mut steps = Vec::new();
         let report = run(&options(experiment), &mut |step| {
@@ -75,20 +75,20 @@ fn every_experiment_makes_as_many_steps_as_it_says() {
 fn every_published_value_of_the_paper_is_scored() {
     // Throughput of three ways, half of two, 99 of 100 of three, and two tails in microseconds.
     let rows = |experiment| Scores::of(&found(&options(experiment)).figures).all();
-    assert_eq!(rows(Experiment::Locks), 3 + 2 + 3 + 2);
+    assert_eq!(rows(TreeExperiment::Locks), 3 + 2 + 3 + 2);
     // Four gains, two of half and three of 99 of 100, and half in microseconds before and after versions.
-    assert_eq!(rows(Experiment::Ablation), 4 + 2 + 3 + 2);
+    assert_eq!(rows(TreeExperiment::Ablation), 4 + 2 + 3 + 2);
     // Four mixes of three ratios.
-    assert_eq!(rows(Experiment::Paper), 4 * 3);
-    assert_eq!(rows(Experiment::Ranges), 3);
-    assert_eq!(rows(Experiment::Keys), 3);
+    assert_eq!(rows(TreeExperiment::Paper), 4 * 3);
+    assert_eq!(rows(TreeExperiment::Ranges), 3);
+    assert_eq!(rows(TreeExperiment::Keys), 3);
     // Round trips 3, lookups 2, rereads 1, splits 1, bytes 1, retries 2.
-    assert_eq!(rows(Experiment::Counts), 10);
+    assert_eq!(rows(TreeExperiment::Counts), 10);
 }
 
 #[test]
 fn a_bound_on_splits_is_not_measured_if_no_node_was_split() {
-    let report = found(&options(Experiment::Counts));
+    let report = found(&options(TreeExperiment::Counts));
     let splits = figure(&report, "sherman: writes that split");
     assert_eq!((splits.value, splits.events), (0.0, Some(0)));
     assert_eq!(splits.verdict(), Some(Verdict::NotMeasured));
@@ -96,8 +96,8 @@ fn a_bound_on_splits_is_not_measured_if_no_node_was_split() {
 
 #[test]
 fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
-    let sherman = one(System::ShermanPublished, |setup| setup);
-    let fg = one(System::FgPlus, |setup| setup);
+    let sherman = one(TreeSystem::ShermanPublished, |setup| setup);
+    let fg = one(TreeSystem::FgPlus, |setup| setup);
     for tally in [&sherman.tally, &fg.tally] {
         assert!(tally.operations > 100);
         assert_eq!(tally.cache_hits, tally.operations);
@@ -111,7 +111,7 @@ fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
 #[test]
 fn round_trips_before_a_release_of_its_own_are_made_and_cost_throughput() {
     let held = |lone_release_trips| {
-        one(System::FgPlus, |setup| Setup {
+        one(TreeSystem::FgPlus, |setup| TreeSetup {
             config: Config {
                 lone_release_trips,
                 ..setup.config
@@ -127,7 +127,7 @@ fn round_trips_before_a_release_of_its_own_are_made_and_cost_throughput() {
 #[test]
 fn nodes_that_share_few_locks_wait_for_each_other() {
     let retries = |host_locks| {
-        let few = one(System::FgPlus, |setup| Setup {
+        let few = one(TreeSystem::FgPlus, |setup| TreeSetup {
             config: Config {
                 host_locks,
                 ..setup.config
@@ -143,7 +143,7 @@ fn nodes_that_share_few_locks_wait_for_each_other() {
 
 #[test]
 fn the_same_seed_gives_the_same_digest_and_another_another() {
-    let digest = |seed| one(System::Sherman, |setup| Setup { seed, ..setup }).digest;
+    let digest = |seed| one(TreeSystem::Sherman, |setup| TreeSetup { seed, ..setup }).digest;
     assert_eq!(digest(3), digest(3));
     assert_ne!(digest(3), digest(4));
 }
@@ -151,13 +151,13 @@ fn the_same_seed_gives_the_same_digest_and_another_another() {
 #[test]
 fn clients_of_one_thread_make_more_than_one_and_less_than_as_many_threads() {
     let mops = |threads, coroutines| {
-        let change = |setup| Setup {
+        let change = |setup| TreeSetup {
             threads,
             coroutines,
             theta: 0.0,
             ..setup
         };
-        one(System::Sherman, change).mops
+        one(TreeSystem::Sherman, change).mops
     };
     let (one, three, apart) = (mops(1, 1), mops(1, 3), mops(3, 1));
     assert!(
@@ -168,12 +168,12 @@ fn clients_of_one_thread_make_more_than_one_and_less_than_as_many_threads() {
 
 #[test]
 fn a_small_cache_costs_round_trips() {
-    let small = Options {
+    let small = TreeOptions {
         cache_bytes: Some(1 << 10),
-        systems: vec![System::ShermanPublished],
+        systems: vec![TreeSystem::ShermanPublished],
         theta: 0.0,
         entries: 40_000,
-        ..options(Experiment::Mix)
+        ..options(TreeExperiment::Mix)
     };
     let report = found(&small);
     let name = "sherman, published layout: led to the right leaf by the cache";

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_cache::Config;
-use farbank_kv::Clock;
+use farbank_kv::ClockFn;
 use farbank_kv::store::Key;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) fn config(time: &Arc<AtomicU64>) -> Config {
     let time = Arc::clone(time);
-    let clock: Clock = Arc::new(move || time.load(Relaxed));
+    let clock: ClockFn = Arc::new(move || time.load(Relaxed));
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,

@@ -1,21 +1,21 @@
 //! Judging: a crash point, its images, and what a structure shows, and can still do, in each.
 
-use farbank_pm::sim::{CrashState, Cut, Image, Rng, Sim};
+use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Rng, Sim};
 
-use super::run::Run;
-use super::{Contents, Explorer, Failure, Shown, fold};
+use super::run::WorkloadRun;
+use super::{Contents, Explorer, SeedFailure, Shown, fold};
 use crate::guard::guarded;
-use crate::oracle::judge;
-use crate::report::Pick;
-use crate::target::{Answer, Op, Subject, Value, View, Write};
+use crate::oracle::check_history;
+use crate::report::ImageChoice;
+use crate::target::{KeyWrite, OpAnswer, ReadView, TargetOp, TargetSubject, Value};
 
 impl Explorer<'_> {
     /// One crash point.
-    pub(super) fn judge_state(
+    pub(super) fn check_state(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         state: &CrashState,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<(), Box<SeedFailure>> {
         run.crashes += 1;
         let number = run.crashes;
         let only = self.config.only.as_ref().filter(|_| run.depth == 1);
@@ -24,21 +24,23 @@ impl Explorer<'_> {
         }
         self.fold(state.digest());
         match only {
-            None if self.config.lazy => self.judge_lazily(run, state, number),
-            Some((_, None)) if self.config.lazy => self.judge_lazily(run, state, number),
-            Some((_, Some(Pick::Lazy(script)))) => self.judge_script(run, state, number, script),
-            _ => self.judge_eagerly(run, state, number, only.map(|(_, pick)| pick.as_ref())),
+            None if self.config.lazy => self.check_lazily(run, state, number),
+            Some((_, None)) if self.config.lazy => self.check_lazily(run, state, number),
+            Some((_, Some(ImageChoice::Lazy(script)))) => {
+                self.check_script(run, state, number, script)
+            }
+            _ => self.check_eagerly(run, state, number, only.map(|(_, pick)| pick.as_ref())),
         }
     }
 
     /// A crash point's images, and a kill. `only`: look at this point, and there only at this.
-    fn judge_eagerly(
+    fn check_eagerly(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         state: &CrashState,
         number: u64,
-        only: Option<Option<&Pick>>,
-    ) -> Result<(), Box<Failure>> {
+        only: Option<Option<&ImageChoice>>,
+    ) -> Result<(), Box<SeedFailure>> {
         let rng = Rng::new(run.seed).fork(number);
         let (count, cap) = match run.depth {
             1 => (&mut self.counts.crash_points, self.config.cap),
@@ -50,39 +52,39 @@ impl Explorer<'_> {
         self.counts.exhaustive_points += u64::from(run.depth == 1 && images.exhaustive());
         let pick = only.flatten();
         for cut in images {
-            let this = Pick::Image(cut.number);
+            let this = ImageChoice::Image(cut.number);
             if pick.is_some_and(|pick| *pick != this) {
                 continue;
             }
-            self.judge_cut(run, state, &cut, &rng, only.is_some())
+            self.check_image(run, state, &cut, &rng, only.is_some())
                 .map_err(|failure| {
                     let failure = failure.surviving(&state.survivors(&cut));
                     failure.after_crash(number, state, this)
                 })?;
         }
         let kill = rng.fork(2).one_in(self.config.kill_one_in);
-        if (kill && only.is_none() && self.may_nest(run)) || pick == Some(&Pick::Kill) {
+        if (kill && only.is_none() && self.may_nest(run)) || pick == Some(&ImageChoice::Kill) {
             run.nests_left -= 1;
             self.counts.kills += 1;
             self.nest(run, state.killed(), rng.fork(3).draw())
-                .map_err(|failure| failure.after_crash(number, state, Pick::Kill))?;
+                .map_err(|failure| failure.after_crash(number, state, ImageChoice::Kill))?;
         }
         Ok(())
     }
 
-    fn may_nest(&self, run: &Run) -> bool {
+    fn may_nest(&self, run: &WorkloadRun) -> bool {
         run.depth < self.config.depth && run.nests_left > 0
     }
 
     /// One image of a crash point.
-    fn judge_cut(
+    fn check_image(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         state: &CrashState,
-        cut: &Cut,
+        cut: &ImageCut,
         rng: &Rng,
         always_nest: bool,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<(), Box<SeedFailure>> {
         if !run.is_new(cut.hash) {
             return Ok(());
         }
@@ -98,7 +100,7 @@ impl Explorer<'_> {
             self.known.insert(key, shown);
         }
         let shown = &self.known[&key];
-        judge_shown(run, shown)?;
+        check_contents(run, shown)?;
         // In nested runs chance alone decides (X2).
         let nest = (fresh || run.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
         if (nest || always_nest) && shown.is_ok() && self.may_nest(run) {
@@ -111,7 +113,7 @@ impl Explorer<'_> {
 
     /// Opens an image and says what it shows. A probe also opens it again, uses it, closes it and
     /// opens it once more.
-    fn recover(&mut self, image: Image, now_ms: u64, probe: bool) -> Result<Shown, String> {
+    fn recover(&mut self, image: PoolImage, now_ms: u64, probe: bool) -> Result<Shown, String> {
         let sim = self.sim(image);
         let (subject, contents) = match self.open_and_check(&sim, now_ms)? {
             Ok(recovered) => recovered,
@@ -143,7 +145,7 @@ impl Explorer<'_> {
     }
 
     /// Opens what must open.
-    fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(Box<dyn Subject>, Pairs), String> {
+    fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(Box<dyn TargetSubject>, Pairs), String> {
         self.open_and_check(sim, now_ms)?
             .map_err(|refusal| format!("it opens once, then no more: {refusal}"))
     }
@@ -165,7 +167,7 @@ impl Explorer<'_> {
     /// every key there is can be written over. Afterwards `contents` is what is there.
     fn usable(
         &self,
-        subject: &mut dyn Subject,
+        subject: &mut dyn TargetSubject,
         sim: &Sim,
         contents: &mut Pairs,
     ) -> Result<(), String> {
@@ -175,17 +177,17 @@ impl Explorer<'_> {
             bytes,
         };
         let put = |key: u64| {
-            Op::Write(Write::Put {
+            TargetOp::Write(KeyWrite::Put {
                 key,
                 value: value(key),
                 expires_ms: 0,
             })
         };
-        if subject.apply(0, &put(fresh))? != Answer::Refused {
+        if subject.apply(0, &put(fresh))? != OpAnswer::Refused {
             commit(subject, sim)?;
             self.finds(subject, fresh, Some(value(fresh)))?;
             if self.shape.deletes {
-                subject.apply(0, &Op::Write(Write::Delete { key: fresh }))?;
+                subject.apply(0, &TargetOp::Write(KeyWrite::Delete { key: fresh }))?;
                 commit(subject, sim)?;
                 self.finds(subject, fresh, None)?;
             } else {
@@ -194,7 +196,7 @@ impl Explorer<'_> {
             }
         }
         for (key, old) in &mut *contents {
-            if subject.apply(0, &put(*key))? != Answer::Refused {
+            if subject.apply(0, &put(*key))? != OpAnswer::Refused {
                 *old = value(*key);
             }
         }
@@ -207,14 +209,14 @@ impl Explorer<'_> {
 
     fn finds(
         &self,
-        subject: &mut dyn Subject,
+        subject: &mut dyn TargetSubject,
         key: u64,
         expected: Option<Value>,
     ) -> Result<(), String> {
-        let view = View::Durable;
-        match subject.apply(0, &Op::Get { key, view })? {
-            Answer::Found(found) if found == expected => Ok(()),
-            Answer::Found(None) if self.shape.forgets => Ok(()),
+        let view = ReadView::Durable;
+        match subject.apply(0, &TargetOp::Get { key, view })? {
+            OpAnswer::Found(found) if found == expected => Ok(()),
+            OpAnswer::Found(None) if self.shape.forgets => Ok(()),
             found => Err(format!("key {key} should be {expected:?}, got {found:?}")),
         }
     }
@@ -223,16 +225,15 @@ impl Explorer<'_> {
 /// Keys and values, in order.
 pub(super) type Pairs = Vec<(u64, Value)>;
 /// A structure and what it has, or the error it was refused with.
-type Opened = Result<(Box<dyn Subject>, Pairs), String>;
+type Opened = Result<(Box<dyn TargetSubject>, Pairs), String>;
 
 /// Judges what an image shows by the history of now.
-pub(super) fn judge_shown(run: &Run, shown: &Shown) -> Result<(), Box<Failure>> {
+pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {
     match shown {
         Err(_) if run.creating => Ok(()), // X4
         Err(refusal) => Err(run.failure(None, format!("it does not open: {refusal}"))),
-        Ok(contents) => {
-            judge(&run.history, contents, run.now_ms).map_err(|c| run.failure(Some(c.key), c.what))
-        }
+        Ok(contents) => check_history(&run.history, contents, run.now_ms)
+            .map_err(|c| run.failure(Some(c.key), c.what)),
     }
 }
 
@@ -247,7 +248,7 @@ pub(super) fn digest_of(shown: &Shown) -> u64 {
     })
 }
 
-fn commit(subject: &mut dyn Subject, sim: &Sim) -> Result<(), String> {
+fn commit(subject: &mut dyn TargetSubject, sim: &Sim) -> Result<(), String> {
     let ticket = subject.commit(0)?;
     sim.sync().map_err(|e| e.to_string())?;
     match subject.durable(0, ticket)? {

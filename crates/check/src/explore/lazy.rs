@@ -14,16 +14,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farbank_pm::sim::{CrashState, Sim, Undecided, next_script};
+use farbank_pm::sim::{CrashState, LazyCrash, Sim, next_script};
 
-use super::judge::{digest_of, judge_shown};
-use super::run::Run;
-use super::{Explorer, Failure, Shown};
-use crate::report::Pick;
+use super::judge::{check_contents, digest_of};
+use super::run::WorkloadRun;
+use super::{Explorer, SeedFailure, Shown};
+use crate::report::ImageChoice;
 
 /// What following every way to decide came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaves {
+pub struct LeafCounts {
     /// How many ways there were, or were followed.
     pub leaves: usize,
     /// Whether there were more.
@@ -36,8 +36,8 @@ pub fn lazily<E>(
     state: &CrashState,
     cap: usize,
     mut each: impl FnMut(&Sim) -> Result<(), E>,
-) -> Result<Leaves, E> {
-    let undecided = Undecided::of(state);
+) -> Result<LeafCounts, E> {
+    let undecided = LazyCrash::of(state);
     let (mut script, mut leaves) = (Vec::new(), 0);
     loop {
         let sim = undecided.follow(&script);
@@ -47,7 +47,7 @@ pub fn lazily<E>(
         let cut_off = next.is_some() && leaves >= cap;
         match next {
             Some(next) if !cut_off => script = next,
-            _ => return Ok(Leaves { leaves, cut_off }),
+            _ => return Ok(LeafCounts { leaves, cut_off }),
         }
     }
 }
@@ -59,26 +59,26 @@ fn script_of(sim: &Sim) -> Vec<u32> {
 
 /// Everything that a crash point shows.
 #[derive(Default)]
-pub(super) struct Tree {
+pub(super) struct DecisionTree {
     /// Each with the first way that led to it.
     shown: BTreeMap<Shown, Vec<u32>>,
     cut_off: bool,
 }
 
 /// A way that led to something worse than an error.
-struct Dead {
+struct DeadBranch {
     script: Vec<u32>,
     what: String,
 }
 
 impl Explorer<'_> {
     /// Every way out of a crash point, unless it was judged under the same history before.
-    pub(super) fn judge_lazily(
+    pub(super) fn check_lazily(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         state: &CrashState,
         number: u64,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<(), Box<SeedFailure>> {
         let key = (state.digest(), run.now_ms);
         if !run.is_new(key.0) {
             self.counts.repeated_points += 1;
@@ -98,16 +98,16 @@ impl Explorer<'_> {
         self.counts.cut_off += u64::from(tree.cut_off);
         self.counts.exhaustive_points += u64::from(!tree.cut_off);
         for (shown, script) in &tree.shown {
-            judge_shown(run, shown)
+            check_contents(run, shown)
                 .map_err(|f| self.after_leaf(f, run, state, number, script.clone()))?;
         }
         Ok(())
     }
 
-    fn grow(&mut self, state: &CrashState, now_ms: u64) -> Result<Tree, Dead> {
-        let mut tree = Tree::default();
+    fn grow(&mut self, state: &CrashState, now_ms: u64) -> Result<DecisionTree, DeadBranch> {
+        let mut tree = DecisionTree::default();
         let found = lazily(state, self.config.leaves, |sim| {
-            let shown = self.shows(sim, now_ms).map_err(|what| Dead {
+            let shown = self.shows(sim, now_ms).map_err(|what| DeadBranch {
                 script: script_of(sim),
                 what,
             })?;
@@ -130,35 +130,35 @@ impl Explorer<'_> {
     }
 
     /// One way out of a crash point.
-    pub(super) fn judge_script(
+    pub(super) fn check_script(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         state: &CrashState,
         number: u64,
         script: &[u32],
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<(), Box<SeedFailure>> {
         self.counts.crash_points += 1;
         self.counts.leaves += 1;
         let shown = self.shows(&Sim::lazy(state, script), run.now_ms);
         shown
             .map_err(|what| run.failure(None, what))
-            .and_then(|shown| judge_shown(run, &shown))
+            .and_then(|shown| check_contents(run, &shown))
             .map_err(|f| self.after_leaf(f, run, state, number, script.to_vec()))
     }
 
     /// Where a failure came from, and what survived there: found out by going there again.
     fn after_leaf(
         &self,
-        failure: Box<Failure>,
-        run: &Run,
+        failure: Box<SeedFailure>,
+        run: &WorkloadRun,
         state: &CrashState,
         number: u64,
         script: Vec<u32>,
-    ) -> Box<Failure> {
+    ) -> Box<SeedFailure> {
         let sim = Sim::lazy(state, &script);
         let _ = self.shows(&sim, run.now_ms);
         failure
             .surviving(&sim.survivors())
-            .after_crash(number, state, Pick::Lazy(script))
+            .after_crash(number, state, ImageChoice::Lazy(script))
     }
 }

@@ -40,22 +40,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farbank_pm::fault::{self, Fault};
-use farbank_pm::sim::{CrashState, Persistency, Places, Rng, Sim, Survivor, brief};
+use farbank_pm::sim::{CrashState, Persistency, Rng, Sim, SourceLines, UnitSurvivors, brief};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::history::{History, Verdict};
-use crate::report::{Counts, Pick, Report, Violation};
-use crate::target::{Shape, Target, Value};
+use crate::history::{AckRule, History};
+use crate::report::{CrashCounts, CrashReport, CrashViolation, ImageChoice};
+use crate::target::{Target, TargetShape, Value};
 
-pub use lazy::{Leaves, lazily};
+pub use lazy::{LeafCounts, lazily};
 
 /// How to explore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ExploreConfig {
     /// What a power cut may take.
     pub persistency: Persistency,
     /// What counts as acknowledged.
-    pub verdict: Verdict,
+    pub verdict: AckRule,
     /// Steps of a run.
     pub steps: usize,
     /// Most images judged at one crash point; a point with more is sampled.
@@ -85,16 +85,16 @@ pub struct Config {
     /// What deviates while it runs.
     pub fault: Option<Fault>,
     /// Judge only this crash point, and there only this.
-    pub only: Option<(u64, Option<Pick>)>,
+    pub only: Option<(u64, Option<ImageChoice>)>,
 }
 
-impl Config {
+impl ExploreConfig {
     /// The usual.
     #[must_use]
-    pub fn new(persistency: Persistency) -> Config {
-        Config {
+    pub fn new(persistency: Persistency) -> ExploreConfig {
+        ExploreConfig {
             persistency,
-            verdict: Verdict::Strict,
+            verdict: AckRule::Strict,
             steps: 120,
             cap: 128,
             cap_nested: 12,
@@ -114,23 +114,23 @@ impl Config {
     }
 
     /// What counts as acknowledged: where tickets promise nothing, readers see what may be lost.
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> AckRule {
         match self.persistency {
-            Persistency::Relaxed => Verdict::Acknowledged,
+            Persistency::Relaxed => AckRule::Acknowledged,
             _ => self.verdict,
         }
     }
 
     /// How to look at one crash of one seed again, under this configuration: a command, or for a
     /// target that is on no command line, a call.
-    fn again(&self, target: &dyn Target, seed: u64, crash: Option<&(u64, Pick)>) -> String {
+    fn again(&self, target: &dyn Target, seed: u64, crash: Option<&(u64, ImageChoice)>) -> String {
         if !target.has_command() {
             let only =
                 crash.map(|(crash, pick)| format!("only: Some(({crash}, Some({pick:?}))), "));
             let only = only.unwrap_or_default();
             return format!("explore_seed(&target, &Config {{ {only}..config }}, {seed:#x})");
         }
-        let usual = Config::new(self.persistency);
+        let usual = ExploreConfig::new(self.persistency);
         let mut command = format!(
             "farbank check crash --target {} --persistency {} --seeds {seed:#x}",
             target.name(),
@@ -170,15 +170,15 @@ impl Config {
 /// its first violation. `progress` is told the counts so far, and says whether to go on.
 pub fn explore(
     target: &dyn Target,
-    config: &Config,
+    config: &ExploreConfig,
     seeds: Range<u64>,
     threads: usize,
-    progress: &mut dyn FnMut(&Report) -> bool,
-) -> Report {
+    progress: &mut dyn FnMut(&CrashReport) -> bool,
+) -> CrashReport {
     /// Seeds between two looks at the progress: fixed, so that figures do not depend on threads.
     const TURN: u64 = 8;
     let (start, computed_before) = (Instant::now(), computed(ClockId::ProcessCPUTime));
-    let mut report = Report::new(target.name().into(), config);
+    let mut report = CrashReport::new(target.name().into(), config);
     let mut images = HashSet::new();
     let mut next = seeds.start;
     while next < seeds.end {
@@ -211,15 +211,15 @@ pub fn computed_by_thread() -> Duration {
 }
 
 /// The hashes of the images a seed has opened.
-type Hashes = HashSet<u64>;
+type ImageHashes = HashSet<u64>;
 
 /// Explores these seeds; the results are in their order.
 fn explore_turn(
     target: &dyn Target,
-    config: &Config,
+    config: &ExploreConfig,
     seeds: &[u64],
     threads: usize,
-) -> Vec<(Report, Hashes)> {
+) -> Vec<(CrashReport, ImageHashes)> {
     let results = Mutex::new(Vec::new());
     let queue = Mutex::new(seeds.iter());
     std::thread::scope(|scope| {
@@ -241,11 +241,15 @@ fn explore_turn(
 }
 
 /// Explores one seed.
-pub fn explore_seed(target: &dyn Target, config: &Config, seed: u64) -> Report {
+pub fn explore_seed(target: &dyn Target, config: &ExploreConfig, seed: u64) -> CrashReport {
     explore_one(target, config, seed).0
 }
 
-fn explore_one(target: &dyn Target, config: &Config, seed: u64) -> (Report, Hashes) {
+fn explore_one(
+    target: &dyn Target,
+    config: &ExploreConfig,
+    seed: u64,
+) -> (CrashReport, ImageHashes) {
     let start = Instant::now();
     let mut explorer = Explorer::new(target, config);
     let failure = fault::with(config.fault.as_ref(), || explorer.run(seed)).err();
@@ -255,23 +259,25 @@ fn explore_one(target: &dyn Target, config: &Config, seed: u64) -> (Report, Hash
             .bytes()
             .for_each(|byte| explorer.fold(u64::from(byte)));
     }
-    let images: Hashes = explorer.known.keys().map(|(hash, _)| *hash).collect();
-    let mut report = Report::new(target.name().into(), config);
+    let images: ImageHashes = explorer.known.keys().map(|(hash, _)| *hash).collect();
+    let mut report = CrashReport::new(target.name().into(), config);
     report.digest = explorer.digest;
     report.counts = explorer.counts;
     report.counts.distinct_images = images.len() as u64;
     report.places = explorer.places.list();
-    report.violations.extend(failure.map(|failure| Violation {
-        seed,
-        command: config.again(target, seed, failure.crash.as_ref()),
-        acknowledged: classify(target, config, seed, &failure),
-        crash: failure.crash,
-        trail: failure.trail,
-        what: failure.what,
-        history: failure.history,
-        survivors: failure.survivors,
-        distinct: images.len() as u64,
-    }));
+    report
+        .violations
+        .extend(failure.map(|failure| CrashViolation {
+            seed,
+            command: config.again(target, seed, failure.crash.as_ref()),
+            acknowledged: classify(target, config, seed, &failure),
+            crash: failure.crash,
+            trail: failure.trail,
+            what: failure.what,
+            history: failure.history,
+            survivors: failure.survivors,
+            distinct: images.len() as u64,
+        }));
     report.elapsed = start.elapsed();
     (report, images)
 }
@@ -279,16 +285,16 @@ fn explore_one(target: &dyn Target, config: &Config, seed: u64) -> (Report, Hash
 /// Judges what strictly fails again, by acknowledgements alone: what is wrong then, if anything.
 fn classify(
     target: &dyn Target,
-    config: &Config,
+    config: &ExploreConfig,
     seed: u64,
-    failure: &Failure,
+    failure: &SeedFailure,
 ) -> Option<Result<(), String>> {
-    if config.verdict() != Verdict::Strict {
+    if config.verdict() != AckRule::Strict {
         return None;
     }
     let crash = failure.crash.clone();
-    let config = Config {
-        verdict: Verdict::Acknowledged,
+    let config = ExploreConfig {
+        verdict: AckRule::Acknowledged,
         // Without a crash there is nothing but the run itself to judge.
         only: crash.map_or(Some((u64::MAX, None)), |(n, pick)| Some((n, Some(pick)))),
         ..config.clone()
@@ -300,41 +306,41 @@ fn classify(
 
 /// What went wrong, on its way up.
 #[derive(Debug, Default)]
-struct Failure {
-    crash: Option<(u64, Pick)>,
+struct SeedFailure {
+    crash: Option<(u64, ImageChoice)>,
     trail: Vec<String>,
     what: String,
     history: Vec<String>,
     survivors: Vec<String>,
 }
 
-impl Failure {
-    fn new(history: &History, key: Option<u64>, what: String) -> Box<Failure> {
-        Box::new(Failure {
+impl SeedFailure {
+    fn new(history: &History, key: Option<u64>, what: String) -> Box<SeedFailure> {
+        Box::new(SeedFailure {
             what,
             history: history.tail(key, 24),
-            ..Failure::default()
+            ..SeedFailure::default()
         })
     }
 
     /// Prepends where it came from.
-    fn after(mut self: Box<Failure>, step: String) -> Box<Failure> {
+    fn after(mut self: Box<SeedFailure>, step: String) -> Box<SeedFailure> {
         self.trail.insert(0, step);
         self
     }
 
     /// Prepends the crash it came from, and which way was taken there.
     fn after_crash(
-        mut self: Box<Failure>,
+        mut self: Box<SeedFailure>,
         number: u64,
         state: &CrashState,
-        pick: Pick,
-    ) -> Box<Failure> {
+        pick: ImageChoice,
+    ) -> Box<SeedFailure> {
         let place = state
             .place()
             .map_or(String::new(), |at| format!(", {}", brief(at)));
         let way = match &pick {
-            Pick::Kill => "kill".into(),
+            ImageChoice::Kill => "kill".into(),
             pick => format!("image {pick}"),
         };
         self.crash = Some((number, pick));
@@ -345,7 +351,7 @@ impl Failure {
     }
 
     /// Adds what was volatile, unless a crash nearer to the failure has.
-    fn surviving(mut self: Box<Failure>, all: &[Survivor]) -> Box<Failure> {
+    fn surviving(mut self: Box<SeedFailure>, all: &[UnitSurvivors]) -> Box<SeedFailure> {
         const SHOWN: usize = 16;
         if self.survivors.is_empty() {
             self.survivors = all.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -365,30 +371,30 @@ type Shown = Result<Contents, String>;
 /// One seed's exploration.
 struct Explorer<'a> {
     target: &'a dyn Target,
-    config: &'a Config,
-    shape: Shape,
-    places: Arc<Places>,
+    config: &'a ExploreConfig,
+    shape: TargetShape,
+    places: Arc<SourceLines>,
     /// What each image shows, by its hash and the time it was opened at.
     known: HashMap<(u64, u64), Shown>,
     /// The leaves of each crash point, by its digest and the time.
-    trees: HashMap<(u64, u64), Arc<lazy::Tree>>,
+    trees: HashMap<(u64, u64), Arc<lazy::DecisionTree>>,
     digest: u64,
-    counts: Counts,
+    counts: CrashCounts,
 }
 
 impl<'a> Explorer<'a> {
-    fn new(target: &'a dyn Target, config: &'a Config) -> Explorer<'a> {
+    fn new(target: &'a dyn Target, config: &'a ExploreConfig) -> Explorer<'a> {
         Explorer {
             target,
             config,
             shape: target.shape(),
-            places: Arc::new(Places::new()),
+            places: Arc::new(SourceLines::new()),
             known: HashMap::new(),
             trees: HashMap::new(),
             digest: 0,
-            counts: Counts {
+            counts: CrashCounts {
                 seeds: 1,
-                ..Counts::default()
+                ..CrashCounts::default()
             },
         }
     }
@@ -399,7 +405,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// What a power cut left, as this configuration has it.
-    fn sim(&self, image: farbank_pm::sim::Image) -> Sim {
+    fn sim(&self, image: farbank_pm::sim::PoolImage) -> Sim {
         let sim = Sim::from_image(image, self.config.persistency);
         sim.drain_on_cas(self.config.locked_drains);
         sim

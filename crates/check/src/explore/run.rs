@@ -4,19 +4,19 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
-use farbank_pm::sim::{CrashState, Cut, Persistency, Rng, Sim};
+use farbank_pm::sim::{CrashState, ImageCut, Persistency, Rng, Sim};
 use farbank_pm::situation::uncounted;
 
 use super::judge::sorted;
-use super::{Explorer, Failure};
+use super::{Explorer, SeedFailure};
 use crate::guard::guarded;
 use crate::history::History;
-use crate::oracle::judge;
-use crate::target::{Answer, Op, Subject};
-use crate::workload::{START_MS, Step, Workload};
+use crate::oracle::check_history;
+use crate::target::{OpAnswer, TargetOp, TargetSubject};
+use crate::workload::{START_MS, Workload, WorkloadStep};
 
 /// One structure going through a workload, with its crash points captured.
-pub(super) struct Run {
+pub(super) struct WorkloadRun {
     /// Crashes in a row at its crash points: 1 for the run itself, more for nested ones.
     pub(super) depth: usize,
     /// Whether `create` has not returned yet (X4).
@@ -33,14 +33,14 @@ pub(super) struct Run {
     judged: HashSet<u64>,
     judged_at: (u64, u64),
     sim: Sim,
-    subject: Option<Box<dyn Subject>>,
+    subject: Option<Box<dyn TargetSubject>>,
     workload: Workload,
     captured: Arc<Mutex<Vec<CrashState>>>,
 }
 
-impl Run {
-    fn new(seed: u64, sim: Sim, workload: Workload) -> Run {
-        Run {
+impl WorkloadRun {
+    fn new(seed: u64, sim: Sim, workload: Workload) -> WorkloadRun {
+        WorkloadRun {
             depth: 1,
             creating: true,
             nests_left: usize::MAX,
@@ -68,20 +68,20 @@ impl Run {
         self.judged.insert(hash)
     }
 
-    pub(super) fn failure(&self, key: Option<u64>, what: String) -> Box<Failure> {
-        Failure::new(&self.history, key, what)
+    pub(super) fn failure(&self, key: Option<u64>, what: String) -> Box<SeedFailure> {
+        SeedFailure::new(&self.history, key, what)
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
+    pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<SeedFailure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
         let image = uncounted(|| self.target.before(seed));
-        let mut run = Run {
+        let mut run = WorkloadRun {
             history: History::judged_by(self.config.verdict())
                 .forgetting(self.shape.forgets)
                 .relaxed(self.config.persistency == Persistency::Relaxed),
-            ..Run::new(seed, self.sim(image), workload)
+            ..WorkloadRun::new(seed, self.sim(image), workload)
         };
         self.create(&mut run)?;
         let only = self.config.only.as_ref().map_or(u64::MAX, |only| only.0);
@@ -95,28 +95,33 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    fn create(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn create(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         self.attach(run);
         let created = guarded(|| self.target.create(run.sim.clone(), START_MS));
-        self.judge_captured(run)
+        self.check_captured(run)
             .map_err(|failure| failure.after("during its creation".into()))?;
         let subject = created.and_then(|refused| refused);
         let cannot = |e| run.failure(None, format!("it cannot be created: {e}"));
         run.subject = Some(subject.map_err(cannot)?);
         run.creating = false;
-        self.judge_state(run, &run.sim.crash_state())
+        self.check_state(run, &run.sim.crash_state())
     }
 
     /// Starts from `sim` as a crash left it: opens it, then goes on for a few steps.
-    pub(super) fn nest(&mut self, run: &Run, sim: Sim, seed: u64) -> Result<(), Box<Failure>> {
+    pub(super) fn nest(
+        &mut self,
+        run: &WorkloadRun,
+        sim: Sim,
+        seed: u64,
+    ) -> Result<(), Box<SeedFailure>> {
         self.counts.nested_runs += 1;
-        let mut nested = Run {
+        let mut nested = WorkloadRun {
             depth: run.depth + 1,
             creating: run.creating,
             nests_left: self.config.nests_deeper,
             history: run.history.clone(),
             now_ms: run.now_ms,
-            ..Run::new(seed, sim.clone(), run.workload.branch(seed))
+            ..WorkloadRun::new(seed, sim.clone(), run.workload.branch(seed))
         };
         self.reopen(&mut nested, sim)?;
         for _ in 0..self.config.nested_steps {
@@ -128,7 +133,7 @@ impl Explorer<'_> {
     }
 
     /// Captures the crash points of the run's medium.
-    fn attach(&self, run: &Run) {
+    fn attach(&self, run: &WorkloadRun) {
         let captured = Arc::clone(&run.captured);
         run.sim.count_places(Arc::clone(&self.places));
         run.sim.observe(Some(Arc::new(move |state| {
@@ -136,18 +141,18 @@ impl Explorer<'_> {
         })));
     }
 
-    fn step(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn step(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let step = run.workload.step();
         match step {
-            Step::Apply(session, op) => self.apply(run, session, &op)?,
-            Step::Commit(session) => self.commit(run, session)?,
-            Step::Abandon(session) => self.abandon(run, session)?,
-            Step::Sync => self.settle(run)?,
-            Step::Clean => {
+            WorkloadStep::Apply(session, op) => self.apply(run, session, &op)?,
+            WorkloadStep::Commit(session) => self.commit(run, session)?,
+            WorkloadStep::Abandon(session) => self.abandon(run, session)?,
+            WorkloadStep::Sync => self.settle(run)?,
+            WorkloadStep::Clean => {
                 run.history.note(None, "clean".into());
                 self.call(run, "a cleaning step", |s| s.clean())?;
             }
-            Step::Advance(ms) => {
+            WorkloadStep::Advance(ms) => {
                 run.now_ms += ms;
                 let now_ms = run.now_ms;
                 run.history.note(None, format!("the time is {now_ms} ms"));
@@ -156,25 +161,25 @@ impl Explorer<'_> {
                     Ok(())
                 })?;
             }
-            Step::Close => self.close(run)?,
-            Step::Kill => self.kill(run)?,
-            Step::Cut => self.cut(run)?,
-            Step::Fail(n) => {
+            WorkloadStep::Close => self.close(run)?,
+            WorkloadStep::Kill => self.kill(run)?,
+            WorkloadStep::Cut => self.cut(run)?,
+            WorkloadStep::Fail(n) => {
                 run.history.note(None, format!("drain {n} from here fails"));
                 run.sim.fail_drain(n);
             }
         }
-        self.judge_state(run, &run.sim.crash_state())
+        self.check_state(run, &run.sim.crash_state())
     }
 
     /// Calls the subject, judges the crash points it passed. `None`: it failed because a drain was
     /// made to fail, and has been killed and opened again.
     fn call<R>(
         &mut self,
-        run: &mut Run,
+        run: &mut WorkloadRun,
         what: &str,
-        f: impl FnOnce(&mut dyn Subject) -> Result<R, String>,
-    ) -> Result<Option<R>, Box<Failure>> {
+        f: impl FnOnce(&mut dyn TargetSubject) -> Result<R, String>,
+    ) -> Result<Option<R>, Box<SeedFailure>> {
         let subject = run
             .subject
             .as_mut()
@@ -183,7 +188,7 @@ impl Explorer<'_> {
         // What failed may have been about to make room.
         run.history
             .made_room(result.is_err() || subject.made_room());
-        self.judge_captured(run)?;
+        self.check_captured(run)?;
         match result {
             Ok(r) => Ok(Some(r)),
             Err(_) if run.sim.is_poisoned() => {
@@ -194,13 +199,18 @@ impl Explorer<'_> {
         }
     }
 
-    fn apply(&mut self, run: &mut Run, session: usize, op: &Op) -> Result<(), Box<Failure>> {
+    fn apply(
+        &mut self,
+        run: &mut WorkloadRun,
+        session: usize,
+        op: &TargetOp,
+    ) -> Result<(), Box<SeedFailure>> {
         let id = run.history.invoke(session, op);
         let what = format!("operation #{id}");
         let Some(answer) = self.call(run, &what, |s| s.apply(session, op))? else {
             return Ok(());
         };
-        if answer == Answer::Refused {
+        if answer == OpAnswer::Refused {
             self.counts.refused += 1;
         }
         let answered = run.history.answered(session, id, op, &answer, run.now_ms);
@@ -214,7 +224,7 @@ impl Explorer<'_> {
         })
     }
 
-    fn commit(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Failure>> {
+    fn commit(&mut self, run: &mut WorkloadRun, session: usize) -> Result<(), Box<SeedFailure>> {
         if let Some(ticket) = self.call(run, "a commit", |s| s.commit(session))? {
             run.history.commit(session, ticket);
             self.poll(run, session, false)?;
@@ -222,7 +232,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    fn abandon(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Failure>> {
+    fn abandon(&mut self, run: &mut WorkloadRun, session: usize) -> Result<(), Box<SeedFailure>> {
         if let Some(never) = self.call(run, "dropping a session", |s| s.abandon(session))? {
             run.history.abandoned(session, never);
         }
@@ -230,7 +240,12 @@ impl Explorer<'_> {
     }
 
     /// Acknowledges what is durable; all of it must be if the medium has just synced.
-    fn poll(&mut self, run: &mut Run, session: usize, must: bool) -> Result<(), Box<Failure>> {
+    fn poll(
+        &mut self,
+        run: &mut WorkloadRun,
+        session: usize,
+        must: bool,
+    ) -> Result<(), Box<SeedFailure>> {
         if !must && self.config.persistency == Persistency::Relaxed {
             return Ok(()); // A ticket that has turned promises nothing (X5).
         }
@@ -249,9 +264,9 @@ impl Explorer<'_> {
     }
 
     /// Syncs, and sees every ticket turn; now and then has the structure check itself.
-    fn settle(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn settle(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let synced = run.sim.sync();
-        self.judge_captured(run)?;
+        self.check_captured(run)?;
         if synced.is_err() {
             return self.kill(run);
         }
@@ -263,7 +278,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    fn close(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn close(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         for session in 0..self.shape.sessions {
             self.commit(run, session)?;
         }
@@ -274,7 +289,7 @@ impl Explorer<'_> {
             .take()
             .expect("a run has a subject between its steps");
         let closed = guarded(|| subject.close()).and_then(|closed| closed);
-        self.judge_captured(run)?;
+        self.check_captured(run)?;
         match closed {
             Err(e) if !run.sim.is_poisoned() => {
                 return Err(run.failure(None, format!("it does not close: {e}")));
@@ -282,12 +297,12 @@ impl Explorer<'_> {
             _ => {}
         }
         let state = run.sim.crash_state();
-        self.judge_state(run, &state)?;
+        self.check_state(run, &state)?;
         let sim = self.killed(run, &state);
         self.reopen(run, sim)
     }
 
-    fn kill(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn kill(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         run.history.note(None, "kill".into());
         if self.config.persistency == Persistency::Relaxed && !run.sim.is_poisoned() {
             let mut promised = run.history.clone();
@@ -303,7 +318,7 @@ impl Explorer<'_> {
 
     /// What the next process finds of `state`, which `run` has come to. After a failed sync of a file
     /// the page cache shows more than the device has.
-    fn killed(&self, run: &Run, state: &CrashState) -> Sim {
+    fn killed(&self, run: &WorkloadRun, state: &CrashState) -> Sim {
         if !self.config.persistency.is_file() || !run.sim.is_poisoned() {
             return state.killed();
         }
@@ -313,7 +328,7 @@ impl Explorer<'_> {
         sim
     }
 
-    fn cut(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn cut(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         run.history.note(None, "power cut".into());
         let state = run.sim.crash_state();
         self.bury(run);
@@ -326,7 +341,7 @@ impl Explorer<'_> {
     }
 
     /// Forgets the subject of a process that is no more; what its going writes is nobody's.
-    fn bury(&self, run: &mut Run) {
+    fn bury(&self, run: &mut WorkloadRun) {
         run.sim.observe(None);
         let subject = run.subject.take();
         // The dead do not complain: a panic here says nothing about the pool.
@@ -335,12 +350,12 @@ impl Explorer<'_> {
 
     /// Opens what is in `sim`, with crashes; what it shows is the start of what follows. An
     /// unfinished creation may be refused: then there is no subject.
-    fn reopen(&mut self, run: &mut Run, sim: Sim) -> Result<(), Box<Failure>> {
+    fn reopen(&mut self, run: &mut WorkloadRun, sim: Sim) -> Result<(), Box<SeedFailure>> {
         run.sim = sim;
         self.attach(run);
         let (sim, now_ms) = (run.sim.clone(), run.now_ms);
         let opened = guarded(|| self.target.open(sim, now_ms));
-        self.judge_captured(run)
+        self.check_captured(run)
             .map_err(|failure| failure.after("during the open".into()))?;
         let cannot = |e| run.failure(None, format!("it does not open: {e}"));
         run.subject = match opened.map_err(cannot)? {
@@ -354,39 +369,39 @@ impl Explorer<'_> {
             self.take_over(run)?;
         }
         let state = run.sim.crash_state();
-        self.judge_state(run, &state)
+        self.check_state(run, &state)
             .map_err(|failure| failure.after("after the open".into()))
     }
 
     /// Judges what an open shows, and makes it the start of what follows.
-    fn take_over(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn take_over(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let subject = run.subject.as_mut().expect("it has been opened");
         let contents = guarded(|| {
             let contents = sorted(subject.contents()?);
             subject.check().map(|()| contents)
         });
-        self.judge_captured(run)?;
+        self.check_captured(run)?;
         let wrong = |e| run.failure(None, format!("after an open: {e}"));
         let contents = contents.and_then(|contents| contents).map_err(wrong)?;
         let promised = run.promised.take();
         let history = promised.as_ref().unwrap_or(&run.history);
-        judge(history, &contents, run.now_ms)
+        check_history(history, &contents, run.now_ms)
             .map_err(|c| run.failure(Some(c.key), format!("after an open: {}", c.what)))?;
         run.history.recovered(&contents, run.now_ms);
         Ok(())
     }
 
-    fn judge_captured(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+    fn check_captured(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let states = std::mem::take(&mut *run.captured.lock().expect("no holder panics"));
         states
             .iter()
-            .try_for_each(|state| self.judge_state(run, state))
+            .try_for_each(|state| self.check_state(run, state))
     }
 }
 
 /// One of the images that `state`, which `run` has come to, can leave; drawn by the run's seed.
-fn drawn_cut(run: &Run, state: &CrashState) -> Cut {
+fn drawn_cut(run: &WorkloadRun, state: &CrashState) -> ImageCut {
     let seed = Rng::new(run.seed).fork(run.crashes).draw();
-    let mut cuts: Vec<Cut> = state.images(32, seed).collect();
+    let mut cuts: Vec<ImageCut> = state.images(32, seed).collect();
     cuts.swap_remove(Rng::new(seed).below(cuts.len() as u64) as usize)
 }

@@ -84,7 +84,7 @@ impl FromStr for Scheduler {
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ScheduleConfig {
     /// Who decides.
     pub scheduler: Scheduler,
     /// The first seed.
@@ -99,11 +99,11 @@ pub struct Config {
     pub fault: Option<Fault>,
 }
 
-impl Config {
+impl ScheduleConfig {
     /// The usual.
     #[must_use]
-    pub fn new(scheduler: Scheduler, seed: u64, schedules: u64) -> Config {
-        Config {
+    pub fn new(scheduler: Scheduler, seed: u64, schedules: u64) -> ScheduleConfig {
+        ScheduleConfig {
             scheduler,
             seed,
             schedules,
@@ -130,7 +130,7 @@ impl Config {
 
 /// What many schedules came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ScheduleCounts {
     /// Schedules run.
     pub schedules: u64,
     /// Operations answered in them.
@@ -149,20 +149,20 @@ pub struct Counts {
 
 /// What a run found.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ScheduleReport {
     /// What was checked.
     pub target: String,
     /// Who decided.
     pub scheduler: Scheduler,
     /// Exact figures.
-    pub counts: Counts,
+    pub counts: ScheduleCounts,
     /// The first violation; the run ended with it.
-    pub violation: Option<Violation>,
+    pub violation: Option<ScheduleViolation>,
     /// How long it took.
     pub elapsed: Duration,
 }
 
-impl Report {
+impl ScheduleReport {
     /// One JSON object.
     #[must_use]
     pub fn json(&self) -> String {
@@ -192,7 +192,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ScheduleReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.counts;
         let seconds = self.elapsed.as_secs_f64();
@@ -220,7 +220,7 @@ impl fmt::Display for Report {
 
 /// A schedule after which something cannot be explained.
 #[derive(Clone, Debug)]
-pub struct Violation {
+pub struct ScheduleViolation {
     /// The seed.
     pub seed: u64,
     /// Which of the seed's schedules, from 0.
@@ -239,7 +239,7 @@ pub struct Violation {
     pub command: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for ScheduleViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let crash = self.crash.as_deref().unwrap_or("no crash");
         let (seed, number, mode) = (self.seed, self.number, self.persistency);

@@ -2,16 +2,18 @@
 
 use farbank_pm::sim::{Persistency, Rng};
 
-use crate::target::{Change, Op, SHARED_KEYS, Shape, Target, Value, View, Write};
+use crate::target::{
+    Change, KeyWrite, ReadView, SHARED_KEYS, Target, TargetOp, TargetShape, Value,
+};
 
 /// Threads of a schedule.
 pub const THREADS: usize = 3;
 
 /// One step of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ProgramStep {
     /// An operation.
-    Apply(Op),
+    Apply(TargetOp),
     /// The session commits.
     Commit,
     /// The session commits, then does a step of background work.
@@ -22,18 +24,18 @@ pub enum Step {
 
 /// Draws everything a seed stands for.
 #[derive(Clone, Debug)]
-pub struct Programs {
-    shape: Shape,
+pub struct ProgramGenerator {
+    shape: TargetShape,
     seed: u64,
     keys: Vec<u64>,
     /// What a power cut may take.
     pub persistency: Persistency,
 }
 
-impl Programs {
+impl ProgramGenerator {
     /// The programs of `seed` for a structure, in one of the modes it is made for.
     #[must_use]
-    pub fn new(target: &dyn Target, seed: u64) -> Programs {
+    pub fn new(target: &dyn Target, seed: u64) -> ProgramGenerator {
         let shape = target.shape_in_threads();
         let mut rng = Rng::new(seed).fork(1);
         let first = rng.below(shape.keys);
@@ -51,7 +53,7 @@ impl Programs {
             Persistency::Page,
         ];
         modes.retain(|mode| target.modes().contains(mode));
-        Programs {
+        ProgramGenerator {
             seed,
             keys: (0..shared)
                 .map(|n| 1 + (first + n * stride) % shape.keys)
@@ -63,7 +65,7 @@ impl Programs {
 
     /// What one session writes before the threads start; it commits after each.
     #[must_use]
-    pub fn prologue(&self) -> Vec<Op> {
+    pub fn prologue(&self) -> Vec<TargetOp> {
         let mut draw = self.draw(0);
         let ops = 3 + draw.rng.below(9);
         (0..ops).map(|_| draw.write(600)).collect()
@@ -71,7 +73,7 @@ impl Programs {
 
     /// What each thread does in schedule `number`.
     #[must_use]
-    pub fn threads(&self, number: u64) -> [Vec<Step>; THREADS] {
+    pub fn threads(&self, number: u64) -> [Vec<ProgramStep>; THREADS] {
         let mut draw = self.draw(1 + number);
         std::array::from_fn(|_| {
             let ops = 3 + draw.rng.below(3);
@@ -79,9 +81,9 @@ impl Programs {
             let mut steps = Vec::new();
             for _ in 0..ops {
                 steps.extend(draw.background());
-                steps.push(Step::Apply(draw.op()));
+                steps.push(ProgramStep::Apply(draw.op()));
                 if draw.rng.one_in(batch) {
-                    steps.push(Step::Commit);
+                    steps.push(ProgramStep::Commit);
                 }
             }
             steps
@@ -89,8 +91,8 @@ impl Programs {
     }
 
     /// Values are told apart by the schedule's part of their number.
-    fn draw(&self, number: u64) -> Draw<'_> {
-        Draw {
+    fn draw(&self, number: u64) -> ProgramDraw<'_> {
+        ProgramDraw {
             of: self,
             rng: Rng::new(self.seed).fork(2).fork(number),
             next_value: 1 + 1_000 * number,
@@ -98,38 +100,38 @@ impl Programs {
     }
 }
 
-struct Draw<'a> {
-    of: &'a Programs,
+struct ProgramDraw<'a> {
+    of: &'a ProgramGenerator,
     rng: Rng,
     next_value: u64,
 }
 
-impl Draw<'_> {
-    fn background(&mut self) -> Option<Step> {
+impl ProgramDraw<'_> {
+    fn background(&mut self) -> Option<ProgramStep> {
         match self.rng.below(20) {
-            0 | 1 if self.of.shape.cleans => Some(Step::Clean),
-            2..5 if self.of.persistency == Persistency::Page => Some(Step::Sync),
+            0 | 1 if self.of.shape.cleans => Some(ProgramStep::Clean),
+            2..5 if self.of.persistency == Persistency::Page => Some(ProgramStep::Sync),
             _ => None,
         }
     }
 
-    fn op(&mut self) -> Op {
+    fn op(&mut self) -> TargetOp {
         let shape = &self.of.shape;
         match self.rng.below(100) {
-            0..22 => Op::Get {
+            0..22 => TargetOp::Get {
                 key: self.key(),
-                view: View::Durable,
+                view: ReadView::Durable,
             },
-            22..32 => Op::Get {
+            22..32 => TargetOp::Get {
                 key: self.key(),
-                view: View::Own,
+                view: ReadView::Own,
             },
-            32..48 if shape.updates => Op::Update {
+            32..48 if shape.updates => TargetOp::Update {
                 key: self.key(),
                 change: self.change(),
             },
             48..62 if shape.groups => self.group(),
-            62 | 63 if shape.flush_all => Op::FlushAll,
+            62 | 63 if shape.flush_all => TargetOp::FlushAll,
             _ => self.write(120),
         }
     }
@@ -158,27 +160,27 @@ impl Draw<'_> {
         }
     }
 
-    fn write(&mut self, bytes_max: u32) -> Op {
+    fn write(&mut self, bytes_max: u32) -> TargetOp {
         let key = self.key();
-        Op::Write(self.write_of(key, bytes_max))
+        TargetOp::Write(self.write_of(key, bytes_max))
     }
 
-    fn write_of(&mut self, key: u64, bytes_max: u32) -> Write {
+    fn write_of(&mut self, key: u64, bytes_max: u32) -> KeyWrite {
         if self.of.shape.deletes && self.rng.one_in(4) {
-            return Write::Delete { key };
+            return KeyWrite::Delete { key };
         }
-        Write::Put {
+        KeyWrite::Put {
             key,
             value: self.value(bytes_max),
             expires_ms: 0,
         }
     }
 
-    fn group(&mut self) -> Op {
+    fn group(&mut self) -> TargetOp {
         let keys = &self.of.keys;
         let left_out = self.rng.below(keys.len() as u64 + 1) as usize;
         let members = keys.iter().enumerate().filter(|(n, _)| *n != left_out);
         let members = members.map(|(_, key)| self.write_of(*key, 120));
-        Op::Group(members.collect())
+        TargetOp::Group(members.collect())
     }
 }

@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use farbank_pm::fault;
-use farbank_pm::sim::{CrashState, Cut, Image, Places, Rng, Sim, brief};
+use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Rng, Sim, SourceLines, brief};
 use farbank_pm::sync::shuttle::scheduler::{
     PctScheduler, RandomScheduler, Schedule, Scheduler as Chooser, Task, TaskId,
 };
 use farbank_pm::sync::shuttle::{self, FailurePersistence, Runner};
 use farbank_pm::sync::thread;
 
-use super::program::{Programs, Step};
-use super::{Config, Counts, Report, SCHEDULES_PER_SEED, Scheduler, Violation};
+use super::program::{ProgramGenerator, ProgramStep};
+use super::{
+    SCHEDULES_PER_SEED, ScheduleConfig, ScheduleCounts, ScheduleReport, ScheduleViolation,
+    Scheduler,
+};
 use crate::guard::guarded;
-use crate::record::Record;
-use crate::target::{Client, Op, Shared, Target, Value};
+use crate::record::CallRecord;
+use crate::target::{SharedTarget, Target, TargetClient, TargetOp, Value};
 use crate::workload::START_MS;
 
 /// Changes of priority in a schedule, plus one.
@@ -29,21 +32,21 @@ const STACK_BYTES: usize = 512 << 10;
 /// seed at a time, and says whether to go on.
 pub fn schedules(
     target: &'static dyn Target,
-    config: &Config,
-    progress: &mut dyn FnMut(&Report) -> bool,
-) -> Report {
+    config: &ScheduleConfig,
+    progress: &mut dyn FnMut(&ScheduleReport) -> bool,
+) -> ScheduleReport {
     let start = Instant::now();
-    let mut report = Report {
+    let mut report = ScheduleReport {
         target: target.name().into(),
         scheduler: config.scheduler,
-        counts: Counts::default(),
+        counts: ScheduleCounts::default(),
         violation: None,
         elapsed: start.elapsed(),
     };
     let mut seed = config.seed;
     while report.counts.schedules < config.schedules && report.violation.is_none() {
         let schedules = SCHEDULES_PER_SEED.min(config.schedules - report.counts.schedules);
-        let run = Arc::new(Run::new(target, config, seed));
+        let run = Arc::new(SeedSchedules::new(target, config, seed));
         fault::with(config.fault.as_ref(), || run.all(schedules));
         report.counts.add(&lock(&run.counts));
         report.violation = lock(&run.violation).take();
@@ -57,56 +60,56 @@ pub fn schedules(
 }
 
 /// The schedules of one seed. Its own locks and counts are `std`'s: no thread is chosen at them.
-struct Run {
+struct SeedSchedules {
     target: &'static dyn Target,
-    config: Config,
+    config: ScheduleConfig,
     seed: u64,
-    programs: Programs,
+    programs: ProgramGenerator,
     /// What the schedules start from.
     base: Mutex<Option<Base>>,
     number: AtomicU64,
-    world: Mutex<Option<Arc<World>>>,
-    counts: Mutex<Counts>,
-    violation: Mutex<Option<Violation>>,
+    world: Mutex<Option<Arc<ScheduleWorld>>>,
+    counts: Mutex<ScheduleCounts>,
+    violation: Mutex<Option<ScheduleViolation>>,
 }
 
 #[derive(Clone)]
 struct Base {
-    image: Image,
+    image: PoolImage,
     contents: Vec<(u64, Value)>,
 }
 
 /// One schedule on its way.
-struct World {
+struct ScheduleWorld {
     sim: Sim,
-    record: Mutex<Record>,
-    shots: Mutex<Shots>,
+    record: Mutex<CallRecord>,
+    shots: Mutex<CrashMoments>,
     /// What went wrong in a thread.
     wrong: Mutex<Option<String>>,
 }
 
 /// Moments at which a crash could have come: some of them, each as likely as any other.
-struct Shots {
+struct CrashMoments {
     most: usize,
     rng: Rng,
     moments: u64,
-    kept: Vec<(CrashState, Record)>,
+    kept: Vec<(CrashState, CallRecord)>,
 }
 
 /// What was found, and where.
-struct Found {
-    crash: Option<(CrashState, Cut)>,
-    record: Record,
+struct FoundViolation {
+    crash: Option<(CrashState, ImageCut)>,
+    record: CallRecord,
     what: String,
 }
 
-impl Run {
-    fn new(target: &'static dyn Target, config: &Config, seed: u64) -> Run {
-        Run {
+impl SeedSchedules {
+    fn new(target: &'static dyn Target, config: &ScheduleConfig, seed: u64) -> SeedSchedules {
+        SeedSchedules {
             target,
             config: config.clone(),
             seed,
-            programs: Programs::new(target, seed),
+            programs: ProgramGenerator::new(target, seed),
             base: Mutex::default(),
             number: AtomicU64::new(0),
             world: Mutex::default(),
@@ -115,7 +118,7 @@ impl Run {
         }
     }
 
-    fn all(self: &Arc<Run>, schedules: u64) {
+    fn all(self: &Arc<SeedSchedules>, schedules: u64) {
         let count = schedules as usize;
         let decisions = Arc::new(AtomicU64::new(0));
         let ended = match self.config.scheduler {
@@ -131,16 +134,16 @@ impl Run {
         if let Err(what) = ended {
             // Nobody can go on, or it was not one of the threads that panicked.
             let record = lock(&self.world).as_ref().map(|w| lock(&w.record).clone());
-            self.violated(Found {
+            self.violated(FoundViolation {
                 crash: None,
-                record: record.unwrap_or_else(|| Record::new(&[])),
+                record: record.unwrap_or_else(|| CallRecord::new(&[])),
                 what,
             });
         }
     }
 
     fn run(
-        self: &Arc<Run>,
+        self: &Arc<SeedSchedules>,
         chooser: impl Chooser + 'static,
         decisions: &Arc<AtomicU64>,
     ) -> Result<(), String> {
@@ -149,7 +152,7 @@ impl Run {
         config.failure_persistence = FailurePersistence::None;
         config.silence_warnings = true;
         let run = Arc::clone(self);
-        let counted = Counted {
+        let counted = CountedScheduler {
             chooser,
             decisions: Arc::clone(decisions),
         };
@@ -164,16 +167,16 @@ impl Run {
     }
 
     /// One schedule, and its judgement.
-    fn schedule(&self) -> Result<(), Found> {
+    fn schedule(&self) -> Result<(), FoundViolation> {
         let number = self.number.fetch_add(1, Relaxed);
         lock(&self.counts).schedules += 1;
-        let nothing = |what| Found {
+        let nothing = |what| FoundViolation {
             crash: None,
-            record: Record::new(&[]),
+            record: CallRecord::new(&[]),
             what,
         };
         let base = self.base().map_err(nothing)?;
-        let world = Arc::new(World::new(self, number, &base));
+        let world = Arc::new(ScheduleWorld::new(self, number, &base));
         *lock(&self.world) = Some(Arc::clone(&world));
         let shared = self.target.share(world.sim.clone(), START_MS);
         let shared = Arc::new(shared.map_err(nothing)?);
@@ -221,10 +224,14 @@ impl Run {
     }
 
     /// Judges what is left without a crash, then what crashes leave.
-    fn judge(&self, world: &World, shared: Arc<Box<dyn Shared>>) -> Result<(), Found> {
+    fn judge(
+        &self,
+        world: &ScheduleWorld,
+        shared: Arc<Box<dyn SharedTarget>>,
+    ) -> Result<(), FoundViolation> {
         let record = lock(&world.record).clone();
         lock(&self.counts).operations += record.answers();
-        let wrong = |what| Found {
+        let wrong = |what| FoundViolation {
             crash: None,
             record: record.clone(),
             what,
@@ -243,7 +250,7 @@ impl Run {
         left.map_err(wrong)?;
         drop(subject);
         let shots = std::mem::take(&mut lock(&world.shots).kept);
-        let mut crashes = Crashes {
+        let mut crashes = ScheduleCrashes {
             run: self,
             shown: HashMap::new(),
             judged: HashSet::new(),
@@ -252,7 +259,7 @@ impl Run {
         shots.iter().try_for_each(|shot| crashes.judge(shot))
     }
 
-    fn violated(&self, found: Found) {
+    fn violated(&self, found: FoundViolation) {
         let number = self.number.load(Relaxed).saturating_sub(1);
         let (crash, survivors) = match &found.crash {
             None => (None, Vec::new()),
@@ -267,7 +274,7 @@ impl Run {
                 (Some(crash), survivors)
             }
         };
-        lock(&self.violation).get_or_insert(Violation {
+        lock(&self.violation).get_or_insert(ScheduleViolation {
             seed: self.seed,
             number,
             persistency: self.programs.persistency,
@@ -280,15 +287,15 @@ impl Run {
     }
 }
 
-impl World {
-    fn new(run: &Run, number: u64, base: &Base) -> World {
+impl ScheduleWorld {
+    fn new(run: &SeedSchedules, number: u64, base: &Base) -> ScheduleWorld {
         let sim = Sim::from_image(base.image.clone(), run.programs.persistency);
-        sim.count_places(Arc::new(Places::new()));
-        let record = Record::new(&base.contents);
-        World {
+        sim.count_places(Arc::new(SourceLines::new()));
+        let record = CallRecord::new(&base.contents);
+        ScheduleWorld {
             sim,
             record: Mutex::new(record.forgetting(run.target.shape().forgets)),
-            shots: Mutex::new(Shots {
+            shots: Mutex::new(CrashMoments {
                 most: run.config.crashes,
                 rng: Rng::new(run.seed).fork(3).fork(number),
                 moments: 0,
@@ -299,7 +306,7 @@ impl World {
     }
 
     /// Keeps crash states with what had been asked and acknowledged at that moment (H1).
-    fn watch(self: &Arc<World>) {
+    fn watch(self: &Arc<ScheduleWorld>) {
         let world = Arc::downgrade(self);
         self.sim.observe(Some(Arc::new(move |crash| {
             if let Some(world) = world.upgrade() {
@@ -308,7 +315,7 @@ impl World {
         })));
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, CallRecord> {
         lock(&self.record)
     }
 
@@ -316,9 +323,9 @@ impl World {
     fn work(
         &self,
         thread: usize,
-        mut client: Box<dyn Client>,
-        shared: &dyn Shared,
-        steps: &[Step],
+        mut client: Box<dyn TargetClient>,
+        shared: &dyn SharedTarget,
+        steps: &[ProgramStep],
     ) {
         let ended = guarded(|| {
             for step in steps {
@@ -344,39 +351,44 @@ impl World {
     fn step(
         &self,
         thread: usize,
-        client: &mut dyn Client,
-        shared: &dyn Shared,
-        step: &Step,
+        client: &mut dyn TargetClient,
+        shared: &dyn SharedTarget,
+        step: &ProgramStep,
     ) -> Result<(), String> {
         match step {
-            Step::Apply(op) => self.apply(thread, client, op),
-            Step::Commit => self.commit(thread, client),
-            Step::Clean => {
+            ProgramStep::Apply(op) => self.apply(thread, client, op),
+            ProgramStep::Commit => self.commit(thread, client),
+            ProgramStep::Clean => {
                 self.commit(thread, client)?;
                 shared.clean()
             }
-            Step::Sync => {
+            ProgramStep::Sync => {
                 self.sim.sync().map_err(|e| e.to_string())?;
                 self.acknowledge(thread, client)
             }
         }
     }
 
-    fn apply(&self, thread: usize, client: &mut dyn Client, op: &Op) -> Result<(), String> {
+    fn apply(
+        &self,
+        thread: usize,
+        client: &mut dyn TargetClient,
+        op: &TargetOp,
+    ) -> Result<(), String> {
         let call = self.record().invoke(thread, op);
         let answer = client.apply(op)?;
         self.record().answered(call, answer);
         Ok(())
     }
 
-    fn commit(&self, thread: usize, client: &mut dyn Client) -> Result<(), String> {
+    fn commit(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), String> {
         let ticket = client.commit()?;
         self.record().committed(thread, ticket);
         self.acknowledge(thread, client)
     }
 
     /// Asks for the thread's tickets.
-    fn acknowledge(&self, thread: usize, client: &mut dyn Client) -> Result<(), String> {
+    fn acknowledge(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), String> {
         let Some(ticket) = self.record().ticket(thread) else {
             return Ok(());
         };
@@ -387,8 +399,8 @@ impl World {
     }
 }
 
-impl Shots {
-    fn offer(&mut self, crash: CrashState, record: &Record) {
+impl CrashMoments {
+    fn offer(&mut self, crash: CrashState, record: &CallRecord) {
         self.moments += 1;
         if self.kept.len() < self.most {
             self.kept.push((crash, record.clone()));
@@ -402,16 +414,16 @@ impl Shots {
 }
 
 /// The crashes of one schedule.
-struct Crashes<'a> {
-    run: &'a Run,
+struct ScheduleCrashes<'a> {
+    run: &'a SeedSchedules,
     /// What each image shows, by its hash.
     shown: HashMap<u64, Arc<Result<Vec<(u64, Value)>, String>>>,
     /// What was judged: image, and version of the record.
     judged: HashSet<(u64, u64)>,
 }
 
-impl Crashes<'_> {
-    fn judge(&mut self, (crash, record): &(CrashState, Record)) -> Result<(), Found> {
+impl ScheduleCrashes<'_> {
+    fn judge(&mut self, (crash, record): &(CrashState, CallRecord)) -> Result<(), FoundViolation> {
         for cut in crash.images(self.run.config.images, self.run.seed) {
             if !self.judged.insert((cut.hash, record.version())) {
                 continue;
@@ -422,7 +434,7 @@ impl Crashes<'_> {
                 Err(what) => Err(what.clone()),
                 Ok(shown) => record.explain(shown).map_err(|complaint| complaint.what),
             };
-            explained.map_err(|what| Found {
+            explained.map_err(|what| FoundViolation {
                 crash: Some((crash.clone(), cut.clone())),
                 record: record.clone(),
                 what,
@@ -431,7 +443,11 @@ impl Crashes<'_> {
         Ok(())
     }
 
-    fn show(&mut self, crash: &CrashState, cut: &Cut) -> Arc<Result<Vec<(u64, Value)>, String>> {
+    fn show(
+        &mut self,
+        crash: &CrashState,
+        cut: &ImageCut,
+    ) -> Arc<Result<Vec<(u64, Value)>, String>> {
         let (run, shown) = (self.run, &mut self.shown);
         let shown = shown.entry(cut.hash).or_insert_with(|| {
             lock(&run.counts).opened += 1;
@@ -443,8 +459,8 @@ impl Crashes<'_> {
     }
 }
 
-impl Counts {
-    fn add(&mut self, other: &Counts) {
+impl ScheduleCounts {
+    fn add(&mut self, other: &ScheduleCounts) {
         self.schedules += other.schedules;
         self.operations += other.operations;
         self.decisions += other.decisions;
@@ -457,12 +473,12 @@ impl Counts {
 
 /// A scheduler whose decisions are counted.
 #[derive(Debug)]
-struct Counted<S> {
+struct CountedScheduler<S> {
     chooser: S,
     decisions: Arc<AtomicU64>,
 }
 
-impl<S: Chooser> Chooser for Counted<S> {
+impl<S: Chooser> Chooser for CountedScheduler<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
         self.chooser.new_execution()
     }

@@ -15,16 +15,18 @@
 //! L4  A reader of another session sees a write only once its ticket has turned.
 //! L5  What a recovery rejects at the tail it wipes, durably, before anything is written there: else
 //!     words of the next record could complete it, and it would be back after all.
-//! L6  One lane writes the log of all sessions: a record counts only if those before it do. Its
+//! L6  One context writes the log of all sessions: a record counts only if those before it do. Its
 //!     newest ticket answers for everything before.
 //! L7  A batch whose answers depend on pending writes has the newest ticket, and publishes them, even if it writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farbank_check::{Answer, Change, Op, Shape, Subject, Target, Value, View, Write};
+use farbank_check::{
+    Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
+};
 use farbank_pm::medium::persist;
 use farbank_pm::sim::Sim;
-use farbank_pm::{Lane, Medium, Off, Ticket};
+use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
 const LOG: u64 = 512;
 
@@ -79,8 +81,8 @@ impl Target for Toy {
         "toy"
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> TargetShape {
+        TargetShape {
             value_bytes: (8, 150),
             sessions: 2,
             batches: true,
@@ -89,21 +91,21 @@ impl Target for Toy {
             decides: true,
             expiry: true,
             flush_all: true,
-            ..Shape::default()
+            ..TargetShape::default()
         }
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         self.open(sim, now_ms)
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         Log::open(sim, self.0, now_ms).map(|log| Box::new(log) as _)
     }
 }
 
 /// A write, and where its record is: later in the log is newer.
-type Logged = (u64, Write);
+type Logged = (u64, KeyWrite);
 
 #[derive(Default)]
 struct Session {
@@ -116,7 +118,7 @@ struct Session {
 struct Log {
     sim: Sim,
     mutant: Mutant,
-    lane: Lane,
+    ctx: PersistCtx,
     /// The newest ticket (L6).
     asked: Ticket,
     epoch: u64,
@@ -133,7 +135,7 @@ impl Log {
             epoch: sim.load(Off(0)),
             sim,
             mutant,
-            lane: Lane::new(1),
+            ctx: PersistCtx::new(1),
             asked: Ticket::DURABLE,
             tail: LOG,
             now_ms,
@@ -149,28 +151,28 @@ impl Log {
                 .for_each(|write| log.publish((from, write)));
         }
         if mutant != Mutant::RecoveryNotDurable && log.tail > LOG {
-            persist(&log.sim, &mut log.lane, Off(LOG), (log.tail - LOG) as usize)
+            persist(&log.sim, &mut log.ctx, Off(LOG), (log.tail - LOG) as usize)
                 .map_err(|e| e.to_string())?; // L3
         }
         if mutant != Mutant::NoWipe && log.tail < log.sim.len() && log.sim.load(Off(log.tail)) != 0
         {
-            log.sim.store(&mut log.lane, Off(log.tail), 0);
-            persist(&log.sim, &mut log.lane, Off(log.tail), 8).map_err(|e| e.to_string())?; // L5
+            log.sim.store(&mut log.ctx, Off(log.tail), 0);
+            persist(&log.sim, &mut log.ctx, Off(log.tail), 8).map_err(|e| e.to_string())?; // L5
         }
         if mutant == Mutant::RecoveryNotIdempotent {
-            log.sim.store(&mut log.lane, Off(0), 0);
-            persist(&log.sim, &mut log.lane, Off(0), 8).map_err(|e| e.to_string())?;
+            log.sim.store(&mut log.ctx, Off(0), 0);
+            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?;
         }
         if mutant != Mutant::NoEpoch {
             log.epoch += 1;
-            log.sim.store(&mut log.lane, Off(0), log.epoch);
-            persist(&log.sim, &mut log.lane, Off(0), 8).map_err(|e| e.to_string())?; // L2
+            log.sim.store(&mut log.ctx, Off(0), log.epoch);
+            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?; // L2
         }
         Ok(log)
     }
 
     /// L1.
-    fn record(&self, at: u64, epoch: u64) -> Option<(u64, Vec<Write>, u64)> {
+    fn record(&self, at: u64, epoch: u64) -> Option<(u64, Vec<KeyWrite>, u64)> {
         if at + 16 > self.sim.len() {
             return None;
         }
@@ -199,7 +201,7 @@ impl Log {
     }
 
     /// `false`: no room.
-    fn append(&mut self, writes: &[Write]) -> bool {
+    fn append(&mut self, writes: &[KeyWrite]) -> bool {
         let body = encode(writes);
         let bytes = body.len() as u64 + 8;
         let at = self.tail;
@@ -209,15 +211,15 @@ impl Log {
         let epoch = self.epoch.to_le_bytes();
         let parts: [&[u8]; 2] = [&epoch, &body];
         if self.mutant != Mutant::HeaderFirst {
-            self.sim.copy_in(&mut self.lane, Off(at + 8), &parts);
+            self.sim.copy_in(&mut self.ctx, Off(at + 8), &parts);
         }
         let head = u64::from(self.crc(at, bytes)) | bytes << 32;
-        self.sim.store(&mut self.lane, Off(at), head);
+        self.sim.store(&mut self.ctx, Off(at), head);
         if self.mutant == Mutant::HeaderFirst {
-            self.sim.copy_in(&mut self.lane, Off(at + 8), &parts);
+            self.sim.copy_in(&mut self.ctx, Off(at + 8), &parts);
         }
         if self.mutant != Mutant::MissingFlush {
-            self.sim.flush(&mut self.lane, Off(at), 8);
+            self.sim.flush(&mut self.ctx, Off(at), 8);
         }
         self.tail = (at + 8 + bytes).next_multiple_of(8);
         true
@@ -231,24 +233,24 @@ impl Log {
 
     /// What writes of one key, in the order of the log, leave.
     fn visible(&self, writes: &[Logged]) -> Option<Value> {
-        let alive = |write: &Write| match *write {
-            Write::Put { expires_ms, .. } => expires_ms == 0 || self.now_ms < expires_ms,
-            Write::Delete { .. } => true,
+        let alive = |write: &KeyWrite| match *write {
+            KeyWrite::Put { expires_ms, .. } => expires_ms == 0 || self.now_ms < expires_ms,
+            KeyWrite::Delete { .. } => true,
         };
         let last = match self.mutant {
             Mutant::ExpiryUncovers => writes.iter().rev().find(|(_, write)| alive(write))?,
             _ => writes.last().filter(|(_, write)| alive(write))?,
         };
         match last.1 {
-            Write::Put { value, .. } => Some(value),
-            Write::Delete { .. } => None,
+            KeyWrite::Put { value, .. } => Some(value),
+            KeyWrite::Delete { .. } => None,
         }
     }
 
-    fn get(&self, session: usize, key: u64, view: View) -> Option<Value> {
+    fn get(&self, session: usize, key: u64, view: ReadView) -> Option<Value> {
         let mut writes = self.durable.get(&key).cloned().unwrap_or_default();
         for (id, of) in self.sessions.iter().enumerate() {
-            if (view == View::Own && id == session) || self.mutant == Mutant::EarlyRead {
+            if (view == ReadView::Own && id == session) || self.mutant == Mutant::EarlyRead {
                 writes.extend(of.pending().filter(|(_, write)| write.key() == key));
             }
         }
@@ -277,22 +279,24 @@ impl Session {
     }
 }
 
-impl Subject for Log {
-    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+impl TargetSubject for Log {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         let writes = match op {
-            Op::Get { key, view } => return Ok(Answer::Found(self.get(session, *key, *view))),
-            Op::Write(write) => vec![*write],
-            &Op::Update { key, change } => match change {
+            TargetOp::Get { key, view } => {
+                return Ok(OpAnswer::Found(self.get(session, *key, *view)));
+            }
+            TargetOp::Write(write) => vec![*write],
+            &TargetOp::Update { key, change } => match change {
                 Change::Keep => vec![],
-                Change::Delete => vec![Write::Delete { key }],
-                Change::Put(value) => vec![Write::Put {
+                Change::Delete => vec![KeyWrite::Delete { key }],
+                Change::Put(value) => vec![KeyWrite::Put {
                     key,
                     value,
                     expires_ms: 0,
                 }],
             },
-            Op::Group(writes) => writes.clone(),
-            Op::FlushAll => {
+            TargetOp::Group(writes) => writes.clone(),
+            TargetOp::FlushAll => {
                 let pending = self.sessions.iter().flat_map(Session::pending);
                 let keys = self
                     .durable
@@ -300,16 +304,20 @@ impl Subject for Log {
                     .copied()
                     .chain(pending.map(|(_, w)| w.key()));
                 let keys: BTreeSet<u64> = keys.collect();
-                keys.into_iter().map(|key| Write::Delete { key }).collect()
+                keys.into_iter()
+                    .map(|key| KeyWrite::Delete { key })
+                    .collect()
             }
         };
         let answer = match op {
-            Op::Update { key, .. } => Answer::Found(self.newest(*key)),
-            Op::Write(Write::Delete { key }) => Answer::Was(self.newest(*key).is_some()),
-            Op::Group(writes) => Answer::Saw(writes.iter().map(|w| self.newest(w.key())).collect()),
-            _ => Answer::Done,
+            TargetOp::Update { key, .. } => OpAnswer::Found(self.newest(*key)),
+            TargetOp::Write(KeyWrite::Delete { key }) => OpAnswer::Was(self.newest(*key).is_some()),
+            TargetOp::Group(writes) => {
+                OpAnswer::Saw(writes.iter().map(|w| self.newest(w.key())).collect())
+            }
+            _ => OpAnswer::Done,
         };
-        if answer != Answer::Done {
+        if answer != OpAnswer::Done {
             let pending: Vec<Logged> = self.sessions.iter().flat_map(Session::pending).collect();
             self.sessions[session].depends = pending;
         }
@@ -321,12 +329,12 @@ impl Subject for Log {
             writes.iter().all(|&write| self.append(&[write]))
         };
         if !appended {
-            return Ok(Answer::Refused);
+            return Ok(OpAnswer::Refused);
         }
         self.sessions[session]
             .staged
             .extend(writes.into_iter().map(|write| (at, write)));
-        if *op == Op::FlushAll {
+        if *op == TargetOp::FlushAll {
             let ticket = self.commit(session)?;
             self.sim.wait(ticket).map_err(|e| e.to_string())?;
             self.durable(session, ticket)?;
@@ -336,7 +344,7 @@ impl Subject for Log {
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
         if self.mutant != Mutant::MissingDrain {
-            self.asked = self.asked.max(self.sim.drain(&mut self.lane));
+            self.asked = self.asked.max(self.sim.drain(&mut self.ctx));
         }
         let ticket = self.asked;
         let session = &mut self.sessions[session];
@@ -389,14 +397,14 @@ impl Subject for Log {
     }
 }
 
-fn encode(writes: &[Write]) -> Vec<u8> {
+fn encode(writes: &[KeyWrite]) -> Vec<u8> {
     let mut body = Vec::new();
     for write in writes {
         let (value, expires_ms) = match *write {
-            Write::Put {
+            KeyWrite::Put {
                 value, expires_ms, ..
             } => (value.encode(), expires_ms),
-            Write::Delete { .. } => (Vec::new(), 0),
+            KeyWrite::Delete { .. } => (Vec::new(), 0),
         };
         for word in [write.key(), expires_ms, value.len() as u64] {
             body.extend_from_slice(&word.to_le_bytes());
@@ -407,7 +415,7 @@ fn encode(writes: &[Write]) -> Vec<u8> {
 }
 
 /// `None`: nonsense, which a checksum would have told.
-fn decode(mut body: &[u8]) -> Option<Vec<Write>> {
+fn decode(mut body: &[u8]) -> Option<Vec<KeyWrite>> {
     let mut writes = Vec::new();
     while !body.is_empty() {
         let mut word = || {
@@ -419,12 +427,12 @@ fn decode(mut body: &[u8]) -> Option<Vec<Write>> {
         let (value, rest) = body.split_at_checked(bytes as usize)?;
         body = rest;
         writes.push(match value {
-            [] => Write::Delete { key },
+            [] => KeyWrite::Delete { key },
             // Damaged bytes are still somebody's value: let the oracle find out.
             _ => {
                 let id = value.first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
                 let value = Value::decode(value).unwrap_or(Value { id, bytes: 0 });
-                Write::Put {
+                KeyWrite::Put {
                     key,
                     value,
                     expires_ms,

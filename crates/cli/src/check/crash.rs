@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use farbank_check::explore::{Config, explore};
-use farbank_check::{Pick, Report, Target};
+use farbank_check::explore::{ExploreConfig, explore};
+use farbank_check::{CrashReport, ImageChoice, Target};
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::Persistency;
 
-use super::{PersistencyChoice, Seeds, TargetChoice, VerdictChoice, progress_bar, threads};
+use super::{PersistencyChoice, SeedRange, TargetChoice, VerdictChoice, progress_bar, threads};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -27,7 +27,7 @@ Examples:
 /// Crash a structure everywhere and judge what is left.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Crash {
+pub(crate) struct CrashArgs {
     /// What is checked.
     #[arg(long, value_enum, default_value = "kv")]
     target: TargetChoice,
@@ -37,13 +37,13 @@ pub(crate) struct Crash {
     persistency: PersistencyChoice,
     /// Seeds to run: one, or a range without its end. Numbers may be hexadecimal.
     #[arg(long, value_name = "A..B", default_value = "0..16")]
-    seeds: Seeds,
+    seeds: SeedRange,
     /// Look only at this crash of the one seed.
     #[arg(long, value_name = "N")]
     crash: Option<u64>,
     /// Look only at this image of the crash: its number, `kill`, or lazy:N.N.N.
     #[arg(long, value_name = "N", requires = "crash")]
-    image: Option<Pick>,
+    image: Option<ImageChoice>,
     /// What counts as acknowledged: what reads have shown too, or only what writers were told.
     #[arg(long, value_enum, default_value = "strict")]
     verdict: VerdictChoice,
@@ -80,7 +80,7 @@ pub(crate) struct Crash {
     json: bool,
 }
 
-impl Crash {
+impl CrashArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         if self.crash.is_some() && self.seeds.0.end - self.seeds.0.start != 1 {
             return Err(Failure::Usage(
@@ -103,7 +103,7 @@ impl Crash {
         for (done, mode) in modes.iter().enumerate() {
             let left = (modes.len() - done) as f64;
             let minutes = self.minutes.map(|all| {
-                let used: Duration = reports.iter().map(|r: &Report| r.cpu).sum();
+                let used: Duration = reports.iter().map(|r: &CrashReport| r.cpu).sum();
                 (all - used.as_secs_f64() / 60.0 / threads(self.threads) as f64) / left
             });
             let report = self.explore(target, *mode, minutes);
@@ -113,7 +113,7 @@ impl Crash {
             reports.push(report);
         }
         let complaints = self.complaints(&reports);
-        let figures = Figures {
+        let figures = CrashFigures {
             reports: &reports,
             holds: complaints.is_empty(),
         };
@@ -131,9 +131,9 @@ impl Crash {
         }
     }
 
-    fn config(&self, persistency: Persistency) -> Config {
-        let usual = Config::new(persistency);
-        Config {
+    fn config(&self, persistency: Persistency) -> ExploreConfig {
+        let usual = ExploreConfig::new(persistency);
+        ExploreConfig {
             steps: self.steps.unwrap_or(usual.steps),
             cap: self.cap.unwrap_or(usual.cap),
             locked_drains: self.locked_drains,
@@ -146,7 +146,7 @@ impl Crash {
         }
     }
 
-    fn explore(&self, target: &dyn Target, mode: Persistency, minutes: Option<f64>) -> Report {
+    fn explore(&self, target: &dyn Target, mode: Persistency, minutes: Option<f64>) -> CrashReport {
         let seeds = self.seeds.0.clone();
         let threads = threads(self.threads);
         let most = minutes.map(|minutes| minutes * 60.0 * threads as f64);
@@ -165,7 +165,7 @@ impl Crash {
     }
 
     /// Why this does not hold, if it does not.
-    fn complaints(&self, reports: &[Report]) -> Vec<String> {
+    fn complaints(&self, reports: &[CrashReport]) -> Vec<String> {
         let mut complaints = Vec::new();
         for report in reports {
             if let Some(first) = report.violations.first() {
@@ -188,14 +188,14 @@ impl Crash {
 }
 
 /// What all modes found together.
-struct Figures<'a> {
-    reports: &'a [Report],
+struct CrashFigures<'a> {
+    reports: &'a [CrashReport],
     holds: bool,
 }
 
-impl Figures<'_> {
+impl CrashFigures<'_> {
     fn line(&self) -> String {
-        let sum = |of: fn(&Report) -> u64| self.reports.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&CrashReport) -> u64| self.reports.iter().map(of).sum::<u64>();
         let seconds: f64 = self.reports.iter().map(|r| r.cpu.as_secs_f64()).sum();
         let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
         let explored = if self.reports.iter().all(|r| r.lazy) {
@@ -223,7 +223,7 @@ impl Figures<'_> {
     }
 
     fn json(&self) -> String {
-        let runs: Vec<_> = self.reports.iter().map(Report::json).collect();
+        let runs: Vec<_> = self.reports.iter().map(CrashReport::json).collect();
         let (holds, runs) = (self.holds, runs.join(","));
         format!("{{\"check\":\"crash\",\"holds\":{holds},\"runs\":[{runs}]}}")
     }

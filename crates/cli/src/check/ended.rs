@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use farbank_bench::child::{self, Launch};
+use farbank_bench::child::{self, ServerLaunch};
 use serde_json::Value;
 
 use crate::{Failure, size};
@@ -13,7 +13,7 @@ use crate::{Failure, size};
 const SIZE_MIN: u64 = 32 << 20;
 
 /// What a check has seen so far.
-pub(super) trait Figures {
+pub(super) trait CheckFigures {
     /// How many times the server was ended and what it showed then was right.
     fn cycles(&self) -> u64;
     /// One line for people.
@@ -24,7 +24,7 @@ pub(super) trait Figures {
 
 /// The server that is ended, its pool, and how often.
 #[derive(Args)]
-pub(super) struct Ended {
+pub(super) struct EndedServerArgs {
     /// How many times it is ended.
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -56,14 +56,14 @@ pub(super) struct Ended {
     json: bool,
 }
 
-impl Ended {
+impl EndedServerArgs {
     /// How the server is started, with `more` arguments.
     pub(super) fn launch(
         &self,
         check: &str,
         more: &[String],
         memcached: bool,
-    ) -> Result<Launch, Failure> {
+    ) -> Result<ServerLaunch, Failure> {
         if self.size < SIZE_MIN {
             return Err(Failure::Usage("--size must be at least 32mb".into()));
         }
@@ -81,7 +81,7 @@ impl Ended {
             ["--workers", &workers],
             ["--log-level", "error"],
         ];
-        Ok(Launch {
+        Ok(ServerLaunch {
             program,
             pool,
             pool_bytes: self.size,
@@ -96,11 +96,11 @@ impl Ended {
     }
 
     /// Runs a check, with a line each tenth of the way, says how it ended, and removes the pool if it holds.
-    pub(super) fn run<F: Figures>(
+    pub(super) fn run<F: CheckFigures>(
         &self,
         check: &str,
         pool: &Path,
-        run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::Failure>,
+        run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::RunFailure>,
     ) -> Result<(), Failure> {
         let every = (self.cycles / 10).max(1);
         let ran = run(&mut |figures| {
@@ -119,10 +119,10 @@ impl Ended {
     }
 
     /// Tells what broke; the pool stays, to be looked at.
-    fn broken(&self, check: &str, failure: child::Failure, pool: &Path) -> Failure {
+    fn broken(&self, check: &str, failure: child::RunFailure, pool: &Path) -> Failure {
         let what = match failure {
-            child::Failure::Broken(why) => why,
-            child::Failure::Violation(violation) => {
+            child::RunFailure::Broken(why) => why,
+            child::RunFailure::Violation(violation) => {
                 eprintln!("violation: key {}: {}", violation.key, violation.what);
                 for event in &violation.history {
                     eprintln!("    {event}");

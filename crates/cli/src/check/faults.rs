@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use farbank_check::Target;
-use farbank_check::faults::{Budget, Hunt, Outcome, Trial};
+use farbank_check::faults::{FaultBudget, FaultOutcome, FaultSearch, FaultTrial};
 use farbank_pm::fault::{Fault, NAMED};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads, tree};
+use super::{PersistencyChoice, SeedRange, TargetChoice, progress_bar, threads, tree};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -31,7 +31,7 @@ Examples:
 /// that is idle (it changes nothing a crash could leave) or survives makes the check fail.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Faults {
+pub(crate) struct FaultsArgs {
     /// What is checked. Of several, what they share is found if one of them objects.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
     target: Vec<TargetChoice>,
@@ -43,7 +43,7 @@ pub(crate) struct Faults {
     persistency: Option<PersistencyChoice>,
     /// Seeds to try each fault under, in each mode.
     #[arg(long, value_name = "A..B", default_value = "0..4096")]
-    seeds: Seeds,
+    seeds: SeedRange,
     /// Seconds of one CPU a fault may take; then it has survived.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     seconds: f64,
@@ -55,7 +55,7 @@ pub(crate) struct Faults {
     json: bool,
 }
 
-impl Faults {
+impl FaultsArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let start = Instant::now();
         let chosen = self.target.iter().map(|choice| choice.target());
@@ -67,7 +67,7 @@ impl Faults {
                 )),
             };
         };
-        let hunt = Hunt::new(&targets, self.budget(&targets)?);
+        let hunt = FaultSearch::new(&targets, self.budget(&targets)?);
         let mut faults = hunt.names();
         faults.extend(hunt.places());
         if let Some(only) = &self.only {
@@ -78,7 +78,7 @@ impl Faults {
         }
         let bar = bar(faults.len());
         if !self.json {
-            println!("{}", Trial::HEADING);
+            println!("{}", FaultTrial::HEADING);
         }
         let trials = hunt.hunt_all(&faults, threads(self.threads), &|trial| {
             if !self.json {
@@ -108,14 +108,14 @@ impl Faults {
         )
     }
 
-    fn budget(&self, targets: &[&dyn Target]) -> Result<Budget, Failure> {
-        let mut modes = Budget::default().modes;
+    fn budget(&self, targets: &[&dyn Target]) -> Result<FaultBudget, Failure> {
+        let mut modes = FaultBudget::default().modes;
         if let Some(choice) = self.persistency {
             for target in targets {
                 modes = choice.modes(*target)?.to_vec();
             }
         }
-        Ok(Budget {
+        Ok(FaultBudget {
             modes,
             seeds: self.seeds.0.clone(),
             cpu: Duration::from_secs_f64(self.seconds.max(0.0)),
@@ -136,17 +136,17 @@ impl Faults {
     fn report(
         &self,
         targets: &[&dyn Target],
-        trials: &[Trial],
+        trials: &[FaultTrial],
         elapsed: Duration,
     ) -> Result<(), Failure> {
         let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
         let name = names.join(",");
         let listed: usize = targets.iter().map(|target| target.faults().len()).sum();
-        let figures = Figures::of(trials, elapsed);
+        let figures = FaultFigures::of(trials, elapsed);
         match trials {
             [only] if !self.json => {
-                if let Outcome::Found { violation, .. } | Outcome::Void { violation, .. } =
-                    &only.outcome
+                if let FaultOutcome::Found { violation, .. }
+                | FaultOutcome::Void { violation, .. } = &only.outcome
                 {
                     println!("\n{violation}");
                 }
@@ -164,11 +164,11 @@ impl Faults {
         match trials.iter().find(|trial| !trial.is_found()) {
             None => Ok(()),
             Some(trial) => Err(Failure::failed(match &trial.outcome {
-                Outcome::Void { violation, .. } => format!(
+                FaultOutcome::Void { violation, .. } => format!(
                     "{}: what was objected to is wrong without it, too: mend that first: {}",
                     trial.fault, violation.command
                 ),
-                Outcome::Idle => format!(
+                FaultOutcome::Idle => format!(
                     "{}: no crash could have left anything else: remove it from the code",
                     trial.fault
                 ),
@@ -192,7 +192,7 @@ fn bar(faults: usize) -> ProgressBar {
 }
 
 /// What all trials come to.
-struct Figures {
+struct FaultFigures {
     found: usize,
     idle: usize,
     survived: usize,
@@ -203,15 +203,15 @@ struct Figures {
     elapsed_s: f64,
 }
 
-impl Figures {
-    fn of(trials: &[Trial], elapsed: Duration) -> Figures {
-        let count = |is: fn(&Trial) -> bool| trials.iter().filter(|t| is(t)).count();
+impl FaultFigures {
+    fn of(trials: &[FaultTrial], elapsed: Duration) -> FaultFigures {
+        let count = |is: fn(&FaultTrial) -> bool| trials.iter().filter(|t| is(t)).count();
         let found = trials.iter().filter(|trial| trial.is_found());
-        Figures {
-            found: count(Trial::is_found),
-            idle: count(|t| matches!(t.outcome, Outcome::Idle)),
-            survived: count(|t| matches!(t.outcome, Outcome::Survived)),
-            void: count(|t| matches!(t.outcome, Outcome::Void { .. })),
+        FaultFigures {
+            found: count(FaultTrial::is_found),
+            idle: count(|t| matches!(t.outcome, FaultOutcome::Idle)),
+            survived: count(|t| matches!(t.outcome, FaultOutcome::Survived)),
+            void: count(|t| matches!(t.outcome, FaultOutcome::Void { .. })),
             by_name: count(|t| matches!(t.fault, Fault::Name(_))),
             images: trials.iter().map(|trial| trial.images).sum(),
             slowest: found
@@ -240,9 +240,9 @@ impl Figures {
         )
     }
 
-    fn json(&self, target: &str, trials: &[Trial]) -> String {
+    fn json(&self, target: &str, trials: &[FaultTrial]) -> String {
         let slowest_s = self.slowest.as_ref().map_or(0.0, |(_, seconds)| *seconds);
-        let trials: Vec<_> = trials.iter().map(Trial::json).collect();
+        let trials: Vec<_> = trials.iter().map(FaultTrial::json).collect();
         format!(
             "{{\"check\":\"faults\",\"target\":\"{target}\",\"holds\":{},\"found\":{},\"idle\":{},\
              \"survived\":{},\"void\":{},\"by_name\":{},\"named\":{NAMED},\"images\":{},\"slowest_s\":{slowest_s:.3},\

@@ -4,7 +4,7 @@ use clap::Args;
 use farbank_bench::histories;
 use serde_json::Value;
 
-use super::ended::{Ended, Figures};
+use super::ended::{CheckFigures, EndedServerArgs};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -17,7 +17,7 @@ Examples:
 /// Kill a real server under clients that share keys, and look for an order of all their calls.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Histories {
+pub(crate) struct HistoriesArgs {
     /// The pool may grow to this size.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
@@ -25,10 +25,10 @@ pub(crate) struct Histories {
     #[arg(long)]
     full: bool,
     #[command(flatten)]
-    ended: Ended,
+    ended: EndedServerArgs,
 }
 
-impl Histories {
+impl HistoriesArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let more: Vec<String> = self
             .max_size
@@ -37,7 +37,7 @@ impl Histories {
             .collect();
         let launch = self.ended.launch("histories", &more, true)?;
         let pool = launch.pool.clone();
-        let options = histories::Options {
+        let options = histories::HistoryOptions {
             launch,
             cycles: self.ended.cycles,
             connections: self.ended.connections as usize,
@@ -50,13 +50,13 @@ impl Histories {
     }
 }
 
-impl Figures for histories::Figures {
+impl CheckFigures for histories::HistoryFigures {
     fn cycles(&self) -> u64 {
         self.cycles
     }
 
     fn line(&self) -> String {
-        let histories::Figures {
+        let histories::HistoryFigures {
             cycles,
             answered,
             in_flight,

@@ -4,7 +4,7 @@ use clap::Args;
 use farbank_bench::kill;
 use serde_json::Value;
 
-use super::ended::{Ended, Figures};
+use super::ended::{CheckFigures, EndedServerArgs};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -17,16 +17,16 @@ Examples:
 /// Kill a real server under load and check what it says afterwards.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Kill {
+pub(crate) struct KillArgs {
     #[command(flatten)]
-    ended: Ended,
+    ended: EndedServerArgs,
 }
 
-impl Kill {
+impl KillArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let launch = self.ended.launch("kill", &[], false)?;
         let pool = launch.pool.clone();
-        let options = kill::Options {
+        let options = kill::KillOptions {
             launch,
             cycles: self.ended.cycles,
             connections: self.ended.connections as usize,
@@ -37,13 +37,13 @@ impl Kill {
     }
 }
 
-impl Figures for kill::Figures {
+impl CheckFigures for kill::KillFigures {
     fn cycles(&self) -> u64 {
         self.cycles
     }
 
     fn line(&self) -> String {
-        let kill::Figures {
+        let kill::KillFigures {
             cycles,
             acknowledged,
             in_flight,

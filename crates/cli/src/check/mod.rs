@@ -16,13 +16,13 @@ use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
 use farbank_cache::target::MdbTarget;
-use farbank_check::{Target, Verdict};
-use farbank_contest::kid::KidRecipe;
+use farbank_check::{AckRule, Target};
+use farbank_contest::kid::KidConfig;
 use farbank_contest::target::EngineTarget;
-use farbank_contest::v1::{self, V1Recipe};
-use farbank_contest::v2::{self, V2Recipe};
+use farbank_contest::v1::{self, V1Config};
+use farbank_contest::v2::{self, V2Config};
 use farbank_index::hash::Hashing;
-use farbank_index::registry::Table;
+use farbank_index::registry::TableKind;
 use farbank_index::target::TableTarget;
 use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
@@ -32,34 +32,34 @@ use crate::Failure;
 
 /// Check that what is promised holds.
 #[derive(Subcommand)]
-pub(crate) enum Check {
+pub(crate) enum CheckCommand {
     /// Crash a structure everywhere, in a simulation, and judge what every power cut could leave.
-    Crash(crash::Crash),
+    Crash(crash::CrashArgs),
     /// Leave out each flush and drain, and turn on each known bug: the checks must object.
-    Faults(faults::Faults),
+    Faults(faults::FaultsArgs),
     /// Kill a real server under clients that share keys, and look for an order of all their calls.
-    Histories(histories::Histories),
+    Histories(histories::HistoriesArgs),
     /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
-    Kill(kill::Kill),
+    Kill(kill::KillArgs),
     /// Compare the media model with what was measured on persistent memory.
-    Model(model::Model),
+    Model(model::ModelArgs),
     /// Run threads, or the tree's clients on a simulated rack, under many schedules with disasters in between.
-    Schedules(schedules::Schedules),
+    Schedules(schedules::SchedulesArgs),
     /// Explore until every threshold and rare branch that a structure lists was met, and say how often each was.
-    Situations(situations::Situations),
+    Situations(situations::SituationsArgs),
 }
 
-impl Check {
+impl CheckCommand {
     /// Runs the check; an error if it does not hold.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
-            Check::Crash(crash) => crash.run(),
-            Check::Faults(faults) => faults.run(),
-            Check::Histories(histories) => histories.run(),
-            Check::Kill(kill) => kill.run(),
-            Check::Model(model) => model.run(),
-            Check::Schedules(schedules) => schedules.run(),
-            Check::Situations(situations) => situations.run(),
+            CheckCommand::Crash(crash) => crash.run(),
+            CheckCommand::Faults(faults) => faults.run(),
+            CheckCommand::Histories(histories) => histories.run(),
+            CheckCommand::Kill(kill) => kill.run(),
+            CheckCommand::Model(model) => model.run(),
+            CheckCommand::Schedules(schedules) => schedules.run(),
+            CheckCommand::Situations(situations) => situations.run(),
         }
     }
 }
@@ -113,16 +113,16 @@ impl TargetChoice {
             TargetChoice::KvClasses => &KvTarget::Classes,
             TargetChoice::KvSlices => &KvTarget::Slices,
             TargetChoice::Mdb => &MdbTarget,
-            TargetChoice::Kid => &EngineTarget(KidRecipe),
-            TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
-            TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
-            TargetChoice::Cceh => &TableTarget(Table::Cceh, Hashing::Published),
-            TargetChoice::Clht => &TableTarget(Table::Clht, Hashing::Published),
-            TargetChoice::Soft => &TableTarget(Table::Soft, Hashing::Published),
-            TargetChoice::Level => &TableTarget(Table::Level, Hashing::Published),
-            TargetChoice::Clevel => &TableTarget(Table::Clevel, Hashing::Published),
-            TargetChoice::DashEh => &TableTarget(Table::DashEh, Hashing::Published),
-            TargetChoice::DashLh => &TableTarget(Table::DashLh, Hashing::Published),
+            TargetChoice::Kid => &EngineTarget(KidConfig),
+            TargetChoice::V1 => &EngineTarget(V1Config(v1::V1Tuning::PUBLISHED)),
+            TargetChoice::V2 => &EngineTarget(V2Config(v2::V2Tuning::PUBLISHED)),
+            TargetChoice::Cceh => &TableTarget(TableKind::Cceh, Hashing::Published),
+            TargetChoice::Clht => &TableTarget(TableKind::Clht, Hashing::Published),
+            TargetChoice::Soft => &TableTarget(TableKind::Soft, Hashing::Published),
+            TargetChoice::Level => &TableTarget(TableKind::Level, Hashing::Published),
+            TargetChoice::Clevel => &TableTarget(TableKind::Clevel, Hashing::Published),
+            TargetChoice::DashEh => &TableTarget(TableKind::DashEh, Hashing::Published),
+            TargetChoice::DashLh => &TableTarget(TableKind::DashLh, Hashing::Published),
             TargetChoice::Tree => return None,
         })
     }
@@ -135,10 +135,10 @@ enum VerdictChoice {
 }
 
 impl VerdictChoice {
-    fn verdict(self) -> Verdict {
+    fn verdict(self) -> AckRule {
         match self {
-            VerdictChoice::Strict => Verdict::Strict,
-            VerdictChoice::Acknowledged => Verdict::Acknowledged,
+            VerdictChoice::Strict => AckRule::Strict,
+            VerdictChoice::Acknowledged => AckRule::Acknowledged,
         }
     }
 }
@@ -180,12 +180,12 @@ impl PersistencyChoice {
 
 /// A range of seeds as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seeds(Range<u64>);
+struct SeedRange(Range<u64>);
 
-impl FromStr for Seeds {
+impl FromStr for SeedRange {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Seeds, String> {
+    fn from_str(text: &str) -> Result<SeedRange, String> {
         let seeds = match text.split_once("..") {
             Some((start, end)) => number(start)?..number(end)?,
             None => {
@@ -197,7 +197,7 @@ impl FromStr for Seeds {
         if seeds.is_empty() {
             return Err("no seed is in that range".into());
         }
-        Ok(Seeds(seeds))
+        Ok(SeedRange(seeds))
     }
 }
 
@@ -242,10 +242,10 @@ mod tests {
             ("0x51ab", 0x51ab..0x51ac),
             ("1..0x10", 1..16),
         ] {
-            assert_eq!(text.parse(), Ok(Seeds(seeds)), "{text}");
+            assert_eq!(text.parse(), Ok(SeedRange(seeds)), "{text}");
         }
         for text in ["", "..", "4..4", "5..1", "x", "18446744073709551615"] {
-            assert!(text.parse::<Seeds>().is_err(), "{text}");
+            assert!(text.parse::<SeedRange>().is_err(), "{text}");
         }
     }
 }

@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::time::Instant;
 
 use clap::{Args, value_parser};
-use farbank_pm::model::check::{Check, Row, run};
-use farbank_pm::model::constants::{ALL, Origin, VERSION};
-use farbank_pm::model::published::{CURVE_BOUND, Use};
+use farbank_pm::model::check::{ModelReport, ModelRow, run};
+use farbank_pm::model::constants::{ALL, ConstantSource, VERSION};
+use farbank_pm::model::published::{CURVE_BOUND, FigureUse};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -26,7 +26,7 @@ const FAR: f64 = 0.20;
 /// Compare the media model with published measurements.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Model {
+pub(crate) struct ModelArgs {
     /// Decides what chance decides; the same seed gives the same digest.
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::number)]
     seed: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Model {
     json: bool,
 }
 
-impl Model {
+impl ModelArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         if self.constants {
             self.print_constants();
@@ -90,19 +90,19 @@ impl Model {
     }
 }
 
-fn origin(origin: Origin) -> &'static str {
+fn origin(origin: ConstantSource) -> &'static str {
     match origin {
-        Origin::Published => "published",
-        Origin::Calibrated => "calibrated",
+        ConstantSource::Published => "published",
+        ConstantSource::Calibrated => "calibrated",
     }
 }
 
-fn how(row: &Row) -> String {
+fn how(row: &ModelRow) -> String {
     match row.how {
-        Use::Calibrated => "calibrated".into(),
-        Use::HeldOut(None) if row.error().abs() > FAR => "held out, FAR OFF".into(),
-        Use::HeldOut(None) => "held out".into(),
-        Use::HeldOut(Some(bound)) => {
+        FigureUse::Calibrated => "calibrated".into(),
+        FigureUse::HeldOut(None) if row.error().abs() > FAR => "held out, FAR OFF".into(),
+        FigureUse::HeldOut(None) => "held out".into(),
+        FigureUse::HeldOut(Some(bound)) => {
             let holds = if row.holds() {
                 "holds"
             } else {
@@ -113,7 +113,7 @@ fn how(row: &Row) -> String {
     }
 }
 
-fn table(check: &Check) -> String {
+fn table(check: &ModelReport) -> String {
     let mut text = format!(
         "{:<52} {:>10} {:>10} {:>8}  {:<32} {}\n",
         "modelled", "published", "model", "error", "use", "source"
@@ -142,18 +142,21 @@ fn table(check: &Check) -> String {
 }
 
 /// Held-out rows: all, with a bound, and those without one that are far off.
-fn held_out(check: &Check) -> (usize, usize, usize) {
-    let held = check.rows.iter().filter(|row| row.how != Use::Calibrated);
+fn held_out(check: &ModelReport) -> (usize, usize, usize) {
+    let held = check
+        .rows
+        .iter()
+        .filter(|row| row.how != FigureUse::Calibrated);
     let bound = held
         .clone()
-        .filter(|row| matches!(row.how, Use::HeldOut(Some(_))));
+        .filter(|row| matches!(row.how, FigureUse::HeldOut(Some(_))));
     let far = held
         .clone()
-        .filter(|row| row.how == Use::HeldOut(None) && row.error().abs() > FAR);
+        .filter(|row| row.how == FigureUse::HeldOut(None) && row.error().abs() > FAR);
     (held.clone().count(), bound.count(), far.count())
 }
 
-fn line(check: &Check, seed: u64) -> String {
+fn line(check: &ModelReport, seed: u64) -> String {
     let (held, bound, far) = held_out(check);
     format!(
         "check model: {}; model v{VERSION}, seed {seed:#x}, {} rows, {held} held out, {bound} of them \
@@ -171,7 +174,7 @@ fn line(check: &Check, seed: u64) -> String {
     )
 }
 
-fn object(check: &Check, seed: u64) -> Value {
+fn object(check: &ModelReport, seed: u64) -> Value {
     let rows: Vec<Value> = check
         .rows
         .iter()
@@ -183,8 +186,8 @@ fn object(check: &Check, seed: u64) -> Value {
                 "published": row.published,
                 "modelled": row.modelled,
                 "error": row.error(),
-                "use": if row.how == Use::Calibrated { "calibrated" } else { "held out" },
-                "within": match row.how { Use::HeldOut(bound) => bound, Use::Calibrated => None },
+                "use": if row.how == FigureUse::Calibrated { "calibrated" } else { "held out" },
+                "within": match row.how { FigureUse::HeldOut(bound) => bound, FigureUse::Calibrated => None },
                 "holds": row.holds(),
                 "source": row.source,
             })
@@ -206,7 +209,7 @@ fn object(check: &Check, seed: u64) -> Value {
     })
 }
 
-fn complaint(check: &Check) -> Option<String> {
+fn complaint(check: &ModelReport) -> Option<String> {
     if let Some(row) = check.broken().next() {
         return Some(format!(
             "{}: the model says {:.3} {}, {:.3} was measured",
@@ -225,8 +228,8 @@ fn complaint(check: &Check) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn row(modelled: f64, how: Use) -> Row {
-        Row {
+    fn row(modelled: f64, how: FigureUse) -> ModelRow {
+        ModelRow {
             group: "bandwidth",
             name: "six of them".into(),
             unit: "GB/s",
@@ -239,14 +242,14 @@ mod tests {
 
     #[test]
     fn a_row_out_of_its_bound_is_complained_of_and_one_without_is_pointed_out() {
-        let held = Use::HeldOut(Some(0.15));
-        let mut check = Check {
+        let held = FigureUse::HeldOut(Some(0.15));
+        let mut check = ModelReport {
             rows: vec![row(11.4, held)],
             curve_rms: 0.01,
             steps: 0,
         };
         assert_eq!(complaint(&check), None);
-        check.rows.push(row(13.0, Use::HeldOut(None)));
+        check.rows.push(row(13.0, FigureUse::HeldOut(None)));
         assert_eq!(complaint(&check), None);
         assert!(table(&check).contains("FAR OFF"));
         assert_eq!(held_out(&check), (2, 1, 1));
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_curve_that_is_off_is_complained_of() {
-        let check = Check {
+        let check = ModelReport {
             rows: Vec::new(),
             curve_rms: 0.04,
             steps: 0,

@@ -6,10 +6,12 @@ use std::ops::Range;
 use clap::{Args, ValueEnum};
 use farbank_check::Target;
 #[cfg(shuttle)]
-use farbank_check::schedules::{Config, Report, SCHEDULES_PER_SEED, Scheduler, schedules};
+use farbank_check::schedules::{
+    SCHEDULES_PER_SEED, ScheduleConfig, ScheduleReport, Scheduler, schedules,
+};
 use farbank_pm::fault::{Fault, NAMED};
 
-use super::tree::{self, TreeChoices};
+use super::tree::{self, TreeArgs};
 use super::{TargetChoice, number};
 use crate::Failure;
 
@@ -35,7 +37,7 @@ const TURN: u64 = 10 * SCHEDULES_PER_SEED;
 /// Run threads under many schedules, and judge what every crash in between could leave.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Schedules {
+pub(crate) struct SchedulesArgs {
     /// What is checked.
     #[arg(long, value_enum, default_value = "kv")]
     target: TargetChoice,
@@ -62,7 +64,7 @@ pub(crate) struct Schedules {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    tree: TreeChoices,
+    tree: TreeArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,7 +74,7 @@ enum SchedulerChoice {
     Both,
 }
 
-impl Schedules {
+impl SchedulesArgs {
     /// Runs the check; an error if something cannot be explained.
     pub(super) fn run(self) -> Result<(), Failure> {
         let target = self.target.target();
@@ -83,7 +85,7 @@ impl Schedules {
             ));
         }
         let Some(target) = target else {
-            let asked = tree::Asked {
+            let asked = tree::TreeScheduleArgs {
                 seed: self.seed,
                 schedules: self.schedules,
                 fault: self.fault.as_ref(),
@@ -155,11 +157,11 @@ impl Schedules {
         scheduler: Scheduler,
         fault: Option<Fault>,
         numbers: Range<u64>,
-    ) -> Report {
+    ) -> ScheduleReport {
         let seed = self.seed + numbers.start / SCHEDULES_PER_SEED;
-        let config = Config {
+        let config = ScheduleConfig {
             fault,
-            ..Config::new(scheduler, seed, numbers.end - numbers.start)
+            ..ScheduleConfig::new(scheduler, seed, numbers.end - numbers.start)
         };
         schedules(target, &config, &mut |_| true)
     }
@@ -171,7 +173,7 @@ impl Schedules {
         target: &'static dyn Target,
         choices: &[Scheduler],
         fault: &Fault,
-    ) -> Option<(Report, u64)> {
+    ) -> Option<(ScheduleReport, u64)> {
         let starts = (0..self.schedules).step_by(TURN as usize);
         let turns = starts.map(|start| start..self.schedules.min(start + TURN));
         for (turn, scheduler) in turns.flat_map(|t| choices.iter().map(move |s| (t.clone(), *s))) {
@@ -227,7 +229,7 @@ impl Schedules {
 
     /// The last line, and how it ends.
     #[cfg(shuttle)]
-    fn conclude(&self, reports: &[Report]) -> Result<(), Failure> {
+    fn conclude(&self, reports: &[ScheduleReport]) -> Result<(), Failure> {
         let count: u64 = reports.iter().map(|r| r.counts.schedules).sum();
         let judged: u64 = reports.iter().map(|r| r.counts.judged).sum();
         let seconds: f64 = reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();

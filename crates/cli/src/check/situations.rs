@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use clap::Args;
 use farbank_check::Target;
-use farbank_check::explore::{Config, explore};
+use farbank_check::explore::{ExploreConfig, explore};
 use farbank_pm::fault::NAMED;
 use farbank_pm::sim::Persistency;
 use farbank_pm::situation::{Situation, met};
 use indicatif::ProgressBar;
 
-use super::{Seeds, TargetChoice, progress_bar};
+use super::{SeedRange, TargetChoice, progress_bar};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -29,7 +29,7 @@ Examples:
 /// used up; then one that was not met makes the check fail. Needs a build with --features faults.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Situations {
+pub(crate) struct SituationsArgs {
     /// What is explored.
     #[arg(
         long,
@@ -40,7 +40,7 @@ pub(crate) struct Situations {
     target: Vec<TargetChoice>,
     /// Seeds of each target in each mode, at most.
     #[arg(long, value_name = "A..B", default_value = "0..64")]
-    seeds: Seeds,
+    seeds: SeedRange,
     /// Print the table as markdown.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
@@ -55,27 +55,27 @@ const IMAGES: usize = 16;
 const IMAGES_NESTED: usize = 2;
 
 /// Where a situation was met first.
-struct First {
+struct FirstMet {
     target: String,
     mode: Persistency,
     seed: u64,
 }
 
 /// Targets that list the same situations.
-struct Group<'a> {
+struct SituationGroup<'a> {
     targets: Vec<&'a dyn Target>,
     listed: Vec<Situation>,
-    firsts: Vec<Option<First>>,
+    firsts: Vec<Option<FirstMet>>,
 }
 
-impl<'a> Group<'a> {
-    fn of(targets: &[&'a dyn Target]) -> Vec<Group<'a>> {
-        let mut groups: Vec<Group<'a>> = Vec::new();
+impl<'a> SituationGroup<'a> {
+    fn of(targets: &[&'a dyn Target]) -> Vec<SituationGroup<'a>> {
+        let mut groups: Vec<SituationGroup<'a>> = Vec::new();
         for target in targets {
             let listed = target.situations();
             match groups.iter_mut().find(|group| group.listed == listed) {
                 Some(group) => group.targets.push(*target),
-                None => groups.push(Group {
+                None => groups.push(SituationGroup {
                     targets: vec![*target],
                     firsts: listed.iter().map(|_| None).collect(),
                     listed,
@@ -95,7 +95,7 @@ impl<'a> Group<'a> {
     }
 }
 
-impl Situations {
+impl SituationsArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         if !NAMED {
             return Err(Failure::Usage(
@@ -104,7 +104,7 @@ impl Situations {
         }
         let chosen = self.target.iter().map(|choice| choice.target());
         let targets: Vec<&dyn Target> = chosen.flatten().collect();
-        let mut groups = Group::of(&targets);
+        let mut groups = SituationGroup::of(&targets);
         if targets.len() < self.target.len() || groups.iter().any(|group| group.listed.is_empty()) {
             return Err(Failure::Usage(
                 "one of these targets lists no situations".into(),
@@ -119,7 +119,7 @@ impl Situations {
         }
         bar.finish_and_clear();
         self.print(&groups);
-        let missing: Vec<&str> = groups.iter().flat_map(Group::missing).collect();
+        let missing: Vec<&str> = groups.iter().flat_map(SituationGroup::missing).collect();
         self.conclude(&missing, all, seeds, start.elapsed().as_secs_f64())
     }
 
@@ -158,16 +158,16 @@ impl Situations {
     }
 
     /// Explores until all of the group's were met, and notes where each was first. Returns how many seeds were explored.
-    fn explore(&self, group: &mut Group<'_>, bar: &ProgressBar) -> Result<u64, Failure> {
+    fn explore(&self, group: &mut SituationGroup<'_>, bar: &ProgressBar) -> Result<u64, Failure> {
         let mut explored = 0;
         for (seed, target, mode) in self.runs(&group.targets) {
             if group.has_met_all() {
                 break;
             }
-            let config = Config {
+            let config = ExploreConfig {
                 cap: IMAGES,
                 cap_nested: IMAGES_NESTED,
-                ..Config::new(mode)
+                ..ExploreConfig::new(mode)
             };
             // Other groups may have met what this one shares with them.
             let before: Vec<u64> = group.listed.iter().map(|one| met(one.name)).collect();
@@ -180,7 +180,7 @@ impl Situations {
             for ((situation, before), first) in listed.zip(&mut group.firsts) {
                 if first.is_none() && met(situation.name) > before {
                     let target = target.name().into();
-                    *first = Some(First { target, mode, seed });
+                    *first = Some(FirstMet { target, mode, seed });
                     bar.inc(1);
                 }
             }
@@ -203,7 +203,7 @@ impl Situations {
         seeds.flat_map(move |seed| of_one_seed().map(move |(target, mode)| (seed, target, mode)))
     }
 
-    fn print(&self, groups: &[Group<'_>]) {
+    fn print(&self, groups: &[SituationGroup<'_>]) {
         if self.json {
             return;
         }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_pm::fault::{self, Fault, NAMED};
 use farbank_tree::faults::ALL;
-use farbank_tree::trial::{Caught, Disaster, Hunted, Moment, Plan, Run, System, Verdict, hunt};
+use farbank_tree::sim_test::{
+    CaughtTrial, FaultMoment, FaultVerdict, InjectedFault, SearchPlan, SearchReport, SearchedFault,
+    TreeVariant, hunt,
+};
 use serde_json::{Value, json};
 
 use super::progress_bar;
@@ -17,10 +20,10 @@ use crate::Failure;
 /// What only the tree's schedules ask for.
 #[derive(Args)]
 #[command(next_help_heading = "Of the tree")]
-pub(super) struct TreeChoices {
+pub(super) struct TreeArgs {
     /// Which tree: Sherman on the safe or the published layout, or one of its baselines.
     #[arg(long, value_enum, default_value = "safe")]
-    system: SystemChoice,
+    system: TreeVariantChoice,
     /// What goes wrong: a compute server crashes or pauses for three leases, a memory server dies or comes back
     /// empty. If not given, each seed has its own.
     #[arg(long, value_enum)]
@@ -38,7 +41,7 @@ pub(super) struct TreeChoices {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum SystemChoice {
+enum TreeVariantChoice {
     Safe,
     Published,
     #[value(name = "fg+")]
@@ -68,23 +71,23 @@ fn value_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-impl TreeChoices {
-    fn plan(&self) -> Plan {
+impl TreeArgs {
+    fn plan(&self) -> SearchPlan {
         let system = match self.system {
-            SystemChoice::Safe => System::Safe,
-            SystemChoice::Published => System::Published,
-            SystemChoice::FgPlus => System::FgPlus,
-            SystemChoice::Fg => System::Fg,
+            TreeVariantChoice::Safe => TreeVariant::Safe,
+            TreeVariantChoice::Published => TreeVariant::Published,
+            TreeVariantChoice::FgPlus => TreeVariant::FgPlus,
+            TreeVariantChoice::Fg => TreeVariant::Fg,
         };
         let disaster = self.disaster.map(|choice| match choice {
-            DisasterChoice::None => Disaster::None,
-            DisasterChoice::Crash => Disaster::Crash,
-            DisasterChoice::Pause => Disaster::Pause,
-            DisasterChoice::Kill => Disaster::Kill,
-            DisasterChoice::Empty => Disaster::Empty,
+            DisasterChoice::None => InjectedFault::None,
+            DisasterChoice::Crash => InjectedFault::Crash,
+            DisasterChoice::Pause => InjectedFault::Pause,
+            DisasterChoice::Kill => InjectedFault::Kill,
+            DisasterChoice::Empty => InjectedFault::Empty,
         });
-        let usual = Plan::new(system);
-        Plan {
+        let usual = SearchPlan::new(system);
+        SearchPlan {
             disaster,
             key_bytes: self.key_bytes.map(usize::from),
             value_bytes: self.value_bytes,
@@ -97,10 +100,10 @@ impl TreeChoices {
 }
 
 /// The command that shows the trial of `seed` again.
-fn again(plan: &Plan, seed: u64, fault: Option<&str>) -> String {
+fn again(plan: &SearchPlan, seed: u64, fault: Option<&str>) -> String {
     let mut command =
         format!("farbank check schedules --target tree --seed {seed:#x} --schedules 1");
-    if plan.system != System::Safe {
+    if plan.system != TreeVariant::Safe {
         command += &format!(" --system {}", plan.system.name());
     }
     if let Some(disaster) = plan.disaster {
@@ -112,7 +115,7 @@ fn again(plan: &Plan, seed: u64, fault: Option<&str>) -> String {
     if let Some(bytes) = plan.value_bytes {
         command += &format!(" --value-bytes {bytes}");
     }
-    if plan.read_line_order != Plan::new(plan.system).read_line_order {
+    if plan.read_line_order != SearchPlan::new(plan.system).read_line_order {
         let lines = if plan.read_line_order {
             "increasing"
         } else {
@@ -126,7 +129,7 @@ fn again(plan: &Plan, seed: u64, fault: Option<&str>) -> String {
 }
 
 /// A violation as people read it.
-fn told(plan: &Plan, caught: &Caught, fault: Option<&str>) -> String {
+fn told(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> String {
     format!(
         "violation: seed {:#x}, {}, disaster {}: {}\n  again: {}",
         caught.seed,
@@ -137,7 +140,7 @@ fn told(plan: &Plan, caught: &Caught, fault: Option<&str>) -> String {
     )
 }
 
-fn caught_json(plan: &Plan, caught: &Caught, fault: Option<&str>) -> Value {
+fn caught_json(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> Value {
     json!({
         "seed": caught.seed,
         "disaster": caught.disaster.name(),
@@ -148,7 +151,7 @@ fn caught_json(plan: &Plan, caught: &Caught, fault: Option<&str>) -> Value {
 }
 
 /// Which schedules are asked for.
-pub(super) struct Asked<'a> {
+pub(super) struct TreeScheduleArgs<'a> {
     pub(super) seed: u64,
     pub(super) schedules: u64,
     pub(super) fault: Option<&'a Fault>,
@@ -157,8 +160,8 @@ pub(super) struct Asked<'a> {
 }
 
 /// Runs schedules of the tree.
-pub(super) fn schedules(choices: &TreeChoices, asked: &Asked<'_>) -> Result<(), Failure> {
-    let Asked {
+pub(super) fn schedules(choices: &TreeArgs, asked: &TreeScheduleArgs<'_>) -> Result<(), Failure> {
+    let TreeScheduleArgs {
         seed,
         schedules,
         fault,
@@ -167,9 +170,9 @@ pub(super) fn schedules(choices: &TreeChoices, asked: &Asked<'_>) -> Result<(), 
     } = *asked;
     let mut plan = choices.plan();
     if controls {
-        plan = Plan {
+        plan = SearchPlan {
             read_line_order: false,
-            ..Plan::new(System::Published)
+            ..SearchPlan::new(TreeVariant::Published)
         };
     }
     let end = seed
@@ -217,7 +220,7 @@ fn unknown(fault: &Fault) -> Failure {
 }
 
 /// The published layout must fail where lines come in any order.
-fn control(plan: &Plan, run: &Run, json: bool) -> Result<(), Failure> {
+fn control(plan: &SearchPlan, run: &SearchReport, json: bool) -> Result<(), Failure> {
     match &run.caught {
         Some(caught) if json => println!(
             "{}",
@@ -242,15 +245,15 @@ fn control(plan: &Plan, run: &Run, json: bool) -> Result<(), Failure> {
 }
 
 /// How often each disaster came at each moment.
-fn table(run: &Run) -> String {
-    let moments = &Moment::ALL[1..];
+fn table(run: &SearchReport) -> String {
+    let moments = &FaultMoment::ALL[1..];
     let mut text = format!("{:<10} {:>9}", "disaster", "schedules");
     for moment in moments {
         text += &format!(" {:>15}", moment.name());
     }
     text.push('\n');
-    for disaster in Disaster::ALL {
-        let all = run.reached(disaster, Moment::Any);
+    for disaster in InjectedFault::ALL {
+        let all = run.reached(disaster, FaultMoment::Any);
         if all == 0 {
             continue;
         }
@@ -284,7 +287,7 @@ fn table(run: &Run) -> String {
     text
 }
 
-fn line(plan: &Plan, run: &Run) -> String {
+fn line(plan: &SearchPlan, run: &SearchReport) -> String {
     format!(
         "check schedules tree {}: {}; {} schedules; digest {:016x}; {:.1} s of computing",
         plan.system.name(),
@@ -299,7 +302,7 @@ fn line(plan: &Plan, run: &Run) -> String {
     )
 }
 
-fn object(plan: &Plan, run: &Run, fault: Option<&str>) -> Value {
+fn object(plan: &SearchPlan, run: &SearchReport, fault: Option<&str>) -> Value {
     let reached: Vec<Value> = run
         .reach
         .moments
@@ -365,9 +368,9 @@ pub(super) fn faults(
         );
     }
     let bar = progress_bar(chosen.len() as u64, "faults");
-    let plans = [System::Safe, System::Published].map(Plan::new);
+    let plans = [TreeVariant::Safe, TreeVariant::Published].map(SearchPlan::new);
     let cpu = Duration::from_secs_f64(seconds.max(0.0));
-    let hunted: Mutex<Vec<Option<Hunted>>> = Mutex::new(vec![None; chosen.len()]);
+    let hunted: Mutex<Vec<Option<SearchedFault>>> = Mutex::new(vec![None; chosen.len()]);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(named) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -388,7 +391,7 @@ pub(super) fn faults(
     });
     bar.finish_and_clear();
     let hunted = hunted.into_inner().expect("no holder panics");
-    let all: Vec<(&str, Hunted)> = chosen
+    let all: Vec<(&str, SearchedFault)> = chosen
         .iter()
         .zip(hunted)
         .filter_map(|(named, one)| Some((named.name, one?)))
@@ -396,25 +399,25 @@ pub(super) fn faults(
     conclude(&all, seconds, json)
 }
 
-fn name_of(verdict: &Verdict) -> &'static str {
+fn name_of(verdict: &FaultVerdict) -> &'static str {
     match verdict {
-        Verdict::Found(..) => "found",
-        Verdict::Void(..) => "VOID",
-        Verdict::Idle => "idle",
-        Verdict::Survived => "SURVIVED",
+        FaultVerdict::Found(..) => "found",
+        FaultVerdict::Void(..) => "VOID",
+        FaultVerdict::Idle => "idle",
+        FaultVerdict::Survived => "SURVIVED",
     }
 }
 
-fn caught_of(verdict: &Verdict) -> Option<(Plan, &Caught)> {
+fn caught_of(verdict: &FaultVerdict) -> Option<(SearchPlan, &CaughtTrial)> {
     match verdict {
-        Verdict::Found(system, caught) | Verdict::Void(system, caught) => {
-            Some((Plan::new(*system), caught))
+        FaultVerdict::Found(system, caught) | FaultVerdict::Void(system, caught) => {
+            Some((SearchPlan::new(*system), caught))
         }
-        Verdict::Idle | Verdict::Survived => None,
+        FaultVerdict::Idle | FaultVerdict::Survived => None,
     }
 }
 
-fn row(name: &str, hunted: &Hunted) -> String {
+fn row(name: &str, hunted: &SearchedFault) -> String {
     let what = name_of(&hunted.verdict);
     let (schedules, seconds) = (hunted.schedules, hunted.cpu.as_secs_f64());
     match caught_of(&hunted.verdict) {
@@ -433,8 +436,8 @@ fn row(name: &str, hunted: &Hunted) -> String {
 }
 
 /// The last line, and how it ends.
-fn conclude(all: &[(&str, Hunted)], seconds: f64, json: bool) -> Result<(), Failure> {
-    let found = |hunted: &Hunted| matches!(hunted.verdict, Verdict::Found(..));
+fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(), Failure> {
+    let found = |hunted: &SearchedFault| matches!(hunted.verdict, FaultVerdict::Found(..));
     let count = all.iter().filter(|(_, hunted)| found(hunted)).count();
     let cpu: f64 = all.iter().map(|(_, hunted)| hunted.cpu.as_secs_f64()).sum();
     if json {
@@ -472,11 +475,11 @@ fn conclude(all: &[(&str, Hunted)], seconds: f64, json: bool) -> Result<(), Fail
     match all.iter().find(|(_, hunted)| !found(hunted)) {
         None => Ok(()),
         Some((name, hunted)) => Err(Failure::failed(match &hunted.verdict {
-            Verdict::Void(system, caught) => format!(
+            FaultVerdict::Void(system, caught) => format!(
                 "{name}: what was objected to is wrong without it, too: mend that first: {}",
-                again(&Plan::new(*system), caught.seed, None)
+                again(&SearchPlan::new(*system), caught.seed, None)
             ),
-            Verdict::Idle => format!("{name}: everything is the same with it: remove it"),
+            FaultVerdict::Idle => format!("{name}: everything is the same with it: remove it"),
             _ => format!(
                 "{name}: it changes what happens, and nothing objected within {seconds} s: the trials are \
                  blind there"

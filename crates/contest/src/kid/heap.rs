@@ -30,14 +30,14 @@
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::lines::{Lines, PENDING, Slot};
+use super::lines::{HashLines, LineSlot, PENDING};
 use super::lists::FreeLists;
-use super::{Checksum, Options};
+use super::{KidChecksum, KidOptions};
 use crate::engine::{Error, Key, VALUE_BYTES};
-use crate::terms::Terms;
+use crate::limits::ContestLimits;
 
 /// A block is a whole number of these.
 pub(super) const UNIT_BYTES: usize = 32;
@@ -49,11 +49,13 @@ const PARTITION_BYTES_MAX: u64 = 1 << 32;
 
 /// Where a record is, as the index has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Place(pub(super) u64);
+pub(super) struct RecordPlace(pub(super) u64);
 
-impl Place {
-    pub(super) fn new(part: usize, at: u64, block_bytes: usize, version: u8) -> Place {
-        Place(at | (block_bytes as u64) << 32 | (part as u64) << 48 | u64::from(version) << 56)
+impl RecordPlace {
+    pub(super) fn new(part: usize, at: u64, block_bytes: usize, version: u8) -> RecordPlace {
+        RecordPlace(
+            at | (block_bytes as u64) << 32 | (part as u64) << 48 | u64::from(version) << 56,
+        )
     }
 
     pub(super) fn at(self) -> u64 {
@@ -72,19 +74,19 @@ impl Place {
         (self.0 >> 56) as u8
     }
 
-    fn with_version(self, version: u8) -> Place {
-        Place(self.0 & !(0xff << 56) | u64::from(version) << 56)
+    fn with_version(self, version: u8) -> RecordPlace {
+        RecordPlace(self.0 & !(0xff << 56) | u64::from(version) << 56)
     }
 }
 
 farbank_pm::zeroed! {
     /// One cache line of threads' counts: a thread's own, or four threads'.
     #[repr(C, align(64))]
-    struct Row([AtomicU64; 8]);
+    struct CountRow([AtomicU64; 8]);
 }
 
 /// What a thread counts.
-struct Counts<'a> {
+struct ThreadCounts<'a> {
     /// Bytes of its partition that are blocks (H1).
     end: &'a AtomicU64,
     /// Of those, bytes appended since the engine was opened.
@@ -92,17 +94,21 @@ struct Counts<'a> {
 }
 
 /// Far memory, as the engine divides it.
-pub(super) struct Heap<M> {
+pub(super) struct KidHeap<M> {
     medium: M,
     partition_bytes: u64,
-    rows: Vec<Row>,
+    rows: Vec<CountRow>,
     lists: Vec<Mutex<FreeLists>>,
-    options: Options,
+    options: KidOptions,
 }
 
-impl<M: Medium> Heap<M> {
+impl<M: Medium> KidHeap<M> {
     /// The heap of `medium`, every partition taken for empty.
-    pub(super) fn new(medium: M, terms: &Terms, options: Options) -> Result<Heap<M>, String> {
+    pub(super) fn new(
+        medium: M,
+        terms: &ContestLimits,
+        options: KidOptions,
+    ) -> Result<KidHeap<M>, String> {
         let (has, needs, parts) = (medium.len(), terms.far_bytes, terms.threads);
         if has < needs {
             return Err(format!(
@@ -117,10 +123,10 @@ impl<M: Medium> Heap<M> {
         let partition_bytes = (needs / parts as u64).min(PARTITION_BYTES_MAX);
         let partition_bytes = partition_bytes - partition_bytes % UNIT_BYTES as u64;
         let lists = || FreeLists::new(partition_bytes, options.list_nodes_ahead);
-        Ok(Heap {
+        Ok(KidHeap {
             medium,
             partition_bytes,
-            rows: (0..parts).map(|_| Row::default()).collect(),
+            rows: (0..parts).map(|_| CountRow::default()).collect(),
             lists: (0..parts).map(|_| Mutex::new(lists())).collect(),
             options,
         })
@@ -148,13 +154,13 @@ impl<M: Medium> Heap<M> {
     /// Writes zeros everywhere.
     pub(super) fn pre_heat(&self) -> Result<(), Poisoned> {
         static PIECE: [u8; 64 << 10] = [0; 64 << 10];
-        let mut lane = Lane::default();
+        let mut ctx = PersistCtx::default();
         let end = self.partition_bytes * self.partitions() as u64;
         for at in (0..end).step_by(PIECE.len()) {
             let len = (end - at).min(PIECE.len() as u64) as usize;
-            self.medium.copy_in(&mut lane, Off(at), &[&PIECE[..len]]);
+            self.medium.copy_in(&mut ctx, Off(at), &[&PIECE[..len]]);
         }
-        let ticket = self.medium.drain(&mut lane);
+        let ticket = self.medium.drain(&mut ctx);
         self.medium.settle(ticket)
     }
 
@@ -162,12 +168,12 @@ impl<M: Medium> Heap<M> {
     /// it has one. `record` is scratch.
     pub(super) fn put(
         &self,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         number: usize,
         record: &mut Vec<u8>,
         (key, value): (&Key, &[u8]),
-        old: Option<Place>,
-    ) -> Result<Place, Error> {
+        old: Option<RecordPlace>,
+    ) -> Result<RecordPlace, Error> {
         let bytes = (HEADER_BYTES + value.len()).next_multiple_of(UNIT_BYTES);
         let block = self.take(number, bytes).ok_or(Error::Full)?;
         let version = old.map_or(block.version(), |old| old.version().wrapping_add(1));
@@ -181,15 +187,15 @@ impl<M: Medium> Heap<M> {
         record.extend_from_slice(value);
         let checksum = self.checksum(&record[2..]);
         record[..2].copy_from_slice(&checksum.to_le_bytes());
-        self.medium.copy_in(lane, self.off(place), &[record]);
-        let ticket = self.medium.drain(lane);
+        self.medium.copy_in(ctx, self.off(place), &[record]);
+        let ticket = self.medium.drain(ctx);
         self.medium.settle(ticket)?;
         Ok(place)
     }
 
     /// A block of `bytes` for thread `number`: from the end of its partition until half of that was appended,
     /// after that from its free lists; and from the other if there is none.
-    fn take(&self, number: usize, bytes: usize) -> Option<Place> {
+    fn take(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
         let pop = || {
             self.lists[number]
                 .lock()
@@ -203,17 +209,17 @@ impl<M: Medium> Heap<M> {
         }
     }
 
-    fn append(&self, number: usize, bytes: usize) -> Option<Place> {
-        let Counts { end, appended } = self.counts(number);
+    fn append(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
+        let ThreadCounts { end, appended } = self.counts(number);
         let fits = |at| Some(at + bytes as u64).filter(|end| *end <= self.partition_bytes);
         // Two threads may have one number: see `Numbers`.
         let at = end.fetch_update(Relaxed, Relaxed, fits).ok()?;
         appended.fetch_add(bytes as u64, Relaxed);
-        Some(Place::new(number, at, bytes, 0))
+        Some(RecordPlace::new(number, at, bytes, 0))
     }
 
     /// The block at `place` is free, for thread `number`.
-    pub(super) fn retire(&self, number: usize, place: Place) {
+    pub(super) fn retire(&self, number: usize, place: RecordPlace) {
         self.lists[number]
             .lock()
             .expect("no holder panics")
@@ -222,7 +228,7 @@ impl<M: Medium> Heap<M> {
 
     /// Makes `out` the value at `place`. Its length is read from far memory, and from a record that somebody may be
     /// writing over: it can be anything that the block has room for.
-    pub(super) fn value(&self, place: Place, out: &mut Vec<u8>) {
+    pub(super) fn value(&self, place: RecordPlace, out: &mut Vec<u8>) {
         let at = self.off(place);
         let header = self.medium.load(at);
         let value_bytes = (header >> 32) as usize & 0xffff;
@@ -234,21 +240,21 @@ impl<M: Medium> Heap<M> {
 
     /// Fills the index from far memory: every partition from its start to the first record that is not whole. The
     /// places it notes have version 0, whatever the record says.
-    pub(super) fn recover(&self, lines: &Lines) -> Result<(), String> {
+    pub(super) fn recover(&self, lines: &HashLines) -> Result<(), String> {
         for part in 0..self.partitions() {
             let mut at = 0;
             while let Some((block_bytes, version, key)) = self.whole_record(part, at) {
-                let here = Place::new(part, at, block_bytes, 0);
+                let here = RecordPlace::new(part, at, block_bytes, 0);
                 match lines.occupy(&key).0 {
-                    Slot::New(val) => val.store(here.0, Release),
-                    Slot::Old(val) => {
+                    LineSlot::New(val) => val.store(here.0, Release),
+                    LineSlot::Old(val) => {
                         debug_assert_ne!(val.load(Acquire), PENDING);
-                        let there = self.medium.load(self.off(Place(val.load(Acquire))));
+                        let there = self.medium.load(self.off(RecordPlace(val.load(Acquire))));
                         if version > (there >> 48) as u8 {
                             val.store(here.0, Release);
                         }
                     }
-                    Slot::None => return Err("there are more keys than the terms said".into()),
+                    LineSlot::None => return Err("there are more keys than the terms said".into()),
                 }
                 at += block_bytes as u64;
             }
@@ -264,7 +270,7 @@ impl<M: Medium> Heap<M> {
         let bytes = bytes
             .get_mut(..room)
             .filter(|bytes| bytes.len() >= UNIT_BYTES)?;
-        let off = self.off(Place::new(part, at, 0, 0));
+        let off = self.off(RecordPlace::new(part, at, 0, 0));
         let whole = self
             .medium
             .copy_out_if(off, bytes, &|bytes| self.vouched_bytes(bytes));
@@ -290,23 +296,23 @@ impl<M: Medium> Heap<M> {
 
     fn checksum(&self, bytes: &[u8]) -> u16 {
         match self.options.checksum {
-            Checksum::None => 0,
-            Checksum::Crc32c => crc32c::crc32c(bytes) as u16,
-            Checksum::Xxh3 => xxh3_64(bytes) as u16,
+            KidChecksum::None => 0,
+            KidChecksum::Crc32c => crc32c::crc32c(bytes) as u16,
+            KidChecksum::Xxh3 => xxh3_64(bytes) as u16,
         }
     }
 
-    fn off(&self, place: Place) -> Off {
+    fn off(&self, place: RecordPlace) -> Off {
         Off(place.part() as u64 * self.partition_bytes + place.at())
     }
 
-    fn counts(&self, number: usize) -> Counts<'_> {
+    fn counts(&self, number: usize) -> ThreadCounts<'_> {
         let (row, first) = match self.options.padded {
             true => (number, 0),
             false => (number / 4, number % 4 * 2),
         };
         let words = &self.rows[row].0;
-        Counts {
+        ThreadCounts {
             end: &words[first],
             appended: &words[first + 1],
         }

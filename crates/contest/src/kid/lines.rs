@@ -20,12 +20,12 @@
 //! The count is published before the key is written, and a key is two words: a reader can meet half a key beside
 //! zeros. So can a second writer of that key, who would give it another slot; the contest has only one at a time.
 
+use farbank_pm::grow_table::{GrowTable, prefetch};
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use farbank_pm::table::{Table, prefetch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{KeyHash, Options, Step};
+use super::{KidOptions, LineHash, ProbeStep};
 use crate::engine::Key;
 
 /// Keys of a line.
@@ -35,16 +35,16 @@ pub(super) const PENDING: u64 = u64::MAX;
 
 farbank_pm::zeroed! {
     #[repr(C, align(128))]
-    struct Line {
+    struct HashLine {
         keys: [[AtomicU64; 2]; KEYS],
         vals: [AtomicU64; KEYS],
         count: AtomicU64,
     }
 }
 
-const _: () = assert!(size_of::<Line>() == 128 || farbank_pm::sync::CHECKED);
+const _: () = assert!(size_of::<HashLine>() == 128 || farbank_pm::sync::CHECKED);
 
-impl Line {
+impl HashLine {
     fn find(&self, key: [u64; 2], prefetched: bool) -> (Option<&AtomicU64>, bool) {
         let count = self.count.load(Acquire) as usize;
         if prefetched && count == KEYS {
@@ -68,13 +68,13 @@ impl Line {
 }
 
 /// What a search found, and how many lines it looked at.
-pub(super) struct Search<'a> {
+pub(super) struct LineSearch<'a> {
     pub(super) val: Option<&'a AtomicU64>,
     pub(super) lines: u64,
 }
 
 /// A key's slot.
-pub(super) enum Slot<'a> {
+pub(super) enum LineSlot<'a> {
     /// It was there.
     Old(&'a AtomicU64),
     /// It was reserved for it.
@@ -84,19 +84,19 @@ pub(super) enum Slot<'a> {
 }
 
 /// All lines.
-pub(super) struct Lines {
-    lines: Table<Line>,
+pub(super) struct HashLines {
+    lines: GrowTable<HashLine>,
     len: u64,
-    options: Options,
+    options: KidOptions,
 }
 
-impl Lines {
+impl HashLines {
     /// Empty lines for `keys` keys, at a load of 20 / 21 when all have come.
-    pub(super) fn new(keys: u64, options: Options) -> Lines {
+    pub(super) fn new(keys: u64, options: KidOptions) -> HashLines {
         let len = lines_for(keys);
-        let lines = Table::new(len as usize);
+        let lines = GrowTable::new(len as usize);
         lines.reserve(len as usize);
-        Lines {
+        HashLines {
             lines,
             len,
             options,
@@ -105,52 +105,52 @@ impl Lines {
 
     /// Bytes of DRAM the lines take.
     pub(super) fn bytes(&self) -> u64 {
-        self.len * size_of::<Line>() as u64
+        self.len * size_of::<HashLine>() as u64
     }
 
     /// Looks for `key`.
-    pub(super) fn find(&self, key: &Key) -> Search<'_> {
+    pub(super) fn find(&self, key: &Key) -> LineSearch<'_> {
         let words = words_of(key);
         for (lines, line) in (1..).zip(self.walk(key)) {
             let (val, full) = line.find(words, self.options.prefetch);
             if val.is_some() || !full {
-                return Search { val, lines };
+                return LineSearch { val, lines };
             }
         }
-        Search {
+        LineSearch {
             val: None,
             lines: self.len,
         }
     }
 
     /// Looks for `key`, and reserves a slot where the search ends without it. Also how many lines it looked at.
-    pub(super) fn occupy(&self, key: &Key) -> (Slot<'_>, u64) {
+    pub(super) fn occupy(&self, key: &Key) -> (LineSlot<'_>, u64) {
         let words = words_of(key);
         for (lines, line) in (1..).zip(self.walk(key)) {
             if let (Some(val), _) = line.find(words, self.options.prefetch) {
-                return (Slot::Old(val), lines);
+                return (LineSlot::Old(val), lines);
             }
             if let Some(val) = line.reserve(words) {
-                return (Slot::New(val), lines);
+                return (LineSlot::New(val), lines);
             }
         }
-        (Slot::None, self.len)
+        (LineSlot::None, self.len)
     }
 
     /// Every line once, from the key's own on.
-    fn walk(&self, key: &Key) -> impl Iterator<Item = &Line> {
+    fn walk(&self, key: &Key) -> impl Iterator<Item = &HashLine> {
         let hash = match self.options.key_hash {
-            KeyHash::Crc32c => u64::from(crc32c::crc32c(key)),
-            KeyHash::Xxh3 => xxh3_64(key),
+            LineHash::Crc32c => u64::from(crc32c::crc32c(key)),
+            LineHash::Xxh3 => xxh3_64(key),
         };
         let home = hash % self.len;
         let mut at = home;
         (0..self.len).map(move |step| {
             if step > 0 {
                 at = match self.options.step {
-                    Step::Modulo => (home + step) % self.len,
-                    Step::Branch if at + 1 == self.len => 0,
-                    Step::Branch => at + 1,
+                    ProbeStep::Modulo => (home + step) % self.len,
+                    ProbeStep::Branch if at + 1 == self.len => 0,
+                    ProbeStep::Branch => at + 1,
                 };
             }
             let line = self.lines.get(at as usize);
@@ -188,8 +188,8 @@ mod tests {
     use farbank_pm::sim::Rng;
 
     use super::*;
-    use crate::engine::Tally;
-    use crate::terms::Terms;
+    use crate::engine::EngineStats;
+    use crate::limits::ContestLimits;
 
     fn random_key(rng: &mut Rng) -> Key {
         let mut key = [0; 16];
@@ -198,16 +198,16 @@ mod tests {
         key
     }
 
-    fn take(lines: &Lines, key: &Key, val: u64) {
+    fn take(lines: &HashLines, key: &Key, val: u64) {
         match lines.occupy(key).0 {
-            Slot::Old(slot) | Slot::New(slot) => slot.store(val, Release),
-            Slot::None => panic!("every line is full"),
+            LineSlot::Old(slot) | LineSlot::New(slot) => slot.store(val, Release),
+            LineSlot::None => panic!("every line is full"),
         }
     }
 
     #[test]
     fn at_full_size_there_are_the_slides_lines() {
-        let terms = Terms::finals(1);
+        let terms = ContestLimits::finals(1);
         assert_eq!(lines_for(terms.keys), 48_097_859);
         let load = terms.keys as f64 / (48_097_859 * KEYS) as f64;
         assert!((load - 0.9524).abs() < 0.0001, "{load}");
@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn at_the_contests_load_a_hit_looks_at_2_9_lines_and_a_miss_at_44() {
         let keys = 1_000_000;
-        let lines = Lines::new(keys, Options::default());
+        let lines = HashLines::new(keys, KidOptions::default());
         let mut rng = Rng::new(0x16d);
         let all: Vec<Key> = (0..keys).map(|_| random_key(&mut rng)).collect();
         for (n, key) in (0..).zip(&all) {
             take(&lines, key, n);
         }
-        let mut tally = Tally::default();
+        let mut tally = EngineStats::default();
         for (n, key) in (0..).zip(&all) {
             let search = lines.find(key);
             assert_eq!(search.val.map(|v| v.load(Acquire)), Some(n));
@@ -243,23 +243,23 @@ mod tests {
 
     #[test]
     fn any_tuning_finds_the_same() {
-        let plain = Options::default();
+        let plain = KidOptions::default();
         let others = [
-            Options {
-                step: Step::Modulo,
+            KidOptions {
+                step: ProbeStep::Modulo,
                 ..plain
             },
-            Options {
+            KidOptions {
                 prefetch: false,
                 ..plain
             },
-            Options {
-                key_hash: KeyHash::Xxh3,
+            KidOptions {
+                key_hash: LineHash::Xxh3,
                 ..plain
             },
         ];
         for options in others {
-            let lines = Lines::new(500, options);
+            let lines = HashLines::new(500, options);
             let mut rng = Rng::new(7);
             let all: Vec<Key> = (0..500).map(|_| random_key(&mut rng)).collect();
             for (n, key) in (0..).zip(&all) {
@@ -273,13 +273,13 @@ mod tests {
 
     #[test]
     fn when_every_line_is_full_there_is_no_slot_and_searches_still_end() {
-        let lines = Lines::new(8, Options::default());
+        let lines = HashLines::new(8, KidOptions::default());
         let mut rng = Rng::new(1);
         for _ in 0..lines.len * KEYS as u64 {
             take(&lines, &random_key(&mut rng), 1);
         }
         let stranger = random_key(&mut rng);
-        assert!(matches!(lines.occupy(&stranger), (Slot::None, _)));
+        assert!(matches!(lines.occupy(&stranger), (LineSlot::None, _)));
         assert!(lines.find(&stranger).val.is_none());
     }
 }

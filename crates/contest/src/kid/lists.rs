@@ -11,7 +11,7 @@
 //! split and nothing is merged. The lists are DRAM only and nothing rebuilds them: what was free before a crash is
 //! not free after it, and lost.
 
-use super::heap::{Place, UNIT_BYTES, VALUE_BYTES_MAX};
+use super::heap::{RecordPlace, UNIT_BYTES, VALUE_BYTES_MAX};
 
 const SIZES: usize = VALUE_BYTES_MAX.div_ceil(UNIT_BYTES) + 2;
 /// No node.
@@ -22,19 +22,19 @@ const PAGES_AHEAD: u64 = 32;
 const PAGES_OF_PARTITION: u64 = 2048;
 
 #[derive(Clone, Copy)]
-struct Node {
-    place: Place,
+struct FreeNode {
+    place: RecordPlace,
     next: u64,
 }
 
 /// Pages of nodes. Node `n` is in page `n / page_nodes`.
-struct Arena {
-    pages: Vec<Vec<Node>>,
+struct NodeArena {
+    pages: Vec<Vec<FreeNode>>,
     page_nodes: usize,
 }
 
-impl Arena {
-    fn node(&mut self, place: Place, next: u64) -> u64 {
+impl NodeArena {
+    fn node(&mut self, place: RecordPlace, next: u64) -> u64 {
         if self
             .pages
             .last()
@@ -44,11 +44,11 @@ impl Arena {
         }
         let full = (self.pages.len() - 1) * self.page_nodes;
         let page = self.pages.last_mut().expect("a page was just pushed");
-        page.push(Node { place, next });
+        page.push(FreeNode { place, next });
         (full + page.len() - 1) as u64
     }
 
-    fn at(&mut self, node: u64) -> &mut Node {
+    fn at(&mut self, node: u64) -> &mut FreeNode {
         &mut self.pages[node as usize / self.page_nodes][node as usize % self.page_nodes]
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct FreeLists {
     lists: [u64; SIZES],
     /// Nodes that name no block.
     unused: u64,
-    arena: Arena,
+    arena: NodeArena,
 }
 
 impl FreeLists {
@@ -67,18 +67,18 @@ impl FreeLists {
     pub(super) fn new(partition_bytes: u64, ahead: bool) -> FreeLists {
         let page_bytes = (partition_bytes / PAGES_OF_PARTITION).max(256);
         // The first 16 bytes of a page are its own.
-        let page_nodes = page_bytes / size_of::<Node>() as u64 - 1;
+        let page_nodes = page_bytes / size_of::<FreeNode>() as u64 - 1;
         let mut lists = FreeLists {
             lists: [NIL; SIZES],
             unused: NIL,
-            arena: Arena {
+            arena: NodeArena {
                 pages: Vec::new(),
                 page_nodes: page_nodes as usize,
             },
         };
         if ahead {
             for _ in 0..PAGES_AHEAD * page_nodes {
-                lists.unused = lists.arena.node(Place::default(), lists.unused);
+                lists.unused = lists.arena.node(RecordPlace::default(), lists.unused);
             }
         }
         lists
@@ -86,11 +86,11 @@ impl FreeLists {
 
     /// Bytes of DRAM the nodes take.
     pub(super) fn bytes(&self) -> u64 {
-        (self.arena.pages.len() * (self.arena.page_nodes + 1) * size_of::<Node>()) as u64
+        (self.arena.pages.len() * (self.arena.page_nodes + 1) * size_of::<FreeNode>()) as u64
     }
 
     /// Block `place` is free.
-    pub(super) fn push(&mut self, place: Place) {
+    pub(super) fn push(&mut self, place: RecordPlace) {
         let head = &mut self.lists[place.block_bytes() / UNIT_BYTES];
         let node = self.unused;
         if node == NIL {
@@ -99,12 +99,12 @@ impl FreeLists {
         }
         let reused = self.arena.at(node);
         self.unused = reused.next;
-        *reused = Node { place, next: *head };
+        *reused = FreeNode { place, next: *head };
         *head = node;
     }
 
     /// Takes the smallest free block of at least `bytes`, which are whole units.
-    pub(super) fn pop(&mut self, bytes: usize) -> Option<Place> {
+    pub(super) fn pop(&mut self, bytes: usize) -> Option<RecordPlace> {
         let head = self.lists[bytes / UNIT_BYTES..]
             .iter_mut()
             .find(|head| **head != NIL)?;
@@ -132,7 +132,7 @@ mod tests {
     fn the_smallest_block_that_is_large_enough_is_taken() {
         let mut lists = FreeLists::new(1 << 16, false);
         for (at, bytes) in [(0, 128), (128, 256), (384, 128), (512, 1056)] {
-            lists.push(Place::new(0, at, bytes, 0));
+            lists.push(RecordPlace::new(0, at, bytes, 0));
         }
         let mut took = |bytes| lists.pop(bytes).map(|p| (p.at(), p.block_bytes()));
         assert_eq!(took(160), Some((128, 256)));
@@ -147,8 +147,8 @@ mod tests {
     fn nodes_are_used_again() {
         let mut lists = FreeLists::new(1 << 16, false);
         for round in 0..1000 {
-            lists.push(Place::new(0, round * 128, 128, 0));
-            lists.push(Place::new(1, round * 128, 128, 0));
+            lists.push(RecordPlace::new(0, round * 128, 128, 0));
+            lists.push(RecordPlace::new(1, round * 128, 128, 0));
             assert_eq!(lists.pop(128).map(|p| p.part()), Some(1));
             assert_eq!(lists.pop(128).map(|p| p.part()), Some(0));
         }

@@ -37,17 +37,17 @@ use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU64, fence};
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{Lane, Medium};
+use farbank_pm::{Medium, PersistCtx};
 
-use crate::engine::{Engine, Error, Key, Tally, VALUE_BYTES, Worker};
-use crate::target::{Recipe, explorer_terms};
-use crate::terms::Terms;
-use heap::{Heap, Place};
-use lines::{Lines, PENDING, Slot};
+use crate::engine::{Engine, EngineStats, Error, Key, VALUE_BYTES, Worker};
+use crate::limits::ContestLimits;
+use crate::target::{EngineConfig, explorer_terms};
+use heap::{KidHeap, RecordPlace};
+use lines::{HashLines, LineSlot, PENDING};
 
 /// How a probe comes to the next line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ProbeStep {
     /// A remainder for each line.
     Modulo,
     /// One more, and 0 after the last: a branch that is nearly always right.
@@ -56,7 +56,7 @@ pub enum Step {
 
 /// What a record's 16 bits of checksum are taken from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Checksum {
+pub enum KidChecksum {
     /// Nothing: a torn record is believed.
     None,
     /// CRC-32C.
@@ -67,7 +67,7 @@ pub enum Checksum {
 
 /// What a key's line is chosen by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KeyHash {
+pub enum LineHash {
     /// CRC-32C, an instruction of the processor.
     Crc32c,
     /// XXH3, 64 bits.
@@ -76,7 +76,7 @@ pub enum KeyHash {
 
 /// Which partition a thread gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Numbers {
+pub enum PartitionRule {
     /// The next one: a counter of the engine's own.
     Own,
     /// One by lot, as if by the number the system gave it: some partitions get two threads and some none.
@@ -85,15 +85,15 @@ pub enum Numbers {
 
 /// Its tunings: on as published. Each can be turned back to see what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct KidOptions {
     /// Published with a branch, before that with a remainder (1 of 39 seconds).
-    pub step: Step,
+    pub step: ProbeStep,
     /// Have a full line's second half, and the next line, fetched when a probe comes to it. Published on.
     pub prefetch: bool,
     /// Published with XXH3, before that with CRC (2 of 38 seconds, with a faster copy).
-    pub checksum: Checksum,
+    pub checksum: KidChecksum,
     /// Published with CRC-32C.
-    pub key_hash: KeyHash,
+    pub key_hash: LineHash,
     /// Threads' counts lie in a cache line each. Published on (10 of 55 seconds).
     pub padded: bool,
     /// Nodes of the free lists are made when the engine is opened. Published on (0.5 of 36 seconds).
@@ -102,36 +102,36 @@ pub struct Options {
     /// it. See the module's head, 5.
     pub pre_heat: bool,
     /// Published with its own counter.
-    pub numbers: Numbers,
+    pub numbers: PartitionRule,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            step: Step::Branch,
+impl Default for KidOptions {
+    fn default() -> KidOptions {
+        KidOptions {
+            step: ProbeStep::Branch,
             prefetch: true,
-            checksum: Checksum::Xxh3,
-            key_hash: KeyHash::Crc32c,
+            checksum: KidChecksum::Xxh3,
+            key_hash: LineHash::Crc32c,
             padded: true,
             list_nodes_ahead: true,
             pre_heat: false,
-            numbers: Numbers::Own,
+            numbers: PartitionRule::Own,
         }
     }
 }
 
 /// The engine, open.
 pub struct Kid<M: Medium> {
-    core: Arc<Core<M>>,
+    core: Arc<KidCore<M>>,
 }
 
-struct Core<M> {
-    lines: Lines,
-    heap: Heap<M>,
-    numbers: Numbers,
+struct KidCore<M> {
+    lines: HashLines,
+    heap: KidHeap<M>,
+    numbers: PartitionRule,
     /// Workers so far.
     workers: AtomicU64,
-    tally: Mutex<Tally>,
+    tally: Mutex<EngineStats>,
 }
 
 impl<M: Medium> Kid<M> {
@@ -139,14 +139,14 @@ impl<M: Medium> Kid<M> {
     ///
     /// # Errors
     /// The medium is too short, there are more than 256 threads or more keys than the terms allow, or it fails.
-    pub fn open(medium: M, terms: &Terms, options: Options) -> Result<Kid<M>, String> {
-        let lines = Lines::new(terms.keys, options);
-        let heap = Heap::new(medium, terms, options)?;
+    pub fn open(medium: M, terms: &ContestLimits, options: KidOptions) -> Result<Kid<M>, String> {
+        let lines = HashLines::new(terms.keys, options);
+        let heap = KidHeap::new(medium, terms, options)?;
         if options.pre_heat {
             heap.pre_heat().map_err(|e| e.to_string())?;
         }
         heap.recover(&lines)?;
-        let core = Core {
+        let core = KidCore {
             lines,
             heap,
             numbers: options.numbers,
@@ -164,20 +164,20 @@ impl<M: Medium> Engine for Kid<M> {
         let core = Arc::clone(&self.core);
         let number = core.workers.fetch_add(1, Relaxed);
         let partition = match core.numbers {
-            Numbers::Own => number,
-            Numbers::ByLot => xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()),
+            PartitionRule::Own => number,
+            PartitionRule::ByLot => xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()),
         };
         Box::new(KidWorker {
-            lane: Lane::new(number as u32),
+            ctx: PersistCtx::new(number as u32),
             partition: (partition % core.heap.partitions() as u64) as usize,
             record: Vec::new(),
-            tally: Tally::default(),
+            tally: EngineStats::default(),
             core,
         })
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
-        let Core { lines, heap, .. } = &*self.core;
+        let KidCore { lines, heap, .. } = &*self.core;
         vec![("index", lines.bytes()), ("free lists", heap.lists_bytes())]
     }
 
@@ -185,18 +185,18 @@ impl<M: Medium> Engine for Kid<M> {
         self.core.heap.taken_bytes()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
 
 struct KidWorker<M: Medium> {
-    core: Arc<Core<M>>,
-    lane: Lane,
+    core: Arc<KidCore<M>>,
+    ctx: PersistCtx,
     partition: usize,
     /// The record being built.
     record: Vec<u8>,
-    tally: Tally,
+    tally: EngineStats,
 }
 
 impl<M: Medium> Worker for KidWorker<M> {
@@ -207,21 +207,21 @@ impl<M: Medium> Worker for KidWorker<M> {
             may.contains(&len),
             "a value of {len} bytes, the contest has {may:?}"
         );
-        let Core { lines, heap, .. } = &*self.core;
+        let KidCore { lines, heap, .. } = &*self.core;
         let (slot, probes) = lines.occupy(key);
         let (val, old) = match slot {
-            Slot::New(val) => (val, None),
+            LineSlot::New(val) => (val, None),
             // Pending for its only writer: an insert that found no block.
-            Slot::Old(val) => (val, Some(val.load(Acquire)).filter(|old| *old != PENDING)),
-            Slot::None => return Err(Error::Full),
+            LineSlot::Old(val) => (val, Some(val.load(Acquire)).filter(|old| *old != PENDING)),
+            LineSlot::None => return Err(Error::Full),
         };
-        let old = old.map(Place);
+        let old = old.map(RecordPlace);
         match old {
             Some(_) => self.tally.hit(probes),
             None => self.tally.miss(probes),
         }
-        let (lane, record) = (&mut self.lane, &mut self.record);
-        let place = heap.put(lane, self.partition, record, (key, value), old)?;
+        let (ctx, record) = (&mut self.ctx, &mut self.record);
+        let place = heap.put(ctx, self.partition, record, (key, value), old)?;
         val.store(place.0, Release);
         match old {
             Some(old) => {
@@ -236,7 +236,7 @@ impl<M: Medium> Worker for KidWorker<M> {
     }
 
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
-        let Core { lines, heap, .. } = &*self.core;
+        let KidCore { lines, heap, .. } = &*self.core;
         let search = lines.find(key);
         let known = |val: &&AtomicU64| ![0, PENDING].contains(&val.load(Acquire));
         let Some(val) = search.val.filter(known) else {
@@ -246,7 +246,7 @@ impl<M: Medium> Worker for KidWorker<M> {
         self.tally.hit(search.lines);
         loop {
             let before = val.load(Acquire);
-            heap.value(Place(before), out);
+            heap.value(RecordPlace(before), out);
             fence(Acquire);
             if val.load(Relaxed) == before {
                 return true;
@@ -263,9 +263,9 @@ impl<M: Medium> Drop for KidWorker<M> {
 
 /// The engine as the crash explorer makes it, with its defaults.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KidRecipe;
+pub struct KidConfig;
 
-impl Recipe for KidRecipe {
+impl EngineConfig for KidConfig {
     fn name(&self) -> &'static str {
         "kid"
     }
@@ -275,8 +275,8 @@ impl Recipe for KidRecipe {
     }
 
     /// Little far memory, so that blocks are used again within a run: half of a partition is 15 sets.
-    fn terms(&self) -> Terms {
-        Terms {
+    fn terms(&self) -> ContestLimits {
+        ContestLimits {
             far_bytes: 16 << 10,
             live_bytes_max: 4 << 10,
             ..explorer_terms()
@@ -288,7 +288,7 @@ impl Recipe for KidRecipe {
     }
 
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
-        let engine = Kid::open(sim, &self.terms(), Options::default())?;
+        let engine = Kid::open(sim, &self.terms(), KidOptions::default())?;
         Ok(Box::new(engine))
     }
 }

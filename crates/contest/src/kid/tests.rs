@@ -2,26 +2,26 @@
 
 use std::sync::{Arc, Mutex};
 
-use farbank_check::explore::{Config, explore_seed};
+use farbank_check::explore::{ExploreConfig, explore_seed};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::{CrashState, Image, Persistency, Rng, Sim};
+use farbank_pm::sim::{CrashState, Persistency, PoolImage, Rng, Sim};
 use farbank_pm::{LINE, Off};
 
 use super::*;
+use crate::harness::{StoredModel, contest_mix, threads_with_a_reader, value_of};
 use crate::target::{EngineTarget, explorer_terms, key_of};
-use crate::trial::{Model, contest_mix, threads_with_a_reader, value_of};
 
 /// One thread with 128 KiB for values of 100 bytes, which have blocks of 128.
-fn one_thread() -> Terms {
+fn one_thread() -> ContestLimits {
     explorer_terms().with_threads(1)
 }
 
-fn open(sim: &Sim, terms: &Terms) -> Kid<Sim> {
-    Kid::open(sim.clone(), terms, Options::default()).unwrap()
+fn open(sim: &Sim, terms: &ContestLimits) -> Kid<Sim> {
+    Kid::open(sim.clone(), terms, KidOptions::default()).unwrap()
 }
 
 /// The engine after a power cut, with everything drained.
-fn cut(sim: &Sim, terms: &Terms) -> Kid<Sim> {
+fn cut(sim: &Sim, terms: &ContestLimits) -> Kid<Sim> {
     open(&Sim::from_image(sim.visible(), Persistency::Word), terms)
 }
 
@@ -48,9 +48,9 @@ fn before_its_drain(sim: &Sim, engine: &Kid<Sim>, number: u64, write: u64) -> Cr
 
 /// An engine of which a freed block in the middle of the partition is next in line: key 1's, which lies before those
 /// of keys 2 to 9.
-fn with_a_free_block_in_the_middle(sim: &Sim, terms: &Terms) -> (Kid<Sim>, Model) {
+fn with_a_free_block_in_the_middle(sim: &Sim, terms: &ContestLimits) -> (Kid<Sim>, StoredModel) {
     let engine = open(sim, terms);
-    let (mut worker, mut model) = (engine.worker(), Model::default());
+    let (mut worker, mut model) = (engine.worker(), StoredModel::default());
     for number in 0..10 {
         model.set(&mut *worker, number, 0, 100);
     }
@@ -66,13 +66,13 @@ fn with_a_free_block_in_the_middle(sim: &Sim, terms: &Terms) -> (Kid<Sim>, Model
 
 #[test]
 fn it_agrees_with_a_model_over_reuse_and_a_restart() {
-    let terms = Terms {
+    let terms = ContestLimits {
         keys: 200,
         ..one_thread()
     };
     let sim = Sim::new(terms.far_bytes, Persistency::Adr);
     let engine = open(&sim, &terms);
-    let (mut worker, mut model, mut rng) = (engine.worker(), Model::default(), Rng::new(5));
+    let (mut worker, mut model, mut rng) = (engine.worker(), StoredModel::default(), Rng::new(5));
     for write in 0..6000 {
         let number = rng.below(150);
         let bytes = 80 + rng.below(320) as usize;
@@ -93,20 +93,20 @@ fn it_agrees_with_a_model_over_reuse_and_a_restart() {
 #[test]
 fn threads_do_not_disturb_each_other_or_a_reader() {
     for (numbers, padded) in [
-        (Numbers::Own, true),
-        (Numbers::Own, false),
-        (Numbers::ByLot, true),
+        (PartitionRule::Own, true),
+        (PartitionRule::Own, false),
+        (PartitionRule::ByLot, true),
     ] {
-        let terms = Terms {
+        let terms = ContestLimits {
             keys: 400,
             far_bytes: 1 << 20,
-            ..Terms::finals(4096)
+            ..ContestLimits::finals(4096)
         };
         let medium = Mapped::anonymous(terms.far_bytes).unwrap();
-        let options = Options {
+        let options = KidOptions {
             numbers,
             padded,
-            ..Options::default()
+            ..KidOptions::default()
         };
         let engine = Kid::open(medium, &terms, options).unwrap();
         threads_with_a_reader(&engine, 3, (80, 500));
@@ -115,9 +115,9 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
 
 #[test]
 fn the_contests_mix_fits_and_the_tables_are_as_large_as_allowed() {
-    let terms = Terms::finals(4096);
+    let terms = ContestLimits::finals(4096);
     let medium = Mapped::anonymous(terms.far_bytes).unwrap();
-    let engine = Kid::open(medium, &terms, Options::default()).unwrap();
+    let engine = Kid::open(medium, &terms, KidOptions::default()).unwrap();
     contest_mix(&engine, &terms, 0xf1);
     assert!(engine.far_bytes() <= terms.far_bytes);
     let dram: u64 = engine.dram().iter().map(|(_, bytes)| bytes).sum();
@@ -134,17 +134,17 @@ fn a_set_is_one_write_and_one_drain() {
     let engine = Kid::open(
         Mapped::anonymous(terms.far_bytes).unwrap(),
         &terms,
-        Options::default(),
+        KidOptions::default(),
     );
     let engine = engine.unwrap();
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let (key, value) = (key_of(1), [7; 201]);
     let place = engine
         .core
         .heap
-        .put(&mut lane, 0, &mut Vec::new(), (&key, &value), None);
+        .put(&mut ctx, 0, &mut Vec::new(), (&key, &value), None);
     assert_eq!(place.unwrap().block_bytes(), 256);
-    let counters = lane.counters;
+    let counters = ctx.counters;
     assert_eq!(
         (counters.fences, counters.bytes, counters.lines),
         (1, 225, 225_u64.div_ceil(LINE as u64))
@@ -153,13 +153,13 @@ fn a_set_is_one_write_and_one_drain() {
 
 #[test]
 fn when_far_memory_is_full_nothing_happens_and_updates_still_fit() {
-    let terms = Terms {
+    let terms = ContestLimits {
         far_bytes: 17 * 128,
         ..one_thread()
     };
     let sim = Sim::new(terms.far_bytes, Persistency::Adr);
     let engine = open(&sim, &terms);
-    let (mut worker, mut model) = (engine.worker(), Model::default());
+    let (mut worker, mut model) = (engine.worker(), StoredModel::default());
     for number in 0..31 {
         model.set(&mut *worker, number % 13, number, 100);
     }
@@ -209,7 +209,7 @@ fn a_torn_record_in_a_reused_block_loses_every_key_behind_it() {
 fn versions_start_again_after_a_recovery_so_that_the_next_believes_an_old_value() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
-    let (first, mut model) = (open(&sim, &terms), Model::default());
+    let (first, mut model) = (open(&sim, &terms), StoredModel::default());
     for write in 0..5 {
         model.set(&mut *first.worker(), 7, write, 100);
     }
@@ -231,7 +231,7 @@ fn versions_start_again_after_a_recovery_so_that_the_next_believes_an_old_value(
 fn after_256_updates_of_a_key_recovery_believes_an_old_value() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
-    let (engine, mut model) = (open(&sim, &terms), Model::default());
+    let (engine, mut model) = (open(&sim, &terms), StoredModel::default());
     for write in 0..=256 {
         model.set(&mut *engine.worker(), 7, write, 100);
     }
@@ -242,7 +242,7 @@ fn after_256_updates_of_a_key_recovery_believes_an_old_value() {
 /// Defect 3.
 #[test]
 fn what_was_free_before_a_restart_is_lost() {
-    let terms = Terms {
+    let terms = ContestLimits {
         far_bytes: 16 * 128,
         ..one_thread()
     };
@@ -308,15 +308,15 @@ fn pre_heating_forgets_everything() {
         .set(&key_of(1), &value_of(1, 0, 100))
         .unwrap();
     assert!(get(&cut(&sim, &terms), 1).is_some());
-    let options = Options {
+    let options = KidOptions {
         pre_heat: true,
-        ..Options::default()
+        ..KidOptions::default()
     };
     let heated = Kid::open(sim.clone(), &terms, options).unwrap();
     assert_eq!((get(&heated, 1), heated.far_bytes()), (None, 0));
     assert_eq!(
         sim.visible().to_bytes(),
-        Image::zeroed(terms.far_bytes).to_bytes()
+        PoolImage::zeroed(terms.far_bytes).to_bytes()
     );
 }
 
@@ -345,13 +345,13 @@ fn what_was_found_after_a_kill_can_be_gone_after_a_power_cut() {
 fn without_a_checksum_a_torn_record_is_believed() {
     let terms = one_thread();
     for (checksum, believed) in [
-        (Checksum::None, true),
-        (Checksum::Crc32c, false),
-        (Checksum::Xxh3, false),
+        (KidChecksum::None, true),
+        (KidChecksum::Crc32c, false),
+        (KidChecksum::Xxh3, false),
     ] {
-        let options = Options {
+        let options = KidOptions {
             checksum,
-            ..Options::default()
+            ..KidOptions::default()
         };
         let sim = Sim::new(terms.far_bytes, Persistency::Word);
         let engine = Kid::open(sim.clone(), &terms, options).unwrap();
@@ -370,7 +370,9 @@ fn without_a_checksum_a_torn_record_is_believed() {
 fn terms_that_cannot_be_met_are_refused() {
     let terms = one_thread();
     let short = Sim::new(terms.far_bytes / 2, Persistency::Adr);
-    let why = Kid::open(short, &terms, Options::default()).err().unwrap();
+    let why = Kid::open(short, &terms, KidOptions::default())
+        .err()
+        .unwrap();
     assert_eq!(why, "the medium has 65536 bytes, the terms ask for 131072");
 }
 
@@ -378,7 +380,7 @@ fn terms_that_cannot_be_met_are_refused() {
 /// the second meets defect 2, the third defect 6.
 #[test]
 fn the_explorer_objects() {
-    let config = Config::new(Persistency::Word);
+    let config = ExploreConfig::new(Persistency::Word);
     for (seed, says) in [
         (0, "key 6: the bytes of v3(226 bytes) are wrong"),
         (
@@ -387,7 +389,7 @@ fn the_explorer_objects() {
         ),
         (12, "key 1 acknowledged as v1(185 bytes), not found"),
     ] {
-        let report = explore_seed(&EngineTarget(KidRecipe), &config, seed);
+        let report = explore_seed(&EngineTarget(KidConfig), &config, seed);
         let found = report.violations.iter().any(|v| v.what.contains(says));
         assert!(found, "seed {seed}: {:?}", report.violations);
     }

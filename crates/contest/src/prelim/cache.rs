@@ -18,38 +18,38 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU32;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 
-use super::slab::{KeyWords, NONE, RECORD_BYTES, Slab};
+use super::slab::{KeyWords, NONE, RECORD_BYTES, RecordSlab};
 
 const SLOTS: usize = 4;
 
 #[derive(Clone, Copy)]
-struct Bucket {
+struct CacheBucket {
     used: usize,
     overflow: u32,
 }
 
 /// The cache.
-pub(super) struct Cache {
-    slots: Slab,
+pub(super) struct PrelimCache {
+    slots: RecordSlab,
     len: usize,
-    buckets: Vec<Mutex<Bucket>>,
+    buckets: Vec<Mutex<CacheBucket>>,
     /// First slot of the pool that nobody has.
     pool: AtomicU32,
 }
 
-impl Cache {
+impl PrelimCache {
     /// A cache that takes `bytes` or a little more.
-    pub(super) fn new(bytes: u64) -> Cache {
+    pub(super) fn new(bytes: u64) -> PrelimCache {
         let buckets = (bytes as usize / RECORD_BYTES / SLOTS / 2).max(1);
         let len = buckets * SLOTS * 2;
         let empty = || {
-            Mutex::new(Bucket {
+            Mutex::new(CacheBucket {
                 used: 0,
                 overflow: NONE,
             })
         };
-        Cache {
-            slots: Slab::new(len),
+        PrelimCache {
+            slots: RecordSlab::new(len),
             len,
             buckets: (0..buckets).map(|_| empty()).collect(),
             pool: AtomicU32::new((buckets * SLOTS) as u32),
@@ -58,7 +58,7 @@ impl Cache {
 
     /// Bytes of DRAM it takes.
     pub(super) fn bytes(&self) -> u64 {
-        (self.len * RECORD_BYTES + self.buckets.len() * size_of::<Mutex<Bucket>>()) as u64
+        (self.len * RECORD_BYTES + self.buckets.len() * size_of::<Mutex<CacheBucket>>()) as u64
     }
 
     /// Whether `key` is here; its value is copied to `out` then.
@@ -106,7 +106,7 @@ impl Cache {
         key[0] as usize % self.buckets.len()
     }
 
-    fn find(&self, at: usize, bucket: Bucket, key: KeyWords) -> Option<usize> {
+    fn find(&self, at: usize, bucket: CacheBucket, key: KeyWords) -> Option<usize> {
         let own = at * SLOTS..at * SLOTS + bucket.used;
         let next = |slot: u32| Some(slot as usize).filter(|_| slot != NONE);
         let more = std::iter::successors(next(bucket.overflow), |at| next(self.slots.prev(*at)));
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn buckets_overflow_into_the_pool_until_that_is_empty_and_nothing_is_thrown_out() {
-        let cache = Cache::new(8 * 100 * 2);
+        let cache = PrelimCache::new(8 * 100 * 2);
         let key = |n: u32| [n, 1, 2, 3];
         let value = |n: u32| [n as u8; 80];
         let taken: Vec<u32> = (0..40)

@@ -3,29 +3,29 @@
 use std::collections::VecDeque;
 
 use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
-use farbank_pm::{Lane, Medium, Poisoned};
+use farbank_pm::{Medium, PersistCtx, Poisoned};
 
-use super::records::{Filled, Records};
+use super::records::{FullBuffer, RecordStore};
 
 /// Buffers and who waits for them.
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct FlushQueue {
+    state: Mutex<FlushState>,
     filled: Condvar,
     emptied: Condvar,
 }
 
-struct State {
-    filled: VecDeque<Filled>,
+struct FlushState {
+    filled: VecDeque<FullBuffer>,
     empty: Vec<usize>,
     closed: bool,
     failed: Option<Poisoned>,
 }
 
-impl Queue {
+impl FlushQueue {
     /// A queue of `buffers` empty buffers.
-    pub(super) fn new(buffers: usize) -> Queue {
-        Queue {
-            state: Mutex::new(State {
+    pub(super) fn new(buffers: usize) -> FlushQueue {
+        FlushQueue {
+            state: Mutex::new(FlushState {
                 filled: VecDeque::new(),
                 empty: (0..buffers).collect(),
                 closed: false,
@@ -52,7 +52,7 @@ impl Queue {
     }
 
     /// Hands in a buffer to be flushed.
-    pub(super) fn hand_in(&self, filled: Filled) {
+    pub(super) fn hand_in(&self, filled: FullBuffer) {
         self.state().filled.push_back(filled);
         self.filled.notify_one();
     }
@@ -63,7 +63,7 @@ impl Queue {
         self.filled.notify_all();
     }
 
-    fn next(&self) -> Option<Filled> {
+    fn next(&self) -> Option<FullBuffer> {
         let mut state = self.state();
         loop {
             if let Some(filled) = state.filled.pop_front() {
@@ -87,21 +87,21 @@ impl Queue {
         self.emptied.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlushState> {
         self.state.lock().expect("no holder panics")
     }
 }
 
-/// Starts a thread that flushes what is handed in until the queue is closed. Lanes from `lane` on are nobody else's.
+/// Starts a thread that flushes what is handed in until the queue is closed. Lanes from `ctx` on are nobody else's.
 pub(super) fn start<M: Medium>(
-    lane: u32,
-    queue: Arc<Queue>,
-    records: Arc<Records<M>>,
+    ctx: u32,
+    queue: Arc<FlushQueue>,
+    records: Arc<RecordStore<M>>,
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
-        let (mut lane, mut scratch) = (Lane::new(lane), Vec::new());
+        let (mut ctx, mut scratch) = (PersistCtx::new(ctx), Vec::new());
         while let Some(filled) = queue.next() {
-            let result = records.flush(&mut lane, filled, &mut scratch);
+            let result = records.flush(&mut ctx, filled, &mut scratch);
             queue.done(filled.buffer, result);
         }
     })

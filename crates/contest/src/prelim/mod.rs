@@ -29,19 +29,19 @@ mod slab;
 #[cfg(test)]
 mod tests;
 
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, fence};
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::table::Table;
-use farbank_pm::{Lane, Medium};
+use farbank_pm::{Medium, PersistCtx};
 
-use crate::engine::{Engine, Error, Key, Tally, Worker};
-use crate::stripes::{Lock, Stripes};
-use crate::terms::Terms;
-use cache::Cache;
-use flush::Queue;
-use records::{Filled, Records, Sizes};
-use slab::{KeyWords, Look, NONE, RECORD_BYTES, VALUE_BYTES, words};
+use crate::engine::{Engine, EngineStats, Error, Key, Worker};
+use crate::limits::ContestLimits;
+use crate::stripes::{LockStripes, StripeLock};
+use cache::PrelimCache;
+use flush::FlushQueue;
+use records::{FullBuffer, RecordCounts, RecordStore};
+use slab::{KeyWords, NONE, RECORD_BYTES, RecordLookup, VALUE_BYTES, words};
 
 /// 74 GiB have buffers of 4 MiB: this part of far memory.
 const BUFFERS_OF_FAR: u64 = 74 << 8;
@@ -51,21 +51,21 @@ const CACHES_OF_FAR: u64 = 74 << 6;
 const HEAD_SEGMENTS: u32 = 50 * 16;
 /// Sequence locks of values that are written over in place.
 const STRIPES: usize = 4096;
-/// Workers' lanes are numbered from 0; flushers' from here.
+/// Workers' contexts are numbered from 0; flushers' from here.
 const FLUSHER_LANES: u32 = 1 << 31;
 
 /// How a bucket's head comes to name a newer record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Swing {
+pub enum HeadUpdate {
     /// By compare-and-swap.
     CompareAndSwap,
     /// By a load and a store, under the lock of the bucket's stripe.
-    Locked(Lock),
+    Locked(StripeLock),
 }
 
 /// Its tunings, as published by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct PrelimOptions {
     /// Threads that bring buffers to far memory, at least 1. Published: 5.
     pub flushers: usize,
     /// Buffers; at least as many as threads are made. Published: 32.
@@ -80,7 +80,7 @@ pub struct Options {
     /// values are written over in place.
     pub append_updates: bool,
     /// How heads change. Published: by compare-and-swap; a mutex was tried.
-    pub swing: Swing,
+    pub swing: HeadUpdate,
     /// Whether a get fills the caller's buffer, or makes a new one. Published: the caller's.
     pub value_reuse: bool,
     /// Threads that fill the index when the engine is opened, at least 1.
@@ -89,16 +89,16 @@ pub struct Options {
     pub prev_first: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for PrelimOptions {
+    fn default() -> PrelimOptions {
+        PrelimOptions {
             flushers: 5,
             buffers: 32,
             head_segments: HEAD_SEGMENTS,
             read_cache: true,
             cache_absorbs: true,
             append_updates: true,
-            swing: Swing::CompareAndSwap,
+            swing: HeadUpdate::CompareAndSwap,
             value_reuse: true,
             init_threads: 16,
             prev_first: false,
@@ -108,27 +108,27 @@ impl Default for Options {
 
 /// The engine, open.
 pub struct Prelim<M: Medium> {
-    core: Arc<Core<M>>,
+    core: Arc<PrelimCore<M>>,
 }
 
-struct Core<M: Medium> {
+struct PrelimCore<M: Medium> {
     /// The newest record of each bucket.
-    heads: Table<AtomicU32>,
+    heads: GrowTable<AtomicU32>,
     hash_mask: u64,
-    records: Arc<Records<M>>,
-    queue: Arc<Queue>,
-    cache: Option<Cache>,
+    records: Arc<RecordStore<M>>,
+    queue: Arc<FlushQueue>,
+    cache: Option<PrelimCache>,
     stripes: Vec<AtomicU32>,
     /// Of the heads, where they are locked.
-    locks: Option<Stripes>,
+    locks: Option<LockStripes>,
     /// Of each thread: segments it has begun.
     begun: Vec<AtomicU32>,
     workers: AtomicU64,
     /// Sets by workers that are gone, and how many make a set phase.
     sets: AtomicU64,
     set_phase: u64,
-    options: Options,
-    tally: Mutex<Tally>,
+    options: PrelimOptions,
+    tally: Mutex<EngineStats>,
     flushers: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -137,7 +137,11 @@ impl<M: Medium> Prelim<M> {
     ///
     /// # Errors
     /// The medium is too short, or the terms ask for values that are not of 80 bytes.
-    pub fn create(medium: M, terms: &Terms, options: Options) -> Result<Prelim<M>, String> {
+    pub fn create(
+        medium: M,
+        terms: &ContestLimits,
+        options: PrelimOptions,
+    ) -> Result<Prelim<M>, String> {
         let (has, needs) = (medium.len(), terms.far_bytes);
         if has < needs {
             return Err(format!(
@@ -152,9 +156,9 @@ impl<M: Medium> Prelim<M> {
         }
         let buffers = options.buffers.max(terms.threads);
         let buffer_records = (needs / BUFFERS_OF_FAR) as u32 / RECORD_BYTES as u32;
-        let records = Arc::new(Records::new(
+        let records = Arc::new(RecordStore::new(
             medium,
-            &Sizes {
+            &RecordCounts {
                 far_bytes: needs,
                 // Even: see records.rs, N3.
                 segment_records: (buffer_records / 2 * 2).max(2),
@@ -162,21 +166,21 @@ impl<M: Medium> Prelim<M> {
                 buffers,
             },
         ));
-        let queue = Arc::new(Queue::new(buffers));
+        let queue = Arc::new(FlushQueue::new(buffers));
         let flusher = |n| flush::start(FLUSHER_LANES + n, Arc::clone(&queue), Arc::clone(&records));
         let flushers = (0..options.flushers.max(1) as u32).map(flusher).collect();
-        let core = Core {
+        let core = PrelimCore {
             heads: empty_heads(1 << terms.hash_bits, options.init_threads.max(1)),
             hash_mask: (1 << terms.hash_bits) - 1,
             records,
             queue,
             cache: options
                 .read_cache
-                .then(|| Cache::new(needs / CACHES_OF_FAR)),
+                .then(|| PrelimCache::new(needs / CACHES_OF_FAR)),
             stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
             locks: match options.swing {
-                Swing::CompareAndSwap => None,
-                Swing::Locked(lock) => Some(Stripes::new(STRIPES as u64, lock)),
+                HeadUpdate::CompareAndSwap => None,
+                HeadUpdate::Locked(lock) => Some(LockStripes::new(STRIPES as u64, lock)),
             },
             begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
             workers: AtomicU64::new(0),
@@ -194,8 +198,8 @@ impl<M: Medium> Prelim<M> {
 }
 
 /// An index of empty buckets, filled by several threads.
-fn empty_heads(len: usize, threads: usize) -> Table<AtomicU32> {
-    let heads = Table::new(len);
+fn empty_heads(len: usize, threads: usize) -> GrowTable<AtomicU32> {
+    let heads = GrowTable::new(len);
     heads.reserve(len);
     let fill = |part: usize| {
         for at in part * len / threads..(part + 1) * len / threads {
@@ -212,7 +216,7 @@ fn empty_heads(len: usize, threads: usize) -> Table<AtomicU32> {
     heads
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> PrelimCore<M> {
     fn bucket_of(&self, key: KeyWords) -> usize {
         let low = u64::from(key[0]) | u64::from(key[1]) << 32;
         (low & self.hash_mask) as usize
@@ -225,8 +229,8 @@ impl<M: Medium> Core<M> {
         while n != NONE {
             looks += 1;
             match self.records.look(n, key, out) {
-                Look::Same => return (Some(n), looks),
-                Look::Other(prev) => n = prev,
+                RecordLookup::Same => return (Some(n), looks),
+                RecordLookup::Other(prev) => n = prev,
             }
         }
         (None, looks)
@@ -269,20 +273,26 @@ impl<M: Medium> Core<M> {
     }
 
     /// Makes `value` that of record `n`, in place; readers see one or the other.
-    fn rewrite(&self, lane: &mut Lane, key: KeyWords, n: u32, value: &[u8]) -> Result<(), Error> {
+    fn rewrite(
+        &self,
+        ctx: &mut PersistCtx,
+        key: KeyWords,
+        n: u32,
+        value: &[u8],
+    ) -> Result<(), Error> {
         let stripe = self.stripe_of(key);
         let lock = |word: u32| word.is_multiple_of(2).then(|| word.wrapping_add(1));
         while stripe.fetch_update(Acquire, Relaxed, lock).is_err() {
             thread::yield_now();
         }
         fence(Release);
-        let written = self.records.rewrite(lane, n, value);
+        let written = self.records.rewrite(ctx, n, value);
         stripe.fetch_add(1, Release);
         Ok(written?)
     }
 }
 
-impl<M: Medium> Drop for Core<M> {
+impl<M: Medium> Drop for PrelimCore<M> {
     fn drop(&mut self) {
         self.queue.close();
         for flusher in self.flushers.get_mut().expect("no holder panics").drain(..) {
@@ -298,19 +308,19 @@ impl<M: Medium> Engine for Prelim<M> {
         let core = Arc::clone(&self.core);
         let number = core.workers.fetch_add(1, Relaxed);
         Box::new(PrelimWorker {
-            lane: Lane::new(number as u32),
+            ctx: PersistCtx::new(number as u32),
             thread: number as usize % core.begun.len(),
             getting: core.sets.load(Acquire) >= core.set_phase,
             filling: None,
             sets: 0,
             scratch: Vec::new(),
-            tally: Tally::default(),
+            tally: EngineStats::default(),
             core,
         })
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
-        let Core {
+        let PrelimCore {
             records,
             cache,
             locks,
@@ -321,8 +331,8 @@ impl<M: Medium> Engine for Prelim<M> {
         let (head, buffers) = records.bytes();
         vec![
             ("index", (hash_mask + 1) * size_of::<u32>() as u64),
-            ("read cache", cache.as_ref().map_or(0, Cache::bytes)),
-            ("locks", locks.as_ref().map_or(0, Stripes::bytes)),
+            ("read cache", cache.as_ref().map_or(0, PrelimCache::bytes)),
+            ("locks", locks.as_ref().map_or(0, LockStripes::bytes)),
             ("buffers", buffers),
             (
                 "flushers",
@@ -333,40 +343,40 @@ impl<M: Medium> Engine for Prelim<M> {
     }
 
     fn far_bytes(&self) -> u64 {
-        let Core { begun, records, .. } = &*self.core;
+        let PrelimCore { begun, records, .. } = &*self.core;
         let begun: u32 = begun.iter().map(|begun| begun.load(Relaxed)).sum();
         let far = u64::from(begun.saturating_sub(records.head_segments));
         far * u64::from(records.segment_records) * RECORD_BYTES as u64
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
 
 /// What a worker is filling: the segment, and how many of its records.
 #[derive(Clone, Copy)]
-struct Filling {
+struct OpenBuffer {
     segment: u32,
     records: u32,
 }
 
 struct PrelimWorker<M: Medium> {
-    core: Arc<Core<M>>,
-    lane: Lane,
+    core: Arc<PrelimCore<M>>,
+    ctx: PersistCtx,
     thread: usize,
     getting: bool,
-    filling: Option<Filling>,
+    filling: Option<OpenBuffer>,
     sets: u64,
     scratch: Vec<u8>,
-    tally: Tally,
+    tally: EngineStats,
 }
 
 impl<M: Medium> PrelimWorker<M> {
     /// The number of the next record this worker may fill; `None` if there is none.
     fn next_record(&mut self) -> Result<Option<u32>, Error> {
         let records = &*self.core.records;
-        let full = |f: Filling| f.records == records.segment_records;
+        let full = |f: OpenBuffer| f.records == records.segment_records;
         if self.filling.is_none_or(full) {
             self.hand_in();
             let thread = self.thread as u32;
@@ -384,7 +394,7 @@ impl<M: Medium> PrelimWorker<M> {
                 let buffer = self.core.queue.take()?;
                 self.core.records.begin(segment, buffer);
             }
-            self.filling = Some(Filling {
+            self.filling = Some(OpenBuffer {
                 segment,
                 records: 0,
             });
@@ -399,11 +409,11 @@ impl<M: Medium> PrelimWorker<M> {
 
     /// The segment gets no more records from this worker.
     fn hand_in(&mut self) {
-        let Some(Filling { segment, records }) = self.filling.take() else {
+        let Some(OpenBuffer { segment, records }) = self.filling.take() else {
             return;
         };
         if let Some(buffer) = self.core.records.buffer_of(segment) {
-            self.core.queue.hand_in(Filled {
+            self.core.queue.hand_in(FullBuffer {
                 buffer,
                 segment,
                 records,
@@ -443,7 +453,7 @@ impl<M: Medium> PrelimWorker<M> {
         // A reader may have put the older value there meanwhile.
         cached |= cache.is_some_and(|cache| cache.add(key, value) && cache.update(key, value));
         if !cached || !absorbs {
-            self.core.rewrite(&mut self.lane, key, n, value)?;
+            self.core.rewrite(&mut self.ctx, key, n, value)?;
         }
         Ok(true)
     }

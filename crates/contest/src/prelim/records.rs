@@ -19,9 +19,11 @@
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, fence};
 use farbank_pm::sync::{Mutex, thread};
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
-use super::slab::{KeyWords, Look, NONE, RECORD_BYTES, Slab, VALUE_BYTES, WORDS, prev_of, words};
+use super::slab::{
+    KeyWords, NONE, RECORD_BYTES, RecordLookup, RecordSlab, VALUE_BYTES, WORDS, prev_of, words,
+};
 
 /// A segment's place is far memory.
 const FAR: u32 = 0;
@@ -32,17 +34,17 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// A full buffer, or one that will not be filled.
 #[derive(Clone, Copy)]
-pub(super) struct Filled {
+pub(super) struct FullBuffer {
     pub(super) buffer: usize,
     pub(super) segment: u32,
     pub(super) records: u32,
 }
 
 /// All records.
-pub(super) struct Records<M> {
+pub(super) struct RecordStore<M> {
     medium: M,
-    head: Slab,
-    buffers: Vec<Slab>,
+    head: RecordSlab,
+    buffers: Vec<RecordSlab>,
     /// Of each buffer: N2.
     locks: Vec<Mutex<()>>,
     /// Of each segment behind the head.
@@ -52,23 +54,23 @@ pub(super) struct Records<M> {
 }
 
 /// How many of what there are.
-pub(super) struct Sizes {
+pub(super) struct RecordCounts {
     pub(super) far_bytes: u64,
     pub(super) segment_records: u32,
     pub(super) head_segments: u32,
     pub(super) buffers: usize,
 }
 
-impl<M: Medium> Records<M> {
-    pub(super) fn new(medium: M, sizes: &Sizes) -> Records<M> {
+impl<M: Medium> RecordStore<M> {
+    pub(super) fn new(medium: M, sizes: &RecordCounts) -> RecordStore<M> {
         let segment_records = sizes.segment_records as usize;
         let segment_bytes = (segment_records * RECORD_BYTES) as u64;
         let far_segments = (sizes.far_bytes / segment_bytes) as usize;
-        Records {
+        RecordStore {
             medium,
-            head: Slab::new(sizes.head_segments as usize * segment_records),
+            head: RecordSlab::new(sizes.head_segments as usize * segment_records),
             buffers: (0..sizes.buffers)
-                .map(|_| Slab::new(segment_records))
+                .map(|_| RecordSlab::new(segment_records))
                 .collect(),
             locks: (0..sizes.buffers).map(|_| Mutex::default()).collect(),
             places: (0..far_segments).map(|_| AtomicU32::new(FAR)).collect(),
@@ -111,7 +113,7 @@ impl<M: Medium> Records<M> {
     }
 
     /// Where the worker that fills record `n`'s segment writes it: a slab, and which of its records.
-    pub(super) fn own(&self, n: u32) -> (&Slab, usize) {
+    pub(super) fn own(&self, n: u32) -> (&RecordSlab, usize) {
         let (segment, within) = self.split(n);
         match segment < self.head_segments {
             true => (&self.head, n as usize),
@@ -123,7 +125,7 @@ impl<M: Medium> Records<M> {
     }
 
     /// Looks at record `n` for `key`.
-    pub(super) fn look(&self, n: u32, key: KeyWords, out: &mut Vec<u8>) -> Look {
+    pub(super) fn look(&self, n: u32, key: KeyWords, out: &mut Vec<u8>) -> RecordLookup {
         let (segment, within) = self.split(n);
         if segment < self.head_segments {
             return self.head.look(n as usize, key, out);
@@ -141,19 +143,24 @@ impl<M: Medium> Records<M> {
         }
     }
 
-    fn look_far(&self, n: u32, key: KeyWords, out: &mut Vec<u8>) -> Look {
+    fn look_far(&self, n: u32, key: KeyWords, out: &mut Vec<u8>) -> RecordLookup {
         let mut record = [0; RECORD_BYTES];
         self.medium.copy_out(self.off(n), &mut record);
         if words::<4>(&record[4..20]) != key {
-            return Look::Other(prev_of(words::<WORDS>(&record)[0]));
+            return RecordLookup::Other(prev_of(words::<WORDS>(&record)[0]));
         }
         out.clear();
         out.extend_from_slice(&record[RECORD_BYTES - VALUE_BYTES..]);
-        Look::Same
+        RecordLookup::Same
     }
 
     /// Makes `value` that of record `n`, where it is.
-    pub(super) fn rewrite(&self, lane: &mut Lane, n: u32, value: &[u8]) -> Result<(), Poisoned> {
+    pub(super) fn rewrite(
+        &self,
+        ctx: &mut PersistCtx,
+        n: u32,
+        value: &[u8],
+    ) -> Result<(), Poisoned> {
         let (segment, within) = self.split(n);
         if segment < self.head_segments {
             self.head.put_value(n as usize, value);
@@ -161,7 +168,7 @@ impl<M: Medium> Records<M> {
         }
         loop {
             match self.place(segment).load(Acquire) {
-                FAR => return self.rewrite_far(lane, n, value),
+                FAR => return self.rewrite_far(ctx, n, value),
                 place if place & FLUSHING != 0 => thread::yield_now(),
                 place => {
                     let buffer = place as usize - 1;
@@ -177,28 +184,28 @@ impl<M: Medium> Records<M> {
 
     /// A value begins at a whole word in every second record. In the others, the last bytes of the key before it are
     /// written with it, and its last word is shared with the next record's `prev`, which does not change any more.
-    fn rewrite_far(&self, lane: &mut Lane, n: u32, value: &[u8]) -> Result<(), Poisoned> {
+    fn rewrite_far(&self, ctx: &mut PersistCtx, n: u32, value: &[u8]) -> Result<(), Poisoned> {
         let at = self.off(n).plus((RECORD_BYTES - VALUE_BYTES) as u64);
         if at.0.is_multiple_of(8) {
-            self.medium.copy_in(lane, at, &[value]);
+            self.medium.copy_in(ctx, at, &[value]);
         } else {
             let mut before = [0; 4];
             let from = Off(at.0 - 4);
             self.medium.copy_out(from, &mut before);
-            self.medium.copy_in(lane, from, &[&before, value]);
+            self.medium.copy_in(ctx, from, &[&before, value]);
         }
-        let ticket = self.medium.drain(lane);
+        let ticket = self.medium.drain(ctx);
         self.medium.poll(ticket).map(|_| ())
     }
 
     /// Brings a buffer to far memory. It can be given to another segment on `Ok` (N1).
     pub(super) fn flush(
         &self,
-        lane: &mut Lane,
-        filled: Filled,
+        ctx: &mut PersistCtx,
+        filled: FullBuffer,
         scratch: &mut Vec<u8>,
     ) -> Result<(), Poisoned> {
-        let Filled {
+        let FullBuffer {
             buffer,
             segment,
             records,
@@ -213,10 +220,10 @@ impl<M: Medium> Records<M> {
         while at < end {
             let next = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
             self.buffers[buffer].bytes(at - first, next - first, scratch);
-            self.medium.copy_in(lane, Off(at as u64), &[scratch]);
+            self.medium.copy_in(ctx, Off(at as u64), &[scratch]);
             at = next;
         }
-        let ticket = self.medium.drain(lane);
+        let ticket = self.medium.drain(ctx);
         self.medium.poll(ticket)?;
         self.place(segment).store(FAR, Release);
         Ok(())

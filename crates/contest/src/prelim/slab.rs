@@ -10,9 +10,9 @@
 //! In far memory a record has the same bytes. `prev` is the number of the next older record of the bucket, counted
 //! from 1; in the read cache it is the next slot. A record has no checksum and no length: all values have 80 bytes.
 
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::AtomicU32;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use farbank_pm::table::Table;
 
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = 100;
@@ -45,7 +45,7 @@ pub(super) fn prev_of(word: u32) -> u32 {
 }
 
 /// What a look at a record showed.
-pub(super) enum Look {
+pub(super) enum RecordLookup {
     /// It is the key's; its value was copied out.
     Same,
     /// It is another's, and this comes next.
@@ -53,14 +53,14 @@ pub(super) enum Look {
 }
 
 /// A row of records.
-pub(super) struct Slab(Table<AtomicU32>);
+pub(super) struct RecordSlab(GrowTable<AtomicU32>);
 
-impl Slab {
+impl RecordSlab {
     /// `records` records of zeros.
-    pub(super) fn new(records: usize) -> Slab {
-        let table = Table::new((records * WORDS).max(1));
+    pub(super) fn new(records: usize) -> RecordSlab {
+        let table = GrowTable::new((records * WORDS).max(1));
         table.reserve(records * WORDS);
-        Slab(table)
+        RecordSlab(table)
     }
 
     fn word(&self, record: usize, word: usize) -> &AtomicU32 {
@@ -101,12 +101,12 @@ impl Slab {
     }
 
     /// Looks at record `at` for `key`.
-    pub(super) fn look(&self, at: usize, key: KeyWords, out: &mut Vec<u8>) -> Look {
+    pub(super) fn look(&self, at: usize, key: KeyWords, out: &mut Vec<u8>) -> RecordLookup {
         if !self.is(at, key) {
-            return Look::Other(self.prev(at));
+            return RecordLookup::Other(self.prev(at));
         }
         self.value(at, out);
-        Look::Same
+        RecordLookup::Same
     }
 
     /// Makes `out` the bytes `from..to` of the slab, which are whole words.

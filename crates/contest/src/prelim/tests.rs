@@ -4,37 +4,37 @@ use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
 use super::*;
+use crate::harness::{StoredModel, threads_with_a_reader, value_of};
 use crate::target::key_of;
-use crate::trial::{Model, threads_with_a_reader, value_of};
 
-fn open(terms: &Terms, options: Options) -> Prelim<Mapped> {
+fn open(terms: &ContestLimits, options: PrelimOptions) -> Prelim<Mapped> {
     let medium = Mapped::anonymous(terms.far_bytes).unwrap();
     Prelim::create(medium, terms, options).unwrap()
 }
 
 /// 30 segments of two records in DRAM, 30 in far memory, two threads.
-fn small() -> (Terms, Options) {
-    let terms = Terms {
+fn small() -> (ContestLimits, PrelimOptions) {
+    let terms = ContestLimits {
         threads: 2,
         far_bytes: 30 * 200,
         hash_bits: 3,
-        ..Terms::preliminary(1 << 18)
+        ..ContestLimits::preliminary(1 << 18)
     };
-    let options = Options {
+    let options = PrelimOptions {
         head_segments: 30,
         buffers: 3,
         flushers: 1,
         init_threads: 2,
-        ..Options::default()
+        ..PrelimOptions::default()
     };
     (terms, options)
 }
 
 #[test]
 fn the_contests_first_round_is_answered_from_chains_of_three() {
-    let terms = Terms::preliminary(4096);
-    let engine = open(&terms, Options::default());
-    let (mut model, mut rng) = (Model::default(), Rng::new(1));
+    let terms = ContestLimits::preliminary(4096);
+    let engine = open(&terms, PrelimOptions::default());
+    let (mut model, mut rng) = (StoredModel::default(), Rng::new(1));
     let mut workers: Vec<_> = (0..terms.threads).map(|_| engine.worker()).collect();
     for write in 0..terms.operations {
         let number = if rng.below(500) == 0 {
@@ -78,26 +78,26 @@ fn it_agrees_with_a_model_wherever_its_records_are() {
     let (terms, options) = small();
     let tunings = [
         options,
-        Options {
+        PrelimOptions {
             read_cache: false,
             init_threads: 1,
-            swing: Swing::Locked(Lock::Spin),
+            swing: HeadUpdate::Locked(StripeLock::Spin),
             ..options
         },
-        Options {
+        PrelimOptions {
             cache_absorbs: false,
             value_reuse: false,
-            swing: Swing::Locked(Lock::Mutex),
+            swing: HeadUpdate::Locked(StripeLock::Mutex),
             ..options
         },
-        Options {
+        PrelimOptions {
             append_updates: false,
             ..options
         },
     ];
     for options in tunings {
         let engine = open(&terms, options);
-        let (mut model, mut rng) = (Model::default(), Rng::new(9));
+        let (mut model, mut rng) = (StoredModel::default(), Rng::new(9));
         for write in 0..400 {
             // A worker for each few sets, so that buffers go with few records.
             let mut worker = engine.worker();
@@ -111,20 +111,20 @@ fn it_agrees_with_a_model_wherever_its_records_are() {
 
 #[test]
 fn threads_do_not_disturb_each_other_or_a_reader() {
-    let options = Options {
+    let options = PrelimOptions {
         prev_first: true,
-        ..Options::default()
+        ..PrelimOptions::default()
     };
-    let writes_through = Options {
+    let writes_through = PrelimOptions {
         cache_absorbs: false,
-        swing: Swing::Locked(Lock::Mutex),
+        swing: HeadUpdate::Locked(StripeLock::Mutex),
         ..options
     };
-    let in_place = Options {
+    let in_place = PrelimOptions {
         append_updates: false,
         ..options
     };
-    let uncached = Options {
+    let uncached = PrelimOptions {
         read_cache: false,
         ..options
     };
@@ -137,9 +137,9 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
         (get_phase, writes_through),
         (get_phase, uncached),
     ] {
-        let terms = Terms {
+        let terms = ContestLimits {
             operations,
-            ..Terms::preliminary(1 << 14)
+            ..ContestLimits::preliminary(1 << 14)
         };
         let engine = open(&terms, options);
         threads_with_a_reader(&engine, 3, (80, 80));
@@ -148,32 +148,32 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
 
 #[test]
 fn a_buffer_is_one_stream_and_one_drain() {
-    let sizes = Sizes {
+    let sizes = RecordCounts {
         far_bytes: 1 << 20,
         segment_records: 1000,
         head_segments: 0,
         buffers: 1,
     };
-    let records = Records::new(Mapped::anonymous(sizes.far_bytes).unwrap(), &sizes);
+    let records = RecordStore::new(Mapped::anonymous(sizes.far_bytes).unwrap(), &sizes);
     records.begin(3, 0);
     let (slab, at) = records.own(3000 + 999);
     slab.put(at, [1, 2, 3, 4], &[5; 80]);
-    let mut lane = Lane::new(0);
-    let filled = Filled {
+    let mut ctx = PersistCtx::new(0);
+    let filled = FullBuffer {
         buffer: 0,
         segment: 3,
         records: 1000,
     };
-    records.flush(&mut lane, filled, &mut Vec::new()).unwrap();
+    records.flush(&mut ctx, filled, &mut Vec::new()).unwrap();
     let mut out = Vec::new();
     assert!(matches!(
         records.look(3999, [1, 2, 3, 4], &mut out),
-        Look::Same
+        RecordLookup::Same
     ));
     assert_eq!(out, [5; 80]);
     let (from, to) = (300_000_u64, 400_000_u64);
     let lines = to.div_ceil(64) - from / 64;
-    let counters = lane.counters;
+    let counters = ctx.counters;
     assert_eq!(
         (counters.fences, counters.bytes, counters.lines),
         (1, 100_000, lines)
@@ -182,8 +182,8 @@ fn a_buffer_is_one_stream_and_one_drain() {
 
 #[test]
 fn at_scale_its_dram_is_what_was_allowed() {
-    let terms = Terms::preliminary(64);
-    let engine = open(&terms, Options::default());
+    let terms = ContestLimits::preliminary(64);
+    let engine = open(&terms, PrelimOptions::default());
     let dram: u64 = engine.dram().iter().map(|(_, bytes)| bytes).sum();
     assert!(
         dram <= terms.dram_bytes,
@@ -199,7 +199,7 @@ fn nothing_is_found_again() {
     let (terms, options) = small();
     let sim = Sim::new(terms.far_bytes, Persistency::Eadr);
     let engine = Prelim::create(sim.clone(), &terms, options).unwrap();
-    let mut model = Model::default();
+    let mut model = StoredModel::default();
     let mut worker = engine.worker();
     for number in 0..60 {
         model.set(&mut *worker, number, 0, 80);
@@ -207,7 +207,7 @@ fn nothing_is_found_again() {
     model.check(&mut *worker, 0..200);
     drop((worker, engine));
     let again = Prelim::create(sim, &terms, options).unwrap();
-    Model::default().check(&mut *again.worker(), 0..200);
+    StoredModel::default().check(&mut *again.worker(), 0..200);
 }
 
 /// Defect 2.
@@ -215,18 +215,18 @@ fn nothing_is_found_again() {
 fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
     for prev_first in [false, true] {
         let (terms, options) = small();
-        let terms = Terms {
+        let terms = ContestLimits {
             hash_bits: 0,
             ..terms
         };
         let engine = open(
             &terms,
-            Options {
+            PrelimOptions {
                 prev_first,
                 ..options
             },
         );
-        let (mut worker, mut model) = (engine.worker(), Model::default());
+        let (mut worker, mut model) = (engine.worker(), StoredModel::default());
         for number in 0..3 {
             model.set(&mut *worker, number, 0, 80);
         }
@@ -251,7 +251,7 @@ fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
 fn when_the_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
     let (terms, options) = small();
     let engine = open(&terms, options);
-    let (mut worker, mut model) = (engine.worker(), Model::default());
+    let (mut worker, mut model) = (engine.worker(), StoredModel::default());
     // Half of 60 segments are this thread's.
     for write in 0..60 {
         model.set(&mut *worker, write % 20, write, 80);
@@ -271,9 +271,9 @@ fn when_the_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
 
 #[test]
 fn terms_that_cannot_be_met_are_refused() {
-    let terms = Terms::finals(1 << 14);
+    let terms = ContestLimits::finals(1 << 14);
     let medium = Mapped::anonymous(terms.far_bytes).unwrap();
-    let why = Prelim::create(medium, &terms, Options::default())
+    let why = Prelim::create(medium, &terms, PrelimOptions::default())
         .err()
         .unwrap();
     assert_eq!(

@@ -1,9 +1,9 @@
 //! Chains of `v1`: key records in far memory.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
-use super::Core;
+use super::V1Core;
 use super::worker::HEADER;
 use crate::engine::{KEY_BYTES, Key, OpenError};
 use crate::space::{UNIT, offset};
@@ -14,7 +14,7 @@ pub(super) const WORD: usize = 24;
 
 /// Where a key's value is: one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct ValuePlace {
     /// The value's block.
     pub value: u32,
     /// Bytes of the block.
@@ -23,13 +23,13 @@ pub(super) struct Place {
     pub length: u16,
 }
 
-impl Place {
+impl ValuePlace {
     pub(super) fn word(self) -> u64 {
         u64::from(self.value) | u64::from(self.room) << 32 | u64::from(self.length) << 48
     }
 
-    fn of_word(word: u64) -> Place {
-        Place {
+    fn of_word(word: u64) -> ValuePlace {
+        ValuePlace {
             value: word as u32,
             room: (word >> 32) as u16,
             length: (word >> 48) as u16,
@@ -43,14 +43,14 @@ impl Place {
 
 /// The bytes before a record's first value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Header {
+pub(super) struct V1Header {
     /// The next record of the chain; 0 is none.
     pub prev: u64,
     pub key: Key,
-    pub place: Place,
+    pub place: ValuePlace,
 }
 
-impl Header {
+impl V1Header {
     pub(super) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..KEY].copy_from_slice(&self.prev.to_le_bytes());
@@ -59,24 +59,24 @@ impl Header {
         bytes
     }
 
-    fn decode(bytes: &[u8; HEADER]) -> Header {
+    fn decode(bytes: &[u8; HEADER]) -> V1Header {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
-        Header {
+        V1Header {
             prev: word(0),
             key: bytes[KEY..KEY + KEY_BYTES].try_into().expect("sixteen"),
-            place: Place::of_word(word(WORD)),
+            place: ValuePlace::of_word(word(WORD)),
         }
     }
 }
 
 /// A key's record: where it is, and where its value is.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct V1Record {
     pub record: Off,
-    pub place: Place,
+    pub place: ValuePlace,
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> V1Core<M> {
     pub(super) fn head_at(&self, hash: u64) -> Off {
         Off((hash & (self.chains - 1)) * 8)
     }
@@ -100,14 +100,14 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    fn header(&self, number: u64) -> (Off, Header) {
+    fn header(&self, number: u64) -> (Off, V1Header) {
         let (at, mut bytes) = (Off(number * UNIT as u64), [0; HEADER]);
         self.medium.copy_out(at, &mut bytes);
-        (at, Header::decode(&bytes))
+        (at, V1Header::decode(&bytes))
     }
 
     /// The record of `key`, and how many records were read.
-    pub(super) fn find(&self, hash: u64, key: &Key) -> (Option<Found>, u64) {
+    pub(super) fn find(&self, hash: u64, key: &Key) -> (Option<V1Record>, u64) {
         let mut number = self.head(hash);
         let mut probes = 0;
         while number != 0 {
@@ -115,7 +115,7 @@ impl<M: Medium> Core<M> {
             probes += 1;
             if header.key == *key {
                 let place = header.place;
-                return (Some(Found { record, place }), probes);
+                return (Some(V1Record { record, place }), probes);
             }
             number = header.prev;
         }
@@ -128,7 +128,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Fills the mirror; answers how far memory is in use, in whole segments.
-    pub(super) fn read_chains(&self, lane: &mut Lane) -> Result<u64, OpenError> {
+    pub(super) fn read_chains(&self, ctx: &mut PersistCtx) -> Result<u64, OpenError> {
         let layout = self.space.layout();
         let from = layout.range.start;
         let mut end = from;
@@ -136,7 +136,7 @@ impl<M: Medium> Core<M> {
         for chain in 0..self.chains {
             let mut number = self.medium.load(self.head_at(chain));
             self.keep_head(chain, number);
-            self.keep(lane, self.head_at(chain), 8);
+            self.keep(ctx, self.head_at(chain), 8);
             while number != 0 {
                 self.check_record(chain, number, left)?;
                 left -= 1;
@@ -144,20 +144,20 @@ impl<M: Medium> Core<M> {
                 let value = header.place.value_at();
                 let value_end = value.0 + u64::from(header.place.room);
                 end = end.max(record.0 + HEADER as u64).max(value_end);
-                self.keep(lane, record, HEADER);
-                self.keep(lane, value, usize::from(header.place.length));
+                self.keep(ctx, record, HEADER);
+                self.keep(ctx, value, usize::from(header.place.length));
                 number = header.prev;
             }
         }
-        let ticket = self.medium.drain(lane);
+        let ticket = self.medium.drain(ctx);
         self.medium.settle(ticket)?;
         Ok(from + (end - from).next_multiple_of(layout.segment_bytes))
     }
 
     /// Asks that what was found be durable, if it is to be.
-    fn keep(&self, lane: &mut Lane, at: Off, len: usize) {
+    fn keep(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         if self.tuning.persist_recovered {
-            self.medium.flush(lane, at, len);
+            self.medium.flush(ctx, at, len);
         }
     }
 
@@ -181,16 +181,16 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        let header = Header {
+        let header = V1Header {
             prev: 7,
             key: *b"sixteen bytes !!",
-            place: Place {
+            place: ValuePlace {
                 value: u32::MAX,
                 room: 1024,
                 length: 1001,
             },
         };
-        assert_eq!(Header::decode(&header.encode()), header);
+        assert_eq!(V1Header::decode(&header.encode()), header);
         let word = header.encode()[WORD..].try_into().unwrap();
         assert_eq!(u64::from_le_bytes(word), header.place.word());
     }

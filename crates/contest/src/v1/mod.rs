@@ -52,31 +52,31 @@
 mod chain;
 mod worker;
 
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::table::Table;
-use farbank_pm::{Lane, Medium};
+use farbank_pm::{Medium, PersistCtx};
 
-use crate::engine::{Engine, OpenError, Tally, Worker};
+use crate::engine::{Engine, EngineStats, OpenError, Worker};
+use crate::limits::ContestLimits;
 use crate::read_cache::ReadCache;
-use crate::recycle::{Pools, Reuse};
-use crate::space::{self, Layout, Scaled, Space, UNIT};
-use crate::stripes::{Lock, Stripes};
-use crate::target::{Recipe, boxed};
-use crate::terms::Terms;
+use crate::recycle::{BlockPools, ReusePolicy};
+use crate::space::{self, BlockSpace, ScaledCounts, SpaceLayout, UNIT};
+use crate::stripes::{LockStripes, StripeLock};
+use crate::target::{EngineConfig, boxed};
 
 /// What can be turned on and off. [`Tuning::PUBLISHED`] is the engine as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tuning {
+pub struct V1Tuning {
     /// Whose recycle pools there are. Published: all threads share one.
-    pub pools: Pools,
+    pub pools: BlockPools,
     /// When blocks are used again.
-    pub reuse: Reuse,
+    pub reuse: ReusePolicy,
     /// Whether a get fills the caller's buffer, or makes a new one. Published: a new one.
     pub value_reuse: bool,
     /// How stripes are locked. Published: by mutexes.
-    pub lock: Lock,
+    pub lock: StripeLock,
     /// Whether the heads are in DRAM, too, so that no lookup reads them from far memory. Published: yes.
     pub mirror: bool,
     /// Whether a new pool is touched once every 2 MiB. Published: no.
@@ -91,13 +91,13 @@ pub struct Tuning {
     pub persist_recovered: bool,
 }
 
-impl Tuning {
+impl V1Tuning {
     /// The engine as it was published: what its successor is said to have changed, it did not have.
-    pub const PUBLISHED: Tuning = Tuning {
-        pools: Pools::Global,
-        reuse: Reuse::NearTheEnd,
+    pub const PUBLISHED: V1Tuning = V1Tuning {
+        pools: BlockPools::Global,
+        reuse: ReusePolicy::NearTheEnd,
         value_reuse: false,
-        lock: Lock::Mutex,
+        lock: StripeLock::Mutex,
         mirror: true,
         preheat: false,
         swaps: true,
@@ -107,34 +107,34 @@ impl Tuning {
     };
 }
 
-impl Default for Tuning {
-    fn default() -> Tuning {
-        Tuning::PUBLISHED
+impl Default for V1Tuning {
+    fn default() -> V1Tuning {
+        V1Tuning::PUBLISHED
     }
 }
 
 /// The engine, open.
 pub struct V1<M: Medium> {
-    core: Arc<Core<M>>,
+    core: Arc<V1Core<M>>,
 }
 
 /// What its workers share.
-struct Core<M> {
+struct V1Core<M> {
     medium: M,
-    tuning: Tuning,
-    stripes: Stripes,
+    tuning: V1Tuning,
+    stripes: LockStripes,
     cache: ReadCache,
     /// The heads of the chains, as in far memory (I4); empty if there is to be no mirror.
-    mirror: Table<AtomicU64>,
+    mirror: GrowTable<AtomicU64>,
     chains: u64,
-    space: Space,
-    tally: Mutex<Tally>,
+    space: BlockSpace,
+    tally: Mutex<EngineStats>,
 }
 
 impl<M: Medium> V1<M> {
     /// Makes a new, empty engine of the first [`Terms::far_bytes`] of `medium`, which must be zeros: only the
     /// heads are looked at. Nothing need be written.
-    pub fn create(medium: M, terms: &Terms, tuning: Tuning) -> Result<V1<M>, OpenError> {
+    pub fn create(medium: M, terms: &ContestLimits, tuning: V1Tuning) -> Result<V1<M>, OpenError> {
         let engine = V1::open(medium, terms, tuning)?;
         let core = &*engine.core;
         if let Some(chain) = core.first_in_use() {
@@ -143,33 +143,33 @@ impl<M: Medium> V1<M> {
             )));
         }
         if tuning.preheat {
-            space::preheat(&core.medium, &mut Lane::new(terms.threads as u32))?;
+            space::preheat(&core.medium, &mut PersistCtx::new(terms.threads as u32))?;
         }
         Ok(engine)
     }
 
     /// Opens what is in `medium`, made with the same terms: reads every head and walks every chain.
-    pub fn open(medium: M, terms: &Terms, tuning: Tuning) -> Result<V1<M>, OpenError> {
+    pub fn open(medium: M, terms: &ContestLimits, tuning: V1Tuning) -> Result<V1<M>, OpenError> {
         terms.fit(medium.len())?;
         let chains = 1_u64 << terms.hash_bits;
-        let mirror = Table::new(chains as usize);
+        let mirror = GrowTable::new(chains as usize);
         if tuning.mirror {
             mirror.reserve(chains as usize);
         }
         let (slots, stripes) = terms.slots_and_stripes(tuning.cache_slots)?;
         let layout = layout(terms, &tuning, chains)?;
         let from = layout.range.start;
-        let core = Core {
-            stripes: Stripes::new(stripes, tuning.lock),
+        let core = V1Core {
+            stripes: LockStripes::new(stripes, tuning.lock),
             cache: ReadCache::new(slots),
             mirror,
             chains,
-            space: Space::new(layout, from),
+            space: BlockSpace::new(layout, from),
             tally: Mutex::default(),
             medium,
             tuning,
         };
-        let used = core.read_chains(&mut Lane::new(terms.threads as u32))?;
+        let used = core.read_chains(&mut PersistCtx::new(terms.threads as u32))?;
         core.space.skip_to(used);
         Ok(V1 {
             core: Arc::new(core),
@@ -177,8 +177,8 @@ impl<M: Medium> V1<M> {
     }
 }
 
-fn layout(terms: &Terms, tuning: &Tuning, chains: u64) -> Result<Layout, OpenError> {
-    let scaled = Scaled::to(terms);
+fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<SpaceLayout, OpenError> {
+    let scaled = ScaledCounts::to(terms);
     let heads = (chains * 8).next_multiple_of(UNIT as u64);
     if heads >= terms.far_bytes {
         return Err(OpenError::Unfit(format!(
@@ -187,7 +187,7 @@ fn layout(terms: &Terms, tuning: &Tuning, chains: u64) -> Result<Layout, OpenErr
         )));
     }
     let blocks = space::blocks(terms, 0)?;
-    Ok(Layout {
+    Ok(SpaceLayout {
         range: heads..terms.far_bytes,
         segment_bytes: scaled.segment_bytes(tuning.segment_bytes),
         capacities: capacities(scaled, blocks, terms.threads),
@@ -202,7 +202,7 @@ fn layout(terms: &Terms, tuning: &Tuning, chains: u64) -> Result<Layout, OpenErr
 
 /// Most blocks of each class in a thread's part of the pool: 64 MiB of numbers at full scale, for blocks of 80
 /// to 1,024 bytes. Published is the sum; here every size has as many.
-fn capacities(scaled: Scaled, blocks: (usize, usize), threads: usize) -> Vec<usize> {
+fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> Vec<usize> {
     const PUBLISHED_NUMBERS: u64 = (64 << 20) / 4;
     let classes = (blocks.1 - blocks.0) / UNIT + 1;
     let each = scaled.count(PUBLISHED_NUMBERS) / (classes * threads) as u64;
@@ -219,7 +219,7 @@ impl<M: Medium> V1<M> {
 
 impl<M: Medium> Engine for V1<M> {
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(worker::Door::new(Arc::clone(&self.core)))
+        Box::new(worker::V1Worker::new(Arc::clone(&self.core)))
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
@@ -238,22 +238,22 @@ impl<M: Medium> Engine for V1<M> {
         self.core.space.taken()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
 
 /// `v1` with this tuning.
 #[derive(Clone, Copy, Debug)]
-pub struct V1Recipe(pub Tuning);
+pub struct V1Config(pub V1Tuning);
 
-impl Recipe for V1Recipe {
+impl EngineConfig for V1Config {
     fn name(&self) -> &'static str {
         "v1"
     }
 
     fn has_command(&self) -> bool {
-        self.0 == Tuning::PUBLISHED
+        self.0 == V1Tuning::PUBLISHED
     }
 
     fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {

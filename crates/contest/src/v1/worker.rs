@@ -2,52 +2,52 @@
 
 use farbank_pm::medium::persist;
 use farbank_pm::sync::Arc;
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
-use super::Core;
-use super::chain::{Found, Header, Place, WORD};
-use crate::engine::{Error, Key, Tally, Worker};
-use crate::space::{Block, For, Holding, UNIT, align16};
-use crate::terms::hash_of;
+use super::V1Core;
+use super::chain::{V1Header, V1Record, ValuePlace, WORD};
+use crate::engine::{EngineStats, Error, Key, Worker};
+use crate::limits::hash_of;
+use crate::space::{AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16};
 
 /// Bytes of a record before its first value.
 pub(super) const HEADER: usize = 32;
 
 /// One thread's door.
-pub(super) struct Door<M: Medium> {
-    core: Arc<Core<M>>,
-    own: Own,
+pub(super) struct V1Worker<M: Medium> {
+    core: Arc<V1Core<M>>,
+    own: V1ThreadState,
 }
 
 /// What belongs to one thread.
-struct Own {
-    lane: Lane,
-    holding: Holding,
-    tally: Tally,
+struct V1ThreadState {
+    ctx: PersistCtx,
+    holding: ThreadBlocks,
+    tally: EngineStats,
 }
 
-impl<M: Medium> Door<M> {
-    pub(super) fn new(core: Arc<Core<M>>) -> Door<M> {
+impl<M: Medium> V1Worker<M> {
+    pub(super) fn new(core: Arc<V1Core<M>>) -> V1Worker<M> {
         let holding = core.space.enter();
-        Door {
-            own: Own {
-                lane: Lane::new(holding.thread as u32),
+        V1Worker {
+            own: V1ThreadState {
+                ctx: PersistCtx::new(holding.thread as u32),
                 holding,
-                tally: Tally::default(),
+                tally: EngineStats::default(),
             },
             core,
         }
     }
 }
 
-impl<M: Medium> Drop for Door<M> {
+impl<M: Medium> Drop for V1Worker<M> {
     fn drop(&mut self) {
         *self.core.tally.lock().expect("no holder panics") += self.own.tally;
         self.core.space.leave(self.own.holding.clone());
     }
 }
 
-impl<M: Medium> Worker for Door<M> {
+impl<M: Medium> Worker for V1Worker<M> {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
         self.core.set(&mut self.own, key, value)
     }
@@ -57,8 +57,8 @@ impl<M: Medium> Worker for Door<M> {
     }
 }
 
-impl<M: Medium> Core<M> {
-    fn find_for(&self, own: &mut Own, hash: u64, key: &Key) -> Option<Found> {
+impl<M: Medium> V1Core<M> {
+    fn find_for(&self, own: &mut V1ThreadState, hash: u64, key: &Key) -> Option<V1Record> {
         let (found, probes) = self.find(hash, key);
         match found {
             Some(_) => own.tally.hit(probes),
@@ -67,7 +67,7 @@ impl<M: Medium> Core<M> {
         found
     }
 
-    fn set(&self, own: &mut Own, key: &Key, value: &[u8]) -> Result<(), Error> {
+    fn set(&self, own: &mut V1ThreadState, key: &Key, value: &[u8]) -> Result<(), Error> {
         let room = align16(value.len());
         self.space.check(HEADER + room);
         let hash = hash_of(key);
@@ -77,7 +77,7 @@ impl<M: Medium> Core<M> {
             return self.insert(own, hash, key, value);
         };
         own.tally.updates += 1;
-        let old = Block {
+        let old = AllottedBlock {
             number: found.place.value,
             bytes: usize::from(found.place.room),
         };
@@ -86,19 +86,25 @@ impl<M: Medium> Core<M> {
             self.space.keep_spare(&mut own.holding, old);
             own.tally.swaps += 1;
         } else {
-            let block = self.allot(own, room, For::Update)?;
+            let block = self.allot(own, room, BlockUse::Update)?;
             self.move_value(own, found, block, value)?;
             self.space.free(own.holding.thread, old);
         }
         Ok(())
     }
 
-    fn insert(&self, own: &mut Own, hash: u64, key: &Key, value: &[u8]) -> Result<(), Error> {
-        let block = self.allot(own, HEADER + align16(value.len()), For::Insert)?;
-        let header = Header {
+    fn insert(
+        &self,
+        own: &mut V1ThreadState,
+        hash: u64,
+        key: &Key,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let block = self.allot(own, HEADER + align16(value.len()), BlockUse::Insert)?;
+        let header = V1Header {
             prev: self.head(hash),
             key: *key,
-            place: Place {
+            place: ValuePlace {
                 value: block.number + (HEADER / UNIT) as u32,
                 room: (block.bytes - HEADER) as u16,
                 length: value.len() as u16,
@@ -112,17 +118,22 @@ impl<M: Medium> Core<M> {
     }
 
     /// The spare that an update of `old` is to be swapped with, if it is to be.
-    fn spare_for(&self, own: &mut Own, old: Block, room: usize) -> Result<Option<Block>, Error> {
+    fn spare_for(
+        &self,
+        own: &mut V1ThreadState,
+        old: AllottedBlock,
+        room: usize,
+    ) -> Result<Option<AllottedBlock>, Error> {
         if !self.tuning.swaps || old.bytes < room {
             return Ok(None);
         }
         self.make_spares(own)?;
         let spare = self.space.spare(&own.holding, old.bytes);
-        Ok(spare.map(|number| Block { number, ..old }))
+        Ok(spare.map(|number| AllottedBlock { number, ..old }))
     }
 
     /// Cuts a spare of each size, as far as there is room.
-    fn make_spares(&self, own: &mut Own) -> Result<(), Error> {
+    fn make_spares(&self, own: &mut V1ThreadState) -> Result<(), Error> {
         if std::mem::replace(&mut own.holding.has_spares, true) {
             return Ok(());
         }
@@ -137,20 +148,25 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    fn allot(&self, own: &mut Own, bytes: usize, what: For) -> Result<Block, Error> {
+    fn allot(
+        &self,
+        own: &mut V1ThreadState,
+        bytes: usize,
+        what: BlockUse,
+    ) -> Result<AllottedBlock, Error> {
         self.space.allot(&mut own.holding, bytes, what, |_| Ok(()))
     }
 
     /// Writes the value to `block`, then has the record lead there (I1).
     fn move_value(
         &self,
-        own: &mut Own,
-        found: Found,
-        block: Block,
+        own: &mut V1ThreadState,
+        found: V1Record,
+        block: AllottedBlock,
         value: &[u8],
     ) -> Result<(), Poisoned> {
         self.write(own, Off(block.at()), &[value])?;
-        let place = Place {
+        let place = ValuePlace {
             value: block.number,
             room: block.bytes as u16,
             length: value.len() as u16,
@@ -159,19 +175,19 @@ impl<M: Medium> Core<M> {
     }
 
     /// Writes what nothing leads to yet, durably.
-    fn write(&self, own: &mut Own, at: Off, parts: &[&[u8]]) -> Result<(), Poisoned> {
-        self.medium.copy_in(&mut own.lane, at, parts);
-        let ticket = self.medium.drain(&mut own.lane);
+    fn write(&self, own: &mut V1ThreadState, at: Off, parts: &[&[u8]]) -> Result<(), Poisoned> {
+        self.medium.copy_in(&mut own.ctx, at, parts);
+        let ticket = self.medium.drain(&mut own.ctx);
         self.medium.wait(ticket)
     }
 
     /// Stores a word, durably (I2).
-    fn switch(&self, own: &mut Own, at: Off, word: u64) -> Result<(), Poisoned> {
-        self.medium.store(&mut own.lane, at, word);
-        persist(&self.medium, &mut own.lane, at, size_of::<u64>())
+    fn switch(&self, own: &mut V1ThreadState, at: Off, word: u64) -> Result<(), Poisoned> {
+        self.medium.store(&mut own.ctx, at, word);
+        persist(&self.medium, &mut own.ctx, at, size_of::<u64>())
     }
 
-    fn get(&self, own: &mut Own, key: &Key, out: &mut Vec<u8>) -> bool {
+    fn get(&self, own: &mut V1ThreadState, key: &Key, out: &mut Vec<u8>) -> bool {
         if self.tuning.value_reuse {
             out.clear();
         } else {

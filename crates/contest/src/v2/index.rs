@@ -13,12 +13,12 @@
 
 use std::ops::Range;
 
+use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use farbank_pm::table::Table;
 
 use crate::engine::{Error, Key};
-use crate::space::{Scaled, UNIT};
-use crate::terms::Terms;
+use crate::limits::ContestLimits;
+use crate::space::{ScaledCounts, UNIT};
 
 /// Nodes that a thread takes at a time, at full scale.
 const PUBLISHED_RUN: u64 = 128 << 10;
@@ -26,7 +26,7 @@ const PUBLISHED_RUN: u64 = 128 << 10;
 const PUBLISHED_NODES: (u64, u64) = (225 << 20, 229_037_390);
 
 #[derive(Default)]
-struct Node {
+struct V2Node {
     key: [AtomicU32; 4],
     at: AtomicU32,
     next: AtomicU32,
@@ -36,7 +36,7 @@ struct Node {
 
 /// Where a key's record is, and what of its header is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct V2Place {
     /// The record's block.
     pub number: u32,
     pub version: u8,
@@ -45,7 +45,7 @@ pub(crate) struct Place {
     pub value_bytes: u16,
 }
 
-impl Place {
+impl V2Place {
     pub(crate) fn block_bytes(self) -> usize {
         usize::from(self.size) * UNIT
     }
@@ -56,10 +56,10 @@ impl Place {
 }
 
 /// Keys and where their records are.
-pub(crate) struct Index {
-    heads: Table<AtomicU32>,
+pub(crate) struct V2Index {
+    heads: GrowTable<AtomicU32>,
     head_count: u64,
-    nodes: Box<[Node]>,
+    nodes: Box<[V2Node]>,
     /// The first node that no thread has taken.
     next_run: AtomicU64,
     run: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Index {
 
 /// A node, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NodeId(u32);
+pub(crate) struct V2NodeId(u32);
 
 fn words_of(key: &Key) -> [u32; 4] {
     let mut words = key.chunks_exact(4);
@@ -77,20 +77,20 @@ fn words_of(key: &Key) -> [u32; 4] {
     })
 }
 
-impl Index {
-    pub(crate) fn new(terms: &Terms) -> Index {
-        let run = Scaled::to(terms).count(PUBLISHED_RUN).max(4);
+impl V2Index {
+    pub(crate) fn new(terms: &ContestLimits) -> V2Index {
+        let run = ScaledCounts::to(terms).count(PUBLISHED_RUN).max(4);
         let (nodes, keys) = PUBLISHED_NODES;
         let published = (u128::from(terms.keys) * u128::from(nodes)).div_ceil(u128::from(keys));
         // Each thread may have a run it has hardly begun, and node 0 is none.
         let needed = terms.keys + terms.threads as u64 * run + 1;
-        let heads = Table::new(1 << terms.hash_bits);
+        let heads = GrowTable::new(1 << terms.hash_bits);
         heads.reserve(1 << terms.hash_bits);
-        Index {
+        V2Index {
             heads,
             head_count: 1 << terms.hash_bits,
             nodes: (0..needed.max(published as u64))
-                .map(|_| Node::default())
+                .map(|_| V2Node::default())
                 .collect(),
             next_run: AtomicU64::new(1),
             run,
@@ -102,7 +102,7 @@ impl Index {
     }
 
     /// The node of `key`, and how many nodes were looked at.
-    pub(crate) fn find(&self, hash: u64, key: &Key) -> (Option<NodeId>, u64) {
+    pub(crate) fn find(&self, hash: u64, key: &Key) -> (Option<V2NodeId>, u64) {
         let words = words_of(key);
         let mut number = self.head(hash).load(Relaxed);
         let mut probes = 0;
@@ -115,17 +115,17 @@ impl Index {
                 .zip(words)
                 .all(|(a, b)| a.load(Relaxed) == b)
             {
-                return (Some(NodeId(number)), probes);
+                return (Some(V2NodeId(number)), probes);
             }
             number = node.next.load(Relaxed);
         }
         (None, probes)
     }
 
-    pub(crate) fn place(&self, id: NodeId) -> Place {
+    pub(crate) fn place(&self, id: V2NodeId) -> V2Place {
         let node = &self.nodes[id.0 as usize];
         let meta = node.meta.load(Relaxed);
-        Place {
+        V2Place {
             number: node.at.load(Relaxed),
             version: meta as u8,
             size: (meta >> 8) as u8,
@@ -133,30 +133,30 @@ impl Index {
         }
     }
 
-    pub(crate) fn set_place(&self, id: NodeId, place: Place) {
+    pub(crate) fn set_place(&self, id: V2NodeId, place: V2Place) {
         let node = &self.nodes[id.0 as usize];
         node.at.store(place.number, Relaxed);
         node.meta.store(place.meta(), Relaxed);
     }
 
     /// A node from the thread's run, or from a new one.
-    pub(crate) fn allot(&self, run: &mut Range<u32>) -> Result<NodeId, Error> {
+    pub(crate) fn allot(&self, run: &mut Range<u32>) -> Result<V2NodeId, Error> {
         if run.start >= run.end {
             let all = self.nodes.len() as u64;
             let start = self.next_run.fetch_add(self.run, Relaxed).min(all);
             *run = start as u32..(start + self.run).min(all) as u32;
         }
-        run.next().map(NodeId).ok_or(Error::Full)
+        run.next().map(V2NodeId).ok_or(Error::Full)
     }
 
     /// The node that was allotted last is not needed.
-    pub(crate) fn take_back(&self, run: &mut Range<u32>, id: NodeId) {
+    pub(crate) fn take_back(&self, run: &mut Range<u32>, id: V2NodeId) {
         debug_assert_eq!(run.start, id.0 + 1);
         run.start = id.0;
     }
 
     /// Puts `key` at the head of its chain.
-    pub(crate) fn insert(&self, id: NodeId, hash: u64, key: &Key, place: Place) {
+    pub(crate) fn insert(&self, id: V2NodeId, hash: u64, key: &Key, place: V2Place) {
         let (node, head) = (&self.nodes[id.0 as usize], self.head(hash));
         for (to, word) in node.key.iter().zip(words_of(key)) {
             to.store(word, Relaxed);
@@ -178,20 +178,20 @@ mod tests {
 
     #[test]
     fn a_node_has_28_bytes_as_in_the_text() {
-        assert_eq!(size_of::<Node>(), 28);
+        assert_eq!(size_of::<V2Node>(), 28);
         let (nodes, keys) = PUBLISHED_NODES;
         assert!(keys + 16 * PUBLISHED_RUN < nodes, "every thread's run fits");
     }
 
     #[test]
     fn the_newest_key_of_a_chain_is_found_first() {
-        let terms = Terms {
+        let terms = ContestLimits {
             hash_bits: 0,
             keys: 3,
-            ..Terms::finals(1 << 16).with_threads(1)
+            ..ContestLimits::finals(1 << 16).with_threads(1)
         };
-        let (index, mut run) = (Index::new(&terms), 0..0);
-        let place = |number| Place {
+        let (index, mut run) = (V2Index::new(&terms), 0..0);
+        let place = |number| V2Place {
             number,
             version: 1,
             size: 7,

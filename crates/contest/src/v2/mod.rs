@@ -52,26 +52,26 @@ mod worker;
 
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 
-use crate::engine::{Engine, OpenError, Tally, Worker};
+use crate::engine::{Engine, EngineStats, OpenError, Worker};
+use crate::limits::ContestLimits;
 use crate::read_cache::ReadCache;
-use crate::recycle::{Pools, Reuse};
-use crate::space::{self, Layout, PUBLISHED_THREADS, Scaled, Space, UNIT};
-use crate::stripes::{Lock, Stripes};
-use crate::target::{Recipe, boxed};
-use crate::terms::Terms;
+use crate::recycle::{BlockPools, ReusePolicy};
+use crate::space::{self, BlockSpace, PUBLISHED_THREADS, ScaledCounts, SpaceLayout, UNIT};
+use crate::stripes::{LockStripes, StripeLock};
+use crate::target::{EngineConfig, boxed};
 
-use index::Index;
-pub use record::Checksum;
+use index::V2Index;
 use record::HEADER;
+pub use record::V2Checksum;
 
 /// Where the first segment begins.
 const START: u64 = 16;
 
 /// How many writes a record takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Writes {
+pub enum WritesPerRecord {
     /// One, as published.
     One,
     /// Two, each waited for: all but the first word, then the first word. What a set cost that had to write
@@ -81,19 +81,19 @@ pub enum Writes {
 
 /// What can be turned on and off. [`Tuning::PUBLISHED`] is the engine as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tuning {
+pub struct V2Tuning {
     /// Writes a record takes.
-    pub writes: Writes,
+    pub writes: WritesPerRecord,
     /// Whether a new pool is touched once every 2 MiB, so that no set meets a page fault.
     pub preheat: bool,
     /// Whose recycle pools there are.
-    pub pools: Pools,
+    pub pools: BlockPools,
     /// When blocks are used again.
-    pub reuse: Reuse,
+    pub reuse: ReusePolicy,
     /// Whether a get fills the caller's buffer, or makes a new one.
     pub value_reuse: bool,
     /// How stripes are locked.
-    pub lock: Lock,
+    pub lock: StripeLock,
     /// Whether updates go to spares at all.
     pub swaps: bool,
     /// Whether a thread's first 6,000 updates (at full scale) are appended if the spare is more than a segment
@@ -104,7 +104,7 @@ pub struct Tuning {
     /// Bytes of a segment at full scale: 2 MiB in the published code, 4 MiB in the text.
     pub segment_bytes: u64,
     /// How records are told from torn ones.
-    pub checksum: Checksum,
+    pub checksum: V2Checksum,
     /// Whether an append counts the version it writes. Published: no.
     pub appends_count: bool,
     /// Whether what recovery frees can be used again. Published: no.
@@ -113,20 +113,20 @@ pub struct Tuning {
     pub persist_recovered: bool,
 }
 
-impl Tuning {
+impl V2Tuning {
     /// The engine as it was published.
-    pub const PUBLISHED: Tuning = Tuning {
-        writes: Writes::One,
+    pub const PUBLISHED: V2Tuning = V2Tuning {
+        writes: WritesPerRecord::One,
         preheat: true,
-        pools: Pools::PerThread,
-        reuse: Reuse::NearTheEnd,
+        pools: BlockPools::PerThread,
+        reuse: ReusePolicy::NearTheEnd,
         value_reuse: true,
-        lock: Lock::Spin,
+        lock: StripeLock::Spin,
         swaps: true,
         locality: true,
         cache_slots: None,
         segment_bytes: 2 << 20,
-        checksum: Checksum::Published,
+        checksum: V2Checksum::Published,
         appends_count: false,
         keep_recovered_pools: false,
         persist_recovered: false,
@@ -134,41 +134,41 @@ impl Tuning {
 
     /// What can be mended without another layout: a checksum of all bytes, versions that are counted, free
     /// blocks that stay free, and a recovery that is durable. A key still has 127 versions.
-    pub const MENDED: Tuning = Tuning {
-        checksum: Checksum::Crc32,
+    pub const MENDED: V2Tuning = V2Tuning {
+        checksum: V2Checksum::Crc32,
         appends_count: true,
         keep_recovered_pools: true,
         persist_recovered: true,
-        ..Tuning::PUBLISHED
+        ..V2Tuning::PUBLISHED
     };
 }
 
-impl Default for Tuning {
-    fn default() -> Tuning {
-        Tuning::PUBLISHED
+impl Default for V2Tuning {
+    fn default() -> V2Tuning {
+        V2Tuning::PUBLISHED
     }
 }
 
 /// The engine, open.
 pub struct V2<M: Medium> {
-    core: Arc<Core<M>>,
+    core: Arc<V2Core<M>>,
 }
 
 /// What its workers share.
-struct Core<M> {
+struct V2Core<M> {
     medium: M,
-    tuning: Tuning,
-    stripes: Stripes,
+    tuning: V2Tuning,
+    stripes: LockStripes,
     cache: ReadCache,
-    index: Index,
-    space: Space,
-    tally: Mutex<Tally>,
+    index: V2Index,
+    space: BlockSpace,
+    tally: Mutex<EngineStats>,
 }
 
 impl<M: Medium> V2<M> {
     /// Makes a new, empty engine of the first [`Terms::far_bytes`] of `medium`, which must be zeros: only the
     /// first word is looked at. Durable when it returns.
-    pub fn create(medium: M, terms: &Terms, tuning: Tuning) -> Result<V2<M>, OpenError> {
+    pub fn create(medium: M, terms: &ContestLimits, tuning: V2Tuning) -> Result<V2<M>, OpenError> {
         let engine = V2::over(medium, terms, tuning, START)?;
         let found = engine.core.medium.load(Off(0));
         if found != 0 {
@@ -176,23 +176,28 @@ impl<M: Medium> V2<M> {
                 "a new engine needs zeros, the medium begins with {found:#x}: open it, or give it a new file"
             )));
         }
-        engine.core.begin(&mut creators_lane(terms))?;
+        engine.core.begin(&mut creators_ctx(terms))?;
         Ok(engine)
     }
 
     /// Opens what is in `medium`, made with the same terms and the same size of segments: walks every record.
-    pub fn open(medium: M, terms: &Terms, tuning: Tuning) -> Result<V2<M>, OpenError> {
+    pub fn open(medium: M, terms: &ContestLimits, tuning: V2Tuning) -> Result<V2<M>, OpenError> {
         let next = medium.load(Off(0));
         if next == 0 {
             return V2::create(medium, terms, tuning);
         }
         let engine = V2::over(medium, terms, tuning, next)?;
-        engine.core.recover(&mut creators_lane(terms), next)?;
+        engine.core.recover(&mut creators_ctx(terms), next)?;
         Ok(engine)
     }
 
-    fn over(medium: M, terms: &Terms, tuning: Tuning, next: u64) -> Result<V2<M>, OpenError> {
-        let scaled = Scaled::to(terms);
+    fn over(
+        medium: M,
+        terms: &ContestLimits,
+        tuning: V2Tuning,
+        next: u64,
+    ) -> Result<V2<M>, OpenError> {
+        let scaled = ScaledCounts::to(terms);
         let segment_bytes = scaled.segment_bytes(tuning.segment_bytes);
         terms.fit(medium.len())?;
         if next < START || next > terms.far_bytes || !(next - START).is_multiple_of(segment_bytes) {
@@ -203,7 +208,7 @@ impl<M: Medium> V2<M> {
             )));
         }
         let blocks = space::blocks(terms, HEADER)?;
-        let layout = Layout {
+        let layout = SpaceLayout {
             range: START..terms.far_bytes,
             segment_bytes,
             blocks,
@@ -219,11 +224,11 @@ impl<M: Medium> V2<M> {
             pools: tuning.pools,
         };
         let (slots, stripes) = terms.slots_and_stripes(tuning.cache_slots)?;
-        let core = Core {
-            stripes: Stripes::new(stripes, tuning.lock),
+        let core = V2Core {
+            stripes: LockStripes::new(stripes, tuning.lock),
             cache: ReadCache::new(slots),
-            index: Index::new(terms),
-            space: Space::new(layout, next),
+            index: V2Index::new(terms),
+            space: BlockSpace::new(layout, next),
             tally: Mutex::default(),
             medium,
             tuning,
@@ -235,13 +240,13 @@ impl<M: Medium> V2<M> {
 }
 
 /// No worker's.
-fn creators_lane(terms: &Terms) -> Lane {
-    Lane::new(terms.threads as u32)
+fn creators_ctx(terms: &ContestLimits) -> PersistCtx {
+    PersistCtx::new(terms.threads as u32)
 }
 
 /// Most blocks of each class in a thread's pool. Published for 16 threads, by size; blocks of 112 and 128 bytes
 /// and those of more than 544 are never kept.
-fn capacities(scaled: Scaled, blocks: (usize, usize), threads: usize) -> Vec<usize> {
+fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> Vec<usize> {
     let published = |bytes| match bytes {
         144..176 => 1536 * 386,
         176..304 => 1536 * 512,
@@ -268,7 +273,7 @@ impl<M: Medium> V2<M> {
 
 impl<M: Medium> Engine for V2<M> {
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(worker::Door::new(Arc::clone(&self.core)))
+        Box::new(worker::V2Worker::new(Arc::clone(&self.core)))
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
@@ -289,22 +294,22 @@ impl<M: Medium> Engine for V2<M> {
         self.core.space.taken()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
 
 /// `v2` with this tuning.
 #[derive(Clone, Copy, Debug)]
-pub struct V2Recipe(pub Tuning);
+pub struct V2Config(pub V2Tuning);
 
-impl Recipe for V2Recipe {
+impl EngineConfig for V2Config {
     fn name(&self) -> &'static str {
         "v2"
     }
 
     fn has_command(&self) -> bool {
-        self.0 == Tuning::PUBLISHED
+        self.0 == V2Tuning::PUBLISHED
     }
 
     fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {

@@ -23,7 +23,7 @@ const KEY: usize = 6;
 
 /// How records are told from torn ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Checksum {
+pub enum V2Checksum {
     /// Every second 32-bit integer from the second on, added up, truncated to 16 bits. Of a record of 150 bytes
     /// it covers 36.
     Published,
@@ -31,26 +31,26 @@ pub enum Checksum {
     Crc32,
 }
 
-impl Checksum {
+impl V2Checksum {
     /// The checksum of a record.
     #[must_use]
     pub fn of(self, record: &[u8]) -> u16 {
         match self {
-            Checksum::Published => {
+            V2Checksum::Published => {
                 let integers = record.chunks_exact(4).skip(1).step_by(2);
                 let sum = integers.fold(0_u32, |sum, bytes| {
                     sum.wrapping_add(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
                 });
                 sum as u16
             }
-            Checksum::Crc32 => crc32c::crc32c(&record[VERSION..]) as u16,
+            V2Checksum::Crc32 => crc32c::crc32c(&record[VERSION..]) as u16,
         }
     }
 }
 
 /// The fields before the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
+pub(crate) struct V2Header {
     pub crc: u16,
     pub version: i8,
     /// Bytes of the block, in units of 16; negative or 0 in no record.
@@ -59,9 +59,9 @@ pub(crate) struct Header {
     pub key: Key,
 }
 
-impl Header {
-    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Header {
-        Header {
+impl V2Header {
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> V2Header {
+        V2Header {
             crc: u16::from_le_bytes([bytes[0], bytes[1]]),
             version: bytes[VERSION] as i8,
             size: bytes[SIZE] as i8,
@@ -79,7 +79,7 @@ pub(crate) fn encode(
     (key, value): (&Key, &[u8]),
     version: u8,
     block_bytes: usize,
-    checksum: Checksum,
+    checksum: V2Checksum,
 ) {
     to.clear();
     to.extend_from_slice(&[0, 0, version, (block_bytes / UNIT) as u8]);
@@ -98,7 +98,7 @@ pub(crate) fn spare(block_bytes: usize) -> [u8; 8] {
 }
 
 /// Whether `record`, all of it, is what its checksum says.
-pub(crate) fn is_sound(record: &[u8], checksum: Checksum) -> bool {
+pub(crate) fn is_sound(record: &[u8], checksum: V2Checksum) -> bool {
     checksum.of(record).to_le_bytes() == record[..VERSION]
 }
 
@@ -128,7 +128,7 @@ mod tests {
     /// Of 20,000 writes over an older record, each word of which arrives or does not, how many leave a mixture
     /// that passes for a record.
     fn torn_ones_accepted(
-        checksum: Checksum,
+        checksum: V2Checksum,
         same_key: bool,
         value: fn(&mut Rng) -> Vec<u8>,
     ) -> usize {
@@ -164,12 +164,12 @@ mod tests {
             (&[0; 16], &[0; 128]),
             1,
             160,
-            Checksum::Published,
+            V2Checksum::Published,
         );
         let covered = (0..record.len()).filter(|&byte| {
             let mut changed = record.clone();
             changed[byte] ^= 0x55;
-            Checksum::Published.of(&changed) != Checksum::Published.of(&record)
+            V2Checksum::Published.of(&changed) != V2Checksum::Published.of(&record)
         });
         let covered: Vec<usize> = covered.collect();
         assert_eq!((record.len(), covered.len()), (150, 36));
@@ -180,20 +180,20 @@ mod tests {
     #[test]
     fn every_torn_update_of_small_numbers_passes_for_a_record() {
         assert_eq!(
-            torn_ones_accepted(Checksum::Published, true, numbers),
+            torn_ones_accepted(V2Checksum::Published, true, numbers),
             20_000
         );
     }
 
     #[test]
     fn one_torn_record_in_four_passes_over_another_key() {
-        let accepted = torn_ones_accepted(Checksum::Published, false, numbers);
+        let accepted = torn_ones_accepted(V2Checksum::Published, false, numbers);
         assert!((4_800..5_300).contains(&accepted), "{accepted} of 20,000");
     }
 
     #[test]
     fn the_published_checksum_tells_torn_noise_apart() {
-        let accepted = torn_ones_accepted(Checksum::Published, true, noise);
+        let accepted = torn_ones_accepted(V2Checksum::Published, true, noise);
         assert!(accepted <= 3, "{accepted} of 20,000");
     }
 
@@ -204,7 +204,7 @@ mod tests {
             (false, numbers),
             (true, noise),
         ] {
-            let accepted = torn_ones_accepted(Checksum::Crc32, same_key, value);
+            let accepted = torn_ones_accepted(V2Checksum::Crc32, same_key, value);
             assert!(accepted <= 3, "{accepted} of 20,000");
         }
     }
@@ -217,12 +217,12 @@ mod tests {
             (&[7; 16], &[9; 100]),
             200,
             1056,
-            Checksum::Published,
+            V2Checksum::Published,
         );
-        let header = Header::decode(record[..HEADER].try_into().unwrap());
+        let header = V2Header::decode(record[..HEADER].try_into().unwrap());
         assert_eq!((header.size, header.value_bytes), (66, 100));
         assert_eq!(header.version, -56, "the version is signed");
         assert_eq!(header.key, [7; 16]);
-        assert!(is_sound(&record, Checksum::Published));
+        assert!(is_sound(&record, V2Checksum::Published));
     }
 }

@@ -1,17 +1,17 @@
 //! Recovery of `v2`, as published: walk every block of every segment, keep each key's highest version.
 
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
-use super::index::Place;
-use super::record::{self, HEADER, Header};
-use super::{Core, START};
+use super::index::V2Place;
+use super::record::{self, HEADER, V2Header};
+use super::{START, V2Core};
 use crate::engine::OpenError;
-use crate::space::{Block, UNIT};
-use crate::terms::hash_of;
+use crate::limits::hash_of;
+use crate::space::{AllottedBlock, UNIT};
 
 /// What a walk has gathered.
-struct Walk {
-    lane: Lane,
+struct V2Walk {
+    ctx: PersistCtx,
     /// Nodes for keys that are met first.
     nodes: std::ops::Range<u32>,
     /// Blocks of each size that were freed: they go to the threads' pools in turn.
@@ -19,11 +19,11 @@ struct Walk {
     record: Vec<u8>,
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> V2Core<M> {
     /// Builds the index from all records below `next`.
-    pub(super) fn recover(&self, lane: &mut Lane, next: u64) -> Result<(), OpenError> {
-        let mut walk = Walk {
-            lane: std::mem::take(lane),
+    pub(super) fn recover(&self, ctx: &mut PersistCtx, next: u64) -> Result<(), OpenError> {
+        let mut walk = V2Walk {
+            ctx: std::mem::take(ctx),
             nodes: 0..0,
             freed: vec![0; self.space.classes()],
             record: Vec::new(),
@@ -33,20 +33,20 @@ impl<M: Medium> Core<M> {
             self.walk_segment(&mut walk, start, start + segment_bytes)?;
         }
         if self.tuning.persist_recovered {
-            self.medium.flush(&mut walk.lane, Off(0), 8);
-            self.settle(&mut walk.lane)?;
+            self.medium.flush(&mut walk.ctx, Off(0), 8);
+            self.settle(&mut walk.ctx)?;
         }
-        *lane = walk.lane;
+        *ctx = walk.ctx;
         Ok(())
     }
 
-    fn walk_segment(&self, walk: &mut Walk, start: u64, end: u64) -> Result<(), OpenError> {
+    fn walk_segment(&self, walk: &mut V2Walk, start: u64, end: u64) -> Result<(), OpenError> {
         let mut at = start;
         while at + HEADER as u64 <= end {
             let mut bytes = [0; HEADER];
             self.medium.copy_out(Off(at), &mut bytes);
-            let header = Header::decode(&bytes);
-            let block = Block {
+            let header = V2Header::decode(&bytes);
+            let block = AllottedBlock {
                 number: (at / UNIT as u64) as u32,
                 bytes: usize::try_from(header.size).unwrap_or(0) * UNIT,
             };
@@ -67,7 +67,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Whether the block holds a whole record.
-    fn read(&self, walk: &mut Walk, block: Block, header: &Header) -> bool {
+    fn read(&self, walk: &mut V2Walk, block: AllottedBlock, header: &V2Header) -> bool {
         let bytes = HEADER + usize::from(header.value_bytes);
         if bytes > block.bytes {
             return false;
@@ -79,9 +79,14 @@ impl<M: Medium> Core<M> {
     }
 
     /// Takes a record in, if no higher version is known (I4).
-    fn accept(&self, walk: &mut Walk, block: Block, header: &Header) -> Result<(), OpenError> {
+    fn accept(
+        &self,
+        walk: &mut V2Walk,
+        block: AllottedBlock,
+        header: &V2Header,
+    ) -> Result<(), OpenError> {
         let hash = hash_of(&header.key);
-        let place = Place {
+        let place = V2Place {
             number: block.number,
             version: header.version as u8,
             size: header.size as u8,
@@ -95,7 +100,7 @@ impl<M: Medium> Core<M> {
             }
             self.index.set_place(node, place);
             if self.tuning.keep_recovered_pools {
-                let known = Block {
+                let known = AllottedBlock {
                     number: known.number,
                     bytes: known.block_bytes(),
                 };
@@ -109,14 +114,14 @@ impl<M: Medium> Core<M> {
         }
         if self.tuning.persist_recovered {
             let bytes = HEADER + usize::from(header.value_bytes);
-            self.medium.flush(&mut walk.lane, Off(block.at()), bytes);
+            self.medium.flush(&mut walk.ctx, Off(block.at()), bytes);
         }
         Ok(())
     }
 
     /// A block nobody needs. Published, it goes to a pool that is emptied when recovery has ended (F4); the
     /// place it goes to there is counted from a size in the wrong unit, before the beginning of an array.
-    fn recycle(&self, walk: &mut Walk, block: Block) {
+    fn recycle(&self, walk: &mut V2Walk, block: AllottedBlock) {
         if !self.tuning.keep_recovered_pools {
             return;
         }
@@ -125,8 +130,8 @@ impl<M: Medium> Core<M> {
         *nth += 1;
     }
 
-    fn settle(&self, lane: &mut Lane) -> Result<(), Poisoned> {
-        let ticket = self.medium.drain(lane);
+    fn settle(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
+        let ticket = self.medium.drain(ctx);
         self.medium.settle(ticket)
     }
 }

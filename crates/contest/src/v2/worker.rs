@@ -3,54 +3,54 @@
 use std::ops::Range;
 
 use farbank_pm::sync::Arc;
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
-use super::index::{NodeId, Place};
+use super::index::{V2NodeId, V2Place};
 use super::record::{self, HEADER};
-use super::{Core, START, Writes};
-use crate::engine::{Error, Key, Tally, Worker};
-use crate::space::{self, Block, For, Holding, UNIT, align16, offset};
-use crate::terms::hash_of;
+use super::{START, V2Core, WritesPerRecord};
+use crate::engine::{EngineStats, Error, Key, Worker};
+use crate::limits::hash_of;
+use crate::space::{self, AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16, offset};
 
 /// One thread's door.
-pub(super) struct Door<M: Medium> {
-    core: Arc<Core<M>>,
-    own: Own,
+pub(super) struct V2Worker<M: Medium> {
+    core: Arc<V2Core<M>>,
+    own: V2ThreadState,
 }
 
 /// What belongs to one thread.
-struct Own {
-    lane: Lane,
-    holding: Holding,
+struct V2ThreadState {
+    ctx: PersistCtx,
+    holding: ThreadBlocks,
     nodes: Range<u32>,
     record: Vec<u8>,
-    tally: Tally,
+    tally: EngineStats,
 }
 
-impl<M: Medium> Door<M> {
-    pub(super) fn new(core: Arc<Core<M>>) -> Door<M> {
+impl<M: Medium> V2Worker<M> {
+    pub(super) fn new(core: Arc<V2Core<M>>) -> V2Worker<M> {
         let holding = core.space.enter();
-        Door {
-            own: Own {
-                lane: Lane::new(holding.thread as u32),
+        V2Worker {
+            own: V2ThreadState {
+                ctx: PersistCtx::new(holding.thread as u32),
                 holding,
                 nodes: 0..0,
                 record: Vec::new(),
-                tally: Tally::default(),
+                tally: EngineStats::default(),
             },
             core,
         }
     }
 }
 
-impl<M: Medium> Drop for Door<M> {
+impl<M: Medium> Drop for V2Worker<M> {
     fn drop(&mut self) {
         *self.core.tally.lock().expect("no holder panics") += self.own.tally;
         self.core.space.leave(self.own.holding.clone());
     }
 }
 
-impl<M: Medium> Worker for Door<M> {
+impl<M: Medium> Worker for V2Worker<M> {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
         self.core.set(&mut self.own, key, value)
     }
@@ -60,23 +60,23 @@ impl<M: Medium> Worker for Door<M> {
     }
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> V2Core<M> {
     /// Makes a new pool of zeros.
-    pub(super) fn begin(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+    pub(super) fn begin(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         if self.tuning.preheat {
-            space::preheat(&self.medium, lane)?;
+            space::preheat(&self.medium, ctx)?;
         }
-        self.advance(lane, START)
+        self.advance(ctx, START)
     }
 
     /// Segments end at `next` from now on, durably (I1).
-    fn advance(&self, lane: &mut Lane, next: u64) -> Result<(), Poisoned> {
-        self.medium.copy_in(lane, Off(0), &[&next.to_le_bytes()]);
-        let ticket = self.medium.drain(lane);
+    fn advance(&self, ctx: &mut PersistCtx, next: u64) -> Result<(), Poisoned> {
+        self.medium.copy_in(ctx, Off(0), &[&next.to_le_bytes()]);
+        let ticket = self.medium.drain(ctx);
         self.medium.wait(ticket)
     }
 
-    fn find(&self, own: &mut Own, hash: u64, key: &Key) -> Option<NodeId> {
+    fn find(&self, own: &mut V2ThreadState, hash: u64, key: &Key) -> Option<V2NodeId> {
         let (node, probes) = self.index.find(hash, key);
         match node {
             Some(_) => own.tally.hit(probes),
@@ -85,7 +85,7 @@ impl<M: Medium> Core<M> {
         node
     }
 
-    fn set(&self, own: &mut Own, key: &Key, value: &[u8]) -> Result<(), Error> {
+    fn set(&self, own: &mut V2ThreadState, key: &Key, value: &[u8]) -> Result<(), Error> {
         let needed = align16(HEADER + value.len());
         self.space.check(needed);
         let hash = hash_of(key);
@@ -106,13 +106,13 @@ impl<M: Medium> Core<M> {
 
     fn insert(
         &self,
-        own: &mut Own,
+        own: &mut V2ThreadState,
         hash: u64,
         (key, value): (&Key, &[u8]),
         needed: usize,
     ) -> Result<(), Error> {
         let node = self.index.allot(&mut own.nodes)?;
-        let block = match self.allot(own, needed, For::Insert) {
+        let block = match self.allot(own, needed, BlockUse::Insert) {
             Ok(block) => block,
             Err(error) => {
                 self.index.take_back(&mut own.nodes, node);
@@ -126,7 +126,12 @@ impl<M: Medium> Core<M> {
     }
 
     /// The spare an update of `old` is to be swapped with, if it is to be.
-    fn spare_for(&self, own: &mut Own, old: Place, needed: usize) -> Result<Option<Block>, Error> {
+    fn spare_for(
+        &self,
+        own: &mut V2ThreadState,
+        old: V2Place,
+        needed: usize,
+    ) -> Result<Option<AllottedBlock>, Error> {
         if !self.tuning.swaps || old.block_bytes() < needed {
             return Ok(None);
         }
@@ -136,28 +141,27 @@ impl<M: Medium> Core<M> {
         };
         let apart = u64::from(number.abs_diff(old.number)) * UNIT as u64;
         let moves = own.holding.moves_left > 0 && apart > self.space.layout().segment_bytes;
-        Ok((!moves).then_some(Block {
+        Ok((!moves).then_some(AllottedBlock {
             number,
             bytes: old.block_bytes(),
         }))
     }
 
     /// Cuts a spare of each size, as far as there is room, and makes them look like it to recovery.
-    fn make_spares(&self, own: &mut Own) -> Result<(), Error> {
+    fn make_spares(&self, own: &mut V2ThreadState) -> Result<(), Error> {
         if std::mem::replace(&mut own.holding.has_spares, true) {
             return Ok(());
         }
         let (least, most) = self.space.layout().blocks;
         for bytes in (least..=most).step_by(UNIT) {
-            let advance = |next| self.advance(&mut own.lane, next);
+            let advance = |next| self.advance(&mut own.ctx, next);
             let spare = match self.space.append(&mut own.holding, bytes, advance) {
                 Err(Error::Full) => return Ok(()),
                 spare => spare?,
             };
             let word = record::spare(bytes);
-            self.medium
-                .copy_in(&mut own.lane, Off(spare.at()), &[&word]);
-            let ticket = self.medium.drain(&mut own.lane);
+            self.medium.copy_in(&mut own.ctx, Off(spare.at()), &[&word]);
+            let ticket = self.medium.drain(&mut own.ctx);
             self.medium.wait(ticket)?;
             self.space.keep_spare(&mut own.holding, spare);
         }
@@ -166,14 +170,14 @@ impl<M: Medium> Core<M> {
 
     fn swap(
         &self,
-        own: &mut Own,
-        node: NodeId,
+        own: &mut V2ThreadState,
+        node: V2NodeId,
         pair: (&Key, &[u8]),
-        spare: Block,
+        spare: AllottedBlock,
     ) -> Result<(), Error> {
         let old = self.index.place(node);
         let place = self.write(own, pair, old.version.wrapping_add(1), spare)?;
-        let old = Block {
+        let old = AllottedBlock {
             number: old.number,
             ..spare
         };
@@ -185,19 +189,19 @@ impl<M: Medium> Core<M> {
 
     fn append(
         &self,
-        own: &mut Own,
-        node: NodeId,
+        own: &mut V2ThreadState,
+        node: V2NodeId,
         pair: (&Key, &[u8]),
         needed: usize,
     ) -> Result<(), Error> {
-        let block = self.allot(own, needed, For::Update)?;
+        let block = self.allot(own, needed, BlockUse::Update)?;
         own.holding.moves_left = own.holding.moves_left.saturating_sub(1);
         let old = self.index.place(node);
         let mut place = self.write(own, pair, old.version.wrapping_add(1), block)?;
         if !self.tuning.appends_count {
             place.version = old.version; // F3
         }
-        let freed = Block {
+        let freed = AllottedBlock {
             number: old.number,
             bytes: old.block_bytes(),
         };
@@ -206,19 +210,24 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    fn allot(&self, own: &mut Own, bytes: usize, what: For) -> Result<Block, Error> {
-        let advance = |next| self.advance(&mut own.lane, next);
+    fn allot(
+        &self,
+        own: &mut V2ThreadState,
+        bytes: usize,
+        what: BlockUse,
+    ) -> Result<AllottedBlock, Error> {
+        let advance = |next| self.advance(&mut own.ctx, next);
         self.space.allot(&mut own.holding, bytes, what, advance)
     }
 
     /// Writes a record to `block`, durably (I2).
     fn write(
         &self,
-        own: &mut Own,
+        own: &mut V2ThreadState,
         pair: (&Key, &[u8]),
         version: u8,
-        block: Block,
-    ) -> Result<Place, Poisoned> {
+        block: AllottedBlock,
+    ) -> Result<V2Place, Poisoned> {
         record::encode(
             &mut own.record,
             pair,
@@ -226,19 +235,19 @@ impl<M: Medium> Core<M> {
             block.bytes,
             self.tuning.checksum,
         );
-        let (lane, at, mut bytes) = (&mut own.lane, Off(block.at()), &own.record[..]);
-        if self.tuning.writes == Writes::Two {
+        let (ctx, at, mut bytes) = (&mut own.ctx, Off(block.at()), &own.record[..]);
+        if self.tuning.writes == WritesPerRecord::Two {
             let (word, rest) = bytes.split_at(farbank_pm::WORD);
             self.medium
-                .copy_in(lane, at.plus(word.len() as u64), &[rest]);
-            let ticket = self.medium.drain(lane);
+                .copy_in(ctx, at.plus(word.len() as u64), &[rest]);
+            let ticket = self.medium.drain(ctx);
             self.medium.wait(ticket)?;
             bytes = word;
         }
-        self.medium.copy_in(lane, at, &[bytes]);
-        let ticket = self.medium.drain(lane);
+        self.medium.copy_in(ctx, at, &[bytes]);
+        let ticket = self.medium.drain(ctx);
         self.medium.wait(ticket)?;
-        Ok(Place {
+        Ok(V2Place {
             number: block.number,
             version,
             size: (block.bytes / UNIT) as u8,
@@ -246,7 +255,7 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    fn get(&self, own: &mut Own, key: &Key, out: &mut Vec<u8>) -> bool {
+    fn get(&self, own: &mut V2ThreadState, key: &Key, out: &mut Vec<u8>) -> bool {
         if self.tuning.value_reuse {
             out.clear();
         } else {

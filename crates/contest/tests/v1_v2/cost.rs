@@ -1,9 +1,9 @@
 //! What a set and a get of `v1` and `v2` ask of far memory: counted. How long that takes: modelled, without
 //! anything the processor does besides.
 
-use farbank_contest::{Engine, Terms, v1, v1::V1, v2, v2::V2, v2::Writes};
+use farbank_contest::{ContestLimits, Engine, v1, v1::V1, v2, v2::V2, v2::WritesPerRecord};
 use farbank_pm::media::Mapped;
-use farbank_pm::model::{Config, Counts, Machine, Modelled, Trace};
+use farbank_pm::model::{AccessCounts, Machine, MachineConfig, Modelled, Trace};
 
 use crate::support;
 
@@ -13,19 +13,19 @@ const VALUE_BYTES: usize = 138;
 
 /// What one phase took, an operation.
 struct Cost {
-    counts: Counts,
+    counts: AccessCounts,
     ns: f64,
 }
 
 impl Cost {
-    fn each(&self, count: impl Fn(&Counts) -> u64) -> f64 {
+    fn each(&self, count: impl Fn(&AccessCounts) -> u64) -> f64 {
         count(&self.counts) as f64 / KEYS as f64
     }
 }
 
 /// Has one worker do something to each key in turn.
 fn phase(trace: &Trace, mut operation: impl FnMut(u64)) -> Cost {
-    let mut machine = Machine::new(Config::study(6));
+    let mut machine = Machine::new(MachineConfig::study(6));
     let mut next = 0..KEYS;
     machine.run(1, |_, steps| {
         let Some(number) = next.next() else {
@@ -60,8 +60,8 @@ fn costs(engine: &dyn Engine, trace: &Trace) -> [Cost; 3] {
     [inserts, updates, gets]
 }
 
-fn terms() -> Terms {
-    Terms::finals(4096).with_threads(1)
+fn terms() -> ContestLimits {
+    ContestLimits::finals(4096).with_threads(1)
 }
 
 fn medium() -> (Modelled<Mapped>, Trace) {
@@ -73,19 +73,19 @@ fn medium() -> (Modelled<Mapped>, Trace) {
 
 fn of_v1() -> [Cost; 3] {
     let (medium, trace) = medium();
-    let tuning = v1::Tuning {
+    let tuning = v1::V1Tuning {
         cache_slots: Some(0),
-        ..v1::Tuning::PUBLISHED
+        ..v1::V1Tuning::PUBLISHED
     };
     costs(&V1::create(medium, &terms(), tuning).unwrap(), &trace)
 }
 
-fn of_v2(writes: Writes) -> [Cost; 3] {
+fn of_v2(writes: WritesPerRecord) -> [Cost; 3] {
     let (medium, trace) = medium();
-    let tuning = v2::Tuning {
+    let tuning = v2::V2Tuning {
         writes,
         cache_slots: Some(0),
-        ..v2::Tuning::PUBLISHED
+        ..v2::V2Tuning::PUBLISHED
     };
     costs(&V2::create(medium, &terms(), tuning).unwrap(), &trace)
 }
@@ -100,7 +100,7 @@ fn a_set_is_two_writes_in_v1_and_one_in_v2() {
     let fences = |cost: &Cost| cost.each(|c| c.fences);
     let [inserts, updates, _] = of_v1();
     assert!(about(fences(&inserts), 2.0) && about(fences(&updates), 2.0));
-    for (writes, each) in [(Writes::One, 1.0), (Writes::Two, 2.0)] {
+    for (writes, each) in [(WritesPerRecord::One, 1.0), (WritesPerRecord::Two, 2.0)] {
         let [inserts, updates, _] = of_v2(writes);
         assert!(about(fences(&inserts), each), "{writes:?}");
         assert!(about(fences(&updates), each), "{writes:?}");
@@ -110,7 +110,7 @@ fn a_set_is_two_writes_in_v1_and_one_in_v2() {
 #[test]
 fn v2_reads_far_memory_for_values_only_and_v1_for_keys_too() {
     let loads = |cost: &Cost| cost.each(|c| c.loads);
-    let [inserts, updates, gets] = of_v2(Writes::One);
+    let [inserts, updates, gets] = of_v2(WritesPerRecord::One);
     assert_eq!((inserts.counts.loads, updates.counts.loads), (0, 0));
     // 138 bytes lie in three lines, or, where they begin late in one, in four.
     assert!((2.9..3.6).contains(&loads(&gets)), "{}", loads(&gets));
@@ -124,8 +124,8 @@ fn v2_reads_far_memory_for_values_only_and_v1_for_keys_too() {
 #[test]
 fn in_the_model_one_write_is_faster_than_two_by_more_than_half() {
     let [v1, ..] = of_v1();
-    let [one, ..] = of_v2(Writes::One);
-    let [two, ..] = of_v2(Writes::Two);
+    let [one, ..] = of_v2(WritesPerRecord::One);
+    let [two, ..] = of_v2(WritesPerRecord::Two);
     println!(
         "v1 {:.0}, v2 {:.0}, in two writes {:.0} ns",
         v1.ns, one.ns, two.ns

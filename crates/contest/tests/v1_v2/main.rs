@@ -4,25 +4,28 @@
 mod cost;
 mod support;
 
-use farbank_contest::{Engine, Error, Lock, Pools, Reuse, Tally, Terms, v1, v1::V1, v2, v2::V2};
+use farbank_contest::{
+    BlockPools, ContestLimits, Engine, EngineStats, Error, ReusePolicy, StripeLock, v1, v1::V1, v2,
+    v2::V2,
+};
 use farbank_pm::media::Mapped;
 use support::Stored;
 
-fn medium(terms: &Terms) -> Mapped {
+fn medium(terms: &ContestLimits) -> Mapped {
     Mapped::anonymous(terms.far_bytes).unwrap()
 }
 
-fn new_v1(terms: &Terms, tuning: v1::Tuning) -> V1<Mapped> {
+fn new_v1(terms: &ContestLimits, tuning: v1::V1Tuning) -> V1<Mapped> {
     V1::create(medium(terms), terms, tuning).unwrap()
 }
 
-fn new_v2(terms: &Terms, tuning: v2::Tuning) -> V2<Mapped> {
+fn new_v2(terms: &ContestLimits, tuning: v2::V2Tuning) -> V2<Mapped> {
     V2::create(medium(terms), terms, tuning).unwrap()
 }
 
 /// Has every thread of the terms run `f`; what each has stored.
 fn in_threads(
-    terms: &Terms,
+    terms: &ContestLimits,
     mut stored: Vec<Stored>,
     f: impl Fn(u64, &mut Stored) -> Result<(), Error> + Sync,
 ) -> Vec<Stored> {
@@ -37,7 +40,7 @@ fn in_threads(
 }
 
 /// A set phase, then a get phase of an eighth of its length; all is checked. The tallies of both.
-fn contest(engine: &dyn Engine, terms: &Terms) -> (Tally, Tally, Vec<Stored>) {
+fn contest(engine: &dyn Engine, terms: &ContestLimits) -> (EngineStats, EngineStats, Vec<Stored>) {
     let stored = in_threads(terms, Vec::new(), |thread, mine| {
         support::set_phase(engine, terms, thread, mine)
     });
@@ -53,24 +56,24 @@ fn contest(engine: &dyn Engine, terms: &Terms) -> (Tally, Tally, Vec<Stored>) {
     (sets, both, stored)
 }
 
-fn small() -> Terms {
-    Terms::finals(1 << 14).with_threads(4)
+fn small() -> ContestLimits {
+    ContestLimits::finals(1 << 14).with_threads(4)
 }
 
 #[test]
 fn v1_has_what_four_threads_stored_whatever_its_tuning() {
-    let usual = v1::Tuning::PUBLISHED;
+    let usual = v1::V1Tuning::PUBLISHED;
     let tunings = [
         usual,
-        v1::Tuning {
-            pools: Pools::PerThread,
-            lock: Lock::Spin,
+        v1::V1Tuning {
+            pools: BlockPools::PerThread,
+            lock: StripeLock::Spin,
             value_reuse: true,
             mirror: false,
             preheat: true,
             ..usual
         },
-        v1::Tuning {
+        v1::V1Tuning {
             swaps: false,
             cache_slots: Some(0),
             ..usual
@@ -78,7 +81,7 @@ fn v1_has_what_four_threads_stored_whatever_its_tuning() {
     ];
     // Without swaps, space is lost to blocks of sizes that are not wanted.
     for tuning in tunings {
-        let terms = Terms {
+        let terms = ContestLimits {
             operations: 12_000,
             ..small()
         };
@@ -88,31 +91,31 @@ fn v1_has_what_four_threads_stored_whatever_its_tuning() {
 
 #[test]
 fn v2_has_what_four_threads_stored_whatever_its_tuning() {
-    let usual = v2::Tuning::PUBLISHED;
+    let usual = v2::V2Tuning::PUBLISHED;
     let tunings = [
         usual,
-        v2::Tuning::MENDED,
-        v2::Tuning {
-            pools: Pools::Global,
-            lock: Lock::Mutex,
+        v2::V2Tuning::MENDED,
+        v2::V2Tuning {
+            pools: BlockPools::Global,
+            lock: StripeLock::Mutex,
             value_reuse: false,
             preheat: false,
             ..usual
         },
-        v2::Tuning {
+        v2::V2Tuning {
             locality: false,
             cache_slots: Some(0),
-            writes: v2::Writes::Two,
+            writes: v2::WritesPerRecord::Two,
             ..usual
         },
-        v2::Tuning {
+        v2::V2Tuning {
             swaps: false,
             cache_slots: Some(16),
             ..usual
         },
     ];
     for tuning in tunings {
-        let terms = Terms {
+        let terms = ContestLimits {
             operations: 12_000,
             ..small()
         };
@@ -124,8 +127,8 @@ fn v2_has_what_four_threads_stored_whatever_its_tuning() {
 fn readers_of_a_key_that_is_being_written_see_whole_values() {
     const TURNS: u64 = 4_000;
     let terms = with_74_gib(small());
-    let v1 = new_v1(&terms, v1::Tuning::PUBLISHED);
-    let v2 = new_v2(&terms, v2::Tuning::PUBLISHED);
+    let v1 = new_v1(&terms, v1::V1Tuning::PUBLISHED);
+    let v2 = new_v2(&terms, v2::V2Tuning::PUBLISHED);
     for engine in [&v1 as &dyn Engine, &v2] {
         let key = support::key_of(0, 1);
         let value = |turn: u64| {
@@ -156,7 +159,7 @@ fn readers_of_a_key_that_is_being_written_see_whole_values() {
 }
 
 /// Sets of the mix that were taken, of all, and what the engine counted; every thread goes on until it is refused.
-fn taken(engine: &dyn Engine, terms: &Terms) -> (f64, Tally) {
+fn taken(engine: &dyn Engine, terms: &ContestLimits) -> (f64, EngineStats) {
     in_threads(terms, Vec::new(), |thread, mine| {
         let done = support::set_phase(engine, terms, thread, mine);
         let refused = matches!(done, Err(Error::Full));
@@ -168,8 +171,8 @@ fn taken(engine: &dyn Engine, terms: &Terms) -> (f64, Tally) {
 }
 
 /// The text of the third place gives the final round 74 GiB of far memory, in one of two places.
-fn with_74_gib(terms: Terms) -> Terms {
-    Terms {
+fn with_74_gib(terms: ContestLimits) -> ContestLimits {
+    ContestLimits {
         far_bytes: terms.far_bytes / 64 * 74,
         ..terms
     }
@@ -177,9 +180,9 @@ fn with_74_gib(terms: Terms) -> Terms {
 
 #[test]
 fn the_whole_mix_fits_into_74_gib_as_published() {
-    let terms = with_74_gib(Terms::finals(4096).with_threads(4));
-    let v1 = new_v1(&terms, v1::Tuning::PUBLISHED);
-    let v2 = new_v2(&terms, v2::Tuning::PUBLISHED);
+    let terms = with_74_gib(ContestLimits::finals(4096).with_threads(4));
+    let v1 = new_v1(&terms, v1::V1Tuning::PUBLISHED);
+    let v2 = new_v2(&terms, v2::V2Tuning::PUBLISHED);
     for (name, engine) in [("v1", &v1 as &dyn Engine), ("v2", &v2)] {
         let (sets, both, stored) = contest(engine, &terms);
         assert_eq!(sets.inserts + sets.updates, terms.operations, "{name}");
@@ -198,42 +201,42 @@ fn the_whole_mix_fits_into_74_gib_as_published() {
 
 #[test]
 fn into_64_gib_the_mix_fits_only_if_blocks_are_used_again_from_the_start() {
-    let terms = Terms::finals(4096).with_threads(4);
+    let terms = ContestLimits::finals(4096).with_threads(4);
     let as_published = |reuse| {
-        let v1 = v1::Tuning {
+        let v1 = v1::V1Tuning {
             reuse,
-            ..v1::Tuning::PUBLISHED
+            ..v1::V1Tuning::PUBLISHED
         };
-        let v2 = v2::Tuning {
+        let v2 = v2::V2Tuning {
             reuse,
-            ..v2::Tuning::PUBLISHED
+            ..v2::V2Tuning::PUBLISHED
         };
         let (v1, v2) = (new_v1(&terms, v1), new_v2(&terms, v2));
         (taken(&v1, &terms).0, taken(&v2, &terms).0)
     };
-    let (v1, v2) = as_published(Reuse::NearTheEnd);
+    let (v1, v2) = as_published(ReusePolicy::NearTheEnd);
     assert!((0.84..0.92).contains(&v1), "v1 took {v1} of the sets");
     assert!((0.89..0.96).contains(&v2), "v2 took {v2} of the sets");
-    let (v1, v2) = as_published(Reuse::Always);
+    let (v1, v2) = as_published(ReusePolicy::Always);
     assert!((0.90..0.96).contains(&v1), "v1 took {v1} of the sets");
     assert_eq!(v2, 1.0, "v2 took {v2} of the sets");
 }
 
 #[test]
 fn chains_are_as_deep_as_published() {
-    let terms = with_74_gib(Terms::finals(1024).with_threads(2));
+    let terms = with_74_gib(ContestLimits::finals(1024).with_threads(2));
     let v1 = new_v1(
         &terms,
-        v1::Tuning {
+        v1::V1Tuning {
             cache_slots: Some(0),
-            ..v1::Tuning::PUBLISHED
+            ..v1::V1Tuning::PUBLISHED
         },
     );
     let v2 = new_v2(
         &terms,
-        v2::Tuning {
+        v2::V2Tuning {
             cache_slots: Some(0),
-            ..v2::Tuning::PUBLISHED
+            ..v2::V2Tuning::PUBLISHED
         },
     );
     for (name, engine) in [("v1", &v1 as &dyn Engine), ("v2", &v2)] {
@@ -257,16 +260,16 @@ fn chains_are_as_deep_as_published() {
 #[test]
 fn at_full_size_the_tables_are_as_large_as_published() {
     // 1/64 of everything; the tables are a power of two of it.
-    let terms = Terms::finals(64);
+    let terms = ContestLimits::finals(64);
     let mib = |engine: &dyn Engine, what: &str| {
         let all = engine.dram();
         let (_, bytes) = all.iter().find(|(name, _)| *name == what).unwrap();
         *bytes as f64 * 64.0 / (1 << 20) as f64
     };
-    let v1 = new_v1(&terms, v1::Tuning::PUBLISHED);
+    let v1 = new_v1(&terms, v1::V1Tuning::PUBLISHED);
     assert_eq!(mib(&v1, "index"), 2048.0);
     assert_eq!(mib(&v1, "read cache"), 262.0);
-    let v2 = new_v2(&terms, v2::Tuning::PUBLISHED);
+    let v2 = new_v2(&terms, v2::V2Tuning::PUBLISHED);
     assert_eq!(mib(&v2, "index"), 1024.0);
     assert_eq!(mib(&v2, "keys").round(), 225.0 * 28.0);
     let dram: u64 = v2.dram().iter().map(|(_, bytes)| bytes).sum();

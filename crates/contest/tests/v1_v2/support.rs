@@ -1,6 +1,6 @@
 //! The contest's mix, one thread's share of it.
 
-use farbank_contest::{Engine, Error, Key, Terms};
+use farbank_contest::{ContestLimits, Engine, Error, Key};
 use farbank_pm::sim::Rng;
 
 /// A thread's keys are its own: its number is in them.
@@ -45,7 +45,7 @@ pub(crate) struct Stored {
 /// Runs `operations` sets of thread `thread`: of new keys until it has `keys`, 43.1 of 100 of old ones.
 pub(crate) fn set_phase(
     engine: &dyn Engine,
-    terms: &Terms,
+    terms: &ContestLimits,
     thread: u64,
     stored: &mut Stored,
 ) -> Result<(), Error> {

@@ -8,7 +8,7 @@
 /// Whose verbs are done in the order in which they reach a memory server. One that waits for a bucket of host memory
 /// holds up those behind it in its line, even if they want something else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Line {
+pub enum VerbOrder {
     /// Each thread has a line of its own.
     Thread,
     /// All threads of a compute server stand in one.
@@ -19,7 +19,7 @@ pub enum Line {
 
 /// Numbers of the simulated rack. [`Constants::default`] is the paper's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Constants {
+pub struct ClusterConstants {
     /// From one card to another through the switch, one way, in nanoseconds. Assumed: a round trip of an idle
     /// ConnectX-5 takes 1.8 to 2 us.
     pub wire_ns: u64,
@@ -32,7 +32,7 @@ pub struct Constants {
     pub messages_per_us: f64,
     /// Between a card and its host's memory, in nanoseconds. Assumed.
     pub pcie_ns: u64,
-    /// Bytes that cross that way a nanosecond: 16 lanes of the third generation. Assumed.
+    /// Bytes that cross that way a nanosecond: 16 contexts of the third generation. Assumed.
     pub pcie_bytes_per_ns: f64,
     /// An atomic on host memory holds its bucket so long: a read and a write over PCIe. Calibrated.
     pub host_atomic_ns: u64,
@@ -42,7 +42,7 @@ pub struct Constants {
     /// nothing else while an atomic waits for its bucket; that such units get in each other's way is known (Kalia et
     /// al., *Design Guidelines for High Performance RDMA Systems*, ATC 2016). The published code has a connection for each
     /// thread. Locks alone are as fast one way as another, so that the calibration says nothing about it.
-    pub line: Line,
+    pub line: VerbOrder,
     /// Buckets by which a card orders atomics on host memory, by the low bits of the address. Assumed.
     pub buckets: usize,
     /// Atomics a card does a microsecond on its own memory. Calibrated.
@@ -74,9 +74,9 @@ pub struct Constants {
     pub read_line_order: bool,
 }
 
-impl Default for Constants {
-    fn default() -> Constants {
-        Constants {
+impl Default for ClusterConstants {
+    fn default() -> ClusterConstants {
+        ClusterConstants {
             wire_ns: 850,
             jitter_ns: 100,
             bytes_per_ns: 12.5,
@@ -85,7 +85,7 @@ impl Default for Constants {
             pcie_bytes_per_ns: 12.8,
             host_atomic_ns: 138,
             host_write_holds_ns: 138,
-            line: Line::Compute,
+            line: VerbOrder::Compute,
             buckets: 4096,
             lock_atomics_per_us: 21.0,
             lock_bytes: 256 << 10,

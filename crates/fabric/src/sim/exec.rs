@@ -11,14 +11,14 @@ use std::task::{Wake, Waker};
 
 /// A thread of a compute server; its clients take turns on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Thread {
+pub struct ComputeThread {
     pub(super) compute: u16,
     pub(super) number: u32,
 }
 
 /// A task: whose, and what is left of it.
 pub(super) struct Task {
-    pub(super) thread: Thread,
+    pub(super) thread: ComputeThread,
     pub(super) run: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) waker: Waker,
 }
@@ -26,17 +26,17 @@ pub(super) struct Task {
 /// Tasks that have been woken, in that order.
 pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
 
-struct Bell {
+struct TaskWaker {
     task: usize,
     woken: Woken,
 }
 
-impl Wake for Bell {
-    fn wake(self: Arc<Bell>) {
+impl Wake for TaskWaker {
+    fn wake(self: Arc<TaskWaker>) {
         self.wake_by_ref();
     }
 
-    fn wake_by_ref(self: &Arc<Bell>) {
+    fn wake_by_ref(self: &Arc<TaskWaker>) {
         self.woken.lock().expect("no holder panics").push(self.task);
     }
 }
@@ -44,5 +44,5 @@ impl Wake for Bell {
 /// What wakes task number `task`.
 pub(super) fn waker(task: usize, woken: &Woken) -> Waker {
     let woken = Arc::clone(woken);
-    Waker::from(Arc::new(Bell { task, woken }))
+    Waker::from(Arc::new(TaskWaker { task, woken }))
 }

@@ -38,7 +38,7 @@ impl OpenRead {
 }
 
 /// Bytes a write hands to an open read: into which batch's which verb, where, and which.
-pub(super) struct Patch {
+pub(super) struct ReadPatch {
     pub(super) read: OpenRead,
     pub(super) from: u64,
     pub(super) to: u64,
@@ -46,16 +46,16 @@ pub(super) struct Patch {
 
 /// The memory of one server.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct ServerMemory {
     pages: Vec<Box<[u8]>>,
     lock: Vec<u8>,
     open: Vec<OpenRead>,
 }
 
-impl Memory {
-    pub(super) fn new(host_bytes: u64, lock_bytes: u64) -> Memory {
+impl ServerMemory {
+    pub(super) fn new(host_bytes: u64, lock_bytes: u64) -> ServerMemory {
         let pages = host_bytes.div_ceil(PAGE as u64);
-        Memory {
+        ServerMemory {
             pages: (0..pages).map(|_| Box::default()).collect(),
             lock: vec![0; lock_bytes as usize],
             open: Vec::new(),
@@ -124,7 +124,7 @@ impl Memory {
     }
 
     /// What a write of `len` bytes of host memory at `at`, made now, is yet to be seen by.
-    pub(super) fn seen_by(&self, now: u64, at: u64, len: u64) -> Vec<Patch> {
+    pub(super) fn seen_by(&self, now: u64, at: u64, len: u64) -> Vec<ReadPatch> {
         let mut patches = Vec::new();
         for read in &self.open {
             let (from, to) = (at.max(read.at), (at + len).min(read.at + read.len));
@@ -133,7 +133,7 @@ impl Memory {
             }
             for line in from / LINE..=(to - 1) / LINE {
                 if read.moment(line) > now {
-                    patches.push(Patch {
+                    patches.push(ReadPatch {
                         read: *read,
                         from: from.max(line * LINE),
                         to: to.min((line + 1) * LINE),

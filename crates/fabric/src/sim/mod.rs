@@ -19,11 +19,11 @@
 //! does not happen) or pause ([`Sim::pause_compute`]: it will go on later, with what it believed before), and a
 //! memory server can die ([`Sim::kill_server`]) or come back empty ([`Sim::empty_server`]).
 
+mod cluster;
 mod constants;
 mod exec;
-mod keeper;
+mod lease_manager;
 mod memory;
-mod rack;
 mod verbs;
 
 use std::cell::RefCell;
@@ -31,21 +31,21 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-pub use constants::{Constants, Line};
-pub use exec::Thread;
-pub use rack::Traffic;
+pub use cluster::Traffic;
+pub use constants::{ClusterConstants, VerbOrder};
+pub use exec::ComputeThread;
 
-use crate::door::{Caps, Error, Fabric, Nanos, Verb};
-use crate::service::{Answer, Ask};
-use rack::{Rack, Turn};
+use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
+use crate::service::{ServiceRequest, ServiceResponse};
+use cluster::{Cluster, WakeReason};
 
 /// The parts of a nanosecond in which the rack counts time.
 const PER_NS: u64 = 1024;
 
 /// A rack.
 #[derive(Clone)]
-pub struct Sim {
-    rack: Rc<RefCell<Rack>>,
+pub struct SimCluster {
+    rack: Rc<RefCell<Cluster>>,
     /// Tasks; one that is being polled has been taken out.
     tasks: Rc<RefCell<Vec<Option<exec::Task>>>>,
     woken: exec::Woken,
@@ -53,24 +53,24 @@ pub struct Sim {
 
 /// One compute server's door to the rack's memory servers.
 #[derive(Clone)]
-pub struct Node {
-    rack: Rc<RefCell<Rack>>,
+pub struct ComputeNode {
+    rack: Rc<RefCell<Cluster>>,
     compute: u16,
     epoch: u8,
 }
 
-impl Sim {
+impl SimCluster {
     /// A rack of `computes` compute servers and `servers` memory servers with `host_bytes` of memory each, all zeros.
     #[must_use]
     pub fn new(
         computes: u16,
         servers: u16,
         host_bytes: u64,
-        constants: Constants,
+        constants: ClusterConstants,
         seed: u64,
-    ) -> Sim {
-        let rack = Rack::new(computes, servers, host_bytes, constants, seed);
-        Sim {
+    ) -> SimCluster {
+        let rack = Cluster::new(computes, servers, host_bytes, constants, seed);
+        SimCluster {
             rack: Rc::new(RefCell::new(rack)),
             tasks: Rc::default(),
             woken: exec::Woken::default(),
@@ -79,10 +79,10 @@ impl Sim {
 
     /// Compute server `compute`'s door, in its present life, to the memory servers as they are now.
     #[must_use]
-    pub fn node(&self, compute: u16) -> Node {
+    pub fn node(&self, compute: u16) -> ComputeNode {
         self.rack.borrow_mut().connect(compute);
         let epoch = self.rack.borrow().epoch(compute);
-        Node {
+        ComputeNode {
             rack: Rc::clone(&self.rack),
             compute,
             epoch,
@@ -91,9 +91,9 @@ impl Sim {
 
     /// One more thread of `compute`.
     #[must_use]
-    pub fn thread(&self, compute: u16) -> Thread {
+    pub fn thread(&self, compute: u16) -> ComputeThread {
         let number = self.rack.borrow_mut().thread();
-        Thread { compute, number }
+        ComputeThread { compute, number }
     }
 
     /// Starts a client on `compute`, with a thread of its own.
@@ -102,7 +102,7 @@ impl Sim {
     }
 
     /// Starts a client on `thread`.
-    pub fn spawn_on(&self, thread: Thread, run: impl Future<Output = ()> + 'static) {
+    pub fn spawn_on(&self, thread: ComputeThread, run: impl Future<Output = ()> + 'static) {
         let mut tasks = self.tasks.borrow_mut();
         let task = tasks.len();
         tasks.push(Some(exec::Task {
@@ -139,13 +139,13 @@ impl Sim {
                 return;
             }
             for task in woken {
-                self.let_run(Turn::Called(task));
+                self.let_run(WakeReason::Called(task));
             }
         }
     }
 
     /// Has a task run as soon as its thread is free and has done what comes first.
-    fn let_run(&self, turn: Turn) {
+    fn let_run(&self, turn: WakeReason) {
         let task = turn.task();
         let Some(thread) = self.tasks.borrow()[task].as_ref().map(|task| task.thread) else {
             return;
@@ -233,7 +233,7 @@ impl Sim {
     }
 }
 
-impl Node {
+impl ComputeNode {
     /// Which compute server this is.
     #[must_use]
     pub fn compute(&self) -> u16 {
@@ -252,27 +252,27 @@ impl Node {
         self.nap(number)
     }
 
-    fn nap(&self, number: u32) -> Waiting<()> {
-        Waiting {
+    fn nap(&self, number: u32) -> AnswerFuture<()> {
+        AnswerFuture {
             rack: Rc::clone(&self.rack),
             number,
-            take: Rack::take_nap,
-            give_up: Rack::abandon_nap,
+            take: Cluster::take_nap,
+            give_up: Cluster::abandon_nap,
             done: false,
         }
     }
 }
 
 /// What a task waits for: an answer that the rack will have under this number.
-struct Waiting<T> {
-    rack: Rc<RefCell<Rack>>,
+struct AnswerFuture<T> {
+    rack: Rc<RefCell<Cluster>>,
     number: u32,
-    take: fn(&mut Rack, u32) -> Option<T>,
-    give_up: fn(&mut Rack, u32),
+    take: fn(&mut Cluster, u32) -> Option<T>,
+    give_up: fn(&mut Cluster, u32),
     done: bool,
 }
 
-impl<T> Future for Waiting<T> {
+impl<T> Future for AnswerFuture<T> {
     type Output = T;
 
     fn poll(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
@@ -287,7 +287,7 @@ impl<T> Future for Waiting<T> {
     }
 }
 
-impl<T> Drop for Waiting<T> {
+impl<T> Drop for AnswerFuture<T> {
     fn drop(&mut self) {
         if !self.done {
             (self.give_up)(&mut self.rack.borrow_mut(), self.number);
@@ -295,12 +295,12 @@ impl<T> Drop for Waiting<T> {
     }
 }
 
-impl Fabric for Node {
+impl Fabric for ComputeNode {
     fn servers(&self) -> u16 {
         self.rack.borrow().servers()
     }
 
-    fn caps(&self, _server: u16) -> Caps {
+    fn caps(&self, _server: u16) -> FabricCaps {
         self.rack.borrow().caps()
     }
 
@@ -308,30 +308,34 @@ impl Fabric for Node {
         &self,
         server: u16,
         verbs: Vec<Verb>,
-    ) -> impl Future<Output = Result<Vec<Verb>, Error>> {
+    ) -> impl Future<Output = Result<Vec<Verb>, FabricError>> {
         let number = self
             .rack
             .borrow_mut()
             .post(self.compute, self.epoch, server, verbs);
-        Waiting {
+        AnswerFuture {
             rack: Rc::clone(&self.rack),
             number,
-            take: Rack::take_post,
-            give_up: Rack::abandon_post,
+            take: Cluster::take_post,
+            give_up: Cluster::abandon_post,
             done: false,
         }
     }
 
-    fn call(&self, server: u16, ask: Ask) -> impl Future<Output = Result<Answer, Error>> {
+    fn call(
+        &self,
+        server: u16,
+        ask: ServiceRequest,
+    ) -> impl Future<Output = Result<ServiceResponse, FabricError>> {
         let number = self
             .rack
             .borrow_mut()
             .call(self.compute, self.epoch, server, ask);
-        Waiting {
+        AnswerFuture {
             rack: Rc::clone(&self.rack),
             number,
-            take: Rack::take_call,
-            give_up: Rack::abandon_call,
+            take: Cluster::take_call,
+            give_up: Cluster::abandon_call,
             done: false,
         }
     }

@@ -7,12 +7,12 @@ use crate::service::KEEPER;
 
 const MIB: u64 = 1 << 20;
 
-fn rack(seed: u64) -> Sim {
-    Sim::new(2, 2, 4 * MIB, Constants::default(), seed)
+fn rack(seed: u64) -> SimCluster {
+    SimCluster::new(2, 2, 4 * MIB, ClusterConstants::default(), seed)
 }
 
 /// Runs `client` on compute server 0 and returns what it made.
-fn run<T: 'static, F: Future<Output = T> + 'static>(sim: &Sim, client: F) -> T {
+fn run<T: 'static, F: Future<Output = T> + 'static>(sim: &SimCluster, client: F) -> T {
     let made = Rc::new(RefCell::new(None));
     let put = Rc::clone(&made);
     sim.spawn(0, async move { *put.borrow_mut() = Some(client.await) });
@@ -56,11 +56,11 @@ fn an_atomic_changes_only_the_bits_of_its_mask() {
 /// read were of different age, at most.
 fn changes_of_age(in_order: bool) -> usize {
     let once = |seed| {
-        let constants = Constants {
+        let constants = ClusterConstants {
             read_line_order: in_order,
-            ..Constants::default()
+            ..ClusterConstants::default()
         };
-        let sim = Sim::new(2, 2, 4 * MIB, constants, seed);
+        let sim = SimCluster::new(2, 2, 4 * MIB, constants, seed);
         let at = GAddr::host(0, 8192);
         let writer = sim.node(1);
         sim.spawn(1, async move {
@@ -112,13 +112,13 @@ fn who_sees_a_lock_released_sees_what_was_written_before() {
 }
 
 /// How long a read takes that reaches a memory server after 40 atomics of other threads on one word, in nanoseconds.
-fn read_after_atomics(line: Line, reader: u16, atomics: u16) -> Nanos {
-    let constants = Constants {
+fn read_after_atomics(line: VerbOrder, reader: u16, atomics: u16) -> Nanos {
+    let constants = ClusterConstants {
         line,
         jitter_ns: 0,
-        ..Constants::default()
+        ..ClusterConstants::default()
     };
-    let sim = Sim::new(3, 3, 4 * MIB, constants, 1);
+    let sim = SimCluster::new(3, 3, 4 * MIB, constants, 1);
     for _ in 0..40 {
         let node = sim.node(atomics);
         sim.spawn(atomics, async move {
@@ -140,11 +140,11 @@ fn read_after_atomics(line: Line, reader: u16, atomics: u16) -> Nanos {
 #[test]
 fn an_atomic_that_waits_for_its_bucket_holds_up_those_behind_it_in_its_line() {
     let alone = 2_500;
-    let behind = 40 * Constants::default().host_atomic_ns;
+    let behind = 40 * ClusterConstants::default().host_atomic_ns;
     for (line, same, other) in [
-        (Line::Thread, false, false),
-        (Line::Compute, true, false),
-        (Line::Card, true, true),
+        (VerbOrder::Thread, false, false),
+        (VerbOrder::Compute, true, false),
+        (VerbOrder::Card, true, true),
     ] {
         for (reader, waits) in [(0, same), (1, other)] {
             let took = read_after_atomics(line, reader, 0);
@@ -196,12 +196,12 @@ fn a_crash_may_cut_a_batch_between_its_verbs() {
 #[test]
 fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
     let sim = rack(1);
-    let lease_ns = Constants::default().lease_ns;
+    let lease_ns = ClusterConstants::default().lease_ns;
     let sleeper = sim.node(0);
     let refused = Rc::new(Cell::new(None));
     let result = Rc::clone(&refused);
     sim.spawn(0, async move {
-        sleeper.call(KEEPER, Ask::Renew).await.unwrap();
+        sleeper.call(KEEPER, ServiceRequest::Renew).await.unwrap();
         sleeper.sleep(1).await; // Paused here, it goes on when all is over.
         result.set(sleeper.write(GAddr::host(1, 4096), vec![1; 8]).await.err());
     });
@@ -217,7 +217,7 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
     sim.spawn(1, async move {
         for wait in [10_000, 2 * lease_ns] {
             node.sleep(wait).await;
-            let ask = Ask::Verdict {
+            let ask = ServiceRequest::Verdict {
                 compute: 0,
                 epoch: 1,
             };
@@ -228,7 +228,10 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
     // The sleeper is paused before it has posted its write.
     sim.pause_compute(0, 0);
     sim.run(&mut |_| false);
-    assert_eq!(*verdicts.borrow(), [Answer::Alive, Answer::Dead]);
+    assert_eq!(
+        *verdicts.borrow(),
+        [ServiceResponse::Alive, ServiceResponse::Dead]
+    );
     let mut bytes = [0; 8];
     sim.peek(GAddr::host(1, 4096), &mut bytes);
     assert_eq!(
@@ -255,15 +258,15 @@ fn a_dead_server_is_an_error_in_time_and_an_empty_one_is_refused() {
         let error = node.read(GAddr::host(1, 4096), 8).await.unwrap_err();
         (error, node.now())
     });
-    assert_eq!(error, Error::Timeout { server: 1 });
-    assert!(took <= Constants::default().lease_ns, "{took} ns");
+    assert_eq!(error, FabricError::Timeout { server: 1 });
+    assert!(took <= ClusterConstants::default().lease_ns, "{took} ns");
     let node = sim.node(0);
     sim.poke(GAddr::host(1, 4096), &[7; 8]);
     sim.empty_server(1);
     let error = run(&sim, async move {
         node.read(GAddr::host(1, 4096), 8).await.unwrap_err()
     });
-    assert_eq!(error, Error::Empty { server: 1 });
+    assert_eq!(error, FabricError::Empty { server: 1 });
     let node = sim.node(0);
     let zeros = run(
         &sim,
@@ -344,5 +347,8 @@ fn who_is_called_by_another_client_goes_on_a_little_later() {
         ring.take().expect("the other waits").wake_by_ref();
     });
     sim.run(&mut |_| false);
-    assert_eq!(heard.get() - rang.get(), Constants::default().wake_ns);
+    assert_eq!(
+        heard.get() - rang.get(),
+        ClusterConstants::default().wake_ns
+    );
 }

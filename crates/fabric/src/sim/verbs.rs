@@ -10,14 +10,14 @@
 //! write. So who takes a lock on the card and then reads sees what the one who released it had written before.
 
 use super::PER_NS;
+use super::cluster::{Cluster, ClusterEvent, ServerState};
 use super::memory::{LINE, OpenRead};
-use super::rack::{Event, Rack, State};
-use crate::door::{Error, Verb};
+use crate::fabric::{FabricError, Verb};
 
 /// Bytes of a message besides what it carries.
 const HEAD_BYTES: u64 = 30;
 
-pub(super) struct Post {
+pub(super) struct PostedBatch {
     compute: u16,
     epoch: u8,
     server: u16,
@@ -30,12 +30,12 @@ pub(super) struct Post {
     acted: u64,
     /// Verbs that have not acted.
     left: u32,
-    error: Option<Error>,
+    error: Option<FabricError>,
     finished: bool,
     abandoned: bool,
 }
 
-impl Rack {
+impl Cluster {
     /// How long a card is busy with `bytes` in one message.
     fn message(&self, bytes: u64) -> u64 {
         let each = PER_NS as f64 * 1000.0 / self.constants.messages_per_us;
@@ -86,7 +86,7 @@ impl Rack {
             .collect();
         let line = self.line(compute);
         let there = self.arrival(line, server, &departs);
-        let post = self.posts.add(Post {
+        let post = self.posts.add(PostedBatch {
             compute,
             epoch,
             server,
@@ -100,7 +100,7 @@ impl Rack {
             finished: false,
             abandoned: false,
         });
-        self.plan(there, Event::Arrive(post));
+        self.plan(there, ClusterEvent::Arrive(post));
         post
     }
 
@@ -114,12 +114,16 @@ impl Rack {
     }
 
     /// Why nothing of a batch happens at `server`, if nothing does.
-    fn refusal(&self, compute: u16, epoch: u8, server: u16) -> Option<Error> {
+    fn refusal(&self, compute: u16, epoch: u8, server: u16) -> Option<FabricError> {
         let at = &self.servers[usize::from(server)];
         match at.state {
-            State::Dead => Some(Error::Timeout { server }),
-            State::Alive if self.is_outlived(compute, server) => Some(Error::Empty { server }),
-            State::Alive => (epoch < at.admitted[usize::from(compute)]).then_some(Error::Fenced),
+            ServerState::Dead => Some(FabricError::Timeout { server }),
+            ServerState::Alive if self.is_outlived(compute, server) => {
+                Some(FabricError::Empty { server })
+            }
+            ServerState::Alive => {
+                (epoch < at.admitted[usize::from(compute)]).then_some(FabricError::Fenced)
+            }
         }
     }
 
@@ -130,11 +134,11 @@ impl Rack {
         let (compute, epoch, server) = (post.compute, post.epoch, post.server);
         if let Some(error) = self.refusal(compute, epoch, server) {
             let after = match error {
-                Error::Timeout { .. } => self.constants.timeout_ns * PER_NS,
+                FabricError::Timeout { .. } => self.constants.timeout_ns * PER_NS,
                 _ => wire,
             };
             self.posts.get(number).error = Some(error);
-            self.plan(self.now + after, Event::Done(number));
+            self.plan(self.now + after, ClusterEvent::Done(number));
             return;
         }
         self.follow(number, 0);
@@ -154,13 +158,13 @@ impl Rack {
             .get(verb as usize + 1)
             .filter(|_| verb + 1 < post.verbs.len() as u32);
         if let Some(gap) = gap.map(|next| next - post.departs[verb as usize]) {
-            self.plan(self.now + gap, Event::Follow(number, verb + 1));
+            self.plan(self.now + gap, ClusterEvent::Follow(number, verb + 1));
         }
         // A card hands on what it has got of a message while the rest comes in.
         let arrived = self.receive(server, self.now, act.carried);
         let begun = arrived - self.message(act.carried) + self.message(0);
         let at = self.place(line, server, begun, &act);
-        self.plan(at, Event::Act(number, verb));
+        self.plan(at, ClusterEvent::Act(number, verb));
     }
 
     /// The asker crashed before it had sent `verb` and what follows it.
@@ -174,7 +178,7 @@ impl Rack {
     }
 
     /// When a verb that has passed the card at `arrived` acts.
-    fn place(&mut self, line: usize, server: u16, arrived: u64, act: &Shape) -> u64 {
+    fn place(&mut self, line: usize, server: u16, arrived: u64, act: &VerbFootprint) -> u64 {
         let pcie = self.constants.pcie_ns * PER_NS;
         let carried = self.landing(act.carried);
         let holds = match act.atomic {
@@ -310,7 +314,7 @@ impl Rack {
             };
             let to = (first + (line - 1) * LINE as u32).min(len);
             let when = now + took * u64::from(from) / u64::from(len.max(1));
-            self.plan(when, Event::Piece(number, verb, from, to));
+            self.plan(when, ClusterEvent::Piece(number, verb, from, to));
             from = to;
         }
     }
@@ -321,7 +325,7 @@ impl Rack {
         let (compute, server) = (post.compute, post.server);
         if self.is_outlived(compute, server) {
             let post = self.posts.get(number);
-            post.error = Some(Error::Empty { server });
+            post.error = Some(FabricError::Empty { server });
             if u64::from(to) == carried_there(&post.verbs[verb as usize]) {
                 self.acted(number, self.now);
             }
@@ -371,7 +375,7 @@ impl Rack {
         let (server, from) = (post.server, post.acted);
         let back: u64 = post.verbs.iter().map(carried_back).sum();
         let sent = self.send(server, from, back);
-        self.plan(sent + self.wire(), Event::Answer(number));
+        self.plan(sent + self.wire(), ClusterEvent::Answer(number));
     }
 
     /// The answer is at the asker's card.
@@ -380,7 +384,7 @@ impl Rack {
         let compute = post.compute;
         let back: u64 = post.verbs.iter().map(carried_back).sum();
         let done = self.receive(compute, self.now, back);
-        self.plan(done, Event::Done(number));
+        self.plan(done, ClusterEvent::Done(number));
     }
 
     /// The answer is with the task.
@@ -395,7 +399,7 @@ impl Rack {
         Some(post.task)
     }
 
-    pub(super) fn take_post(&mut self, number: u32) -> Option<Result<Vec<Verb>, Error>> {
+    pub(super) fn take_post(&mut self, number: u32) -> Option<Result<Vec<Verb>, FabricError>> {
         if !self.posts.get(number).finished {
             return None;
         }
@@ -416,7 +420,7 @@ impl Rack {
 }
 
 /// What of a verb decides when it acts.
-struct Shape {
+struct VerbFootprint {
     at: u64,
     lock: bool,
     read: bool,
@@ -427,10 +431,10 @@ struct Shape {
 }
 
 impl Verb {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> VerbFootprint {
         let at = self.at();
         let carried = carried_there(self);
-        Shape {
+        VerbFootprint {
             at: at.at(),
             lock: at.is_lock(),
             read: matches!(self, Verb::Read { .. }),

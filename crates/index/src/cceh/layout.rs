@@ -2,10 +2,10 @@
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
-use super::{Cceh, Config};
+use super::{Cceh, CcehConfig};
 use crate::bits::those;
-use crate::extendible::{DEPTH_MAX, Header};
-use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use crate::extendible::{DEPTH_MAX, SegmentHeader};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;
@@ -13,7 +13,7 @@ pub(super) const EMPTY: u64 = 0;
 const SLOT: u64 = 16;
 const SLOTS_A_LINE: u64 = LINE as u64 / SLOT;
 
-impl Config {
+impl CcehConfig {
     pub(super) fn slots(&self) -> u64 {
         SLOTS_A_LINE << self.bucket_bits
     }
@@ -23,15 +23,15 @@ impl Config {
         LINE as u64 + ((LINE as u64) << self.bucket_bits)
     }
 
-    pub(super) fn classes(&self) -> [Class; 1] {
-        [Class {
+    pub(super) fn classes(&self) -> [BlockClass; 1] {
+        [BlockClass {
             block_bytes: self.segment_bytes(),
             align: LINE as u64,
         }]
     }
 
     pub(super) fn words(&self) -> [u64; 5] {
-        let Config {
+        let CcehConfig {
             bucket_bits,
             probe_lines,
             depth,
@@ -42,9 +42,9 @@ impl Config {
         [bucket_bits, probe_lines, depth, far_locks, early_reads].map(u64::from)
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<CcehConfig, OpenError> {
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let config = Config {
+        let config = CcehConfig {
             bucket_bits: small(words[0]),
             probe_lines: small(words[1]),
             depth: small(words[2]),
@@ -67,8 +67,8 @@ impl Config {
 
 impl<M: Medium> Cceh<M> {
     #[inline]
-    pub(super) fn header(&self, segment: Off) -> Header {
-        Header::at(self.ground.medium(), segment)
+    pub(super) fn header(&self, segment: Off) -> SegmentHeader {
+        SegmentHeader::at(self.ground.medium(), segment)
     }
 
     /// The word published code keeps its lock in.

@@ -45,27 +45,27 @@ mod recover;
 mod resize;
 
 use farbank_pm::Medium;
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 
-use crate::extendible::Extendible;
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::{Index, Refused, Space};
-use crate::locks::{EARLY_READS, Locks};
-use crate::outlier::Outlier;
+use crate::extendible::ExtendibleDirectory;
+use crate::index::{Index, IndexError, SpaceUse};
+use crate::locks::{EARLY_READS, LockTable};
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::ReservedKey;
 use layout::EMPTY;
 
 /// Its name.
 pub const NAME: &str = "cceh";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
+pub(crate) const FAULTS: [NamedFault; 3] = [
     EARLY_READS,
-    Named {
+    NamedFault {
         name: "cceh.depth_first",
         what: "a split segment's depth is changed before the directory names the new one",
         source: "the published code (Witcher #24)",
     },
-    Named {
+    NamedFault {
         name: "cceh.home_line",
         what: "an insert flushes the line of the home bucket, wherever the pair is",
         source: "the study's version of the published code",
@@ -74,7 +74,7 @@ pub(crate) const FAULTS: [Named; 3] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct CcehConfig {
     /// Buckets of a segment, as a power of two.
     pub bucket_bits: u32,
     /// Lines that are looked at for a key.
@@ -88,12 +88,12 @@ pub struct Config {
     pub early_reads: bool,
 }
 
-impl Config {
+impl CcehConfig {
     /// The paper's: 256 buckets, 4 lines; as many segments as `slots` take, a power of two.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
+    pub fn paper(slots: u64) -> CcehConfig {
         let segments = (slots / 1024).max(2);
-        Config {
+        CcehConfig {
             bucket_bits: 8,
             probe_lines: 4,
             depth: segments.ilog2(),
@@ -104,8 +104,8 @@ impl Config {
 
     /// Small enough that a dozen keys split segments and double the directory.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
+    pub fn small() -> CcehConfig {
+        CcehConfig {
             bucket_bits: 1,
             probe_lines: 2,
             depth: 1,
@@ -116,8 +116,8 @@ impl Config {
 
     /// As published: locks in far memory, searches that wait for no writer.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> CcehConfig {
+        CcehConfig {
             far_locks: true,
             early_reads: true,
             ..self
@@ -127,28 +127,28 @@ impl Config {
 
 /// The table.
 pub struct Cceh<M> {
-    ground: Ground<M>,
-    config: Config,
-    directory: Extendible,
-    locks: Locks,
+    ground: TablePool<M>,
+    config: CcehConfig,
+    directory: ExtendibleDirectory,
+    locks: LockTable,
 }
 
 impl<M: Medium> Cceh<M> {
-    fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
+    fn over(ground: TablePool<M>, config: CcehConfig, found: bool) -> Cceh<M> {
         Cceh {
             locks: ground
                 .locks(config.segment_bytes(), found)
                 .read_early(config.early_reads),
-            directory: Extendible::of(&ground, config.segment_bytes()),
+            directory: ExtendibleDirectory::of(&ground, config.segment_bytes()),
             ground,
             config,
         }
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Cceh<M>, OpenError> {
+    pub fn create(medium: M, plan: &PoolPlan, config: CcehConfig) -> Result<Cceh<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &config.classes())?;
+        let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = Cceh::over(ground, config, false);
         table.make_first()?;
         let Cceh { ground, .. } = table;
@@ -158,12 +158,12 @@ impl<M: Medium> Cceh<M> {
 
     /// Opens the table on `medium`, after a crash or not: what a crash cut short is ended first.
     pub fn open(medium: M) -> Result<Cceh<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |words| {
-            Ok(Config::of(words)?.classes().to_vec())
+        let ground = TablePool::open(medium, NAME, |words| {
+            Ok(CcehConfig::of(words)?.classes().to_vec())
         })?;
-        let config = Config::of(ground.config())?;
+        let config = CcehConfig::of(ground.config())?;
         let table = Cceh::over(ground, config, true);
-        Outlier::of(&table.ground).check()?;
+        ReservedKey::of(&table.ground).check()?;
         table.directory.recover(&table.ground)?;
         Ok(table)
     }
@@ -174,34 +174,44 @@ impl<M: Medium> Index for Cceh<M> {
         NAME
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
+    fn worker(&self) -> Result<TableWorker, IndexError> {
         self.ground.worker()
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).insert(worker, value),
+            EMPTY => ReservedKey::of(&self.ground).insert(worker, value),
             _ => self.insert_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).get(),
+            EMPTY => ReservedKey::of(&self.ground).get(),
             _ => self.get_hashed(worker, self.ground.hash(key), key),
         }
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).update(worker, value),
+            EMPTY => ReservedKey::of(&self.ground).update(worker, value),
             _ => self.update_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).remove(worker),
+            EMPTY => ReservedKey::of(&self.ground).remove(worker),
             _ => self.remove_hashed(worker, self.ground.hash(key), key),
         }
     }
@@ -210,25 +220,30 @@ impl<M: Medium> Index for Cceh<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
-        if let Some(value) = Outlier::of(&self.ground).get()? {
+    fn each(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
+        if let Some(value) = ReservedKey::of(&self.ground).get()? {
             each(EMPTY, value);
         }
         self.directory.each_segment(&self.ground, |segment, hash| {
-            self.locks
-                .begin(segment, || self.accept(worker, segment, hash))?;
+            self.locks.begin(segment, || {
+                self.persist_on_first_access(worker, segment, hash)
+            })?;
             self.each_live(segment, |_, key, value| each(key, value));
             Ok(())
         })
     }
 
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let (mut segments, keys) = (0, self.len(worker)?);
         self.directory.each_segment(&self.ground, |_, _| {
             segments += 1;
             Ok(())
         })?;
-        Ok(Space {
+        Ok(SpaceUse {
             keys,
             slots: segments * self.config.slots(),
             table_bytes: segments * self.config.segment_bytes()
@@ -238,7 +253,7 @@ impl<M: Medium> Index for Cceh<M> {
         })
     }
 
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

@@ -5,19 +5,19 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Cceh;
 use super::layout::{EMPTY, first_slot, value_of};
-use crate::extendible::Held;
-use crate::ground::Worker;
-use crate::index::Refused;
+use crate::extendible::LockedSegment;
+use crate::index::IndexError;
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {
     /// One line, one drain; a split adds a segment and its entries of the directory, in three.
     pub(super) fn insert_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         loop {
             let held = self.hold(worker, hash)?;
             if let Some(slot) = self.find(held.segment, hash, key) {
@@ -35,15 +35,15 @@ impl<M: Medium> Cceh<M> {
 
     pub(super) fn get_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
         let (segment, found) = self.locks.read(
             || self.directory.lookup(&self.ground, hash),
             |led| self.directory.still(&self.ground, led),
-            |segment| self.accept(worker, segment, hash),
+            |segment| self.persist_on_first_access(worker, segment, hash),
             |segment| {
                 self.prefetch(segment, hash); // all lines now: which of them has the key is known later
                 let slot = self.find(segment, hash, key);
@@ -57,11 +57,11 @@ impl<M: Medium> Cceh<M> {
 
     pub(super) fn update_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hash)?;
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
@@ -73,10 +73,10 @@ impl<M: Medium> Cceh<M> {
 
     pub(super) fn remove_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hash)?;
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
@@ -110,13 +110,13 @@ impl<M: Medium> Cceh<M> {
 
     /// Takes the lock of the segment `hash` leads to.
     #[inline]
-    fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
+    fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedSegment<'_>, IndexError> {
         let held = self.directory.hold(
             &self.ground,
             &self.locks,
             hash,
             |segment| self.prefetch(segment, hash),
-            |segment| self.accept(worker, segment, hash),
+            |segment| self.persist_on_first_access(worker, segment, hash),
         )?;
         self.touch_far_lock(worker, held.segment);
         Ok(held)
@@ -125,31 +125,31 @@ impl<M: Medium> Cceh<M> {
     /// Makes durable what a killed process left in the buckets of the segment that `hash` leads to, if it is one. Its header
     /// is: the one a split may have left volatile is in doubt (D4), so that recovery saw to it.
     #[cold]
-    pub(super) fn accept(
+    pub(super) fn persist_on_first_access(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         segment: Off,
         hash: u64,
-    ) -> Result<(), Refused> {
-        self.directory.vouch(&self.ground, segment, hash)?;
+    ) -> Result<(), IndexError> {
+        self.directory.validate(&self.ground, segment, hash)?;
         let buckets = Self::slot(segment, 0);
         let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
-        self.ground.accept(worker, buckets, bytes)
+        self.ground.persist_on_first_access(worker, buckets, bytes)
     }
 
     /// Writes where the published code counts its readers and writers. Nobody reads it.
     #[inline]
-    fn touch_far_lock(&self, worker: &mut Worker, segment: Off) {
+    fn touch_far_lock(&self, worker: &mut TableWorker, segment: Off) {
         if self.config.far_locks {
             let _for = Category::Lock.spend();
             let at = Self::lock_word(segment);
-            self.ground.medium().store(&mut worker.lane, at, 1);
-            self.ground.medium().store(&mut worker.lane, at, 0);
+            self.ground.medium().store(&mut worker.ctx, at, 1);
+            self.ground.medium().store(&mut worker.ctx, at, 0);
         }
     }
 
     /// A slot that is empty, or whose key has moved on (I1).
-    fn free_slot(&self, held: &Held<'_>, at: u64) -> Option<Off> {
+    fn free_slot(&self, held: &LockedSegment<'_>, at: u64) -> Option<Off> {
         let is_free = |key| key == EMPTY || !held.header.owns(self.ground.hash(key));
         let slot = self
             .buckets_of(held.segment, at)
@@ -161,29 +161,29 @@ impl<M: Medium> Cceh<M> {
 
     fn fill(
         &self,
-        worker: &mut Worker,
-        held: &Held<'_>,
+        worker: &mut TableWorker,
+        held: &LockedSegment<'_>,
         slot: Off,
         (hash, key, value): (u64, u64, u64),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
         situation!(
             "cceh.beyond_home_line",
             slot.0 / LINE as u64 != self.home(held.segment, hash).0 / LINE as u64
         );
-        medium.store(&mut worker.lane, value_of(slot), value);
-        medium.store(&mut worker.lane, slot, key); // I2
+        medium.store(&mut worker.ctx, value_of(slot), value);
+        medium.store(&mut worker.ctx, slot, key); // I2
         if fault!("cceh.home_line") {
-            medium.flush(&mut worker.lane, self.home(held.segment, hash), LINE);
+            medium.flush(&mut worker.ctx, self.home(held.segment, hash), LINE);
         } else {
-            medium.flush(&mut worker.lane, slot, 2 * WORD);
+            medium.flush(&mut worker.ctx, slot, 2 * WORD);
         }
         worker.commit(medium)
     }
 
     /// Replaces one word.
-    fn replace(&self, worker: &mut Worker, at: Off, word: u64) -> Result<(), Refused> {
+    fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
         worker.put_word(medium, at, word)

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Medium, Off};
 
 use super::Cceh;
-use crate::index::Refused;
-use crate::outlier::Outlier;
+use crate::index::IndexError;
+use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Cceh<M> {
-    pub(super) fn check_all(&self) -> Result<(), Refused> {
-        Outlier::of(&self.ground).check()?;
+    pub(super) fn check_all(&self) -> Result<(), IndexError> {
+        ReservedKey::of(&self.ground).check()?;
         self.directory
             .check(&self.ground, |segment, _| self.check_segment(segment))
     }
 
-    fn check_segment(&self, segment: Off) -> Result<(), Refused> {
+    fn check_segment(&self, segment: Off) -> Result<(), IndexError> {
         let mut keys = BTreeSet::new();
         let mut wrong = None;
         self.each_live(segment, |slot, key, _| {
@@ -30,6 +30,6 @@ impl<M: Medium> Cceh<M> {
                 ));
             }
         });
-        wrong.map_or(Ok(()), |what| Err(Refused::damaged(what)))
+        wrong.map_or(Ok(()), |what| Err(IndexError::damaged(what)))
     }
 }

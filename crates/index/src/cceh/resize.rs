@@ -3,25 +3,25 @@
 use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::Cceh;
-use crate::extendible::{Extendible, Header, Held, SEGMENT, set_header};
-use crate::ground::{OpenError, Worker};
-use crate::index::Refused;
+use crate::extendible::{ExtendibleDirectory, LockedSegment, SEGMENT, SegmentHeader, set_header};
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> Cceh<M> {
     /// The first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        Extendible::make(
+        ExtendibleDirectory::make(
             &self.ground,
             self.config.depth,
             |worker, segment, header| {
                 let (medium, image) = (self.ground.medium(), self.image(header, &[]));
-                medium.copy_in(&mut worker.lane, segment, &[&image]);
+                medium.copy_in(&mut worker.ctx, segment, &[&image]);
             },
         )
     }
 
     /// The bytes of a segment that has these slots: their places in it, keys and values.
-    fn image(&self, header: Header, slots: &[(u64, u64, u64)]) -> Vec<u8> {
+    fn image(&self, header: SegmentHeader, slots: &[(u64, u64, u64)]) -> Vec<u8> {
         let mut image = vec![0; self.config.segment_bytes() as usize];
         let mut put = |at: u64, word: u64| {
             image[at as usize..][..WORD].copy_from_slice(&word.to_le_bytes());
@@ -35,9 +35,13 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Splits a segment that has no slot for a key. Nothing is changed on an error.
-    pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
+    pub(super) fn split(
+        &self,
+        worker: &mut TableWorker,
+        held: &LockedSegment<'_>,
+    ) -> Result<(), IndexError> {
         let _for = worker.reshape();
-        let Held {
+        let LockedSegment {
             segment, header, ..
         } = *held;
         self.directory.may_split(&self.ground, header)?;
@@ -52,7 +56,7 @@ impl<M: Medium> Cceh<M> {
         situation!("cceh.split_moves_some", !moved.is_empty());
         situation!("cceh.split_moves_nothing", moved.is_empty());
         let medium = self.ground.medium();
-        medium.copy_in(&mut worker.lane, young, &[&self.image(half, &moved)]);
+        medium.copy_in(&mut worker.ctx, young, &[&self.image(half, &moved)]);
         worker.commit(medium)?; // D1
         self.locks.is_new(young);
         if fault!("cceh.depth_first") {

@@ -3,10 +3,10 @@
 use farbank_pm::simd::upper_halves_equal;
 use farbank_pm::{Medium, Off, WORD};
 
-use super::{Clevel, Config};
-pub(super) use crate::ground::Run as Level;
-use crate::ground::{CONFIG_WORDS, Class, OpenError};
-use crate::index::Refused;
+use super::{Clevel, ClevelConfig};
+use crate::index::IndexError;
+pub(super) use crate::pool_heap::BucketRun as Level;
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
 /// The root's word for which levels there are.
 pub(super) const META: u64 = 0;
@@ -31,14 +31,14 @@ const CURSOR_BITS: u32 = 48;
 
 /// Which levels there are, as the root's word: the number of the bottom one, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Meta {
+pub(super) struct LevelsWord {
     pub(super) bottom: u64,
     pub(super) count: u64,
 }
 
-impl Meta {
-    pub(super) fn of(word: u64) -> Meta {
-        Meta {
+impl LevelsWord {
+    pub(super) fn of(word: u64) -> LevelsWord {
+        LevelsWord {
             bottom: word >> 8,
             count: word & 0xff,
         }
@@ -97,20 +97,20 @@ pub(super) fn level_root(n: u64) -> u64 {
     LEVELS_AT + n % LEVELS
 }
 
-impl Config {
+impl ClevelConfig {
     pub(super) fn bucket_bytes(&self) -> u64 {
         u64::from(self.slots) * WORD as u64
     }
 
-    pub(super) fn classes() -> [Class; 1] {
-        [Class {
+    pub(super) fn classes() -> [BlockClass; 1] {
+        [BlockClass {
             block_bytes: PAIR_BYTES,
             align: PAIR_BYTES,
         }]
     }
 
     pub(super) fn words(&self) -> [u64; 4] {
-        let Config {
+        let ClevelConfig {
             slots,
             top_bits,
             tag_bits,
@@ -119,9 +119,9 @@ impl Config {
         [slots, top_bits, tag_bits, u32::from(early_reads)].map(u64::from)
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<ClevelConfig, OpenError> {
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let config = Config {
+        let config = ClevelConfig {
             slots: small(words[0]),
             top_bits: small(words[1]),
             tag_bits: small(words[2]),
@@ -209,8 +209,8 @@ impl<M: Medium> Clevel<M> {
     /// Tells of every slot that leads to a pair: the level, where it is, its word.
     pub(super) fn each_taken(
         &self,
-        mut each: impl FnMut(Level, Off, u64) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        mut each: impl FnMut(Level, Off, u64) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
         for n in self.meta().levels() {
             let level = self.level(n);
             for bucket in 0..level.buckets() {
@@ -233,12 +233,12 @@ impl<M: Medium> Clevel<M> {
 
     /// Where the slot at `slot`, whose word is `word`, leads, if that can be a pair (I8).
     #[inline]
-    pub(super) fn pair_of(&self, slot: Off, word: u64) -> Result<Off, Refused> {
+    pub(super) fn pair_of(&self, slot: Off, word: u64) -> Result<Off, IndexError> {
         let pair = pair_in(word);
         if self.is_pair(pair) {
             return Ok(pair);
         }
-        Err(Refused::damaged(format!(
+        Err(IndexError::damaged(format!(
             "the slot {slot:?} is {word:#x} and leads to {pair:?}, which was expected to be a pair: in the pool, a multiple of \
              {PAIR_BYTES}"
         )))

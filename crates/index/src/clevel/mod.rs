@@ -42,7 +42,7 @@
 //! | dropped, run freed          | a run named as being freed, no level   | frees it                            |
 //! | (a kill) slot stored, drain | a pair in doubt                        | flushes the buckets of its key      |
 //!
-//! Recovery reads a few buckets a lane, and one bucket of the bottom level: the more keys, no more work.
+//! Recovery reads a few buckets a context, and one bucket of the bottom level: the more keys, no more work.
 //!
 //! # Where we differ from the paper
 //! Its writers take no locks. Here keys of a stripe are written one after another, under a lock in DRAM ([`Clevel`] has at
@@ -62,31 +62,31 @@ mod recover;
 mod resize;
 
 use farbank_pm::Medium;
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::{Index, Refused, Space};
-use crate::locks::Locks;
-use layout::{LEVELS, Level, META, Meta, PAIR_BYTES, level_root, value_of};
+use crate::index::{Index, IndexError, SpaceUse};
+use crate::locks::LockTable;
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use layout::{LEVELS, Level, LevelsWord, META, PAIR_BYTES, level_root, value_of};
 
 /// Its name.
 pub const NAME: &str = "clevel";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
-    Named {
+pub(crate) const FAULTS: [NamedFault; 3] = [
+    NamedFault {
         name: "clevel.tag_is_key",
         what: "a slot with the key's tag is taken for the key's",
         source: "the study's version",
     },
-    Named {
+    NamedFault {
         name: "clevel.keep_old",
         what: "an update does not free the pair it replaces",
         source: "the published code",
     },
-    Named {
+    NamedFault {
         name: "clevel.free_last",
         what: "recovery frees the pair each worker took last, linked or not",
         source: "the published code",
@@ -98,7 +98,7 @@ const STRIPE_BITS_MAX: u32 = 12;
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ClevelConfig {
     /// Slots of a bucket: a power of two, at most a line.
     pub slots: u32,
     /// Buckets of the first top level, as a power of two; the bottom one has half of them.
@@ -109,11 +109,11 @@ pub struct Config {
     pub early_reads: bool,
 }
 
-impl Config {
+impl ClevelConfig {
     /// The paper's buckets of eight, and as many as the study took for `slots`: 2^19 on top for 2^24.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
-        Config {
+    pub fn paper(slots: u64) -> ClevelConfig {
+        ClevelConfig {
             slots: 8,
             top_bits: (slots / 32).max(4).ilog2(),
             tag_bits: 16,
@@ -123,8 +123,8 @@ impl Config {
 
     /// Small enough that a dozen keys add a level, with tags that often agree.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
+    pub fn small() -> ClevelConfig {
+        ClevelConfig {
             slots: 2,
             top_bits: 2,
             tag_bits: 3,
@@ -134,8 +134,8 @@ impl Config {
 
     /// As published: searches that wait for nobody.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> ClevelConfig {
+        ClevelConfig {
             early_reads: true,
             ..self
         }
@@ -144,18 +144,18 @@ impl Config {
 
 /// The table.
 pub struct Clevel<M> {
-    ground: Ground<M>,
-    config: Config,
+    ground: TablePool<M>,
+    config: ClevelConfig,
     /// The root's words for the levels, where readers look.
     meta: AtomicU64,
     levels: [AtomicU64; LEVELS as usize],
     growing: Mutex<()>,
     stripes: u64,
-    locks: Locks,
+    locks: LockTable,
 }
 
 impl<M: Medium> Clevel<M> {
-    fn over(ground: Ground<M>, config: Config) -> Clevel<M> {
+    fn over(ground: TablePool<M>, config: ClevelConfig) -> Clevel<M> {
         let stripes = 1 << config.top_bits.min(STRIPE_BITS_MAX);
         let root = |n| AtomicU64::new(ground.medium().load(ground.root(n)));
         Clevel {
@@ -163,16 +163,21 @@ impl<M: Medium> Clevel<M> {
             levels: std::array::from_fn(|n| root(level_root(n as u64))),
             growing: Mutex::new(()),
             stripes,
-            locks: Locks::new(ground.failure(), stripes, 1, false).read_early(config.early_reads),
+            locks: LockTable::new(ground.failure(), stripes, 1, false)
+                .read_early(config.early_reads),
             ground,
             config,
         }
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Clevel<M>, OpenError> {
+    pub fn create(
+        medium: M,
+        plan: &PoolPlan,
+        config: ClevelConfig,
+    ) -> Result<Clevel<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &Config::classes())?;
+        let ground = TablePool::create(medium, plan, &ClevelConfig::classes())?;
         let table = Clevel::over(ground, config);
         table.make_first()?;
         let Clevel { ground, .. } = table;
@@ -182,16 +187,16 @@ impl<M: Medium> Clevel<M> {
 
     /// Opens the table on `medium`, after a crash or not: what a crash left in doubt is settled first.
     pub fn open(medium: M) -> Result<Clevel<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |_| Ok(Config::classes().to_vec()))?;
-        let config = Config::of(ground.config())?;
+        let ground = TablePool::open(medium, NAME, |_| Ok(ClevelConfig::classes().to_vec()))?;
+        let config = ClevelConfig::of(ground.config())?;
         let table = Clevel::over(ground, config);
         table.recover()?;
         Ok(table)
     }
 
     #[inline]
-    fn meta(&self) -> Meta {
-        Meta::of(self.meta.load(Ordering::Acquire))
+    fn meta(&self) -> LevelsWord {
+        LevelsWord::of(self.meta.load(Ordering::Acquire))
     }
 
     #[inline]
@@ -205,23 +210,33 @@ impl<M: Medium> Index for Clevel<M> {
         NAME
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
+    fn worker(&self) -> Result<TableWorker, IndexError> {
         self.ground.worker()
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.insert_hashed(worker, self.ground.hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.get_hashed(self.ground.hash(key), key)
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.update_hashed(worker, self.ground.hash(key), key, value)
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.ground.hash(key), key)
     }
 
@@ -229,7 +244,11 @@ impl<M: Medium> Index for Clevel<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
+    fn each(
+        &self,
+        _worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         self.each_taken(|_, slot, word| {
             let pair = self.pair_of(slot, word)?;
@@ -238,11 +257,11 @@ impl<M: Medium> Index for Clevel<M> {
         })
     }
 
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let keys = self.len(worker)?;
         let levels = self.meta().levels().map(|n| self.level(n));
         let buckets: u64 = levels.map(Level::buckets).sum();
-        Ok(Space {
+        Ok(SpaceUse {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * self.config.bucket_bytes() + keys * PAIR_BYTES,
@@ -251,7 +270,7 @@ impl<M: Medium> Index for Clevel<M> {
         })
     }
 
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

@@ -5,13 +5,13 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clevel;
 use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
-use crate::ground::Worker;
-use crate::index::Refused;
-use crate::locks::Guard;
+use crate::index::IndexError;
+use crate::locks::LockGuard;
+use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
 /// A slot that was found, and where it leads.
-pub(super) struct Found {
+pub(super) struct FoundSlot {
     slot: Off,
     pair: Off,
 }
@@ -20,11 +20,11 @@ impl<M: Medium> Clevel<M> {
     /// Three lines (the pair's bit, the pair, the slot) and two drains; what resizing takes is beside it.
     pub(super) fn insert_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         loop {
             let guard = self.hold(hash)?;
             if let Some(found) = self.find(hash, key)? {
@@ -44,13 +44,13 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, Refused> {
+    pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, IndexError> {
         let stripe = self.stripe(hash);
         loop {
             let seen = self.locks.even(stripe)?;
             let meta = self.meta();
             let found = self.find(hash, key);
-            let value = |found: Found| self.ground.medium().load(value_of(found.pair));
+            let value = |found: FoundSlot| self.ground.medium().load(value_of(found.pair));
             let value = found.map(|found| found.map(value));
             if seen.unchanged() && self.meta() == meta {
                 return value; // I4, I6
@@ -61,11 +61,11 @@ impl<M: Medium> Clevel<M> {
     /// Five lines, two drains: a new pair, and the old one freed.
     pub(super) fn update_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _guard = self.hold(hash)?;
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
@@ -83,10 +83,10 @@ impl<M: Medium> Clevel<M> {
     /// Three lines, two drains.
     pub(super) fn remove_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _guard = self.hold(hash)?;
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
@@ -103,14 +103,14 @@ impl<M: Medium> Clevel<M> {
         Off(hash & (self.stripes - 1))
     }
 
-    pub(super) fn hold(&self, hash: u64) -> Result<Guard<'_>, Refused> {
+    pub(super) fn hold(&self, hash: u64) -> Result<LockGuard<'_>, IndexError> {
         self.locks.lock_made(self.stripe(hash))
     }
 
     /// Where `key` is, bottom level first. Without its lock a word may be of anything: what is found is believed
     /// only if nothing has changed.
     #[inline]
-    fn find(&self, hash: u64, key: u64) -> Result<Option<Found>, Refused> {
+    fn find(&self, hash: u64, key: u64) -> Result<Option<FoundSlot>, IndexError> {
         const SECOND: u32 = 32;
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
@@ -128,7 +128,7 @@ impl<M: Medium> Clevel<M> {
                 let pair = self.pair_of(slot, word)?;
                 situation!("clevel.other_key_of_tag", medium.load(pair) != key);
                 if fault!("clevel.tag_is_key") || medium.load(pair) == key {
-                    return Ok(Some(Found { slot, pair }));
+                    return Ok(Some(FoundSlot { slot, pair }));
                 }
             }
         }
@@ -157,24 +157,34 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    fn write_pair(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Off, Refused> {
+    fn write_pair(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Off, IndexError> {
         let pair = self.ground.allocate(worker, PAIR)?;
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, pair, key);
-        medium.store(&mut worker.lane, value_of(pair), value);
-        medium.flush(&mut worker.lane, pair, PAIR_BYTES as usize);
+        medium.store(&mut worker.ctx, pair, key);
+        medium.store(&mut worker.ctx, value_of(pair), value);
+        medium.flush(&mut worker.ctx, pair, PAIR_BYTES as usize);
         Ok(pair)
     }
 
     /// Leads a slot to a pair, durably; whether there was one. Others may want the same slot for other keys.
-    pub(super) fn link(&self, worker: &mut Worker, hash: u64, pair: Off) -> Result<bool, Refused> {
+    pub(super) fn link(
+        &self,
+        worker: &mut TableWorker,
+        hash: u64,
+        pair: Off,
+    ) -> Result<bool, IndexError> {
         let medium = self.ground.medium();
         while let Some(slot) = self.vacancy(hash) {
             let word = self.slot_word(pair, hash);
-            if medium.cas(&mut worker.lane, slot, EMPTY, word).is_ok() {
+            if medium.cas(&mut worker.ctx, slot, EMPTY, word).is_ok() {
                 let _for = Category::KeyValue.spend();
-                medium.flush(&mut worker.lane, slot, WORD);
+                medium.flush(&mut worker.ctx, slot, WORD);
                 worker.commit(medium)?;
                 return Ok(true);
             }
@@ -183,7 +193,12 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Replaces a slot's word, durably. Nobody else does while its key is held (I3).
-    pub(super) fn replace(&self, worker: &mut Worker, slot: Off, word: u64) -> Result<(), Refused> {
+    pub(super) fn replace(
+        &self,
+        worker: &mut TableWorker,
+        slot: Off,
+        word: u64,
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
         worker.put_word(medium, slot, word)

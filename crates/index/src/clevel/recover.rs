@@ -8,17 +8,17 @@ use super::Clevel;
 use super::layout::{
     CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root, tag_in,
 };
-use crate::ground::{Block, OpenError, Worker};
-use crate::index::Refused;
+use crate::index::IndexError;
+use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
 impl<M: Medium> Clevel<M> {
-    /// Settles the bucket that was being emptied and what the lanes did last. Reads a few buckets a lane.
+    /// Settles the bucket that was being emptied and what the contexts did last. Reads a few buckets a context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
         let mut worker = self.ground.worker()?;
         let moved = self.moved(&mut worker)?;
-        for lane in 0..self.ground.lanes() {
-            for block in self.ground.in_doubt(lane)? {
+        for ctx in 0..self.ground.contexts() {
+            for block in self.ground.in_doubt(ctx)? {
                 if block.class == Some(PAIR) {
                     let hash = self.ground.hash(self.ground.medium().load(block.at));
                     self.flush_buckets(&mut worker, hash);
@@ -29,18 +29,18 @@ impl<M: Medium> Clevel<M> {
         let medium = self.ground.medium();
         worker.commit(medium)?;
         for slot in moved {
-            medium.store(&mut worker.lane, slot, EMPTY);
-            medium.flush(&mut worker.lane, slot, WORD);
+            medium.store(&mut worker.ctx, slot, EMPTY);
+            medium.flush(&mut worker.ctx, slot, WORD);
         }
         self.ground
             .recover(&mut worker, |block| Ok(self.is_live(block)))
     }
 
     /// Whether the levels are ones the table makes.
-    fn check_levels(&self) -> Result<(), Refused> {
+    fn check_levels(&self) -> Result<(), IndexError> {
         let meta = self.meta();
         if !(2..=LEVELS).contains(&meta.count) {
-            return Err(Refused::damaged(format!(
+            return Err(IndexError::damaged(format!(
                 "the root's word {META} says {meta:?}, and levels are 2 to {LEVELS}"
             )));
         }
@@ -50,7 +50,7 @@ impl<M: Medium> Clevel<M> {
             let who = format!("level {n}, in the root's word {},", level_root(n));
             let bits = below.map_or(1..=TOP_BITS_MAX, |below| below.bits + 1..=below.bits + 1);
             if level.bits > TOP_BITS_MAX || !bits.contains(&level.bits) {
-                return Err(Refused::damaged(format!(
+                return Err(IndexError::damaged(format!(
                     "{who} has 2^{} buckets, which was expected to be 2^{} to 2^{}",
                     level.bits,
                     bits.start(),
@@ -60,7 +60,7 @@ impl<M: Medium> Clevel<M> {
             let bytes = self.level_bytes(level.bits);
             self.ground.check_run(&who, level.at, bytes)?;
             if named.contains(&level.at) {
-                return Err(Refused::damaged(format!("{who} is another level's")));
+                return Err(IndexError::damaged(format!("{who} is another level's")));
             }
             below = Some(level);
             named.push(level.at);
@@ -69,7 +69,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Has the buckets of `hash`, in every level, made durable by the next drain.
-    fn flush_buckets(&self, worker: &mut Worker, hash: u64) {
+    fn flush_buckets(&self, worker: &mut TableWorker, hash: u64) {
         for n in self.meta().levels() {
             let level = self.level(n);
             for bucket in self.buckets_of(level, hash) {
@@ -78,15 +78,15 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    fn flush_bucket(&self, worker: &mut Worker, level: Level, bucket: u64) {
+    fn flush_bucket(&self, worker: &mut TableWorker, level: Level, bucket: u64) {
         let bytes = self.config.bucket_bytes();
         let at = level.at.plus(bucket * bytes);
         let medium = self.ground.medium();
-        medium.flush(&mut worker.lane, at, bytes as usize);
+        medium.flush(&mut worker.ctx, at, bytes as usize);
     }
 
     /// The slots of the cursor's bucket that were moved up, to be cleared when they are durable where they went (I7).
-    fn moved(&self, worker: &mut Worker) -> Result<Vec<Off>, OpenError> {
+    fn moved(&self, worker: &mut TableWorker) -> Result<Vec<Off>, OpenError> {
         let (medium, meta) = (self.ground.medium(), self.meta());
         if !meta.is_resizing() {
             return Ok(Vec::new());
@@ -125,7 +125,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Whether the table leads to `block`.
-    fn is_live(&self, block: Block) -> bool {
+    fn is_live(&self, block: HeapBlock) -> bool {
         let mut levels = self.meta().levels().map(|n| self.level(n));
         match block.class {
             None => levels.any(|level| level.at == block.at),
@@ -138,7 +138,7 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    pub(super) fn check_all(&self) -> Result<(), Refused> {
+    pub(super) fn check_all(&self) -> Result<(), IndexError> {
         self.check_levels()?;
         let medium = self.ground.medium();
         let (mut keys, mut pairs, mut wrong) = (BTreeSet::new(), Vec::new(), None);
@@ -157,7 +157,7 @@ impl<M: Medium> Clevel<M> {
             Ok(())
         })?;
         if let Some(wrong) = wrong {
-            return Err(Refused::damaged(wrong));
+            return Err(IndexError::damaged(wrong));
         }
         let levels: Vec<Off> = self.meta().levels().map(|n| self.level(n).at).collect();
         self.ground.check(|reach| {

@@ -5,10 +5,10 @@ use farbank_pm::{Medium, Off, situation};
 
 use super::Clevel;
 use super::layout::{
-    CURSOR, EMPTY, LEVELS, Level, META, Meta, TOP_BITS_MAX, bucket_in, cursor, level_root,
+    CURSOR, EMPTY, LEVELS, Level, LevelsWord, META, TOP_BITS_MAX, bucket_in, cursor, level_root,
 };
-use crate::ground::{OpenError, Worker};
-use crate::index::Refused;
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TableWorker};
 
 /// Most slots of a new level for each key of the table.
 const SLOTS_A_KEY: u64 = 16;
@@ -21,7 +21,7 @@ impl<M: Medium> Clevel<M> {
             let bits = self.config.top_bits - 1 + n;
             self.make_level(&mut worker, u64::from(n), bits)?;
         }
-        let meta = Meta {
+        let meta = LevelsWord {
             bottom: 0,
             count: 2,
         };
@@ -30,19 +30,19 @@ impl<M: Medium> Clevel<M> {
 
     /// An empty level, durable, which the root's word `n` names: in the line of `META`, and stored before that says that it
     /// is the table's (I1).
-    fn make_level(&self, worker: &mut Worker, n: u64, bits: u32) -> Result<(), Refused> {
+    fn make_level(&self, worker: &mut TableWorker, n: u64, bits: u32) -> Result<(), IndexError> {
         let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
         let at = self.ground.allocate_run(worker, bytes)?;
-        self.ground.clear(&mut worker.lane, at, bytes);
+        self.ground.clear(&mut worker.ctx, at, bytes);
         worker.commit(medium)?;
         let word = Level { at, bits }.word();
         let named = self.ground.root(level_root(n));
-        medium.store(&mut worker.lane, named, word);
+        medium.store(&mut worker.ctx, named, word);
         self.levels[(n % LEVELS) as usize].store(word, Ordering::Release);
         Ok(())
     }
 
-    fn set_meta(&self, worker: &mut Worker, meta: Meta) -> Result<(), Refused> {
+    fn set_meta(&self, worker: &mut TableWorker, meta: LevelsWord) -> Result<(), IndexError> {
         self.ground.set_root(worker, META, meta.word())?;
         self.meta.store(meta.word(), Ordering::Release);
         Ok(())
@@ -50,7 +50,11 @@ impl<M: Medium> Clevel<M> {
 
     /// Makes room for a key that found none among the levels of `seen`: a level twice as large as the top one, and the
     /// bottom one emptied into the others. Nothing is changed on an error.
-    pub(super) fn grow(&self, worker: &mut Worker, seen: Meta) -> Result<(), Refused> {
+    pub(super) fn grow(
+        &self,
+        worker: &mut TableWorker,
+        seen: LevelsWord,
+    ) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         let meta = self.meta();
@@ -64,11 +68,11 @@ impl<M: Medium> Clevel<M> {
         let meta = self.meta();
         let top = self.level(meta.levels().end - 1);
         if meta.count == LEVELS || top.bits == TOP_BITS_MAX || self.is_sparse(top)? {
-            return Err(Refused::Crowded { bits: top.bits });
+            return Err(IndexError::Crowded { bits: top.bits });
         }
         self.make_level(worker, meta.levels().end, top.bits + 1)?;
         let count = meta.count + 1;
-        self.set_meta(worker, Meta { count, ..meta })?;
+        self.set_meta(worker, LevelsWord { count, ..meta })?;
         situation!("clevel.level_added");
         self.empty_bottoms(worker)?;
         Ok(())
@@ -76,7 +80,7 @@ impl<M: Medium> Clevel<M> {
 
     /// Whether a level on `top` would have so many slots that only keys whose hashes are alike can need it. One that takes a
     /// chunk at most never has.
-    fn is_sparse(&self, top: Level) -> Result<bool, Refused> {
+    fn is_sparse(&self, top: Level) -> Result<bool, IndexError> {
         let bits = top.bits + 1;
         if self.level_bytes(bits) <= self.ground.chunk_bytes() {
             return Ok(false);
@@ -91,7 +95,7 @@ impl<M: Medium> Clevel<M> {
 
     /// Empties bottom levels until two are left; `false`: there was no room, and the next who finds none adds a level,
     /// and goes on.
-    fn empty_bottoms(&self, worker: &mut Worker) -> Result<bool, Refused> {
+    fn empty_bottoms(&self, worker: &mut TableWorker) -> Result<bool, IndexError> {
         while self.meta().is_resizing() {
             if !self.empty_bottom(worker)? {
                 return Ok(false);
@@ -101,7 +105,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Waits until nobody changes the table who may have seen an older `META` (I5).
-    fn await_writers(&self) -> Result<(), Refused> {
+    fn await_writers(&self) -> Result<(), IndexError> {
         for stripe in 0..self.stripes {
             drop(self.locks.lock_made(Off(stripe))?);
         }
@@ -109,7 +113,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Moves what is in the bottom level up, and drops the level; whether there was room for all.
-    fn empty_bottom(&self, worker: &mut Worker) -> Result<bool, Refused> {
+    fn empty_bottom(&self, worker: &mut TableWorker) -> Result<bool, IndexError> {
         self.await_writers()?;
         let meta = self.meta();
         let level = self.level(meta.bottom);
@@ -127,7 +131,7 @@ impl<M: Medium> Clevel<M> {
         let freed = self.ground.about_to_free(worker, level.at)?;
         self.set_meta(
             worker,
-            Meta {
+            LevelsWord {
                 bottom: meta.bottom + 1,
                 count: meta.count - 1,
             },
@@ -139,7 +143,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Moves one slot of the bottom level; whether there was room.
-    fn move_up(&self, worker: &mut Worker, slot: Off) -> Result<bool, Refused> {
+    fn move_up(&self, worker: &mut TableWorker, slot: Off) -> Result<bool, IndexError> {
         let medium = self.ground.medium();
         loop {
             let word = medium.load(slot);

@@ -16,13 +16,13 @@ use farbank_pm::{LINE, Medium, Off, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, SLOTS, image, next_of};
-use crate::ground::Worker;
-use crate::index::Refused;
+use crate::index::IndexError;
 use crate::locks::wait;
+use crate::pool_heap::TableWorker;
 
 /// What those who copy an array share.
 #[derive(Default)]
-pub(super) struct Copying {
+pub(super) struct ArrayCopy {
     /// How many of the array's buckets have been taken; 0: it is not being replaced, `CLOSED`: nothing is to be taken.
     taken: AtomicU64,
     /// How many are done with: copied, or given up.
@@ -31,23 +31,23 @@ pub(super) struct Copying {
     all: AtomicU64,
     /// The word of the array they are copied to.
     young: AtomicU64,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<CopyOutcome>,
 }
 
 const CLOSED: u64 = u64::MAX;
 
 /// What came of the parts that are done with.
 #[derive(Default)]
-pub(super) struct Outcome {
+pub(super) struct CopyOutcome {
     /// Chained buckets that were handed out for the young array.
     pub(super) made: Vec<Off>,
     /// Chained buckets of the old one.
     pub(super) left: Vec<Off>,
     /// Why it cannot be copied.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<IndexError>,
 }
 
-impl Copying {
+impl ArrayCopy {
     /// Whether bucket `index` of the array is not to be changed any more.
     #[inline]
     pub(super) fn has_taken(&self, index: u64) -> bool {
@@ -71,7 +71,7 @@ impl Copying {
     }
 
     /// What came of `done` buckets that were taken. If they were refused, those not taken yet are given up.
-    fn finish(&self, mut done: u64, came: Outcome) {
+    fn finish(&self, mut done: u64, came: CopyOutcome) {
         let all = self.all.load(Ordering::Relaxed);
         let mut outcome = self.outcome.lock().expect("no holder panics");
         outcome.made.extend(came.made);
@@ -85,7 +85,7 @@ impl Copying {
     }
 
     /// Waits until all parts are done with, and tells what came of them. Nobody takes one of the array that comes then.
-    fn await_all(&self) -> Outcome {
+    fn await_all(&self) -> CopyOutcome {
         let (mut tries, all) = (0, self.all.load(Ordering::Relaxed));
         while !fault!("clht.helpers_left_behind") && self.done.load(Ordering::Acquire) < all {
             wait(&mut tries);
@@ -106,7 +106,7 @@ impl Copying {
 
 impl<M: Medium> Clht<M> {
     /// Copies all chains of `old`, durable when it returns, if nobody was refused anything.
-    pub(super) fn copy(&self, worker: &mut Worker, old: Array, young: Array) -> Outcome {
+    pub(super) fn copy(&self, worker: &mut TableWorker, old: Array, young: Array) -> CopyOutcome {
         self.copying.begin(old, young, self.part());
         self.copy_parts(worker, Some(0));
         self.copying.await_all()
@@ -114,7 +114,7 @@ impl<M: Medium> Clht<M> {
 
     /// Copies what nobody has taken of `old`, if it is being replaced, and waits until it is, or is not going to be.
     #[cold]
-    pub(super) fn help(&self, worker: &mut Worker, old: Array) {
+    pub(super) fn help(&self, worker: &mut TableWorker, old: Array) {
         let _for = Category::Resize.spend();
         let mut tries = 0;
         while self.array() == old && self.copying.has_taken(0) {
@@ -130,8 +130,8 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Copies parts until none is left, the taken one at `next` before others. They are drained together, and then done with.
-    fn copy_parts(&self, worker: &mut Worker, mut next: Option<u64>) {
-        let (mut came, mut copied) = (Outcome::default(), 0);
+    fn copy_parts(&self, worker: &mut TableWorker, mut next: Option<u64>) {
+        let (mut came, mut copied) = (CopyOutcome::default(), 0);
         while let Some(index) = next {
             copied += self.part();
             came.refused = self.copy_part(worker, index, &mut came).err();
@@ -148,7 +148,12 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Copies the part at bucket `from` of the array, durable after the worker's next drain.
-    fn copy_part(&self, worker: &mut Worker, from: u64, came: &mut Outcome) -> Result<(), Refused> {
+    fn copy_part(
+        &self,
+        worker: &mut TableWorker,
+        from: u64,
+        came: &mut CopyOutcome,
+    ) -> Result<(), IndexError> {
         // Neither changes while somebody has a part.
         let (old, young) = (self.array(), self.copying.young());
         let (medium, part) = (self.ground.medium(), self.part());
@@ -185,7 +190,7 @@ impl<M: Medium> Clht<M> {
             .step_by(old.buckets() as usize)
             .zip(lines.chunks(part as usize))
         {
-            medium.copy_in(&mut worker.lane, young.bucket(to), &[lines.as_flattened()]);
+            medium.copy_in(&mut worker.ctx, young.bucket(to), &[lines.as_flattened()]);
             self.locks.is_new(young.bucket(to));
         }
         Ok(())
@@ -194,11 +199,11 @@ impl<M: Medium> Clht<M> {
     /// Chains buckets for those pairs that the bucket at `first` has no slots for. The bytes of that one.
     fn make_chain(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         first: Off,
         pairs: &[(u64, u64, u64)],
         made: &mut Vec<Off>,
-    ) -> Result<[u8; LINE], Refused> {
+    ) -> Result<[u8; LINE], IndexError> {
         let medium = self.ground.medium();
         let (here, others) = pairs.split_at(pairs.len().min(SLOTS as usize));
         let mut next = Off::NULL;
@@ -207,7 +212,7 @@ impl<M: Medium> Clht<M> {
             let bucket = self.ground.allocate(worker, CHAINED)?;
             made.push(bucket);
             let bytes = image(first, pairs_of(some), next);
-            medium.copy_in(&mut worker.lane, bucket, &[&bytes]);
+            medium.copy_in(&mut worker.ctx, bucket, &[&bytes]);
             next = bucket;
         }
         Ok(image(Off::NULL, pairs_of(here), next))

@@ -2,11 +2,11 @@
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
-use super::{Clht, Config};
+use super::{Clht, ClhtConfig};
 use crate::bits::those;
-pub(super) use crate::ground::Run as Array;
-use crate::ground::{Block, CONFIG_WORDS, Class, OpenError};
-use crate::index::Refused;
+use crate::index::IndexError;
+pub(super) use crate::pool_heap::BucketRun as Array;
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, HeapBlock, OpenError};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;
@@ -100,21 +100,21 @@ pub(super) fn image(
     image
 }
 
-impl Config {
+impl ClhtConfig {
     /// Bytes of the array that one lock is for.
     pub(super) fn lock_bytes(&self) -> u64 {
         BUCKET << self.lock_bits
     }
 
-    pub(super) fn classes() -> [Class; 1] {
-        [Class {
+    pub(super) fn classes() -> [BlockClass; 1] {
+        [BlockClass {
             block_bytes: BUCKET,
             align: BUCKET,
         }]
     }
 
     pub(super) fn words(&self) -> [u64; 6] {
-        let Config {
+        let ClhtConfig {
             bits,
             chained_percent,
             growth_bits,
@@ -133,9 +133,9 @@ impl Config {
         .map(u64::from)
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<ClhtConfig, OpenError> {
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let config = Config {
+        let config = ClhtConfig {
             bits: small(words[0]),
             chained_percent: small(words[1]),
             growth_bits: small(words[2]),
@@ -175,7 +175,7 @@ impl<M: Medium> Clht<M> {
     }
 
     /// What is chained to the bucket at `first`, if it is blocks in use that all say they are its (I8).
-    pub(super) fn chain_of(&self, first: Off) -> Result<Vec<Block>, Refused> {
+    pub(super) fn chain_of(&self, first: Off) -> Result<Vec<HeapBlock>, IndexError> {
         let medium = self.ground.medium();
         let who = "the bucket";
         let next = |at| Off(medium.load(next_of(at)));
@@ -184,7 +184,7 @@ impl<M: Medium> Clht<M> {
             if says == first && self.ground.is_block(block.at, CHAINED) {
                 return Ok(());
             }
-            Err(Refused::damaged(format!(
+            Err(IndexError::damaged(format!(
                 "{who} {first:?} leads to {:?}, which was expected to be a bucket in use of its chain, and says {says:?}",
                 block.at
             )))

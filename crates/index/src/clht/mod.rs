@@ -68,34 +68,34 @@ mod recover;
 mod resize;
 
 use farbank_pm::Medium;
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::{Index, Refused, Space};
-use crate::locks::{EARLY_READS, Locks};
-use crate::outlier::Outlier;
-use copy::Copying;
+use crate::index::{Index, IndexError, SpaceUse};
+use crate::locks::{EARLY_READS, LockTable};
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::ReservedKey;
+use copy::ArrayCopy;
 use layout::{ARRAY, Array, EMPTY, SLOTS};
 
 /// Its name.
 pub const NAME: &str = "clht";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 4] = [
+pub(crate) const FAULTS: [NamedFault; 4] = [
     EARLY_READS,
-    Named {
+    NamedFault {
         name: "clht.key_first",
         what: "an insert stores the key before the value",
         source: "orderings of the Aga port (Witcher #31 to #35)",
     },
-    Named {
+    NamedFault {
         name: "clht.link_first",
         what: "a chained bucket is linked before it is durable",
         source: "the published code's flush walks the wrong pointer and leaves chained buckets out (Witcher #30)",
     },
-    Named {
+    NamedFault {
         name: "clht.young_not_named",
         what: "nothing durable names the array that a resize builds, nor the one it replaces",
         source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
@@ -103,9 +103,9 @@ pub(crate) const FAULTS: [Named; 4] = [
 ];
 
 /// Those of them, and others, that threads find.
-pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
+pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     EARLY_READS,
-    Named {
+    NamedFault {
         name: "clht.helpers_left_behind",
         what: "a resize publishes its array without waiting for those who help to copy the old one",
         source: "RECIPE#2: a helper that dies leaves buckets out",
@@ -114,7 +114,7 @@ pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ClhtConfig {
     /// Buckets of the first array, as a power of two.
     pub bits: u32,
     /// At how many chained buckets, in hundredths of the array's, that is replaced.
@@ -129,12 +129,12 @@ pub struct Config {
     pub early_reads: bool,
 }
 
-impl Config {
+impl ClhtConfig {
     /// The paper's: resized when chained buckets are as many as the array's; buckets for `slots`, a power of two.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
+    pub fn paper(slots: u64) -> ClhtConfig {
         let bits = (slots / SLOTS).max(4).ilog2();
-        Config {
+        ClhtConfig {
             bits,
             chained_percent: 100,
             growth_bits: 2,
@@ -146,20 +146,20 @@ impl Config {
 
     /// Small enough that a dozen keys are chained and outgrow the array, and that an array is copied in several parts.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
+    pub fn small() -> ClhtConfig {
+        ClhtConfig {
             bits: 2,
             chained_percent: 45,
             growth_bits: 1,
             lock_bits: 1,
-            ..Config::paper(0)
+            ..ClhtConfig::paper(0)
         }
     }
 
     /// As published: locks in far memory, searches that wait for nobody.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> ClhtConfig {
+        ClhtConfig {
             far_locks: true,
             early_reads: true,
             ..self
@@ -169,21 +169,21 @@ impl Config {
 
 /// The table.
 pub struct Clht<M> {
-    ground: Ground<M>,
-    config: Config,
+    ground: TablePool<M>,
+    config: ClhtConfig,
     /// The root's word for the array, where readers look.
     array: AtomicU64,
     growing: Mutex<()>,
-    copying: Copying,
+    copying: ArrayCopy,
     /// Chained buckets, as far as they are known.
     chained: AtomicU64,
     /// At how many of them the array is replaced.
     grow_at: AtomicU64,
-    locks: Locks,
+    locks: LockTable,
 }
 
 impl<M: Medium> Clht<M> {
-    fn over(ground: Ground<M>, config: Config, found: bool) -> Clht<M> {
+    fn over(ground: TablePool<M>, config: ClhtConfig, found: bool) -> Clht<M> {
         let array = ground.medium().load(ground.root(ARRAY));
         let table = Clht {
             locks: ground
@@ -191,7 +191,7 @@ impl<M: Medium> Clht<M> {
                 .read_early(config.early_reads),
             array: AtomicU64::new(array),
             growing: Mutex::new(()),
-            copying: Copying::default(),
+            copying: ArrayCopy::default(),
             chained: AtomicU64::new(0),
             grow_at: AtomicU64::new(0),
             ground,
@@ -203,9 +203,9 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Clht<M>, OpenError> {
+    pub fn create(medium: M, plan: &PoolPlan, config: ClhtConfig) -> Result<Clht<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &Config::classes())?;
+        let ground = TablePool::create(medium, plan, &ClhtConfig::classes())?;
         let table = Clht::over(ground, config, false);
         table.make_first()?;
         let Clht { ground, .. } = table;
@@ -215,10 +215,10 @@ impl<M: Medium> Clht<M> {
 
     /// Opens the table on `medium`, after a crash or not: what a crash cut short is undone or ended first.
     pub fn open(medium: M) -> Result<Clht<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |_| Ok(Config::classes().to_vec()))?;
-        let config = Config::of(ground.config())?;
+        let ground = TablePool::open(medium, NAME, |_| Ok(ClhtConfig::classes().to_vec()))?;
+        let config = ClhtConfig::of(ground.config())?;
         let table = Clht::over(ground, config, true);
-        Outlier::of(&table.ground).check()?;
+        ReservedKey::of(&table.ground).check()?;
         table.recover()?;
         Ok(table)
     }
@@ -234,34 +234,44 @@ impl<M: Medium> Index for Clht<M> {
         NAME
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
+    fn worker(&self) -> Result<TableWorker, IndexError> {
         self.ground.worker()
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).insert(worker, value),
+            EMPTY => ReservedKey::of(&self.ground).insert(worker, value),
             _ => self.insert_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).get(),
+            EMPTY => ReservedKey::of(&self.ground).get(),
             _ => self.get_hashed(worker, self.ground.hash(key), key),
         }
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).update(worker, value),
+            EMPTY => ReservedKey::of(&self.ground).update(worker, value),
             _ => self.update_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => Outlier::of(&self.ground).remove(worker),
+            EMPTY => ReservedKey::of(&self.ground).remove(worker),
             _ => self.remove_hashed(worker, self.ground.hash(key), key),
         }
     }
@@ -270,8 +280,12 @@ impl<M: Medium> Index for Clht<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
-        if let Some(value) = Outlier::of(&self.ground).get()? {
+    fn each(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
+        if let Some(value) = ReservedKey::of(&self.ground).get()? {
             each(EMPTY, value);
         }
         let array = self.array();
@@ -283,13 +297,13 @@ impl<M: Medium> Index for Clht<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let (mut buckets, keys) = (0, self.len(worker)?);
         let array = self.array();
         for index in 0..array.buckets() {
             self.each_bucket(array.bucket(index), |_| buckets += 1);
         }
-        Ok(Space {
+        Ok(SpaceUse {
             keys,
             slots: buckets * SLOTS,
             table_bytes: buckets * (array.bytes() / array.buckets()),
@@ -298,7 +312,7 @@ impl<M: Medium> Index for Clht<M> {
         })
     }
 
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

@@ -6,20 +6,20 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, EMPTY, first_of, image, next_of, value_of};
-use crate::ground::Worker;
-use crate::index::Refused;
-use crate::locks::Guard;
+use crate::index::IndexError;
+use crate::locks::LockGuard;
+use crate::pool_heap::TableWorker;
 
 /// A chain under its lock, in the array that is the table's.
-struct Held<'a> {
+struct LockedChain<'a> {
     array: Array,
     /// Its first bucket.
     first: Off,
-    _guard: Guard<'a>,
+    _guard: LockGuard<'a>,
 }
 
 /// What a look through a chain found.
-struct Found {
+struct ChainLookup {
     /// Where the key is.
     key: Option<Off>,
     /// Where a key can go.
@@ -31,11 +31,11 @@ impl<M: Medium> Clht<M> {
     /// One line, one drain. A bucket more to a chain is three lines in two, and may be followed by a resize.
     pub(super) fn insert_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hash)?;
         let found = self.find(held.first, key);
         if let Some(at) = found.key {
@@ -64,10 +64,10 @@ impl<M: Medium> Clht<M> {
 
     pub(super) fn get_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
         loop {
             let array = self.array();
@@ -86,31 +86,31 @@ impl<M: Medium> Clht<M> {
 
     pub(super) fn update_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         self.change(worker, hash, key, |at| (value_of(at), value))
     }
 
     pub(super) fn remove_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         self.change(worker, hash, key, |at| (at, EMPTY))
     }
 
     /// Replaces the word that `to` names, and by what, if `key` is there; the value it had.
     fn change(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         to: impl FnOnce(Off) -> (Off, u64),
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hash)?;
         self.store_far_lock(worker, held.first, 1);
         let mut old = None;
@@ -136,7 +136,7 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Takes the lock of the chain of `hash`. If a resize has taken that chain, helps it first (I6).
-    fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
+    fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedChain<'_>, IndexError> {
         loop {
             let array = self.array();
             let index = array.index(hash);
@@ -153,7 +153,7 @@ impl<M: Medium> Clht<M> {
                 self.help(worker, array);
                 continue;
             }
-            return Ok(Held {
+            return Ok(LockedChain {
                 array,
                 first,
                 _guard: guard,
@@ -166,10 +166,10 @@ impl<M: Medium> Clht<M> {
     #[cold]
     pub(super) fn accept(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         array: Array,
         first: Off,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         let from = Off(first.0 & !(self.config.lock_bytes() - 1));
         let mut chained = 0;
@@ -178,7 +178,7 @@ impl<M: Medium> Clht<M> {
             let others = self.chain_of(first)?;
             let others = others.into_iter().map(|block| block.at);
             for bucket in std::iter::once(first).chain(others) {
-                medium.flush(&mut worker.lane, bucket, LINE);
+                medium.flush(&mut worker.ctx, bucket, LINE);
                 chained += u64::from(!array.has(bucket));
             }
         }
@@ -190,10 +190,10 @@ impl<M: Medium> Clht<M> {
     /// Stores the lock of the published code: `1` when it is taken; `0` when it is free again, after the drain of what it guards, so
     /// that the line is dirty once more. No reader looks at it.
     #[inline]
-    fn store_far_lock(&self, worker: &mut Worker, first: Off, lock: u64) {
+    fn store_far_lock(&self, worker: &mut TableWorker, first: Off, lock: u64) {
         if self.config.far_locks {
             let _for = Category::Lock.spend();
-            self.ground.medium().store(&mut worker.lane, first, lock);
+            self.ground.medium().store(&mut worker.ctx, first, lock);
         }
     }
 
@@ -219,9 +219,9 @@ impl<M: Medium> Clht<M> {
 
     /// Looks through a chain under its lock.
     #[inline]
-    fn find(&self, first: Off, key: u64) -> Found {
+    fn find(&self, first: Off, key: u64) -> ChainLookup {
         let medium = self.ground.medium();
-        let mut found = Found {
+        let mut found = ChainLookup {
             key: None,
             free: None,
             last: first,
@@ -242,16 +242,22 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    fn fill(&self, worker: &mut Worker, at: Off, key: u64, value: u64) -> Result<(), Refused> {
+    fn fill(
+        &self,
+        worker: &mut TableWorker,
+        at: Off,
+        key: u64,
+        value: u64,
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
         if fault!("clht.key_first") {
-            medium.store(&mut worker.lane, at, key);
+            medium.store(&mut worker.ctx, at, key);
         }
-        medium.store(&mut worker.lane, value_of(at), value);
-        medium.store(&mut worker.lane, at, key); // I2
+        medium.store(&mut worker.ctx, value_of(at), value);
+        medium.store(&mut worker.ctx, at, key); // I2
         medium.flush(
-            &mut worker.lane,
+            &mut worker.ctx,
             at,
             value_of(at).0 as usize + WORD - at.0 as usize,
         );
@@ -261,18 +267,18 @@ impl<M: Medium> Clht<M> {
     /// Chains a bucket with this pair to `last`, of the chain of `first`.
     fn extend(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         first: Off,
         last: Off,
         key: u64,
         value: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         let bucket = self.ground.allocate(worker, CHAINED)?;
         situation!("clht.chained", first == last);
         situation!("clht.chained_again", first != last);
         let bytes = image(first, [(key, value)], Off::NULL);
-        medium.copy_in(&mut worker.lane, bucket, &[&bytes]);
+        medium.copy_in(&mut worker.ctx, bucket, &[&bytes]);
         if !fault!("clht.link_first") {
             worker.commit(medium)?; // I3
         }

@@ -6,12 +6,12 @@ use farbank_pm::{LINE, Medium, Off, situation};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
-use crate::ground::{Block, OpenError};
-use crate::index::Refused;
-use crate::outlier::Outlier;
+use crate::index::IndexError;
+use crate::pool_heap::{HeapBlock, OpenError};
+use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Clht<M> {
-    /// Frees an array that a crash left half built, or half freed, then what is in doubt. Reads a few words a lane; all
+    /// Frees an array that a crash left half built, or half freed, then what is in doubt. Reads a few words a context; all
     /// chains only if the crash was in the middle of a resize.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         let array = self.named(ARRAY)?.ok_or_else(|| OpenError::Damaged {
@@ -31,13 +31,13 @@ impl<M: Medium> Clht<M> {
             }
         }
         // The worker's next bucket is in doubt in place of this one: what leads to it must be durable by then.
-        for lane in 0..self.ground.lanes() {
-            for block in self.ground.in_doubt(lane)? {
+        for ctx in 0..self.ground.contexts() {
+            for block in self.ground.in_doubt(ctx)? {
                 if block.class.is_some() && self.is_live(array, block)? {
                     situation!("clht.chain_in_doubt");
                     let medium = self.ground.medium();
                     self.each_bucket(Off(medium.load(block.at)), |bucket| {
-                        medium.flush(&mut worker.lane, bucket, LINE);
+                        medium.flush(&mut worker.ctx, bucket, LINE);
                     });
                 }
             }
@@ -67,7 +67,7 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Chained buckets that are handed out, and no chain of `array` has.
-    fn led_to_by_none(&self, array: Array) -> Result<Vec<Off>, Refused> {
+    fn led_to_by_none(&self, array: Array) -> Result<Vec<Off>, IndexError> {
         let mut found = Vec::new();
         for block in self.ground.blocks_out(CHAINED) {
             if !self.is_live(array, block)? {
@@ -77,7 +77,7 @@ impl<M: Medium> Clht<M> {
         Ok(found)
     }
 
-    fn is_live(&self, array: Array, block: Block) -> Result<bool, Refused> {
+    fn is_live(&self, array: Array, block: HeapBlock) -> Result<bool, IndexError> {
         if block.class.is_none() {
             return Ok(block.at == array.at);
         }
@@ -85,21 +85,21 @@ impl<M: Medium> Clht<M> {
         Ok(array.has(first) && self.chain_of(first)?.contains(&block))
     }
 
-    pub(super) fn check_all(&self) -> Result<(), Refused> {
+    pub(super) fn check_all(&self) -> Result<(), IndexError> {
         let array = self.array();
         let mut chained = Vec::new();
         for index in 0..array.buckets() {
             chained.extend(self.chain_of(array.bucket(index))?);
             self.check_chain(array, index)?;
         }
-        Outlier::of(&self.ground).check()?;
+        ReservedKey::of(&self.ground).check()?;
         self.ground.check(|reach| {
             reach(array.at);
             chained.into_iter().for_each(|block| reach(block.at));
         })
     }
 
-    fn check_chain(&self, array: Array, index: u64) -> Result<(), Refused> {
+    fn check_chain(&self, array: Array, index: u64) -> Result<(), IndexError> {
         let first = array.bucket(index);
         let mut wrong = None;
         let mut keys = BTreeSet::new();
@@ -112,6 +112,6 @@ impl<M: Medium> Clht<M> {
                 ));
             }
         });
-        wrong.map_or(Ok(()), |what| Err(Refused::damaged(what)))
+        wrong.map_or(Ok(()), |what| Err(IndexError::damaged(what)))
     }
 }

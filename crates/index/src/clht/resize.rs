@@ -4,22 +4,22 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clht;
-use super::copy::Outcome;
+use super::copy::CopyOutcome;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
-use crate::ground::{OpenError, Worker};
-use crate::index::Refused;
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> Clht<M> {
     /// The first array. A crash before all of it is durable leaves no table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         let array = self.take_run(&mut worker, self.config.bits)?;
-        (self.ground).clear(&mut worker.lane, array.at, array.bytes());
+        (self.ground).clear(&mut worker.ctx, array.at, array.bytes());
         Ok(self.ground.set_root(&mut worker, ARRAY, array.word())?)
     }
 
     /// Room for an array. It is in doubt until a word of the root names it, after a drain.
-    fn take_run(&self, worker: &mut Worker, bits: u32) -> Result<Array, Refused> {
+    fn take_run(&self, worker: &mut TableWorker, bits: u32) -> Result<Array, IndexError> {
         let array = Array {
             at: Off::NULL,
             bits,
@@ -36,7 +36,7 @@ impl<M: Medium> Clht<M> {
 
     /// Replaces `old` by an array some times as large, unless somebody has; helps who does. If there is no room for that,
     /// or a chain is damaged, chains grow longer: it is tried again when there are some more.
-    pub(super) fn grow(&self, worker: &mut Worker, old: Array) -> Result<(), Refused> {
+    pub(super) fn grow(&self, worker: &mut TableWorker, old: Array) -> Result<(), IndexError> {
         let Ok(_growing) = self.growing.try_lock() else {
             self.help(worker, old);
             return Ok(());
@@ -47,7 +47,9 @@ impl<M: Medium> Clht<M> {
         }
         let _for = worker.reshape();
         match self.replace(worker, old) {
-            Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
+            Err(
+                IndexError::Full { .. } | IndexError::Crowded { .. } | IndexError::Damaged { .. },
+            ) => {
                 situation!("clht.not_replaced");
                 let later = self.chained.load(Ordering::Relaxed) / 8 * 9 + 1;
                 self.grow_at.store(later, Ordering::Relaxed);
@@ -57,17 +59,17 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    fn replace(&self, worker: &mut Worker, old: Array) -> Result<(), Refused> {
+    fn replace(&self, worker: &mut TableWorker, old: Array) -> Result<(), IndexError> {
         let bits = old.bits + self.config.growth_bits;
         if bits > BITS_MAX {
-            return Err(Refused::Crowded { bits: old.bits });
+            return Err(IndexError::Crowded { bits: old.bits });
         }
         let young = self.take_run(worker, bits)?;
         worker.commit(self.ground.medium())?;
         if !fault!("clht.young_not_named") {
             self.name_both(worker, young, old)?;
         }
-        let Outcome {
+        let CopyOutcome {
             made,
             left,
             refused,
@@ -90,22 +92,27 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Says in the root which array is being built, and in whose place, before a bucket is handed out for the young one.
-    fn name_both(&self, worker: &mut Worker, young: Array, old: Array) -> Result<(), Refused> {
+    fn name_both(
+        &self,
+        worker: &mut TableWorker,
+        young: Array,
+        old: Array,
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, self.ground.root(YOUNG), young.word());
-        medium.store(&mut worker.lane, self.ground.root(OLD), old.word());
-        medium.flush(&mut worker.lane, self.ground.root(YOUNG), 2 * WORD);
+        medium.store(&mut worker.ctx, self.ground.root(YOUNG), young.word());
+        medium.store(&mut worker.ctx, self.ground.root(OLD), old.word());
+        medium.flush(&mut worker.ctx, self.ground.root(YOUNG), 2 * WORD);
         worker.commit(medium)
     }
 
     /// Frees an array that word `named` of the root names, and its chained buckets (I7).
     pub(super) fn dismantle(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         named: u64,
         array: Array,
         chained: Vec<Off>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let freed = self.ground.free_all(worker, CHAINED, chained, |worker| {
             self.ground.about_to_free(worker, array.at)
         })?;

@@ -2,10 +2,10 @@
 
 use farbank_pm::model::Category;
 use farbank_pm::simd::bytes_equal;
-use farbank_pm::{LINE, Lane, Medium, Off, WORD};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD};
 
-use super::{Dash, Place, Spot};
-use crate::ground::Worker;
+use super::{DashSegments, PairSlot, SegmentPlace};
+use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
 /// Where a bucket's bits are.
@@ -18,48 +18,48 @@ pub(super) const PAIR: u64 = 16;
 
 /// Which pairs of a bucket are live, and which of those are guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bits(pub(crate) u64);
+pub(crate) struct PairBits(pub(crate) u64);
 
-impl Bits {
+impl PairBits {
     const GUESTS: u32 = PAIRS as u32;
-    const OWNER: u32 = 2 * Bits::GUESTS;
+    const OWNER: u32 = 2 * PairBits::GUESTS;
     const ALL: u64 = (1 << PAIRS) - 1;
     /// Where published code keeps its lock.
     const LOCK: u64 = 1 << 63;
 
     pub(crate) fn live(self) -> u64 {
-        self.0 & Bits::ALL
+        self.0 & PairBits::ALL
     }
 
     pub(super) fn guests(self) -> u64 {
-        self.0 >> Bits::GUESTS & Bits::ALL
+        self.0 >> PairBits::GUESTS & PairBits::ALL
     }
 
     pub(super) fn residents(self) -> u64 {
         self.live() & !self.guests()
     }
 
-    fn with(self, slot: u32, guest: bool) -> Bits {
-        Bits(self.0 | 1 << slot | u64::from(guest) << (slot + Bits::GUESTS))
+    fn with(self, slot: u32, guest: bool) -> PairBits {
+        PairBits(self.0 | 1 << slot | u64::from(guest) << (slot + PairBits::GUESTS))
     }
 
     /// Those of an empty chained bucket.
-    fn chained(owner: u64) -> Bits {
-        Bits(owner << Bits::OWNER)
+    fn chained(owner: u64) -> PairBits {
+        PairBits(owner << PairBits::OWNER)
     }
 
     pub(super) fn owner(self) -> u64 {
-        self.0 >> Bits::OWNER
+        self.0 >> PairBits::OWNER
     }
 
     /// Those without the pairs of a mask.
-    pub(crate) fn without(self, slots: u64) -> Bits {
-        Bits(self.0 & !(slots | slots << Bits::GUESTS))
+    pub(crate) fn without(self, slots: u64) -> PairBits {
+        PairBits(self.0 & !(slots | slots << PairBits::GUESTS))
     }
 
     /// Those of the pairs of a mask.
-    pub(crate) fn only(self, slots: u64) -> Bits {
-        self.without(Bits::ALL & !slots)
+    pub(crate) fn only(self, slots: u64) -> PairBits {
+        self.without(PairBits::ALL & !slots)
     }
 }
 
@@ -67,9 +67,9 @@ impl Bits {
 const PAIRS: usize = 14;
 
 /// The pairs of a bucket, live or not, as they were when it was read.
-pub(super) struct Pairs([u64; 2 * PAIRS]);
+pub(super) struct BucketPairs([u64; 2 * PAIRS]);
 
-impl Pairs {
+impl BucketPairs {
     /// The pair in a slot.
     #[inline]
     pub(super) fn pair(&self, slot: u32) -> (u64, u64) {
@@ -80,13 +80,13 @@ impl Pairs {
 
 /// What comes before a bucket's pairs.
 #[derive(Clone, Copy)]
-pub(super) struct Head {
-    pub(super) overflow: Overflow,
-    pub(super) bits: Bits,
+pub(super) struct BucketHeader {
+    pub(super) overflow: OverflowWord,
+    pub(super) bits: PairBits,
     fingers: [u64; 2],
 }
 
-impl Head {
+impl BucketHeader {
     /// Which slots have this fingerprint, a bit each.
     #[inline]
     pub(super) fn alike(self, finger: u8) -> u64 {
@@ -94,10 +94,10 @@ impl Head {
     }
 }
 
-impl<M: Medium> Dash<'_, M> {
+impl<M: Medium> DashSegments<'_, M> {
     #[inline]
-    pub(crate) fn bits(&self, bucket: Off) -> Bits {
-        Bits(self.medium.load(bucket.plus(BITS)) & !Bits::LOCK)
+    pub(crate) fn bits(&self, bucket: Off) -> PairBits {
+        PairBits(self.medium.load(bucket.plus(BITS)) & !PairBits::LOCK)
     }
 
     #[inline]
@@ -113,12 +113,12 @@ impl<M: Medium> Dash<'_, M> {
 
     /// All pairs of a bucket, read at once.
     #[inline]
-    pub(super) fn pairs(&self, bucket: Off) -> Pairs {
+    pub(super) fn pairs(&self, bucket: Off) -> BucketPairs {
         let first = self.slot(bucket, 0);
         if self.form.shape.slots as usize == PAIRS {
-            return Pairs(self.medium.load_words(first, 1));
+            return BucketPairs(self.medium.load_words(first, 1));
         }
-        let mut pairs = Pairs([0; 2 * PAIRS]);
+        let mut pairs = BucketPairs([0; 2 * PAIRS]);
         for (n, word) in (pairs.0.iter_mut().enumerate()).take(2 * self.form.shape.slots as usize) {
             *word = self.medium.load(first.plus((n * WORD) as u64));
         }
@@ -132,23 +132,23 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Where the value at a spot is.
     #[inline]
-    pub(super) fn value_at(&self, spot: Spot) -> Off {
+    pub(super) fn value_at(&self, spot: PairSlot) -> Off {
         Self::value_of(self.slot(spot.bucket, spot.slot))
     }
 
     /// The value at a spot.
     #[inline]
-    pub(super) fn value(&self, spot: Spot) -> u64 {
+    pub(super) fn value(&self, spot: PairSlot) -> u64 {
         self.medium.load(self.value_at(spot))
     }
 
     /// All of a bucket but its pairs.
     #[inline]
-    pub(super) fn head(&self, bucket: Off) -> Head {
+    pub(super) fn head(&self, bucket: Off) -> BucketHeader {
         let [overflow, bits, first, second] = self.medium.load_words(bucket, 1);
-        Head {
-            overflow: Overflow(overflow),
-            bits: Bits(bits & !Bits::LOCK),
+        BucketHeader {
+            overflow: OverflowWord(overflow),
+            bits: PairBits(bits & !PairBits::LOCK),
             fingers: [first, second],
         }
     }
@@ -182,10 +182,10 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     /// Stores a pair that is not live.
-    pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) {
+    pub(super) fn put(&self, ctx: &mut PersistCtx, bucket: Off, slot: u32, pair: (u64, u64)) {
         let at = self.slot(bucket, slot);
-        self.medium.store(lane, at, pair.0);
-        self.medium.store(lane, Self::value_of(at), pair.1);
+        self.medium.store(ctx, at, pair.0);
+        self.medium.store(ctx, Self::value_of(at), pair.1);
     }
 
     /// Whether the pair in a slot becomes durable by itself, not with its bits (S1).
@@ -196,64 +196,77 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Writes a pair that is not live, for the next drain to make durable. Nothing of its line was looked at.
     #[track_caller]
-    pub(super) fn put_apart(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) {
+    pub(super) fn put_apart(&self, ctx: &mut PersistCtx, bucket: Off, slot: u32, pair: (u64, u64)) {
         let at = self.slot(bucket, slot);
-        self.medium.copy_in_pair(lane, at, pair.into());
+        self.medium.copy_in_pair(ctx, at, pair.into());
     }
 
     /// Makes a pair live.
-    pub(super) fn mark(&self, lane: &mut Lane, bucket: Off, slot: u32, finger: u8, guest: bool) {
+    pub(super) fn mark(
+        &self,
+        ctx: &mut PersistCtx,
+        bucket: Off,
+        slot: u32,
+        finger: u8,
+        guest: bool,
+    ) {
         let at = bucket.plus(FINGERS + u64::from(slot / 8) * WORD as u64);
         let shift = slot % 8 * 8;
         let others = self.medium.load(at) & !(0xff << shift);
         self.medium
-            .store(lane, at, others | u64::from(finger) << shift);
-        self.set_bits(lane, bucket, self.bits(bucket).with(slot, guest)); // S1
+            .store(ctx, at, others | u64::from(finger) << shift);
+        self.set_bits(ctx, bucket, self.bits(bucket).with(slot, guest)); // S1
     }
 
-    pub(crate) fn set_bits(&self, lane: &mut Lane, bucket: Off, bits: Bits) {
-        self.medium.store(lane, bucket.plus(BITS), bits.0);
+    pub(crate) fn set_bits(&self, ctx: &mut PersistCtx, bucket: Off, bits: PairBits) {
+        self.medium.store(ctx, bucket.plus(BITS), bits.0);
     }
 
     /// Has a bucket's bits and fingerprints, which are in one line, made durable by the next drain.
     #[inline]
     #[track_caller]
-    pub(super) fn flush_bits(&self, lane: &mut Lane, bucket: Off) {
-        self.medium.flush(lane, bucket.plus(BITS), 3 * WORD);
+    pub(super) fn flush_bits(&self, ctx: &mut PersistCtx, bucket: Off) {
+        self.medium.flush(ctx, bucket.plus(BITS), 3 * WORD);
     }
 
     /// Makes all a bucket's pairs dead; its fingerprints become those of `like`.
-    pub(crate) fn clear(&self, lane: &mut Lane, bucket: Off, like: Option<Off>) {
-        self.clear_to(lane, bucket, Bits(0), like);
+    pub(crate) fn clear(&self, ctx: &mut PersistCtx, bucket: Off, like: Option<Off>) {
+        self.clear_to(ctx, bucket, PairBits(0), like);
     }
 
     /// Makes all a chained bucket's pairs dead. Whose it is it says all the while: it may be linked already.
-    pub(super) fn clear_chained(&self, lane: &mut Lane, bucket: Off, owner: u64) {
-        self.clear_to(lane, bucket, Bits::chained(owner), None);
+    pub(super) fn clear_chained(&self, ctx: &mut PersistCtx, bucket: Off, owner: u64) {
+        self.clear_to(ctx, bucket, PairBits::chained(owner), None);
     }
 
-    fn clear_to(&self, lane: &mut Lane, bucket: Off, bits: Bits, like: Option<Off>) {
-        self.set_bits(lane, bucket, bits);
+    fn clear_to(&self, ctx: &mut PersistCtx, bucket: Off, bits: PairBits, like: Option<Off>) {
+        self.set_bits(ctx, bucket, bits);
         for at in [FINGERS, FINGERS + WORD as u64] {
             let fingers = like.map_or(0, |like| self.medium.load(like.plus(at)));
-            self.medium.store(lane, bucket.plus(at), fingers);
+            self.medium.store(ctx, bucket.plus(at), fingers);
         }
     }
 
     /// Stores the locks of the published code, one a bucket, if this is arranged as published. No reader looks at them.
     #[inline]
-    pub(super) fn lock_far(&self, worker: &mut Worker, segment: Off, place: Place) {
-        self.store_far_locks(worker, segment, place, Bits::LOCK);
+    pub(super) fn lock_far(&self, worker: &mut TableWorker, segment: Off, place: SegmentPlace) {
+        self.store_far_locks(worker, segment, place, PairBits::LOCK);
     }
 
     /// Stores that they are free, after the drain of what they guard: the lines are dirty once more.
     #[inline]
-    pub(super) fn unlock_far(&self, worker: &mut Worker, segment: Off, place: Place) {
+    pub(super) fn unlock_far(&self, worker: &mut TableWorker, segment: Off, place: SegmentPlace) {
         self.store_far_locks(worker, segment, place, 0);
     }
 
     #[inline]
-    fn store_far_locks(&self, worker: &mut Worker, segment: Off, place: Place, lock: u64) {
+    fn store_far_locks(
+        &self,
+        worker: &mut TableWorker,
+        segment: Off,
+        place: SegmentPlace,
+        lock: u64,
+    ) {
         if !self.form.as_published {
             return;
         }
@@ -261,7 +274,7 @@ impl<M: Medium> Dash<'_, M> {
         let (home, next) = self.pair_of(segment, place);
         for bucket in [home, next] {
             let bits = self.bits(bucket);
-            self.set_bits(&mut worker.lane, bucket, Bits(bits.0 | lock));
+            self.set_bits(&mut worker.ctx, bucket, PairBits(bits.0 | lock));
         }
     }
 }
@@ -273,23 +286,23 @@ impl<M: Medium> Dash<'_, M> {
 ///   │ 4 fingers │ which are set │ stash of each │ guests of it │ count │
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Overflow(pub(super) u64);
+pub(super) struct OverflowWord(pub(super) u64);
 
-impl Overflow {
+impl OverflowWord {
     /// That nothing is.
-    pub(super) const NONE: Overflow = Overflow(0);
+    pub(super) const NONE: OverflowWord = OverflowWord(0);
     const ENTRIES: u32 = 4;
     const SET: u32 = 32;
     const STASH: u32 = 36;
     const GUEST: u32 = 44;
     const COUNT: u32 = 48;
-    const COUNT_MAX: u64 = u64::MAX >> Overflow::COUNT;
+    const COUNT_MAX: u64 = u64::MAX >> OverflowWord::COUNT;
     /// The stash that stands for all after it, too.
     const LAST: u64 = 3;
 
     /// How many keys no entry is about; the most it can say stays, and means many.
     pub(super) fn count(self) -> u64 {
-        self.0 >> Overflow::COUNT
+        self.0 >> OverflowWord::COUNT
     }
 
     fn bit(self, from: u32, n: u32) -> bool {
@@ -297,16 +310,16 @@ impl Overflow {
     }
 
     fn stash(self, n: u32) -> u64 {
-        self.0 >> (Overflow::STASH + 2 * n) & 3
+        self.0 >> (OverflowWord::STASH + 2 * n) & 3
     }
 
     /// The entries for a fingerprint whose home is the bucket, or, being `guest`, the one before.
     #[inline]
     fn entries(self, finger: u8, guest: bool) -> u64 {
-        let guests = self.0 >> Overflow::GUEST;
+        let guests = self.0 >> OverflowWord::GUEST;
         let whose = if guest { guests } else { !guests };
-        let all = (1 << Overflow::ENTRIES) - 1;
-        bytes_equal([self.0, 0], finger) & self.0 >> Overflow::SET & whose & all
+        let all = (1 << OverflowWord::ENTRIES) - 1;
+        bytes_equal([self.0, 0], finger) & self.0 >> OverflowWord::SET & whose & all
     }
 
     /// Whether there is an entry for a fingerprint.
@@ -324,34 +337,34 @@ impl Overflow {
     /// Whether an entry for a fingerprint names bucket `stash` of the stash.
     #[inline]
     pub(super) fn names(self, finger: u8, guest: bool, stash: u64) -> bool {
-        ones(self.entries(finger, guest)).any(|n| self.stash(n) == stash.min(Overflow::LAST))
+        ones(self.entries(finger, guest)).any(|n| self.stash(n) == stash.min(OverflowWord::LAST))
     }
 
     /// With one entry more, if there is room.
-    pub(super) fn with(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
-        let n = (0..Overflow::ENTRIES).find(|n| !self.bit(Overflow::SET, *n))?;
-        let free = self.0 & !(0xff << (8 * n) | 3 << (Overflow::STASH + 2 * n));
-        Some(Overflow(
-            free & !(1 << (Overflow::GUEST + n))
+    pub(super) fn with(self, finger: u8, guest: bool, stash: u64) -> Option<OverflowWord> {
+        let n = (0..OverflowWord::ENTRIES).find(|n| !self.bit(OverflowWord::SET, *n))?;
+        let free = self.0 & !(0xff << (8 * n) | 3 << (OverflowWord::STASH + 2 * n));
+        Some(OverflowWord(
+            free & !(1 << (OverflowWord::GUEST + n))
                 | u64::from(finger) << (8 * n)
-                | 1 << (Overflow::SET + n)
-                | stash.min(Overflow::LAST) << (Overflow::STASH + 2 * n)
-                | u64::from(guest) << (Overflow::GUEST + n),
+                | 1 << (OverflowWord::SET + n)
+                | stash.min(OverflowWord::LAST) << (OverflowWord::STASH + 2 * n)
+                | u64::from(guest) << (OverflowWord::GUEST + n),
         ))
     }
 
     /// Without one of its entries like this, if there is one.
-    pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
+    pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<OverflowWord> {
         let n = ones(self.entries(finger, guest))
-            .find(|n| self.stash(*n) == stash.min(Overflow::LAST))?;
-        Some(Overflow(self.0 & !(1 << (Overflow::SET + n))))
+            .find(|n| self.stash(*n) == stash.min(OverflowWord::LAST))?;
+        Some(OverflowWord(self.0 & !(1 << (OverflowWord::SET + n))))
     }
 
-    pub(super) fn counting(self, by: i64) -> Overflow {
-        if self.count() == Overflow::COUNT_MAX {
+    pub(super) fn counting(self, by: i64) -> OverflowWord {
+        if self.count() == OverflowWord::COUNT_MAX {
             return self;
         }
-        Overflow(self.0.wrapping_add_signed(by << Overflow::COUNT))
+        OverflowWord(self.0.wrapping_add_signed(by << OverflowWord::COUNT))
     }
 }
 
@@ -361,12 +374,12 @@ mod tests {
 
     #[test]
     fn entries_are_taken_back_one_by_one() {
-        let mut word = Overflow(0);
+        let mut word = OverflowWord(0);
         for (stash, guest) in [(0, false), (1, true), (1, false), (3, true)] {
             word = word.with(7, guest, stash).unwrap();
         }
         assert_eq!(word.with(9, false, 0), None, "four are all");
-        let named = |word: Overflow, finger, guest| {
+        let named = |word: OverflowWord, finger, guest| {
             let stashes = (0..5).filter(move |stash| word.names(finger, guest, *stash));
             stashes.collect::<Vec<_>>()
         };
@@ -382,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_full_stays_so() {
-        let mut word = Overflow(1);
+        let mut word = OverflowWord(1);
         assert_eq!(word.counting(1).counting(1).counting(-1).count(), 1);
         for _ in 0..70_000 {
             word = word.counting(1);

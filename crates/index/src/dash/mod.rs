@@ -49,21 +49,21 @@
 //! | (a kill) store, drain    | bytes a power cut could take  | makes all durable, before it mends anything|
 
 mod bucket;
-mod mend;
 mod ops;
+mod repair;
 mod table;
 
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::{LINE, Medium, Off};
 
-use crate::ground::Ground;
+use crate::pool_heap::TablePool;
 
 use bucket::{HEAD, PAIR};
-pub(crate) use mend::Keys;
-pub(crate) use table::{Held, Table};
+pub(crate) use repair::KeyHashes;
+pub(crate) use table::{DashTable, LockedDashSegment};
 
 /// What they can be made to leave out.
-pub(crate) const NO_MENDING: Named = Named {
+pub(crate) const NO_MENDING: NamedFault = NamedFault {
     name: "dash.no_mending",
     what: "the first touch after a crash leaves pairs twice that were being displaced",
     source: "the published code, whose crash version may be lost: then segments look mended",
@@ -71,7 +71,7 @@ pub(crate) const NO_MENDING: Named = Named {
 
 /// How segments and buckets are shaped; fixed when a table is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct DashShape {
     /// Buckets of a segment without its stash, as a power of two.
     pub bucket_bits: u32,
     /// Buckets of its stash, up to 4.
@@ -80,9 +80,9 @@ pub struct Shape {
     pub slots: u32,
 }
 
-impl Shape {
+impl DashShape {
     /// The paper's: 64 buckets and 2 of stash, 14 pairs each.
-    pub const PAPER: Shape = Shape {
+    pub const PAPER: DashShape = DashShape {
         bucket_bits: 6,
         stash: 2,
         slots: 14,
@@ -99,9 +99,9 @@ impl Shape {
     }
 
     /// Of what [`Shape::words`] were stored, sound or not.
-    pub(crate) fn of(words: &[u64]) -> Shape {
+    pub(crate) fn of(words: &[u64]) -> DashShape {
         let small = |n: usize| u32::try_from(words[n]).unwrap_or(u32::MAX);
-        Shape {
+        DashShape {
             bucket_bits: small(0),
             stash: small(1),
             slots: small(2),
@@ -143,7 +143,7 @@ impl Shape {
 
 /// Where a hash sends its key within a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SegmentPlace {
     /// The home bucket's number.
     pub(crate) bucket: u64,
     pub(crate) finger: u8,
@@ -151,7 +151,7 @@ pub(crate) struct Place {
 
 /// Where a pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct PairSlot {
     pub(crate) bucket: Off,
     pub(crate) slot: u32,
     /// Which bucket of the stash it is in, if it is.
@@ -160,7 +160,7 @@ pub(crate) struct Spot {
 
 /// What became of a pair that was to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Added {
+pub(crate) enum InsertOutcome {
     There,
     /// It is there, and the stash has a bucket more.
     Chained,
@@ -169,8 +169,8 @@ pub(crate) enum Added {
 }
 
 /// A shape, and what follows from it, worked out once.
-pub(crate) struct Form {
-    shape: Shape,
+pub(crate) struct BucketLayout {
+    shape: DashShape,
     /// The allocator's class of what is chained to a stash; `None`: nothing is.
     chain: Option<usize>,
     bucket_bytes: u64,
@@ -180,9 +180,9 @@ pub(crate) struct Form {
     as_published: bool,
 }
 
-impl Form {
-    pub(crate) fn of(shape: Shape, chain: Option<usize>, as_published: bool) -> Form {
-        Form {
+impl BucketLayout {
+    pub(crate) fn of(shape: DashShape, chain: Option<usize>, as_published: bool) -> BucketLayout {
+        BucketLayout {
             shape,
             chain,
             bucket_bytes: shape.bucket_bytes(),
@@ -194,16 +194,16 @@ impl Form {
 }
 
 /// The segments of a medium, by their form.
-pub(crate) struct Dash<'a, M> {
-    ground: &'a Ground<M>,
+pub(crate) struct DashSegments<'a, M> {
+    ground: &'a TablePool<M>,
     medium: &'a M,
-    form: &'a Form,
+    form: &'a BucketLayout,
 }
 
-impl<'a, M: Medium> Dash<'a, M> {
+impl<'a, M: Medium> DashSegments<'a, M> {
     #[inline]
-    pub(crate) fn of(ground: &'a Ground<M>, form: &'a Form) -> Dash<'a, M> {
-        Dash {
+    pub(crate) fn of(ground: &'a TablePool<M>, form: &'a BucketLayout) -> DashSegments<'a, M> {
+        DashSegments {
             ground,
             medium: ground.medium(),
             form,
@@ -219,7 +219,7 @@ impl<'a, M: Medium> Dash<'a, M> {
 
     /// The home and the next bucket of a place.
     #[inline]
-    pub(crate) fn pair_of(&self, segment: Off, place: Place) -> (Off, Off) {
+    pub(crate) fn pair_of(&self, segment: Off, place: SegmentPlace) -> (Off, Off) {
         (
             self.bucket(segment, place.bucket),
             self.bucket(segment, place.bucket + 1),
@@ -272,12 +272,12 @@ impl<'a, M: Medium> Dash<'a, M> {
     }
 
     /// Tells of each live pair: where, its key, its value.
-    pub(crate) fn each(&self, segment: Off, mut each: impl FnMut(Spot, u64, u64)) {
+    pub(crate) fn each(&self, segment: Off, mut each: impl FnMut(PairSlot, u64, u64)) {
         for (bucket, stash) in self.buckets(segment) {
             for slot in farbank_pm::simd::ones(self.bits(bucket).live()) {
                 let (key, value) = self.pair(bucket, slot);
                 each(
-                    Spot {
+                    PairSlot {
                         bucket,
                         slot,
                         stash,

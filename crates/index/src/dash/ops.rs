@@ -1,18 +1,18 @@
 //! Finding, adding and taking away a pair of a segment.
 
 use farbank_pm::model::Category;
-use farbank_pm::{Lane, Medium, Off, situation};
+use farbank_pm::{Medium, Off, PersistCtx, situation};
 
-use super::bucket::{Head, Overflow};
-use super::{Added, Dash, Place, Spot};
-use crate::ground::Worker;
-use crate::index::Refused;
+use super::bucket::{BucketHeader, OverflowWord};
+use super::{DashSegments, InsertOutcome, PairSlot, SegmentPlace};
+use crate::index::IndexError;
+use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
-impl<M: Medium> Dash<'_, M> {
+impl<M: Medium> DashSegments<'_, M> {
     /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.
     #[inline]
-    pub(crate) fn find(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
+    pub(crate) fn find(&self, segment: Off, place: SegmentPlace, key: u64) -> Option<PairSlot> {
         let (home, next) = self.pair_of(segment, place);
         let heads = (self.head(home), self.head(next));
         let near = self.find_among((home, next), heads, place.finger, key);
@@ -28,7 +28,12 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Where `key` is in its home or the next bucket.
     #[inline]
-    pub(super) fn find_near(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
+    pub(super) fn find_near(
+        &self,
+        segment: Off,
+        place: SegmentPlace,
+        key: u64,
+    ) -> Option<PairSlot> {
         let (home, next) = self.pair_of(segment, place);
         let heads = (self.head(home), self.head(next));
         self.find_among((home, next), heads, place.finger, key)
@@ -40,10 +45,10 @@ impl<M: Medium> Dash<'_, M> {
     fn find_among(
         &self,
         buckets: (Off, Off),
-        heads: (Head, Head),
+        heads: (BucketHeader, BucketHeader),
         finger: u8,
         key: u64,
-    ) -> Option<Spot> {
+    ) -> Option<PairSlot> {
         const SECOND: u32 = 32;
         let residents = heads.0.alike(finger) & heads.0.bits.residents();
         let guests = heads.1.alike(finger) & heads.1.bits.guests();
@@ -54,7 +59,7 @@ impl<M: Medium> Dash<'_, M> {
             let bucket = if n < SECOND { buckets.0 } else { buckets.1 };
             let (slot, stash) = (n % SECOND, None);
             if self.has_key(bucket, slot, key) {
-                return Some(Spot {
+                return Some(PairSlot {
                     bucket,
                     slot,
                     stash,
@@ -68,10 +73,10 @@ impl<M: Medium> Dash<'_, M> {
     fn find_in_stash(
         &self,
         segment: Off,
-        (own, lent): (Overflow, Overflow),
+        (own, lent): (OverflowWord, OverflowWord),
         finger: u8,
         key: u64,
-    ) -> Option<Spot> {
+    ) -> Option<PairSlot> {
         let all = own.count() > 0;
         (0..)
             .zip(self.stashes(segment))
@@ -81,7 +86,7 @@ impl<M: Medium> Dash<'_, M> {
                 let mut slots = ones(head.alike(finger) & head.bits.live());
                 let slot = slots.find(|slot| self.has_key(bucket, *slot, key))?;
                 let stash = Some(n);
-                Some(Spot {
+                Some(PairSlot {
                     bucket,
                     slot,
                     stash,
@@ -93,11 +98,11 @@ impl<M: Medium> Dash<'_, M> {
     /// up to three each for one that must be displaced.
     pub(crate) fn insert(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         segment: Off,
-        place: Place,
+        place: SegmentPlace,
         pair: (u64, u64),
-    ) -> Result<Added, Refused> {
+    ) -> Result<InsertOutcome, IndexError> {
         let (home, next) = self.pair_of(segment, place);
         let full = |bucket| self.bits(bucket).live().count_ones();
         let guest = full(next) < full(home);
@@ -110,7 +115,7 @@ impl<M: Medium> Dash<'_, M> {
             situation!("dash.resident", !guest);
             situation!("dash.guest", guest);
             self.write(worker, (bucket, slot), pair, place.finger, guest)?;
-            return Ok(Added::There);
+            return Ok(InsertOutcome::There);
         }
         self.insert_in_stash(worker, segment, place, pair)
     }
@@ -118,11 +123,11 @@ impl<M: Medium> Dash<'_, M> {
     /// Adds a pair to the stash, if that has room or can grow.
     fn insert_in_stash(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         segment: Off,
-        place: Place,
+        place: SegmentPlace,
         pair: (u64, u64),
-    ) -> Result<Added, Refused> {
+    ) -> Result<InsertOutcome, IndexError> {
         let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
         let stashes = || (0..).zip(self.stashes(segment));
         // As the paper: odd homes start with the second bucket.
@@ -131,21 +136,21 @@ impl<M: Medium> Dash<'_, M> {
         let found = found.chain(stashes().take(skipped));
         let found = found.chain(stashes().skip(fixed));
         let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.form.chain) {
-            (Some(found), _) => (found, Added::There),
+            (Some(found), _) => (found, InsertOutcome::There),
             (None, None) => {
                 situation!("dash.full");
-                return Ok(Added::Full);
+                return Ok(InsertOutcome::Full);
             }
             (None, Some(class)) => {
                 let n = stashes().count() as u64;
                 let bucket = self.chain_one(worker, segment, class)?;
-                ((n, bucket, 0), Added::Chained)
+                ((n, bucket, 0), InsertOutcome::Chained)
             }
         };
         situation!("dash.first_stash", n == 0);
         situation!("dash.other_stash", n > 0);
         self.write(worker, (bucket, slot), pair, place.finger, false)?;
-        self.note(&mut worker.lane, segment, place, n);
+        self.note(&mut worker.ctx, segment, place, n);
         Ok(added)
     }
 
@@ -153,10 +158,10 @@ impl<M: Medium> Dash<'_, M> {
     /// is a guest.
     fn displace(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         segment: Off,
-        place: Place,
-    ) -> Result<Option<(Off, u32, bool)>, Refused> {
+        place: SegmentPlace,
+    ) -> Result<Option<(Off, u32, bool)>, IndexError> {
         let (home, next) = self.pair_of(segment, place);
         let after = self.bucket(segment, place.bucket + 2);
         let before = self.bucket(segment, place.bucket.wrapping_sub(1));
@@ -183,46 +188,51 @@ impl<M: Medium> Dash<'_, M> {
     /// Writes a pair and makes it live, durably.
     fn write(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         (bucket, slot): (Off, u32),
         pair: (u64, u64),
         finger: u8,
         guest: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         if self.is_apart(bucket, slot) {
             situation!("dash.pair_apart");
-            self.put_apart(&mut worker.lane, bucket, slot, pair);
+            self.put_apart(&mut worker.ctx, bucket, slot, pair);
             worker.commit(self.medium)?; // S1
         } else {
             situation!("dash.pair_beside_bits");
-            self.put(&mut worker.lane, bucket, slot, pair);
+            self.put(&mut worker.ctx, bucket, slot, pair);
         }
-        self.mark(&mut worker.lane, bucket, slot, finger, guest);
-        self.flush_bits(&mut worker.lane, bucket);
+        self.mark(&mut worker.ctx, bucket, slot, finger, guest);
+        self.flush_bits(&mut worker.ctx, bucket);
         worker.commit(self.medium)
     }
 
     /// Makes a pair dead, durably.
-    fn take_away(&self, worker: &mut Worker, bucket: Off, slot: u32) -> Result<(), Refused> {
+    fn take_away(
+        &self,
+        worker: &mut TableWorker,
+        bucket: Off,
+        slot: u32,
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let bits = self.bits(bucket).without(1 << slot);
-        self.set_bits(&mut worker.lane, bucket, bits);
-        self.flush_bits(&mut worker.lane, bucket);
+        self.set_bits(&mut worker.ctx, bucket, bits);
+        self.flush_bits(&mut worker.ctx, bucket);
         worker.commit(self.medium)
     }
 
     /// Takes a pair away: one flush, one drain.
     pub(crate) fn remove(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         segment: Off,
-        place: Place,
-        spot: Spot,
-    ) -> Result<(), Refused> {
+        place: SegmentPlace,
+        spot: PairSlot,
+    ) -> Result<(), IndexError> {
         self.take_away(worker, spot.bucket, spot.slot)?;
         if let Some(stash) = spot.stash {
-            self.unnote(&mut worker.lane, segment, place, stash);
+            self.unnote(&mut worker.ctx, segment, place, stash);
         }
         Ok(())
     }
@@ -230,10 +240,10 @@ impl<M: Medium> Dash<'_, M> {
     /// Replaces a pair's value: one flush, one drain. The value it had.
     pub(crate) fn update(
         &self,
-        worker: &mut Worker,
-        spot: Spot,
+        worker: &mut TableWorker,
+        spot: PairSlot,
         value: u64,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, IndexError> {
         let _for = Category::KeyValue.spend();
         let old = self.value(spot);
         worker.put_word(self.medium, self.value_at(spot), value)?;
@@ -241,39 +251,39 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     #[inline]
-    pub(super) fn overflow(&self, bucket: Off) -> Overflow {
-        Overflow(self.medium.load(bucket))
+    pub(super) fn overflow(&self, bucket: Off) -> OverflowWord {
+        OverflowWord(self.medium.load(bucket))
     }
 
     /// Says in a bucket's word that a key of its place is in the stash (S4).
-    pub(super) fn note(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
+    pub(super) fn note(&self, ctx: &mut PersistCtx, segment: Off, place: SegmentPlace, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));
         if let Some(own) = own.with(place.finger, false, stash) {
             situation!("dash.stashed_of_home");
-            self.medium.store(lane, home, own.0);
+            self.medium.store(ctx, home, own.0);
         } else if let Some(lent) = lent.with(place.finger, true, stash) {
             situation!("dash.stashed_of_next");
-            self.medium.store(lane, next, lent.0);
+            self.medium.store(ctx, next, lent.0);
         } else {
             situation!("dash.stashed_counted");
-            self.medium.store(lane, home, own.counting(1).0);
+            self.medium.store(ctx, home, own.counting(1).0);
         }
     }
 
     /// Takes back what [`Dash::note`] said. Of two keys alike in home, finger and stash it may take the other's entry: the
     /// one it leaves says the same.
-    fn unnote(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
+    fn unnote(&self, ctx: &mut PersistCtx, segment: Off, place: SegmentPlace, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));
         if let Some(own) = own.without(place.finger, false, stash) {
-            self.medium.store(lane, home, own.0);
+            self.medium.store(ctx, home, own.0);
         } else if let Some(lent) = lent.without(place.finger, true, stash) {
             situation!("dash.unstashed_of_next");
-            self.medium.store(lane, next, lent.0);
+            self.medium.store(ctx, next, lent.0);
         } else {
             situation!("dash.unstashed_counted");
-            self.medium.store(lane, home, own.counting(-1).0);
+            self.medium.store(ctx, home, own.counting(-1).0);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Where a hash leads, and the words of the configuration.
 
-use super::Config;
-use crate::dash::{Place, Shape};
+use super::DashEhConfig;
+use crate::dash::{DashShape, SegmentPlace};
 use crate::extendible::DEPTH_MAX;
-use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
-impl Config {
-    pub(super) fn classes(&self) -> [Class; 1] {
-        [Class {
+impl DashEhConfig {
+    pub(super) fn classes(&self) -> [BlockClass; 1] {
+        [BlockClass {
             block_bytes: self.shape.segment_bytes(),
             align: self.shape.bucket_bytes(),
         }]
@@ -25,9 +25,9 @@ impl Config {
         ]
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
-        let config = Config {
-            shape: Shape::of(words),
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<DashEhConfig, OpenError> {
+        let config = DashEhConfig {
+            shape: DashShape::of(words),
             depth: u32::try_from(words[3]).unwrap_or(u32::MAX),
             as_published: words[4] == 1,
         };
@@ -44,8 +44,8 @@ impl Config {
 
     /// Its home bucket is the second byte of a hash, its fingerprint the first.
     #[inline]
-    pub(super) fn place(&self, hash: u64) -> Place {
-        Place {
+    pub(super) fn place(&self, hash: u64) -> SegmentPlace {
+        SegmentPlace {
             bucket: hash >> 8 & ((1 << self.shape.bucket_bits) - 1),
             finger: hash as u8,
         }

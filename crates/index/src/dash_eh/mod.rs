@@ -44,21 +44,23 @@
 mod layout;
 mod resize;
 
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::{Medium, Off, WORD};
 
-use crate::dash::{Dash, Form, Held, NO_MENDING, Place, Shape, Table};
-use crate::extendible::{Entry, Extendible, Header};
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::Refused;
-use crate::locks::{Led, Locks};
+use crate::dash::{
+    BucketLayout, DashSegments, DashShape, DashTable, LockedDashSegment, NO_MENDING, SegmentPlace,
+};
+use crate::extendible::{DirectoryEntry, ExtendibleDirectory, SegmentHeader};
+use crate::index::IndexError;
+use crate::locks::{LockTable, VersionedRef};
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 
 /// Its name.
 pub const NAME: &str = "dash-eh";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 2] = [
-    Named {
+pub(crate) const FAULTS: [NamedFault; 2] = [
+    NamedFault {
         name: "dash-eh.bits_first",
         what: "pairs that a split moves are dead in the elder before the directory names the new segment",
         source: "the published code, whose recovery does not end such a split",
@@ -68,9 +70,9 @@ pub(crate) const FAULTS: [Named; 2] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct DashEhConfig {
     /// Of its segments.
-    pub shape: Shape,
+    pub shape: DashShape,
     /// Depth of the first directory: 2^depth segments.
     pub depth: u32,
     /// Whether writers also do what the published code does and this does without: write the locks in the buckets they
@@ -78,13 +80,13 @@ pub struct Config {
     pub as_published: bool,
 }
 
-impl Config {
+impl DashEhConfig {
     /// The paper's: as many segments as `slots` take in 64 buckets of 14, rounded down to a power of two.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
+    pub fn paper(slots: u64) -> DashEhConfig {
         let segments = (slots / (64 * 14)).max(2);
-        Config {
-            shape: Shape::PAPER,
+        DashEhConfig {
+            shape: DashShape::PAPER,
             depth: segments.ilog2(),
             as_published: false,
         }
@@ -92,9 +94,9 @@ impl Config {
 
     /// Small enough that a dozen keys split segments and double the directory.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
-            shape: Shape {
+    pub fn small() -> DashEhConfig {
+        DashEhConfig {
+            shape: DashShape {
                 bucket_bits: 2,
                 stash: 1,
                 slots: 2,
@@ -106,8 +108,8 @@ impl Config {
 
     /// As published: locks in far memory, every pair made durable by itself.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> DashEhConfig {
+        DashEhConfig {
             as_published: true,
             ..self
         }
@@ -116,19 +118,19 @@ impl Config {
 
 /// The table.
 pub struct DashEh<M> {
-    ground: Ground<M>,
-    config: Config,
-    form: Form,
-    directory: Extendible,
-    locks: Locks,
+    ground: TablePool<M>,
+    config: DashEhConfig,
+    form: BucketLayout,
+    directory: ExtendibleDirectory,
+    locks: LockTable,
 }
 
 impl<M: Medium> DashEh<M> {
-    fn over(ground: Ground<M>, config: Config, found: bool) -> DashEh<M> {
-        let form = Form::of(config.shape, None, config.as_published);
+    fn over(ground: TablePool<M>, config: DashEhConfig, found: bool) -> DashEh<M> {
+        let form = BucketLayout::of(config.shape, None, config.as_published);
         DashEh {
             locks: ground.locks(form.segment_bytes, found),
-            directory: Extendible::of(&ground, form.segment_bytes),
+            directory: ExtendibleDirectory::of(&ground, form.segment_bytes),
             form,
             ground,
             config,
@@ -136,9 +138,13 @@ impl<M: Medium> DashEh<M> {
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<DashEh<M>, OpenError> {
+    pub fn create(
+        medium: M,
+        plan: &PoolPlan,
+        config: DashEhConfig,
+    ) -> Result<DashEh<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &config.classes())?;
+        let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = DashEh::over(ground, config, false);
         table.make_first()?;
         let DashEh { ground, .. } = table;
@@ -148,50 +154,50 @@ impl<M: Medium> DashEh<M> {
 
     /// Opens the table on `medium`, after a crash or not: splits that were cut short are ended first.
     pub fn open(medium: M) -> Result<DashEh<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |words| {
-            Ok(Config::of(words)?.classes().to_vec())
+        let ground = TablePool::open(medium, NAME, |words| {
+            Ok(DashEhConfig::of(words)?.classes().to_vec())
         })?;
-        let config = Config::of(ground.config())?;
+        let config = DashEhConfig::of(ground.config())?;
         let table = DashEh::over(ground, config, true);
         table.directory.recover(&table.ground)?;
         Ok(table)
     }
 }
 
-impl<M: Medium> Table for DashEh<M> {
+impl<M: Medium> DashTable for DashEh<M> {
     type Medium = M;
 
     const NAME: &'static str = NAME;
 
     #[inline]
-    fn ground(&self) -> &Ground<M> {
+    fn ground(&self) -> &TablePool<M> {
         &self.ground
     }
 
     #[inline]
-    fn dash(&self) -> Dash<'_, M> {
-        Dash::of(&self.ground, &self.form)
+    fn dash(&self) -> DashSegments<'_, M> {
+        DashSegments::of(&self.ground, &self.form)
     }
 
     #[inline]
-    fn locks(&self) -> &Locks {
+    fn locks(&self) -> &LockTable {
         &self.locks
     }
 
     #[inline]
-    fn place(&self, hash: u64) -> Place {
+    fn place(&self, hash: u64) -> SegmentPlace {
         self.config.place(hash)
     }
 
-    type Way = Entry;
+    type Way = DirectoryEntry;
 
     #[inline]
-    fn lookup(&self, hash: u64) -> Led<Entry> {
+    fn lookup(&self, hash: u64) -> VersionedRef<DirectoryEntry> {
         self.directory.lookup(&self.ground, hash)
     }
 
     #[inline]
-    fn still(&self, _: u64, led: Led<Entry>) -> bool {
+    fn still(&self, _: u64, led: VersionedRef<DirectoryEntry>) -> bool {
         self.directory.still(&self.ground, led)
     }
 
@@ -201,26 +207,30 @@ impl<M: Medium> Table for DashEh<M> {
         self.ground.medium().prefetch(entry, WORD);
     }
 
-    fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused> {
-        self.directory.vouch(&self.ground, segment, hash)
+    fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
+        self.directory.validate(&self.ground, segment, hash)
     }
 
     fn owns(&self, segment: Off, hash: u64) -> bool {
-        Header::at(self.ground.medium(), segment).owns(hash)
+        SegmentHeader::at(self.ground.medium(), segment).owns(hash)
     }
 
-    fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused> {
+    fn grow(
+        &self,
+        worker: &mut TableWorker,
+        held: LockedDashSegment<'_>,
+    ) -> Result<(), IndexError> {
         self.split(worker, &held)
     }
 
     fn each_segment(
         &self,
-        each: &mut dyn FnMut(Off, u64) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
         self.directory.each_segment(&self.ground, each)
     }
 
-    fn parts(&self) -> Result<(u64, u64), Refused> {
+    fn parts(&self) -> Result<(u64, u64), IndexError> {
         let mut segments = 0;
         self.each_segment(&mut |_, _| {
             segments += 1;
@@ -230,7 +240,7 @@ impl<M: Medium> Table for DashEh<M> {
         Ok((segments * self.config.shape.segment_slots(), bytes))
     }
 
-    fn check_all(&self) -> Result<(), Refused> {
+    fn check_all(&self) -> Result<(), IndexError> {
         self.directory.check(&self.ground, |segment, hash| {
             self.check_segment(segment, hash)
         })

@@ -3,63 +3,67 @@
 use farbank_pm::{Medium, fault};
 
 use super::DashEh;
-use crate::dash::{Held, Keys, Table};
-use crate::extendible::{Extendible, Header, SEGMENT, set_header};
-use crate::ground::{OpenError, Worker};
-use crate::index::Refused;
+use crate::dash::{DashTable, KeyHashes, LockedDashSegment};
+use crate::extendible::{ExtendibleDirectory, SEGMENT, SegmentHeader, set_header};
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> DashEh<M> {
     /// The first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
-        Extendible::make(
+        ExtendibleDirectory::make(
             &self.ground,
             self.config.depth,
             |worker, segment, header| {
-                dash.make(&mut worker.lane, segment);
-                medium.store(&mut worker.lane, segment, header.word());
-                dash.flush(&mut worker.lane, segment);
+                dash.make(&mut worker.ctx, segment);
+                medium.store(&mut worker.ctx, segment, header.word());
+                dash.flush(&mut worker.ctx, segment);
             },
         )
     }
 
     /// Splits a segment that has no room for a key, under its lock. Nothing is changed on an error.
-    pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
+    pub(super) fn split(
+        &self,
+        worker: &mut TableWorker,
+        held: &LockedDashSegment<'_>,
+    ) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let (dash, medium, segment) = (self.dash(), self.ground.medium(), held.segment);
-        let header = Header::serving(medium, segment, held.hash)?;
+        let header = SegmentHeader::serving(medium, segment, held.hash)?;
         self.directory.may_split(&self.ground, header)?;
         let [stay, moved] = [0, 1].map(|bit| header.half(bit));
         let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let young = self.ground.allocate(worker, SEGMENT)?;
-        dash.clear_words(&mut worker.lane, young);
+        dash.clear_words(&mut worker.ctx, young);
         let owned = &|hash| moved.owns(hash);
         dash.copy_some(
             worker,
             (segment, young),
-            &Keys {
+            &KeyHashes {
                 hasher,
                 place,
                 owned,
             },
         )?;
-        medium.store(&mut worker.lane, young, moved.word());
-        dash.flush(&mut worker.lane, young);
+        medium.store(&mut worker.ctx, young, moved.word());
+        dash.flush(&mut worker.ctx, young);
         worker.commit(medium)?; // D1
         self.locks.is_new(young);
         let owned = &|hash| stay.owns(hash);
-        let own = Keys {
+        let own = KeyHashes {
             hasher,
             place,
             owned,
         };
         if fault!("dash-eh.bits_first") {
-            dash.keep_own(&mut worker.lane, segment, &own);
+            dash.keep_own(&mut worker.ctx, segment, &own);
         }
         self.directory
             .publish(&self.ground, worker, header, young)?;
-        dash.keep_own(&mut worker.lane, segment, &own); // I3
+        dash.keep_own(&mut worker.ctx, segment, &own); // I3
         set_header(&self.ground, worker, segment, stay)?; // D3
         dash.bring_home(worker, segment, &own)
     }

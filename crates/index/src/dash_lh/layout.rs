@@ -3,9 +3,9 @@
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD};
 
-use super::{Config, DashLh};
-use crate::dash::{Place, Shape};
-use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use super::{DashLh, DashLhConfig};
+use crate::dash::{DashShape, SegmentPlace};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
 /// The root's word of N and next.
 pub(super) const STATE: u64 = 0;
@@ -22,20 +22,20 @@ pub(super) const BITS_MAX: u32 = 32;
 
 /// How many segments there are: 2^`bits`, and one more for each of those that has been split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct LinearState {
     pub(super) bits: u32,
     /// The segment to be split next.
     pub(super) next: u64,
 }
 
-impl State {
+impl LinearState {
     const NEXT: u64 = (1 << 32) - 1;
 
     #[inline]
-    pub(super) fn of(word: u64) -> State {
-        State {
+    pub(super) fn of(word: u64) -> LinearState {
+        LinearState {
             bits: (word >> 32) as u32,
-            next: word & State::NEXT,
+            next: word & LinearState::NEXT,
         }
     }
 
@@ -54,11 +54,11 @@ impl State {
     }
 
     /// With one more.
-    pub(super) fn after(self) -> State {
+    pub(super) fn after(self) -> LinearState {
         let next = self.next + 1;
         match next >> self.bits {
-            0 => State { next, ..self },
-            _ => State {
+            0 => LinearState { next, ..self },
+            _ => LinearState {
                 bits: self.bits + 1,
                 next: 0,
             },
@@ -75,9 +75,9 @@ impl State {
     }
 }
 
-impl Config {
-    pub(super) fn classes(&self) -> [Class; 1] {
-        [Class {
+impl DashLhConfig {
+    pub(super) fn classes(&self) -> [BlockClass; 1] {
+        [BlockClass {
             block_bytes: self.shape.bucket_bytes(),
             align: self.shape.bucket_bytes(),
         }]
@@ -85,7 +85,7 @@ impl Config {
 
     pub(super) fn words(&self) -> [u64; 8] {
         let [bucket_bits, stash, slots] = self.shape.words();
-        let Config {
+        let DashLhConfig {
             shape: _,
             bits,
             array_bits,
@@ -113,10 +113,10 @@ impl Config {
         ]
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<DashLhConfig, OpenError> {
         let small = |n: usize| u32::try_from(words[n]).unwrap_or(u32::MAX);
-        let config = Config {
-            shape: Shape::of(words),
+        let config = DashLhConfig {
+            shape: DashShape::of(words),
             bits: small(3),
             array_bits: small(4),
             stride_bits: small(5),
@@ -142,9 +142,9 @@ impl Config {
 
     /// Its fingerprint is the first byte of a hash, its home bucket the bits after it.
     #[inline]
-    pub(super) fn place(&self, hash: u64) -> Place {
+    pub(super) fn place(&self, hash: u64) -> SegmentPlace {
         let bits = self.shape.bucket_bits;
-        Place {
+        SegmentPlace {
             bucket: hash >> (56 - bits) & ((1 << bits) - 1),
             finger: (hash >> 56) as u8,
         }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn arrays_hold_all_numbers_once_and_double_every_stride() {
-        for config in [Config::small(), Config::paper(1 << 16)] {
+        for config in [DashLhConfig::small(), DashLhConfig::paper(1 << 16)] {
             let (mut array, mut first) = (0, 0);
             for number in 0..5_000 {
                 if number == first + config.segments(array) {
@@ -233,18 +233,18 @@ mod tests {
                 assert_eq!(found, (array, first), "{number}");
             }
         }
-        let paper = Config::paper(1 << 16);
+        let paper = DashLhConfig::paper(1 << 16);
         let sizes = [0, 7, 8, 16].map(|array| paper.segments(array));
         assert_eq!(sizes, [64, 64, 128, 256]);
     }
 
     #[test]
     fn a_split_moves_keys_to_the_new_segment_only() {
-        let mut state = State { bits: 1, next: 0 };
+        let mut state = LinearState { bits: 1, next: 0 };
         for _ in 0..100 {
             let after = state.after();
             assert_eq!(after.count(), state.count() + 1);
-            assert_eq!(State::of(after.word()), after);
+            assert_eq!(LinearState::of(after.word()), after);
             for hash in (0..1_000).map(crate::hash::hash) {
                 let (before, now) = (state.number(hash), after.number(hash));
                 let moved = (before, now) == (state.next, state.count());

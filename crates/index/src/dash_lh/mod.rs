@@ -51,28 +51,30 @@ mod layout;
 mod recover;
 mod resize;
 
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::{Medium, Off};
 
-use crate::dash::{Dash, Form, Held, NO_MENDING, Place, Shape, Table};
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::Refused;
-use crate::locks::{Led, Locks};
-use layout::{CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
+use crate::dash::{
+    BucketLayout, DashSegments, DashShape, DashTable, LockedDashSegment, NO_MENDING, SegmentPlace,
+};
+use crate::index::IndexError;
+use crate::locks::{LockTable, VersionedRef};
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use layout::{CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
 
 /// Its name.
 pub const NAME: &str = "dash-lh";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
-    Named {
+pub(crate) const FAULTS: [NamedFault; 3] = [
+    NamedFault {
         name: "dash-lh.reserved",
         what: "the directory says in far memory that an array is being made",
         source: "the published code: after a crash whoever needs the array waits for it for ever",
     },
-    Named {
+    NamedFault {
         name: "dash-lh.array_leaks",
         what: "an array that no entry names yet is not freed after a crash",
         source: "the published code, whose recovery does not look at where it is being allocated",
@@ -82,9 +84,9 @@ pub(crate) const FAULTS: [Named; 3] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct DashLhConfig {
     /// Of its segments.
-    pub shape: Shape,
+    pub shape: DashShape,
     /// Segments at first, as a power of two.
     pub bits: u32,
     /// Segments of the first array, as a power of two.
@@ -98,14 +100,14 @@ pub struct Config {
     pub as_published: bool,
 }
 
-impl Config {
+impl DashLhConfig {
     /// The paper's: 8 arrays of a size, the first of 64 segments, or of all there are at first: as many as `slots` take
     /// in 64 buckets of 14, rounded down to a power of two.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
+    pub fn paper(slots: u64) -> DashLhConfig {
         let bits = (slots / (64 * 14)).max(2).ilog2();
-        Config {
-            shape: Shape::PAPER,
+        DashLhConfig {
+            shape: DashShape::PAPER,
             bits,
             array_bits: bits.min(6),
             stride_bits: 3,
@@ -116,9 +118,9 @@ impl Config {
 
     /// Small enough that a dozen keys split segments and need another array.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
-            shape: Shape {
+    pub fn small() -> DashLhConfig {
+        DashLhConfig {
+            shape: DashShape {
                 bucket_bits: 1,
                 stash: 2,
                 slots: 1,
@@ -133,8 +135,8 @@ impl Config {
 
     /// As published: locks in far memory, every pair made durable by itself.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> DashLhConfig {
+        DashLhConfig {
             as_published: true,
             ..self
         }
@@ -143,9 +145,9 @@ impl Config {
 
 /// The table.
 pub struct DashLh<M> {
-    ground: Ground<M>,
-    config: Config,
-    form: Form,
+    ground: TablePool<M>,
+    config: DashLhConfig,
+    form: BucketLayout,
     /// Where the directory is, for good.
     directory: Off,
     /// What the directory says, a word for as many segments as the first array has: where segment 0 would be, did their
@@ -154,12 +156,12 @@ pub struct DashLh<M> {
     /// The root's word of N and next, where readers look.
     state: AtomicU64,
     growing: Mutex<()>,
-    locks: Locks,
+    locks: LockTable,
 }
 
 impl<M: Medium> DashLh<M> {
-    fn over(ground: Ground<M>, config: Config, found: bool) -> DashLh<M> {
-        let form = Form::of(config.shape, Some(CHAINED), config.as_published);
+    fn over(ground: TablePool<M>, config: DashLhConfig, found: bool) -> DashLh<M> {
+        let form = BucketLayout::of(config.shape, Some(CHAINED), config.as_published);
         let word = |n| ground.medium().load(ground.root(n));
         let segments = ground.medium().len() / form.segment_bytes;
         let zeroths = 0..=segments >> config.array_bits;
@@ -176,9 +178,13 @@ impl<M: Medium> DashLh<M> {
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<DashLh<M>, OpenError> {
+    pub fn create(
+        medium: M,
+        plan: &PoolPlan,
+        config: DashLhConfig,
+    ) -> Result<DashLh<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &config.classes())?;
+        let ground = TablePool::create(medium, plan, &config.classes())?;
         let mut worker = ground.worker()?;
         config.make_directory(&ground, &mut worker)?;
         let table = DashLh::over(ground, config, false);
@@ -190,59 +196,59 @@ impl<M: Medium> DashLh<M> {
 
     /// Opens the table on `medium`, after a crash or not: what a split that was cut short has taken is freed first.
     pub fn open(medium: M) -> Result<DashLh<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |words| {
-            Ok(Config::of(words)?.classes().to_vec())
+        let ground = TablePool::open(medium, NAME, |words| {
+            Ok(DashLhConfig::of(words)?.classes().to_vec())
         })?;
-        let config = Config::of(ground.config())?;
+        let config = DashLhConfig::of(ground.config())?;
         let table = DashLh::over(ground, config, true);
         table.recover()?;
         Ok(table)
     }
 
     #[inline]
-    fn state(&self) -> State {
-        State::of(self.state.load(Ordering::Acquire))
+    fn state(&self) -> LinearState {
+        LinearState::of(self.state.load(Ordering::Acquire))
     }
 }
 
-impl<M: Medium> Table for DashLh<M> {
+impl<M: Medium> DashTable for DashLh<M> {
     type Medium = M;
 
     const NAME: &'static str = NAME;
 
     #[inline]
-    fn ground(&self) -> &Ground<M> {
+    fn ground(&self) -> &TablePool<M> {
         &self.ground
     }
 
     #[inline]
-    fn dash(&self) -> Dash<'_, M> {
-        Dash::of(&self.ground, &self.form)
+    fn dash(&self) -> DashSegments<'_, M> {
+        DashSegments::of(&self.ground, &self.form)
     }
 
     #[inline]
-    fn locks(&self) -> &Locks {
+    fn locks(&self) -> &LockTable {
         &self.locks
     }
 
     #[inline]
-    fn place(&self, hash: u64) -> Place {
+    fn place(&self, hash: u64) -> SegmentPlace {
         self.config.place(hash)
     }
 
-    type Way = State;
+    type Way = LinearState;
 
     #[inline]
-    fn lookup(&self, hash: u64) -> Led<State> {
+    fn lookup(&self, hash: u64) -> VersionedRef<LinearState> {
         let state = self.state();
-        Led {
+        VersionedRef {
             to: self.segment(state.number(hash)),
             by: state,
         }
     }
 
     #[inline]
-    fn still(&self, hash: u64, led: Led<State>) -> bool {
+    fn still(&self, hash: u64, led: VersionedRef<LinearState>) -> bool {
         let now = self.state();
         now == led.by || now.number(hash) == led.by.number(hash)
     }
@@ -250,7 +256,7 @@ impl<M: Medium> Table for DashLh<M> {
     /// Nothing: two words of DRAM that are there.
     fn prefetch_lookup(&self, _: u64) {}
 
-    fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused> {
+    fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
         let (says, number) = (
             self.ground.medium().load(segment),
             self.state().number(hash),
@@ -258,7 +264,7 @@ impl<M: Medium> Table for DashLh<M> {
         if says == number {
             return Ok(());
         }
-        Err(Refused::damaged(format!(
+        Err(IndexError::damaged(format!(
             "{segment:?} is where segment {number} was expected, and says that it is {says:#x}"
         )))
     }
@@ -267,7 +273,11 @@ impl<M: Medium> Table for DashLh<M> {
         self.ground.medium().load(segment) == self.state().number(hash)
     }
 
-    fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused> {
+    fn grow(
+        &self,
+        worker: &mut TableWorker,
+        held: LockedDashSegment<'_>,
+    ) -> Result<(), IndexError> {
         drop(held); // it may be its turn
         self.split_some(worker)
     }
@@ -275,13 +285,13 @@ impl<M: Medium> Table for DashLh<M> {
     /// A number is a hash that leads there.
     fn each_segment(
         &self,
-        each: &mut dyn FnMut(Off, u64) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
         (0..self.state().count()).try_for_each(|number| each(self.segment(number), number))
     }
 
     /// The slots of arrays count from when they are there.
-    fn parts(&self) -> Result<(u64, u64), Refused> {
+    fn parts(&self) -> Result<(u64, u64), IndexError> {
         let (shape, dash) = (self.config.shape, self.dash());
         let (mut chained, mut segments) = (0, 0);
         self.each_segment(&mut |segment, _| {
@@ -298,7 +308,7 @@ impl<M: Medium> Table for DashLh<M> {
         self.locks.bytes() + size_of_val(&*self.zeroths) as u64
     }
 
-    fn check_all(&self) -> Result<(), Refused> {
+    fn check_all(&self) -> Result<(), IndexError> {
         self.check_segments()
     }
 }

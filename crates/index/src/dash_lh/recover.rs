@@ -4,18 +4,18 @@ use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
-use crate::dash::Table;
-use crate::ground::{Block, OpenError, Worker};
-use crate::index::Refused;
+use crate::dash::DashTable;
+use crate::index::IndexError;
+use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
 impl<M: Medium> DashLh<M> {
-    /// Frees what no entry and no stash leads to. Reads a few words a lane, and the directory.
+    /// Frees what no entry and no stash leads to. Reads a few words a context, and the directory.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
         self.each_array(|array, at| self.note_array(array, at));
         let mut worker = self.ground.worker()?;
-        for lane in 0..self.ground.lanes() {
-            for block in self.ground.in_doubt(lane)? {
+        for ctx in 0..self.ground.contexts() {
+            for block in self.ground.in_doubt(ctx)? {
                 self.flush_links(&mut worker, block)?;
             }
         }
@@ -25,7 +25,7 @@ impl<M: Medium> DashLh<M> {
 
     /// Has the words of the stash that a block in doubt is chained to made durable by the next drain. The worker's next block is
     /// in doubt in place of this one.
-    fn flush_links(&self, worker: &mut Worker, block: Block) -> Result<(), Refused> {
+    fn flush_links(&self, worker: &mut TableWorker, block: HeapBlock) -> Result<(), IndexError> {
         let owner = self.dash().owner(block.at);
         if block.class.is_none() || owner > self.state().count() || !self.has(owner) {
             return Ok(());
@@ -36,7 +36,7 @@ impl<M: Medium> DashLh<M> {
         situation!("dash-lh.chain_of_the_next", owner == self.state().count());
         let words = chained.iter().map(|block| block.at);
         for at in std::iter::once(dash.last_stash(segment)).chain(words) {
-            self.ground.medium().flush(&mut worker.lane, at, WORD);
+            self.ground.medium().flush(&mut worker.ctx, at, WORD);
         }
         Ok(())
     }
@@ -49,13 +49,13 @@ impl<M: Medium> DashLh<M> {
 
     /// Whether the root's words are such as a table writes, and entries name arrays for all segments and perhaps for one
     /// more.
-    fn check_directory(&self) -> Result<(), Refused> {
+    fn check_directory(&self) -> Result<(), IndexError> {
         let who = format!("the directory, in the root's word {DIRECTORY},");
         self.ground
             .check_run(&who, self.directory, DIRECTORY_BYTES)?;
         let state = self.state();
         if !state.is_sound() {
-            return Err(Refused::damaged(format!(
+            return Err(IndexError::damaged(format!(
                 "the root's word {STATE} says {state:?}, and bits are 1 to {BITS_MAX}, next is less than 2^bits"
             )));
         }
@@ -69,7 +69,7 @@ impl<M: Medium> DashLh<M> {
                 false => array <= coming && !named.contains(&at),
             };
             if !sound {
-                return Err(Refused::damaged(format!(
+                return Err(IndexError::damaged(format!(
                     "entry {array} of the directory, {entry:?}, names {at:?}; with {} segments, arrays 0 to {last} were expected, and each once",
                     state.count()
                 )));
@@ -84,7 +84,7 @@ impl<M: Medium> DashLh<M> {
         Ok(())
     }
 
-    fn is_live(&self, block: Block) -> Result<bool, Refused> {
+    fn is_live(&self, block: HeapBlock) -> Result<bool, IndexError> {
         if block.class.is_none() {
             let mut named = block.at == self.directory || fault!("dash-lh.array_leaks");
             self.each_array(|_, at| named |= at == block.at);
@@ -98,7 +98,7 @@ impl<M: Medium> DashLh<M> {
         Ok(chained.contains(&block))
     }
 
-    pub(super) fn check_segments(&self) -> Result<(), Refused> {
+    pub(super) fn check_segments(&self) -> Result<(), IndexError> {
         self.check_directory()?;
         let mut reached = vec![self.directory];
         self.each_array(|_, at| reached.push(at));

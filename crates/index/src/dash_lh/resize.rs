@@ -3,64 +3,64 @@
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
-use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
-use super::{Config, DashLh};
-use crate::dash::{Keys, Table};
-use crate::ground::{Ground, Worker};
-use crate::index::Refused;
+use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
+use super::{DashLh, DashLhConfig};
+use crate::dash::{DashTable, KeyHashes};
+use crate::index::IndexError;
+use crate::pool_heap::{TablePool, TableWorker};
 
 /// Most slots of a segment for each of its pairs when it is split.
 const SLOTS_A_PAIR: u64 = 16;
 
-impl Config {
+impl DashLhConfig {
     /// An empty directory, and how many segments there are to be, drained with the first of them.
     pub(super) fn make_directory<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        worker: &mut Worker,
-    ) -> Result<(), Refused> {
+        ground: &TablePool<M>,
+        worker: &mut TableWorker,
+    ) -> Result<(), IndexError> {
         let (medium, at) = (
             ground.medium(),
             ground.allocate_run(worker, DIRECTORY_BYTES)?,
         );
         // The first line is flushed with the first entry.
         for word in (0..LINE).step_by(WORD) {
-            medium.store(&mut worker.lane, at.plus(word as u64), 0);
+            medium.store(&mut worker.ctx, at.plus(word as u64), 0);
         }
         let zeros = [0; DIRECTORY_BYTES as usize - LINE];
-        medium.copy_in(&mut worker.lane, at.plus(LINE as u64), &[&zeros]);
-        let state = State {
+        medium.copy_in(&mut worker.ctx, at.plus(LINE as u64), &[&zeros]);
+        let state = LinearState {
             bits: self.bits,
             next: 0,
         };
-        medium.store(&mut worker.lane, ground.root(STATE), state.word());
-        medium.store(&mut worker.lane, ground.root(DIRECTORY), at.0);
-        medium.flush(&mut worker.lane, ground.root(STATE), 2 * WORD);
+        medium.store(&mut worker.ctx, ground.root(STATE), state.word());
+        medium.store(&mut worker.ctx, ground.root(DIRECTORY), at.0);
+        medium.flush(&mut worker.ctx, ground.root(STATE), 2 * WORD);
         Ok(())
     }
 }
 
 impl<M: Medium> DashLh<M> {
     /// The first segments. Durable on `Ok`.
-    pub(super) fn make_first(&self, worker: &mut Worker) -> Result<(), Refused> {
+    pub(super) fn make_first(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
         for number in 0..self.state().count() {
             self.reserve(worker, number)?;
             let segment = self.segment(number);
-            dash.make(&mut worker.lane, segment);
-            medium.store(&mut worker.lane, segment, number);
-            dash.flush(&mut worker.lane, segment);
+            dash.make(&mut worker.ctx, segment);
+            medium.store(&mut worker.ctx, segment, number);
+            dash.flush(&mut worker.ctx, segment);
         }
         worker.commit(medium)
     }
 
     /// Makes the array that a segment is to lie in, if it is not there; what names it is drained with the segment. Nothing is
     /// changed on an error.
-    fn reserve(&self, worker: &mut Worker, number: u64) -> Result<(), Refused> {
+    fn reserve(&self, worker: &mut TableWorker, number: u64) -> Result<(), IndexError> {
         let array = self.config.array_of(number);
         if array >= ARRAYS {
             let bytes = self.config.array_bytes(array);
-            return Err(Refused::Full { bytes });
+            return Err(IndexError::Full { bytes });
         }
         let (medium, entry) = (self.ground.medium(), self.entry(array));
         let is_to_be_made = self.array(array).is_null();
@@ -68,25 +68,25 @@ impl<M: Medium> DashLh<M> {
         if is_to_be_made {
             situation!("dash-lh.array_made");
             let at = self.make_array(worker, array)?;
-            medium.store(&mut worker.lane, entry, at.0);
+            medium.store(&mut worker.ctx, entry, at.0);
             self.note_array(array, at);
         }
-        medium.flush(&mut worker.lane, entry, WORD); // whoever made it may not have drained it
+        medium.flush(&mut worker.ctx, entry, WORD); // whoever made it may not have drained it
         Ok(())
     }
 
     /// An array that nothing names, none of whose segments chains anything. Durable on `Ok` (I5).
-    fn make_array(&self, worker: &mut Worker, array: u64) -> Result<Off, Refused> {
+    fn make_array(&self, worker: &mut TableWorker, array: u64) -> Result<Off, IndexError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
         let bytes = self.config.array_bytes(array);
         let at = self.ground.allocate_run(worker, bytes)?;
         if fault!("dash-lh.reserved") {
-            medium.store(&mut worker.lane, self.entry(array), u64::MAX);
+            medium.store(&mut worker.ctx, self.entry(array), u64::MAX);
         }
         for n in 0..self.config.segments(array) {
             let last = dash.last_stash(at.plus(n * self.form.segment_bytes));
-            medium.store(&mut worker.lane, last, 0);
-            medium.flush(&mut worker.lane, last, WORD);
+            medium.store(&mut worker.ctx, last, 0);
+            medium.flush(&mut worker.ctx, last, WORD);
         }
         worker.commit(medium)?;
         Ok(at)
@@ -94,12 +94,16 @@ impl<M: Medium> DashLh<M> {
 
     /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, or the one whose
     /// turn it is is damaged, stashes grow longer: it is tried again when one does.
-    pub(super) fn split_some(&self, worker: &mut Worker) -> Result<(), Refused> {
+    pub(super) fn split_some(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         for _ in 0..self.config.splits {
             match self.split(worker) {
-                Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
+                Err(
+                    IndexError::Full { .. }
+                    | IndexError::Crowded { .. }
+                    | IndexError::Damaged { .. },
+                ) => {
                     situation!("dash-lh.not_split");
                     return Ok(());
                 }
@@ -111,7 +115,7 @@ impl<M: Medium> DashLh<M> {
 
     /// Whether the segment whose turn it is has so few pairs that only keys whose hashes are alike can have chained a bucket
     /// elsewhere: splits do not help those. A table that takes a chunk at most is never sparse.
-    fn is_sparse(&self, state: State) -> bool {
+    fn is_sparse(&self, state: LinearState) -> bool {
         let (shape, dash) = (self.config.shape, self.dash());
         if state.count() * shape.segment_bytes() < self.ground.chunk_bytes() {
             return false;
@@ -121,48 +125,48 @@ impl<M: Medium> DashLh<M> {
     }
 
     /// Splits the segment whose turn it is. Nothing is changed on an error.
-    fn split(&self, worker: &mut Worker) -> Result<(), Refused> {
+    fn split(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
         let (number, after) = (before.count(), before.after());
         if after.bits > BITS_MAX {
-            return Err(Refused::Crowded { bits: before.bits });
+            return Err(IndexError::Crowded { bits: before.bits });
         }
         if self.is_sparse(before) {
             return Ok(());
         }
         self.reserve(worker, number)?;
         let (elder, young) = (self.segment(before.next), self.segment(number));
-        let accept = || self.accept(worker, elder, before.next);
+        let accept = || self.persist_on_first_access(worker, elder, before.next);
         let _elder = self.locks.lock(elder, accept)?;
         let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
         let left = dash.chain_of(young, CHAINED, number)?; // by a copy that was cut short
         situation!("dash-lh.chain_left", !left.is_empty());
-        dash.clear_words(&mut worker.lane, young);
-        medium.store(&mut worker.lane, young, number);
+        dash.clear_words(&mut worker.ctx, young);
+        medium.store(&mut worker.ctx, young, number);
         dash.copy_some(
             worker,
             (elder, young),
-            &Keys {
+            &KeyHashes {
                 hasher,
                 place,
                 owned,
             },
         )?;
-        dash.flush(&mut worker.lane, young);
+        dash.flush(&mut worker.ctx, young);
         worker.commit(medium)?; // I3
         self.locks.is_new(young);
         self.ground.set_root(worker, STATE, after.word())?;
         self.state.store(after.word(), Ordering::Release); // I4
         situation!("dash-lh.round_begins", after.bits > before.bits);
         let owned = &|hash| after.number(hash) == before.next;
-        let own = Keys {
+        let own = KeyHashes {
             hasher,
             place,
             owned,
         };
-        dash.keep_own(&mut worker.lane, elder, &own);
+        dash.keep_own(&mut worker.ctx, elder, &own);
         worker.commit(medium)?;
         dash.bring_home(worker, elder, &own)
     }

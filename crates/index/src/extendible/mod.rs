@@ -30,7 +30,7 @@
 //! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
 //! | root, old directory freed   | the old one named as being freed          | frees it                           |
 //!
-//! The allocator's intents name what was being split (D4), so that recovery takes as long as the lanes are many,
+//! The allocator's intents name what was being split (D4), so that recovery takes as long as the contexts are many,
 //! whatever the table holds.
 
 mod recover;
@@ -39,9 +39,9 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::{Medium, Off, WORD, situation};
 
-use crate::ground::{Ground, OpenError, Worker};
-use crate::index::Refused;
-use crate::locks::{Guard, Led, Locks};
+use crate::index::IndexError;
+use crate::locks::{LockGuard, LockTable, VersionedRef};
+use crate::pool_heap::{OpenError, TablePool, TableWorker};
 
 /// The root's word for the directory.
 const DIRECTORY: u64 = 0;
@@ -52,23 +52,23 @@ pub(crate) const DEPTH_MAX: u32 = 40;
 
 /// Where a directory is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Directory(u64);
+pub(crate) struct DirectoryWord(u64);
 
-impl Directory {
+impl DirectoryWord {
     const DEPTH_BITS: u64 = 0x3f;
 
-    fn new(at: Off, depth: u32) -> Directory {
-        Directory(at.0 | u64::from(depth))
+    fn new(at: Off, depth: u32) -> DirectoryWord {
+        DirectoryWord(at.0 | u64::from(depth))
     }
 
     #[inline]
     fn at(self) -> Off {
-        Off(self.0 & !Directory::DEPTH_BITS)
+        Off(self.0 & !DirectoryWord::DEPTH_BITS)
     }
 
     #[inline]
     fn depth(self) -> u32 {
-        (self.0 & Directory::DEPTH_BITS) as u32
+        (self.0 & DirectoryWord::DEPTH_BITS) as u32
     }
 
     fn entries(self) -> u64 {
@@ -92,13 +92,13 @@ impl Directory {
 
     /// Whether the segment at `at` is one, and says a range of entries, `hash`'s among them, that name it and are all that
     /// do; else what is wrong.
-    fn vouch<M: Medium>(self, ground: &Ground<M>, at: Off, hash: u64) -> Result<(), String> {
+    fn validate<M: Medium>(self, ground: &TablePool<M>, at: Off, hash: u64) -> Result<(), String> {
         let medium = ground.medium();
         if !ground.is_block(at, SEGMENT) {
             return Err("where a segment in use was expected, and none is".into());
         }
         let Some(header) = plausible(medium, self, at).filter(|header| header.owns(hash)) else {
-            let header = Header::at(medium, at);
+            let header = SegmentHeader::at(medium, at);
             return Err(format!(
                 "a segment that was expected to have {hash:#x} and says {header:?}"
             ));
@@ -116,7 +116,7 @@ impl Directory {
     }
 
     /// The entries of a segment: the first, and how many.
-    fn range(self, header: Header) -> (u64, u64) {
+    fn range(self, header: SegmentHeader) -> (u64, u64) {
         let behind = self.depth() - header.depth;
         (header.prefix << behind, 1 << behind)
     }
@@ -124,24 +124,24 @@ impl Directory {
 
 /// An entry of a directory, as it was read.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    directory: Directory,
+pub(crate) struct DirectoryEntry {
+    directory: DirectoryWord,
     at: Off,
     word: u64,
 }
 
 /// The first word of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     /// How many bits of their hashes its keys have in common.
     depth: u32,
     /// Those bits.
     prefix: u64,
 }
 
-impl Header {
-    fn of(word: u64) -> Header {
-        Header {
+impl SegmentHeader {
+    fn of(word: u64) -> SegmentHeader {
+        SegmentHeader {
             depth: (word & 0xff) as u32,
             prefix: word >> 8,
         }
@@ -154,8 +154,8 @@ impl Header {
 
     /// The header of the segment at `segment`.
     #[inline]
-    pub(crate) fn at<M: Medium>(medium: &M, segment: Off) -> Header {
-        Header::of(medium.load(segment))
+    pub(crate) fn at<M: Medium>(medium: &M, segment: Off) -> SegmentHeader {
+        SegmentHeader::of(medium.load(segment))
     }
 
     /// The header of a segment that was found by `hash`, and is its.
@@ -164,19 +164,19 @@ impl Header {
         medium: &M,
         segment: Off,
         hash: u64,
-    ) -> Result<Header, Refused> {
-        let header = Header::at(medium, segment);
+    ) -> Result<SegmentHeader, IndexError> {
+        let header = SegmentHeader::at(medium, segment);
         if header.depth <= DEPTH_MAX && header.owns(hash) {
             return Ok(header);
         }
-        Err(Refused::damaged(format!(
+        Err(IndexError::damaged(format!(
             "the directory leads {hash:#x} to {segment:?}, which says that it has others, {header:?}"
         )))
     }
 
     /// Of the two halves of a split, the one with this next bit.
-    pub(crate) fn half(self, bit: u64) -> Header {
-        Header {
+    pub(crate) fn half(self, bit: u64) -> SegmentHeader {
+        SegmentHeader {
             depth: self.depth + 1,
             prefix: self.prefix << 1 | bit,
         }
@@ -190,8 +190,12 @@ impl Header {
 }
 
 /// The header of what may be a segment, if it has one that fits the directory.
-fn plausible<M: Medium>(medium: &M, directory: Directory, segment: Off) -> Option<Header> {
-    let header = Header::at(medium, segment);
+fn plausible<M: Medium>(
+    medium: &M,
+    directory: DirectoryWord,
+    segment: Off,
+) -> Option<SegmentHeader> {
+    let header = SegmentHeader::at(medium, segment);
     let fits = header.depth <= directory.depth() && header.prefix >> header.depth == 0;
     fits.then_some(header)
 }
@@ -203,7 +207,7 @@ fn top(hash: u64, bits: u32) -> u64 {
 }
 
 /// A table's directory, as its users find it.
-pub(crate) struct Extendible {
+pub(crate) struct ExtendibleDirectory {
     /// The root's word for it.
     directory: AtomicU64,
     segment_bytes: u64,
@@ -211,17 +215,17 @@ pub(crate) struct Extendible {
 }
 
 /// A segment under its lock, which still serves the hash it was found by.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedSegment<'a> {
     pub(crate) segment: Off,
-    pub(crate) header: Header,
-    _guard: Guard<'a>,
+    pub(crate) header: SegmentHeader,
+    _guard: LockGuard<'a>,
 }
 
-impl Extendible {
+impl ExtendibleDirectory {
     /// The one the root names, of segments of so many bytes.
-    pub(crate) fn of<M: Medium>(ground: &Ground<M>, segment_bytes: u64) -> Extendible {
+    pub(crate) fn of<M: Medium>(ground: &TablePool<M>, segment_bytes: u64) -> ExtendibleDirectory {
         let directory = ground.medium().load(ground.root(DIRECTORY));
-        Extendible {
+        ExtendibleDirectory {
             directory: AtomicU64::new(directory),
             segment_bytes,
             growing: Mutex::new(()),
@@ -231,22 +235,22 @@ impl Extendible {
     /// Makes the first directory, and a segment for each entry, which `fill` fills; its bytes are as they were
     /// left. Durable on `Ok`.
     pub(crate) fn make<M: Medium>(
-        ground: &Ground<M>,
+        ground: &TablePool<M>,
         depth: u32,
-        fill: impl Fn(&mut Worker, Off, Header),
+        fill: impl Fn(&mut TableWorker, Off, SegmentHeader),
     ) -> Result<(), OpenError> {
         let mut worker = ground.worker()?;
         let bytes = (WORD as u64) << depth;
         let at = ground.allocate_run(&mut worker, bytes)?;
-        let directory = Directory::new(at, depth);
+        let directory = DirectoryWord::new(at, depth);
         let mut entries = Vec::with_capacity(bytes as usize);
         for prefix in 0..directory.entries() {
             let segment = ground.allocate(&mut worker, SEGMENT)?;
-            fill(&mut worker, segment, Header { depth, prefix });
+            fill(&mut worker, segment, SegmentHeader { depth, prefix });
             entries.extend_from_slice(&segment.0.to_le_bytes());
         }
         let medium = ground.medium();
-        medium.copy_in(&mut worker.lane, at, &[&entries]);
+        medium.copy_in(&mut worker.ctx, at, &[&entries]);
         Ok(ground.set_root(&mut worker, DIRECTORY, directory.0)?)
     }
 
@@ -254,44 +258,48 @@ impl Extendible {
     #[inline]
     pub(crate) fn hold<'a, M: Medium>(
         &self,
-        ground: &Ground<M>,
-        locks: &'a Locks,
+        ground: &TablePool<M>,
+        locks: &'a LockTable,
         hash: u64,
         fetch: impl Fn(Off),
-        accept: impl FnMut(Off) -> Result<(), Refused>,
-    ) -> Result<Held<'a>, Refused> {
+        accept: impl FnMut(Off) -> Result<(), IndexError>,
+    ) -> Result<LockedSegment<'a>, IndexError> {
         let (segment, guard) = locks.hold(
             || self.lookup(ground, hash),
             |led| self.still(ground, led),
             fetch,
             accept,
         )?;
-        Ok(Held {
+        Ok(LockedSegment {
             segment,
-            header: Header::serving(ground.medium(), segment, hash)?,
+            header: SegmentHeader::serving(ground.medium(), segment, hash)?,
             _guard: guard,
         })
     }
 
     /// The directory now.
     #[inline]
-    pub(crate) fn directory(&self) -> Directory {
-        Directory(self.directory.load(Ordering::Acquire))
+    pub(crate) fn directory(&self) -> DirectoryWord {
+        DirectoryWord(self.directory.load(Ordering::Acquire))
     }
 
     /// The segment `hash` leads to now; null if it can be none (D5). The directory it was read from was the table's when it
     /// was read.
     #[inline]
-    pub(crate) fn lookup<M: Medium>(&self, ground: &Ground<M>, hash: u64) -> Led<Entry> {
+    pub(crate) fn lookup<M: Medium>(
+        &self,
+        ground: &TablePool<M>,
+        hash: u64,
+    ) -> VersionedRef<DirectoryEntry> {
         loop {
             let directory = self.directory();
             let at = directory.entry_of(hash);
             let word = ground.medium().load(at);
             if self.directory() == directory {
                 let is_there = ground.holds(Off(word), self.segment_bytes);
-                return Led {
+                return VersionedRef {
                     to: if is_there { Off(word) } else { Off::NULL },
-                    by: Entry {
+                    by: DirectoryEntry {
                         directory,
                         at,
                         word,
@@ -304,18 +312,22 @@ impl Extendible {
     /// Whether an entry that was read is still the table's, and says the same. Depths only grow: a directory that was
     /// replaced never comes back.
     #[inline]
-    pub(crate) fn still<M: Medium>(&self, ground: &Ground<M>, led: Led<Entry>) -> bool {
+    pub(crate) fn still<M: Medium>(
+        &self,
+        ground: &TablePool<M>,
+        led: VersionedRef<DirectoryEntry>,
+    ) -> bool {
         ground.medium().load(led.by.at) == led.by.word && self.directory() == led.by.directory
     }
 
     /// Whether the segment that `hash` leads to is one, and its entries are all that name it (D5). Its lock is held.
     #[cold]
-    pub(crate) fn vouch<M: Medium>(
+    pub(crate) fn validate<M: Medium>(
         &self,
-        ground: &Ground<M>,
+        ground: &TablePool<M>,
         segment: Off,
         hash: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let medium = ground.medium();
         loop {
             let directory = self.directory();
@@ -325,11 +337,11 @@ impl Extendible {
             } else {
                 segment
             };
-            let vouched = directory.vouch(ground, at, hash);
+            let vouched = directory.validate(ground, at, hash);
             if self.directory() == directory {
                 return vouched.map_err(|why| {
                     let what = format!("the entry {entry:?} of the directory names {at:?}, {why}");
-                    Refused::damaged(what)
+                    IndexError::damaged(what)
                 });
             }
         }
@@ -338,17 +350,19 @@ impl Extendible {
     /// Tells of each segment, and of a hash that leads there. Nobody changes the table meanwhile.
     pub(crate) fn each_segment<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        mut each: impl FnMut(Off, u64) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        ground: &TablePool<M>,
+        mut each: impl FnMut(Off, u64) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
         let directory = self.directory();
         let mut n = 0;
         while n < directory.entries() {
             let hash = n << (u64::BITS - directory.depth());
             let segment = self.lookup(ground, hash).to;
-            self.vouch(ground, segment, hash)?;
+            self.validate(ground, segment, hash)?;
             each(segment, hash)?;
-            n += directory.range(Header::at(ground.medium(), segment)).1;
+            n += directory
+                .range(SegmentHeader::at(ground.medium(), segment))
+                .1;
         }
         Ok(())
     }
@@ -357,9 +371,9 @@ impl Extendible {
     /// or no larger than all segments together. Keys whose hashes begin alike would double it without end.
     pub(crate) fn may_split<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        header: Header,
-    ) -> Result<(), Refused> {
+        ground: &TablePool<M>,
+        header: SegmentHeader,
+    ) -> Result<(), IndexError> {
         loop {
             let directory = self.directory();
             let (bits, bytes) = (directory.depth(), 2 * directory.bytes());
@@ -374,7 +388,7 @@ impl Extendible {
             }
             if self.directory() == directory {
                 let fits = bits < DEPTH_MAX && bytes <= segments * self.segment_bytes;
-                return fits.then_some(()).ok_or(Refused::Crowded { bits });
+                return fits.then_some(()).ok_or(IndexError::Crowded { bits });
             }
         }
     }
@@ -383,11 +397,11 @@ impl Extendible {
     /// want of room, nothing is changed, and `young` is free.
     pub(crate) fn publish<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        worker: &mut Worker,
-        elder: Header,
+        ground: &TablePool<M>,
+        worker: &mut TableWorker,
+        elder: SegmentHeader,
         young: Off,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let _growing = self.growing.lock().expect("no holder panics");
         let directory = self.directory();
         if elder.depth < directory.depth() {
@@ -395,7 +409,7 @@ impl Extendible {
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         // Of a medium that failed nobody knows whether the root names the new directory, and `young` in it: recovery does.
-        if !matches!(doubled, Ok(()) | Err(Refused::Poisoned(_))) {
+        if !matches!(doubled, Ok(()) | Err(IndexError::Poisoned(_))) {
             situation!("extendible.not_doubled");
             ground.free(worker, ground.block(young)?);
         }
@@ -405,12 +419,12 @@ impl Extendible {
     /// Replaces the directory by one twice as large, in which the second entry for `prefix` names `young`.
     fn double<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        worker: &mut Worker,
-        old: Directory,
+        ground: &TablePool<M>,
+        worker: &mut TableWorker,
+        old: DirectoryWord,
         prefix: u64,
         young: Off,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let bytes = 2 * old.bytes();
         let medium = ground.medium();
         let at = ground.allocate_run(worker, bytes)?;
@@ -421,9 +435,9 @@ impl Extendible {
             entries.extend_from_slice(&segment.to_le_bytes());
             entries.extend_from_slice(&second.to_le_bytes());
         }
-        medium.copy_in(&mut worker.lane, at, &[&entries]);
+        medium.copy_in(&mut worker.ctx, at, &[&entries]);
         let freed = ground.about_to_free(worker, old.at())?; // its drain is D2's
-        let word = Directory::new(at, old.depth() + 1).0;
+        let word = DirectoryWord::new(at, old.depth() + 1).0;
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
         situation!("extendible.doubled");
@@ -435,32 +449,32 @@ impl Extendible {
 
 /// Has every entry of a segment name it.
 fn name<M: Medium>(
-    ground: &Ground<M>,
-    worker: &mut Worker,
-    directory: Directory,
-    header: Header,
+    ground: &TablePool<M>,
+    worker: &mut TableWorker,
+    directory: DirectoryWord,
+    header: SegmentHeader,
     segment: Off,
-) -> Result<(), Refused> {
+) -> Result<(), IndexError> {
     let medium = ground.medium();
     let (first, count) = directory.range(header);
     situation!("extendible.named_once", count == 1);
     situation!("extendible.named_often", count > 1);
     for n in first..first + count {
-        medium.store(&mut worker.lane, directory.entry(n), segment.0);
+        medium.store(&mut worker.ctx, directory.entry(n), segment.0);
     }
     let bytes = count as usize * WORD;
-    medium.flush(&mut worker.lane, directory.entry(first), bytes);
+    medium.flush(&mut worker.ctx, directory.entry(first), bytes);
     worker.commit(medium)
 }
 
 /// Replaces the depth and prefix of a segment. Durable, with all the worker flushed before, when it returns.
 #[track_caller]
 pub(crate) fn set_header<M: Medium>(
-    ground: &Ground<M>,
-    worker: &mut Worker,
+    ground: &TablePool<M>,
+    worker: &mut TableWorker,
     segment: Off,
-    header: Header,
-) -> Result<(), Refused> {
+    header: SegmentHeader,
+) -> Result<(), IndexError> {
     let medium = ground.medium();
     worker.put_word(medium, segment, header.word())
 }

@@ -2,13 +2,16 @@
 
 use farbank_pm::{Medium, Off, WORD, situation};
 
-use super::{DEPTH_MAX, DIRECTORY, Directory, Extendible, Header, SEGMENT, name, plausible};
-use crate::ground::{Block, Ground, OpenError, Worker};
-use crate::index::Refused;
+use super::{
+    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, name,
+    plausible,
+};
+use crate::index::IndexError;
+use crate::pool_heap::{HeapBlock, OpenError, TablePool, TableWorker};
 
-impl Extendible {
-    /// Ends splits that were cut short, then frees what no entry names. Reads a few words a lane.
-    pub(crate) fn recover<M: Medium>(&self, ground: &Ground<M>) -> Result<(), OpenError> {
+impl ExtendibleDirectory {
+    /// Ends splits that were cut short, then frees what no entry names. Reads a few words a context.
+    pub(crate) fn recover<M: Medium>(&self, ground: &TablePool<M>) -> Result<(), OpenError> {
         let directory = self.directory();
         if !(1..=DEPTH_MAX).contains(&directory.depth()) {
             return Err(OpenError::Damaged {
@@ -21,8 +24,8 @@ impl Extendible {
         let who = format!("the directory, in the root's word {DIRECTORY},");
         ground.check_run(&who, directory.at(), directory.bytes())?;
         let mut worker = ground.worker()?;
-        for lane in 0..ground.lanes() {
-            for block in ground.in_doubt(lane)? {
+        for ctx in 0..ground.contexts() {
+            for block in ground.in_doubt(ctx)? {
                 if block.class == Some(SEGMENT) {
                     end_split(ground, &mut worker, directory, block.at)?;
                 }
@@ -36,9 +39,9 @@ impl Extendible {
     /// Whether the directory is sound, `check` finds each segment sound, and the allocator's blocks are just these.
     pub(crate) fn check<M: Medium>(
         &self,
-        ground: &Ground<M>,
-        mut check: impl FnMut(Off, u64) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        ground: &TablePool<M>,
+        mut check: impl FnMut(Off, u64) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
         let mut segments = Vec::new();
         self.each_segment(ground, |segment, hash| {
             segments.push(segment);
@@ -53,9 +56,9 @@ impl Extendible {
 
 /// If `young` was being made an entry's segment by a split, goes on with that.
 fn end_split<M: Medium>(
-    ground: &Ground<M>,
-    worker: &mut Worker,
-    directory: Directory,
+    ground: &TablePool<M>,
+    worker: &mut TableWorker,
+    directory: DirectoryWord,
     young: Off,
 ) -> Result<(), OpenError> {
     let medium = ground.medium();
@@ -66,7 +69,7 @@ fn end_split<M: Medium>(
         situation!("extendible.split_not_published");
         return Ok(());
     }
-    let elder_half = Header {
+    let elder_half = SegmentHeader {
         prefix: header.prefix - 1,
         ..header
     };
@@ -76,25 +79,30 @@ fn end_split<M: Medium>(
         return Ok(()); // whoever comes there is told
     }
     // An elder that knows of the split has ended it, and either may have been split again since.
-    let is_cut_short = Header::at(medium, elder).depth + 1 == header.depth;
+    let is_cut_short = SegmentHeader::at(medium, elder).depth + 1 == header.depth;
     situation!("extendible.split_had_ended", !is_cut_short);
     if is_cut_short {
         situation!("extendible.split_ended");
         name(ground, worker, directory, header, young)?;
-        medium.store(&mut worker.lane, elder, elder_half.word());
+        medium.store(&mut worker.ctx, elder, elder_half.word());
     }
     // Whether it was said now or by a process that was killed: the next split is in doubt in place of this one.
-    medium.flush(&mut worker.lane, elder, WORD);
+    medium.flush(&mut worker.ctx, elder, WORD);
     Ok(())
 }
 
 /// Whether an entry of its range names the segment.
-fn is_named<M: Medium>(medium: &M, directory: Directory, header: Header, segment: Off) -> bool {
+fn is_named<M: Medium>(
+    medium: &M,
+    directory: DirectoryWord,
+    header: SegmentHeader,
+    segment: Off,
+) -> bool {
     let (first, count) = directory.range(header);
     (first..first + count).any(|n| medium.load(directory.entry(n)) == segment.0)
 }
 
-fn is_live<M: Medium>(medium: &M, directory: Directory, block: Block) -> bool {
+fn is_live<M: Medium>(medium: &M, directory: DirectoryWord, block: HeapBlock) -> bool {
     match block.class {
         None => block.at == directory.at(),
         Some(_) => plausible(medium, directory, block.at)

@@ -2,10 +2,10 @@
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
-use super::{Config, LevelHash};
+use super::{LevelConfig, LevelHash};
 use crate::bits::those;
-pub(super) use crate::ground::Run as Level;
-use crate::ground::{CONFIG_WORDS, OpenError};
+pub(super) use crate::pool_heap::BucketRun as Level;
+use crate::pool_heap::{CONFIG_WORDS, OpenError};
 
 /// The root's word for which level is the top one. It and those for the levels are in one line.
 pub(super) const CURRENT: u64 = 0;
@@ -21,7 +21,7 @@ pub(super) const PAIR_BYTES: u64 = 16;
 const PAIRS: u64 = WORD as u64;
 
 /// What is computed of a key, by each of the two seeds: where it may be in the first and the second half of a level.
-pub(super) type Hashes = [u64; 2];
+pub(super) type HashPair = [u64; 2];
 
 impl Level {
     /// Buckets of a side.
@@ -54,12 +54,12 @@ impl Levels {
 
 /// A place for a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spot {
+pub(super) struct LevelSlot {
     pub(super) bucket: Off,
     pub(super) slot: u64,
 }
 
-impl Spot {
+impl LevelSlot {
     /// Where its key is.
     #[inline]
     pub(super) fn key(self) -> Off {
@@ -85,9 +85,9 @@ pub(super) fn level_root(n: u64) -> u64 {
     LEVELS_AT + n % RING
 }
 
-impl Config {
+impl LevelConfig {
     pub(super) fn words(&self) -> [u64; 7] {
-        let Config {
+        let LevelConfig {
             slots,
             bucket_bytes,
             token_bits,
@@ -108,9 +108,9 @@ impl Config {
         ]
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<LevelConfig, OpenError> {
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let config = Config {
+        let config = LevelConfig {
             slots: small(words[0]),
             bucket_bytes: small(words[1]),
             token_bits: small(words[2]),
@@ -153,7 +153,7 @@ impl Config {
 
     /// The buckets of a key: two of the top level, two of the bottom one.
     #[inline]
-    pub(super) fn buckets(&self, levels: Levels, hashes: Hashes) -> [Off; 4] {
+    pub(super) fn buckets(&self, levels: Levels, hashes: HashPair) -> [Off; 4] {
         let Levels { top, bottom, .. } = levels;
         [
             self.bucket(top, 0, hashes[0]),
@@ -165,23 +165,23 @@ impl Config {
 
     /// The places of a bucket.
     #[inline]
-    pub(super) fn spots(&self, bucket: Off) -> impl Iterator<Item = Spot> + use<> {
-        (0..u64::from(self.slots)).map(move |slot| Spot { bucket, slot })
+    pub(super) fn spots(&self, bucket: Off) -> impl Iterator<Item = LevelSlot> + use<> {
+        (0..u64::from(self.slots)).map(move |slot| LevelSlot { bucket, slot })
     }
 
     /// The place whose key is at `at`, if it is one of `level`.
-    pub(super) fn spot_at(&self, level: Level, at: Off) -> Option<Spot> {
+    pub(super) fn spot_at(&self, level: Level, at: Off) -> Option<LevelSlot> {
         let bytes = u64::from(self.bucket_bytes);
         let within = at.0.checked_sub(level.at.0)?;
         let bucket = level.at.plus(within / bytes * bytes);
-        let is_there = |spot: &Spot| within / bytes < level.buckets() && spot.key() == at;
+        let is_there = |spot: &LevelSlot| within / bytes < level.buckets() && spot.key() == at;
         self.spots(bucket).find(is_there)
     }
 }
 
 impl<M: Medium> LevelHash<M> {
     #[inline]
-    pub(super) fn hashes(&self, key: u64) -> Hashes {
+    pub(super) fn hashes(&self, key: u64) -> HashPair {
         let [first, second] = &self.hashers;
         [first.hash(key), second.hash(key)]
     }
@@ -193,7 +193,7 @@ impl<M: Medium> LevelHash<M> {
 
     /// Whether there is a pair.
     #[inline]
-    pub(super) fn is_live(&self, spot: Spot) -> bool {
+    pub(super) fn is_live(&self, spot: LevelSlot) -> bool {
         self.tokens(spot.bucket) & self.config.token(spot.slot) != 0
     }
 
@@ -204,7 +204,7 @@ impl<M: Medium> LevelHash<M> {
         const STEP: usize = PAIR_BYTES as usize / WORD;
         let (medium, tokens) = (self.ground.medium(), self.tokens(bucket));
         if (self.config.slots, self.config.token_bits) == (PAPER, 1) {
-            let first = Spot { bucket, slot: 0 };
+            let first = LevelSlot { bucket, slot: 0 };
             let keys: [u64; PAPER as usize] = medium.load_words(first.key(), STEP);
             return those(keys, |there| there == key) & tokens;
         }
@@ -218,13 +218,13 @@ impl<M: Medium> LevelHash<M> {
 
     /// The pair that is, or was, there.
     #[inline]
-    pub(super) fn pair(&self, spot: Spot) -> (u64, u64) {
+    pub(super) fn pair(&self, spot: LevelSlot) -> (u64, u64) {
         let medium = self.ground.medium();
         (medium.load(spot.key()), medium.load(spot.value()))
     }
 
     /// Tells of each pair: its level, its side, its place.
-    pub(super) fn each_live(&self, mut each: impl FnMut(Level, usize, Spot)) {
+    pub(super) fn each_live(&self, mut each: impl FnMut(Level, usize, LevelSlot)) {
         for level in self.levels().both() {
             for side in 0..2 {
                 for n in 0..level.half() {

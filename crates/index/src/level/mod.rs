@@ -44,7 +44,7 @@
 //! | `current`, old bottom free  | a run named as being freed, no level     | frees it                           |
 //! | (a kill) store, drain       | bytes that a power cut could take back   | makes them durable at first touch  |
 //!
-//! Recovery reads a few buckets a lane: the more keys, no more work.
+//! Recovery reads a few buckets a context: the more keys, no more work.
 //!
 //! # Where we differ from the paper
 //! Locks live in DRAM, two a key; the paper's are a bit a slot. Searches go on while the table is resized; the
@@ -63,32 +63,32 @@ mod recover;
 mod resize;
 
 use farbank_pm::Medium;
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::hash::{self, Hasher};
-use crate::index::{Index, Refused, Space};
-use crate::locks::Locks;
+use crate::index::{Index, IndexError, SpaceUse};
+use crate::locks::LockTable;
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use layout::{CURRENT, Level, Levels, RING, level_root};
 
 /// Its name.
 pub const NAME: &str = "level";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
-    Named {
+pub(crate) const FAULTS: [NamedFault; 3] = [
+    NamedFault {
         name: "level.token_first",
         what: "the token is stored before the pair",
         source: "the published code, at nine places (Witcher #7 to #16)",
     },
-    Named {
+    NamedFault {
         name: "level.moved_stays",
         what: "recovery leaves pairs twice that were being moved",
         source: "the published code has no recovery of moves (Witcher #19 to #21)",
     },
-    Named {
+    NamedFault {
         name: "level.swap_in_two",
         what: "an update takes the old pair's token away before it sets the new one's",
         source: "the published code (Witcher #22, #23)",
@@ -97,7 +97,7 @@ pub(crate) const FAULTS: [Named; 3] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct LevelConfig {
     /// Pairs of a bucket.
     pub slots: u32,
     /// Bytes of a bucket: its tokens, its pairs, and what is unused.
@@ -113,11 +113,11 @@ pub struct Config {
     pub one_by_one: bool,
 }
 
-impl Config {
+impl LevelConfig {
     /// The paper's, in buckets of one line, and as many as the study took for `slots`: 2^21 on top for 2^24.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
-        Config {
+    pub fn paper(slots: u64) -> LevelConfig {
+        LevelConfig {
             slots: 3,
             bucket_bytes: 64,
             token_bits: 1,
@@ -129,18 +129,18 @@ impl Config {
 
     /// Small enough that a dozen keys move others and outgrow the levels.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
+    pub fn small() -> LevelConfig {
+        LevelConfig {
             slots: 2,
             top_bits: 2,
-            ..Config::paper(0)
+            ..LevelConfig::paper(0)
         }
     }
 
     /// As published: tokens of a byte in buckets that are no line, pairs that are rehashed one by one.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> LevelConfig {
+        LevelConfig {
             bucket_bytes: 72,
             token_bits: 8,
             one_by_one: true,
@@ -151,8 +151,8 @@ impl Config {
 
 /// The table.
 pub struct LevelHash<M> {
-    ground: Ground<M>,
-    config: Config,
+    ground: TablePool<M>,
+    config: LevelConfig,
     /// Of the two sides.
     hashers: [Hasher; 2],
     /// The root's words, where readers look.
@@ -163,11 +163,11 @@ pub struct LevelHash<M> {
     closed: AtomicBool,
     /// Locks of a side: a power of two.
     stripes: u64,
-    locks: Locks,
+    locks: LockTable,
 }
 
 impl<M: Medium> LevelHash<M> {
-    fn over(ground: Ground<M>, config: Config, found: bool) -> LevelHash<M> {
+    fn over(ground: TablePool<M>, config: LevelConfig, found: bool) -> LevelHash<M> {
         let root = |n| AtomicU64::new(ground.medium().load(ground.root(n)));
         let mut table = LevelHash {
             current: root(CURRENT),
@@ -175,7 +175,7 @@ impl<M: Medium> LevelHash<M> {
             growing: Mutex::new(()),
             closed: AtomicBool::new(false),
             stripes: 1,
-            locks: Locks::new(ground.failure(), 0, 1, found),
+            locks: LockTable::new(ground.failure(), 0, 1, found),
             hashers: ground.hashers(config.seeds),
             ground,
             config,
@@ -190,9 +190,13 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<LevelHash<M>, OpenError> {
+    pub fn create(
+        medium: M,
+        plan: &PoolPlan,
+        config: LevelConfig,
+    ) -> Result<LevelHash<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &[])?;
+        let ground = TablePool::create(medium, plan, &[])?;
         let table = LevelHash::over(ground, config, false);
         table.make_first()?;
         let LevelHash { ground, .. } = table;
@@ -202,8 +206,8 @@ impl<M: Medium> LevelHash<M> {
 
     /// Opens the table on `medium`, after a crash or not: what a crash cut short is ended first.
     pub fn open(medium: M) -> Result<LevelHash<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |_| Ok(Vec::new()))?;
-        let config = Config::of(ground.config())?;
+        let ground = TablePool::open(medium, NAME, |_| Ok(Vec::new()))?;
+        let config = LevelConfig::of(ground.config())?;
         let table = LevelHash::over(ground, config, true);
         table.recover()?;
         Ok(table)
@@ -226,23 +230,33 @@ impl<M: Medium> Index for LevelHash<M> {
         NAME
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
+    fn worker(&self) -> Result<TableWorker, IndexError> {
         self.ground.worker()
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.insert_hashed(worker, self.hashes(key), key, value)
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.get_hashed(worker, self.hashes(key), key)
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.update_hashed(worker, self.hashes(key), key, value)
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.hashes(key), key)
     }
 
@@ -250,9 +264,14 @@ impl<M: Medium> Index for LevelHash<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
+    fn each(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
         for stripe in (0..2 * self.stripes).map(farbank_pm::Off) {
-            self.locks.begin(stripe, || self.accept(worker, stripe))?;
+            self.locks
+                .begin(stripe, || self.persist_on_first_access(worker, stripe))?;
         }
         self.each_live(|_, _, spot| {
             let (key, value) = self.pair(spot);
@@ -261,11 +280,11 @@ impl<M: Medium> Index for LevelHash<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let keys = self.len(worker)?;
         let levels = self.levels().both();
         let buckets: u64 = levels.into_iter().map(Level::buckets).sum();
-        Ok(Space {
+        Ok(SpaceUse {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * u64::from(self.config.bucket_bytes),
@@ -274,7 +293,7 @@ impl<M: Medium> Index for LevelHash<M> {
         })
     }
 
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

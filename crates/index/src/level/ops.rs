@@ -5,27 +5,27 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::LevelHash;
-use super::layout::{Hashes, Level, Levels, PAIR_BYTES, Spot};
-use crate::ground::Worker;
-use crate::index::Refused;
-use crate::locks::Guard;
+use super::layout::{HashPair, Level, LevelSlot, Levels, PAIR_BYTES};
+use crate::index::IndexError;
+use crate::locks::LockGuard;
+use crate::pool_heap::TableWorker;
 
 /// All four buckets of a key, under the locks of its two stripes.
-pub(super) struct Held<'a> {
+pub(super) struct LockedBuckets<'a> {
     levels: Levels,
     stripes: [Off; 2],
-    _guards: [Guard<'a>; 2],
+    _guards: [LockGuard<'a>; 2],
 }
 
 impl<M: Medium> LevelHash<M> {
     /// One line, one drain; three of each if a resident must be moved; what resizing takes is beside it.
     pub(super) fn insert_hashed(
         &self,
-        worker: &mut Worker,
-        hashes: Hashes,
+        worker: &mut TableWorker,
+        hashes: HashPair,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         loop {
             let held = self.hold(worker, hashes)?;
             let buckets = self.config.buckets(held.levels, hashes);
@@ -48,16 +48,18 @@ impl<M: Medium> LevelHash<M> {
 
     pub(super) fn get_hashed(
         &self,
-        worker: &mut Worker,
-        hashes: Hashes,
+        worker: &mut TableWorker,
+        hashes: HashPair,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
         let [first, second] = self.stripes_of(hashes);
         loop {
             let seen = (
-                self.locks.begin(first, || self.accept(worker, first))?,
-                self.locks.begin(second, || self.accept(worker, second))?,
+                self.locks
+                    .begin(first, || self.persist_on_first_access(worker, first))?,
+                self.locks
+                    .begin(second, || self.persist_on_first_access(worker, second))?,
             );
             let levels = self.levels();
             let found = self.find(self.config.buckets(levels, hashes), key);
@@ -75,11 +77,11 @@ impl<M: Medium> LevelHash<M> {
     /// none, the value is replaced where it is.
     pub(super) fn update_hashed(
         &self,
-        worker: &mut Worker,
-        hashes: Hashes,
+        worker: &mut TableWorker,
+        hashes: HashPair,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hashes)?;
         let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
             return Ok(None);
@@ -108,10 +110,10 @@ impl<M: Medium> LevelHash<M> {
     /// One line, one drain.
     pub(super) fn remove_hashed(
         &self,
-        worker: &mut Worker,
-        hashes: Hashes,
+        worker: &mut TableWorker,
+        hashes: HashPair,
         key: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let held = self.hold(worker, hashes)?;
         let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
             return Ok(None);
@@ -135,7 +137,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     #[inline]
-    fn prefetch(&self, levels: Levels, hashes: Hashes) {
+    fn prefetch(&self, levels: Levels, hashes: HashPair) {
         for bucket in self.config.buckets(levels, hashes) {
             self.ground.medium().prefetch(bucket, WORD);
         }
@@ -143,23 +145,29 @@ impl<M: Medium> LevelHash<M> {
 
     /// The locks of a key, as places: of each side, the buckets whose indices end in the same bits as its own, on all levels.
     #[inline]
-    pub(super) fn stripes_of(&self, hashes: Hashes) -> [Off; 2] {
+    pub(super) fn stripes_of(&self, hashes: HashPair) -> [Off; 2] {
         let [first, second] = hashes;
         let mask = self.stripes - 1;
         [Off(first & mask), Off(self.stripes + (second & mask))]
     }
 
     /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
-    fn hold(&self, worker: &mut Worker, hashes: Hashes) -> Result<Held<'_>, Refused> {
+    fn hold(
+        &self,
+        worker: &mut TableWorker,
+        hashes: HashPair,
+    ) -> Result<LockedBuckets<'_>, IndexError> {
         let [first, second] = self.stripes_of(hashes);
         self.prefetch(self.levels(), hashes); // taking a lock waits for all reads before it
         loop {
             let guards = [
-                self.locks.lock(first, || self.accept(worker, first))?,
-                self.locks.lock(second, || self.accept(worker, second))?,
+                self.locks
+                    .lock(first, || self.persist_on_first_access(worker, first))?,
+                self.locks
+                    .lock(second, || self.persist_on_first_access(worker, second))?,
             ];
             if !self.closed.load(Ordering::Acquire) {
-                return Ok(Held {
+                return Ok(LockedBuckets {
                     levels: self.levels(),
                     stripes: [first, second],
                     _guards: guards,
@@ -172,7 +180,11 @@ impl<M: Medium> LevelHash<M> {
 
     /// Makes durable what a killed process left in the buckets of a stripe. Nothing in them leads anywhere.
     #[cold]
-    pub(super) fn accept(&self, worker: &mut Worker, stripe: Off) -> Result<(), Refused> {
+    pub(super) fn persist_on_first_access(
+        &self,
+        worker: &mut TableWorker,
+        stripe: Off,
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
         for level in self.levels().both() {
@@ -185,34 +197,34 @@ impl<M: Medium> LevelHash<M> {
     }
 
     #[track_caller]
-    pub(super) fn flush_bucket(&self, worker: &mut Worker, bucket: Off) {
+    pub(super) fn flush_bucket(&self, worker: &mut TableWorker, bucket: Off) {
         let bytes = self.config.bucket_bytes as usize;
-        self.ground.medium().flush(&mut worker.lane, bucket, bytes);
+        self.ground.medium().flush(&mut worker.ctx, bucket, bytes);
     }
 
     /// Where `key` is. Without its locks what is found is believed only if nothing has changed.
     #[inline]
-    pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<Spot> {
+    pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<LevelSlot> {
         let mut all = 0_u64;
         for (n, bucket) in buckets.into_iter().enumerate() {
             all |= self.having(bucket, key) << (8 * n);
         }
         let first = u64::from(all.trailing_zeros());
-        (all != 0).then(|| Spot {
+        (all != 0).then(|| LevelSlot {
             bucket: buckets[first as usize / 8],
             slot: first % 8,
         })
     }
 
     /// The first free place of a bucket.
-    pub(super) fn free_in(&self, bucket: Off) -> Option<Spot> {
+    pub(super) fn free_in(&self, bucket: Off) -> Option<LevelSlot> {
         let tokens = self.tokens(bucket);
         let mut spots = self.config.spots(bucket);
         spots.find(|spot| tokens & self.config.token(spot.slot) == 0)
     }
 
     /// A free place: of the top level if it has one, in the emptier bucket.
-    fn vacancy(&self, buckets: [Off; 4]) -> Option<Spot> {
+    fn vacancy(&self, buckets: [Off; 4]) -> Option<LevelSlot> {
         buckets.chunks(2).find_map(|level| {
             let free = level.iter().filter_map(|bucket| self.free_in(*bucket));
             free.min_by_key(|spot| spot.slot)
@@ -223,10 +235,10 @@ impl<M: Medium> LevelHash<M> {
     /// top; the place that makes. A resident whose other lock somebody has stays.
     fn make_room(
         &self,
-        worker: &mut Worker,
-        held: &Held<'_>,
-        hashes: Hashes,
-    ) -> Result<Option<Spot>, Refused> {
+        worker: &mut TableWorker,
+        held: &LockedBuckets<'_>,
+        hashes: HashPair,
+    ) -> Result<Option<LevelSlot>, IndexError> {
         let Levels { top, bottom, .. } = held.levels;
         for (from, to) in [(top, top), (bottom, bottom), (bottom, top)] {
             let buckets = [0, 1].map(|side| self.config.bucket(from, side, hashes[side]));
@@ -245,11 +257,11 @@ impl<M: Medium> LevelHash<M> {
     /// Moves the pair at `from` to one of its buckets of a level, if there is a free place.
     fn try_move(
         &self,
-        worker: &mut Worker,
-        held: &Held<'_>,
-        from: Spot,
+        worker: &mut TableWorker,
+        held: &LockedBuckets<'_>,
+        from: LevelSlot,
         level: Level,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, IndexError> {
         let hashes = self.hashes(self.pair(from).0);
         for (side, stripe) in self.stripes_of(hashes).into_iter().enumerate() {
             let bucket = self.config.bucket(level, side, hashes[side]);
@@ -261,7 +273,7 @@ impl<M: Medium> LevelHash<M> {
             } else {
                 let guard = self
                     .locks
-                    .try_lock(stripe, || self.accept(worker, stripe))?;
+                    .try_lock(stripe, || self.persist_on_first_access(worker, stripe))?;
                 if guard.is_none() {
                     continue;
                 }
@@ -278,7 +290,12 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Moves a pair. It is twice there in between, so its old place is noted for recovery.
-    fn relocate(&self, worker: &mut Worker, from: Spot, to: Spot) -> Result<(), Refused> {
+    fn relocate(
+        &self,
+        worker: &mut TableWorker,
+        from: LevelSlot,
+        to: LevelSlot,
+    ) -> Result<(), IndexError> {
         let _for = Category::Resize.spend();
         self.ground.note(worker, from.key().0)?; // I5
         self.fill(worker, to, self.pair(from))?;
@@ -291,12 +308,17 @@ impl<M: Medium> LevelHash<M> {
 
     /// Stores a pair and makes it live, durably.
     #[track_caller]
-    fn fill(&self, worker: &mut Worker, spot: Spot, pair: (u64, u64)) -> Result<(), Refused> {
+    fn fill(
+        &self,
+        worker: &mut TableWorker,
+        spot: LevelSlot,
+        pair: (u64, u64),
+    ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
         let tokens = self.tokens(spot.bucket) | self.config.token(spot.slot);
         if fault!("level.token_first") {
-            medium.store(&mut worker.lane, spot.bucket, tokens);
+            medium.store(&mut worker.ctx, spot.bucket, tokens);
         }
         self.put_pair(worker, spot, pair)?;
         worker.put_word(medium, spot.bucket, tokens)
@@ -305,33 +327,33 @@ impl<M: Medium> LevelHash<M> {
     /// Stores a pair where none is, so that it is durable if what is stored to the tokens next is (I2).
     pub(super) fn put_pair(
         &self,
-        worker: &mut Worker,
-        spot: Spot,
+        worker: &mut TableWorker,
+        spot: LevelSlot,
         (key, value): (u64, u64),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), IndexError> {
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, spot.key(), key);
-        medium.store(&mut worker.lane, spot.value(), value);
+        medium.store(&mut worker.ctx, spot.key(), key);
+        medium.store(&mut worker.ctx, spot.value(), value);
         if !spot.is_one_line() {
-            medium.flush(&mut worker.lane, spot.key(), PAIR_BYTES as usize);
+            medium.flush(&mut worker.ctx, spot.key(), PAIR_BYTES as usize);
             worker.commit(medium)?;
         }
         Ok(())
     }
 
     /// Makes a place free.
-    pub(super) fn clear(&self, worker: &mut Worker, spot: Spot) {
+    pub(super) fn clear(&self, worker: &mut TableWorker, spot: LevelSlot) {
         let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
         self.ground
             .medium()
-            .store(&mut worker.lane, spot.bucket, tokens);
+            .store(&mut worker.ctx, spot.bucket, tokens);
     }
 
     /// Makes durable which pairs of a place's bucket are live.
     #[track_caller]
-    fn persist_tokens(&self, worker: &mut Worker, spot: Spot) -> Result<(), Refused> {
+    fn persist_tokens(&self, worker: &mut TableWorker, spot: LevelSlot) -> Result<(), IndexError> {
         let medium = self.ground.medium();
-        medium.flush(&mut worker.lane, spot.bucket, WORD);
+        medium.flush(&mut worker.ctx, spot.bucket, WORD);
         worker.commit(medium)
     }
 }

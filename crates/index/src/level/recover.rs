@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use farbank_pm::{Medium, Off, fault, situation};
 
 use super::LevelHash;
-use super::layout::{BITS_MAX, Levels, Spot, level_root};
-use crate::ground::{OpenError, Worker};
-use crate::index::Refused;
+use super::layout::{BITS_MAX, LevelSlot, Levels, level_root};
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> LevelHash<M> {
-    /// Ends moves that were cut short, and frees what is in doubt. Reads a few buckets a lane.
+    /// Ends moves that were cut short, and frees what is in doubt. Reads a few buckets a context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
         let mut worker = self.ground.worker()?;
-        for lane in 0..self.ground.lanes() {
-            let noted = Off(self.ground.noted(lane));
+        for ctx in 0..self.ground.contexts() {
+            let noted = Off(self.ground.noted(ctx));
             let mut levels = self.levels().both().into_iter();
             // A note of a level that is gone says nothing, and neither does one that was ended.
             if let Some(from) = levels.find_map(|level| self.config.spot_at(level, noted)) {
@@ -29,7 +29,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Clears a place whose pair is somewhere else, too (I5).
-    fn end_move(&self, worker: &mut Worker, from: Spot) -> Result<(), OpenError> {
+    fn end_move(&self, worker: &mut TableWorker, from: LevelSlot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
         let hashes = self.hashes(key);
         let buckets = self.config.buckets(self.levels(), hashes);
@@ -48,14 +48,14 @@ impl<M: Medium> LevelHash<M> {
             situation!("level.move_ended");
             self.clear(worker, from);
             for stripe in self.stripes_of(hashes) {
-                self.accept(worker, stripe)?; // as whoever comes there first does
+                self.persist_on_first_access(worker, stripe)?; // as whoever comes there first does
             }
         }
         Ok(())
     }
 
     /// Whether the levels are ones the table makes.
-    fn check_levels(&self) -> Result<(), Refused> {
+    fn check_levels(&self) -> Result<(), IndexError> {
         let levels @ Levels {
             current,
             top,
@@ -63,7 +63,7 @@ impl<M: Medium> LevelHash<M> {
         } = self.levels();
         let bits = (1..BITS_MAX).contains(&bottom.bits) && top.bits == bottom.bits + 1;
         if current == 0 || !bits || top.at == bottom.at {
-            return Err(Refused::damaged(format!(
+            return Err(IndexError::damaged(format!(
                 "the root names {levels:?}; two levels were expected, the top one of twice the buckets, of at most 2^{BITS_MAX}"
             )));
         }
@@ -75,7 +75,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    pub(super) fn check_all(&self) -> Result<(), Refused> {
+    pub(super) fn check_all(&self) -> Result<(), IndexError> {
         self.check_levels()?;
         let (mut keys, mut wrong) = (BTreeSet::new(), None);
         self.each_live(|level, side, spot| {
@@ -90,7 +90,7 @@ impl<M: Medium> LevelHash<M> {
             }
         });
         if let Some(wrong) = wrong {
-            return Err(Refused::damaged(wrong));
+            return Err(IndexError::damaged(wrong));
         }
         self.ground.check(|reach| {
             let levels = self.levels().both();

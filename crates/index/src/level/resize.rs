@@ -4,9 +4,9 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::LevelHash;
-use super::layout::{BITS_MAX, CURRENT, Level, Levels, RING, Spot, level_root};
-use crate::ground::{Block, OpenError, Worker};
-use crate::index::Refused;
+use super::layout::{BITS_MAX, CURRENT, Level, LevelSlot, Levels, RING, level_root};
+use crate::index::IndexError;
+use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
 /// Most slots of the bottom level for each of its pairs when a level is added.
 const SLOTS_A_PAIR: u64 = 8;
@@ -27,17 +27,17 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// A run for a level, its bytes as they were left. It is in doubt until the root names it.
-    fn make_level(&self, worker: &mut Worker, bits: u32) -> Result<Level, Refused> {
+    fn make_level(&self, worker: &mut TableWorker, bits: u32) -> Result<Level, IndexError> {
         let bytes = self.config.level_bytes(bits);
         let at = self.ground.allocate_run(worker, bytes)?;
         Ok(Level { at, bits })
     }
 
     /// Makes `level`, number `n`, the top one: both words are in one line, stored in this order. Durable when it returns.
-    fn set_top(&self, worker: &mut Worker, n: u64, level: Level) -> Result<(), Refused> {
+    fn set_top(&self, worker: &mut TableWorker, n: u64, level: Level) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         let named = self.ground.root(level_root(n));
-        medium.store(&mut worker.lane, named, level.word());
+        medium.store(&mut worker.ctx, named, level.word());
         self.ground.set_root(worker, CURRENT, n)?;
         self.ring[(n % RING) as usize].store(level.word(), Ordering::Release);
         self.current.store(n, Ordering::Release);
@@ -45,7 +45,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Makes room for a key that found none in the levels whose top is number `seen`. Nothing is changed on an error.
-    pub(super) fn grow(&self, worker: &mut Worker, seen: u64) -> Result<(), Refused> {
+    pub(super) fn grow(&self, worker: &mut TableWorker, seen: u64) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         let levels = self.levels();
@@ -54,7 +54,7 @@ impl<M: Medium> LevelHash<M> {
         }
         let bits = levels.top.bits;
         if bits == BITS_MAX || self.is_sparse(levels) {
-            return Err(Refused::Crowded { bits });
+            return Err(IndexError::Crowded { bits });
         }
         let interim = self.make_level(worker, bits + 1)?;
         self.closed.store(true, Ordering::Release);
@@ -80,9 +80,12 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Waits until nobody changes the table who may not have seen that it is closed.
-    fn await_writers(&self, worker: &mut Worker) -> Result<(), Refused> {
+    fn await_writers(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         for stripe in (0..2 * self.stripes).map(Off) {
-            drop(self.locks.lock(stripe, || self.accept(worker, stripe))?);
+            drop(
+                self.locks
+                    .lock(stripe, || self.persist_on_first_access(worker, stripe))?,
+            );
         }
         Ok(())
     }
@@ -90,10 +93,10 @@ impl<M: Medium> LevelHash<M> {
     /// Makes `interim` the top level; what was the bottom one, to be freed.
     fn replace_bottom(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         levels: Levels,
         interim: Level,
-    ) -> Result<Block, Refused> {
+    ) -> Result<HeapBlock, IndexError> {
         self.await_writers(worker)?;
         match self.config.one_by_one {
             true => self.rehash(worker, interim, levels.bottom)?,
@@ -107,7 +110,7 @@ impl<M: Medium> LevelHash<M> {
 
     /// Writes every bucket of `young`, with the pairs of `old`, drained with what comes next. A pair keeps its side: a
     /// bucket of `young` takes pairs of one bucket of `old`, and has room for all of them.
-    fn build(&self, worker: &mut Worker, young: Level, old: Option<Level>) {
+    fn build(&self, worker: &mut TableWorker, young: Level, old: Option<Level>) {
         let bytes = u64::from(self.config.bucket_bytes);
         // The buckets `n` of `old` leads to are `apart`.
         let apart = old.map_or(young.half(), Level::half);
@@ -128,7 +131,7 @@ impl<M: Medium> LevelHash<M> {
                 }
                 for (part, image) in (0..).zip(&images) {
                     let at = self.config.bucket(young, side, part * apart + from);
-                    self.ground.medium().copy_in(&mut worker.lane, at, &[image]);
+                    self.ground.medium().copy_in(&mut worker.ctx, at, &[image]);
                 }
             }
         }
@@ -136,7 +139,7 @@ impl<M: Medium> LevelHash<M> {
 
     /// Does what [`LevelHash::build`] does, pair by pair. A pair keeps its old token, so that nothing is lost if `young` is never
     /// named.
-    fn rehash(&self, worker: &mut Worker, young: Level, old: Level) -> Result<(), Refused> {
+    fn rehash(&self, worker: &mut TableWorker, young: Level, old: Level) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         self.build(worker, young, None);
         worker.commit(medium)?;
@@ -150,7 +153,7 @@ impl<M: Medium> LevelHash<M> {
                 // I7: there is, unless a pair is where its hash does not lead.
                 let room = self.free_in(bucket);
                 let to = room.ok_or_else(|| {
-                    Refused::damaged(format!(
+                    IndexError::damaged(format!(
                         "key {:#x} has no room after a resize: there is a pair in {left:?} that does not belong there",
                         pair.0
                     ))
@@ -168,7 +171,7 @@ impl<M: Medium> LevelHash<M> {
     fn add(&self, bucket: &mut [u8], (key, value): (u64, u64)) {
         let tokens = u64::from_le_bytes(*bucket.first_chunk().expect("a bucket has tokens"));
         let slot = u64::from(tokens.count_ones());
-        let spot = Spot {
+        let spot = LevelSlot {
             bucket: Off(0),
             slot,
         };

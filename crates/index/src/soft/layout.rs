@@ -2,8 +2,8 @@
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
-use super::{Config, Soft};
-use crate::ground::{CONFIG_WORDS, OpenError};
+use super::{Soft, SoftConfig};
+use crate::pool_heap::{CONFIG_WORDS, OpenError};
 
 /// The root's word for the newest area.
 pub(super) const AREAS: u64 = 0;
@@ -14,15 +14,15 @@ const LAYOUT: u32 = 2;
 
 /// The three flags of a node: `start` and `deleted`, a byte each, in its first word, `end` in its last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Flags {
+pub(super) struct NodeFlags {
     start: bool,
     deleted: bool,
     end: bool,
 }
 
-impl Flags {
-    fn of(first: u64, last: u64) -> Flags {
-        Flags {
+impl NodeFlags {
+    fn of(first: u64, last: u64) -> NodeFlags {
+        NodeFlags {
             start: first & 1 == 1,
             deleted: first >> 8 & 1 == 1,
             end: last & 1 == 1,
@@ -45,7 +45,7 @@ impl Flags {
 
     /// The word that is stored first into a free node that is made live.
     pub(super) fn begun(self) -> u64 {
-        Flags::first(!self.end, self.end)
+        NodeFlags::first(!self.end, self.end)
     }
 
     /// The word that is stored last, into a node begun (I2).
@@ -55,7 +55,7 @@ impl Flags {
 
     /// The first word that makes a live node free.
     pub(super) fn unmade(self) -> u64 {
-        Flags::first(self.start, self.start)
+        NodeFlags::first(self.start, self.start)
     }
 }
 
@@ -79,14 +79,14 @@ pub(super) fn node_of(area: Off, n: u64) -> Off {
     area.plus(LINE as u64 + n * NODE_BYTES)
 }
 
-impl Config {
+impl SoftConfig {
     /// Bytes of an area.
     pub(super) fn area_bytes(&self) -> u64 {
         LINE as u64 + u64::from(self.area_nodes) * NODE_BYTES
     }
 
     pub(super) fn words(&self) -> [u64; 4] {
-        let Config {
+        let SoftConfig {
             bucket_bits,
             area_nodes,
             node_buckets,
@@ -94,13 +94,13 @@ impl Config {
         [bucket_bits, area_nodes, node_buckets, LAYOUT].map(u64::from)
     }
 
-    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<SoftConfig, OpenError> {
         let (expected, found) = (u64::from(LAYOUT), words[3]);
         if found != expected {
             return Err(OpenError::Layout { expected, found });
         }
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let config = Config {
+        let config = SoftConfig {
             bucket_bits: small(words[0]),
             area_nodes: small(words[1]),
             node_buckets: small(words[2]),
@@ -121,9 +121,9 @@ impl Config {
 }
 
 impl<M: Medium> Soft<M> {
-    pub(super) fn flags(&self, node: Off) -> Flags {
+    pub(super) fn flags(&self, node: Off) -> NodeFlags {
         let medium = self.ground.medium();
-        Flags::of(medium.load(node), medium.load(end_of(node)))
+        NodeFlags::of(medium.load(node), medium.load(end_of(node)))
     }
 }
 
@@ -134,24 +134,24 @@ mod tests {
     #[test]
     fn a_table_of_the_first_layout_is_refused_by_name() {
         let mut words = [0; CONFIG_WORDS];
-        words[..3].copy_from_slice(&Config::small().words()[..3]);
-        let refused = Config::of(&words).unwrap_err().to_string();
+        words[..3].copy_from_slice(&SoftConfig::small().words()[..3]);
+        let refused = SoftConfig::of(&words).unwrap_err().to_string();
         assert!(refused.contains("number 0") && refused.contains("version"));
-        words[..4].copy_from_slice(&Config::small().words());
-        assert_eq!(Config::of(&words).unwrap(), Config::small());
+        words[..4].copy_from_slice(&SoftConfig::small().words());
+        assert_eq!(SoftConfig::of(&words).unwrap(), SoftConfig::small());
     }
 
     #[test]
     fn flags_tell_free_torn_and_live_from_any_start() {
         for (first, last) in [(0, 0), (0x101, 1), (1, 0), (0x100, 1)] {
-            let free = Flags::of(first, last);
+            let free = NodeFlags::of(first, last);
             assert!(!free.are_live());
-            let begun = Flags::of(free.begun(), last);
+            let begun = NodeFlags::of(free.begun(), last);
             assert!(begun.are_torn() && !begun.are_live());
-            let live = Flags::of(free.begun(), begun.ended());
+            let live = NodeFlags::of(free.begun(), begun.ended());
             assert!(live.are_live() && !live.are_torn());
             assert_eq!(live.ended(), begun.ended(), "whoever helps stores the same");
-            let unmade = Flags::of(live.unmade(), live.ended());
+            let unmade = NodeFlags::of(live.unmade(), live.ended());
             assert!(!unmade.are_live() && !unmade.are_torn());
             assert_eq!(unmade.unmade(), live.unmade());
             assert_eq!(unmade.ended(), live.ended());

@@ -15,12 +15,12 @@
 //! Nodes never move and are never given back to the system, so a search that strays into one which is used again reads words
 //! that make no sense, and does it all again when it sees that nodes were handed out (`nodes.rs`).
 
+use farbank_pm::grow_table::{GrowTable, prefetch, prefetch_for_write};
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::table::{Table, prefetch, prefetch_for_write};
 use farbank_pm::{Off, fault};
 
-use super::link::{Link, State, To};
+use super::tagged_ptr::{LinkTarget, NodeState, TaggedLink};
 use crate::locks::wait;
 
 const WORDS: u64 = 4;
@@ -34,9 +34,9 @@ const SPLIT_AT_ONCE: u64 = 64;
 const FETCH_AHEAD: u64 = 16;
 
 /// The list, and what leads into it.
-pub(super) struct List {
-    heads: Table<AtomicU64>,
-    nodes: Table<AtomicU64>,
+pub(super) struct NodeList {
+    heads: GrowTable<AtomicU64>,
+    nodes: GrowTable<AtomicU64>,
     /// How many buckets there are: 2^n, and as many more as have been split of those.
     buckets: AtomicU64,
     /// How many nodes there are, in the list or free.
@@ -45,36 +45,36 @@ pub(super) struct List {
 }
 
 /// Where in the list a hash is, or would be.
-pub(super) struct Spot<'a> {
+pub(super) struct ListPosition<'a> {
     link: &'a AtomicU64,
     /// What it said: it leads to the first whose hash is not before.
-    seen: Link,
+    seen: TaggedLink,
     /// The node that has the hash, and its own link.
-    pub(super) node: Option<(u64, Link)>,
+    pub(super) node: Option<(u64, TaggedLink)>,
 }
 
 /// A list node, read.
-pub(super) struct Node {
+pub(super) struct ListNode {
     pub(super) hash: u64,
     pub(super) value: u64,
     pub(super) far: Off,
-    pub(super) state: State,
+    pub(super) state: NodeState,
 }
 
 /// A node whose value is being replaced; let go when dropped.
-pub(super) struct Held<'a> {
-    list: &'a List,
+pub(super) struct HeldNode<'a> {
+    list: &'a NodeList,
     node: u64,
 }
 
-impl List {
-    pub(super) fn new(bucket_bits: u32) -> List {
+impl NodeList {
+    pub(super) fn new(bucket_bits: u32) -> NodeList {
         let buckets = 1_u64 << bucket_bits;
-        let heads = Table::new(buckets as usize);
+        let heads = GrowTable::new(buckets as usize);
         heads.reserve(buckets as usize);
-        let nodes = Table::new(1 << 10);
+        let nodes = GrowTable::new(1 << 10);
         nodes.reserve(WORDS as usize);
-        let list = List {
+        let list = NodeList {
             heads,
             nodes,
             buckets: AtomicU64::new(buckets),
@@ -82,7 +82,8 @@ impl List {
             growing: Mutex::new(()),
         };
         for bucket in 0..buckets {
-            let next = bucket_after(bucket, bucket_bits).map_or(Link::END, Link::to_bucket);
+            let next =
+                bucket_after(bucket, bucket_bits).map_or(TaggedLink::END, TaggedLink::to_bucket);
             list.head(bucket).store(next.0, Ordering::Relaxed);
         }
         list
@@ -106,12 +107,12 @@ impl List {
     }
 
     #[inline]
-    fn link(&self, node: u64) -> Link {
-        Link(self.words(node)[LINK].load(Ordering::Acquire))
+    fn link(&self, node: u64) -> TaggedLink {
+        TaggedLink(self.words(node)[LINK].load(Ordering::Acquire))
     }
 
     /// In which state a node is.
-    pub(super) fn state(&self, node: u64) -> State {
+    pub(super) fn state(&self, node: u64) -> NodeState {
         self.link(node).state()
     }
 
@@ -133,12 +134,12 @@ impl List {
     /// The value under `hash`, if no node that was met has been handed out again meanwhile.
     #[inline]
     pub(super) fn search(&self, hash: u64) -> Option<u64> {
-        let mut link = Link(self.head(self.bucket_of(hash)).load(Ordering::Acquire));
+        let mut link = TaggedLink(self.head(self.bucket_of(hash)).load(Ordering::Acquire));
         loop {
             match link.to() {
-                To::Node(node) => {
+                LinkTarget::Node(node) => {
                     let words = self.words(node);
-                    let next = Link(words[LINK].load(Ordering::Acquire));
+                    let next = TaggedLink(words[LINK].load(Ordering::Acquire));
                     let found = words[HASH].load(Ordering::Acquire);
                     if found == hash {
                         return next
@@ -151,20 +152,20 @@ impl List {
                     }
                     link = next;
                 }
-                To::Bucket(bucket) if !comes_before(hash, bucket) => {
-                    link = Link(self.head(bucket).load(Ordering::Acquire));
+                LinkTarget::Bucket(bucket) if !comes_before(hash, bucket) => {
+                    link = TaggedLink(self.head(bucket).load(Ordering::Acquire));
                 }
-                To::Bucket(_) | To::End => return None,
+                LinkTarget::Bucket(_) | LinkTarget::End => return None,
             }
         }
     }
 
     /// Where `hash` is. Unlinks who is deleted on the way, and tells of it. For who is pinned.
-    pub(super) fn find(&self, hash: u64, gone: impl FnMut(u64)) -> Spot<'_> {
+    pub(super) fn find(&self, hash: u64, gone: impl FnMut(u64)) -> ListPosition<'_> {
         self.find_from(self.bucket_of(hash), hash, gone)
     }
 
-    fn find_from(&self, bucket: u64, hash: u64, mut gone: impl FnMut(u64)) -> Spot<'_> {
+    fn find_from(&self, bucket: u64, hash: u64, mut gone: impl FnMut(u64)) -> ListPosition<'_> {
         loop {
             if let Some(spot) = self.try_find(bucket, hash, &mut gone) {
                 return spot;
@@ -174,19 +175,24 @@ impl List {
 
     /// `None` if others changed the way meanwhile.
     #[inline]
-    fn try_find(&self, bucket: u64, hash: u64, gone: &mut impl FnMut(u64)) -> Option<Spot<'_>> {
+    fn try_find(
+        &self,
+        bucket: u64,
+        hash: u64,
+        gone: &mut impl FnMut(u64),
+    ) -> Option<ListPosition<'_>> {
         let mut link = self.head(bucket);
-        let mut seen = Link(link.load(Ordering::Acquire));
+        let mut seen = TaggedLink(link.load(Ordering::Acquire));
         loop {
             let node = match seen.to() {
-                To::Node(node) => node,
-                To::Bucket(bucket) if !comes_before(hash, bucket) => {
+                LinkTarget::Node(node) => node,
+                LinkTarget::Bucket(bucket) if !comes_before(hash, bucket) => {
                     link = self.head(bucket);
-                    seen = Link(link.load(Ordering::Acquire));
+                    seen = TaggedLink(link.load(Ordering::Acquire));
                     continue;
                 }
-                To::Bucket(_) | To::End => {
-                    return Some(Spot {
+                LinkTarget::Bucket(_) | LinkTarget::End => {
+                    return Some(ListPosition {
                         link,
                         seen,
                         node: None,
@@ -194,8 +200,8 @@ impl List {
                 }
             };
             let words = self.words(node);
-            let next = Link(words[LINK].load(Ordering::Acquire));
-            if next.state() == State::Deleted {
+            let next = TaggedLink(words[LINK].load(Ordering::Acquire));
+            if next.state() == NodeState::Deleted {
                 seen = replace(link, seen, seen.leading_as(next))?;
                 gone(node);
                 continue;
@@ -203,51 +209,51 @@ impl List {
             let found = words[HASH].load(Ordering::Acquire);
             if !comes_before(found, hash) {
                 let node = (found == hash).then_some((node, next));
-                return Some(Spot { link, seen, node });
+                return Some(ListPosition { link, seen, node });
             }
             (link, seen) = (&words[LINK], next);
         }
     }
 
     /// Links `node` where its hash would be, with its words, as one that is being inserted; whether nobody was there before.
-    pub(super) fn insert(&self, spot: &Spot<'_>, node: u64, hash: u64, value: u64) -> bool {
+    pub(super) fn insert(&self, spot: &ListPosition<'_>, node: u64, hash: u64, value: u64) -> bool {
         let words = self.words(node);
         words[HASH].store(hash, Ordering::Release);
         words[VALUE].store(value, Ordering::Release);
         let state = if fault!("soft.seen_at_once") {
-            State::Inserted
+            NodeState::Inserted
         } else {
-            State::IntendToInsert
+            NodeState::IntendToInsert
         };
         let next = spot.seen.in_state(state);
         words[LINK].store(next.0, Ordering::Release);
-        let leading = spot.seen.leading_as(Link::to_node(node));
+        let leading = spot.seen.leading_as(TaggedLink::to_node(node));
         replace(spot.link, spot.seen, leading).is_some()
     }
 
     /// Unlinks `node` of a spot, which is deleted; whether nobody was there before.
-    pub(super) fn unlink(&self, spot: &Spot<'_>, node: u64) -> bool {
+    pub(super) fn unlink(&self, spot: &ListPosition<'_>, node: u64) -> bool {
         let by = spot.seen.leading_as(self.link(node));
         replace(spot.link, spot.seen, by).is_some()
     }
 
     /// Moves `node` from one state to the next; whether it was this call that did. Waits for who holds it.
-    pub(super) fn turn(&self, node: u64, from: State, to: State) -> bool {
+    pub(super) fn turn(&self, node: u64, from: NodeState, to: NodeState) -> bool {
         self.change(node, from, |link| link.in_state(to))
     }
 
     /// Holds `node`, if it is inserted: it is not deleted, and nobody else replaces its value, until it is let go.
-    pub(super) fn hold(&self, node: u64) -> Option<Held<'_>> {
-        let holds = |link: Link| Link(link.0 | Link::HELD);
-        let held = self.change(node, State::Inserted, holds);
-        held.then_some(Held { list: self, node })
+    pub(super) fn hold(&self, node: u64) -> Option<HeldNode<'_>> {
+        let holds = |link: TaggedLink| TaggedLink(link.0 | TaggedLink::HELD);
+        let held = self.change(node, NodeState::Inserted, holds);
+        held.then_some(HeldNode { list: self, node })
     }
 
-    fn change(&self, node: u64, from: State, to: impl Fn(Link) -> Link) -> bool {
+    fn change(&self, node: u64, from: NodeState, to: impl Fn(TaggedLink) -> TaggedLink) -> bool {
         let link = &self.words(node)[LINK];
         let mut tries = 0;
         loop {
-            let seen = Link(link.load(Ordering::Acquire));
+            let seen = TaggedLink(link.load(Ordering::Acquire));
             if seen.state() != from {
                 return false;
             }
@@ -291,9 +297,9 @@ impl List {
         let head = self.head(young);
         loop {
             let spot = self.find_from(elder_of(young), young, &mut gone);
-            let next = spot.seen.in_state(State::Inserted);
+            let next = spot.seen.in_state(NodeState::Inserted);
             head.store(next.0, Ordering::Release);
-            let leading = spot.seen.leading_as(Link::to_bucket(young));
+            let leading = spot.seen.leading_as(TaggedLink::to_bucket(young));
             if replace(spot.link, spot.seen, leading).is_some() {
                 return;
             }
@@ -310,18 +316,18 @@ impl List {
     /// Has the CPU fetch the first node of a bucket's list.
     #[inline]
     fn prefetch_first(&self, bucket: u64) {
-        let first = Link(self.head(bucket).load(Ordering::Acquire));
-        if let To::Node(first) = first.to() {
+        let first = TaggedLink(self.head(bucket).load(Ordering::Acquire));
+        if let LinkTarget::Node(first) = first.to() {
             prefetch(&self.words(first)[HASH]);
         }
     }
 
     /// Tells of every node from a bucket's head to the next one's, which is returned. Nobody changes the list meanwhile.
-    pub(super) fn walk(&self, bucket: u64, mut each: impl FnMut(Node)) -> To {
-        let mut link = Link(self.head(bucket).load(Ordering::Acquire));
-        while let To::Node(node) = link.to() {
+    pub(super) fn walk(&self, bucket: u64, mut each: impl FnMut(ListNode)) -> LinkTarget {
+        let mut link = TaggedLink(self.head(bucket).load(Ordering::Acquire));
+        while let LinkTarget::Node(node) = link.to() {
             link = self.link(node);
-            each(Node {
+            each(ListNode {
                 hash: self.words(node)[HASH].load(Ordering::Acquire),
                 value: self.value(node),
                 far: self.far(node),
@@ -357,22 +363,22 @@ impl List {
     }
 }
 
-impl Held<'_> {
+impl HeldNode<'_> {
     /// Replaces the value, and tells the old one.
     pub(super) fn exchange(&self, value: u64) -> u64 {
         self.list.words(self.node)[VALUE].swap(value, Ordering::AcqRel)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldNode<'_> {
     fn drop(&mut self) {
-        self.list.words(self.node)[LINK].fetch_and(!Link::HELD, Ordering::Release);
+        self.list.words(self.node)[LINK].fetch_and(!TaggedLink::HELD, Ordering::Release);
     }
 }
 
 /// Replaces a link by another, which is returned; `None` if it was not `seen` any more.
 #[inline]
-fn replace(link: &AtomicU64, seen: Link, by: Link) -> Option<Link> {
+fn replace(link: &AtomicU64, seen: TaggedLink, by: TaggedLink) -> Option<TaggedLink> {
     let replaced = link.compare_exchange(seen.0, by.0, Ordering::AcqRel, Ordering::Relaxed);
     replaced.is_ok().then_some(by)
 }
@@ -416,9 +422,10 @@ mod tests {
     #[test]
     fn heads_of_a_new_list_are_all_linked_and_in_order() {
         for bits in 1..8 {
-            let list = List::new(bits);
+            let list = NodeList::new(bits);
             let (mut bucket, mut met) = (0, 1);
-            while let To::Bucket(next) = list.walk(bucket, |_| unreachable!("it is empty")) {
+            while let LinkTarget::Bucket(next) = list.walk(bucket, |_| unreachable!("it is empty"))
+            {
                 assert!(comes_before(bucket, next), "{bucket} before {next}");
                 (bucket, met) = (next, met + 1);
             }
@@ -428,14 +435,14 @@ mod tests {
 
     #[test]
     fn split_buckets_are_linked_in_order() {
-        let list = List::new(1);
+        let list = NodeList::new(1);
         list.add(1, Off(64));
         list.add(2, Off(96));
         for (node, hash) in [(1, 0x1000_0003), (2, 0xffff_ffff_0000_0003)] {
             let spot = list.find(hash, |_| unreachable!("none is deleted"));
             assert!(spot.node.is_none() && list.insert(&spot, node, hash, 7));
             assert_eq!(list.search(hash), None, "it is not durable yet");
-            assert!(list.turn(node, State::IntendToInsert, State::Inserted));
+            assert!(list.turn(node, NodeState::IntendToInsert, NodeState::Inserted));
         }
         for _ in 0..10 {
             list.split_some(100, |_| unreachable!("none is deleted"));
@@ -448,7 +455,9 @@ mod tests {
                 last = node.hash;
                 nodes.push(node.hash);
             });
-            let To::Bucket(next) = then else { break };
+            let LinkTarget::Bucket(next) = then else {
+                break;
+            };
             assert!(comes_before(last, next));
             (last, bucket, met) = (next, next, met + 1);
         }

@@ -65,39 +65,39 @@
 //! recovers (`soft.one_area`).
 
 mod layout;
-mod link;
 mod list;
 mod nodes;
 mod ops;
 mod recover;
 mod resize;
+mod tagged_ptr;
 
 use farbank_pm::Medium;
 use farbank_pm::Off;
-use farbank_pm::fault::Named;
+use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 
-use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::index::{Index, Refused, Space};
-use list::List;
-use nodes::Nodes;
+use crate::index::{Index, IndexError, SpaceUse};
+use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use list::NodeList;
+use nodes::NodePool;
 
 /// Its name.
 pub const NAME: &str = "soft";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
-    Named {
+pub(crate) const FAULTS: [NamedFault; 3] = [
+    NamedFault {
         name: "soft.no_flush",
         what: "a node that is made or unmade is not flushed",
         source: "the study's version (it flushes a slot of the stack)",
     },
-    Named {
+    NamedFault {
         name: "soft.torn_is_live",
         what: "recovery links nodes of which only the first flag was stored",
         source: "the study's version",
     },
-    Named {
+    NamedFault {
         name: "soft.one_area",
         what: "recovery looks into one area and not into all",
         source: "the study's version",
@@ -105,13 +105,13 @@ pub(crate) const FAULTS: [Named; 3] = [
 ];
 
 /// Those that threads find.
-pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
-    Named {
+pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
+    NamedFault {
         name: "soft.seen_at_once",
         what: "a node is linked as inserted before it is durable",
         source: "what the paper's INTEND_TO_INSERT is for",
     },
-    Named {
+    NamedFault {
         name: "soft.reused_at_once",
         what: "a node that was unlinked is handed out while somebody may still be at it",
         source: "reclamation without ssmem's epochs",
@@ -120,7 +120,7 @@ pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
 
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SoftConfig {
     /// Buckets of a new table, as a power of two.
     pub bucket_bits: u32,
     /// Nodes of an area.
@@ -129,11 +129,11 @@ pub struct Config {
     pub node_buckets: u32,
 }
 
-impl Config {
+impl SoftConfig {
     /// The paper's, with as many buckets as `slots`, a power of two, at first, and two for each node later; areas are of 1 MiB.
     #[must_use]
-    pub fn paper(slots: u64) -> Config {
-        Config {
+    pub fn paper(slots: u64) -> SoftConfig {
+        SoftConfig {
             bucket_bits: slots.max(2).ilog2(),
             area_nodes: 32_766,
             node_buckets: 2,
@@ -142,8 +142,8 @@ impl Config {
 
     /// Small enough that a dozen keys split buckets and need a second area.
     #[must_use]
-    pub fn small() -> Config {
-        Config {
+    pub fn small() -> SoftConfig {
+        SoftConfig {
             bucket_bits: 1,
             area_nodes: 16,
             node_buckets: 1,
@@ -158,8 +158,8 @@ impl Config {
 
     /// As published: no growth.
     #[must_use]
-    pub fn published(self) -> Config {
-        Config {
+    pub fn published(self) -> SoftConfig {
+        SoftConfig {
             node_buckets: 0,
             ..self
         }
@@ -168,19 +168,19 @@ impl Config {
 
 /// The table.
 pub struct Soft<M> {
-    ground: Ground<M>,
-    config: Config,
-    list: List,
-    nodes: Nodes,
+    ground: TablePool<M>,
+    config: SoftConfig,
+    list: NodeList,
+    nodes: NodePool,
     areas: Mutex<Vec<Off>>,
 }
 
 impl<M: Medium> Soft<M> {
     /// A table that is to have `nodes`, as far as that is known.
-    fn over(ground: Ground<M>, config: Config, nodes: u64) -> Soft<M> {
+    fn over(ground: TablePool<M>, config: SoftConfig, nodes: u64) -> Soft<M> {
         Soft {
-            list: List::new(config.bits_for(nodes)),
-            nodes: Nodes::new(ground.lanes(), (config.area_nodes as usize / 4).max(1)),
+            list: NodeList::new(config.bits_for(nodes)),
+            nodes: NodePool::new(ground.contexts(), (config.area_nodes as usize / 4).max(1)),
             areas: Mutex::default(),
             ground,
             config,
@@ -188,17 +188,17 @@ impl<M: Medium> Soft<M> {
     }
 
     /// Makes an empty table of all of `medium`. Durable on `Ok`.
-    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Soft<M>, OpenError> {
+    pub fn create(medium: M, plan: &PoolPlan, config: SoftConfig) -> Result<Soft<M>, OpenError> {
         config.check()?;
-        let ground = Ground::create(medium, plan, &[])?;
+        let ground = TablePool::create(medium, plan, &[])?;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Soft::over(ground, config, 0))
     }
 
     /// Opens the table on `medium`, after a crash or not. Reads every node.
     pub fn open(medium: M) -> Result<Soft<M>, OpenError> {
-        let ground = Ground::open(medium, NAME, |_| Ok(Vec::new()))?;
-        let config = Config::of(ground.config())?;
+        let ground = TablePool::open(medium, NAME, |_| Ok(Vec::new()))?;
+        let config = SoftConfig::of(ground.config())?;
         let areas = Soft::named_areas(&ground, config)?;
         let nodes = areas.len() as u64 * u64::from(config.area_nodes);
         let table = Soft::over(ground, config, nodes);
@@ -212,15 +212,20 @@ impl<M: Medium> Index for Soft<M> {
         NAME
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
+    fn worker(&self) -> Result<TableWorker, IndexError> {
         self.ground.worker()
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.insert_hashed(worker, self.ground.hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         let hash = self.ground.hash(key);
         loop {
             let round = self.nodes.round();
@@ -231,11 +236,16 @@ impl<M: Medium> Index for Soft<M> {
         }
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
         self.update_hashed(worker, self.ground.hash(key), value)
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.ground.hash(key))
     }
 
@@ -244,7 +254,11 @@ impl<M: Medium> Index for Soft<M> {
             .fetch(keys.iter().map(|key| self.ground.hash(*key)));
     }
 
-    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
+    fn each(
+        &self,
+        _worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
         let hasher = self.ground.hasher();
         for bucket in 0..self.list.buckets() {
             self.list.walk(bucket, |node| {
@@ -256,10 +270,10 @@ impl<M: Medium> Index for Soft<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let keys = self.len(worker)?;
         let areas = self.areas.lock().expect("no holder panics").len() as u64;
-        Ok(Space {
+        Ok(SpaceUse {
             keys,
             slots: areas * u64::from(self.config.area_nodes),
             table_bytes: areas * self.config.area_bytes(),
@@ -268,7 +282,7 @@ impl<M: Medium> Index for Soft<M> {
         })
     }
 
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

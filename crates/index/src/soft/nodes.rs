@@ -1,7 +1,7 @@
 //! Nodes that are free, known in DRAM alone. Each worker has some in hand; the others are in common.
 //!
 //! ```text
-//!   list ──unlinked──▶ limbo ──a batch, or wanted──▶ retired ──nobody pinned since──▶ free ──▶ list
+//!   list ──unlinked──▶ unlinked ──a batch, or wanted──▶ retired ──nobody pinned since──▶ free ──▶ list
 //! ```
 //!
 //! Who changes the list is pinned: what it met is not used again before it is done. Searches are not pinned, as that would keep
@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use crossbeam_utils::CachePadded;
-use farbank_pm::epoch::{Epochs, Slot};
+use farbank_pm::epoch::{EpochSlot, EpochTable};
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use farbank_pm::sync::{CHECKED, Mutex, MutexGuard, OnceLock};
 use farbank_pm::{fault, situation};
@@ -27,43 +27,43 @@ use crate::locks::wait;
 const BATCH: usize = if CHECKED { 2 } else { 64 };
 
 /// The nodes that are not in the list, by number.
-pub(super) struct Nodes {
+pub(super) struct NodePool {
     common: Mutex<Vec<u64>>,
     /// Fewer in common are few.
     enough: usize,
     /// Whether somebody should see to it that there are more.
     few: CachePadded<AtomicBool>,
     /// Each in lines of its own.
-    hands: Vec<CachePadded<Hand>>,
-    epochs: Epochs,
+    hands: Vec<CachePadded<Allocation>>,
+    epochs: EpochTable,
     /// Rounds of nodes that were set free (N2).
     rounds: CachePadded<AtomicU64>,
 }
 
 /// A worker's.
 #[derive(Default)]
-struct Hand {
-    slot: OnceLock<Slot>,
-    nodes: Mutex<InHand>,
+struct Allocation {
+    slot: OnceLock<EpochSlot>,
+    nodes: Mutex<AllocationGuard>,
 }
 
 #[derive(Default)]
-struct InHand {
+struct AllocationGuard {
     free: Vec<u64>,
-    limbo: Vec<u64>,
-    retired: VecDeque<Retired>,
+    unlinked: Vec<u64>,
+    retired: VecDeque<RetiredNodes>,
 }
 
 /// Nodes unlinked before `epoch` was over.
-struct Retired {
+struct RetiredNodes {
     epoch: u64,
     nodes: Vec<u64>,
 }
 
 /// Somebody changes the list: what it meets is not handed out.
-pub(super) struct Pin<'a>(&'a Slot);
+pub(super) struct ListPin<'a>(&'a EpochSlot);
 
-impl Drop for Pin<'_> {
+impl Drop for ListPin<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.unpin();
@@ -72,64 +72,64 @@ impl Drop for Pin<'_> {
 
 /// Which round it was.
 #[derive(Clone, Copy)]
-pub(super) struct Round(u64);
+pub(super) struct ReclaimRound(u64);
 
-impl InHand {
-    fn retire(&mut self, epochs: &Epochs) {
-        if !self.limbo.is_empty() {
-            let nodes = std::mem::take(&mut self.limbo);
+impl AllocationGuard {
+    fn retire(&mut self, epochs: &EpochTable) {
+        if !self.unlinked.is_empty() {
+            let nodes = std::mem::take(&mut self.unlinked);
             let epoch = epochs.retire();
-            self.retired.push_back(Retired { epoch, nodes });
+            self.retired.push_back(RetiredNodes { epoch, nodes });
         }
     }
 
     fn count(&self) -> usize {
         let retired: usize = self.retired.iter().map(|batch| batch.nodes.len()).sum();
-        self.free.len() + self.limbo.len() + retired
+        self.free.len() + self.unlinked.len() + retired
     }
 }
 
-impl Nodes {
+impl NodePool {
     /// For so many workers; fewer than `enough` in common are few.
-    pub(super) fn new(lanes: u32, enough: usize) -> Nodes {
-        Nodes {
+    pub(super) fn new(contexts: u32, enough: usize) -> NodePool {
+        NodePool {
             common: Mutex::default(),
             enough,
             few: CachePadded::default(),
-            hands: (0..lanes).map(|_| CachePadded::default()).collect(),
-            epochs: Epochs::default(),
+            hands: (0..contexts).map(|_| CachePadded::default()).collect(),
+            epochs: EpochTable::default(),
             rounds: CachePadded::new(AtomicU64::new(0)),
         }
     }
 
     /// Pins worker `number`.
     #[inline]
-    pub(super) fn pin(&self, number: u32) -> Pin<'_> {
+    pub(super) fn pin(&self, number: u32) -> ListPin<'_> {
         let slot = &self.hands[number as usize].slot;
         let slot = slot.get_or_init(|| self.epochs.slot());
         self.epochs.pin(slot);
-        Pin(slot)
+        ListPin(slot)
     }
 
     /// The round it is, before a search.
     #[inline]
-    pub(super) fn round(&self) -> Round {
-        Round(self.rounds.load(Ordering::Acquire))
+    pub(super) fn round(&self) -> ReclaimRound {
+        ReclaimRound(self.rounds.load(Ordering::Acquire))
     }
 
     /// Whether it still is, after it.
     #[inline]
-    pub(super) fn is_still(&self, round: Round) -> bool {
+    pub(super) fn is_still(&self, round: ReclaimRound) -> bool {
         fence(Ordering::Acquire);
         self.rounds.load(Ordering::Relaxed) == round.0
     }
 
-    fn hand(&self, number: u32) -> MutexGuard<'_, InHand> {
+    fn hand(&self, number: u32) -> MutexGuard<'_, AllocationGuard> {
         let hand = &self.hands[number as usize];
         hand.nodes.lock().expect("no holder panics")
     }
 
-    fn all_hands(&self) -> impl Iterator<Item = MutexGuard<'_, InHand>> {
+    fn all_hands(&self) -> impl Iterator<Item = MutexGuard<'_, AllocationGuard>> {
         (0..self.hands.len() as u32).map(|number| self.hand(number))
     }
 
@@ -193,7 +193,7 @@ impl Nodes {
     }
 
     /// Sets free what was retired and nobody is pinned for any more (N1); whether there was any.
-    fn set_free(&self, hand: &mut InHand) -> bool {
+    fn set_free(&self, hand: &mut AllocationGuard) -> bool {
         if hand.retired.is_empty() {
             return false;
         }
@@ -222,8 +222,8 @@ impl Nodes {
     /// Takes back a node that worker `number` has unlinked.
     pub(super) fn unlinked(&self, number: u32, node: u64) {
         let mut hand = self.hand(number);
-        hand.limbo.push(node);
-        if hand.limbo.len() == BATCH {
+        hand.unlinked.push(node);
+        if hand.unlinked.len() == BATCH {
             hand.retire(&self.epochs);
             self.set_free(&mut hand);
         }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_was_unlinked_is_handed_out_when_nobody_is_pinned_since_before() {
-        let nodes = Nodes::new(2, BATCH);
+        let nodes = NodePool::new(2, BATCH);
         let reader = nodes.pin(1);
         let before = nodes.round();
         for node in 1..=BATCH as u64 {
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_few_that_were_unlinked_are_handed_out_when_wanted() {
-        let nodes = Nodes::new(2, BATCH);
+        let nodes = NodePool::new(2, BATCH);
         nodes.unlinked(0, 7);
         nodes.unlinked(1, 8);
         assert_eq!(nodes.take(0), None, "it is no batch yet");

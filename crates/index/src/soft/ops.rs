@@ -14,21 +14,21 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Soft;
 use super::layout::{NODE_BYTES, end_of, key_of, value_of};
-use super::link::State;
-use super::list::Spot;
-use crate::ground::Worker;
-use crate::index::Refused;
+use super::list::ListPosition;
+use super::tagged_ptr::NodeState;
+use crate::index::IndexError;
+use crate::pool_heap::TableWorker;
 
 /// What an insert has in hand.
 #[derive(Default)]
-struct Stock {
+struct InsertNodes {
     /// A node it has begun, and not linked.
     unused: Option<u64>,
     /// Nodes that nobody else may have yet: what names their area is durable after this worker's next drain (I5).
     new: Option<Range<u64>>,
 }
 
-impl Stock {
+impl InsertNodes {
     fn take(&mut self) -> Option<u64> {
         self.new.as_mut()?.next()
     }
@@ -38,12 +38,12 @@ impl<M: Medium> Soft<M> {
     /// One line, one drain. When no node is free, an area first: all its lines, three more, and two drains.
     pub(super) fn insert_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         key: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
-        let mut stock = Stock::default();
+    ) -> Result<Option<u64>, IndexError> {
+        let mut stock = InsertNodes::default();
         let found = self.insert_of(&mut stock, worker, (hash, key, value));
         if let Some(new) = stock.new {
             if matches!(found, Ok(Some(_))) {
@@ -65,16 +65,16 @@ impl<M: Medium> Soft<M> {
     #[inline]
     fn insert_of(
         &self,
-        stock: &mut Stock,
-        worker: &mut Worker,
+        stock: &mut InsertNodes,
+        worker: &mut TableWorker,
         (hash, key, value): (u64, u64, u64),
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let number = worker.number();
         loop {
             let pin = self.nodes.pin(number);
             let spot = self.find(worker, hash);
             if let Some((node, link)) = spot.node {
-                if link.state() == State::IntendToInsert {
+                if link.state() == NodeState::IntendToInsert {
                     self.flush_areas_name(worker); // I5
                     self.finish_insert(worker, node)?;
                 }
@@ -103,15 +103,15 @@ impl<M: Medium> Soft<M> {
     /// One line, one drain. Waits for who replaces the same key's value.
     pub(super) fn update_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
         value: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _pin = self.nodes.pin(worker.number());
         let Some((node, link)) = self.find(worker, hash).node else {
             return Ok(None);
         };
-        if link.state() == State::IntendToInsert {
+        if link.state() == NodeState::IntendToInsert {
             return Ok(None);
         }
         self.fetch_far(node);
@@ -126,19 +126,21 @@ impl<M: Medium> Soft<M> {
     /// One line, one drain. Waits for who replaces the same key's value.
     pub(super) fn remove_hashed(
         &self,
-        worker: &mut Worker,
+        worker: &mut TableWorker,
         hash: u64,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, IndexError> {
         let _pin = self.nodes.pin(worker.number());
         let spot = self.find(worker, hash);
         let Some((node, link)) = spot.node else {
             return Ok(None);
         };
-        if link.state() == State::IntendToInsert {
+        if link.state() == NodeState::IntendToInsert {
             return Ok(None);
         }
         self.fetch_far(node);
-        let mine = self.list.turn(node, State::Inserted, State::IntendToDelete);
+        let mine = self
+            .list
+            .turn(node, NodeState::Inserted, NodeState::IntendToDelete);
         self.finish_remove(worker, node)?;
         if !mine {
             return Ok(None);
@@ -154,7 +156,7 @@ impl<M: Medium> Soft<M> {
 
     /// Where `hash` is in the list. The worker is pinned.
     #[inline]
-    fn find(&self, worker: &Worker, hash: u64) -> Spot<'_> {
+    fn find(&self, worker: &TableWorker, hash: u64) -> ListPosition<'_> {
         let gone = |node| self.nodes.unlinked(worker.number(), node);
         self.list.find(hash, gone)
     }
@@ -167,46 +169,48 @@ impl<M: Medium> Soft<M> {
     }
 
     /// Stores what a free node is to have, but for its end.
-    fn begin_insert(&self, worker: &mut Worker, node: u64, key: u64, value: u64) {
+    fn begin_insert(&self, worker: &mut TableWorker, node: u64, key: u64, value: u64) {
         let _for = Category::KeyValue.spend();
         let (medium, far) = (self.ground.medium(), self.list.far(node));
-        medium.store(&mut worker.lane, far, self.flags(far).begun());
-        medium.store(&mut worker.lane, key_of(far), key);
-        medium.store(&mut worker.lane, value_of(far), value);
+        medium.store(&mut worker.ctx, far, self.flags(far).begun());
+        medium.store(&mut worker.ctx, key_of(far), key);
+        medium.store(&mut worker.ctx, value_of(far), value);
     }
 
     /// Makes a node begun live, durably, and then seen; its inserter, or who helps.
-    fn finish_insert(&self, worker: &mut Worker, node: u64) -> Result<(), Refused> {
+    fn finish_insert(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let (medium, far) = (self.ground.medium(), self.list.far(node));
         let end = self.flags(far).ended();
-        medium.store(&mut worker.lane, end_of(far), end); // I2
+        medium.store(&mut worker.ctx, end_of(far), end); // I2
         if !fault!("soft.no_flush") {
-            medium.flush(&mut worker.lane, far, NODE_BYTES as usize);
+            medium.flush(&mut worker.ctx, far, NODE_BYTES as usize);
         }
         worker.commit(medium)?;
-        self.list.turn(node, State::IntendToInsert, State::Inserted); // I3
+        self.list
+            .turn(node, NodeState::IntendToInsert, NodeState::Inserted); // I3
         Ok(())
     }
 
     /// Makes a node that is to be deleted free, durably, and then seen no more; who removes it, or who helps.
-    fn finish_remove(&self, worker: &mut Worker, node: u64) -> Result<(), Refused> {
-        if self.list.state(node) != State::IntendToDelete {
+    fn finish_remove(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
+        if self.list.state(node) != NodeState::IntendToDelete {
             return Ok(());
         }
         let far = self.list.far(node);
         self.replace(worker, far, self.flags(far).unmade())?;
-        self.list.turn(node, State::IntendToDelete, State::Deleted); // I3
+        self.list
+            .turn(node, NodeState::IntendToDelete, NodeState::Deleted); // I3
         Ok(())
     }
 
     /// Replaces one word of a node, durably.
-    fn replace(&self, worker: &mut Worker, at: Off, word: u64) -> Result<(), Refused> {
+    fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, at, word);
+        medium.store(&mut worker.ctx, at, word);
         if !fault!("soft.no_flush") {
-            medium.flush(&mut worker.lane, at, WORD);
+            medium.flush(&mut worker.ctx, at, WORD);
         }
         worker.commit(medium)
     }

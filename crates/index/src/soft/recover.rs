@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use farbank_pm::{Medium, Off, fault, situation};
 
 use super::layout::{AREAS, key_of, node_of, value_of};
-use super::link::{State, To};
 use super::list::comes_before;
-use super::{Config, Soft};
-use crate::ground::{Ground, OpenError, Worker};
-use crate::index::Refused;
+use super::tagged_ptr::{LinkTarget, NodeState};
+use super::{Soft, SoftConfig};
+use crate::index::IndexError;
+use crate::pool_heap::{OpenError, TablePool, TableWorker};
 
 /// Nodes that are linked in a go: what is read on the way is fetched for all of them.
 const AT_ONCE: usize = 16;
 
 /// A live node.
-struct Found {
+struct LiveNode {
     node: u64,
     hash: u64,
     value: u64,
@@ -29,7 +29,7 @@ impl<M: Medium> Soft<M> {
         let mut areas = self.areas.lock().expect("no holder panics");
         for area in named {
             let bytes = self.config.area_bytes() as usize;
-            medium.flush(&mut worker.lane, *area, bytes);
+            medium.flush(&mut worker.ctx, *area, bytes);
             let nodes = self.add_nodes(&mut areas, *area);
             let mut free = Vec::new();
             let mut found = Vec::with_capacity(AT_ONCE);
@@ -52,7 +52,10 @@ impl<M: Medium> Soft<M> {
     }
 
     /// The areas the root leads to, newest first.
-    pub(super) fn named_areas(ground: &Ground<M>, config: Config) -> Result<Vec<Off>, OpenError> {
+    pub(super) fn named_areas(
+        ground: &TablePool<M>,
+        config: SoftConfig,
+    ) -> Result<Vec<Off>, OpenError> {
         let (medium, bytes) = (ground.medium(), config.area_bytes());
         let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
         let mut at = Off(medium.load(ground.root(AREAS)));
@@ -77,13 +80,13 @@ impl<M: Medium> Soft<M> {
     }
 
     /// What node `node` has, if it is live.
-    fn found(&self, node: u64) -> Option<Found> {
+    fn found(&self, node: u64) -> Option<LiveNode> {
         let (medium, far) = (self.ground.medium(), self.list.far(node));
         let flags = self.flags(far);
         situation!("soft.torn", flags.are_torn());
         situation!("soft.live", flags.are_live());
         let torn_is_live = fault!("soft.torn_is_live") && flags.are_torn();
-        (flags.are_live() || torn_is_live).then(|| Found {
+        (flags.are_live() || torn_is_live).then(|| LiveNode {
             node,
             hash: self.ground.hash(medium.load(key_of(far))),
             value: medium.load(value_of(far)),
@@ -91,9 +94,9 @@ impl<M: Medium> Soft<M> {
     }
 
     /// Links nodes that were found live.
-    fn link_found(&self, worker: &Worker, found: &mut Vec<Found>) -> Result<(), OpenError> {
+    fn link_found(&self, worker: &TableWorker, found: &mut Vec<LiveNode>) -> Result<(), OpenError> {
         self.list.fetch(found.iter().map(|found| found.hash));
-        for Found { node, hash, value } in found.drain(..) {
+        for LiveNode { node, hash, value } in found.drain(..) {
             let spot = self.list.find(hash, |_| {});
             if let Some((other, _)) = spot.node {
                 let (far, other) = (self.list.far(node), self.list.far(other));
@@ -103,13 +106,14 @@ impl<M: Medium> Soft<M> {
                 });
             }
             self.list.insert(&spot, node, hash, value);
-            self.list.turn(node, State::IntendToInsert, State::Inserted);
+            self.list
+                .turn(node, NodeState::IntendToInsert, NodeState::Inserted);
             self.split_if_few(worker);
         }
         Ok(())
     }
 
-    pub(super) fn check_all(&self) -> Result<(), Refused> {
+    pub(super) fn check_all(&self) -> Result<(), IndexError> {
         let areas = self.areas.lock().expect("no holder panics");
         let live = self.live_nodes(&areas);
         let listed = self.check_list(&live)?;
@@ -117,14 +121,14 @@ impl<M: Medium> Soft<M> {
         let all = areas.len() as u64 * u64::from(self.config.area_nodes);
         if listed != live || listed + free != all {
             let what = format!("of {all} nodes {live} are live, {listed} listed, {free} free");
-            return Err(Refused::damaged(what));
+            return Err(IndexError::damaged(what));
         }
         self.ground
             .check(|reach| areas.iter().for_each(|at| reach(*at)))
     }
 
     /// Walks the list from its beginning to its end; how many nodes are in it.
-    fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, Refused> {
+    fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, IndexError> {
         let (mut listed, mut buckets, mut wrong) = (0, 1, None);
         let (mut bucket, mut last) = (0, None);
         let hasher = self.ground.hasher();
@@ -133,7 +137,7 @@ impl<M: Medium> Soft<M> {
                 listed += 1;
                 let key = hasher.key_of(node.hash);
                 let found = live.get(&node.far.0);
-                if found != Some(&(key, node.value)) || node.state != State::Inserted {
+                if found != Some(&(key, node.value)) || node.state != NodeState::Inserted {
                     wrong = Some(format!(
                         "key {key:#x} with {:#x} is listed, {:?}, and at {:?} is {found:x?}",
                         node.value, node.state, node.far
@@ -146,19 +150,21 @@ impl<M: Medium> Soft<M> {
                 last = Some(node.hash);
             });
             if let Some(wrong) = wrong {
-                return Err(Refused::damaged(wrong));
+                return Err(IndexError::damaged(wrong));
             }
-            let To::Bucket(next) = then else { break };
+            let LinkTarget::Bucket(next) = then else {
+                break;
+            };
             if !comes_before(bucket, next) {
                 let what = format!("bucket {next} is linked after bucket {bucket}");
-                return Err(Refused::damaged(what));
+                return Err(IndexError::damaged(what));
             }
             (bucket, buckets) = (next, buckets + 1);
         }
         let all = self.list.buckets();
         if buckets != all {
             let what = format!("{buckets} of {all} buckets are linked");
-            return Err(Refused::damaged(what));
+            return Err(IndexError::damaged(what));
         }
         Ok(listed)
     }

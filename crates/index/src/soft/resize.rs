@@ -7,14 +7,14 @@ use farbank_pm::{LINE, Medium, Off, WORD, situation};
 
 use super::Soft;
 use super::layout::{AREAS, node_of};
-use crate::ground::Worker;
-use crate::index::Refused;
+use crate::index::IndexError;
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Soft<M> {
     /// Nodes that are not in reach of every worker, one at least: one that was unlinked just now, or those of a new area. The
     /// caller is not pinned, and gives them to everybody after its next drain.
     #[cold]
-    pub(super) fn more_nodes(&self, worker: &mut Worker) -> Result<Range<u64>, Refused> {
+    pub(super) fn more_nodes(&self, worker: &mut TableWorker) -> Result<Range<u64>, IndexError> {
         let one = |node| node..node + 1;
         let mut areas = self.areas.lock().expect("no holder panics");
         if let Some(node) = self.nodes.take_any(worker.number()) {
@@ -22,7 +22,7 @@ impl<M: Medium> Soft<M> {
         }
         match self.make_area(worker) {
             Ok(area) => Ok(self.add_nodes(&mut areas, area)),
-            Err(full @ Refused::Full { .. }) => {
+            Err(full @ IndexError::Full { .. }) => {
                 let taken = self.nodes.take_from_all();
                 situation!("soft.full", taken.is_none());
                 taken.map(one).ok_or(full)
@@ -34,7 +34,7 @@ impl<M: Medium> Soft<M> {
     /// Makes an area while there are some nodes left, so that nobody has to wait for it. Why it cannot is told to who needs
     /// one. The worker is not pinned.
     #[cold]
-    pub(super) fn more_ahead(&self, worker: &mut Worker) {
+    pub(super) fn more_ahead(&self, worker: &mut TableWorker) {
         let Ok(mut areas) = self.areas.try_lock() else {
             return;
         };
@@ -49,26 +49,26 @@ impl<M: Medium> Soft<M> {
     }
 
     /// A new area, durable, of free nodes, as the root's newest, on its way to durability. Nothing is changed on an error.
-    fn make_area(&self, worker: &mut Worker) -> Result<Off, Refused> {
+    fn make_area(&self, worker: &mut TableWorker) -> Result<Off, IndexError> {
         let _for = Category::Allocator.spend();
         let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
         let area = self.ground.allocate_run(worker, bytes)?;
         let before = medium.load(self.ground.root(AREAS)).to_le_bytes();
-        medium.copy_in(&mut worker.lane, area, &[&before, &[0; LINE - WORD]]);
+        medium.copy_in(&mut worker.ctx, area, &[&before, &[0; LINE - WORD]]);
         let nodes = area.plus(LINE as u64);
         self.ground
-            .clear(&mut worker.lane, nodes, bytes - LINE as u64);
+            .clear(&mut worker.ctx, nodes, bytes - LINE as u64);
         worker.commit(medium)?; // I5
-        medium.store(&mut worker.lane, self.ground.root(AREAS), area.0);
+        medium.store(&mut worker.ctx, self.ground.root(AREAS), area.0);
         self.flush_areas_name(worker);
         situation!("soft.second_area", before != [0; WORD]);
         Ok(area)
     }
 
     /// Has what names the newest area made durable by the worker's next drain.
-    pub(super) fn flush_areas_name(&self, worker: &mut Worker) {
+    pub(super) fn flush_areas_name(&self, worker: &mut TableWorker) {
         let named = self.ground.root(AREAS);
-        self.ground.medium().flush(&mut worker.lane, named, WORD);
+        self.ground.medium().flush(&mut worker.ctx, named, WORD);
     }
 
     /// Gives the nodes of an area their numbers and list nodes (I6).
@@ -84,7 +84,7 @@ impl<M: Medium> Soft<M> {
 
     /// Splits some buckets if there are too few. The worker is not pinned.
     #[inline]
-    pub(super) fn split_if_few(&self, worker: &Worker) {
+    pub(super) fn split_if_few(&self, worker: &TableWorker) {
         let node_buckets = u64::from(self.config.node_buckets);
         if let Some(wanted) = self.list.wants_split(node_buckets) {
             let number = worker.number();

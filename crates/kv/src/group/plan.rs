@@ -4,9 +4,9 @@ use farbank_pm::sync::Arc;
 use farbank_pm::{Medium, Off};
 
 use crate::engine::Engine;
-use crate::record::{ALIGN, EXTENT_ENTRY, HEADER_MIN, Header, RECORD_MIN};
+use crate::record::{ALIGN, EXTENT_ENTRY, HEADER_MIN, RECORD_MIN, RecordHeader};
 use crate::segment::FIRST;
-use crate::session::Worker;
+use crate::session::KvSession;
 use crate::store::{Error, VALUE_BYTES_MAX};
 
 /// The key of a group record: it aligns the members.
@@ -17,27 +17,30 @@ const HEAD_BYTES: usize = HEADER_MIN + FILLER.len();
 const _: () = assert!(HEAD_BYTES.is_multiple_of(ALIGN));
 
 /// Of each member its buffer and its offset; and the extents, one a buffer, if there are any.
-pub(super) type Places = (Vec<(usize, Off)>, Vec<u32>);
+pub(super) type MemberPlaces = (Vec<(usize, Off)>, Vec<u32>);
 
 /// How a group's members are laid out.
-pub(super) struct Plan {
-    pub(super) headers: Vec<Header>,
+pub(super) struct GroupLayout {
+    pub(super) headers: Vec<RecordHeader>,
     /// Bytes of all members.
     pub(super) bytes: usize,
     /// Members in each extent, if the group does not fit into the log.
     pub(super) runs: Vec<usize>,
 }
 
-impl Plan {
+impl GroupLayout {
     /// The plan for members with these headers.
-    pub(super) fn of<M: Medium>(engine: &Engine<M>, headers: Vec<Header>) -> Result<Plan, Error> {
+    pub(super) fn of<M: Medium>(
+        engine: &Engine<M>,
+        headers: Vec<RecordHeader>,
+    ) -> Result<GroupLayout, Error> {
         let payload = engine.geometry.payload();
         let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
         for (header, len) in headers.iter().zip(&lens) {
             member_fits(header, *len, payload)?;
         }
         let bytes = lens.iter().sum();
-        let mut plan = Plan {
+        let mut plan = GroupLayout {
             headers,
             bytes,
             runs: Vec::new(),
@@ -72,7 +75,7 @@ impl Plan {
     }
 
     /// Whether the log has room for its record, and the pool for its extents.
-    pub(super) fn has_room<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> bool {
+    pub(super) fn has_room<M: Medium>(&self, worker: &mut KvSession<M>, class: usize) -> bool {
         let engine = Arc::clone(&worker.engine);
         let keep = worker.keep_free(false);
         let len = if self.runs.is_empty() {
@@ -91,7 +94,11 @@ impl Plan {
 
     /// Where each member lies: its buffer and its offset; and the extents, if there are any. `None`: another
     /// session took the last free segment.
-    pub(super) fn places<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> Option<Places> {
+    pub(super) fn places<M: Medium>(
+        &self,
+        worker: &mut KvSession<M>,
+        class: usize,
+    ) -> Option<MemberPlaces> {
         let engine = Arc::clone(&worker.engine);
         let mut places = Vec::with_capacity(self.headers.len());
         if self.runs.is_empty() {
@@ -125,7 +132,7 @@ impl Plan {
 }
 
 /// Refuses a member that does not fit into one segment.
-fn member_fits(header: &Header, len: usize, payload: usize) -> Result<(), Error> {
+fn member_fits(header: &RecordHeader, len: usize, payload: usize) -> Result<(), Error> {
     let (key, value) = (header.key_len, header.value_len);
     let room = (payload / ALIGN * ALIGN).saturating_sub(header.len());
     match len <= payload {

@@ -4,31 +4,32 @@ use farbank_pm::Off;
 use farbank_pm::sync::atomic::Ordering;
 
 use super::{
-    Group, Index, LINES_PER_EXPECTED_GROUP, LINES_PER_GROUP, OFFSET_BITS, SLOTS, entry, tag_of,
+    HashIndex, IndexGroup, LINES_PER_EXPECTED_GROUP, LINES_PER_GROUP, OFFSET_BITS, SLOTS, entry,
+    tag_of,
 };
 
 /// Fresh rows that one thread fills.
 #[derive(Default)]
-pub(crate) struct Rows {
+pub(crate) struct FreshRows {
     first: usize,
     end: usize,
 }
 
-impl Rows {
+impl FreshRows {
     /// How many a thread takes at once.
     const TAKEN: usize = 64;
 }
 
 /// The index being built.
-pub(crate) struct Bulk {
-    index: Index,
+pub(crate) struct BulkBuild {
+    index: HashIndex,
     depth: u32,
 }
 
-impl Bulk {
+impl BulkBuild {
     /// Room for about `entries` of them, or for `expected` if those are more, in at least `2^depth_min`
     /// groups.
-    pub(crate) fn new(entries: u64, expected: u64, depth_min: u32) -> Bulk {
+    pub(crate) fn new(entries: u64, expected: u64, depth_min: u32) -> BulkBuild {
         const SLOTS_PER_LINE: u64 = SLOTS as u64;
         let (keys, lines) = if expected > entries {
             (expected, LINES_PER_EXPECTED_GROUP)
@@ -37,7 +38,7 @@ impl Bulk {
         };
         let groups = keys / (lines * SLOTS_PER_LINE / 2);
         let depth = groups.max(1).ilog2().max(depth_min);
-        let mut index = Index::new(depth);
+        let mut index = HashIndex::new(depth);
         if expected > entries {
             // A seventh more than the average, for those that get more than their share.
             let each = (expected >> depth).max(1);
@@ -45,7 +46,7 @@ impl Bulk {
             index.give_homes(lines as usize);
             index.lines_per_group = lines + 1;
         }
-        Bulk { index, depth }
+        BulkBuild { index, depth }
     }
 
     /// How many low hash bits choose a group.
@@ -55,13 +56,13 @@ impl Bulk {
 
     /// Fills the group of these entries: all that have its low hash bits. Once a group; `rows` is the
     /// filling thread's own.
-    pub(crate) fn fill(&self, rows: &mut Rows, hashes: &[(u64, Off)]) {
+    pub(crate) fn fill(&self, rows: &mut FreshRows, hashes: &[(u64, Off)]) {
         let Some((hash, _)) = hashes.first() else {
             return;
         };
         let number = (hash & ((1 << self.depth) - 1)) as usize;
         let word = self.index.directory.get(number);
-        let mut run = Group::from_word(word.load(Ordering::Relaxed));
+        let mut run = IndexGroup::from_word(word.load(Ordering::Relaxed));
         if run.lines * SLOTS < hashes.len() {
             run = self.take(rows, run, hashes.len().div_ceil(SLOTS));
             word.store(run.word(), Ordering::Release);
@@ -77,10 +78,10 @@ impl Bulk {
     }
 
     /// A run of `lines` fresh rows in place of a group's run, which is too short.
-    fn take(&self, rows: &mut Rows, old: Group, lines: usize) -> Group {
+    fn take(&self, rows: &mut FreshRows, old: IndexGroup, lines: usize) -> IndexGroup {
         if rows.end - rows.first < lines {
-            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
-            rows.end = rows.first + Rows::TAKEN.max(lines);
+            rows.first = self.index.take_fresh(FreshRows::TAKEN.max(lines));
+            rows.end = rows.first + FreshRows::TAKEN.max(lines);
         }
         let first = rows.first;
         rows.first += lines;
@@ -88,7 +89,7 @@ impl Bulk {
         self.index.lines.fetch_add(more, Ordering::Relaxed);
         let mut space = self.index.space.lock().expect("no holder panics");
         space.give(old.first, old.lines);
-        Group {
+        IndexGroup {
             first,
             lines,
             depth: old.depth,
@@ -96,13 +97,13 @@ impl Bulk {
     }
 
     /// Gives back the rows a thread did not fill.
-    pub(crate) fn done(&self, rows: &Rows) {
+    pub(crate) fn done(&self, rows: &FreshRows) {
         let mut space = self.index.space.lock().expect("no holder panics");
         space.give(rows.first, rows.end - rows.first);
     }
 
     /// The finished index.
-    pub(crate) fn finish(self) -> Index {
+    pub(crate) fn finish(self) -> HashIndex {
         self.index
     }
 }

@@ -3,9 +3,9 @@
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Off};
 
-use super::{GONE, Group, HOME_BITS, Index, OFFSET_BITS, at_of};
+use super::{GONE, HOME_BITS, HashIndex, IndexGroup, OFFSET_BITS, at_of};
 
-impl Index {
+impl HashIndex {
     /// Bytes of what [`Index::export`] appends.
     pub(crate) fn export_bytes(&self) -> usize {
         let runs = self.runs();
@@ -14,10 +14,10 @@ impl Index {
     }
 
     /// Where each group's lines are.
-    fn runs(&self) -> Vec<Group> {
+    fn runs(&self) -> Vec<IndexGroup> {
         let groups = self.groups.load(Ordering::Acquire) as usize;
         let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
-        words.map(Group::from_word).collect()
+        words.map(IndexGroup::from_word).collect()
     }
 
     /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
@@ -36,7 +36,7 @@ impl Index {
 
     /// The index that was exported; `None` if the bytes are none, or an entry names what is no place of
     /// a record.
-    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<Index> {
+    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<HashIndex> {
         let (groups, bytes) = bytes.split_first_chunk::<8>()?;
         let groups = usize::try_from(u64::from_le_bytes(*groups))
             .ok()
@@ -51,7 +51,7 @@ impl Index {
             return None;
         }
         let level = groups.ilog2();
-        let index = Index::new(level);
+        let index = HashIndex::new(level);
         index.directory.reserve(groups);
         index.rows.reserve(lines);
         for (line, row) in rows.chunks_exact(LINE).enumerate() {
@@ -70,7 +70,7 @@ impl Index {
             // The groups before the one to be split next, and their siblings, are one deeper.
             let deeper = number + (1 << level) < groups || number >= 1 << level;
             let depth = level + u32::from(deeper);
-            let word = Group {
+            let word = IndexGroup {
                 first,
                 lines,
                 depth,

@@ -15,7 +15,7 @@ fn no_rehash(_: Off) -> Option<u64> {
     panic!("no key is read to grow")
 }
 
-fn grow(index: &Index, epochs: &Epochs) {
+fn grow(index: &HashIndex, epochs: &EpochTable) {
     while index.wants_split() {
         index.split(epochs, &no_rehash);
     }
@@ -23,7 +23,7 @@ fn grow(index: &Index, epochs: &Epochs) {
 
 #[test]
 fn every_key_is_found_at_every_size_and_removed_ones_are_not() {
-    let (index, epochs) = (Index::new(2), Epochs::default());
+    let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     for key in 0..20_000 {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
         grow(&index, &epochs);
@@ -50,7 +50,7 @@ fn a_key_takes_at_most_twelve_bytes_whatever_stage_growth_is_at() {
 }
 
 fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
-    let (index, epochs) = (Index::new(depth), Epochs::default());
+    let (index, epochs) = (HashIndex::new(depth), EpochTable::default());
     let mut worst: f64 = 0.0;
     for key in 0..600_000_u64 {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
@@ -64,7 +64,7 @@ fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
 
 #[test]
 fn strangers_are_looked_at_rarely() {
-    let (index, epochs) = (Index::new(6), Epochs::default());
+    let (index, epochs) = (HashIndex::new(6), EpochTable::default());
     let keys = 200_000;
     for key in 0..keys {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
@@ -85,7 +85,7 @@ fn strangers_are_looked_at_rarely() {
 
 #[test]
 fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
-    let (index, epochs) = (Index::new(2), Epochs::default());
+    let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     let keys = 5_000;
     for key in 0..keys {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
@@ -113,7 +113,7 @@ fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
 
 #[test]
 fn a_walk_shows_the_entries_of_a_group_in_the_order_of_the_pool() {
-    let (index, epochs) = (Index::new(2), Epochs::default());
+    let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     for key in (0..1_000).rev() {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
         grow(&index, &epochs);
@@ -129,12 +129,12 @@ fn a_walk_shows_the_entries_of_a_group_in_the_order_of_the_pool() {
 
 #[test]
 fn a_bulk_built_index_is_the_same_and_grows_on() {
-    let epochs = Epochs::default();
-    let bulk = Bulk::new(10_000, 0, 4);
+    let epochs = EpochTable::default();
+    let bulk = BulkBuild::new(10_000, 0, 4);
     let mask = (1 << bulk.depth()) - 1;
     let mut all: Vec<(u64, Off)> = (0..10_000).map(|k| (hash(k), at(k))).collect();
     all.sort_by_key(|(h, _)| h & mask);
-    let mut rows = Rows::default();
+    let mut rows = FreshRows::default();
     for group in all.chunk_by(|a, b| a.0 & mask == b.0 & mask) {
         bulk.fill(&mut rows, group);
     }
@@ -149,19 +149,19 @@ fn a_bulk_built_index_is_the_same_and_grows_on() {
 
 #[test]
 fn an_exported_index_comes_back_at_any_stage_of_growth() {
-    let (index, epochs) = (Index::new(2), Epochs::default());
+    let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     for key in 0..3_000 {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
         grow(&index, &epochs);
         if key % 199 == 0 {
             let mut bytes = Vec::new();
             index.export(&mut bytes);
-            let copy = Index::import(&bytes, |_| true).unwrap();
+            let copy = HashIndex::import(&bytes, |_| true).unwrap();
             assert!((0..=key).all(|known| copy.names(hash(known), at(known))));
             assert!(
                 (0..bytes.len())
                     .step_by(97)
-                    .all(|n| Index::import(&bytes[..n], |_| true).is_none())
+                    .all(|n| HashIndex::import(&bytes[..n], |_| true).is_none())
             );
         }
     }
@@ -170,7 +170,10 @@ fn an_exported_index_comes_back_at_any_stage_of_growth() {
 #[test]
 fn an_index_sized_for_its_keys_keeps_those_and_more() {
     const EXPECTED: u64 = 10_000;
-    let (index, epochs) = (Bulk::new(0, EXPECTED, 1).finish(), Epochs::default());
+    let (index, epochs) = (
+        BulkBuild::new(0, EXPECTED, 1).finish(),
+        EpochTable::default(),
+    );
     let bytes = index.bytes();
     for key in 0..4 * EXPECTED {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
@@ -185,11 +188,11 @@ fn an_index_sized_for_its_keys_keeps_those_and_more() {
 
 #[test]
 fn groups_that_do_not_fit_their_homes_are_filled_elsewhere() {
-    let bulk = Bulk::new(10, 1_000, 1);
+    let bulk = BulkBuild::new(10, 1_000, 1);
     let groups = 1 << bulk.depth();
     let of_group_0 = (0..200_u64).map(|n| n * groups);
     let keys: Vec<(u64, Off)> = of_group_0.map(|hash| (hash, at(hash))).collect();
-    let mut rows = Rows::default();
+    let mut rows = FreshRows::default();
     bulk.fill(&mut rows, &keys);
     bulk.fill(&mut rows, &[(1, at(1))]);
     bulk.done(&rows);

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use farbank_kv::store::{Error, Health, Store, Value};
+use farbank_kv::store::{Error, Store, StoreHealth, Value};
 use farbank_kv::{Config, Kv, OpenError};
-use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, create_path, open_path};
-use farbank_pm::pool::{Copies, PoolError};
+use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
+use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_pm::sim::Rng;
 use farbank_pm::{Kind, Poisoned};
 use tempfile::TempDir;
@@ -41,10 +41,10 @@ impl Failing {
     }
 }
 
-impl Io for Failing {
+impl FileIo for Failing {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         if !Failing::counts_down(&self.write_in) {
-            return Kernel.pwritev(file, parts, at);
+            return KernelIo.pwritev(file, parts, at);
         }
         if !self.short {
             return Err(io::Error::other("the disk is on fire"));
@@ -54,7 +54,7 @@ impl Io for Failing {
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         match bytes.len() {
             1 => Err(io::Error::other("the disk is on fire")),
-            len => Kernel.pwritev(file, &[IoSlice::new(&bytes[..len / 2])], at),
+            len => KernelIo.pwritev(file, &[IoSlice::new(&bytes[..len / 2])], at),
         }
     }
 
@@ -62,7 +62,7 @@ impl Io for Failing {
         if Failing::counts_down(&self.sync_in) {
             return Err(io::Error::other("the disk is on fire"));
         }
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
@@ -70,7 +70,7 @@ impl Io for Failing {
         if room >= 0 && room < len as i64 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 
@@ -81,7 +81,7 @@ fn folder() -> TempDir {
         .expect("a temporary folder")
 }
 
-fn options(io: Arc<dyn Io>) -> OpenOptions {
+fn options(io: Arc<dyn FileIo>) -> OpenOptions {
     OpenOptions {
         medium: Some(Kind::File),
         io,
@@ -97,11 +97,11 @@ fn file(medium: AnyMedium) -> File {
 }
 
 fn created(path: &Path) -> Kv<File> {
-    let medium = create_path(path, POOL, &options(Arc::new(Kernel)), &mut |_, _| {});
+    let medium = create_path(path, POOL, &options(Arc::new(KernelIo)), &mut |_, _| {});
     Kv::create(file(medium.expect("a file")), SEGMENT, config()).expect("a fresh store")
 }
 
-fn try_open(path: &Path, io: Arc<dyn Io>) -> Result<Kv<File>, OpenError> {
+fn try_open(path: &Path, io: Arc<dyn FileIo>) -> Result<Kv<File>, OpenError> {
     Kv::open(
         file(open_path(path, &options(io)).expect("the file opens")),
         config(),
@@ -109,7 +109,7 @@ fn try_open(path: &Path, io: Arc<dyn Io>) -> Result<Kv<File>, OpenError> {
 }
 
 fn opened(path: &Path) -> Kv<File> {
-    let kv = try_open(path, Arc::new(Kernel)).expect("it opens");
+    let kv = try_open(path, Arc::new(KernelIo)).expect("it opens");
     assert_eq!(kv.opened().damage, Vec::<String>::new());
     kv
 }
@@ -285,7 +285,7 @@ fn no_room_to_grow_is_a_full_pool_that_keeps_every_byte() {
     // Growth that failed is tried again a second later.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     fill(&mut past, 1_000, 1_400).expect("now it may grow");
-    assert_eq!(kv.health(), Health::default());
+    assert_eq!(kv.health(), StoreHealth::default());
     judge(&mut *kv.session(), &past, Claim::Latest).unwrap();
     kv.verify().unwrap();
     drop(kv.into_medium());
@@ -301,14 +301,14 @@ fn copies_of_the_file_taken_while_it_is_written_have_all_that_was_acknowledged_b
     for round in 0..40 {
         write(&kv, &mut past, &mut rng, 30).expect("nothing fails");
         std::fs::copy(&path, &copy).expect("a copy");
-        let refused = try_open(&copy, Arc::new(Kernel)).map(|_| ()).unwrap_err();
+        let refused = try_open(&copy, Arc::new(KernelIo)).map(|_| ()).unwrap_err();
         assert!(
             matches!(refused, OpenError::Pool(PoolError::Copy { .. })),
             "{refused}"
         );
-        let medium = open_path(&copy, &options(Arc::new(Kernel))).expect("the file opens");
+        let medium = open_path(&copy, &options(Arc::new(KernelIo))).expect("the file opens");
         let accepting = Config {
-            copies: Copies::Accept,
+            copies: CopiedPoolPolicy::Accept,
             ..config()
         };
         let killed = Kv::open(file(medium), accepting).expect("it is accepted");

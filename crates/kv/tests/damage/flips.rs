@@ -2,7 +2,7 @@
 
 use farbank_kv::Kv;
 use farbank_pm::Off;
-use farbank_pm::sim::{Image, Rng, Sim};
+use farbank_pm::sim::{PoolImage, Rng, Sim};
 
 use crate::world::{Claim, FIRST, Pool, SEGMENT, SEGMENTS, flip, judge};
 
@@ -51,7 +51,7 @@ fn a_flipped_byte_of_a_segments_head_or_tail_loses_nothing() {
 }
 
 /// The segments the index snapshot lies in.
-fn snapshot_segments(image: &Image) -> Vec<u64> {
+fn snapshot_segments(image: &PoolImage) -> Vec<u64> {
     const NAMED_AT: u64 = 128;
     let mut segments = Vec::new();
     let mut next = image.word(Off(NAMED_AT));
@@ -74,7 +74,7 @@ fn a_flipped_byte_of_the_index_snapshot_loses_nothing() {
 }
 
 /// Bytes of `image` that records may be made of, except those of the snapshot.
-fn record_bytes(image: &Image) -> Vec<u64> {
+fn record_bytes(image: &PoolImage) -> Vec<u64> {
     let snapshot = snapshot_segments(image);
     let segments = (0..SEGMENTS).filter(|s| !snapshot.contains(s));
     let words = segments.flat_map(|s| RECORDS.step_by(8).map(move |at| FIRST + s * SEGMENT + at));

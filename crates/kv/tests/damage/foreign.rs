@@ -3,13 +3,13 @@
 use farbank_check::guarded;
 use farbank_kv::Kv;
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
-use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 
 use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
 
 /// Whether opening `bytes` as a pool is an error, and a panic none.
 fn is_refused(bytes: &[u8]) -> Result<(), String> {
-    let sim = Sim::from_image(Image::from_bytes(bytes), Persistency::Eadr);
+    let sim = Sim::from_image(PoolImage::from_bytes(bytes), Persistency::Eadr);
     match guarded(|| Kv::open(sim, config()).map(|_| ()))? {
         Err(error) if !error.to_string().is_empty() => Ok(()),
         other => Err(format!("opened: {other:?}")),
@@ -102,7 +102,14 @@ const WAYS: [With; 5] = [
 ];
 
 /// Replaces `words` words at `at`.
-fn replace(image: &mut Image, at: u64, words: u64, with: With, another: &Image, rng: &mut Rng) {
+fn replace(
+    image: &mut PoolImage,
+    at: u64,
+    words: u64,
+    with: With,
+    another: &PoolImage,
+    rng: &mut Rng,
+) {
     let away = FIRST + rng.below((POOL - FIRST) / 64 - words / 8) * 64;
     let source = image.clone();
     for word in 0..words {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use farbank_kv::Kv;
 use farbank_kv::store::{Error, Value};
 use farbank_pm::Kind;
-use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, create_path, open_path};
+use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 
 use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
 
@@ -58,9 +58,9 @@ impl Disk {
     }
 }
 
-impl Io for Disk {
+impl FileIo for Disk {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        let written = Kernel.pwritev(file, parts, at)?;
+        let written = KernelIo.pwritev(file, parts, at)?;
         let pages = at as usize / PAGE..(at as usize + written).div_ceil(PAGE);
         self.state.lock().unwrap().dirty.extend(pages);
         Ok(written)
@@ -85,7 +85,7 @@ impl Io for Disk {
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 
     fn drop_cached(&self, _: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
@@ -100,7 +100,7 @@ impl Io for Disk {
     }
 }
 
-fn options(io: Arc<dyn Io>) -> OpenOptions {
+fn options(io: Arc<dyn FileIo>) -> OpenOptions {
     OpenOptions {
         medium: Some(Kind::File),
         io,
@@ -115,7 +115,7 @@ fn file(medium: AnyMedium) -> File {
     }
 }
 
-fn open(path: &Path, io: Arc<dyn Io>) -> Kv<File> {
+fn open(path: &Path, io: Arc<dyn FileIo>) -> Kv<File> {
     let medium = file(open_path(path, &options(io)).expect("the file opens"));
     let kv = Kv::open(medium, config()).expect("it opens");
     assert_eq!(kv.opened().damage, Vec::<String>::new());
@@ -158,7 +158,7 @@ fn a_restart_after_a_failed_sync_builds_on_nothing_that_the_device_does_not_have
     for fails_in in (1..40).step_by(3) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("pool");
-        let medium = create_path(&path, POOL, &options(Arc::new(Kernel)), &mut |_, _| {});
+        let medium = create_path(&path, POOL, &options(Arc::new(KernelIo)), &mut |_, _| {});
         let kv = Kv::create(file(medium.expect("a file")), SEGMENT, config()).expect("a store");
         kv.close().expect("nothing fails");
         let (disk, mut past) = (Disk::of(&path), Past::default());

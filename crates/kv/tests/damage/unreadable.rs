@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farbank_kv::Kv;
-use farbank_kv::store::{Error, Ops, Value, Verdict};
+use farbank_kv::store::{Error, GroupDecision, Ops, Value};
 use farbank_pm::Kind;
-use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, ReadBy, open_path};
+use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, ReadMode, open_path};
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
 use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};
@@ -21,23 +21,23 @@ const PAGE: u64 = 4096;
 /// The kernel, with a device that cannot read a part.
 struct Bad(Range<u64>);
 
-impl Io for Bad {
+impl FileIo for Bad {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         let end = at + parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let whole = self.0.start >= at && self.0.end <= end;
         match !whole && at < self.0.end && self.0.start < end {
             // To write a part of a page the kernel reads it first.
             true => Err(io::Error::from_raw_os_error(5)),
-            false => Kernel.pwritev(file, parts, at),
+            false => KernelIo.pwritev(file, parts, at),
         }
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 
     fn unreadable(&self, _: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
@@ -50,8 +50,8 @@ fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
         medium: Some(Kind::File),
         // A page after another, in turns.
         read_by: match bad.start / PAGE % 2 {
-            0 => ReadBy::Mapping,
-            _ => ReadBy::Pread,
+            0 => ReadMode::Mapping,
+            _ => ReadMode::Pread,
         },
         io: Arc::new(Bad(bad.clone())),
         ..OpenOptions::default()
@@ -93,7 +93,7 @@ fn killed(seed: u64) -> Pool {
         let mut put = |ops: &mut dyn Ops| {
             keys.iter()
                 .try_for_each(|key| ops.put(*key, value).map(|_| ()))?;
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         };
         let done = match names.len() {
             1 => session.put(keys[0], value).map(|_| ()),

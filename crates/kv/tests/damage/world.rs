@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farbank_check::guarded;
-use farbank_kv::store::{Error, Key, Meta, Ops, Session, Store, Value, Verdict, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{
+    Error, GroupDecision, Key, Ops, ReadView, Session, Store, Value, ValueMeta,
+};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
-use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 
 /// Bytes of a segment.
 pub(crate) const SEGMENT: u64 = 4 << 10;
@@ -28,7 +30,7 @@ pub(crate) fn config() -> Config {
     Config {
         clock: Arc::new(|| NOW_MS),
         uptime: Arc::new(|| 0),
-        cleaning: Cleaning::Inline,
+        cleaning: CleaningMode::Inline,
         open_threads: 1,
         read_cache_bytes: 1, // Few rows: a pool is opened tens of thousands of times.
         ..Config::default()
@@ -69,7 +71,12 @@ pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
 
 pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
-    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true)?;
+    let found = session.get(
+        key(k),
+        ReadView::Durable,
+        &mut out,
+        &mut |_: &ValueMeta, _| true,
+    )?;
     Ok(found.then_some(out))
 }
 
@@ -230,7 +237,7 @@ impl World {
                     },
                 )?;
             }
-            Ok(Verdict::Apply)
+            Ok(GroupDecision::Apply)
         })?;
         session.commit()?;
         for (k, value) in names.iter().zip(values) {
@@ -252,7 +259,7 @@ impl World {
 pub(crate) struct Pool {
     /// How to make it again.
     pub(crate) name: String,
-    pub(crate) image: Image,
+    pub(crate) image: PoolImage,
     pub(crate) past: Past,
 }
 
@@ -312,7 +319,7 @@ impl Pool {
     /// Opens `image`, a damaged copy, and has `look` look at it; a panic is an error.
     pub(crate) fn examine(
         &self,
-        image: Image,
+        image: PoolImage,
         look: impl FnOnce(&Sim, Kv<Sim>) -> Result<(), String>,
     ) -> Result<(), String> {
         let attempt = || {
@@ -327,7 +334,7 @@ impl Pool {
 
     /// Judges a damaged copy, then goes on writing, cleaning and reading, and judges what a kill then
     /// leaves. Where an open says that there is damage, values may be old, else `claim` holds.
-    pub(crate) fn stands(&self, image: Image, seed: u64, claim: Claim) -> Result<(), String> {
+    pub(crate) fn stands(&self, image: PoolImage, seed: u64, claim: Claim) -> Result<(), String> {
         self.examine(image, |sim, kv| {
             let claim = claim.after(&kv);
             let mut world = World {
@@ -359,7 +366,7 @@ impl Pool {
 }
 
 /// `image` with the bits of `mask` flipped in the byte at `at`.
-pub(crate) fn flip(image: &mut Image, at: u64, mask: u8) {
+pub(crate) fn flip(image: &mut PoolImage, at: u64, mask: u8) {
     let word = farbank_pm::Off(at / 8 * 8);
     let flipped = image.word(word) ^ u64::from(mask) << (at % 8 * 8);
     image.set_word(word, flipped);

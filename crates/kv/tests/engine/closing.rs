@@ -1,7 +1,7 @@
 //! What a clean close leaves: always the index snapshot, or an error that says why not.
 
 use farbank_kv::store::{Error, Store};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 
@@ -17,7 +17,7 @@ fn value(key: u32, round: u32) -> Vec<u8> {
     value
 }
 
-fn pool(cleaning: Cleaning) -> Kv<Mapped> {
+fn pool(cleaning: CleaningMode) -> Kv<Mapped> {
     let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
     let config = Config {
         cleaning,
@@ -57,7 +57,7 @@ fn expect_all(kv: &Kv<Mapped>, rounds: &[u32]) {
     kv.verify().expect("it adds up");
 }
 
-fn closes_with_a_snapshot(percent: u64, cleaning: Cleaning) {
+fn closes_with_a_snapshot(percent: u64, cleaning: CleaningMode) {
     let mut kv = pool(cleaning);
     let rounds = age(&kv, percent);
     for _ in 0..3 {
@@ -79,8 +79,8 @@ fn closes_with_a_snapshot(percent: u64, cleaning: Cleaning) {
 #[test]
 fn a_pool_that_was_overwritten_closes_with_a_snapshot() {
     for percent in [30, 60, 90] {
-        closes_with_a_snapshot(percent, Cleaning::Inline);
-        closes_with_a_snapshot(percent, Cleaning::Background);
+        closes_with_a_snapshot(percent, CleaningMode::Inline);
+        closes_with_a_snapshot(percent, CleaningMode::Background);
     }
 }
 

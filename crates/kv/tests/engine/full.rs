@@ -1,7 +1,7 @@
 //! What a full pool does, with a cleaner in the background, as servers have it.
 
-use farbank_kv::store::{Error, Room, Store};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{Error, RoomReply, Store};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 
 use crate::support::{Time, User, memory};
@@ -15,7 +15,7 @@ fn in_background(pool_bytes: u64) -> Kv<Mapped> {
 fn patient(pool_bytes: u64, patience: u32) -> Kv<Mapped> {
     let medium = Mapped::anonymous(pool_bytes).unwrap();
     let config = Config {
-        cleaning: Cleaning::Background,
+        cleaning: CleaningMode::Background,
         patience,
         ..Time::new().config()
     };
@@ -102,14 +102,14 @@ struct Hurried(User);
 
 impl Hurried {
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        while self.0.0.prepare(key.len() + value.len(), false)? == Room::Wait {
+        while self.0.0.prepare(key.len() + value.len(), false)? == RoomReply::Wait {
             std::thread::yield_now();
         }
         self.0.try_set(key, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> bool {
-        while self.0.0.prepare(key.len(), true) == Ok(Room::Wait) {
+        while self.0.0.prepare(key.len(), true) == Ok(RoomReply::Wait) {
             std::thread::yield_now();
         }
         self.0.delete(key)

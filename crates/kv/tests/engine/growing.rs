@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::Room;
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::RoomReply;
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Kind;
-use farbank_pm::media::{AnyMedium, Io, Kernel, OpenOptions, SyncPolicy, create_path};
+use farbank_pm::media::{AnyMedium, FileIo, KernelIo, OpenOptions, SyncPolicy, create_path};
 use farbank_pm::pool::GROWTH_STEP_BYTES;
 
 use crate::support::{Time, User};
@@ -28,13 +28,13 @@ struct Allocations {
     begun: AtomicBool,
 }
 
-impl Io for Allocations {
+impl FileIo for Allocations {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
@@ -46,7 +46,7 @@ impl Io for Allocations {
         self.begun.store(false, Ordering::Relaxed);
         let mut all = self.made.lock().unwrap();
         all.push((thread::current().id(), len));
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 
@@ -55,7 +55,7 @@ fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::medi
     let options = OpenOptions {
         medium: Some(Kind::File),
         sync: SyncPolicy::Never,
-        io: Arc::clone(io) as Arc<dyn Io>,
+        io: Arc::clone(io) as Arc<dyn FileIo>,
         ..OpenOptions::default()
     };
     let bytes = 16 << 20;
@@ -65,7 +65,7 @@ fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::medi
     };
     io.made.lock().unwrap().clear();
     let config = Config {
-        cleaning: Cleaning::Background,
+        cleaning: CleaningMode::Background,
         pool_bytes_max: 128 << 20,
         ..Time::new().config()
     };
@@ -85,7 +85,7 @@ fn the_background_thread_has_the_pool_grow_in_steps_and_no_write_is_refused() {
             // Small records take a while: a part of the pool's growth is enough.
             for n in 0..count.min(400_000) as u32 {
                 // As a server does, or as a program that embeds the store.
-                while prepares && user.0.prepare(bytes + 4, false) == Ok(Room::Wait) {
+                while prepares && user.0.prepare(bytes + 4, false) == Ok(RoomReply::Wait) {
                     thread::yield_now();
                 }
                 let taken = user.try_set(&n.to_le_bytes(), &value);
@@ -114,7 +114,7 @@ fn the_pool_grows_before_writers_need_it() {
         let (mut now, mut written) = (0, Vec::new());
         for n in 0..((64 << 20) / bytes) as u32 {
             io.held.store(now < AHEAD, Ordering::Relaxed);
-            while user.0.prepare(bytes + 4, false) == Ok(Room::Wait) {
+            while user.0.prepare(bytes + 4, false) == Ok(RoomReply::Wait) {
                 io.held.store(false, Ordering::Relaxed);
                 thread::yield_now();
             }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use farbank_kv::Kv;
 use farbank_kv::store::Store;
 use farbank_pm::media::Mapped;
-use farbank_pm::pool::{Identity, Layout, Pool};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::pool::{Pool, PoolIdentity, PoolLayout};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 use crate::support::{Time, User, kill, reopen};
 
@@ -104,12 +104,12 @@ fn a_map_that_is_damaged_makes_the_start_read_the_segment() {
     let (kv, expected) = aged();
     let segments = u64::from(kv.stats().segments);
     let medium = kv.into_medium().expect("no session is left");
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     for segment in 0..segments {
         // A byte of each map: of its checksum, its end, its marks.
         let at = FIRST + segment * SEGMENT_BYTES + MAP_AT + segment % 3 * 8;
         let word = medium.load(Off(at)) ^ 1 << (segment % 64);
-        medium.store(&mut lane, Off(at), word);
+        medium.store(&mut ctx, Off(at), word);
     }
     let kv = Kv::open(medium, Time::new().config()).expect("it opens");
     assert_eq!(kv.opened().segments_mapped, 0);
@@ -131,9 +131,9 @@ fn a_marked_record_whose_header_is_damaged_is_reported() {
     let records = found.map(|(at, _)| at - 24);
     let seq = |at: &usize| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("a word"));
     let newest: u64 = records.max_by_key(seq).expect("a record") as u64;
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let word = medium.load(Off(newest + 8)) ^ 1;
-    medium.store(&mut lane, Off(newest + 8), word);
+    medium.store(&mut ctx, Off(newest + 8), word);
     let kv = Kv::open(medium, Time::new().config()).expect("it opens");
     let damage = &kv.opened().damage;
     assert!(
@@ -146,14 +146,14 @@ fn a_marked_record_whose_header_is_damaged_is_reported() {
 #[test]
 fn a_pool_of_version_1_opens_and_stays_one() {
     let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
-    let identity = Identity {
+    let identity = PoolIdentity {
         id: [7; 16],
         created_unix_s: 1,
     };
-    let layout = Layout {
+    let layout = PoolLayout {
         segment_bytes: SEGMENT_BYTES,
     };
-    let pool = Pool::create_as(medium, &mut Lane::new(0), &layout, identity).expect("a pool");
+    let pool = Pool::create_as(medium, &mut PersistCtx::new(0), &layout, identity).expect("a pool");
     assert_eq!(pool.version(), 1);
     let kv = Kv::open(pool.into_medium(), Time::new().config()).expect("it opens");
     let (mut kv, expected) = aged_in(kv);
@@ -167,6 +167,6 @@ fn a_pool_of_version_1_opens_and_stays_one() {
         assert_eq!(kv.opened().segments_mapped, 0);
     }
     let medium = kv.into_medium().expect("no session is left");
-    let pool = Pool::open(medium, &mut Lane::new(0)).expect("it opens");
+    let pool = Pool::open(medium, &mut PersistCtx::new(0)).expect("it opens");
     assert_eq!(pool.version(), 1);
 }

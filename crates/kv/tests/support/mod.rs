@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farbank_kv::store::{Error, Item, Key, Meta, Session, Value, View};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::store::{Error, Key, ReadView, Session, StoredItem, Value, ValueMeta};
+use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 
@@ -43,7 +43,7 @@ impl Time {
         Config {
             clock: Arc::new(move || wall.load(Ordering::Relaxed)),
             uptime: Arc::new(move || uptime.load(Ordering::Relaxed)),
-            cleaning: Cleaning::Inline,
+            cleaning: CleaningMode::Inline,
             open_threads: 2,
             patience: 100,
             ..Config::default()
@@ -121,15 +121,18 @@ impl User {
 
     pub(crate) fn try_get(&mut self, k: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut out = Vec::new();
-        let found = self
-            .0
-            .get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true);
+        let found = self.0.get(
+            key(k),
+            ReadView::Durable,
+            &mut out,
+            &mut |_: &ValueMeta, _| true,
+        );
         self.0.commit().expect("a commit");
         found.map(|found| found.then_some(out))
     }
 
     pub(crate) fn update(&mut self, k: &[u8], decide: impl Fn(Option<&[u8]>) -> Vec<u8>) {
-        let mut change = |item: Option<Item<'_>>| farbank_kv::store::Change::Put {
+        let mut change = |item: Option<StoredItem<'_>>| farbank_kv::store::UpdateDecision::Put {
             bytes: decide(item.map(|i| i.bytes)),
             expires_ms: 0,
             flags: 0,

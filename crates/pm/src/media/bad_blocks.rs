@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use super::extents::{Extent, extents};
+use super::extents::{FileExtent, extents};
 use super::sysfs::Sysfs;
 
 /// Bytes of what `badblocks` counts in.
@@ -102,7 +102,7 @@ fn parse(text: &str, begin: u64) -> Vec<Range<u64>> {
 }
 
 /// The parts of a file that are in `bad` parts of its device.
-fn through(runs: &[Extent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
+fn through(runs: &[FileExtent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
     let both = runs
         .iter()
         .flat_map(|run| bad.iter().map(move |bad| (run, bad)));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn bad_parts_of_a_device_are_found_in_a_file_by_its_extents() {
-        let run = |at, device, len| Extent {
+        let run = |at, device, len| FileExtent {
             at,
             device,
             len,

@@ -50,15 +50,15 @@ impl WriteBack {
 
 /// What this processor is, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Processor {
+pub(crate) struct CpuModel {
     /// The best instruction it has.
     pub(crate) write_back: WriteBack,
     /// Whether AMD made it.
     pub(crate) amd: bool,
 }
 
-impl Processor {
-    pub(crate) fn detect() -> Processor {
+impl CpuModel {
+    pub(crate) fn detect() -> CpuModel {
         const STRUCTURED_FEATURES: u32 = 7;
         const CLFLUSHOPT: u32 = 1 << 23;
         const CLWB: u32 = 1 << 24;
@@ -75,7 +75,7 @@ impl Processor {
         } else {
             WriteBack::Clflush
         };
-        Processor {
+        CpuModel {
             write_back,
             amd: vendor == AUTHENTIC_AMD,
         }
@@ -293,14 +293,14 @@ pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Hands out a row of byte slices as contiguous runs.
-struct Gather<'a> {
+struct ByteRuns<'a> {
     part: &'a [u8],
     rest: std::slice::Iter<'a, &'a [u8]>,
 }
 
-impl<'a> Gather<'a> {
-    fn new(parts: &'a [&'a [u8]]) -> Gather<'a> {
-        Gather {
+impl<'a> ByteRuns<'a> {
+    fn new(parts: &'a [&'a [u8]]) -> ByteRuns<'a> {
+        ByteRuns {
             part: &[],
             rest: parts.iter(),
         }
@@ -354,7 +354,7 @@ pub(crate) unsafe fn store_parts(
     len: usize,
 ) {
     debug_assert!(to.cast::<u64>().is_aligned());
-    let mut gather = Gather::new(parts);
+    let mut gather = ByteRuns::new(parts);
     let mut scratch = [0; LINE];
     let mut done = 0;
     while done < len {

@@ -20,7 +20,7 @@ const EXTENTS: usize = 128;
 /// `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct RawExtent {
+struct FiemapExtent {
     logical: u64,
     physical: u64,
     length: u64,
@@ -29,7 +29,7 @@ struct RawExtent {
     reserved_too: [u32; 3],
 }
 
-impl RawExtent {
+impl FiemapExtent {
     /// `FIEMAP_EXTENT_LAST`: no other comes after it.
     const LAST: u32 = 0x1;
     /// `FIEMAP_EXTENT_SHARED`: its blocks are another file's, too.
@@ -38,13 +38,13 @@ impl RawExtent {
 
 /// `struct fiemap`, with room for extents behind it.
 #[repr(C)]
-struct Request {
-    head: Head,
-    extents: [RawExtent; EXTENTS],
+struct FiemapRequest {
+    head: FiemapHeader,
+    extents: [FiemapExtent; EXTENTS],
 }
 
 #[repr(C)]
-struct Head {
+struct FiemapHeader {
     start: u64,
     length: u64,
     flags: u32,
@@ -53,17 +53,17 @@ struct Head {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Head>() == 32 && size_of::<RawExtent>() == 56);
+const _: () = assert!(size_of::<FiemapHeader>() == 32 && size_of::<FiemapExtent>() == 56);
 
 // SAFETY: the opcode is FS_IOC_FIEMAP. The kernel writes at most `count` extents behind the head, which is as
 // many as `Request` has, and reads nothing else; `as_ptr` is valid for both, with no padding in between.
-unsafe impl Ioctl for &mut Request {
+unsafe impl Ioctl for &mut FiemapRequest {
     type Output = ();
 
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
-        opcode::read_write::<Head>(b'f', 11)
+        opcode::read_write::<FiemapHeader>(b'f', 11)
     }
 
     fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
@@ -80,7 +80,7 @@ unsafe impl Ioctl for &mut Request {
 
 /// A run of a file's bytes that is in one piece on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Extent {
+pub(super) struct FileExtent {
     /// Where it begins in the file, in bytes.
     pub(super) at: u64,
     /// Where it begins on the device, in bytes.
@@ -95,12 +95,12 @@ pub(super) struct Extent {
 ///
 /// # Errors
 /// The file system cannot read them.
-pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
+pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec<FileExtent>>> {
     let mut all = Vec::new();
     let mut start = 0;
     while start < bytes {
-        let mut request = Request {
-            head: Head {
+        let mut request = FiemapRequest {
+            head: FiemapHeader {
                 start,
                 length: bytes - start,
                 flags: 0,
@@ -108,7 +108,7 @@ pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec
                 count: EXTENTS as u32,
                 reserved: 0,
             },
-            extents: [RawExtent::default(); EXTENTS],
+            extents: [FiemapExtent::default(); EXTENTS],
         };
         // SAFETY: see `Request`; asking changes no file.
         match unsafe { ioctl(file, &mut request) } {
@@ -127,22 +127,22 @@ pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec
         }
         let mapped = (request.head.mapped as usize).min(EXTENTS);
         let found = &request.extents[..mapped];
-        all.extend(found.iter().map(|raw| Extent {
+        all.extend(found.iter().map(|raw| FileExtent {
             at: raw.logical,
             device: raw.physical,
             len: raw.length.min(bytes.saturating_sub(raw.logical)),
-            is_shared: raw.flags & RawExtent::SHARED != 0,
+            is_shared: raw.flags & FiemapExtent::SHARED != 0,
         }));
         let Some(last) = found.last() else {
             break;
         };
         let before = start;
         start = last.logical.saturating_add(last.length);
-        if last.flags & RawExtent::LAST != 0 || start <= before {
+        if last.flags & FiemapExtent::LAST != 0 || start <= before {
             break;
         }
     }
-    all.retain(|extent: &Extent| extent.len > 0);
+    all.retain(|extent: &FileExtent| extent.len > 0);
     Ok(Some(all))
 }
 

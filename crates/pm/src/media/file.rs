@@ -1,12 +1,12 @@
 //! An ordinary file: read through a mapping or by `pread`, written by `pwritev`, made durable by `fdatasync`.
 //!
-//! One thread per medium syncs, for all lanes at once. A drain only asks for the next sync that
+//! One thread per medium syncs, for all contexts at once. A drain only asks for the next sync that
 //! *starts* from now on and gets its number as the ticket; nobody sleeps unless they wait for it:
 //!
 //! ```text
-//!   lane 1   write drain─▶2
-//!   lane 2          write drain─▶2          write drain─▶3
-//!   lane 3      write drain─▶2
+//!   context 1   write drain─▶2
+//!   context 2          write drain─▶2          write drain─▶3
+//!   context 3      write drain─▶2
 //!   syncer  ├────── sync 1 ──────┤├────── sync 2 ──────┤├────── sync 3 ──────┤
 //!                                                      ▲ tickets 2 turn, wakers are called
 //! ```
@@ -16,12 +16,12 @@
 //! # Invariants
 //! F1  Only the syncing thread calls `fdatasync`, so one is in flight at most: sync `n + 1` starts
 //!     after sync `n` has ended, tickets turn in order, and no error is reported to anyone else.
-//! F2  A ticket is taken under the lock under which syncs are numbered, after its lane's writes
+//! F2  A ticket is taken under the lock under which syncs are numbered, after its context's writes
 //!     have returned: the sync of that number starts later and covers them.
 //! F3  After the first failed write or sync nothing turns any more and nothing is written: the
 //!     kernel may have dropped what it could not write and call the next sync a success. Nothing
 //!     is tried again, and the first reason is kept.
-//! F4  A failed write or sync of one lane, or of growth, is every lane's: they share the file.
+//! F4  A failed write or sync of one context, or of growth, is every context's: they share the file.
 //!     (A growth whose zeros cannot be written gives its space back and harms nobody.)
 //!
 //! Words: `store` and `cas` follow each other under a lock, and each writes its 8 bytes by one
@@ -37,15 +37,15 @@ use std::time::{Duration, Instant};
 
 use super::lease::Lease;
 use super::open::OpenOptions;
-use super::reader::Reader;
-use super::space::{Place, PoolFile, Progress};
-use super::watch::{self, Watch, unreadable};
+use super::reader::FileReader;
+use super::space::{FileKind, PoolFile, Progress};
+use super::watch::{self, FileWatch, unreadable};
 use super::window::PAGE;
-use crate::lane::Lane;
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
 };
-use crate::process::Process;
+use crate::persist_ctx::PersistCtx;
+use crate::process_stamp::ProcessStamp;
 
 /// When a file's writes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,9 +70,9 @@ impl SyncPolicy {
         }
     }
 
-    fn survives(self, place: Place) -> &'static str {
+    fn survives(self, place: FileKind) -> &'static str {
         match (self, place) {
-            (_, Place::Memory) => {
+            (_, FileKind::Memory) => {
                 "a kill of the process; no restart and no power cut: the file is in memory"
             }
             (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
@@ -90,10 +90,10 @@ impl SyncPolicy {
 /// A file. See the module's head.
 pub struct File {
     // Before `shared`: the pages are unmapped before the lock on the file is let go.
-    reader: Reader,
-    shared: Arc<Shared>,
+    reader: FileReader,
+    shared: Arc<FileShared>,
     caps: Caps,
-    watch: Watch,
+    watch: FileWatch,
     /// Held while the medium grows.
     growing: Mutex<()>,
     /// Held by `store` and `cas`.
@@ -101,11 +101,11 @@ pub struct File {
     syncer: Option<JoinHandle<()>>,
 }
 
-/// What the lanes and the syncing thread share.
-struct Shared {
+/// What the contexts and the syncing thread share.
+struct FileShared {
     file: PoolFile,
     policy: SyncPolicy,
-    turns: Mutex<Turns>,
+    turns: Mutex<SyncTurns>,
     /// The syncing thread waits here for work.
     work: Condvar,
     /// Lanes wait here for their tickets.
@@ -118,13 +118,13 @@ struct Shared {
     poison: OnceLock<Poisoned>,
     wakers: Mutex<Vec<Waker>>,
     /// The one that has the syncing thread.
-    process: Process,
+    process: ProcessStamp,
 }
 
 type Waker = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct Turns {
+struct SyncTurns {
     /// The last sync that has started.
     started: u64,
     /// The highest sync anyone asked for: at most one above `started`.
@@ -133,7 +133,7 @@ struct Turns {
 }
 
 /// What the syncing thread does next.
-enum Work {
+enum SyncWork {
     /// Sync, with this number.
     Sync(u64),
     /// Tell everyone that the medium is poisoned.
@@ -142,10 +142,10 @@ enum Work {
     End,
 }
 
-/// Poisons the medium if the syncing thread panics: no lane may wait for it for ever.
-struct Mourner<'a>(&'a Shared);
+/// Poisons the medium if the syncing thread panics: no context may wait for it for ever.
+struct PoisonOnPanic<'a>(&'a FileShared);
 
-impl Drop for Mourner<'_> {
+impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.poison("a waker panicked on the syncing thread");
@@ -157,15 +157,15 @@ impl File {
     /// Serves `bytes` of `file`.
     pub(super) fn on_file(
         file: PoolFile,
-        place: Place,
+        place: FileKind,
         bytes: u64,
         options: &OpenOptions,
         lease: Option<Lease>,
     ) -> io::Result<File> {
         const SECTOR_BYTES: usize = 512;
         let policy = options.sync;
-        let reader = Reader::new(&file, options.read_by, bytes)?;
-        let shared = Arc::new(Shared {
+        let reader = FileReader::new(&file, options.read_by, bytes)?;
+        let shared = Arc::new(FileShared {
             file,
             policy,
             turns: Mutex::default(),
@@ -175,14 +175,14 @@ impl File {
             dirty: AtomicBool::new(false),
             poison: OnceLock::new(),
             wakers: Mutex::default(),
-            process: Process::current(),
+            process: ProcessStamp::current(),
         });
         let poison = Box::new(Arc::clone(&shared));
-        let watch = Watch::start(&shared.file, bytes, options.page_cache, lease, poison)?;
+        let watch = FileWatch::start(&shared.file, bytes, options.page_cache, lease, poison)?;
         let syncer = thread::Builder::new().name("farbank-sync".into()).spawn({
             let shared = Arc::clone(&shared);
             move || {
-                let _mourner = Mourner(&shared);
+                let _mourner = PoisonOnPanic(&shared);
                 shared.serve();
             }
         })?;
@@ -288,9 +288,9 @@ impl fmt::Debug for File {
     }
 }
 
-impl watch::Poison for Arc<Shared> {
+impl watch::PoisonFlag for Arc<FileShared> {
     fn poison(&self, reason: Arc<str>) {
-        Shared::poison(self, &reason);
+        FileShared::poison(self, &reason);
     }
 
     fn is_poisoned(&self) -> bool {
@@ -298,8 +298,8 @@ impl watch::Poison for Arc<Shared> {
     }
 }
 
-impl Shared {
-    fn turns(&self) -> MutexGuard<'_, Turns> {
+impl FileShared {
+    fn turns(&self) -> MutexGuard<'_, SyncTurns> {
         self.turns.lock().expect("no holder panics")
     }
 
@@ -308,17 +308,17 @@ impl Shared {
         let mut reported = false;
         loop {
             match self.next_work(reported) {
-                Work::Sync(number) => {
+                SyncWork::Sync(number) => {
                     if self.sync(number) {
                         self.turned.notify_all();
                         self.wake();
                     }
                 }
-                Work::Report => {
+                SyncWork::Report => {
                     reported = true;
                     self.wake();
                 }
-                Work::End => return,
+                SyncWork::End => return,
             }
         }
     }
@@ -343,7 +343,7 @@ impl Shared {
     }
 
     /// Waits until there is something to do.
-    fn next_work(&self, reported: bool) -> Work {
+    fn next_work(&self, reported: bool) -> SyncWork {
         const EVERY: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + EVERY;
         let mut turns = self.turns();
@@ -353,14 +353,14 @@ impl Shared {
             let due = turns.closing || (ticks && Instant::now() >= deadline);
             if self.poison.get().is_some() {
                 if !reported {
-                    return Work::Report;
+                    return SyncWork::Report;
                 }
             } else if asked || (due && self.is_dirty()) {
                 turns.started += 1; // F1, F2
-                return Work::Sync(turns.started);
+                return SyncWork::Sync(turns.started);
             }
             if turns.closing {
-                return Work::End;
+                return SyncWork::End;
             }
             turns = if ticks {
                 // Once the deadline has passed with nothing to sync, look again a second later.
@@ -401,7 +401,7 @@ impl Shared {
 
     /// Asks for the next sync that starts from now on: its number, and whether this is the first
     /// to ask for it.
-    fn ask(&self) -> (u64, bool) {
+    fn request_sync(&self) -> (u64, bool) {
         let mut turns = self.turns();
         let number = turns.started + 1; // F2
         let first = turns.wanted < number;
@@ -459,7 +459,7 @@ impl Medium for File {
         let file = &self.shared.file;
         // By the syncing thread: the kernel tells a file of an error only once (F4).
         let sync = || {
-            let (number, _) = self.shared.ask();
+            let (number, _) = self.shared.request_sync();
             self.shared.wait(Ticket(number)).map_err(io::Error::other)
         };
         file.grow(from, len, sync)?;
@@ -481,23 +481,23 @@ impl Medium for File {
         self.reader.load_words(at, step)
     }
 
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
         self.reader.check_aligned(at, WORD);
         let _turn = self.words.lock().expect("no holder panics");
         self.write(at, &[&value.to_le_bytes()]);
-        lane.counters.bytes += WORD as u64;
+        ctx.counters.bytes += WORD as u64;
     }
 
-    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
+    fn store_words(&self, ctx: &mut PersistCtx, at: Off, words: &[u64]) {
         let len = words.len() * WORD;
         self.reader.check_aligned(at, len);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let _turn = self.words.lock().expect("no holder panics");
         self.write(at, &[&bytes]);
-        lane.counters.bytes += len as u64;
+        ctx.counters.bytes += len as u64;
     }
 
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         self.reader.load(at); // A panic, if it is one, comes before the lock is held.
         let _turn = self.words.lock().expect("no holder panics");
         let found = self.reader.load(at);
@@ -505,7 +505,7 @@ impl Medium for File {
             return Err(found);
         }
         self.write(at, &[&new.to_le_bytes()]);
-        lane.counters.bytes += WORD as u64;
+        ctx.counters.bytes += WORD as u64;
         Ok(found)
     }
 
@@ -521,31 +521,31 @@ impl Medium for File {
         self.reader.matches(at, bytes)
     }
 
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         let len = bytes_of(parts);
         self.reader.check_aligned(at, len);
         self.write(at, parts);
-        lane.copied_in(at, len);
+        ctx.copied_in(at, len);
     }
 
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         self.reader.check(at, len);
-        lane.flushed(at, len);
+        ctx.flushed(at, len);
     }
 
-    fn drain(&self, lane: &mut Lane) -> Ticket {
-        if !std::mem::take(&mut lane.undrained) {
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
+        if !std::mem::take(&mut ctx.undrained) {
             return Ticket::DURABLE;
         }
-        lane.counters.fences += 1;
+        ctx.counters.fences += 1;
         if self.shared.poison.get().is_some() {
             return Ticket::NEVER;
         }
         if self.shared.policy != SyncPolicy::Always {
             return Ticket::DURABLE;
         }
-        let (number, first) = self.shared.ask();
-        lane.counters.syncs += u64::from(first);
+        let (number, first) = self.shared.request_sync();
+        ctx.counters.syncs += u64::from(first);
         Ticket(number)
     }
 
@@ -562,7 +562,7 @@ impl Medium for File {
         if self.shared.policy == SyncPolicy::Always {
             return self.shared.wait(ticket);
         }
-        let (number, _) = self.shared.ask();
+        let (number, _) = self.shared.request_sync();
         self.shared.wait(Ticket(number))
     }
 

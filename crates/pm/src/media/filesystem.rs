@@ -37,10 +37,10 @@ use rustix::fs::IFlags;
 
 use super::extents;
 use super::open::{OpenError, OpenOptions};
-use super::reader::{Direct, ReadBy};
-use super::space::{Place, PoolFile, check_limit};
-use super::sysfs::{Persistence, Sysfs};
-use super::window::{PAGE, Source, Window};
+use super::reader::{DirectReader, ReadMode};
+use super::space::{FileKind, PoolFile, check_limit};
+use super::sysfs::{DevicePersistence, Sysfs};
+use super::window::{MapSource, PAGE, Window};
 use crate::medium::{LINE, Off};
 use crate::pool;
 
@@ -49,7 +49,7 @@ const TEST_AT: u64 = pool::HEAD_BYTES - LINE as u64;
 
 /// What a type of file system means to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
+enum FileSystemClass {
     /// Overwrites blocks in place, and `fdatasync` reaches the device.
     Sound,
     Memory,
@@ -63,41 +63,41 @@ enum Class {
 }
 
 /// `f_type`, name and class.
-const TABLE: &[(u32, &str, Class)] = &[
-    (0x0000_ef53, "ext2, ext3 or ext4", Class::Sound),
-    (0x5846_5342, "xfs", Class::Sound),
-    (0xf2f5_2010, "f2fs", Class::Sound),
-    (0x3153_464a, "jfs", Class::Sound),
-    (0x5265_4973, "reiserfs", Class::Sound),
-    (0x0102_1994, "tmpfs", Class::Memory),
-    (0x8584_58f6, "ramfs", Class::Memory),
-    (0x9123_683e, "btrfs", Class::Btrfs),
-    (0x2fc1_2fc1, "zfs", Class::CopyOnWrite),
-    (0xca45_1a4e, "bcachefs", Class::CopyOnWrite),
-    (0x0000_3434, "nilfs2", Class::CopyOnWrite),
-    (0x0000_4d44, "vfat", Class::NoJournal),
-    (0x2011_bab0, "exfat", Class::NoJournal),
-    (0x5346_544e, "ntfs", Class::NoJournal),
-    (0x7366_746e, "ntfs3", Class::NoJournal),
-    (0x0000_482b, "hfsplus", Class::NoJournal),
-    (0x6573_5546, "fuse", Class::Delegated),
-    (0x794c_7630, "overlayfs", Class::Stacked),
-    (0x0000_6969, "nfs", Class::Remote),
-    (0xff53_4d42, "cifs", Class::Remote),
-    (0xfe53_4d42, "smb2", Class::Remote),
-    (0x0000_517b, "smb", Class::Remote),
-    (0x0102_1997, "9p", Class::Remote),
-    (0x00c3_6400, "ceph", Class::Remote),
-    (0x0116_1970, "gfs2", Class::Remote),
-    (0x7461_636f, "ocfs2", Class::Remote),
-    (0x0bd0_0bd0, "lustre", Class::Remote),
-    (0x4750_4653, "gpfs", Class::Remote),
-    (0x1983_0326, "beegfs", Class::Remote),
-    (0x5346_414f, "afs", Class::Remote),
-    (0x6b41_4653, "afs", Class::Remote),
-    (0x7375_7245, "coda", Class::Remote),
-    (0x786f_4256, "vboxsf", Class::Remote),
-    (0xbacb_acbc, "vmhgfs", Class::Remote),
+const TABLE: &[(u32, &str, FileSystemClass)] = &[
+    (0x0000_ef53, "ext2, ext3 or ext4", FileSystemClass::Sound),
+    (0x5846_5342, "xfs", FileSystemClass::Sound),
+    (0xf2f5_2010, "f2fs", FileSystemClass::Sound),
+    (0x3153_464a, "jfs", FileSystemClass::Sound),
+    (0x5265_4973, "reiserfs", FileSystemClass::Sound),
+    (0x0102_1994, "tmpfs", FileSystemClass::Memory),
+    (0x8584_58f6, "ramfs", FileSystemClass::Memory),
+    (0x9123_683e, "btrfs", FileSystemClass::Btrfs),
+    (0x2fc1_2fc1, "zfs", FileSystemClass::CopyOnWrite),
+    (0xca45_1a4e, "bcachefs", FileSystemClass::CopyOnWrite),
+    (0x0000_3434, "nilfs2", FileSystemClass::CopyOnWrite),
+    (0x0000_4d44, "vfat", FileSystemClass::NoJournal),
+    (0x2011_bab0, "exfat", FileSystemClass::NoJournal),
+    (0x5346_544e, "ntfs", FileSystemClass::NoJournal),
+    (0x7366_746e, "ntfs3", FileSystemClass::NoJournal),
+    (0x0000_482b, "hfsplus", FileSystemClass::NoJournal),
+    (0x6573_5546, "fuse", FileSystemClass::Delegated),
+    (0x794c_7630, "overlayfs", FileSystemClass::Stacked),
+    (0x0000_6969, "nfs", FileSystemClass::Remote),
+    (0xff53_4d42, "cifs", FileSystemClass::Remote),
+    (0xfe53_4d42, "smb2", FileSystemClass::Remote),
+    (0x0000_517b, "smb", FileSystemClass::Remote),
+    (0x0102_1997, "9p", FileSystemClass::Remote),
+    (0x00c3_6400, "ceph", FileSystemClass::Remote),
+    (0x0116_1970, "gfs2", FileSystemClass::Remote),
+    (0x7461_636f, "ocfs2", FileSystemClass::Remote),
+    (0x0bd0_0bd0, "lustre", FileSystemClass::Remote),
+    (0x4750_4653, "gpfs", FileSystemClass::Remote),
+    (0x1983_0326, "beegfs", FileSystemClass::Remote),
+    (0x5346_414f, "afs", FileSystemClass::Remote),
+    (0x6b41_4653, "afs", FileSystemClass::Remote),
+    (0x7375_7245, "coda", FileSystemClass::Remote),
+    (0x786f_4256, "vboxsf", FileSystemClass::Remote),
+    (0xbacb_acbc, "vmhgfs", FileSystemClass::Remote),
 ];
 
 /// File systems behind FUSE whose files are on other machines, as `/proc/self/mountinfo` names them.
@@ -112,16 +112,16 @@ const REMOTE_FUSE: &[&str] = &[
     "fuse.vmhgfs-fuse",
 ];
 
-fn classify(f_type: u32) -> (&'static str, Class) {
+fn classify(f_type: u32) -> (&'static str, FileSystemClass) {
     let row = TABLE.iter().find(|(magic, ..)| *magic == f_type);
-    row.map_or(("unknown", Class::Unknown), |(_, name, class)| {
+    row.map_or(("unknown", FileSystemClass::Unknown), |(_, name, class)| {
         (name, *class)
     })
 }
 
 /// What was found out about a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Findings {
+pub(super) struct FileSystemReport {
     /// One line each, for people.
     pub(super) warnings: Vec<String>,
     /// What an acknowledged write survives, instead of what the medium promises by itself.
@@ -134,14 +134,14 @@ pub(super) struct Findings {
     copies_on_write: bool,
 }
 
-impl Findings {
+impl FileSystemReport {
     fn warn(&mut self, text: String) {
         self.warnings.push(text);
     }
 
     /// Memory that is mapped is announced as persistent only if something says that it is.
-    fn judge_memory(&mut self, persistence: Persistence) {
-        if persistence == Persistence::Unknown {
+    fn assess_memory(&mut self, persistence: DevicePersistence) {
+        if persistence == DevicePersistence::Unknown {
             self.survives = Some(
                 "a kill of the process; no restart and no power cut: nothing says that this memory is persistent",
             );
@@ -234,14 +234,19 @@ const LOCKS: &str = "another machine can have the same file open, and neither it
 const VOLATILE: &str = "the overlay is mounted with \"volatile\", so that no sync reaches the disk";
 
 /// Judges the file system of the open file. Changes nothing.
-fn judge(f_type: u32, mount: Option<&Mount>, no_cow: bool, upper: Option<u32>) -> Findings {
+fn assess(
+    f_type: u32,
+    mount: Option<&Mount>,
+    no_cow: bool,
+    upper: Option<u32>,
+) -> FileSystemReport {
     let (known_as, class) = classify(f_type);
-    let mut found = Findings::default();
+    let mut found = FileSystemReport::default();
     let name = mount.map_or(known_as, |mount| mount.kind.as_str());
     match class {
-        Class::Sound | Class::Memory => {}
-        Class::Btrfs if no_cow => {}
-        Class::Btrfs => {
+        FileSystemClass::Sound | FileSystemClass::Memory => {}
+        FileSystemClass::Btrfs if no_cow => {}
+        FileSystemClass::Btrfs => {
             found.copies_on_write = true;
             found.warn(
                 "btrfs: the file is not nodatacow, so that an overwrite needs free space and a full disk \
@@ -249,32 +254,32 @@ fn judge(f_type: u32, mount: Option<&Mount>, no_cow: bool, upper: Option<u32>) -
                     .into(),
             );
         }
-        Class::CopyOnWrite => {
+        FileSystemClass::CopyOnWrite => {
             found.copies_on_write = true;
             found.warn(format!(
                 "{name}: an overwrite needs free space, so that a full file system stops all writes"
             ));
         }
-        Class::NoJournal => found.warn(format!(
+        FileSystemClass::NoJournal => found.warn(format!(
             "{name}: the file system was not made to survive power cuts, and may lose the file in one"
         )),
-        Class::Delegated if REMOTE_FUSE.contains(&name) => {
+        FileSystemClass::Delegated if REMOTE_FUSE.contains(&name) => {
             found.limits = Some("only as far as the other machine syncs");
             found.refuse(name, LOCKS);
         }
-        Class::Delegated => {
+        FileSystemClass::Delegated => {
             found.limits = Some("a power cut only as far as the file system's server syncs");
             found.warn(format!(
                 "{name}: another program or machine serves this file system, and decides what a sync \
                  makes durable; if others can open the file there, the pool's lock may not keep them out"
             ));
         }
-        Class::Stacked => judge_overlay(&mut found, name, mount, upper),
-        Class::Remote => {
+        FileSystemClass::Stacked => assess_overlay(&mut found, name, mount, upper),
+        FileSystemClass::Remote => {
             found.limits = Some("only as far as the other machine syncs");
             found.refuse(name, LOCKS);
         }
-        Class::Unknown => found.warn(match mount {
+        FileSystemClass::Unknown => found.warn(match mount {
             Some(mount) => format!(
                 "the file system {} is not known: whether a sync makes writes durable was not examined",
                 mount.kind
@@ -293,7 +298,12 @@ fn judge(f_type: u32, mount: Option<&Mount>, no_cow: bool, upper: Option<u32>) -
 }
 
 /// An opened file is in the upper layer: opening it for writing has copied it there.
-fn judge_overlay(found: &mut Findings, name: &str, mount: Option<&Mount>, upper: Option<u32>) {
+fn assess_overlay(
+    found: &mut FileSystemReport,
+    name: &str,
+    mount: Option<&Mount>,
+    upper: Option<u32>,
+) {
     if mount.is_some_and(|mount| mount.has("volatile") || mount.has("fsync=volatile")) {
         found.limits = Some("no power cut: the overlay does not sync");
         found.refuse(name, VOLATILE);
@@ -304,17 +314,17 @@ fn judge_overlay(found: &mut Findings, name: &str, mount: Option<&Mount>, upper:
             "{name}: its upper layer cannot be seen from here, as in a container: the pool goes when the \
              layer goes; put it on a volume"
         )),
-        Some((upper, Class::Memory)) => {
+        Some((upper, FileSystemClass::Memory)) => {
             found.limits = Some("no restart and no power cut: the upper layer is in memory");
             found.warn(format!("{name}: its upper layer is {upper}, in memory"));
         }
-        Some((_, Class::Sound)) => {}
-        Some((upper, Class::Remote)) => {
+        Some((_, FileSystemClass::Sound)) => {}
+        Some((upper, FileSystemClass::Remote)) => {
             found.limits = Some("only as far as the other machine syncs");
             found.refuse(&format!("{name} over {upper}"), LOCKS);
         }
         Some((upper, class)) => {
-            found.copies_on_write = matches!(class, Class::Btrfs | Class::CopyOnWrite);
+            found.copies_on_write = matches!(class, FileSystemClass::Btrfs | FileSystemClass::CopyOnWrite);
             found.warn(format!(
                 "{name}: its upper layer is {upper}, which has limits of its own"
             ));
@@ -328,16 +338,16 @@ fn judge_overlay(found: &mut Findings, name: &str, mount: Option<&Mount>, upper:
 /// [`OpenError::FileSystem`] if a pool should not be there and that was not accepted.
 pub(super) fn examine(
     file: &PoolFile,
-    place: Place,
+    place: FileKind,
     options: &OpenOptions,
-) -> Result<Findings, OpenError> {
-    if matches!(place, Place::Device { .. }) {
+) -> Result<FileSystemReport, OpenError> {
+    if matches!(place, FileKind::Device { .. }) {
         let device = file
             .metadata()
             .map_err(|e| OpenError::io(file.path(), "examine", e))?;
-        let mut found = Findings::default();
+        let mut found = FileSystemReport::default();
         found.warnings.extend(exposure(&device));
-        found.judge_memory(Sysfs::system().persistence("char", device.rdev()));
+        found.assess_memory(Sysfs::system().persistence("char", device.rdev()));
         return Ok(found);
     }
     let failed = |e: io::Error| OpenError::io(file.path(), "examine the file system of", e);
@@ -347,13 +357,13 @@ pub(super) fn examine(
         rustix::fs::ioctl_getflags(file.fd()).is_ok_and(|flags| flags.contains(IFlags::NOCOW));
     let upper = mount.as_ref().and_then(|mount| mount.value("upperdir"));
     let upper_type = upper.as_ref().and_then(|upper| file_system_of(upper).ok());
-    let mut found = judge(f_type, mount.as_ref(), no_cow, upper_type);
+    let mut found = assess(f_type, mount.as_ref(), no_cow, upper_type);
     let metadata = file.metadata().map_err(failed)?;
     found.warnings.extend(exposure(&metadata));
-    if place == Place::Dax {
-        found.judge_memory(Sysfs::system().persistence("block", metadata.dev()));
+    if place == FileKind::Dax {
+        found.assess_memory(Sysfs::system().persistence("block", metadata.dev()));
     }
-    if place == Place::Disk {
+    if place == FileKind::Disk {
         // An overlay has no device of its own.
         let upper = upper.and_then(|upper| fs::metadata(upper).ok());
         let device = upper.map_or(metadata.dev(), |upper| upper.dev());
@@ -380,7 +390,7 @@ pub(super) fn examine(
 /// # Errors
 /// [`OpenError::NoDirectReads`].
 pub(super) fn check_direct(file: &PoolFile) -> Result<(), OpenError> {
-    match Direct::open(file) {
+    match DirectReader::open(file) {
         Ok(_) => Ok(()),
         Err(source) => Err(OpenError::NoDirectReads {
             path: file.path().into(),
@@ -429,7 +439,7 @@ pub(super) fn prepare(
     file: &PoolFile,
     bytes: u64,
     options: &OpenOptions,
-    found: &mut Findings,
+    found: &mut FileSystemReport,
 ) -> Result<(), OpenError> {
     let failed = |e| OpenError::io(file.path(), "read", e);
     let mut begin = [0; 8];
@@ -468,13 +478,13 @@ fn is_harmless(why: io::ErrorKind) -> bool {
 ///
 /// # Errors
 /// [`OpenError::Incoherent`] if it does not; [`OpenError::Io`] if it could not be tried.
-pub(super) fn self_test(file: &PoolFile, read_by: ReadBy) -> Result<(), OpenError> {
+pub(super) fn self_test(file: &PoolFile, read_by: ReadMode) -> Result<(), OpenError> {
     let failed = |e| OpenError::io(file.path(), "test", e);
     check_limit(pool::HEAD_BYTES).map_err(|e| OpenError::io(file.path(), "write", e))?;
     let mapped = mapping(file.fd()).map_err(failed)?;
     let direct = match read_by {
-        ReadBy::Direct => Some(Direct::open(file).map_err(failed)?),
-        ReadBy::Mapping | ReadBy::Pread => None,
+        ReadMode::Direct => Some(DirectReader::open(file).map_err(failed)?),
+        ReadMode::Mapping | ReadMode::Pread => None,
     };
     let is_coherent = is_coherent(file.fd(), &mut |line| {
         let mut read = [0; LINE];
@@ -497,7 +507,7 @@ pub(super) fn self_test(file: &PoolFile, read_by: ReadBy) -> Result<(), OpenErro
 /// A mapping of the superblock's pages of `file`.
 fn mapping(file: BorrowedFd<'_>) -> io::Result<Window> {
     let window = Window::reserve(pool::HEAD_BYTES, pool::HEAD_BYTES.next_multiple_of(PAGE))?;
-    window.extend(Source::Read(file), pool::HEAD_BYTES)?;
+    window.extend(MapSource::Read(file), pool::HEAD_BYTES)?;
     Ok(window)
 }
 

@@ -7,8 +7,8 @@ fn mount(kind: &str, options: &str) -> Mount {
     Mount::parse(&line, 36).expect("a line of mountinfo")
 }
 
-fn judged(f_type: u32, mount: &Mount) -> Findings {
-    judge(f_type, Some(mount), false, None)
+fn judged(f_type: u32, mount: &Mount) -> FileSystemReport {
+    assess(f_type, Some(mount), false, None)
 }
 
 #[test]
@@ -30,10 +30,13 @@ fn file_systems_that_other_machines_share_are_refused_by_name() {
 #[test]
 fn file_systems_that_write_in_place_are_accepted_without_a_word() {
     for f_type in [0xef53, 0x5846_5342, 0xf2f5_2010, 0x0102_1994] {
-        assert_eq!(judged(f_type, &mount("ext4", "rw")), Findings::default());
+        assert_eq!(
+            judged(f_type, &mount("ext4", "rw")),
+            FileSystemReport::default()
+        );
     }
-    let btrfs = judge(0x9123_683e, Some(&mount("btrfs", "rw")), true, None);
-    assert_eq!(btrfs, Findings::default(), "a nodatacow file");
+    let btrfs = assess(0x9123_683e, Some(&mount("btrfs", "rw")), true, None);
+    assert_eq!(btrfs, FileSystemReport::default(), "a nodatacow file");
 }
 
 #[test]
@@ -54,13 +57,13 @@ fn file_systems_with_limits_are_accepted_with_a_warning_that_names_them() {
 #[test]
 fn an_overlay_is_what_its_upper_layer_is() {
     let overlay = mount("overlay", "rw,lowerdir=/l,upperdir=/u,workdir=/w");
-    let over = |upper| judge(0x794c_7630, Some(&overlay), false, upper);
-    assert_eq!(over(Some(0xef53)), Findings::default());
+    let over = |upper| assess(0x794c_7630, Some(&overlay), false, upper);
+    assert_eq!(over(Some(0xef53)), FileSystemReport::default());
     assert_eq!(over(None).warnings.len(), 1);
     assert!(over(Some(0x0102_1994)).limits.is_some(), "memory");
     assert!(over(Some(0x6969)).refusal.is_some(), "nfs");
     let volatile = mount("overlay", "rw,upperdir=/u,volatile");
-    let found = judge(0x794c_7630, Some(&volatile), false, Some(0xef53));
+    let found = assess(0x794c_7630, Some(&volatile), false, Some(0xef53));
     assert_eq!(found.refusal.map(|(_, why)| why), Some(VOLATILE));
 }
 

@@ -55,19 +55,19 @@ const _: () = assert!(AT >= pool::COPY_BYTES as u64 && AT as usize + BYTES <= PA
 
 /// A boot of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Host {
+pub(super) struct HostBoot {
     /// The kernel's random name of the boot.
     boot: [u8; 36],
     /// The machine's name, for people.
     name: String,
 }
 
-impl Host {
+impl HostBoot {
     /// This one; `None` where the kernel does not say.
-    fn this() -> Option<Host> {
+    fn this() -> Option<HostBoot> {
         let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Some(Host {
+        Some(HostBoot {
             boot: boot.get(..36)?.try_into().ok()?,
             name: name.trim().to_owned(),
         })
@@ -76,15 +76,15 @@ impl Host {
 
 /// What a sector says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Record {
+struct LeaseRecord {
     is_held: bool,
     count: u64,
     /// Random, of one open of the pool.
     holder: [u8; 16],
-    host: Host,
+    host: HostBoot,
 }
 
-impl Record {
+impl LeaseRecord {
     fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -101,17 +101,17 @@ impl Record {
     }
 
     /// The record in `bytes`; `None` where there is none, or it is damaged.
-    fn of(bytes: &[u8; BYTES]) -> Option<Record> {
+    fn of(bytes: &[u8; BYTES]) -> Option<LeaseRecord> {
         let checksum = crc32c_append(0, &bytes[..CHECKSUM]);
         if bytes[..8] != MAGIC || bytes[CHECKSUM..] != checksum.to_le_bytes() {
             return None;
         }
         let name = bytes[NAME].split(|byte| *byte == 0).next();
-        Some(Record {
+        Some(LeaseRecord {
             is_held: bytes[HELD] == 1,
             count: u64::from_le_bytes(bytes[COUNT..COUNT + 8].try_into().ok()?),
             holder: bytes[HOLDER].try_into().ok()?,
-            host: Host {
+            host: HostBoot {
                 boot: bytes[BOOT].try_into().ok()?,
                 name: String::from_utf8_lossy(name.unwrap_or_default()).into_owned(),
             },
@@ -121,29 +121,29 @@ impl Record {
 
 /// Where records are read and written.
 #[derive(Debug)]
-struct Sector {
+struct LeaseSector {
     /// Opened again: its errors of writing back are told to nobody else (LEASE-4).
     file: fs::File,
     /// Reads past the page cache, where the file system can.
     direct: Option<fs::File>,
 }
 
-impl Sector {
-    fn open(file: &PoolFile) -> io::Result<Sector> {
-        Sector::at(&format!("/proc/self/fd/{}", file.fd().as_raw_fd()))
+impl LeaseSector {
+    fn open(file: &PoolFile) -> io::Result<LeaseSector> {
+        LeaseSector::at(&format!("/proc/self/fd/{}", file.fd().as_raw_fd()))
     }
 
-    fn at(path: &str) -> io::Result<Sector> {
+    fn at(path: &str) -> io::Result<LeaseSector> {
         let mut options = fs::OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECT);
-        Ok(Sector {
+        Ok(LeaseSector {
             file: fs::OpenOptions::new().read(true).write(true).open(path)?,
             direct: options.open(path).ok(),
         })
     }
 
-    fn read(&self) -> io::Result<Option<Record>> {
-        self.read_bytes().map(|bytes| Record::of(&bytes))
+    fn read(&self) -> io::Result<Option<LeaseRecord>> {
+        self.read_bytes().map(|bytes| LeaseRecord::of(&bytes))
     }
 
     /// The sector, with zeros for what the file does not have.
@@ -185,35 +185,38 @@ fn write_back(file: &fs::File) -> io::Result<()> {
 /// A lease that this process holds, or has lost. Dropped, it is given back, also by an open that fails after the take.
 #[derive(Debug)]
 pub(super) struct Lease {
-    sector: Sector,
-    mine: Record,
+    sector: LeaseSector,
+    mine: LeaseRecord,
     /// What was there before, if that was no record of a holder. It is there again when the lease is given back: a pool
     /// that is refused is left as it was.
     before: Option<[u8; BYTES]>,
-    lost_to: Option<Host>,
+    lost_to: Option<HostBoot>,
     /// It is not given back: the record stays as a kill leaves it.
     is_kept: bool,
 }
 
 /// A lease that can be taken: no other host counts it up.
-pub(super) struct Free {
-    sector: Sector,
-    host: Host,
+pub(super) struct FreeLease {
+    sector: LeaseSector,
+    host: HostBoot,
 }
 
-impl Free {
+impl FreeLease {
     /// Looks whether the lease of `file` can be taken, after a wait if another host has it; `None` where the kernel does
     /// not name this boot, or the first page cannot be read. Writes nothing. A wait begins with a call of `notice`.
     ///
     /// # Errors
     /// [`OpenError::OtherHost`] if its holder lives.
-    pub(super) fn find(file: &PoolFile, notice: &dyn Fn(&str)) -> Result<Option<Free>, OpenError> {
-        let (Some(host), Ok(sector)) = (Host::this(), Sector::open(file)) else {
+    pub(super) fn find(
+        file: &PoolFile,
+        notice: &dyn Fn(&str),
+    ) -> Result<Option<FreeLease>, OpenError> {
+        let (Some(host), Ok(sector)) = (HostBoot::this(), LeaseSector::open(file)) else {
             return Ok(None);
         };
         match sector.living_holder(&host, notice) {
             Err(_) => Ok(None), // Of such a page the superblock has a second copy, the lease has not.
-            Ok(None) => Ok(Some(Free { sector, host })),
+            Ok(None) => Ok(Some(FreeLease { sector, host })),
             Ok(Some(holder)) => Err(OpenError::OtherHost {
                 path: file.path().into(),
                 host: holder.name,
@@ -226,11 +229,11 @@ impl Free {
         let bytes = self.sector.read_bytes().ok()?;
         let mut holder = [0; 16];
         pool::fill_random(&mut holder).ok()?;
-        let found = Record::of(&bytes);
+        let found = LeaseRecord::of(&bytes);
         let is_held = found.as_ref().is_some_and(|found| found.is_held);
         let mut lease = Lease {
             sector: self.sector,
-            mine: Record {
+            mine: LeaseRecord {
                 is_held: true,
                 count: found.map_or(0, |found| found.count),
                 holder,
@@ -246,9 +249,13 @@ impl Free {
     }
 }
 
-impl Sector {
+impl LeaseSector {
     /// The host that has the lease and lives, but for `host` itself; after a wait if one may.
-    fn living_holder(&self, host: &Host, notice: &dyn Fn(&str)) -> io::Result<Option<Host>> {
+    fn living_holder(
+        &self,
+        host: &HostBoot,
+        notice: &dyn Fn(&str),
+    ) -> io::Result<Option<HostBoot>> {
         let Some(found) = self.read_whole()? else {
             return Ok(None);
         };
@@ -271,10 +278,10 @@ impl Sector {
     }
 
     /// The record. One that is damaged is looked at again: its holder may just be writing it.
-    fn read_whole(&self) -> io::Result<Option<Record>> {
+    fn read_whole(&self) -> io::Result<Option<LeaseRecord>> {
         for _ in 0..4 {
             let bytes = self.read_bytes()?;
-            let found = Record::of(&bytes);
+            let found = LeaseRecord::of(&bytes);
             if found.is_some() || bytes[..8] != MAGIC {
                 return Ok(found);
             }
@@ -332,7 +339,7 @@ impl Drop for Lease {
 }
 
 /// Called with one line for people when an open waits.
-pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+pub type WaitNotice = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
@@ -341,8 +348,8 @@ mod tests {
 
     use super::*;
 
-    fn host(number: u8) -> Host {
-        Host {
+    fn host(number: u8) -> HostBoot {
+        HostBoot {
             boot: [number; 36],
             name: format!("host-{number}"),
         }
@@ -357,33 +364,33 @@ mod tests {
     }
 
     /// Takes the lease, and whether there was a wait.
-    fn take(path: &str, host: Host) -> (Result<Lease, Host>, bool) {
+    fn take(path: &str, host: HostBoot) -> (Result<Lease, HostBoot>, bool) {
         let has_waited = Cell::new(false);
-        let sector = Sector::at(path).expect("the file");
+        let sector = LeaseSector::at(path).expect("the file");
         let living = sector.living_holder(&host, &|_| has_waited.set(true));
         let taken = match living.expect("no error") {
             Some(holder) => Err(holder),
-            None => Ok(Free { sector, host }.take().expect("no error")),
+            None => Ok(FreeLease { sector, host }.take().expect("no error")),
         };
         (taken, has_waited.get())
     }
 
     #[test]
     fn a_record_is_what_was_written_and_any_flipped_bit_makes_it_none() {
-        let record = Record {
+        let record = LeaseRecord {
             is_held: true,
             count: 77,
             holder: [5; 16],
             host: host(3),
         };
         let bytes = record.to_bytes();
-        assert_eq!(Record::of(&bytes), Some(record));
+        assert_eq!(LeaseRecord::of(&bytes), Some(record));
         for bit in 0..BYTES * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::of(&flipped), None, "bit {bit}");
+            assert_eq!(LeaseRecord::of(&flipped), None, "bit {bit}");
         }
-        assert_eq!(Record::of(&[0; BYTES]), None);
+        assert_eq!(LeaseRecord::of(&[0; BYTES]), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@
 //! M1  A ticket is durable when it is issued: the fence in `drain` has completed every write-back
 //!     and every store around the cache of its thread (C1), and where mappings are synchronous the
 //!     page's place in the file is durable since its first write fault.
-//! M2  A lane is used by one thread at a time and moves between threads only after a drain, or the
+//! M2  A context is used by one thread at a time and moves between threads only after a drain, or the
 //!     fence would be another thread's.
 //! M3  With eADR stores are durable once they are visible: write-backs are left out, fences stay.
 //!     Counters count what was asked for, so they do not change.
@@ -38,17 +38,17 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::cpu::{self, Processor, WriteBack};
+use super::cpu::{self, CpuModel, WriteBack};
 use super::lease::Lease;
-use super::reader::ReadBy;
-use super::space::{Place, PoolFile, Progress};
-use super::watch::{self, Watch, unreadable};
-use super::window::{PAGE, RESERVE_BYTES, Source, Window};
-use crate::lane::Lane;
+use super::reader::ReadMode;
+use super::space::{FileKind, PoolFile, Progress};
+use super::watch::{self, FileWatch, unreadable};
+use super::window::{MapSource, PAGE, RESERVE_BYTES, Window};
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
     check_pair,
 };
+use crate::persist_ctx::PersistCtx;
 
 /// From how many bytes on `copy_in` stores whole lines around the cache, unless the processor is
 /// an AMD one.
@@ -84,7 +84,7 @@ pub struct Mapped {
     // Before the file: its pages are unmapped before the lock is let go.
     window: Window,
     /// Looks after the file, if there is one. Before the file, too: it gives the lease back.
-    watch: Option<Watch>,
+    watch: Option<FileWatch>,
     backing: Backing,
     /// Why nothing may be acknowledged any more: the file was removed or cut.
     poison: Arc<OnceLock<Poisoned>>,
@@ -100,7 +100,7 @@ pub struct Mapped {
     pairs_around: bool,
 }
 
-impl watch::Poison for Arc<OnceLock<Poisoned>> {
+impl watch::PoisonFlag for Arc<OnceLock<Poisoned>> {
     fn poison(&self, reason: Arc<str>) {
         // The first reason stays.
         let _ = self.set(Poisoned { reason });
@@ -127,19 +127,19 @@ enum Backing {
 }
 
 impl Backing {
-    fn source(&self) -> Source<'_> {
+    fn source(&self) -> MapSource<'_> {
         match self {
-            Backing::Anonymous => Source::Anonymous,
-            Backing::Memory(file) | Backing::Disk(file) => Source::Write(file.fd()),
+            Backing::Anonymous => MapSource::Anonymous,
+            Backing::Memory(file) | Backing::Disk(file) => MapSource::Write(file.fd()),
             Backing::Dax(file)
             | Backing::Device {
                 file,
                 map_sync: true,
-            } => Source::Sync(file.fd()),
+            } => MapSource::Sync(file.fd()),
             Backing::Device {
                 file,
                 map_sync: false,
-            } => Source::Write(file.fd()),
+            } => MapSource::Write(file.fd()),
         }
     }
 }
@@ -169,7 +169,7 @@ impl Mapped {
     /// Maps `bytes` of a file or device that allows it, from its first byte on.
     pub(super) fn on_file(
         file: PoolFile,
-        place: Place,
+        place: FileKind,
         bytes: u64,
         page_cache: bool,
         lease: Option<Lease>,
@@ -183,10 +183,12 @@ impl Mapped {
             false => "a kill and a power cut: persistent memory, written back and fenced",
         };
         let (backing, kind, survives) = match place {
-            Place::Memory => (Backing::Memory(file), Kind::Dram, dram),
-            Place::Dax => (Backing::Dax(file), Kind::Dax, dax),
-            Place::Device { map_sync, .. } => (Backing::Device { file, map_sync }, Kind::Dax, dax),
-            Place::Disk => (Backing::Disk(file), Kind::Dram, cached),
+            FileKind::Memory => (Backing::Memory(file), Kind::Dram, dram),
+            FileKind::Dax => (Backing::Dax(file), Kind::Dax, dax),
+            FileKind::Device { map_sync, .. } => {
+                (Backing::Device { file, map_sync }, Kind::Dax, dax)
+            }
+            FileKind::Disk => (Backing::Disk(file), Kind::Dram, cached),
         };
         let mut mapped = Mapped::new(backing, kind, bytes, reserve, survives.into())?;
         if kind == Kind::Dax && durable {
@@ -202,13 +204,17 @@ impl Mapped {
         Ok(mapped)
     }
 
-    fn start_watch(&self, may_be_removed: bool, lease: Option<Lease>) -> io::Result<Option<Watch>> {
+    fn start_watch(
+        &self,
+        may_be_removed: bool,
+        lease: Option<Lease>,
+    ) -> io::Result<Option<FileWatch>> {
         let file = match &self.backing {
             Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
             Backing::Anonymous | Backing::Device { .. } => return Ok(None),
         };
         let poison = Box::new(Arc::clone(&self.poison));
-        Watch::start(file, self.len(), may_be_removed, lease, poison).map(Some)
+        FileWatch::start(file, self.len(), may_be_removed, lease, poison).map(Some)
     }
 
     /// Whether anything may be acknowledged.
@@ -275,12 +281,12 @@ impl Mapped {
             window.mark_all_unreadable(&file.unreadable()?)?;
         }
         window.advise_huge();
-        let processor = Processor::detect();
+        let processor = CpuModel::detect();
         let caps = Caps {
             kind,
             tear_bytes: WORD,
             drain: Drain::Fence,
-            read_by: ReadBy::Mapping.name(),
+            read_by: ReadMode::Mapping.name(),
             stores_are_durable: false,
             survives,
             warnings: Vec::new(),
@@ -345,12 +351,12 @@ impl Mapped {
     pub(super) fn wipe(&self, progress: Progress<'_>) {
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         const TELL_BYTES: u64 = 64 << 20;
-        let mut lane = Lane::default();
+        let mut ctx = PersistCtx::default();
         let total = self.len();
         for at in (0..total).step_by(ZEROS.len()) {
             let run = (total - at).min(ZEROS.len() as u64);
-            self.copy_in(&mut lane, Off(at), &[&ZEROS[..run as usize]]);
-            self.drain(&mut lane);
+            self.copy_in(&mut ctx, Off(at), &[&ZEROS[..run as usize]]);
+            self.drain(&mut ctx);
             let done = at + run;
             if done.is_multiple_of(TELL_BYTES) || done == total {
                 progress(done, total);
@@ -387,7 +393,7 @@ impl Medium for Mapped {
         self.sound().map_err(io::Error::other)?;
         self.window.check_room(len)?;
         match &self.backing {
-            Backing::Anonymous => self.window.extend(Source::Anonymous, len)?,
+            Backing::Anonymous => self.window.extend(MapSource::Anonymous, len)?,
             Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
                 file.grow(from, len, || self.sync(file).map_err(io::Error::other))?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
@@ -418,19 +424,19 @@ impl Medium for Mapped {
     }
 
     #[inline]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        lane.counters.bytes += WORD as u64;
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        ctx.counters.bytes += WORD as u64;
         self.window.word(at).store(value, Ordering::Release);
         self.check_stored(at, WORD);
     }
 
     #[inline]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         let word = self.window.word(at);
         let found = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
         self.window.check_readable(at, WORD);
         let before = found?;
-        lane.counters.bytes += WORD as u64;
+        ctx.counters.bytes += WORD as u64;
         Ok(before)
     }
 
@@ -450,7 +456,7 @@ impl Medium for Mapped {
     }
 
     #[inline]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         let len = bytes_of(parts);
         let to = self.window.aligned(at, len);
         let around = len >= self.non_temporal_from && self.write_back != WriteBack::NotNeeded;
@@ -458,14 +464,14 @@ impl Medium for Mapped {
         // bytes is by words or by `cpu` (W3).
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
         self.check_stored(at, len);
-        lane.copied_in(at, len);
+        ctx.copied_in(at, len);
     }
 
     #[inline]
-    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+    fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
         if !self.pairs_around || self.write_back == WriteBack::NotNeeded {
-            return self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
+            return self.copy_in(ctx, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
         }
         let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
         let to = self.window.aligned(at, PAIR_BYTES);
@@ -473,26 +479,26 @@ impl Medium for Mapped {
         // `cpu` (W3).
         unsafe { cpu::stream(&bytes, to) };
         self.check_stored(at, PAIR_BYTES);
-        lane.copied_in(at, PAIR_BYTES);
+        ctx.copied_in(at, PAIR_BYTES);
     }
 
     #[inline]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         let from = self.window.address(at, len);
         // SAFETY: checked to be mapped.
         unsafe { cpu::flush_range(self.write_back, from, len) };
-        lane.flushed(at, len);
+        ctx.flushed(at, len);
     }
 
     #[inline]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
-        if lane.undrained {
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
+        if ctx.undrained {
             if self.fences {
                 cpu::fence(); // M1
             }
             compiler_fence(Ordering::Release);
-            lane.undrained = false;
-            lane.counters.fences += 1;
+            ctx.undrained = false;
+            ctx.counters.fences += 1;
         }
         Ticket::DURABLE
     }
@@ -528,7 +534,7 @@ impl Medium for Mapped {
     }
 
     fn file_trouble(&self) -> Option<FileTrouble> {
-        let found = self.watch.as_ref().and_then(Watch::trouble);
+        let found = self.watch.as_ref().and_then(FileWatch::trouble);
         found.or_else(|| {
             let len = usize::try_from(self.window.len()).unwrap_or(usize::MAX);
             let first = self.window.unreadable(Off(0), len)?;
@@ -555,18 +561,18 @@ mod tests {
 
     #[test]
     fn every_way_to_write_back_leaves_the_same_bytes_and_counts() {
-        let best = Processor::detect().write_back;
+        let best = CpuModel::detect().write_back;
         let mut seen = Vec::new();
         for write_back in [best, WriteBack::Clflush, WriteBack::NotNeeded] {
             let mut mapped = Mapped::anonymous(PAGE).expect("a page");
             mapped.write_back = write_back;
-            let mut lane = Lane::new(0);
+            let mut ctx = PersistCtx::new(0);
             let bytes: Vec<u8> = (0..1000).map(|i| i as u8).collect();
-            mapped.copy_in(&mut lane, Off(40), &[&bytes[..7], &bytes[7..]]);
-            mapped.flush(&mut lane, Off(3), 200);
-            mapped.drain(&mut lane);
+            mapped.copy_in(&mut ctx, Off(40), &[&bytes[..7], &bytes[7..]]);
+            mapped.flush(&mut ctx, Off(3), 200);
+            mapped.drain(&mut ctx);
             assert!(mapped.matches(Off(40), &bytes), "{}", write_back.name());
-            seen.push(lane.counters);
+            seen.push(ctx.counters);
         }
         assert!(seen.iter().all(|counters| *counters == seen[0]));
     }
@@ -574,7 +580,7 @@ mod tests {
     #[test]
     fn wiping_leaves_zeros() {
         let mapped = Mapped::anonymous(3 * PAGE).expect("three pages");
-        mapped.copy_in(&mut Lane::new(0), Off(0), &[&[7; 3 * PAGE as usize]]);
+        mapped.copy_in(&mut PersistCtx::new(0), Off(0), &[&[7; 3 * PAGE as usize]]);
         let mut told = Vec::new();
         mapped.wipe(&mut |done, total| told.push((done, total)));
         assert_eq!(told, [(3 * PAGE, 3 * PAGE)]);

@@ -24,9 +24,9 @@ pub mod file;
 mod filesystem;
 mod lease;
 pub mod mapped;
-mod name;
 pub mod open;
 mod page_cache;
+mod pool_path;
 mod reader;
 mod sigbus;
 mod signature;
@@ -37,14 +37,14 @@ mod window;
 
 pub use cpu::WriteBack;
 pub use file::{File, SyncPolicy};
-pub use lease::Notice;
+pub use lease::WaitNotice;
 pub use mapped::Mapped;
-pub use name::PendingName;
 pub use open::{
     AnyMedium, OpenError, OpenOptions, create_path, device_bytes, open_path, prepare_path,
 };
-pub use reader::ReadBy;
-pub use space::{Io, Kernel, Progress, file_id};
+pub use pool_path::PendingPath;
+pub use reader::ReadMode;
+pub use space::{FileIo, KernelIo, Progress, file_id};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]
 compile_error!(

@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::file::{File, SyncPolicy};
-use super::filesystem::{self, Findings};
-use super::lease::{Free, Lease, Notice};
+use super::filesystem::{self, FileSystemReport};
+use super::lease::{FreeLease, Lease, WaitNotice};
 use super::mapped::Mapped;
-use super::name::PendingName;
 use super::page_cache;
-use super::reader::ReadBy;
+use super::pool_path::PendingPath;
+use super::reader::ReadMode;
 use super::signature;
-use super::space::{Io, Kernel, Place, PoolFile, Progress, check_limit};
+use super::space::{FileIo, FileKind, KernelIo, PoolFile, Progress, check_limit};
 use super::sysfs::Sysfs;
 use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
@@ -38,7 +38,7 @@ pub struct OpenOptions {
     /// When a [`File`]'s writes are made durable. The other media do not ask.
     pub sync: SyncPolicy,
     /// How the bytes of a [`File`] are read. The other media do not ask.
-    pub read_by: ReadBy,
+    pub read_by: ReadMode,
     /// Whether an ordinary file is mapped instead, as [`Mapped`] DRAM whose bytes are in the page cache: fast, and
     /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
     /// those who can start empty after a restart of the machine: writes also go on after the file was removed.
@@ -49,9 +49,9 @@ pub struct OpenOptions {
     /// Whether a new pool may overwrite what is on a device, a pool too.
     pub force: bool,
     /// Told, in one line for people, that an open waits: for a host that may have the pool open.
-    pub notice: Option<Notice>,
+    pub notice: Option<WaitNotice>,
     /// The system calls; tests have them fail.
-    pub io: Arc<dyn Io>,
+    pub io: Arc<dyn FileIo>,
 }
 
 impl Default for OpenOptions {
@@ -59,12 +59,12 @@ impl Default for OpenOptions {
         OpenOptions {
             medium: None,
             sync: SyncPolicy::default(),
-            read_by: ReadBy::default(),
+            read_by: ReadMode::default(),
             page_cache: false,
             accept_file_system: false,
             force: false,
             notice: None,
-            io: Arc::new(Kernel),
+            io: Arc::new(KernelIo),
         }
     }
 }
@@ -115,7 +115,7 @@ impl AnyMedium {
     }
 
     /// Has its capabilities tell what was found at its place.
-    fn with(mut self, found: Findings) -> AnyMedium {
+    fn with(mut self, found: FileSystemReport) -> AnyMedium {
         let caps = match &mut self {
             AnyMedium::Mapped(medium) => medium.caps_mut(),
             AnyMedium::File(medium) => medium.caps_mut(),
@@ -370,15 +370,15 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     check_reads(&file, kind, options)?;
     // Before anything is written: what is cached here may be older than what another host has written since.
     let free = match place {
-        Place::Disk | Place::Dax if is_pool(&file) => free_lease(&file, options)?,
+        FileKind::Disk | FileKind::Dax if is_pool(&file) => free_lease(&file, options)?,
         _ => None,
     };
-    if kind == Kind::File && place == Place::Disk {
-        page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
+    if kind == Kind::File && place == FileKind::Disk {
+        page_cache::evict(&file).map_err(failed("bring to its device what is cached of"))?;
     }
     let bytes = match place {
-        Place::Device { bytes, .. } => bytes,
-        Place::Dax | Place::Memory | Place::Disk => {
+        FileKind::Device { bytes, .. } => bytes,
+        FileKind::Dax | FileKind::Memory | FileKind::Disk => {
             let bytes = file.bytes().map_err(failed("read"))?;
             if bytes < pool::HEAD_BYTES {
                 let path = path.into();
@@ -390,12 +390,12 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     if kind == Kind::File {
         check_limit(bytes).map_err(failed("write all of"))?;
     }
-    if place == Place::Disk {
+    if place == FileKind::Disk {
         filesystem::prepare(&file, bytes, options, &mut found)?;
     }
     let bytes = bytes / PAGE * PAGE;
     // Last: a file that is refused is left as it was, a hole in its first page is not filled.
-    let lease = free.and_then(Free::take);
+    let lease = free.and_then(FreeLease::take);
     let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(opened.with(found))
 }
@@ -426,10 +426,10 @@ pub fn prepare_path(
     bytes: u64,
     options: &OpenOptions,
     progress: Progress<'_>,
-) -> Result<(AnyMedium, PendingName), OpenError> {
+) -> Result<(AnyMedium, PendingPath), OpenError> {
     if fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device()) {
         let medium = create_on_device(path, bytes, options, progress)?;
-        return Ok((medium, PendingName::none(path)));
+        return Ok((medium, PendingPath::none(path)));
     }
     let (file, name) = PoolFile::create(path, Arc::clone(&options.io))?;
     let whole = bytes.checked_next_multiple_of(PAGE);
@@ -470,12 +470,12 @@ fn create_in(
             bytes,
         });
     }
-    if place == Place::Disk && bytes >= pool::HEAD_BYTES {
+    if place == FileKind::Disk && bytes >= pool::HEAD_BYTES {
         filesystem::self_test(&file, options.read_by)?;
     }
     let lease = match place {
-        Place::Disk | Place::Dax if bytes >= pool::HEAD_BYTES => {
-            free_lease(&file, options)?.and_then(Free::take)
+        FileKind::Disk | FileKind::Dax if bytes >= pool::HEAD_BYTES => {
+            free_lease(&file, options)?.and_then(FreeLease::take)
         }
         _ => None,
     };
@@ -563,18 +563,18 @@ fn written(file: &PoolFile) -> Result<u64, OpenError> {
     Ok(written)
 }
 
-fn choose(path: &Path, place: Place, options: &OpenOptions) -> Result<Kind, OpenError> {
+fn choose(path: &Path, place: FileKind, options: &OpenOptions) -> Result<Kind, OpenError> {
     let (best, what) = match place {
-        Place::Disk if options.page_cache => (Kind::Dram, "an ordinary file: dram or file"),
-        Place::Device { .. } => (Kind::Dax, "a devdax device, which only dax can be"),
-        Place::Dax => (Kind::Dax, "a file on persistent memory: dax or file"),
-        Place::Memory => (Kind::Dram, "a file in memory: dram or file"),
-        Place::Disk => (
+        FileKind::Disk if options.page_cache => (Kind::Dram, "an ordinary file: dram or file"),
+        FileKind::Device { .. } => (Kind::Dax, "a devdax device, which only dax can be"),
+        FileKind::Dax => (Kind::Dax, "a file on persistent memory: dax or file"),
+        FileKind::Memory => (Kind::Dram, "a file in memory: dram or file"),
+        FileKind::Disk => (
             Kind::File,
             "an ordinary file, which no mapping makes durable: file",
         ),
     };
-    let is_file = !matches!(place, Place::Device { .. });
+    let is_file = !matches!(place, FileKind::Device { .. });
     match options.medium {
         None => Ok(best),
         Some(wanted) if wanted == best || (wanted == Kind::File && is_file) => Ok(wanted),
@@ -588,7 +588,7 @@ fn choose(path: &Path, place: Place, options: &OpenOptions) -> Result<Kind, Open
 
 fn medium(
     file: PoolFile,
-    place: Place,
+    place: FileKind,
     kind: Kind,
     bytes: u64,
     options: &OpenOptions,
@@ -603,7 +603,7 @@ fn medium(
 /// Refuses a file that cannot be read as it was asked for, before anything is written to it.
 fn check_reads(file: &PoolFile, kind: Kind, options: &OpenOptions) -> Result<(), OpenError> {
     match (kind, options.read_by) {
-        (Kind::File, ReadBy::Direct) => filesystem::check_direct(file),
+        (Kind::File, ReadMode::Direct) => filesystem::check_direct(file),
         _ => Ok(()),
     }
 }
@@ -618,8 +618,8 @@ fn is_pool(file: &PoolFile) -> bool {
         && pool::COPIES.into_iter().any(begins)
 }
 
-fn free_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<Free>, OpenError> {
-    Free::find(file, &|line| {
+fn free_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<FreeLease>, OpenError> {
+    FreeLease::find(file, &|line| {
         if let Some(notice) = &options.notice {
             notice(line);
         }
@@ -629,8 +629,8 @@ fn free_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<Free>, Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Lane;
-    use crate::pool::{Layout, Pool};
+    use crate::PersistCtx;
+    use crate::pool::{Pool, PoolLayout};
 
     const BYTES: u64 = 1 << 20;
 
@@ -647,14 +647,14 @@ mod tests {
     #[test]
     fn a_device_with_something_on_it_is_refused_by_name_and_taken_when_forced() {
         check_free(&memory(), Path::new("x"), BYTES, false).expect("zeros");
-        let mut lane = Lane::default();
+        let mut ctx = PersistCtx::default();
         for (at, bytes, what) in [
             (0, &b"PMEMPOOL"[..], "a PMDK pool"),
             (1072, b"12345678\x53\xef", "ext4"),
             (8, b"?", "something unknown"),
         ] {
             let mapped = memory();
-            mapped.copy_in(&mut lane, Off(at), &[bytes]);
+            mapped.copy_in(&mut ctx, Off(at), &[bytes]);
             let error = refused(&mapped).to_string();
             assert!(error.contains(what), "{error}");
         }
@@ -662,14 +662,14 @@ mod tests {
 
     #[test]
     fn a_device_with_a_pool_is_refused_though_its_superblock_is_damaged() {
-        let mut lane = Lane::default();
-        let layout = Layout {
+        let mut ctx = PersistCtx::default();
+        let layout = PoolLayout {
             segment_bytes: 64 << 10,
         };
-        let pool = Pool::create(memory(), &mut lane, &layout).expect("a sound layout");
+        let pool = Pool::create(memory(), &mut ctx, &layout).expect("a sound layout");
         let mapped = pool.into_medium();
-        mapped.copy_in(&mut lane, Off(64), &[&[7; 64]]);
-        mapped.copy_in(&mut lane, Off(4096), &[&[7; 64]]);
+        mapped.copy_in(&mut ctx, Off(64), &[&[7; 64]]);
+        mapped.copy_in(&mut ctx, Off(4096), &[&[7; 64]]);
         assert!(refused(&mapped).to_string().contains("a pool"));
     }
 

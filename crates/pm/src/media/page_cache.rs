@@ -41,13 +41,13 @@ const STEP_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// The device cannot be written or read.
-pub(super) fn forget(file: &PoolFile) -> io::Result<()> {
+pub(super) fn evict(file: &PoolFile) -> io::Result<()> {
     // What a killed process wrote and did not sync may still be written, and is not dropped. The first
     // sync may report an error that nobody has asked for yet: of pages that are lost, and dropped below.
     file.sync().or_else(|_| file.sync())?;
     match was_closed(file)? {
         true => Ok(()),
-        false => forget_all(file),
+        false => evict_all(file),
     }
 }
 
@@ -62,14 +62,14 @@ fn was_closed(file: &PoolFile) -> io::Result<bool> {
     for (copy, at) in copies.iter_mut().zip(pool::COPIES) {
         file.read(at.0, copy)?;
     }
-    let closed = |summary: &pool::Summary| {
+    let closed = |summary: &pool::PoolSummary| {
         summary.in_use_as.is_none() && !summary.mended_at_open // both copies say so
     };
     // What is no pool is refused later, and there is nothing to drop for that.
     Ok(pool::summary(&copies).as_ref().map_or(true, closed))
 }
 
-fn forget_all(file: &PoolFile) -> io::Result<()> {
+fn evict_all(file: &PoolFile) -> io::Result<()> {
     let bytes = file.bytes()?;
     file.drop_cached(0..bytes)?;
     let mut is_written = false;

@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Advice, AtFlags, StatxFlags};
 
-use super::space::{Io, PoolFile, Progress};
-use super::window::{PAGE, RESERVE_BYTES, Source, Window, no_word, outside, unreadable_word};
+use super::space::{FileIo, PoolFile, Progress};
+use super::window::{MapSource, PAGE, RESERVE_BYTES, Window, no_word, outside, unreadable_word};
 use crate::medium::{Off, WORD, bytes_of};
 
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ReadBy {
+pub enum ReadMode {
     /// Through a mapping: no call a read.
     #[default]
     Mapping,
@@ -48,51 +48,51 @@ pub enum ReadBy {
     Direct,
 }
 
-impl ReadBy {
+impl ReadMode {
     /// All of them.
-    pub const ALL: [ReadBy; 3] = [ReadBy::Mapping, ReadBy::Pread, ReadBy::Direct];
+    pub const ALL: [ReadMode; 3] = [ReadMode::Mapping, ReadMode::Pread, ReadMode::Direct];
 
     /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            ReadBy::Mapping => "mapped",
-            ReadBy::Pread => "pread",
-            ReadBy::Direct => "direct",
+            ReadMode::Mapping => "mapped",
+            ReadMode::Pread => "pread",
+            ReadMode::Direct => "direct",
         }
     }
 }
 
 /// What reads a file. See the module's head.
-pub(super) enum Reader {
+pub(super) enum FileReader {
     Mapped(Window),
-    Calls(Calls),
+    Calls(CallReader),
 }
 
-impl Reader {
+impl FileReader {
     /// Reads `bytes` of `file`.
     ///
     /// # Errors
     /// There are no addresses for it, or it cannot be read in this way.
-    pub(super) fn new(file: &PoolFile, by: ReadBy, bytes: u64) -> io::Result<Reader> {
+    pub(super) fn new(file: &PoolFile, by: ReadMode, bytes: u64) -> io::Result<FileReader> {
         let reader = match by {
-            ReadBy::Mapping => {
+            ReadMode::Mapping => {
                 let most = RESERVE_BYTES.max(bytes.saturating_mul(2));
                 let mut window = Window::reserve(bytes, most)?;
                 window.watch_faults(false)?;
-                window.extend(Source::Read(file.fd()), bytes)?;
-                Reader::Mapped(window)
+                window.extend(MapSource::Read(file.fd()), bytes)?;
+                FileReader::Mapped(window)
             }
-            ReadBy::Pread => Reader::Calls(Calls::new(file, None, bytes)?),
-            ReadBy::Direct => {
-                let direct = Direct::open(file)?;
-                Reader::Calls(Calls::new(file, Some(direct), bytes)?)
+            ReadMode::Pread => FileReader::Calls(CallReader::new(file, None, bytes)?),
+            ReadMode::Direct => {
+                let direct = DirectReader::open(file)?;
+                FileReader::Calls(CallReader::new(file, Some(direct), bytes)?)
             }
         };
         let parts = file.unreadable()?;
         match &reader {
-            Reader::Mapped(window) => window.mark_all_unreadable(&parts)?,
-            Reader::Calls(calls) => parts.into_iter().for_each(|part| calls.note(part)),
+            FileReader::Mapped(window) => window.mark_all_unreadable(&parts)?,
+            FileReader::Calls(calls) => parts.into_iter().for_each(|part| calls.note(part)),
         }
         Ok(reader)
     }
@@ -100,8 +100,8 @@ impl Reader {
     #[inline]
     pub(super) fn len(&self) -> u64 {
         match self {
-            Reader::Mapped(window) => window.len(),
-            Reader::Calls(calls) => calls.len.load(Ordering::Acquire),
+            FileReader::Mapped(window) => window.len(),
+            FileReader::Calls(calls) => calls.len.load(Ordering::Acquire),
         }
     }
 
@@ -111,8 +111,8 @@ impl Reader {
     /// There are not as many addresses.
     pub(super) fn check_room(&self, len: u64) -> io::Result<()> {
         match self {
-            Reader::Mapped(window) => window.check_room(len),
-            Reader::Calls(_) => Ok(()),
+            FileReader::Mapped(window) => window.check_room(len),
+            FileReader::Calls(_) => Ok(()),
         }
     }
 
@@ -122,8 +122,8 @@ impl Reader {
     /// They cannot be mapped.
     pub(super) fn extend(&self, file: &PoolFile, len: u64) -> io::Result<()> {
         match self {
-            Reader::Mapped(window) => window.extend(Source::Read(file.fd()), len),
-            Reader::Calls(calls) => {
+            FileReader::Mapped(window) => window.extend(MapSource::Read(file.fd()), len),
+            FileReader::Calls(calls) => {
                 calls.len.store(len, Ordering::Release);
                 Ok(())
             }
@@ -136,10 +136,10 @@ impl Reader {
     #[track_caller]
     pub(super) fn check(&self, at: Off, len: usize) {
         match self {
-            Reader::Mapped(window) => {
+            FileReader::Mapped(window) => {
                 window.address(at, len);
             }
-            Reader::Calls(calls) => calls.check(at, len),
+            FileReader::Calls(calls) => calls.check(at, len),
         }
     }
 
@@ -151,10 +151,10 @@ impl Reader {
     #[track_caller]
     pub(super) fn check_aligned(&self, at: Off, len: usize) {
         match self {
-            Reader::Mapped(window) => {
+            FileReader::Mapped(window) => {
                 window.aligned(at, len);
             }
-            Reader::Calls(calls) => calls.check_aligned(at, len),
+            FileReader::Calls(calls) => calls.check_aligned(at, len),
         }
     }
 
@@ -162,8 +162,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn load(&self, at: Off) -> u64 {
         match self {
-            Reader::Mapped(window) => window.load(at),
-            Reader::Calls(calls) => calls.load(at),
+            FileReader::Mapped(window) => window.load(at),
+            FileReader::Calls(calls) => calls.load(at),
         }
     }
 
@@ -171,8 +171,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
         match self {
-            Reader::Mapped(window) => window.load_words(at, step),
-            Reader::Calls(calls) => calls.load_words(at, step),
+            FileReader::Mapped(window) => window.load_words(at, step),
+            FileReader::Calls(calls) => calls.load_words(at, step),
         }
     }
 
@@ -180,8 +180,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn copy_out(&self, at: Off, to: &mut [u8]) {
         match self {
-            Reader::Mapped(window) => window.copy_out(at, to),
-            Reader::Calls(calls) => calls.copy_out(at, to),
+            FileReader::Mapped(window) => window.copy_out(at, to),
+            FileReader::Calls(calls) => calls.copy_out(at, to),
         }
     }
 
@@ -189,8 +189,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
         match self {
-            Reader::Mapped(window) => window.append_out(at, len, to),
-            Reader::Calls(calls) => {
+            FileReader::Mapped(window) => window.append_out(at, len, to),
+            FileReader::Calls(calls) => {
                 calls.check(at, len); // On a panic `to` is as it was.
                 let from = to.len();
                 to.resize(from + len, 0);
@@ -203,8 +203,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
         match self {
-            Reader::Mapped(window) => window.matches(at, bytes),
-            Reader::Calls(calls) => {
+            FileReader::Mapped(window) => window.matches(at, bytes),
+            FileReader::Calls(calls) => {
                 let mut from = 0;
                 calls.visit(at, bytes.len(), &mut |part| {
                     let same = bytes[from..].starts_with(part);
@@ -219,8 +219,8 @@ impl Reader {
     #[track_caller]
     pub(super) fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
         match self {
-            Reader::Mapped(window) => window.crc(at, len, seed),
-            Reader::Calls(calls) => {
+            FileReader::Mapped(window) => window.crc(at, len, seed),
+            FileReader::Calls(calls) => {
                 let mut crc = seed;
                 calls.visit(at, len, &mut |part| {
                     crc = crate::crc::crc32c_append(crc, part);
@@ -233,7 +233,7 @@ impl Reader {
 
     #[inline]
     pub(super) fn prefetch(&self, at: Off, len: usize) {
-        if let Reader::Mapped(window) = self {
+        if let FileReader::Mapped(window) = self {
             window.prefetch(at, len);
         }
     }
@@ -241,8 +241,8 @@ impl Reader {
     /// Brings all of the file into the page cache, but for direct reads.
     pub(super) fn prefault(&self, progress: Progress<'_>) {
         match self {
-            Reader::Mapped(window) => window.prefault(false, progress),
-            Reader::Calls(calls) => calls.read_ahead(progress),
+            FileReader::Mapped(window) => window.prefault(false, progress),
+            FileReader::Calls(calls) => calls.read_ahead(progress),
         }
     }
 
@@ -250,16 +250,16 @@ impl Reader {
     #[inline]
     pub(super) fn has_unreadable(&self) -> bool {
         match self {
-            Reader::Mapped(window) => window.has_unreadable(),
-            Reader::Calls(calls) => calls.has_unreadable(),
+            FileReader::Mapped(window) => window.has_unreadable(),
+            FileReader::Calls(calls) => calls.has_unreadable(),
         }
     }
 
     /// Bytes of the pages that were found unreadable.
     pub(super) fn unreadable_bytes(&self) -> u64 {
         match self {
-            Reader::Mapped(window) => window.unreadable_bytes(),
-            Reader::Calls(calls) => calls.unreadable_pages.load(Ordering::Relaxed) * PAGE,
+            FileReader::Mapped(window) => window.unreadable_bytes(),
+            FileReader::Calls(calls) => calls.unreadable_pages.load(Ordering::Relaxed) * PAGE,
         }
     }
 
@@ -268,8 +268,8 @@ impl Reader {
     #[inline]
     pub(super) fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
         match self {
-            Reader::Mapped(window) => window.unreadable(at, len),
-            Reader::Calls(calls) => calls.unreadable(at, len),
+            FileReader::Mapped(window) => window.unreadable(at, len),
+            FileReader::Calls(calls) => calls.unreadable(at, len),
         }
     }
 
@@ -282,8 +282,8 @@ impl Reader {
     pub(super) fn show(&self, file: &PoolFile, at: Off, parts: &[&[u8]]) -> io::Result<()> {
         let len = bytes_of(parts);
         match self {
-            Reader::Mapped(window) => window.map_again(Source::Read(file.fd()), at, len),
-            Reader::Calls(calls) => {
+            FileReader::Mapped(window) => window.map_again(MapSource::Read(file.fd()), at, len),
+            FileReader::Calls(calls) => {
                 calls.forget(at.0..at.0.saturating_add(len as u64));
                 Ok(())
             }
@@ -292,24 +292,24 @@ impl Reader {
 }
 
 /// Reads a file by calls.
-pub(super) struct Calls {
+pub(super) struct CallReader {
     file: OwnedFd,
-    direct: Option<Direct>,
-    io: Arc<dyn Io>,
+    direct: Option<DirectReader>,
+    io: Arc<dyn FileIo>,
     len: AtomicU64,
     /// Pages that could not be read (R1), and how many they are.
     unreadable: Mutex<BTreeSet<u64>>,
     unreadable_pages: AtomicU64,
 }
 
-impl Calls {
+impl CallReader {
     /// Bytes of which few are read on the stack.
     const FEW: usize = 512;
     /// Bytes that are read at once where they are only looked at.
     const MANY: usize = 16 << 10;
 
-    fn new(file: &PoolFile, direct: Option<Direct>, bytes: u64) -> io::Result<Calls> {
-        Ok(Calls {
+    fn new(file: &PoolFile, direct: Option<DirectReader>, bytes: u64) -> io::Result<CallReader> {
+        Ok(CallReader {
             file: file.fd().try_clone_to_owned()?,
             direct,
             io: Arc::clone(file.io()),
@@ -362,8 +362,8 @@ impl Calls {
             let (word, _) = bytes.split_first_chunk::<WORD>().expect("a word was read");
             u64::from_le_bytes(*word)
         };
-        let words = if span <= Calls::FEW {
-            let mut bytes = [0; Calls::FEW];
+        let words = if span <= CallReader::FEW {
+            let mut bytes = [0; CallReader::FEW];
             self.read(at.0, &mut bytes[..span]);
             std::array::from_fn(|n| word(&bytes[n * step * WORD..]))
         } else {
@@ -389,14 +389,14 @@ impl Calls {
     #[track_caller]
     fn visit(&self, at: Off, len: usize, look: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.check(at, len);
-        if len <= Calls::FEW {
-            let mut bytes = [0; Calls::FEW];
+        if len <= CallReader::FEW {
+            let mut bytes = [0; CallReader::FEW];
             self.read(at.0, &mut bytes[..len]);
             return look(&bytes[..len]);
         }
-        let mut bytes = [0; Calls::MANY];
-        (0..len).step_by(Calls::MANY).all(|from| {
-            let part = &mut bytes[..Calls::MANY.min(len - from)];
+        let mut bytes = [0; CallReader::MANY];
+        (0..len).step_by(CallReader::MANY).all(|from| {
+            let part = &mut bytes[..CallReader::MANY.min(len - from)];
             self.read(at.0 + from as u64, part);
             look(part)
         })
@@ -502,7 +502,7 @@ impl Calls {
 }
 
 /// Fills `to` from byte `at` on by calls, up to the file's end; the number of bytes.
-fn read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
+fn read_all(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < to.len() {
         match read_once(io, file, at + done as u64, &mut to[done..])? {
@@ -514,12 +514,12 @@ fn read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Re
 }
 
 /// Whether all of `to` could be filled from byte `at` on.
-fn has_read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
+fn has_read_all(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
     read_all(io, file, at, to).is_ok_and(|read| read == to.len())
 }
 
 /// Reads from the device.
-pub(super) struct Direct {
+pub(super) struct DirectReader {
     /// Opened with `O_DIRECT`.
     file: fs::File,
     /// What offsets, lengths and addresses of reads are multiples of, in bytes: a power of two, [`PAGE`] or more.
@@ -528,7 +528,7 @@ pub(super) struct Direct {
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Direct {
+impl DirectReader {
     /// Most bytes of a read.
     const BUFFER: usize = 256 << 10;
     /// Most buffers that are kept.
@@ -536,7 +536,7 @@ impl Direct {
 
     /// # Errors
     /// The file system has no direct reads, or the kernel has no `cachestat`.
-    pub(super) fn open(file: &PoolFile) -> io::Result<Direct> {
+    pub(super) fn open(file: &PoolFile) -> io::Result<DirectReader> {
         let refused = |what: &'static str| {
             move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
         };
@@ -544,7 +544,7 @@ impl Direct {
         let mut options = fs::OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECT);
         let opened = options.open(same).map_err(refused("O_DIRECT"))?;
-        let direct = Direct {
+        let direct = DirectReader {
             block: block_bytes(opened.as_fd())?,
             file: opened,
             buffers: Mutex::default(),
@@ -559,7 +559,7 @@ impl Direct {
     }
 
     /// Fills `to` from byte `at` of `file` on; whether the file has all of it and can be read.
-    fn read(&self, io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
+    fn read(&self, io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
         let end = at + to.len() as u64;
         let pages = at / PAGE * PAGE..end.next_multiple_of(PAGE);
         let all = (pages.end - pages.start) / PAGE;
@@ -573,14 +573,14 @@ impl Direct {
     ///
     /// # Errors
     /// It cannot be read, or the file ends before.
-    pub(super) fn read_blocks(&self, io: &dyn Io, at: u64, to: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read_blocks(&self, io: &dyn FileIo, at: u64, to: &mut [u8]) -> io::Result<()> {
         let block = self.block as u64;
         let end = at + to.len() as u64;
         let mut buffer = self.buffer();
         let blocks = self.aligned(&mut buffer);
         let mut read = Ok(());
-        for from in (at / block * block..end).step_by(Direct::BUFFER) {
-            let until = (from + Direct::BUFFER as u64).min(end);
+        for from in (at / block * block..end).step_by(DirectReader::BUFFER) {
+            let until = (from + DirectReader::BUFFER as u64).min(end);
             let whole = until.next_multiple_of(block) - from;
             let needed = (until - from) as usize;
             // One call: it answers with fewer bytes at the file's end, where the next one would not be aligned.
@@ -598,7 +598,7 @@ impl Direct {
             to[(first - at) as usize..][..part.len()].copy_from_slice(part);
         }
         let mut buffers = self.buffers.lock().expect("no holder panics");
-        if buffers.len() < Direct::BUFFERS_KEPT {
+        if buffers.len() < DirectReader::BUFFERS_KEPT {
             buffers.push(buffer);
         }
         read
@@ -606,13 +606,13 @@ impl Direct {
 
     fn buffer(&self) -> Vec<u8> {
         let kept = self.buffers.lock().expect("no holder panics").pop();
-        kept.unwrap_or_else(|| vec![0; Direct::BUFFER + self.block])
+        kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER + self.block])
     }
 
     /// The part of a buffer that begins with a block and has [`Direct::BUFFER`] bytes.
     fn aligned<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
         let from = buffer.as_ptr().align_offset(self.block);
-        &mut buffer[from..][..Direct::BUFFER]
+        &mut buffer[from..][..DirectReader::BUFFER]
     }
 }
 
@@ -637,7 +637,7 @@ fn block_for(aligns: Option<(u32, u32)>) -> io::Result<usize> {
         return Ok(PAGE as usize);
     };
     let block = (memory.max(offset) as usize).max(PAGE as usize);
-    if offset == 0 || !block.is_power_of_two() || block > Direct::BUFFER {
+    if offset == 0 || !block.is_power_of_two() || block > DirectReader::BUFFER {
         let why = format!("statx says that direct reads are aligned to {offset} bytes");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
@@ -645,7 +645,7 @@ fn block_for(aligns: Option<(u32, u32)>) -> io::Result<usize> {
 }
 
 /// Fills some of `to` from byte `at` on by one call; the number of bytes.
-fn read_once(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
+fn read_once(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
     loop {
         match io.pread(file, to, at) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -43,7 +43,7 @@ pub(super) const WINDOWS_MAX: usize = 1024;
 const HUGE: u64 = 2 << 20;
 
 /// What the handler knows of a window.
-struct Entry {
+struct WindowEntry {
     /// Odd while the entry changes.
     sequence: AtomicU64,
     /// Whether a window has the entry.
@@ -58,8 +58,8 @@ struct Entry {
     pages: AtomicU64,
 }
 
-static WINDOWS: [Entry; WINDOWS_MAX] = [const {
-    Entry {
+static WINDOWS: [WindowEntry; WINDOWS_MAX] = [const {
+    WindowEntry {
         sequence: AtomicU64::new(0),
         taken: AtomicBool::new(false),
         base: AtomicUsize::new(0),
@@ -77,24 +77,28 @@ pub(super) static NONE: AtomicU64 = AtomicU64::new(0);
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// The notes of a window, and its place in the handler's table until they are dropped.
-pub(super) struct Faults {
-    entry: &'static Entry,
+pub(super) struct WindowFaults {
+    entry: &'static WindowEntry,
     /// A bit for each page the window can have; readable and writable as far as it has them.
     notes: (*mut c_void, usize),
 }
 
 // SAFETY: the notes are atomics, and only `Drop`, which has them for itself, unmaps them.
-unsafe impl Send for Faults {}
+unsafe impl Send for WindowFaults {}
 // SAFETY: as above.
-unsafe impl Sync for Faults {}
+unsafe impl Sync for WindowFaults {}
 
-impl Faults {
+impl WindowFaults {
     /// Watches the `reserved` bytes at `base`, of a window that files are mapped into.
     ///
     /// # Errors
     /// The handler cannot be installed, there are no addresses for notes, or the process has too many
     /// windows.
-    pub(super) fn watch(base: *mut u8, reserved: u64, is_writable: bool) -> io::Result<Faults> {
+    pub(super) fn watch(
+        base: *mut u8,
+        reserved: u64,
+        is_writable: bool,
+    ) -> io::Result<WindowFaults> {
         install()?;
         let bytes = usize::try_from(reserved / PAGE).map_err(io::Error::other)?;
         let bytes = (bytes / 8 + 1).next_multiple_of(PAGE as usize);
@@ -122,7 +126,7 @@ impl Faults {
             entry.pages.store(0, Ordering::Relaxed);
             entry.base.store(base as usize, Ordering::Relaxed);
         });
-        Ok(Faults {
+        Ok(WindowFaults {
             entry,
             notes: (notes, bytes),
         })
@@ -183,7 +187,7 @@ impl Faults {
     }
 }
 
-impl Drop for Faults {
+impl Drop for WindowFaults {
     fn drop(&mut self) {
         self.entry
             .change(|entry| entry.base.store(0, Ordering::Relaxed));
@@ -199,9 +203,9 @@ fn bit(page: u64) -> u64 {
     1 << (page % 64)
 }
 
-impl Entry {
+impl WindowEntry {
     /// Changes an entry that is the caller's (PM-FAULT-2).
-    fn change(&self, change: impl FnOnce(&Entry)) {
+    fn change(&self, change: impl FnOnce(&WindowEntry)) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -302,7 +306,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Does what would have been done without this handler.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    type HandlerTableFull = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     let before = BEFORE.load(Ordering::Acquire);
     // SAFETY: stored before the handler was installed, whole, and never freed.
     let (action, flags) = unsafe { ((*before).sa_sigaction, (*before).sa_flags) };
@@ -322,7 +326,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         }
         _ if flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: that is what a handler with this flag is.
-            let handler = unsafe { std::mem::transmute::<usize, Full>(action) };
+            let handler = unsafe { std::mem::transmute::<usize, HandlerTableFull>(action) };
             handler(signal, info, context);
             end_if_sent(signal, was_sent);
         }

@@ -25,19 +25,19 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::bad_blocks;
-use super::name::{self, Name, PendingName};
 use super::open::OpenError;
-use super::sysfs::{Persistence, Sysfs};
+use super::pool_path::{self, PendingPath, PoolPath};
+use super::sysfs::{DevicePersistence, Sysfs};
 use super::window::PAGE;
 use crate::medium::FileId;
-use crate::process::Process;
+use crate::process_stamp::ProcessStamp;
 use std::sync::Arc;
 
 /// Called with the bytes done and the bytes in all, while something long goes on.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// The system calls that read a file's bytes and make them durable, so that tests can have them fail.
-pub trait Io: Send + Sync + 'static {
+pub trait FileIo: Send + Sync + 'static {
     /// Reads some of the bytes from byte `at` on into `to`; answers with how many, 0 at the file's end.
     fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
         Ok(rustix::io::pread(file, to, at)?)
@@ -65,9 +65,9 @@ pub trait Io: Send + Sync + 'static {
 
 /// [`Io`] as the kernel does it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kernel;
+pub struct KernelIo;
 
-impl Io for Kernel {
+impl FileIo for KernelIo {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         Ok(rustix::io::pwritev(file, parts, at)?)
     }
@@ -87,7 +87,7 @@ impl Io for Kernel {
 
 /// Where a pool file lives, which decides the media it can be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum FileKind {
     /// A devdax device of so many bytes.
     Device {
         /// Its length.
@@ -106,9 +106,9 @@ pub(crate) enum Place {
 /// An open, locked pool file.
 pub(crate) struct PoolFile {
     file: fs::File,
-    name: Arc<Name>,
-    io: Arc<dyn Io>,
-    process: Process,
+    name: Arc<PoolPath>,
+    io: Arc<dyn FileIo>,
+    process: ProcessStamp,
 }
 
 impl fmt::Debug for PoolFile {
@@ -130,13 +130,13 @@ impl Drop for PoolFile {
 
 impl PoolFile {
     /// Opens and locks an existing file (S1).
-    pub(crate) fn open(path: &Path, io: Arc<dyn Io>) -> Result<PoolFile, OpenError> {
+    pub(crate) fn open(path: &Path, io: Arc<dyn FileIo>) -> Result<PoolFile, OpenError> {
         let mut how = fs::OpenOptions::new();
         let file = how.read(true).write(true).open(path);
         let file = file.map_err(|e| OpenError::io(path, "open", e))?;
         lock(&file, path)?;
-        let name = Name::new(path, true);
-        let process = Process::current();
+        let name = PoolPath::new(path, true);
+        let process = ProcessStamp::current();
         Ok(PoolFile {
             file,
             name,
@@ -148,11 +148,11 @@ impl PoolFile {
     /// Makes and locks a new file, which gets its name when it is a whole pool (S1).
     pub(crate) fn create(
         path: &Path,
-        io: Arc<dyn Io>,
-    ) -> Result<(PoolFile, PendingName), OpenError> {
-        let (file, pending) = name::create(path)?;
+        io: Arc<dyn FileIo>,
+    ) -> Result<(PoolFile, PendingPath), OpenError> {
+        let (file, pending) = pool_path::create(path)?;
         let name = pending.name();
-        let process = Process::current();
+        let process = ProcessStamp::current();
         let file = PoolFile {
             file,
             name,
@@ -163,7 +163,7 @@ impl PoolFile {
     }
 
     /// The name the file has, or will have.
-    pub(super) fn name(&self) -> &Arc<Name> {
+    pub(super) fn name(&self) -> &Arc<PoolPath> {
         &self.name
     }
 
@@ -185,7 +185,7 @@ impl PoolFile {
         self.file.as_fd()
     }
 
-    pub(super) fn io(&self) -> &Arc<dyn Io> {
+    pub(super) fn io(&self) -> &Arc<dyn FileIo> {
         &self.io
     }
 
@@ -356,12 +356,12 @@ impl PoolFile {
     }
 
     /// Finds out where the file lives.
-    pub(crate) fn place(&self) -> io::Result<Place> {
+    pub(crate) fn place(&self) -> io::Result<FileKind> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58f6;
         let metadata = self.file.metadata()?;
         if metadata.file_type().is_char_device() {
-            return Ok(Place::Device {
+            return Ok(FileKind::Device {
                 bytes: Sysfs::system().dax_bytes(metadata.rdev())?,
                 map_sync: self.maps_sync(),
             });
@@ -371,9 +371,9 @@ impl PoolFile {
         }
         let file_system = rustix::fs::fstatfs(&self.file)?.f_type as u32;
         Ok(match file_system {
-            TMPFS | RAMFS => Place::Memory,
-            _ if self.maps_sync() => Place::Dax,
-            _ => Place::Disk,
+            TMPFS | RAMFS => FileKind::Memory,
+            _ if self.maps_sync() => FileKind::Dax,
+            _ => FileKind::Disk,
         })
     }
 
@@ -407,7 +407,7 @@ impl PoolFile {
             true => ("char", metadata.rdev()),
             false => ("block", metadata.dev()),
         };
-        Sysfs::system().persistence(class, device) == Persistence::Caches
+        Sysfs::system().persistence(class, device) == DevicePersistence::Caches
     }
 }
 
@@ -490,11 +490,11 @@ mod tests {
     fn a_pool_that_is_gone_is_free_though_a_child_inherited_its_descriptor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let (file, name) = PoolFile::create(&path, Arc::new(Kernel)).unwrap();
+        let (file, name) = PoolFile::create(&path, Arc::new(KernelIo)).unwrap();
         name.publish().unwrap();
         let inherited = file.file.try_clone().unwrap();
         drop(file);
-        PoolFile::open(&path, Arc::new(Kernel)).unwrap();
+        PoolFile::open(&path, Arc::new(KernelIo)).unwrap();
         drop(inherited);
     }
 

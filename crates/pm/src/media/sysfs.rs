@@ -13,7 +13,7 @@ pub(super) struct Sysfs(PathBuf);
 
 /// What a power cut leaves of memory that is mapped, the least first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Persistence {
+pub(super) enum DevicePersistence {
     /// Nothing says that any of it stays.
     Unknown,
     /// What was written back.
@@ -24,7 +24,7 @@ pub(super) enum Persistence {
 
 /// Something under a file system that limits what it can promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layer {
+pub(super) struct BlockLayer {
     /// One line for people.
     pub(super) text: String,
     /// The device is memory: a restart empties it.
@@ -71,13 +71,14 @@ impl Sysfs {
     /// with an empty domain is what `memmap=` cuts from DRAM (the provider is `e820`) or unknown. Memory
     /// without a region is DRAM or CXL memory that was set aside (`hmem`, `dax_region`): volatile. A
     /// device-mapper device is what the least of those under it is.
-    pub(super) fn persistence(&self, class: &str, device: u64) -> Persistence {
-        fs::canonicalize(self.device(class, device))
-            .map_or(Persistence::Unknown, |folder| evidence(&folder, DEPTH_MAX))
+    pub(super) fn persistence(&self, class: &str, device: u64) -> DevicePersistence {
+        fs::canonicalize(self.device(class, device)).map_or(DevicePersistence::Unknown, |folder| {
+            evidence(&folder, DEPTH_MAX)
+        })
     }
 
     /// Thinly provisioned and volatile devices under the block device, at any depth.
-    pub(super) fn beneath(&self, device: u64) -> Vec<Layer> {
+    pub(super) fn beneath(&self, device: u64) -> Vec<BlockLayer> {
         let mut found = Vec::new();
         // A file system without a device of its own (btrfs, overlayfs) has no folder here.
         if let Ok(folder) = fs::canonicalize(self.device("block", device)) {
@@ -101,7 +102,7 @@ fn slaves(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// See [`Sysfs::persistence`].
-fn evidence(folder: &Path, depth: usize) -> Persistence {
+fn evidence(folder: &Path, depth: usize) -> DevicePersistence {
     const FIRMWARE: &str = "ACPI.NFIT";
     let read = |file: &str| {
         let mut found = folder
@@ -110,21 +111,21 @@ fn evidence(folder: &Path, depth: usize) -> Persistence {
         found.find_map(Result::ok)
     };
     match read("persistence_domain").as_deref().map(str::trim) {
-        Some("cpu_cache") => Persistence::Caches,
-        Some("memory_controller") => Persistence::Memory,
+        Some("cpu_cache") => DevicePersistence::Caches,
+        Some("memory_controller") => DevicePersistence::Memory,
         Some("") if read("provider").is_some_and(|bus| bus.trim() == FIRMWARE) => {
-            Persistence::Memory
+            DevicePersistence::Memory
         }
         None if depth > 0 => {
             let under = slaves(folder);
             let under = under.iter().map(|slave| evidence(slave, depth - 1));
-            under.min().unwrap_or(Persistence::Unknown)
+            under.min().unwrap_or(DevicePersistence::Unknown)
         }
-        _ => Persistence::Unknown,
+        _ => DevicePersistence::Unknown,
     }
 }
 
-fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
+fn layers(folder: &Path, depth: usize, found: &mut Vec<BlockLayer>) {
     // A partition's folder is in its disk's.
     let disk = match folder.join("partition").exists() {
         true => folder.parent().unwrap_or(folder),
@@ -135,7 +136,7 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
     let uuid = read("dm/uuid").unwrap_or_default();
     let uuid = uuid.trim();
     if uuid.ends_with("-tpool") || uuid.ends_with("-vpool") || uuid.starts_with("VDO-") {
-        found.push(Layer {
+        found.push(BlockLayer {
             text: format!(
                 "the device is thinly provisioned, from the pool {}: if that runs full, writes fail",
                 read("dm/name").unwrap_or_default().trim()
@@ -144,7 +145,7 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
         });
     }
     if name.starts_with("zram") || name.starts_with("ram") {
-        found.push(Layer {
+        found.push(BlockLayer {
             text: format!("the device {name} is memory"),
             is_memory: true,
         });
@@ -160,19 +161,19 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
 }
 
 /// What is wrong with the file behind a loop device.
-fn backing(file: &Path) -> Option<Layer> {
+fn backing(file: &Path) -> Option<BlockLayer> {
     const SECTOR_BYTES: u64 = 512;
     const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
     let path = file.display();
     if rustix::fs::statfs(file).is_ok_and(|found| MEMORY.contains(&(found.f_type as u32))) {
-        return Some(Layer {
+        return Some(BlockLayer {
             text: format!("the device is a loop device on {path}, which is in memory"),
             is_memory: true,
         });
     }
     let metadata = fs::metadata(file).ok()?;
     let sparse = metadata.blocks().saturating_mul(SECTOR_BYTES) < metadata.len();
-    sparse.then(|| Layer {
+    sparse.then(|| BlockLayer {
         text: format!(
             "the device is a loop device on the sparse file {path}: if the disk under it runs full, \
              writes fail"
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn memory_is_persistent_only_with_evidence() {
-        use Persistence::{Caches, Memory, Unknown};
+        use DevicePersistence::{Caches, Memory, Unknown};
         for (domain, provider, expected) in [
             ("cpu_cache\n", "ACPI.NFIT\n", Caches),
             ("memory_controller\n", "ACPI.NFIT\n", Memory),
@@ -290,24 +291,33 @@ mod tests {
         ] {
             let (root, _) = dax(path);
             let found = Sysfs::at(root.path()).persistence("char", DEVICE);
-            assert_eq!(found, Persistence::Unknown, "{path}");
+            assert_eq!(found, DevicePersistence::Unknown, "{path}");
         }
         let nothing = tempfile::tempdir().unwrap();
         let found = Sysfs::at(nothing.path()).persistence("char", DEVICE);
-        assert_eq!(found, Persistence::Unknown);
+        assert_eq!(found, DevicePersistence::Unknown);
     }
 
     #[test]
     fn a_volume_is_as_persistent_as_the_least_of_what_is_under_it() {
         let (root, under) = tree("pmem0");
         let sysfs = Sysfs::at(root.path());
-        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Unknown);
+        assert_eq!(
+            sysfs.persistence("block", DEVICE),
+            DevicePersistence::Unknown
+        );
         fs::write(under.join("persistence_domain"), "memory_controller\n").unwrap();
-        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Memory);
+        assert_eq!(
+            sysfs.persistence("block", DEVICE),
+            DevicePersistence::Memory
+        );
         let other = under.parent().unwrap().join("pmem1");
         fs::create_dir(&other).unwrap();
         symlink(&other, under.parent().unwrap().join("dm-2/slaves/pmem1")).unwrap();
-        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Unknown);
+        assert_eq!(
+            sysfs.persistence("block", DEVICE),
+            DevicePersistence::Unknown
+        );
     }
 
     #[test]

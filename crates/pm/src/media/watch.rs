@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use super::lease::{self, Lease};
-use super::name::Name;
+use super::pool_path::PoolPath;
 use super::space::PoolFile;
 use crate::medium::{FileTrouble, Off};
 
@@ -30,7 +30,7 @@ use crate::medium::{FileTrouble, Off};
 const EVERY: Duration = Duration::from_millis(500);
 
 /// The medium's poison.
-pub(super) trait Poison: Send {
+pub(super) trait PoisonFlag: Send {
     /// Nothing may be acknowledged any more, for this reason.
     fn poison(&self, reason: Arc<str>);
     /// Whether that is so already: then nothing is written any more.
@@ -38,59 +38,59 @@ pub(super) trait Poison: Send {
 }
 
 /// The thread, and what it has found. Dropping it ends the thread.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct FileWatch {
+    shared: Arc<WatchShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct WatchShared {
     /// Bytes of the file that are served.
     served: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     ends: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     ending: bool,
     trouble: Option<FileTrouble>,
 }
 
-struct Watcher {
+struct WatchThread {
     file: fs::File,
-    name: Arc<Name>,
+    name: Arc<PoolPath>,
     /// The path, whatever folder the process goes to.
     path: PathBuf,
     /// Whether a file that was removed may still be written: of a cache.
     may_be_removed: bool,
-    poison: Box<dyn Poison>,
+    poison: Box<dyn PoisonFlag>,
     /// What tells other hosts that the pool is open, and when it was counted up.
     lease: Option<Lease>,
     refreshed: Instant,
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for FileWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").finish_non_exhaustive()
     }
 }
 
-impl Watch {
+impl FileWatch {
     /// Watches `file`, of which `bytes` are served.
     pub(super) fn start(
         file: &PoolFile,
         bytes: u64,
         may_be_removed: bool,
         lease: Option<Lease>,
-        poison: Box<dyn Poison>,
-    ) -> io::Result<Watch> {
-        let shared = Arc::new(Shared {
+        poison: Box<dyn PoisonFlag>,
+    ) -> io::Result<FileWatch> {
+        let shared = Arc::new(WatchShared {
             served: AtomicU64::new(bytes),
             state: Mutex::default(),
             ends: Condvar::new(),
         });
-        let watcher = Watcher {
+        let watcher = WatchThread {
             file: file.fd().try_clone_to_owned()?.into(),
             name: Arc::clone(file.name()),
             path: std::path::absolute(file.path())?,
@@ -102,7 +102,7 @@ impl Watch {
         };
         let thread = thread::Builder::new().name("farbank-watch".into());
         let thread = Some(thread.spawn(move || watcher.run())?);
-        Ok(Watch { shared, thread })
+        Ok(FileWatch { shared, thread })
     }
 
     /// The file has grown: so many bytes are served.
@@ -131,7 +131,7 @@ pub(super) fn unreadable(file: &PoolFile, first: Off, bytes: u64) -> FileTrouble
     }
 }
 
-impl Drop for Watch {
+impl Drop for FileWatch {
     fn drop(&mut self) {
         self.shared.state().ending = true;
         self.shared.ends.notify_all();
@@ -142,13 +142,13 @@ impl Drop for Watch {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl WatchShared {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().expect("no holder panics")
     }
 }
 
-impl Watcher {
+impl WatchThread {
     fn run(mut self) {
         while !self.ends_within(EVERY) {
             let trouble = self.lease_trouble().or_else(|| self.look());
@@ -168,7 +168,7 @@ impl Watcher {
     /// Waits for so long, or until the thread is to end; whether it is.
     fn ends_within(&self, time: Duration) -> bool {
         let state = self.shared.state();
-        let goes_on = |state: &mut State| !state.ending;
+        let goes_on = |state: &mut WatchState| !state.ending;
         let waited = self.shared.ends.wait_timeout_while(state, time, goes_on);
         waited.expect("no holder panics").0.ending
     }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::cpu;
-use super::sigbus::{self, Faults};
+use super::sigbus::{self, WindowFaults};
 use crate::medium::{LINE, Off, WORD};
 
 /// What lengths are multiples of, in bytes.
@@ -38,7 +38,7 @@ const HUGE: u64 = 2 << 20;
 
 /// What is mapped into a window.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum MapSource<'a> {
     /// Zeroed memory of this process.
     Anonymous,
     /// A file, for reading only.
@@ -59,7 +59,7 @@ pub(crate) struct Window {
     /// A failed extension may have torn a hole into the reservation: nothing is mapped there again.
     torn: AtomicBool,
     /// Of a window over a file: its unreadable pages.
-    faults: Option<Faults>,
+    faults: Option<WindowFaults>,
     /// How many there are.
     unreadable: &'static AtomicU64,
 }
@@ -113,7 +113,7 @@ impl Window {
     /// # Errors
     /// As of [`Faults::watch`].
     pub(crate) fn watch_faults(&mut self, is_writable: bool) -> io::Result<()> {
-        let faults = Faults::watch(self.base, self.reserved, is_writable)?;
+        let faults = WindowFaults::watch(self.base, self.reserved, is_writable)?;
         self.unreadable = faults.pages();
         self.faults = Some(faults);
         Ok(())
@@ -176,7 +176,7 @@ impl Window {
     ///
     /// # Errors
     /// The kernel cannot map them. They stay unreadable.
-    pub(crate) fn map_again(&self, source: Source<'_>, at: Off, len: usize) -> io::Result<()> {
+    pub(crate) fn map_again(&self, source: MapSource<'_>, at: Off, len: usize) -> io::Result<()> {
         let Some(faults) = &self.faults else {
             return Ok(());
         };
@@ -191,7 +191,7 @@ impl Window {
     }
 
     /// Maps `source` from the window's end up to `len`. Callers serialise growth.
-    pub(crate) fn extend(&self, source: Source<'_>, len: u64) -> io::Result<()> {
+    pub(crate) fn extend(&self, source: MapSource<'_>, len: u64) -> io::Result<()> {
         let from = self.len();
         assert!(
             len >= from && len.is_multiple_of(PAGE),
@@ -226,20 +226,20 @@ impl Window {
         Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
     }
 
-    fn map(&self, source: Source<'_>, from: u64, bytes: usize) -> io::Result<()> {
+    fn map(&self, source: MapSource<'_>, from: u64, bytes: usize) -> io::Result<()> {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: `from` is inside the reservation.
         let at = unsafe { self.base.add(from as usize) }.cast::<c_void>();
         let (fd, prot, flags) = match source {
-            Source::Anonymous => {
+            MapSource::Anonymous => {
                 let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
                 // SAFETY: replaces pages of our own reservation that nobody has accessed yet (W1).
                 unsafe { mmap_anonymous(at, bytes, both, flags)? };
                 return Ok(());
             }
-            Source::Read(fd) => (fd, ProtFlags::READ, MapFlags::SHARED),
-            Source::Write(fd) => (fd, both, MapFlags::SHARED),
-            Source::Sync(fd) => (fd, both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC),
+            MapSource::Read(fd) => (fd, ProtFlags::READ, MapFlags::SHARED),
+            MapSource::Write(fd) => (fd, both, MapFlags::SHARED),
+            MapSource::Sync(fd) => (fd, both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC),
         };
         // SAFETY: as above; the file is at least that long, which the media see to.
         unsafe { mmap(at, bytes, prot, flags | MapFlags::FIXED, fd, from)? };
@@ -560,7 +560,7 @@ mod tests {
     fn window(need: u64, want: u64) -> Window {
         let window = Window::reserve(need, want).expect("addresses for what is needed");
         window
-            .extend(Source::Anonymous, need)
+            .extend(MapSource::Anonymous, need)
             .expect("a little memory");
         window
     }
@@ -580,12 +580,12 @@ mod tests {
     fn growth_beyond_the_reserved_addresses_is_an_error_that_changes_nothing() {
         let window = window(PAGE, HUGE);
         let refused = window
-            .extend(Source::Anonymous, 2 * HUGE)
+            .extend(MapSource::Anonymous, 2 * HUGE)
             .expect_err("there is no room");
         assert!(refused.to_string().contains("open it again"), "{refused}");
         assert_eq!(window.len(), PAGE);
         window
-            .extend(Source::Anonymous, HUGE)
+            .extend(MapSource::Anonymous, HUGE)
             .expect("that much was reserved");
     }
 
@@ -594,12 +594,12 @@ mod tests {
         let window = window(PAGE, HUGE);
         window.word(Off(8)).store(7, Ordering::Relaxed);
         let null = std::fs::File::open("/proc/self/status").expect("Linux has it");
-        let unmappable = Source::Read(std::os::fd::AsFd::as_fd(&null));
+        let unmappable = MapSource::Read(std::os::fd::AsFd::as_fd(&null));
         window
             .extend(unmappable, 2 * PAGE)
             .expect_err("it cannot be mapped");
         window
-            .extend(Source::Anonymous, 2 * PAGE)
+            .extend(MapSource::Anonymous, 2 * PAGE)
             .expect_err("the addresses may be taken");
         assert_eq!((window.len(), window.load(Off(8))), (PAGE, 7));
     }
@@ -609,7 +609,9 @@ mod tests {
         for _ in 0..2 * sigbus::WINDOWS_MAX {
             let mut window = Window::reserve(PAGE, HUGE).expect("a few addresses");
             window.watch_faults(true).expect("the last one has gone");
-            window.extend(Source::Anonymous, 2 * PAGE).expect("memory");
+            window
+                .extend(MapSource::Anonymous, 2 * PAGE)
+                .expect("memory");
             window.word(Off(PAGE)).store(7, Ordering::Relaxed);
             window
                 .mark_unreadable(PAGE..PAGE + 1)

@@ -9,7 +9,7 @@ pub(super) const WHOLE: u8 = 0b1111;
 
 /// What left the XPBuffer and has to be written to the media.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Evicted {
+pub(super) struct EvictedLine {
     pub(super) xpline: u32,
     /// Which of its lines had been written.
     pub(super) lines: u8,
@@ -22,7 +22,7 @@ pub(super) struct Evicted {
 /// XPLines by number, found by a scan the compiler makes wide: a buffer has some 64 of them. What is
 /// surely not there is not looked for.
 #[derive(Clone, Debug)]
-struct Tags {
+struct TagArray {
     tags: Vec<u32>,
     /// How many of them share a hash.
     hashes: [u8; 256],
@@ -32,10 +32,10 @@ fn hash(xpline: u32) -> usize {
     (xpline.wrapping_mul(0x9e37_79b1) >> 24) as usize
 }
 
-impl Tags {
-    fn new(entries: usize) -> Tags {
+impl TagArray {
+    fn new(entries: usize) -> TagArray {
         assert!(entries < 256, "a buffer of {entries} XPLines");
-        Tags {
+        TagArray {
             tags: vec![NONE; entries],
             hashes: [0; 256],
         }
@@ -69,8 +69,8 @@ impl Tags {
 /// The write-combining buffer: any XPLine in any entry, a random one replaced.
 #[derive(Clone, Debug)]
 pub(super) struct XpBuffer {
-    tags: Tags,
-    entries: Vec<Entry>,
+    tags: TagArray,
+    entries: Vec<BufferEntry>,
     /// Entries that are in use; the first ones are taken first.
     used: usize,
     /// Entries that were closed, oldest first. May name reused ones.
@@ -78,7 +78,7 @@ pub(super) struct XpBuffer {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct BufferEntry {
     /// Lines written and not yet on the media; 0 is clean.
     lines: u8,
     known: bool,
@@ -92,18 +92,18 @@ const LAST: u8 = 0b1000;
 
 /// What a written line found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     /// Its XPLine: they are combined.
     Combined,
     /// Another one's entry. `Some` if that must be written first.
-    Replaced(Option<Evicted>),
+    Replaced(Option<EvictedLine>),
 }
 
 impl XpBuffer {
     pub(super) fn new(entries: usize) -> XpBuffer {
         XpBuffer {
-            tags: Tags::new(entries),
-            entries: vec![Entry::default(); entries],
+            tags: TagArray::new(entries),
+            entries: vec![BufferEntry::default(); entries],
             used: 0,
             closed: std::collections::VecDeque::new(),
         }
@@ -114,8 +114,8 @@ impl XpBuffer {
     }
 
     /// Lines of `xpline` arrive at `now`; `known` if the rest of it has been read.
-    pub(super) fn write(&mut self, new: Evicted, now: u64, rng: &mut Rng) -> Written {
-        let Evicted {
+    pub(super) fn write(&mut self, new: EvictedLine, now: u64, rng: &mut Rng) -> WriteOutcome {
+        let EvictedLine {
             xpline,
             lines: line,
             known,
@@ -125,7 +125,7 @@ impl XpBuffer {
             self.entries[at].lines |= line;
             self.entries[at].owner = owner;
             self.close(at, line, now);
-            return Written::Combined;
+            return WriteOutcome::Combined;
         }
         let (at, evicted) = if self.used < self.entries.len() {
             self.used += 1;
@@ -135,14 +135,14 @@ impl XpBuffer {
             (at, self.dirty(at))
         };
         self.tags.set(at, xpline);
-        self.entries[at] = Entry {
+        self.entries[at] = BufferEntry {
             lines: line,
             known,
             closed: false,
             owner,
         };
         self.close(at, line, now);
-        Written::Replaced(evicted)
+        WriteOutcome::Replaced(evicted)
     }
 
     fn close(&mut self, at: usize, line: u8, now: u64) {
@@ -153,14 +153,14 @@ impl XpBuffer {
         }
     }
 
-    fn dirty(&self, at: usize) -> Option<Evicted> {
-        let Entry {
+    fn dirty(&self, at: usize) -> Option<EvictedLine> {
+        let BufferEntry {
             lines,
             known,
             owner,
             ..
         } = self.entries[at];
-        (lines != 0).then(|| Evicted {
+        (lines != 0).then(|| EvictedLine {
             xpline: self.tags.tags[at],
             lines,
             known,
@@ -170,7 +170,7 @@ impl XpBuffer {
 
     /// The oldest closed XPLine, and since when it is: to be written while the media is idle.
     /// It stays, clean, and combines with what comes.
-    pub(super) fn take_closed(&mut self, before: u64) -> Option<(Evicted, u64)> {
+    pub(super) fn take_closed(&mut self, before: u64) -> Option<(EvictedLine, u64)> {
         while let Some(&(xpline, since)) = self.closed.front() {
             if since > before {
                 return None;
@@ -181,9 +181,9 @@ impl XpBuffer {
             };
             if self.entries[at].closed {
                 let evicted = self.dirty(at)?;
-                self.entries[at] = Entry {
+                self.entries[at] = BufferEntry {
                     known: true,
-                    ..Entry::default()
+                    ..BufferEntry::default()
                 };
                 return Some((evicted, since));
             }
@@ -192,9 +192,9 @@ impl XpBuffer {
     }
 
     /// Everything that is not on the media yet: power goes, or the count ends.
-    pub(super) fn drain(&mut self) -> Vec<Evicted> {
+    pub(super) fn drain(&mut self) -> Vec<EvictedLine> {
         let all = (0..self.used).filter_map(|at| self.dirty(at)).collect();
-        self.entries.fill(Entry::default());
+        self.entries.fill(BufferEntry::default());
         self.closed.clear();
         all
     }
@@ -203,14 +203,14 @@ impl XpBuffer {
 /// The XPLines read last, first in, first out.
 #[derive(Clone, Debug)]
 pub(super) struct ReadBuffer {
-    tags: Tags,
+    tags: TagArray,
     next: usize,
 }
 
 impl ReadBuffer {
     pub(super) fn new(entries: usize) -> ReadBuffer {
         ReadBuffer {
-            tags: Tags::new(entries),
+            tags: TagArray::new(entries),
             next: 0,
         }
     }

@@ -12,7 +12,7 @@ const DIRTY: u32 = 1 << 31;
 
 /// Resident lines. Line numbers are below 2^31.
 #[derive(Clone, Debug)]
-pub(super) struct Cache {
+pub(super) struct CpuCache {
     /// Lines of each set, the one used last first.
     sets: Vec<[u32; WAYS]>,
     /// What each of them was last stored to for, as long as it is dirty.
@@ -21,17 +21,17 @@ pub(super) struct Cache {
 
 /// What was looked for, and what had to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Touched {
+pub(super) struct TouchOutcome {
     pub(super) hit: bool,
     /// A dirty line that was replaced, and what it was last stored to for.
     pub(super) written_back: Option<(u32, Category)>,
 }
 
-impl Cache {
+impl CpuCache {
     /// A cache of `bytes`, rounded down to whole sets.
-    pub(super) fn new(bytes: u64) -> Cache {
+    pub(super) fn new(bytes: u64) -> CpuCache {
         let sets = (bytes / 64 / WAYS as u64).max(1) as usize;
-        Cache {
+        CpuCache {
             sets: vec![[EMPTY; WAYS]; sets],
             dirtied: vec![[Category::Other; WAYS]; sets],
         }
@@ -44,7 +44,7 @@ impl Cache {
     }
 
     /// Uses `line`: it is resident afterwards, and dirty if it is stored to for something or if it was.
-    pub(super) fn touch(&mut self, line: u32, stored_for: Option<Category>) -> Touched {
+    pub(super) fn touch(&mut self, line: u32, stored_for: Option<Category>) -> TouchOutcome {
         let set = self.set(line);
         let (set, dirtied) = (&mut self.sets[set], &mut self.dirtied[set]);
         let found = set
@@ -59,7 +59,7 @@ impl Cache {
         set[0] = line | if is_dirty { DIRTY } else { 0 };
         dirtied[0] = stored_for.unwrap_or(old_for);
         let replaced = found.is_none() && old != EMPTY && old & DIRTY != 0;
-        Touched {
+        TouchOutcome {
             hit: found.is_some(),
             written_back: replaced.then_some((old & !DIRTY, old_for)),
         }

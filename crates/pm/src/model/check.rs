@@ -1,17 +1,18 @@
 //! The model beside what was measured.
 
-use super::memory::Config;
+use super::memory::MachineConfig;
 use super::micro::{
-    Access, Mix, Order, inserts, latency_ns, run_mixed, write_amplification_of_region,
+    AccessKind, AccessOrder, MixedWorker, inserts, latency_ns, run_mixed,
+    write_amplification_of_region,
 };
 use super::published::{
-    self, CURVE_BOUND, LATENCIES, LINK, MIXED, NUMA_BOUND, NUMA_LOSSES, Use, XPBUFFER_CURVE,
+    self, CURVE_BOUND, FigureUse, LATENCIES, LINK, MIXED, NUMA_BOUND, NUMA_LOSSES, XPBUFFER_CURVE,
 };
-use super::step::{Act, Step};
+use super::step::{Step, StepKind};
 
 /// A published figure, and the model's.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Row {
+pub struct ModelRow {
     /// What kind of figure.
     pub group: &'static str,
     /// What was measured.
@@ -23,12 +24,12 @@ pub struct Row {
     /// What the model says.
     pub modelled: f64,
     /// How the row is used.
-    pub how: Use,
+    pub how: FigureUse,
     /// Where it was published.
     pub source: &'static str,
 }
 
-impl Row {
+impl ModelRow {
     /// By which share the model is high.
     #[must_use]
     pub fn error(&self) -> f64 {
@@ -39,7 +40,7 @@ impl Row {
     #[must_use]
     pub fn holds(&self) -> bool {
         match self.how {
-            Use::HeldOut(Some(bound)) => self.error().abs() <= bound,
+            FigureUse::HeldOut(Some(bound)) => self.error().abs() <= bound,
             _ => true,
         }
     }
@@ -47,18 +48,18 @@ impl Row {
 
 /// All rows.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct ModelReport {
     /// The rows, in the order they are printed.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ModelRow>,
     /// Root mean square of the XPBuffer curve's differences.
     pub curve_rms: f64,
     /// Steps that were played for the bandwidths.
     pub steps: u64,
 }
 
-impl Check {
+impl ModelReport {
     /// The rows that miss their bound.
-    pub fn broken(&self) -> impl Iterator<Item = &Row> {
+    pub fn broken(&self) -> impl Iterator<Item = &ModelRow> {
         self.rows.iter().filter(|row| !row.holds())
     }
 
@@ -87,13 +88,13 @@ pub fn run(
     lines: u64,
     only: impl Fn(&str) -> bool,
     tell: &mut dyn FnMut(&str) -> bool,
-) -> Check {
-    let mut check = Check {
+) -> ModelReport {
+    let mut check = ModelReport {
         rows: Vec::new(),
         curve_rms: 0.0,
         steps: 0,
     };
-    let groups: [(&str, Group); 6] = [
+    let groups: [(&str, RowGroup); 6] = [
         ("bandwidth", bandwidths),
         ("xpbuffer", curve),
         ("latency", latencies),
@@ -109,20 +110,20 @@ pub fn run(
     check
 }
 
-type Group = fn(&mut Check, u64, u64, &mut dyn FnMut(&str) -> bool);
+type RowGroup = fn(&mut ModelReport, u64, u64, &mut dyn FnMut(&str) -> bool);
 
-fn bandwidths(check: &mut Check, seed: u64, lines: u64, tell: &mut dyn FnMut(&str) -> bool) {
+fn bandwidths(check: &mut ModelReport, seed: u64, lines: u64, tell: &mut dyn FnMut(&str) -> bool) {
     for row in published::bandwidths() {
         let micro = row.micro;
         let what = match micro.access {
-            Access::Load => "load",
-            Access::Around => "ntstore",
-            Access::Flush => "store+clwb",
-            Access::Store => "store",
+            AccessKind::Load => "load",
+            AccessKind::Around => "ntstore",
+            AccessKind::Flush => "store+clwb",
+            AccessKind::Store => "store",
         };
         let order = match micro.order {
-            Order::Sequential => "sequential",
-            Order::Random => "random",
+            AccessOrder::Sequential => "sequential",
+            AccessOrder::Random => "random",
         };
         let (dimms, bytes, threads) = (micro.dimms, micro.bytes, micro.threads);
         let name = format!("{dimms} DIMM {order} {what} {bytes} B, {threads} threads");
@@ -131,7 +132,7 @@ fn bandwidths(check: &mut Check, seed: u64, lines: u64, tell: &mut dyn FnMut(&st
         }
         let (modelled, outcome) = micro.run(lines, seed);
         check.steps += outcome.steps;
-        check.rows.push(Row {
+        check.rows.push(ModelRow {
             group: "bandwidth",
             name,
             unit: "GB/s",
@@ -143,99 +144,99 @@ fn bandwidths(check: &mut Check, seed: u64, lines: u64, tell: &mut dyn FnMut(&st
     }
 }
 
-fn curve(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+fn curve(check: &mut ModelReport, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
     let mut sum = 0.0;
     for (bytes, published) in XPBUFFER_CURVE {
         let modelled = write_amplification_of_region(bytes, seed);
         sum += (modelled - published) * (modelled - published);
-        check.rows.push(Row {
+        check.rows.push(ModelRow {
             group: "xpbuffer",
             name: format!("region of {bytes} B, halves in turn"),
             unit: "writes",
             published,
             modelled,
-            how: Use::Calibrated,
+            how: FigureUse::Calibrated,
             source: "graphs/09",
         });
     }
     check.curve_rms = (sum / XPBUFFER_CURVE.len() as f64).sqrt();
 }
 
-fn latencies(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+fn latencies(check: &mut ModelReport, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
     let step = Step::new;
     let runs: [(&[Step], &[Step]); 4] = [
-        (&[], &[step(Act::Load, 64)]),
-        (&[step(Act::Load, 64)], &[step(Act::Load, 65)]),
-        (&[], &[step(Act::Around, 64), step(Act::Fence, 0)]),
+        (&[], &[step(StepKind::Load, 64)]),
+        (&[step(StepKind::Load, 64)], &[step(StepKind::Load, 65)]),
+        (&[], &[step(StepKind::Around, 64), step(StepKind::Fence, 0)]),
         (
-            &[step(Act::Load, 64)],
+            &[step(StepKind::Load, 64)],
             &[
-                step(Act::Store, 64),
-                step(Act::Flush, 64),
-                step(Act::Fence, 0),
+                step(StepKind::Store, 64),
+                step(StepKind::Flush, 64),
+                step(StepKind::Fence, 0),
             ],
         ),
     ];
     for ((name, published), (before, steps)) in LATENCIES.into_iter().zip(runs) {
-        check.rows.push(Row {
+        check.rows.push(ModelRow {
             group: "latency",
             name: name.into(),
             unit: "ns",
             published,
             modelled: latency_ns(seed, before, steps),
             // The constants are these figures: a check of the equations, not of the numbers.
-            how: Use::Calibrated,
+            how: FigureUse::Calibrated,
             source: "graphs/02",
         });
     }
 }
 
-fn mixed(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
+fn mixed(check: &mut ModelReport, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
     for (loads, writes, published) in MIXED {
-        let worker = |loads| Mix { of: 1, loads };
+        let worker = |loads| MixedWorker { of: 1, loads };
         let mut mixes = vec![worker(1); loads as usize];
         mixes.resize((loads + writes) as usize, worker(0));
-        let config = Config {
+        let config = MachineConfig {
             cache_bytes: 1 << 20,
             places: false,
             seed,
-            ..Config::study(6)
+            ..MachineConfig::study(6)
         };
-        check.rows.push(Row {
+        check.rows.push(ModelRow {
             group: "mixed",
             name: format!("6 DIMM random 64 B, {loads} threads load, {writes} ntstore"),
             unit: "GB/s",
             published,
-            modelled: run_mixed(config, &mixes, Order::Random, 64, lines),
-            how: Use::HeldOut(None),
+            modelled: run_mixed(config, &mixes, AccessOrder::Random, 64, lines),
+            how: FigureUse::HeldOut(None),
             source: "graphs/06",
         });
     }
 }
 
-fn link(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
+fn link(check: &mut ModelReport, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
     for (loads, writes, local, remote, how) in LINK {
-        let mix = Mix {
+        let mix = MixedWorker {
             of: loads + writes,
             loads,
         };
         for (where_, remote_from, published, how) in [
-            ("local", usize::MAX, local, Use::HeldOut(None)),
+            ("local", usize::MAX, local, FigureUse::HeldOut(None)),
             ("remote", 0, remote, how),
         ] {
-            let config = Config {
+            let config = MachineConfig {
                 cache_bytes: 1 << 20,
                 places: false,
                 remote_from,
                 seed,
-                ..Config::study(6)
+                ..MachineConfig::study(6)
             };
-            check.rows.push(Row {
+            check.rows.push(ModelRow {
                 group: "link",
                 name: format!("{where_}, {loads} loads to {writes} ntstores, 4 threads"),
                 unit: "GB/s",
                 published,
-                modelled: run_mixed(config, &[mix; 4], Order::Sequential, 256, lines),
+                modelled: run_mixed(config, &[mix; 4], AccessOrder::Sequential, 256, lines),
                 how,
                 source: "graphs/17",
             });
@@ -243,12 +244,12 @@ fn link(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> boo
     }
 }
 
-fn losses(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+fn losses(check: &mut ModelReport, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
     const WORKERS: usize = 32;
     for profile in NUMA_LOSSES {
         let local = inserts(&profile, WORKERS, false, seed);
         let remote = inserts(&profile, WORKERS, true, seed);
-        check.rows.push(Row {
+        check.rows.push(ModelRow {
             group: "numa loss",
             name: format!(
                 "{} insert, {WORKERS} threads, local to remote",
@@ -257,7 +258,7 @@ fn losses(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool)
             unit: "times",
             published: profile.loss,
             modelled: local / remote,
-            how: Use::HeldOut(Some(NUMA_BOUND)),
+            how: FigureUse::HeldOut(Some(NUMA_BOUND)),
             source: "index study, figure 14",
         });
     }

@@ -9,7 +9,7 @@
 
 /// Where a constant is from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub enum ConstantSource {
     /// Used as it was read.
     Published,
     /// Fitted to a row of one DIMM, or to the XPBuffer curve.
@@ -26,7 +26,7 @@ pub struct Constant {
     /// What it is counted in.
     pub unit: &'static str,
     /// Whether it was read or fitted.
-    pub origin: Origin,
+    pub origin: ConstantSource,
     /// Where it was read, or the row it was fitted to.
     pub source: &'static str,
 }
@@ -40,7 +40,7 @@ macro_rules! constants {
             name: stringify!($id),
             value: $value,
             unit: $unit,
-            origin: Origin::$origin,
+            origin: ConstantSource::$origin,
             source: $source,
         };)*
         /// All of them, to be printed.

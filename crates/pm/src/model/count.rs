@@ -7,7 +7,7 @@ use super::step::Category;
 
 /// Counts of what workers asked for, and of what arrived at the media.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct AccessCounts {
     /// Lines loaded, or asked for ahead.
     pub loads: u64,
     /// Of them, lines the cache did not have.
@@ -65,8 +65,8 @@ macro_rules! each_count {
     };
 }
 
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
+impl AddAssign for AccessCounts {
+    fn add_assign(&mut self, other: AccessCounts) {
         macro_rules! add {
             ($($field:ident),*) => { $(self.$field += other.$field;)* };
         }
@@ -74,7 +74,7 @@ impl AddAssign for Counts {
     }
 }
 
-impl Counts {
+impl AccessCounts {
     /// Each count with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); 16] {
@@ -110,27 +110,27 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 /// [`Counts`] of each category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ByCategory([Counts; Category::ALL.len()]);
+pub struct CountsByCategory([AccessCounts; Category::ALL.len()]);
 
-impl Index<Category> for ByCategory {
-    type Output = Counts;
+impl Index<Category> for CountsByCategory {
+    type Output = AccessCounts;
 
-    fn index(&self, category: Category) -> &Counts {
+    fn index(&self, category: Category) -> &AccessCounts {
         &self.0[category as usize]
     }
 }
 
-impl IndexMut<Category> for ByCategory {
-    fn index_mut(&mut self, category: Category) -> &mut Counts {
+impl IndexMut<Category> for CountsByCategory {
+    fn index_mut(&mut self, category: Category) -> &mut AccessCounts {
         &mut self.0[category as usize]
     }
 }
 
-impl ByCategory {
+impl CountsByCategory {
     /// All categories together.
     #[must_use]
-    pub fn total(&self) -> Counts {
-        let mut total = Counts::default();
+    pub fn total(&self) -> AccessCounts {
+        let mut total = AccessCounts::default();
         self.0.iter().for_each(|counts| total += *counts);
         total
     }
@@ -158,7 +158,7 @@ pub(super) fn imbalance(of: impl Iterator<Item = u64> + Clone) -> f64 {
 
 /// How often each XPLine was written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wear(Vec<u32>);
+pub(super) struct WearMap(Vec<u32>);
 
 /// Wear in figures.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -173,7 +173,7 @@ pub struct WearFigures {
     pub years: f64,
 }
 
-impl Wear {
+impl WearMap {
     pub(super) fn one_more(&mut self, xpline: u32) {
         let at = xpline as usize;
         if at >= self.0.len() {
@@ -202,7 +202,7 @@ impl Wear {
 
 /// How often each line was written, and by whom most.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hot(Vec<HotLine>);
+pub(super) struct HotMap(Vec<HotLine>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct HotLine {
@@ -225,7 +225,7 @@ pub struct Hotspot {
     pub category: Category,
 }
 
-impl Hot {
+impl HotMap {
     pub(super) fn one_more(&mut self, line: u32, owner: u32) {
         let at = line as usize;
         if at >= self.0.len() {

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::buffer::{Evicted, ReadBuffer, WHOLE, Written, XpBuffer};
+use super::buffer::{EvictedLine, ReadBuffer, WHOLE, WriteOutcome, XpBuffer};
 use super::constants as c;
 use super::count::DimmCounts;
 use crate::sim::Rng;
@@ -19,7 +19,7 @@ pub(super) fn ps(ns: f64) -> u64 {
 
 /// A line that waits because the queue is full.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedLine {
     pub(super) line: u32,
     pub(super) owner: u32,
     /// Whose worker is told, if anyone's.
@@ -28,7 +28,7 @@ pub(super) struct Waiting {
 
 /// What the media did for a request, to be counted by the one who asked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct MediaWork {
     pub(super) combined: bool,
     pub(super) media_read: bool,
 }
@@ -42,16 +42,16 @@ pub(super) struct Dimm {
     departs: VecDeque<u64>,
     last_depart: u64,
     /// Lines that wait for the queue in order, and those that do not fit in here either.
-    ordered: VecDeque<Waiting>,
-    crowd: Vec<Waiting>,
+    ordered: VecDeque<QueuedLine>,
+    crowd: Vec<QueuedLine>,
     pub(super) counts: DimmCounts,
     /// XPLines that went to the media since they were last collected.
-    pub(super) written: Vec<Evicted>,
-    times: Times,
+    pub(super) written: Vec<EvictedLine>,
+    times: DimmTimes,
 }
 
 #[derive(Clone, Copy)]
-struct Times {
+struct DimmTimes {
     read: u64,
     write: u64,
     fill: u64,
@@ -76,7 +76,7 @@ impl Dimm {
             crowd: Vec::new(),
             counts: DimmCounts::default(),
             written: Vec::new(),
-            times: Times {
+            times: DimmTimes {
                 read: ps(c::READ_XPLINE.value),
                 write,
                 fill: ps(c::FILL_LINE.value),
@@ -106,11 +106,11 @@ impl Dimm {
     }
 
     /// A line is read, `fill` if in order to be written: when it has arrived, and what it took.
-    pub(super) fn read(&mut self, line: u32, fill: bool, now: u64) -> (u64, Work) {
+    pub(super) fn read(&mut self, line: u32, fill: bool, now: u64) -> (u64, MediaWork) {
         let xpline = line / 4;
         let hit = self.xpbuffer.has(xpline) || self.read_buffer.has(xpline);
         let (latency, service) = match (hit, fill) {
-            (true, false) => return (now + self.times.buffered, Work::default()),
+            (true, false) => return (now + self.times.buffered, MediaWork::default()),
             (true, true) => (self.times.buffered, self.times.fill),
             (false, true) => (self.times.random, self.times.fill),
             (false, false) => (self.times.random, self.times.read),
@@ -120,9 +120,9 @@ impl Dimm {
             self.counts.reads += 1;
         }
         let start = self.serve(now, service, (!hit).then_some(0));
-        let work = Work {
+        let work = MediaWork {
             media_read: !hit,
-            ..Work::default()
+            ..MediaWork::default()
         };
         (start + latency, work)
     }
@@ -141,7 +141,7 @@ impl Dimm {
     }
 
     /// A line waits.
-    pub(super) fn wait(&mut self, line: Waiting) {
+    pub(super) fn wait(&mut self, line: QueuedLine) {
         if self.ordered.len() < self.times.ordered {
             self.ordered.push_back(line);
         } else {
@@ -150,7 +150,7 @@ impl Dimm {
     }
 
     /// The line that waits no longer.
-    pub(super) fn next_waiting(&mut self, rng: &mut Rng) -> Option<Waiting> {
+    pub(super) fn next_waiting(&mut self, rng: &mut Rng) -> Option<QueuedLine> {
         let line = self.ordered.pop_front()?;
         if !self.crowd.is_empty() {
             let at = rng.below(self.crowd.len() as u64) as usize;
@@ -165,26 +165,26 @@ impl Dimm {
     }
 
     /// A line enters the queue at `now`.
-    pub(super) fn admit(&mut self, line: u32, owner: u32, now: u64, rng: &mut Rng) -> Work {
+    pub(super) fn admit(&mut self, line: u32, owner: u32, now: u64, rng: &mut Rng) -> MediaWork {
         let mut depart = self.last_depart.max(now);
         self.write_closed_ones(depart);
         let xpline = line / 4;
-        let new = Evicted {
+        let new = EvictedLine {
             xpline,
             lines: 1 << (line % 4),
             known: self.read_buffer.has(xpline),
             owner,
         };
         let written = self.xpbuffer.write(new, depart, rng);
-        if let Written::Replaced(Some(victim)) = written {
+        if let WriteOutcome::Replaced(Some(victim)) = written {
             depart = depart.max(self.media_free.saturating_sub(self.times.slack));
             self.write_back(victim, depart);
         }
         self.last_depart = depart;
         self.departs.push_back(depart);
-        Work {
-            combined: written == Written::Combined,
-            ..Work::default()
+        MediaWork {
+            combined: written == WriteOutcome::Combined,
+            ..MediaWork::default()
         }
     }
 
@@ -198,7 +198,7 @@ impl Dimm {
         }
     }
 
-    fn write_back(&mut self, xpline: Evicted, now: u64) {
+    fn write_back(&mut self, xpline: EvictedLine, now: u64) {
         self.counts.writes += 1;
         self.serve(now, self.times.write, Some(1));
         self.written.push(xpline);
@@ -212,7 +212,7 @@ impl Dimm {
     }
 }
 
-impl Evicted {
+impl EvictedLine {
     pub(super) fn is_partial(&self) -> bool {
         self.lines != WHOLE
     }

@@ -8,31 +8,31 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::constants as c;
-use super::count::{ByCategory, Counts, DimmCounts, Hotspot, WearFigures, imbalance};
+use super::count::{AccessCounts, CountsByCategory, DimmCounts, Hotspot, WearFigures, imbalance};
 use super::dimm::ps;
-use super::memory::{Accepted, Config, Memory, NOBODY};
-use super::step::{Act, Step};
+use super::memory::{AcceptedLine, MachineConfig, MemorySystem, NOBODY};
+use super::step::{Step, StepKind};
 
 /// Not known yet: the line waits for its DIMM.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A machine and the virtual time on it.
 pub struct Machine {
-    memory: Memory,
-    workers: Vec<Worker>,
-    events: BinaryHeap<Reverse<(u64, Event)>>,
-    locks: HashMap<u32, Lock>,
+    memory: MemorySystem,
+    workers: Vec<ModelWorker>,
+    events: BinaryHeap<Reverse<(u64, MachineEvent)>>,
+    locks: HashMap<u32, ModelLock>,
     at_barrier: Vec<u32>,
     going: usize,
     latencies_ns: Vec<u32>,
     steps: u64,
     begun: u64,
     now: u64,
-    costs: Costs,
+    costs: CpuCosts,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum MachineEvent {
     /// A DIMM's queue has room.
     Room(u32),
     /// A line that was fetched to be written, and flushed meanwhile, is here and goes on its way.
@@ -42,7 +42,7 @@ enum Event {
 }
 
 /// What the processor itself takes, in picoseconds.
-struct Costs {
+struct CpuCosts {
     cached: u64,
     issue: u64,
     flush_issue: u64,
@@ -55,15 +55,15 @@ struct Costs {
 }
 
 #[derive(Default)]
-struct Worker {
+struct ModelWorker {
     steps: Vec<Step>,
     next: usize,
     began: u64,
-    loads: Flight,
-    fills: Flight,
-    writes: Flight,
+    loads: LinesInFlight,
+    fills: LinesInFlight,
+    writes: LinesInFlight,
     /// Dirty lines that had to leave the cache.
-    evictions: Flight,
+    evictions: LinesInFlight,
     /// Lines flushed since the last fence.
     flushed: Vec<u32>,
     ordered: bool,
@@ -72,9 +72,9 @@ struct Worker {
 
 /// Lines on their way, and when they arrive.
 #[derive(Default)]
-struct Flight(Vec<(u32, u64)>);
+struct LinesInFlight(Vec<(u32, u64)>);
 
-impl Flight {
+impl LinesInFlight {
     /// Whether another can go at `now`; else when to try again, [`UNKNOWN`] if nobody knows.
     fn room(&mut self, most: usize, now: u64) -> Result<(), u64> {
         self.0.retain(|(_, done)| *done > now);
@@ -113,13 +113,13 @@ impl Flight {
 }
 
 #[derive(Default)]
-struct Lock {
+struct ModelLock {
     held: bool,
     waiting: VecDeque<u32>,
 }
 
 /// What became of a step.
-enum Played {
+enum StepOutcome {
     /// It is done; the worker's clock.
     Until(u64),
     /// Try it again then.
@@ -130,7 +130,7 @@ enum Played {
 
 /// What a run found.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct MachineOutcome {
     /// Operations that were run.
     pub operations: u64,
     /// Steps that were played.
@@ -138,7 +138,7 @@ pub struct Outcome {
     /// Virtual picoseconds it took.
     pub elapsed_ps: u64,
     /// Counts, by category.
-    pub counts: ByCategory,
+    pub counts: CountsByCategory,
     /// Each DIMM.
     pub dimms: Vec<DimmCounts>,
     /// The media's wear.
@@ -147,10 +147,10 @@ pub struct Outcome {
     latencies_ns: Vec<u32>,
 }
 
-impl Outcome {
+impl MachineOutcome {
     /// All categories' counts together.
     #[must_use]
-    pub fn total(&self) -> Counts {
+    pub fn total(&self) -> AccessCounts {
         self.counts.total()
     }
 
@@ -213,9 +213,9 @@ impl Outcome {
 impl Machine {
     /// A machine nothing has happened on.
     #[must_use]
-    pub fn new(config: Config) -> Machine {
+    pub fn new(config: MachineConfig) -> Machine {
         Machine {
-            memory: Memory::new(config),
+            memory: MemorySystem::new(config),
             workers: Vec::new(),
             events: BinaryHeap::new(),
             locks: HashMap::new(),
@@ -225,7 +225,7 @@ impl Machine {
             steps: 0,
             begun: 0,
             now: 0,
-            costs: Costs {
+            costs: CpuCosts {
                 cached: ps(c::LOAD_CACHED.value),
                 issue: ps(c::ISSUE.value),
                 flush_issue: ps(c::FLUSH_ISSUE.value),
@@ -241,15 +241,15 @@ impl Machine {
 
     /// What it has.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &MachineConfig {
         &self.memory.config
     }
 
     /// Forgets all counts and times, but not what caches and buffers hold: the end of a warm-up.
     pub fn restart(&mut self) {
-        self.memory.counts = ByCategory::default();
-        self.memory.wear = super::count::Wear::default();
-        self.memory.hot = super::count::Hot::default();
+        self.memory.counts = CountsByCategory::default();
+        self.memory.wear = super::count::WearMap::default();
+        self.memory.hot = super::count::HotMap::default();
         for dimm in &mut self.memory.dimms {
             dimm.counts = DimmCounts::default();
         }
@@ -263,19 +263,20 @@ impl Machine {
     /// `next` executes a worker's next operation and appends its steps; `false`: there is none.
     pub fn run(&mut self, workers: usize, mut next: impl FnMut(usize, &mut Vec<Step>) -> bool) {
         self.workers.clear();
-        self.workers.resize_with(workers, Worker::default);
+        self.workers.resize_with(workers, ModelWorker::default);
         self.going = workers;
         for worker in 0..workers as u32 {
             if self.begin(worker, self.now, &mut next) {
-                self.events.push(Reverse((self.now, Event::Worker(worker))));
+                self.events
+                    .push(Reverse((self.now, MachineEvent::Worker(worker))));
             }
         }
         let mut first = self.pop();
         while let Some((now, event)) = first.take().or_else(|| self.pop()) {
             match event {
-                Event::Worker(worker) => first = self.go_on(worker, now, &mut next),
-                Event::Room(dimm) => self.make_room(dimm, now),
-                Event::Arrives {
+                MachineEvent::Worker(worker) => first = self.go_on(worker, now, &mut next),
+                MachineEvent::Room(dimm) => self.make_room(dimm, now),
+                MachineEvent::Arrives {
                     worker,
                     line,
                     owner,
@@ -290,18 +291,18 @@ impl Machine {
         );
     }
 
-    fn pop(&mut self) -> Option<(u64, Event)> {
+    fn pop(&mut self) -> Option<(u64, MachineEvent)> {
         self.events.pop().map(|Reverse(event)| event)
     }
 
     /// Everything so far, as if the XPBuffers were written to the media now.
     #[must_use]
-    pub fn outcome(&mut self) -> Outcome {
+    pub fn outcome(&mut self) -> MachineOutcome {
         self.memory.drain(self.now);
         let mut latencies_ns = self.latencies_ns.clone();
         latencies_ns.sort_unstable();
         let elapsed_ps = self.now - self.begun;
-        Outcome {
+        MachineOutcome {
             operations: latencies_ns.len() as u64,
             steps: self.steps,
             elapsed_ps,
@@ -356,7 +357,7 @@ impl Machine {
         worker: u32,
         now: u64,
         next: &mut impl FnMut(usize, &mut Vec<Step>) -> bool,
-    ) -> Option<(u64, Event)> {
+    ) -> Option<(u64, MachineEvent)> {
         let mut clock = now;
         loop {
             let me = &mut self.workers[worker as usize];
@@ -371,21 +372,21 @@ impl Machine {
             let played = self.play(worker, step, clock);
             self.expect_room(clock);
             clock = match played {
-                Played::Until(later) => {
+                StepOutcome::Until(later) => {
                     self.advance(worker);
                     later
                 }
-                Played::Again(UNKNOWN) => {
+                StepOutcome::Again(UNKNOWN) => {
                     self.workers[worker as usize].blocked = true;
                     return None;
                 }
-                Played::Again(later) => later,
-                Played::Blocked => {
+                StepOutcome::Again(later) => later,
+                StepOutcome::Blocked => {
                     self.advance(worker);
                     return None;
                 }
             };
-            let event = Reverse((clock, Event::Worker(worker)));
+            let event = Reverse((clock, MachineEvent::Worker(worker)));
             if let Some(mut least) = self.events.peek_mut()
                 && *least > event
             {
@@ -400,29 +401,29 @@ impl Machine {
         self.steps += 1;
     }
 
-    fn play(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn play(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         match step.act {
-            Act::Load => self.load(worker, step, now, true),
-            Act::Fetch => self.load(worker, step, now, false),
-            Act::Store => self.store(worker, step, now),
-            Act::Flush => self.flush(worker, step, now),
-            Act::Around => self.around(worker, step, now),
-            Act::Fence => self.fence(worker, step, now),
-            Act::Compute => Played::Until(now + u64::from(step.what) * 1000),
-            Act::Lock => self.lock(worker, step, now),
-            Act::Unlock => self.unlock(step, now),
-            Act::Barrier => self.barrier(worker, now),
+            StepKind::Load => self.load(worker, step, now, true),
+            StepKind::Fetch => self.load(worker, step, now, false),
+            StepKind::Store => self.store(worker, step, now),
+            StepKind::Flush => self.flush(worker, step, now),
+            StepKind::Around => self.around(worker, step, now),
+            StepKind::Fence => self.fence(worker, step, now),
+            StepKind::Compute => StepOutcome::Until(now + u64::from(step.what) * 1000),
+            StepKind::Lock => self.lock(worker, step, now),
+            StepKind::Unlock => self.unlock(step, now),
+            StepKind::Barrier => self.barrier(worker, now),
         }
     }
 
-    fn load(&mut self, worker: u32, step: Step, now: u64, wait: bool) -> Played {
+    fn load(&mut self, worker: u32, step: Step, now: u64, wait: bool) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
         // Whether it is in the cache is asked once, because asking changes it: first make room.
         if let Err(later) = me.loads.room(c::LOADS_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         if let Err(later) = me.evictions.room(c::WRITES_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         self.memory.counts[step.category].loads += 1;
         let mut done = now + self.costs.cached;
@@ -436,8 +437,8 @@ impl Machine {
         }
         let me = &self.workers[worker as usize];
         match wait {
-            true => Played::Until(done.max(me.loads.last())),
-            false => Played::Until(now + self.costs.issue),
+            true => StepOutcome::Until(done.max(me.loads.last())),
+            false => StepOutcome::Until(now + self.costs.issue),
         }
     }
 
@@ -446,8 +447,8 @@ impl Machine {
         let (hit, left) = self.memory.cached(step, dirty, worker, now);
         if let Some((line, accepted)) = left {
             let done = match accepted {
-                Accepted::At(done) => done,
-                Accepted::Waits => UNKNOWN,
+                AcceptedLine::At(done) => done,
+                AcceptedLine::Waits => UNKNOWN,
             };
             let me = &mut self.workers[worker as usize];
             me.evictions.0.push((line, done));
@@ -455,13 +456,13 @@ impl Machine {
         hit
     }
 
-    fn store(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn store(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
         if let Err(later) = me.fills.room(c::FILLS_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         if let Err(later) = me.evictions.room(c::WRITES_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         self.memory.counts[step.category].stores += 1;
         if !self.cached(worker, step, true, now) {
@@ -472,13 +473,13 @@ impl Machine {
                 .0
                 .push((step.what, done));
         }
-        Played::Until(now + self.costs.issue)
+        StepOutcome::Until(now + self.costs.issue)
     }
 
-    fn flush(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn flush(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
         if let Err(later) = me.writes.room(c::WRITES_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         let counts = &mut self.memory.counts[step.category];
         counts.flushes += 1;
@@ -486,11 +487,11 @@ impl Machine {
         me.flushed.push(step.what);
         me.ordered = true;
         if self.memory.config.eadr {
-            return Played::Until(now + self.costs.issue);
+            return StepOutcome::Until(now + self.costs.issue);
         }
         if !self.memory.clean(step.what) {
             self.memory.counts[step.category].flushes_clean += 1;
-            return Played::Until(now + self.costs.issue);
+            return StepOutcome::Until(now + self.costs.issue);
         }
         let here = me.fills.find(step.what).unwrap_or(now);
         if here > now {
@@ -501,7 +502,7 @@ impl Machine {
             let (line, owner) = (step.what, step.owner());
             self.events.push(Reverse((
                 here,
-                Event::Arrives {
+                MachineEvent::Arrives {
                     worker,
                     line,
                     owner,
@@ -510,26 +511,26 @@ impl Machine {
         } else {
             self.send(worker, step, now, self.costs.flush_accepted);
         }
-        Played::Until(now + self.costs.flush_issue)
+        StepOutcome::Until(now + self.costs.flush_issue)
     }
 
-    fn around(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn around(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
         if let Err(later) = me.writes.room(c::WRITES_IN_FLIGHT.value as usize, now) {
-            return Played::Again(later);
+            return StepOutcome::Again(later);
         }
         me.ordered = true;
         self.memory.counts[step.category].around += 1;
         self.memory.clean(step.what);
         self.send(worker, step, now, self.costs.around_accepted);
-        Played::Until(now + self.costs.around_issue)
+        StepOutcome::Until(now + self.costs.around_issue)
     }
 
     /// A line leaves for its DIMM.
     fn send(&mut self, worker: u32, step: Step, now: u64, accepted: u64) {
         let done = match self.memory.write(step, worker, now, accepted) {
-            Accepted::At(done) => done,
-            Accepted::Waits => UNKNOWN,
+            AcceptedLine::At(done) => done,
+            AcceptedLine::Waits => UNKNOWN,
         };
         self.workers[worker as usize]
             .writes
@@ -542,14 +543,14 @@ impl Machine {
         while let Some(dimm) = self.memory.crowded.pop() {
             if let Some(at) = self.memory.dimms[dimm].next_room() {
                 self.events
-                    .push(Reverse((at.max(now), Event::Room(dimm as u32))));
+                    .push(Reverse((at.max(now), MachineEvent::Room(dimm as u32))));
             }
         }
     }
 
     fn arrives(&mut self, worker: u32, line: u32, owner: u32, now: u64) {
         let step = Step {
-            act: Act::Flush,
+            act: StepKind::Flush,
             category: super::Category::ALL[(owner & 0xff) as usize],
             place: (owner >> 8) as u16,
             what: line,
@@ -558,8 +559,8 @@ impl Machine {
             .memory
             .write(step, worker, now, self.costs.flush_accepted)
         {
-            Accepted::At(done) => self.arrived(worker, line, done, now),
-            Accepted::Waits => {}
+            AcceptedLine::At(done) => self.arrived(worker, line, done, now),
+            AcceptedLine::Waits => {}
         }
     }
 
@@ -569,7 +570,8 @@ impl Machine {
         me.fills.settle(line, done);
         me.evictions.settle(line, done);
         if std::mem::take(&mut me.blocked) {
-            self.events.push(Reverse((now, Event::Worker(worker))));
+            self.events
+                .push(Reverse((now, MachineEvent::Worker(worker))));
         }
     }
 
@@ -580,15 +582,16 @@ impl Machine {
             }
         }
         if let Some(at) = self.memory.dimms[dimm as usize].next_room() {
-            self.events.push(Reverse((at.max(now), Event::Room(dimm))));
+            self.events
+                .push(Reverse((at.max(now), MachineEvent::Room(dimm))));
         }
     }
 
-    fn fence(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn fence(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
         let last = me.writes.last();
         if last == UNKNOWN {
-            return Played::Again(UNKNOWN);
+            return StepOutcome::Again(UNKNOWN);
         }
         let counts = &mut self.memory.counts[step.category];
         counts.fences += 1;
@@ -599,43 +602,44 @@ impl Machine {
             false => 1.0,
         };
         let fence = (self.costs.fence as f64 * times) as u64;
-        Played::Until(last.max(now) + fence)
+        StepOutcome::Until(last.max(now) + fence)
     }
 
-    fn lock(&mut self, worker: u32, step: Step, now: u64) -> Played {
+    fn lock(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
         let lock = self.locks.entry(step.what).or_default();
         if lock.held {
             lock.waiting.push_back(worker);
-            return Played::Blocked;
+            return StepOutcome::Blocked;
         }
         lock.held = true;
-        Played::Until(now + self.costs.lock)
+        StepOutcome::Until(now + self.costs.lock)
     }
 
-    fn unlock(&mut self, step: Step, now: u64) -> Played {
+    fn unlock(&mut self, step: Step, now: u64) -> StepOutcome {
         if let Some(lock) = self.locks.get_mut(&step.what) {
             match lock.waiting.pop_front() {
                 Some(heir) => {
                     let at = now + self.costs.hand_off;
-                    self.events.push(Reverse((at, Event::Worker(heir))));
+                    self.events.push(Reverse((at, MachineEvent::Worker(heir))));
                 }
                 None => lock.held = false,
             }
         }
-        Played::Until(now + self.costs.issue)
+        StepOutcome::Until(now + self.costs.issue)
     }
 
-    fn barrier(&mut self, worker: u32, now: u64) -> Played {
+    fn barrier(&mut self, worker: u32, now: u64) -> StepOutcome {
         self.at_barrier.push(worker);
         self.open_barrier(now);
-        Played::Blocked
+        StepOutcome::Blocked
     }
 
     /// Lets everybody go on when everybody is there.
     fn open_barrier(&mut self, now: u64) {
         if !self.at_barrier.is_empty() && self.at_barrier.len() == self.going {
             for worker in self.at_barrier.drain(..) {
-                self.events.push(Reverse((now, Event::Worker(worker))));
+                self.events
+                    .push(Reverse((now, MachineEvent::Worker(worker))));
             }
         }
     }

@@ -5,27 +5,27 @@ use std::io;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::step::{Act, Category, Step};
-use crate::lane::Lane;
+use super::step::{Category, Step, StepKind};
 use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
 use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, bytes_of, end_of};
+use crate::persist_ctx::PersistCtx;
 
 /// The steps of what was done since they were last taken. Clones share them, so that one stays
 /// readable when the medium has moved into a structure.
 #[derive(Clone, Debug, Default)]
-pub struct Trace(Arc<Mutex<Steps>>);
+pub struct Trace(Arc<Mutex<StepLog>>);
 
 #[derive(Debug)]
-struct Steps {
+struct StepLog {
     on: bool,
     steps: Vec<Step>,
     numbers: HashMap<usize, u16>,
     places: Vec<Option<&'static Location<'static>>>,
 }
 
-impl Default for Steps {
-    fn default() -> Steps {
-        Steps {
+impl Default for StepLog {
+    fn default() -> StepLog {
+        StepLog {
             on: true,
             steps: Vec::new(),
             numbers: HashMap::new(),
@@ -49,29 +49,29 @@ impl Trace {
 
     /// The processor works for so long: what an operation takes besides memory.
     pub fn compute(&self, ns: u32) {
-        self.push(Step::new(Act::Compute, ns));
+        self.push(Step::new(StepKind::Compute, ns));
     }
 
     /// The lock of this number is taken, or waited for. The work itself is done at once all the same.
     pub fn lock_taken(&self, lock: u32) {
-        self.push(Step::new(Act::Lock, lock));
+        self.push(Step::new(StepKind::Lock, lock));
     }
 
     /// That lock is let go.
     pub fn lock_dropped(&self, lock: u32) {
-        self.push(Step::new(Act::Unlock, lock));
+        self.push(Step::new(StepKind::Unlock, lock));
     }
 
     /// Every worker stops here until all have.
     pub fn stop_the_world(&self) {
-        self.push(Step::new(Act::Barrier, 0));
+        self.push(Step::new(StepKind::Barrier, 0));
     }
 
     /// Some of the line at `at` is stored, written back and, if so, waited for: what the medium does not see.
     pub fn persist(&self, at: Off, waits: bool) {
-        self.lines(&[Act::Store, Act::Flush], at, WORD, None);
+        self.lines(&[StepKind::Store, StepKind::Flush], at, WORD, None);
         if waits {
-            self.push(Step::new(Act::Fence, 0));
+            self.push(Step::new(StepKind::Fence, 0));
         }
     }
 
@@ -85,7 +85,7 @@ impl Trace {
             .flatten()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Steps> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, StepLog> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,13 @@ impl Trace {
     }
 
     /// Adds a step for each line of `at..at + len`.
-    fn lines(&self, acts: &[Act], at: Off, len: usize, place: Option<&'static Location<'static>>) {
+    fn lines(
+        &self,
+        acts: &[StepKind],
+        at: Off,
+        len: usize,
+        place: Option<&'static Location<'static>>,
+    ) {
         let mut steps = self.lock();
         if !steps.on || len == 0 {
             return;
@@ -119,15 +125,15 @@ impl Trace {
 
     /// Reads: all lines are asked for at once, and the last one waits for them.
     fn loads(&self, at: Off, len: usize) {
-        self.lines(&[Act::Fetch], at, len, None);
+        self.lines(&[StepKind::Fetch], at, len, None);
         let mut steps = self.lock();
         if let (true, Some(last)) = (steps.on && len > 0, steps.steps.last_mut()) {
-            last.act = Act::Load;
+            last.act = StepKind::Load;
         }
     }
 }
 
-impl Steps {
+impl StepLog {
     fn number(&mut self, place: &'static Location<'static>) -> u16 {
         // The same line of source may have several addresses: then it has several numbers.
         let key = std::ptr::from_ref(place).addr();
@@ -217,19 +223,19 @@ impl<M: Medium> Medium for Modelled<M> {
     }
 
     #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        self.inner.store(lane, at, value);
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        self.inner.store(ctx, at, value);
         self.trace
-            .lines(&[Act::Store], at, WORD, Some(Location::caller()));
+            .lines(&[StepKind::Store], at, WORD, Some(Location::caller()));
     }
 
     #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let found = self.inner.cas(lane, at, old, new);
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        let found = self.inner.cas(ctx, at, old, new);
         self.trace.loads(at, WORD);
         if found.is_ok() {
             self.trace
-                .lines(&[Act::Store], at, WORD, Some(Location::caller()));
+                .lines(&[StepKind::Store], at, WORD, Some(Location::caller()));
         }
         found
     }
@@ -252,13 +258,13 @@ impl<M: Medium> Medium for Modelled<M> {
 
     /// Whole lines of large copies go around the cache, the rest through it, as on real media.
     #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        self.inner.copy_in(lane, at, parts); // It panics if they are outside.
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
+        self.inner.copy_in(ctx, at, parts); // It panics if they are outside.
         let len = bytes_of(parts);
         let place = Some(Location::caller());
-        let through: &[Act] = match self.writes_back {
-            true => &[Act::Store, Act::Flush],
-            false => &[Act::Store],
+        let through: &[StepKind] = match self.writes_back {
+            true => &[StepKind::Store, StepKind::Flush],
+            false => &[StepKind::Store],
         };
         let end = end_of(at, len);
         let first = at.0.next_multiple_of(LINE as u64);
@@ -268,28 +274,32 @@ impl<M: Medium> Medium for Modelled<M> {
         } else {
             self.trace
                 .lines(through, at, (first - at.0) as usize, place);
-            self.trace
-                .lines(&[Act::Around], Off(first), (last - first) as usize, place);
+            self.trace.lines(
+                &[StepKind::Around],
+                Off(first),
+                (last - first) as usize,
+                place,
+            );
             self.trace
                 .lines(through, Off(last), (end - last) as usize, place);
         }
     }
 
     #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        self.inner.flush(lane, at, len);
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
+        self.inner.flush(ctx, at, len);
         if self.writes_back {
             self.trace
-                .lines(&[Act::Flush], at, len, Some(Location::caller()));
+                .lines(&[StepKind::Flush], at, len, Some(Location::caller()));
         }
     }
 
     #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         if self.writes_back {
-            self.trace.push(Step::new(Act::Fence, 0));
+            self.trace.push(Step::new(StepKind::Fence, 0));
         }
-        self.inner.drain(lane)
+        self.inner.drain(ctx)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
@@ -321,7 +331,7 @@ impl<M: Medium> Medium for Modelled<M> {
     fn prefetch(&self, at: Off, len: usize) {
         let end = at.0.checked_add(len as u64);
         if end.is_some_and(|end| end <= self.inner.len()) {
-            self.trace.lines(&[Act::Fetch], at, len, None);
+            self.trace.lines(&[StepKind::Fetch], at, len, None);
         }
         self.inner.prefetch(at, len);
     }

@@ -1,16 +1,16 @@
 //! The machine's memory: cache, link between sockets, DIMMs, and what Memory Mode puts before them.
 
-use super::buffer::Evicted;
-use super::cache::Cache;
+use super::buffer::EvictedLine;
+use super::cache::CpuCache;
 use super::constants as c;
-use super::count::{ByCategory, Hot, Wear};
-use super::dimm::{Dimm, Waiting, Work, ps};
+use super::count::{CountsByCategory, HotMap, WearMap};
+use super::dimm::{Dimm, MediaWork, QueuedLine, ps};
 use super::step::{Category, Step};
 use crate::sim::Rng;
 
 /// What a machine has.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Config {
+pub struct MachineConfig {
     /// DIMMs, interleaved.
     pub dimms: u32,
     /// Nanoseconds a DIMM takes to write an XPLine: by its size.
@@ -32,11 +32,11 @@ pub struct Config {
     pub seed: u64,
 }
 
-impl Config {
+impl MachineConfig {
     /// The machine the published measurements are from: 256 GB DIMMs, two Xeon 8260.
     #[must_use]
-    pub fn study(dimms: u32) -> Config {
-        Config {
+    pub fn study(dimms: u32) -> MachineConfig {
+        MachineConfig {
             dimms,
             write_xpline_ns: c::WRITE_XPLINE_256GB.value,
             cache_bytes: 36 << 20,
@@ -51,11 +51,11 @@ impl Config {
 
     /// The hash index study's machine: 128 GB DIMMs, Xeon Gold 5218.
     #[must_use]
-    pub fn small_dimms(dimms: u32) -> Config {
-        Config {
+    pub fn small_dimms(dimms: u32) -> MachineConfig {
+        MachineConfig {
             write_xpline_ns: c::WRITE_XPLINE_128GB.value,
             cache_bytes: 22 << 20,
-            ..Config::study(dimms)
+            ..MachineConfig::study(dimms)
         }
     }
 
@@ -80,14 +80,14 @@ impl Config {
 }
 
 /// DRAM before the DIMMs, in Memory Mode: one line of DRAM for many of the DIMMs'.
-struct Near {
+struct DramCache {
     tags: Vec<u32>,
 }
 
 const EMPTY: u32 = u32::MAX;
 const DIRTY: u32 = 1 << 31;
 
-impl Near {
+impl DramCache {
     /// Uses `line`: whether it was there, and the dirty one it replaced.
     fn touch(&mut self, line: u32, dirty: bool) -> (bool, Option<u32>) {
         let at = line as usize % self.tags.len();
@@ -101,13 +101,13 @@ impl Near {
 
 /// The link between sockets: one line after another, slower while loads and writes alternate.
 #[derive(Default)]
-struct Link {
+struct SocketLink {
     free: u64,
     /// The last 32 lines; 1 was written.
     recent: u32,
 }
 
-impl Link {
+impl SocketLink {
     fn cross(&mut self, write: bool, now: u64) -> u64 {
         const FEW: u32 = 4;
         self.recent = self.recent << 1 | u32::from(write);
@@ -124,23 +124,23 @@ impl Link {
 
 /// Where a written line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Accepted {
+pub(super) enum AcceptedLine {
     /// In the persistence domain at this time.
     At(u64),
     /// Waiting for the DIMM.
     Waits,
 }
 
-pub(super) struct Memory {
-    pub(super) config: Config,
+pub(super) struct MemorySystem {
+    pub(super) config: MachineConfig,
     pub(super) dimms: Vec<Dimm>,
-    cache: Cache,
-    near: Option<Near>,
-    link: Link,
+    cache: CpuCache,
+    near: Option<DramCache>,
+    link: SocketLink,
     rng: Rng,
-    pub(super) counts: ByCategory,
-    pub(super) wear: Wear,
-    pub(super) hot: Hot,
+    pub(super) counts: CountsByCategory,
+    pub(super) wear: WearMap,
+    pub(super) hot: HotMap,
     /// DIMMs for whose queue the first line waits now.
     pub(super) crowded: Vec<usize>,
 }
@@ -148,22 +148,22 @@ pub(super) struct Memory {
 /// No worker: a line that DRAM wrote back in Memory Mode.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-impl Memory {
-    pub(super) fn new(config: Config) -> Memory {
-        let near = config.memory_mode_bytes.map(|bytes| Near {
+impl MemorySystem {
+    pub(super) fn new(config: MachineConfig) -> MemorySystem {
+        let near = config.memory_mode_bytes.map(|bytes| DramCache {
             tags: vec![EMPTY; (bytes / c::LINE_BYTES).max(1) as usize],
         });
-        Memory {
+        MemorySystem {
             dimms: (0..config.dimms)
                 .map(|_| Dimm::new(config.write_xpline_ns))
                 .collect(),
-            cache: Cache::new(config.cache_bytes),
+            cache: CpuCache::new(config.cache_bytes),
             near,
-            link: Link::default(),
+            link: SocketLink::default(),
             rng: Rng::new(config.seed).fork(0x6d65_6d6f_7279),
-            counts: ByCategory::default(),
-            wear: Wear::default(),
-            hot: Hot::default(),
+            counts: CountsByCategory::default(),
+            wear: WearMap::default(),
+            hot: HotMap::default(),
             crowded: Vec::new(),
             config,
         }
@@ -186,7 +186,7 @@ impl Memory {
         dirty: bool,
         worker: u32,
         now: u64,
-    ) -> (bool, Option<(u32, Accepted)>) {
+    ) -> (bool, Option<(u32, AcceptedLine)>) {
         let touched = (self.cache).touch(step.what, dirty.then_some(step.category));
         let left = touched.written_back.map(|(line, category)| {
             let accepted = ps(c::FLUSH_ACCEPTED.value);
@@ -224,14 +224,20 @@ impl Memory {
             }
         }
         let dimm = self.dimm_of(step.what);
-        let (done, Work { media_read, .. }) = self.dimms[dimm].read(step.what, fill, now);
+        let (done, MediaWork { media_read, .. }) = self.dimms[dimm].read(step.what, fill, now);
         self.counts[step.category].media_reads += u64::from(media_read);
         self.collect(dimm);
         done + extra
     }
 
     /// Writes a line: `accepted_ns` after its issue it is in the persistence domain, if there is room.
-    pub(super) fn write(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> Accepted {
+    pub(super) fn write(
+        &mut self,
+        step: Step,
+        worker: u32,
+        now: u64,
+        accepted: u64,
+    ) -> AcceptedLine {
         let mut now = now;
         let mut accepted = accepted;
         if self.is_remote(worker) {
@@ -243,12 +249,12 @@ impl Memory {
             if let Some(line) = victim {
                 self.write_through(Step { what: line, ..step }, NOBODY, now, 0);
             }
-            return Accepted::At(now + accepted);
+            return AcceptedLine::At(now + accepted);
         }
         self.write_through(step, worker, now, accepted)
     }
 
-    fn write_through(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> Accepted {
+    fn write_through(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> AcceptedLine {
         self.counts[step.category].lines_written += 1;
         let owner = step.owner();
         if self.config.places {
@@ -260,19 +266,19 @@ impl Memory {
             if dimm.waiting() == 0 {
                 self.crowded.push(at);
             }
-            dimm.wait(Waiting {
+            dimm.wait(QueuedLine {
                 line: step.what,
                 owner,
                 worker,
             });
-            return Accepted::Waits;
+            return AcceptedLine::Waits;
         }
         self.admit(at, step.what, owner, now);
-        Accepted::At(now + accepted)
+        AcceptedLine::At(now + accepted)
     }
 
     /// Lets a waiting line into the queue, if it has room now: which.
-    pub(super) fn let_in(&mut self, dimm: usize, now: u64) -> Option<Waiting> {
+    pub(super) fn let_in(&mut self, dimm: usize, now: u64) -> Option<QueuedLine> {
         if !self.dimms[dimm].has_room(now) {
             return None;
         }
@@ -294,7 +300,7 @@ impl Memory {
         }
     }
 
-    fn count_written(&mut self, written: Evicted) {
+    fn count_written(&mut self, written: EvictedLine) {
         let counts = &mut self.counts[category(written.owner)];
         counts.media_writes += 1;
         counts.partial += u64::from(written.is_partial());

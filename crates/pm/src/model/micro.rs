@@ -1,13 +1,13 @@
 //! The device microbenchmarks, on the model.
 
-use super::machine::{Machine, Outcome};
-use super::memory::Config;
-use super::step::{Act, Step};
+use super::machine::{Machine, MachineOutcome};
+use super::memory::MachineConfig;
+use super::step::{Step, StepKind};
 use crate::sim::Rng;
 
 /// How memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum AccessKind {
     /// Independent loads.
     Load,
     /// Stores around the cache.
@@ -20,7 +20,7 @@ pub enum Access {
 
 /// Where the accesses go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum AccessOrder {
     /// Each thread's own addresses, one after another.
     Sequential,
     /// Anywhere.
@@ -29,11 +29,11 @@ pub enum Order {
 
 /// One microbenchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Micro {
+pub struct Microbench {
     /// What is done.
-    pub access: Access,
+    pub access: AccessKind,
     /// Where.
-    pub order: Order,
+    pub order: AccessOrder,
     /// Bytes of one access, aligned to their size up to 256.
     pub bytes: u32,
     /// DIMMs, interleaved.
@@ -45,16 +45,16 @@ pub struct Micro {
 /// Bytes all threads' accesses go to: many times the cache of [`Micro::config`].
 const REGION_BYTES: u64 = 96 << 20;
 
-impl Micro {
+impl Microbench {
     /// The machine it runs on: as published, but for a smaller cache and memory, so that a short run is
     /// as good as a long one.
     #[must_use]
-    pub fn config(&self, seed: u64) -> Config {
-        Config {
+    pub fn config(&self, seed: u64) -> MachineConfig {
+        MachineConfig {
             cache_bytes: 1 << 20,
             places: false,
             seed,
-            ..Config::study(self.dimms)
+            ..MachineConfig::study(self.dimms)
         }
     }
 
@@ -65,12 +65,12 @@ impl Micro {
 
     /// Runs it over about `lines` lines: bytes a nanosecond, which is GB/s, and what was counted.
     #[must_use]
-    pub fn run(&self, lines: u64, seed: u64) -> (f64, Outcome) {
+    pub fn run(&self, lines: u64, seed: u64) -> (f64, MachineOutcome) {
         let mut machine = Machine::new(self.config(seed));
         let per_access = self.chunk() / 64;
         let accesses = (lines / per_access / u64::from(self.threads)).max(1);
-        let mut streams: Vec<Stream> = (0..self.threads)
-            .map(|thread| Stream::new(*self, thread, accesses, seed))
+        let mut streams: Vec<AccessStream> = (0..self.threads)
+            .map(|thread| AccessStream::new(*self, thread, accesses, seed))
             .collect();
         machine.run(self.threads as usize, |worker, steps| {
             streams[worker].next(steps)
@@ -82,19 +82,19 @@ impl Micro {
 }
 
 /// What one thread does.
-struct Stream {
-    micro: Micro,
+struct AccessStream {
+    micro: Microbench,
     rng: Rng,
     left: u64,
     at: u64,
 }
 
-impl Stream {
-    fn new(micro: Micro, thread: u32, left: u64, seed: u64) -> Stream {
+impl AccessStream {
+    fn new(micro: Microbench, thread: u32, left: u64, seed: u64) -> AccessStream {
         let mut rng = Rng::new(seed).fork(u64::from(thread) + 1);
         let own = REGION_BYTES / u64::from(micro.threads);
         let begin = (own * u64::from(thread) + rng.below(own)) / 4096 * 4096;
-        Stream {
+        AccessStream {
             micro,
             rng,
             left,
@@ -109,20 +109,21 @@ impl Stream {
         self.left -= 1;
         let bytes = self.micro.chunk();
         let at = match self.micro.order {
-            Order::Sequential => {
+            AccessOrder::Sequential => {
                 self.at = (self.at + bytes) % REGION_BYTES;
                 self.at
             }
-            Order::Random => self.rng.below(REGION_BYTES / bytes) * bytes,
+            AccessOrder::Random => self.rng.below(REGION_BYTES / bytes) * bytes,
         };
         for line in (at / 64) as u32..((at + bytes) / 64) as u32 {
             match self.micro.access {
-                Access::Load => steps.push(Step::new(Act::Fetch, line)),
-                Access::Around => steps.push(Step::new(Act::Around, line)),
-                Access::Store => steps.push(Step::new(Act::Store, line)),
-                Access::Flush => {
-                    steps.extend([Step::new(Act::Store, line), Step::new(Act::Flush, line)])
-                }
+                AccessKind::Load => steps.push(Step::new(StepKind::Fetch, line)),
+                AccessKind::Around => steps.push(Step::new(StepKind::Around, line)),
+                AccessKind::Store => steps.push(Step::new(StepKind::Store, line)),
+                AccessKind::Flush => steps.extend([
+                    Step::new(StepKind::Store, line),
+                    Step::new(StepKind::Flush, line),
+                ]),
             }
         }
         true
@@ -131,7 +132,7 @@ impl Stream {
 
 /// What a worker of a mixed run does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mix {
+pub struct MixedWorker {
     /// Of so many accesses...
     pub of: u32,
     /// ... this many are loads; the others are stores around the cache.
@@ -140,9 +141,15 @@ pub struct Mix {
 
 /// Runs workers that mix loads and writes of `bytes` on `config`'s machine: GB/s.
 #[must_use]
-pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines: u64) -> f64 {
+pub fn run_mixed(
+    config: MachineConfig,
+    mixes: &[MixedWorker],
+    order: AccessOrder,
+    bytes: u32,
+    lines: u64,
+) -> f64 {
     let seed = config.seed;
-    let micro = |access| Micro {
+    let micro = |access| Microbench {
         access,
         order,
         bytes,
@@ -150,19 +157,24 @@ pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines:
         threads: mixes.len() as u32,
     };
     let accesses = (lines * 64 / u64::from(bytes) / mixes.len() as u64).max(1);
-    let mut streams: Vec<(Stream, u32)> = (0..mixes.len() as u32)
-        .map(|thread| (Stream::new(micro(Access::Load), thread, u64::MAX, seed), 0))
+    let mut streams: Vec<(AccessStream, u32)> = (0..mixes.len() as u32)
+        .map(|thread| {
+            (
+                AccessStream::new(micro(AccessKind::Load), thread, u64::MAX, seed),
+                0,
+            )
+        })
         .collect();
     // A fixed virtual time, not a fixed share each: the fast ones go on while the slow ones do.
     let mut left = accesses * mixes.len() as u64;
     let mut machine = Machine::new(config);
     machine.run(mixes.len(), |worker, steps| {
         let (stream, turn) = &mut streams[worker];
-        let Mix { of, loads } = mixes[worker];
+        let MixedWorker { of, loads } = mixes[worker];
         stream.micro.access = if *turn % of < loads {
-            Access::Load
+            AccessKind::Load
         } else {
-            Access::Around
+            AccessKind::Around
         };
         *turn += 1;
         left = left.saturating_sub(1);
@@ -175,9 +187,9 @@ pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines:
 /// Nanoseconds of the last of `steps`, one worker alone, nothing cached before them.
 #[must_use]
 pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
-    let mut machine = Machine::new(Config {
+    let mut machine = Machine::new(MachineConfig {
         seed,
-        ..Config::study(6)
+        ..MachineConfig::study(6)
     });
     let alone = |machine: &mut Machine, steps: &[Step]| {
         let mut left = Some(steps);
@@ -197,18 +209,18 @@ pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
 /// Inserts of `profile`'s index, a second, by `workers` workers, from the other socket or not.
 #[must_use]
 pub fn inserts(
-    profile: &super::published::Profile,
+    profile: &super::published::InsertProfile,
     workers: usize,
     remote: bool,
     seed: u64,
 ) -> f64 {
     const INSERTS: u64 = 40_000;
-    let config = Config {
+    let config = MachineConfig {
         places: false,
         remote_from: if remote { 0 } else { usize::MAX },
         cache_bytes: 1 << 20,
         seed,
-        ..Config::small_dimms(6)
+        ..MachineConfig::small_dimms(6)
     };
     let mut machine = Machine::new(config);
     let mut rng = Rng::new(seed).fork(7);
@@ -219,15 +231,15 @@ pub fn inserts(
         let (reads, lines) = (number(profile.reads), number(profile.lines));
         let mut anywhere = || rng.below(REGION_BYTES / 64 - 8) as u32;
         let found: Vec<u32> = (0..reads.max(1)).map(|_| anywhere()).collect();
-        steps.extend(found.iter().map(|line| Step::new(Act::Load, *line)));
-        steps.push(Step::new(Act::Compute, profile.compute_ns));
+        steps.extend(found.iter().map(|line| Step::new(StepKind::Load, *line)));
+        steps.push(Step::new(StepKind::Compute, profile.compute_ns));
         // A bucket, and the lines after it: they are neighbours, of which the first one was probed.
         steps.extend([
-            Step::new(Act::Store, found[0]),
-            Step::new(Act::Flush, found[0]),
+            Step::new(StepKind::Store, found[0]),
+            Step::new(StepKind::Flush, found[0]),
         ]);
-        steps.extend((1..lines as u32).map(|n| Step::new(Act::Around, found[0] + n)));
-        steps.push(Step::new(Act::Fence, 0));
+        steps.extend((1..lines as u32).map(|n| Step::new(StepKind::Around, found[0] + n)));
+        steps.push(Step::new(StepKind::Fence, 0));
         left = left.saturating_sub(1);
         left > 0
     });
@@ -241,10 +253,10 @@ pub fn write_amplification_of_region(bytes: u64, seed: u64) -> f64 {
     const HALF_LINES: u64 = 2;
     let xplines = bytes / 256;
     let rounds = (20_000 / xplines).max(4);
-    let config = Config {
+    let config = MachineConfig {
         places: false,
         seed,
-        ..Config::study(1)
+        ..MachineConfig::study(1)
     };
     let mut machine = Machine::new(config);
     let mut half = 0;
@@ -252,9 +264,9 @@ pub fn write_amplification_of_region(bytes: u64, seed: u64) -> f64 {
         let first = half % 2 * HALF_LINES;
         for xpline in 0..xplines {
             for line in first..first + HALF_LINES {
-                steps.push(Step::new(Act::Around, (xpline * 4 + line) as u32));
+                steps.push(Step::new(StepKind::Around, (xpline * 4 + line) as u32));
             }
-            steps.push(Step::new(Act::Fence, 0));
+            steps.push(Step::new(StepKind::Fence, 0));
         }
         half += 1;
         half <= rounds * 2

@@ -36,9 +36,9 @@
 //! let medium = Modelled::new(Mapped::anonymous(1 << 20).unwrap());
 //! let trace = medium.trace();
 //! let mut machine = Machine::new(Config::study(6));
-//! let mut lanes = [Lane::new(0), Lane::new(1)];
+//! let mut contexts = [Lane::new(0), Lane::new(1)];
 //! let mut left = 100;
-//! machine.run(lanes.len(), |worker, steps| {
+//! machine.run(contexts.len(), |worker, steps| {
 //!     if left == 0 {
 //!         return false; // this worker has nothing left to do
 //!     }
@@ -47,9 +47,9 @@
 //!     let slot = Off(4096 + left * 256);
 //!     trace.compute(100); // what it takes besides memory
 //!     trace.lock_taken(0);
-//!     medium.store(&mut lanes[worker], slot, left);
-//!     medium.flush(&mut lanes[worker], slot, 8);
-//!     medium.drain(&mut lanes[worker]);
+//!     medium.store(&mut contexts[worker], slot, left);
+//!     medium.flush(&mut contexts[worker], slot, 8);
+//!     medium.drain(&mut contexts[worker]);
 //!     trace.lock_dropped(0);
 //!     trace.take(steps);
 //!     true
@@ -75,8 +75,8 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use count::{ByCategory, Counts, DimmCounts, Hotspot, WearFigures};
-pub use machine::{Machine, Outcome};
+pub use count::{AccessCounts, CountsByCategory, DimmCounts, Hotspot, WearFigures};
+pub use machine::{Machine, MachineOutcome};
 pub use medium::{Modelled, Trace};
-pub use memory::Config;
-pub use step::{Act, Category, Spending, Step};
+pub use memory::MachineConfig;
+pub use step::{Category, CategoryScope, Step, StepKind};

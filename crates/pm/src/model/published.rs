@@ -4,11 +4,11 @@
 //! GB/s, and the seven-index study's figure 14. In graphs/04 of the six DIMMs the columns ntstore and
 //! clwb are exchanged, as data/bandwidth.csv shows; here they are put right.
 
-use super::micro::{Access, Micro, Order};
+use super::micro::{AccessKind, AccessOrder, Microbench};
 
 /// How a published figure is used.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Use {
+pub enum FigureUse {
     /// A constant was fitted to it.
     Calibrated,
     /// Nothing was fitted to it; the model must come within this share, if one is given.
@@ -19,11 +19,11 @@ pub enum Use {
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
     /// What was run.
-    pub micro: Micro,
+    pub micro: Microbench,
     /// What was found, in GB/s.
     pub gb_s: f64,
     /// How it is used.
-    pub how: Use,
+    pub how: FigureUse,
     /// The file it is from.
     pub source: &'static str,
 }
@@ -36,8 +36,8 @@ const SATURATION: Option<f64> = Some(0.20);
 const THREADS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24];
 
 fn rows(
-    of: impl Iterator<Item = (Micro, f64)>,
-    how: Use,
+    of: impl Iterator<Item = (Microbench, f64)>,
+    how: FigureUse,
     source: &'static str,
 ) -> impl Iterator<Item = Bandwidth> {
     of.map(move |(micro, gb_s)| Bandwidth {
@@ -48,8 +48,14 @@ fn rows(
     })
 }
 
-fn micro(access: Access, order: Order, bytes: u32, dimms: u32, threads: u32) -> Micro {
-    Micro {
+fn micro(
+    access: AccessKind,
+    order: AccessOrder,
+    bytes: u32,
+    dimms: u32,
+    threads: u32,
+) -> Microbench {
+    Microbench {
         access,
         order,
         bytes,
@@ -59,12 +65,12 @@ fn micro(access: Access, order: Order, bytes: u32, dimms: u32, threads: u32) -> 
 }
 
 fn by_threads<'a>(
-    access: Access,
-    order: Order,
+    access: AccessKind,
+    order: AccessOrder,
     bytes: u32,
     dimms: u32,
     found: &'a [(u32, f64)],
-) -> impl Iterator<Item = (Micro, f64)> + 'a {
+) -> impl Iterator<Item = (Microbench, f64)> + 'a {
     let at = move |threads| micro(access, order, bytes, dimms, threads);
     found
         .iter()
@@ -72,12 +78,12 @@ fn by_threads<'a>(
 }
 
 fn by_bytes<'a>(
-    access: Access,
-    order: Order,
+    access: AccessKind,
+    order: AccessOrder,
     dimms: u32,
     threads: u32,
     found: &'a [(u32, f64)],
-) -> impl Iterator<Item = (Micro, f64)> + 'a {
+) -> impl Iterator<Item = (Microbench, f64)> + 'a {
     let at = move |bytes| micro(access, order, bytes, dimms, threads);
     found.iter().map(move |&(bytes, gb_s)| (at(bytes), gb_s))
 }
@@ -93,8 +99,8 @@ pub fn bandwidths() -> Vec<Bandwidth> {
 }
 
 fn one_dimm(all: &mut Vec<Bandwidth>) {
-    use Access::{Around, Flush, Load};
-    use Order::{Random, Sequential};
+    use AccessKind::{Around, Flush, Load};
+    use AccessOrder::{Random, Sequential};
     const SIZES: &str = "graphs/05 ni";
     const CURVE: &str = "graphs/04 ni";
     for (access, threads, fitted, others) in [
@@ -119,17 +125,17 @@ fn one_dimm(all: &mut Vec<Bandwidth>) {
     ] {
         all.extend(rows(
             by_bytes(access, Random, 1, threads, &fitted),
-            Use::Calibrated,
+            FigureUse::Calibrated,
             SIZES,
         ));
-        let held = Use::HeldOut(None);
+        let held = FigureUse::HeldOut(None);
         all.extend(rows(
             by_bytes(access, Random, 1, threads, &others),
             held,
             SIZES,
         ));
     }
-    let curves: [(Access, [f64; 10]); 3] = [
+    let curves: [(AccessKind, [f64; 10]); 3] = [
         (
             Load,
             [2.92, 5.66, 6.45, 6.52, 6.50, 6.46, 5.91, 4.73, 4.10, 3.89],
@@ -149,18 +155,18 @@ fn one_dimm(all: &mut Vec<Bandwidth>) {
         let fitted = if access == Around { found.len() } else { 1 };
         let (fitted, others) = found.split_at(fitted);
         let curve = |found| by_threads(access, Sequential, 256, 1, found);
-        all.extend(rows(curve(fitted), Use::Calibrated, CURVE));
-        all.extend(rows(curve(others), Use::HeldOut(None), CURVE));
+        all.extend(rows(curve(fitted), FigureUse::Calibrated, CURVE));
+        all.extend(rows(curve(others), FigureUse::HeldOut(None), CURVE));
     }
 }
 
 fn six_dimms(all: &mut Vec<Bandwidth>) {
-    use Access::{Around, Flush, Load, Store};
-    use Order::{Random, Sequential};
+    use AccessKind::{Around, Flush, Load, Store};
+    use AccessOrder::{Random, Sequential};
     const DATA: &str = "data/bandwidth";
     const SIZES: &str = "graphs/05";
-    let bound = Use::HeldOut(SIX_DIMMS);
-    let free = Use::HeldOut(None);
+    let bound = FigureUse::HeldOut(SIX_DIMMS);
+    let free = FigureUse::HeldOut(None);
     for (access, threads, found) in [
         (Load, 16, [(64, 9.983), (128, 19.456), (256, 37.325)]),
         (Around, 4, [(64, 3.187), (128, 5.973), (256, 12.467)]),
@@ -193,11 +199,11 @@ fn six_dimms(all: &mut Vec<Bandwidth>) {
 }
 
 fn six_dimms_by_threads(all: &mut Vec<Bandwidth>) {
-    use Access::{Around, Flush, Load};
-    use Order::{Random, Sequential};
+    use AccessKind::{Around, Flush, Load};
+    use AccessOrder::{Random, Sequential};
     const DATA: &str = "data/bandwidth";
     const CURVE: &str = "graphs/04";
-    let free = Use::HeldOut(None);
+    let free = FigureUse::HeldOut(None);
     for (bytes, found, full) in [
         (
             64,
@@ -215,14 +221,14 @@ fn six_dimms_by_threads(all: &mut Vec<Bandwidth>) {
             free,
             DATA,
         ));
-        let bound = Use::HeldOut(SATURATION);
+        let bound = FigureUse::HeldOut(SATURATION);
         all.extend(rows(
             by_threads(Flush, Random, bytes, 6, &full),
             bound,
             DATA,
         ));
     }
-    let curves: [(Access, [f64; 10]); 3] = [
+    let curves: [(AccessKind, [f64; 10]); 3] = [
         (
             Load,
             [
@@ -298,18 +304,18 @@ pub const LATENCIES: [(&str, f64); 4] = [
 
 /// Four threads, local and from the other socket, GB/s (graphs/17): parts loaded, parts written, and
 /// how the remote figure is used.
-pub const LINK: [(u32, u32, f64, f64, Use); 6] = [
-    (1, 0, 14.62, 13.31, Use::Calibrated),
-    (4, 1, 13.84, 4.773, Use::HeldOut(None)),
-    (3, 1, 12.75, 2.190, Use::Calibrated),
-    (2, 1, 10.41, 1.743, Use::HeldOut(None)),
-    (1, 1, 6.899, 1.951, Use::HeldOut(None)),
-    (0, 1, 13.51, 5.901, Use::Calibrated),
+pub const LINK: [(u32, u32, f64, f64, FigureUse); 6] = [
+    (1, 0, 14.62, 13.31, FigureUse::Calibrated),
+    (4, 1, 13.84, 4.773, FigureUse::HeldOut(None)),
+    (3, 1, 12.75, 2.190, FigureUse::Calibrated),
+    (2, 1, 10.41, 1.743, FigureUse::HeldOut(None)),
+    (1, 1, 6.899, 1.951, FigureUse::HeldOut(None)),
+    (0, 1, 13.51, 5.901, FigureUse::Calibrated),
 ];
 
 /// What an insert does in one of the study's indexes.
 #[derive(Clone, Copy, Debug)]
-pub struct Profile {
+pub struct InsertProfile {
     /// The index.
     pub name: &'static str,
     /// Lines flushed by an insert, from the study's figure 11.
@@ -323,15 +329,15 @@ pub struct Profile {
 }
 
 /// Inserts that saturate the memory; the study's other indexes wait for locks and resizes instead.
-pub const NUMA_LOSSES: [Profile; 2] = [
-    Profile {
+pub const NUMA_LOSSES: [InsertProfile; 2] = [
+    InsertProfile {
         name: "CCEH",
         lines: 2.34,
         reads: 1.5,
         compute_ns: 200,
         loss: 2.3,
     },
-    Profile {
+    InsertProfile {
         name: "Dash",
         lines: 3.7,
         reads: 2.0,

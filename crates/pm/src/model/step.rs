@@ -46,8 +46,8 @@ impl Category {
     /// Costs two stores to a thread's own byte; media that do not ask never look at it.
     #[inline]
     #[must_use]
-    pub fn spend(self) -> Spending {
-        Spending(CURRENT.replace(self))
+    pub fn spend(self) -> CategoryScope {
+        CategoryScope(CURRENT.replace(self))
     }
 
     /// What this thread's accesses are for now.
@@ -64,9 +64,9 @@ thread_local! {
 
 /// A scope of [`Category::spend`]; what was before is restored at its end.
 #[derive(Debug)]
-pub struct Spending(Category);
+pub struct CategoryScope(Category);
 
-impl Drop for Spending {
+impl Drop for CategoryScope {
     #[inline]
     fn drop(&mut self) {
         CURRENT.set(self.0);
@@ -76,7 +76,7 @@ impl Drop for Spending {
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Act {
+pub enum StepKind {
     /// A line is loaded, and the worker waits for everything it has asked for.
     Load,
     /// A line is asked for; the worker goes on.
@@ -103,7 +103,7 @@ pub enum Act {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// What is done.
-    pub act: Act,
+    pub act: StepKind,
     /// What it is for.
     pub category: Category,
     /// The line of source that does it, in [`Trace`](super::Trace)'s table; 0 if nobody knows.
@@ -115,7 +115,7 @@ pub struct Step {
 impl Step {
     /// A step nobody in particular takes.
     #[must_use]
-    pub const fn new(act: Act, what: u32) -> Step {
+    pub const fn new(act: StepKind, what: u32) -> Step {
         Step {
             act,
             category: Category::Other,

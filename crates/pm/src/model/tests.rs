@@ -1,17 +1,17 @@
 //! What the model claims, as tests.
 
-use super::micro::{Access, Micro, Order, write_amplification_of_region};
+use super::micro::{AccessKind, AccessOrder, Microbench, write_amplification_of_region};
 use super::published::XPBUFFER_CURVE;
 use super::*;
 use crate::media::Mapped;
-use crate::{Lane, Medium, Off};
+use crate::{Medium, Off, PersistCtx};
 
 fn machine() -> Machine {
-    Machine::new(Config::study(6))
+    Machine::new(MachineConfig::study(6))
 }
 
 /// Plays each worker's steps as one operation.
-fn play(machine: &mut Machine, workers: &[Vec<Step>]) -> Outcome {
+fn play(machine: &mut Machine, workers: &[Vec<Step>]) -> MachineOutcome {
     let mut left: Vec<Option<&Vec<Step>>> = workers.iter().map(Some).collect();
     machine.run(workers.len(), |worker, to| {
         left[worker].take().is_some_and(|steps| {
@@ -22,7 +22,7 @@ fn play(machine: &mut Machine, workers: &[Vec<Step>]) -> Outcome {
     machine.outcome()
 }
 
-fn steps(of: &[(Act, u32)]) -> Vec<Step> {
+fn steps(of: &[(StepKind, u32)]) -> Vec<Step> {
     of.iter()
         .map(|(act, what)| Step::new(*act, *what))
         .collect()
@@ -31,10 +31,10 @@ fn steps(of: &[(Act, u32)]) -> Vec<Step> {
 #[test]
 fn a_full_xpline_written_line_by_line_costs_one_media_write_and_no_read() {
     let lines = steps(&[
-        (Act::Around, 8),
-        (Act::Around, 9),
-        (Act::Around, 10),
-        (Act::Around, 11),
+        (StepKind::Around, 8),
+        (StepKind::Around, 9),
+        (StepKind::Around, 10),
+        (StepKind::Around, 11),
     ]);
     let total = play(&mut machine(), &[lines]).total();
     assert_eq!(
@@ -47,7 +47,7 @@ fn a_full_xpline_written_line_by_line_costs_one_media_write_and_no_read() {
 
 #[test]
 fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
-    let total = play(&mut machine(), &[steps(&[(Act::Around, 8)])]).total();
+    let total = play(&mut machine(), &[steps(&[(StepKind::Around, 8)])]).total();
     assert_eq!(
         (
             total.media_writes,
@@ -63,16 +63,16 @@ fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
 #[test]
 fn an_evicted_line_counts_for_what_it_was_last_stored_to_for() {
     // One set of the cache: the twelfth line makes the first leave.
-    let mut machine = Machine::new(Config {
+    let mut machine = Machine::new(MachineConfig {
         cache_bytes: 11 * 64,
-        ..Config::study(6)
+        ..MachineConfig::study(6)
     });
     let of = |category, step| Step { category, ..step };
     let mut steps = vec![
-        of(Category::KeyValue, Step::new(Act::Store, 0)),
-        of(Category::Lock, Step::new(Act::Store, 0)),
+        of(Category::KeyValue, Step::new(StepKind::Store, 0)),
+        of(Category::Lock, Step::new(StepKind::Store, 0)),
     ];
-    let others = (1..=11).map(|line| of(Category::Resize, Step::new(Act::Load, line)));
+    let others = (1..=11).map(|line| of(Category::Resize, Step::new(StepKind::Load, line)));
     steps.extend(others);
     let outcome = play(&mut machine, &[steps]);
     let written = Category::ALL.map(|category| outcome.counts[category].lines_written);
@@ -84,16 +84,16 @@ fn an_evicted_line_counts_for_what_it_was_last_stored_to_for() {
 #[test]
 fn a_line_that_is_written_back_twice_while_it_is_fetched_arrives() {
     for flush_keeps in [false, true] {
-        let mut machine = Machine::new(Config {
+        let mut machine = Machine::new(MachineConfig {
             flush_keeps,
-            ..Config::study(6)
+            ..MachineConfig::study(6)
         });
         let twice = steps(&[
-            (Act::Store, 1),
-            (Act::Flush, 1),
-            (Act::Store, 1),
-            (Act::Flush, 1),
-            (Act::Fence, 0),
+            (StepKind::Store, 1),
+            (StepKind::Flush, 1),
+            (StepKind::Store, 1),
+            (StepKind::Flush, 1),
+            (StepKind::Fence, 0),
         ]);
         let outcome = play(&mut machine, &[twice]);
         assert_eq!(outcome.total().lines_written, 2);
@@ -106,12 +106,12 @@ fn flushes_of_clean_lines_and_of_the_same_line_again_are_counted() {
     let total = play(
         &mut machine(),
         &[steps(&[
-            (Act::Store, 1),
-            (Act::Flush, 1),
-            (Act::Flush, 1),
-            (Act::Flush, 2),
-            (Act::Fence, 0),
-            (Act::Fence, 0),
+            (StepKind::Store, 1),
+            (StepKind::Flush, 1),
+            (StepKind::Flush, 1),
+            (StepKind::Flush, 2),
+            (StepKind::Fence, 0),
+            (StepKind::Fence, 0),
         ])],
     )
     .total();
@@ -128,11 +128,11 @@ fn two_workers_never_change_one_workers_counts() {
     let mut operation = Vec::new();
     for line in 0..400 {
         operation.extend(steps(&[
-            (Act::Load, line * 16),
-            (Act::Store, line * 16),
-            (Act::Flush, line * 16),
+            (StepKind::Load, line * 16),
+            (StepKind::Store, line * 16),
+            (StepKind::Flush, line * 16),
         ]));
-        operation.extend(steps(&[(Act::Fence, 0)]));
+        operation.extend(steps(&[(StepKind::Fence, 0)]));
     }
     let far: Vec<Step> = operation
         .iter()
@@ -161,9 +161,9 @@ fn the_xpbuffer_curve_is_met() {
 #[test]
 fn more_streams_than_the_queues_hold_in_order_ruin_combining() {
     let efficiency = |threads| {
-        let micro = Micro {
-            access: Access::Around,
-            order: Order::Sequential,
+        let micro = Microbench {
+            access: AccessKind::Around,
+            order: AccessOrder::Sequential,
             bytes: 256,
             dimms: 1,
             threads,
@@ -178,10 +178,10 @@ fn more_streams_than_the_queues_hold_in_order_ruin_combining() {
 fn the_bounded_rows_hold() {
     let rows = published::bandwidths()
         .into_iter()
-        .filter(|row| matches!(row.how, published::Use::HeldOut(Some(_))));
+        .filter(|row| matches!(row.how, published::FigureUse::HeldOut(Some(_))));
     let mut seen = 0;
     for row in rows {
-        let published::Use::HeldOut(Some(bound)) = row.how else {
+        let published::FigureUse::HeldOut(Some(bound)) = row.how else {
             continue;
         };
         let (found, _) = row.micro.run(60_000, 1);
@@ -198,9 +198,9 @@ fn the_bounded_rows_hold() {
 
 #[test]
 fn the_same_seed_gives_the_same_digest_and_another_one_does_not() {
-    let micro = Micro {
-        access: Access::Flush,
-        order: Order::Random,
+    let micro = Microbench {
+        access: AccessKind::Flush,
+        order: AccessOrder::Random,
         bytes: 64,
         dimms: 6,
         threads: 4,
@@ -212,7 +212,11 @@ fn the_same_seed_gives_the_same_digest_and_another_one_does_not() {
 
 #[test]
 fn a_lock_serves_its_workers_one_after_another() {
-    let operation = steps(&[(Act::Lock, 7), (Act::Compute, 1000), (Act::Unlock, 7)]);
+    let operation = steps(&[
+        (StepKind::Lock, 7),
+        (StepKind::Compute, 1000),
+        (StepKind::Unlock, 7),
+    ]);
     let alone = play(&mut machine(), std::slice::from_ref(&operation)).elapsed_ps;
     let four = play(&mut machine(), &vec![operation; 4]).elapsed_ps;
     assert!(four > 3 * alone && four < 5 * alone, "{four} after {alone}");
@@ -221,9 +225,13 @@ fn a_lock_serves_its_workers_one_after_another() {
 #[test]
 fn a_stop_of_the_world_waits_for_the_slowest_and_not_for_who_has_finished() {
     let mut machine = machine();
-    let quick = steps(&[(Act::Compute, 10), (Act::Barrier, 0), (Act::Compute, 10)]);
-    let slow = steps(&[(Act::Compute, 5000), (Act::Barrier, 0)]);
-    let gone = steps(&[(Act::Compute, 9000)]);
+    let quick = steps(&[
+        (StepKind::Compute, 10),
+        (StepKind::Barrier, 0),
+        (StepKind::Compute, 10),
+    ]);
+    let slow = steps(&[(StepKind::Compute, 5000), (StepKind::Barrier, 0)]);
+    let gone = steps(&[(StepKind::Compute, 9000)]);
     let outcome = play(&mut machine, &[quick, slow, gone]);
     assert_eq!(outcome.operations, 3);
     assert_eq!(outcome.elapsed_ps, 9_010_000);
@@ -233,12 +241,15 @@ fn a_stop_of_the_world_waits_for_the_slowest_and_not_for_who_has_finished() {
 fn under_eadr_nothing_is_flushed_and_evictions_write_instead() {
     let mut lines = Vec::new();
     for line in 0..40_000 {
-        lines.extend(steps(&[(Act::Store, line * 4), (Act::Flush, line * 4)]));
+        lines.extend(steps(&[
+            (StepKind::Store, line * 4),
+            (StepKind::Flush, line * 4),
+        ]));
     }
-    let config = Config {
+    let config = MachineConfig {
         eadr: true,
         cache_bytes: 1 << 20,
-        ..Config::study(6)
+        ..MachineConfig::study(6)
     };
     let total = play(&mut Machine::new(config), &[lines]).total();
     assert_eq!(total.flushes, 40_000);
@@ -253,13 +264,15 @@ fn under_eadr_nothing_is_flushed_and_evictions_write_instead() {
 
 #[test]
 fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
-    let config = Config {
+    let config = MachineConfig {
         memory_mode_bytes: Some(1 << 20),
         cache_bytes: 64 << 10,
-        ..Config::study(6)
+        ..MachineConfig::study(6)
     };
     let mut machine = Machine::new(config);
-    let lines: Vec<Step> = (0..8192).map(|line| Step::new(Act::Load, line)).collect();
+    let lines: Vec<Step> = (0..8192)
+        .map(|line| Step::new(StepKind::Load, line))
+        .collect();
     let first = play(&mut machine, std::slice::from_ref(&lines));
     assert_eq!(first.total().media_reads, 2048);
     machine.restart();
@@ -270,11 +283,15 @@ fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
 
 #[test]
 fn the_other_socket_is_slower() {
-    let operation = steps(&[(Act::Load, 64), (Act::Around, 640), (Act::Fence, 0)]);
+    let operation = steps(&[
+        (StepKind::Load, 64),
+        (StepKind::Around, 640),
+        (StepKind::Fence, 0),
+    ]);
     let local = play(&mut machine(), std::slice::from_ref(&operation)).elapsed_ps;
-    let remote = Config {
+    let remote = MachineConfig {
         remote_from: 0,
-        ..Config::study(6)
+        ..MachineConfig::study(6)
     };
     let remote = play(&mut Machine::new(remote), &[operation]).elapsed_ps;
     assert!(remote > local + local / 10, "{remote}, {local} at home");
@@ -284,19 +301,19 @@ fn the_other_socket_is_slower() {
 fn a_hotspot_names_the_line_of_source_that_makes_it() {
     let medium = Modelled::new(Mapped::anonymous(1 << 20).unwrap());
     let trace = medium.trace();
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let mut machine = machine();
     let (mut n, mut stored_at) = (0, 0);
     machine.run(1, |_, steps| {
         let at = Off(8192 + n % 64 * 64);
-        medium.copy_in(&mut lane, at, &[&[1; 64]]);
-        medium.drain(&mut lane);
+        medium.copy_in(&mut ctx, at, &[&[1; 64]]);
+        medium.drain(&mut ctx);
         let spending = Category::Allocator.spend();
         let here = line!();
-        medium.store(&mut lane, Off(4096), n);
-        medium.flush(&mut lane, Off(4096), 8);
+        medium.store(&mut ctx, Off(4096), n);
+        medium.flush(&mut ctx, Off(4096), 8);
         drop(spending);
-        medium.drain(&mut lane);
+        medium.drain(&mut ctx);
         trace.take(steps);
         n += 1;
         stored_at = here + 1;
@@ -324,8 +341,10 @@ fn wear_is_that_of_the_xpline_written_most() {
     let mut lines = Vec::new();
     for n in 0..200 {
         // The one, and enough others to push it out.
-        lines.push(Step::new(Act::Around, 3));
-        lines.extend((0..400).map(|other| Step::new(Act::Around, 4000 + (n * 400 + other) * 64)));
+        lines.push(Step::new(StepKind::Around, 3));
+        lines.extend(
+            (0..400).map(|other| Step::new(StepKind::Around, 4000 + (n * 400 + other) * 64)),
+        );
     }
     let wear = play(&mut machine(), &[lines]).wear;
     assert!(wear.max > 100, "{wear:?}");
@@ -337,10 +356,10 @@ fn over_the_simulator_the_same_calls_are_the_same_steps() {
     use crate::sim::{Persistency, Sim};
     fn steps_on(medium: impl Medium) -> Vec<Step> {
         let medium = Modelled::new(medium);
-        let mut lane = Lane::new(0);
-        medium.copy_in(&mut lane, Off(4096 + 8), &[&[1; 1000]]);
-        medium.drain(&mut lane);
-        medium.cas(&mut lane, Off(4096), 0, 7).expect("it is 0");
+        let mut ctx = PersistCtx::new(0);
+        medium.copy_in(&mut ctx, Off(4096 + 8), &[&[1; 1000]]);
+        medium.drain(&mut ctx);
+        medium.cas(&mut ctx, Off(4096), 0, 7).expect("it is 0");
         let mut bytes = [0; 100];
         medium.copy_out(Off(4096), &mut bytes);
         assert_eq!((bytes[0], bytes[99]), (7, 1));
@@ -354,34 +373,38 @@ fn over_the_simulator_the_same_calls_are_the_same_steps() {
     let acts = |act| on_dram.iter().filter(|step| step.act == act).count();
     // The first and the last line are written in part, the others around the cache.
     assert_eq!(
-        (acts(Act::Around), acts(Act::Flush), acts(Act::Fence)),
+        (
+            acts(StepKind::Around),
+            acts(StepKind::Flush),
+            acts(StepKind::Fence)
+        ),
         (14, 2, 1)
     );
-    assert_eq!((acts(Act::Load), acts(Act::Fetch)), (2, 1));
+    assert_eq!((acts(StepKind::Load), acts(StepKind::Fetch)), (2, 1));
 }
 
 #[test]
 fn without_durability_stores_and_loads_are_all_that_is_played() {
     let medium = Modelled::new(Mapped::anonymous(1 << 16).unwrap()).without_durability();
-    let mut lane = Lane::new(0);
-    medium.copy_in(&mut lane, Off(4096 + 8), &[&[1; 1000]]);
-    medium.copy_in(&mut lane, Off(8192), &[&[1; 8]]);
-    medium.store(&mut lane, Off(8200), 1);
-    medium.flush(&mut lane, Off(8200), 8);
-    medium.drain(&mut lane);
+    let mut ctx = PersistCtx::new(0);
+    medium.copy_in(&mut ctx, Off(4096 + 8), &[&[1; 1000]]);
+    medium.copy_in(&mut ctx, Off(8192), &[&[1; 8]]);
+    medium.store(&mut ctx, Off(8200), 1);
+    medium.flush(&mut ctx, Off(8200), 8);
+    medium.drain(&mut ctx);
     assert_eq!(medium.load(Off(8200)), 1);
     let mut steps = Vec::new();
     medium.trace().take(&mut steps);
     let acts = |act| steps.iter().filter(|step| step.act == act).count();
-    assert_eq!((acts(Act::Store), acts(Act::Load)), (16 + 2, 1));
+    assert_eq!((acts(StepKind::Store), acts(StepKind::Load)), (16 + 2, 1));
     assert_eq!(steps.len(), 16 + 2 + 1);
 }
 
 #[test]
 fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
-    let micro = Micro {
-        access: Access::Store,
-        order: Order::Random,
+    let micro = Microbench {
+        access: AccessKind::Store,
+        order: AccessOrder::Random,
         bytes: 64,
         dimms: 1,
         threads: 8,
@@ -395,6 +418,6 @@ fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
 #[test]
 #[should_panic(expected = "never let go")]
 fn a_lock_that_is_never_let_go_is_told() {
-    let operation = steps(&[(Act::Lock, 7)]);
+    let operation = steps(&[(StepKind::Lock, 7)]);
     let _ = play(&mut machine(), &vec![operation; 2]);
 }

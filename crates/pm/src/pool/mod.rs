@@ -41,11 +41,11 @@ use std::fmt;
 use std::io;
 use std::time::SystemTime;
 
-use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSIONS};
+use superblock::{BYTES, Features, MAGIC, Superblock, SuperblockCopy, UPDATE_MAX, VERSIONS};
 
 use crate::key_hash::KeyHash;
-use crate::lane::Lane;
 use crate::medium::{FileId, Medium, Off, Poisoned};
+use crate::persist_ctx::PersistCtx;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -53,7 +53,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub const ROOT_WORDS: usize = 40;
 
 /// The engine's part of the superblock, replaced whole by [`Pool::set_root`].
-pub type Root = [u64; ROOT_WORDS];
+pub type PoolRoot = [u64; ROOT_WORDS];
 
 /// Smallest segment, in bytes.
 pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
@@ -78,14 +78,14 @@ pub const COPY_BYTES: usize = BYTES;
 
 /// How many bytes the pool takes whose superblock copies these are, if they are sound.
 pub(crate) fn recorded_bytes(copies: &[[u8; COPY_BYTES]; 2]) -> Option<u64> {
-    let [a, b] = copies.each_ref().map(Superblock::judge);
+    let [a, b] = copies.each_ref().map(Superblock::classify);
     let (superblock, _) = choose(&a, &b).ok()?;
     check(&superblock).ok()
 }
 
 /// What a superblock says of its pool, for people.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct PoolSummary {
     /// Version of the format.
     pub version: u32,
     /// Bytes in a segment.
@@ -99,7 +99,7 @@ pub struct Summary {
     /// Whether one of the two copies is damaged or older: the next open mends it.
     pub mended_at_open: bool,
     /// The engine's words.
-    pub root: Root,
+    pub root: PoolRoot,
     /// The file the pool is in use in, or was when it crashed; `None` after a clean close.
     pub in_use_as: Option<FileId>,
 }
@@ -108,7 +108,7 @@ pub struct Summary {
 /// pool in use. Parts of it may be older than others, so that keys that were acknowledged are missing, and
 /// nothing else tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Copies {
+pub enum CopiedPoolPolicy {
     /// It is refused: [`PoolError::Copy`].
     #[default]
     Refuse,
@@ -120,17 +120,17 @@ pub enum Copies {
 
 /// Reads what two copies of a superblock, the first [`COPY_BYTES`] bytes of the pages at [`COPIES`],
 /// say. Changes nothing, and needs no lock.
-pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<Summary, PoolError> {
-    let [a, b] = copies.each_ref().map(Superblock::judge);
+pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<PoolSummary, PoolError> {
+    let [a, b] = copies.each_ref().map(Superblock::classify);
     let (superblock, healthy) = choose(&a, &b)?;
     let pool_bytes = check(&superblock)?;
-    Ok(Summary {
+    Ok(PoolSummary {
         version: superblock.version,
         segment_bytes: superblock.segment_bytes,
         segments: superblock.segments as u32,
         pool_bytes,
         created_unix_s: superblock.created_unix_s,
-        mended_at_open: healthy != Healthy::Both,
+        mended_at_open: healthy != HealthyCopies::Both,
         root: superblock.root,
         in_use_as: superblock.in_use_as,
     })
@@ -146,17 +146,17 @@ pub(crate) fn is_pool<M: Medium>(medium: &M) -> bool {
     medium.len() >= HEAD_BYTES
         && read_copies(medium)
             .iter()
-            .any(|copy| !matches!(copy, Copy::Foreign(_)))
+            .any(|copy| !matches!(copy, SuperblockCopy::Foreign(_)))
 }
 
 /// How a new pool is laid out.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct PoolLayout {
     /// Bytes in a segment: a power of two from 4 KiB to 1 GiB.
     pub segment_bytes: u64,
 }
 
-impl Layout {
+impl PoolLayout {
     /// Where the first segment starts, in bytes.
     #[must_use]
     pub const fn first_segment(&self) -> u64 {
@@ -197,14 +197,14 @@ impl Layout {
 
 /// What tells a new pool from every other. Chance and the time enter a pool here only.
 #[derive(Clone, Copy)]
-pub struct Identity {
+pub struct PoolIdentity {
     /// Secret and random: see [`Pool::id`].
     pub id: [u8; 16],
     /// When the pool was made, in seconds of Unix time.
     pub created_unix_s: u64,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for PoolIdentity {
     /// Leaves out the secret id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
@@ -213,13 +213,13 @@ impl fmt::Debug for Identity {
     }
 }
 
-impl Identity {
+impl PoolIdentity {
     /// One that nobody has, made now.
-    pub fn fresh() -> io::Result<Identity> {
+    pub fn fresh() -> io::Result<PoolIdentity> {
         let mut id = [0; 16];
         fill_random(&mut id)?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Ok(Identity {
+        Ok(PoolIdentity {
             id,
             created_unix_s: since_1970.map_or(0, |t| t.as_secs()),
         })
@@ -275,9 +275,9 @@ impl fmt::Display for PoolError {
                  inode {} and was made at {}); open the original file, or close the pool cleanly and \
                  copy it again",
                 recorded.inode,
-                Birth(recorded.born_ns),
+                FileBirth(recorded.born_ns),
                 found.inode,
-                Birth(found.born_ns)
+                FileBirth(found.born_ns)
             ),
             PoolError::Random(e) => write!(f, "no random bytes for the pool's secret: {e}"),
         }
@@ -285,9 +285,9 @@ impl fmt::Display for PoolError {
 }
 
 /// A file's birth, for people.
-struct Birth(u64);
+struct FileBirth(u64);
 
-impl fmt::Display for Birth {
+impl fmt::Display for FileBirth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SECOND_NS: u64 = 1_000_000_000;
         match self.0 {
@@ -317,11 +317,11 @@ impl From<Poisoned> for PoolError {
 pub struct Pool<M> {
     medium: M,
     version: u32,
-    layout: Layout,
+    layout: PoolLayout,
     id: [u8; 16],
     created_unix_s: u64,
     segments: AtomicU32,
-    copies: Copies,
+    copies: CopiedPoolPolicy,
     /// What both copies on the medium say. Held through an update, so that updates follow each
     /// other.
     current: Mutex<Superblock>,
@@ -340,20 +340,24 @@ impl<M> fmt::Debug for Pool<M> {
 impl<M: Medium> Pool<M> {
     /// Makes a new, empty pool of all of `medium`, as many whole segments as fit, over whatever is
     /// there. Durable on `Ok`.
-    pub fn create(medium: M, lane: &mut Lane, layout: &Layout) -> Result<Pool<M>, PoolError> {
-        let identity = Identity::fresh().map_err(PoolError::Random)?;
-        Pool::create_as(medium, lane, layout, identity)
+    pub fn create(
+        medium: M,
+        ctx: &mut PersistCtx,
+        layout: &PoolLayout,
+    ) -> Result<Pool<M>, PoolError> {
+        let identity = PoolIdentity::fresh().map_err(PoolError::Random)?;
+        Pool::create_as(medium, ctx, layout, identity)
     }
 
     /// As [`Pool::create`], with an identity of the caller's choosing: for a medium on which the same
     /// calls shall make the same bytes.
     pub fn create_as(
         medium: M,
-        lane: &mut Lane,
-        layout: &Layout,
-        identity: Identity,
+        ctx: &mut PersistCtx,
+        layout: &PoolLayout,
+        identity: PoolIdentity,
     ) -> Result<Pool<M>, PoolError> {
-        Pool::create_with_root(medium, lane, layout, identity, &[0; ROOT_WORDS])
+        Pool::create_with_root(medium, ctx, layout, identity, &[0; ROOT_WORDS])
     }
 
     /// As [`Pool::create_as`], in a version of the format of the caller's choosing: an engine that uses more of the
@@ -363,9 +367,9 @@ impl<M: Medium> Pool<M> {
     /// If this program does not know the version.
     pub fn create_versioned(
         medium: M,
-        lane: &mut Lane,
-        layout: &Layout,
-        identity: Identity,
+        ctx: &mut PersistCtx,
+        layout: &PoolLayout,
+        identity: PoolIdentity,
         version: u32,
     ) -> Result<Pool<M>, PoolError> {
         assert!(VERSIONS.contains(&version), "format version {version}");
@@ -373,43 +377,47 @@ impl<M: Medium> Pool<M> {
             version,
             ..new_superblock(layout, medium.len(), identity)?
         };
-        Pool::create_from(medium, lane, superblock)
+        Pool::create_from(medium, ctx, superblock)
     }
 
     /// As [`Pool::create_as`], with the engine's words: there is no pool without them at any time. What they
     /// speak of must be durable.
     pub fn create_with_root(
         medium: M,
-        lane: &mut Lane,
-        layout: &Layout,
-        identity: Identity,
-        root: &Root,
+        ctx: &mut PersistCtx,
+        layout: &PoolLayout,
+        identity: PoolIdentity,
+        root: &PoolRoot,
     ) -> Result<Pool<M>, PoolError> {
         let superblock = Superblock {
             root: *root,
             ..new_superblock(layout, medium.len(), identity)?
         };
-        Pool::create_from(medium, lane, superblock)
+        Pool::create_from(medium, ctx, superblock)
     }
 
     fn create_from(
         medium: M,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         mut superblock: Superblock,
     ) -> Result<Pool<M>, PoolError> {
         superblock.in_use_as = medium.file_id(); // P4
-        write_copies(&medium, lane, &superblock, &COPIES)?;
-        Ok(Pool::of(medium, superblock, Copies::Refuse))
+        write_copies(&medium, ctx, &superblock, &COPIES)?;
+        Ok(Pool::of(medium, superblock, CopiedPoolPolicy::Refuse))
     }
 
     /// Opens the pool on `medium`; repairs a damaged or older superblock copy from the other. What
     /// the pool then says is durable. A copy of a pool in use is refused.
-    pub fn open(medium: M, lane: &mut Lane) -> Result<Pool<M>, PoolError> {
-        Pool::open_with(medium, lane, Copies::Refuse)
+    pub fn open(medium: M, ctx: &mut PersistCtx) -> Result<Pool<M>, PoolError> {
+        Pool::open_with(medium, ctx, CopiedPoolPolicy::Refuse)
     }
 
     /// As [`Pool::open`]; `copies` says what becomes of a copy of a pool in use.
-    pub fn open_with(medium: M, lane: &mut Lane, copies: Copies) -> Result<Pool<M>, PoolError> {
+    pub fn open_with(
+        medium: M,
+        ctx: &mut PersistCtx,
+        copies: CopiedPoolPolicy,
+    ) -> Result<Pool<M>, PoolError> {
         if medium.len() < HEAD_BYTES {
             return Err(PoolError::NotAPool(format!(
                 "not a pool: its {} bytes are fewer than those of a superblock",
@@ -423,22 +431,22 @@ impl<M: Medium> Pool<M> {
             return Err(PoolError::Short { recorded, found });
         }
         let copies = match copied(&superblock, medium.file_id()) {
-            Some(error) if copies == Copies::Refuse => return Err(error),
-            None if copies == Copies::Inspect => Copies::Refuse, // It is no copy.
+            Some(error) if copies == CopiedPoolPolicy::Refuse => return Err(error),
+            None if copies == CopiedPoolPolicy::Inspect => CopiedPoolPolicy::Refuse, // It is no copy.
             _ => copies,
         };
         match healthy {
-            Healthy::Both => write_copies(&medium, lane, &superblock, &[COPY_B])?,
+            HealthyCopies::Both => write_copies(&medium, ctx, &superblock, &[COPY_B])?,
             // The copy that counts comes first: it may not be durable yet.
-            Healthy::A => write_copies(&medium, lane, &superblock, &COPIES)?,
-            Healthy::B => write_copies(&medium, lane, &superblock, &[COPY_B, COPY_A])?,
+            HealthyCopies::A => write_copies(&medium, ctx, &superblock, &COPIES)?,
+            HealthyCopies::B => write_copies(&medium, ctx, &superblock, &[COPY_B, COPY_A])?,
         }
         let pool = Pool::of(medium, superblock, copies);
-        pool.is_in_use(lane, true)?;
+        pool.is_in_use(ctx, true)?;
         Ok(pool)
     }
 
-    fn of(medium: M, superblock: Superblock, copies: Copies) -> Pool<M> {
+    fn of(medium: M, superblock: Superblock, copies: CopiedPoolPolicy) -> Pool<M> {
         Pool {
             copies,
             medium,
@@ -507,34 +515,34 @@ impl<M: Medium> Pool<M> {
     }
 
     /// The engine's words: as created (zeros), or as last set.
-    pub fn root(&self) -> Root {
+    pub fn root(&self) -> PoolRoot {
         self.current.lock().expect("no holder panics").root
     }
 
     /// Replaces the engine's words. Durable, in both copies, on `Ok`; updates of several threads
     /// follow each other.
-    pub fn set_root(&self, lane: &mut Lane, root: &Root) -> Result<(), Poisoned> {
-        self.update(lane, |superblock| superblock.root = *root)
+    pub fn set_root(&self, ctx: &mut PersistCtx, root: &PoolRoot) -> Result<(), Poisoned> {
+        self.update(ctx, |superblock| superblock.root = *root)
     }
 
     /// Whether this is a copy of a pool in use, opened to look into it ([`Copies::Inspect`]).
     pub fn is_copy(&self) -> bool {
-        self.copies == Copies::Inspect
+        self.copies == CopiedPoolPolicy::Inspect
     }
 
     /// Records that nothing is written any more until the pool is opened again, durably on `Ok`: from now
     /// on copies of the pool are as good as itself (P4).
-    pub fn closed(&self, lane: &mut Lane) -> Result<(), Poisoned> {
-        self.is_in_use(lane, false)
+    pub fn closed(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
+        self.is_in_use(ctx, false)
     }
 
     /// Records the file the pool is in use in, or that it is not. A copy that is looked into stays one.
-    fn is_in_use(&self, lane: &mut Lane, in_use: bool) -> Result<(), Poisoned> {
+    fn is_in_use(&self, ctx: &mut PersistCtx, in_use: bool) -> Result<(), Poisoned> {
         if self.is_copy() {
             return Ok(());
         }
         let file = self.medium.file_id().filter(|_| in_use);
-        self.update(lane, |superblock| superblock.in_use_as = file)
+        self.update(ctx, |superblock| superblock.in_use_as = file)
     }
 
     /// Segments that fit `bytes` of the medium, but no fewer than the pool has: how far it may grow.
@@ -555,7 +563,7 @@ impl<M: Medium> Pool<M> {
 
     /// Grows the medium to hold `segments` segments, then records it. Durable on `Ok`; on an error
     /// the pool is as it was. Fewer segments than there are is an error, as many changes nothing.
-    pub fn grow(&self, lane: &mut Lane, segments: u32) -> io::Result<()> {
+    pub fn grow(&self, ctx: &mut PersistCtx, segments: u32) -> io::Result<()> {
         let has = self.segments();
         if segments < has {
             return Err(io::Error::new(
@@ -571,7 +579,7 @@ impl<M: Medium> Pool<M> {
             self.segments.store(segments, Ordering::Release);
             return Ok(());
         }
-        self.update(lane, |superblock| {
+        self.update(ctx, |superblock| {
             superblock.segments = superblock.segments.max(u64::from(segments));
         })
         .map_err(io::Error::other)
@@ -579,7 +587,7 @@ impl<M: Medium> Pool<M> {
 
     fn update(
         &self,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), Poisoned> {
         let mut current = self.current.lock().expect("no holder panics");
@@ -590,7 +598,7 @@ impl<M: Medium> Pool<M> {
         }
         // Where numbers end, copy A, which is written first, counts as the newer one.
         next.update = UPDATE_MAX.min(next.update + 1);
-        write_copies(&self.medium, lane, &next, &COPIES)?;
+        write_copies(&self.medium, ctx, &next, &COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
         *current = next;
         Ok(())
@@ -598,21 +606,21 @@ impl<M: Medium> Pool<M> {
 }
 
 impl Superblock {
-    fn layout(&self) -> Layout {
-        Layout {
+    fn layout(&self) -> PoolLayout {
+        PoolLayout {
             segment_bytes: self.segment_bytes,
         }
     }
 }
 
-fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
+fn read_copies<M: Medium>(medium: &M) -> [SuperblockCopy; 2] {
     COPIES.map(|at| {
         let mut bytes = [0; BYTES];
         let vouched = |bytes: &[u8]| {
             let bytes = bytes.try_into().expect("as many as were asked for");
-            match Superblock::judge(bytes) {
-                Copy::Valid(_) | Copy::Version(_) => BYTES,
-                Copy::Damaged | Copy::Foreign(_) => 0,
+            match Superblock::classify(bytes) {
+                SuperblockCopy::Valid(_) | SuperblockCopy::Version(_) => BYTES,
+                SuperblockCopy::Damaged | SuperblockCopy::Foreign(_) => 0,
             }
         };
         if !medium.copy_out_if(at, &mut bytes, &vouched) {
@@ -620,35 +628,35 @@ fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
             let mut magic = [0; MAGIC.len()];
             medium.copy_out(at, &mut magic);
             return if magic == MAGIC {
-                Copy::Damaged
+                SuperblockCopy::Damaged
             } else {
-                Copy::Foreign(magic)
+                SuperblockCopy::Foreign(magic)
             };
         }
-        Superblock::judge(&bytes)
+        Superblock::classify(&bytes)
     })
 }
 
 /// Writes one copy, waits until it is durable, then the next (P1).
 fn write_copies<M: Medium>(
     medium: &M,
-    lane: &mut Lane,
+    ctx: &mut PersistCtx,
     superblock: &Superblock,
     places: &[Off],
 ) -> Result<(), Poisoned> {
     let bytes = superblock.to_bytes();
     for &at in places {
-        medium.copy_in(lane, at, &[&bytes]);
-        let ticket = medium.drain(lane);
+        medium.copy_in(ctx, at, &[&bytes]);
+        let ticket = medium.drain(ctx);
         medium.settle(ticket)?;
     }
     Ok(())
 }
 
 fn new_superblock(
-    layout: &Layout,
+    layout: &PoolLayout,
     bytes: u64,
-    identity: Identity,
+    identity: PoolIdentity,
 ) -> Result<Superblock, PoolError> {
     layout.check()?;
     let segments = bytes.saturating_sub(layout.first_segment()) / layout.segment_bytes;
@@ -691,25 +699,36 @@ pub(crate) fn fill_random(mut to: &mut [u8]) -> io::Result<()> {
 
 /// Which copies need no repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Healthy {
+enum HealthyCopies {
     Both,
     A,
     B,
 }
 
 /// The superblock that counts (P2), and which copies hold it.
-fn choose(a: &Copy, b: &Copy) -> Result<(Superblock, Healthy), PoolError> {
+fn choose(
+    a: &SuperblockCopy,
+    b: &SuperblockCopy,
+) -> Result<(Superblock, HealthyCopies), PoolError> {
     match (a, b) {
-        (Copy::Valid(a), Copy::Valid(b)) if a == b => Ok((a.clone(), Healthy::Both)),
-        (Copy::Valid(a), Copy::Valid(b)) if a.update < b.update => Ok((b.clone(), Healthy::B)),
-        (Copy::Version(v), _) | (_, Copy::Version(v)) => Err(PoolError::Unknown(format!(
-            "the pool has format version {v}, this program knows versions {} to {} only",
-            VERSIONS.start(),
-            VERSIONS.end()
-        ))),
-        (Copy::Valid(a), _) => Ok((a.clone(), Healthy::A)),
-        (_, Copy::Valid(b)) => Ok((b.clone(), Healthy::B)),
-        (Copy::Foreign(found), Copy::Foreign(_)) => Err(PoolError::NotAPool(foreign(found))),
+        (SuperblockCopy::Valid(a), SuperblockCopy::Valid(b)) if a == b => {
+            Ok((a.clone(), HealthyCopies::Both))
+        }
+        (SuperblockCopy::Valid(a), SuperblockCopy::Valid(b)) if a.update < b.update => {
+            Ok((b.clone(), HealthyCopies::B))
+        }
+        (SuperblockCopy::Version(v), _) | (_, SuperblockCopy::Version(v)) => {
+            Err(PoolError::Unknown(format!(
+                "the pool has format version {v}, this program knows versions {} to {} only",
+                VERSIONS.start(),
+                VERSIONS.end()
+            )))
+        }
+        (SuperblockCopy::Valid(a), _) => Ok((a.clone(), HealthyCopies::A)),
+        (_, SuperblockCopy::Valid(b)) => Ok((b.clone(), HealthyCopies::B)),
+        (SuperblockCopy::Foreign(found), SuperblockCopy::Foreign(_)) => {
+            Err(PoolError::NotAPool(foreign(found)))
+        }
         _ => Err(PoolError::NotAPool(
             "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums do \
              not hold; restore the file from a copy that was made while the pool was closed"

@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use super::{ROOT_WORDS, Root};
+use super::{PoolRoot, ROOT_WORDS};
 use crate::medium::{FileId, WORD};
 
 /// Bytes in a copy: one sector, which no power cut tears.
@@ -56,7 +56,7 @@ pub(super) struct Superblock {
     pub(super) segments: u64,
     pub(super) created_unix_s: u64,
     pub(super) update: u64,
-    pub(super) root: Root,
+    pub(super) root: PoolRoot,
     /// The file the pool is in use in, or was when the machine or the process ended.
     pub(super) in_use_as: Option<FileId>,
 }
@@ -81,7 +81,7 @@ pub(super) const UPDATE_MAX: u64 = 1 << 62;
     clippy::large_enum_variant,
     reason = "two of them live, briefly, on the stack"
 )]
-pub(super) enum Copy {
+pub(super) enum SuperblockCopy {
     /// Whole, and of a version this program knows.
     Valid(Superblock),
     /// Whole, but of a version this program does not know.
@@ -123,24 +123,24 @@ impl Superblock {
         bytes
     }
 
-    pub(super) fn judge(bytes: &[u8; BYTES]) -> Copy {
+    pub(super) fn classify(bytes: &[u8; BYTES]) -> SuperblockCopy {
         if bytes[..8] != MAGIC {
-            return Copy::Foreign(bytes[..8].try_into().expect("eight bytes"));
+            return SuperblockCopy::Foreign(bytes[..8].try_into().expect("eight bytes"));
         }
         if bytes[CHECKSUM] != checksum(bytes) {
-            return Copy::Damaged;
+            return SuperblockCopy::Damaged;
         }
         let version = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
         if !VERSIONS.contains(&version) {
-            return Copy::Version(version);
+            return SuperblockCopy::Version(version);
         }
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + WORD].try_into().expect("eight bytes"));
         let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
         if length != BYTES as u32 || word(UPDATE) > UPDATE_MAX {
-            return Copy::Damaged;
+            return SuperblockCopy::Damaged;
         }
-        Copy::Valid(Superblock {
+        SuperblockCopy::Valid(Superblock {
             version,
             features: Features {
                 compat: word(COMPAT),

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::panic::Location;
 
-use super::cuts::{Chains, Cut, Images, kept};
-use super::image::{Image, mix};
-use super::places::{PlaceId, Places, brief};
-use super::state::{CHAINS, Queues, State, Store};
+use super::image::{PoolImage, mix};
+use super::image_cuts::{ChainIndex, CrashImages, ImageCut, kept};
+use super::source_lines::{SourceLineId, SourceLines, brief};
+use super::state::{CHAINS, Queues, SimState, VolatileStore};
 use super::{Persistency, Sim};
 use crate::medium::{LINE, Off, WORD};
 use crate::sync::Arc;
 
 /// What was about to happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Moment {
+pub enum CrashMoment {
     /// A word stored or swapped.
     Store,
     /// A word of a copy.
@@ -26,23 +26,23 @@ pub enum Moment {
     Asked,
 }
 
-impl Moment {
+impl CrashMoment {
     /// As it is printed: "before drain".
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Moment::Store => "before store",
-            Moment::CopyIn => "within copy_in",
-            Moment::Drain => "before drain",
-            Moment::Sync => "before sync",
-            Moment::Asked => "between operations",
+            CrashMoment::Store => "before store",
+            CrashMoment::CopyIn => "within copy_in",
+            CrashMoment::Drain => "before drain",
+            CrashMoment::Sync => "before sync",
+            CrashMoment::Asked => "between operations",
         }
     }
 }
 
 /// What happened to the volatile stores of one line or sector, as far as it is known.
 #[derive(Clone, Debug)]
-pub struct Survivor {
+pub struct UnitSurvivors {
     /// Where the line or sector starts.
     pub at: Off,
     /// How many of its stores survived.
@@ -58,7 +58,7 @@ pub struct Survivor {
     pub by: Option<&'static Location<'static>>,
 }
 
-impl fmt::Display for Survivor {
+impl fmt::Display for UnitSurvivors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, kept, of) = (self.at, self.kept, self.of);
         write!(f, "{at:?}: {kept} of {of} stores survived")?;
@@ -73,15 +73,15 @@ impl fmt::Display for Survivor {
     }
 }
 
-impl Survivor {
+impl UnitSurvivors {
     /// From how many stores of each of a queue's chains survived, at least and at most.
     pub(super) fn of(
         at: Off,
-        queue: &[Store],
+        queue: &[VolatileStore],
         bounds: impl Fn(usize) -> (u32, u32),
-        places: Option<&Places>,
-    ) -> Survivor {
-        let chains = Chains::of(queue);
+        places: Option<&SourceLines>,
+    ) -> UnitSurvivors {
+        let chains = ChainIndex::of(queue);
         let mut total = [0; CHAINS];
         let mut words = ['-'; CHAINS - 1];
         for store in queue {
@@ -103,7 +103,7 @@ impl Survivor {
             };
         }
         let apart = queue.iter().any(|s| s.chain != 0);
-        Survivor {
+        UnitSurvivors {
             at,
             kept,
             lost,
@@ -118,14 +118,14 @@ impl Survivor {
 #[derive(Clone)]
 pub struct CrashState {
     pub(super) persistency: Persistency,
-    pub(super) durable: Image,
-    pub(super) visible: Image,
+    pub(super) durable: PoolImage,
+    pub(super) visible: PoolImage,
     pub(super) queues: Queues,
     pub(super) cas_drains: bool,
     /// What was about to happen.
-    pub moment: Moment,
-    pub(super) place: PlaceId,
-    pub(super) places: Option<Arc<Places>>,
+    pub moment: CrashMoment,
+    pub(super) place: SourceLineId,
+    pub(super) places: Option<Arc<SourceLines>>,
 }
 
 impl CrashState {
@@ -138,17 +138,17 @@ impl CrashState {
     /// The images a power cut can leave, each once. All of them if they are at most `cap`; else
     /// `cap` of them, the adversarial first, the rest drawn by `seed`.
     #[must_use]
-    pub fn images(&self, cap: usize, seed: u64) -> Images {
-        Images::new(self, cap, seed)
+    pub fn images(&self, cap: usize, seed: u64) -> CrashImages {
+        CrashImages::new(self, cap, seed)
     }
 
     /// The image that `cut` leaves.
     #[must_use]
-    pub fn image(&self, cut: &Cut) -> Image {
+    pub fn image(&self, cut: &ImageCut) -> PoolImage {
         let mut image = self.durable.clone();
         let mut keep = &cut.keep[..];
         for queue in self.queues.values() {
-            let chains = Chains::of(queue);
+            let chains = ChainIndex::of(queue);
             let (mine, rest) = keep.split_at(chains.count);
             kept(queue, &chains, mine, |s| {
                 image.set_word(Off(s.word), s.value)
@@ -160,17 +160,17 @@ impl CrashState {
 
     /// What `cut` keeps and loses, a line or sector at a time.
     #[must_use]
-    pub fn survivors(&self, cut: &Cut) -> Vec<Survivor> {
+    pub fn survivors(&self, cut: &ImageCut) -> Vec<UnitSurvivors> {
         let unit_bytes = self.persistency.unit_bytes() as u64;
         let mut keep = &cut.keep[..];
         let queues = self.queues.iter();
         queues
             .map(|(&unit, queue)| {
-                let (mine, rest) = keep.split_at(Chains::of(queue).count);
+                let (mine, rest) = keep.split_at(ChainIndex::of(queue).count);
                 keep = rest;
                 let bounds = |slot: usize| (mine[slot], mine[slot]);
                 let places = self.places.as_deref();
-                Survivor::of(Off(unit * unit_bytes), queue, bounds, places)
+                UnitSurvivors::of(Off(unit * unit_bytes), queue, bounds, places)
             })
             .collect()
     }
@@ -187,7 +187,7 @@ impl CrashState {
     }
 
     /// The order within each chain, and of the stores to each word; no other matters.
-    fn queue_digest(&self, queue: &[Store]) -> u64 {
+    fn queue_digest(&self, queue: &[VolatileStore]) -> u64 {
         let mut chains = [0; CHAINS];
         let mut words = [0; LINE / WORD];
         let mut previous = None;
@@ -212,7 +212,7 @@ impl CrashState {
     /// nothing.
     #[must_use]
     pub fn killed(&self) -> Sim {
-        let mut state = State::new(
+        let mut state = SimState::new(
             self.durable.clone(),
             self.visible.clone(),
             self.queues.clone(),
@@ -225,8 +225,8 @@ impl CrashState {
     /// the device, every byte that was visible is, and pages that were not written look as if they were.
     /// A process that opens the file calls [`Sim::forget_cached`] first.
     #[must_use]
-    pub fn killed_after_failed_sync(&self, cut: &Cut) -> Sim {
-        let mut state = State::new(self.image(cut), self.visible.clone(), Queues::new());
+    pub fn killed_after_failed_sync(&self, cut: &ImageCut) -> Sim {
+        let mut state = SimState::new(self.image(cut), self.visible.clone(), Queues::new());
         state.lost = self.queues.keys().copied().collect();
         Sim::with_state(state, self.persistency)
     }

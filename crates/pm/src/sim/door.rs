@@ -2,13 +2,13 @@
 
 use std::panic::Location;
 
-use super::crash::Moment;
-use super::image::Image;
-use super::places::Act;
-use super::state::Request;
+use super::crash::CrashMoment;
+use super::image::PoolImage;
+use super::source_lines::SourceAction;
+use super::state::PersistRequest;
 use super::{Persistency, Sim};
-use crate::lane::Lane;
 use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_of};
+use crate::persist_ctx::PersistCtx;
 use crate::sync::Arc;
 
 impl Medium for Sim {
@@ -36,26 +36,26 @@ impl Medium for Sim {
     }
 
     #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        let place = self.place(Act::Store, Location::caller(), (at, WORD));
+    fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
+        let place = self.place(SourceAction::Store, Location::caller(), (at, WORD));
         let bytes = value.to_le_bytes();
-        self.write(at, &bytes, &(0..0), (place, Moment::Store));
-        lane.counters.bytes += WORD as u64;
+        self.write(at, &bytes, &(0..0), (place, CrashMoment::Store));
+        ctx.counters.bytes += WORD as u64;
     }
 
     #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let place = self.place(Act::Store, Location::caller(), (at, WORD));
+    fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        let place = self.place(SourceAction::Store, Location::caller(), (at, WORD));
         let persistency = self.shared.persistency;
         let mut state = self.state();
         // A file's drains are requests to sync, which no processor makes.
         let drains = state.cas_drains && !persistency.is_file();
-        let completes = drains && !state.pending(lane.id()).is_empty();
+        let completes = drains && !state.pending(ctx.id()).is_empty();
         if persistency == Persistency::Eadr || completes {
-            state = self.before(state, Moment::Store, place);
+            state = self.before(state, CrashMoment::Store, place);
         }
         if drains && state.poisoned.is_none() {
-            state.complete(lane.id());
+            state.complete(ctx.id());
         }
         state.decide(at, WORD);
         let found = state.visible.word(at);
@@ -64,7 +64,7 @@ impl Medium for Sim {
         }
         state.calls += 1;
         state.store(persistency, at, new, false, place);
-        lane.counters.bytes += WORD as u64;
+        ctx.counters.bytes += WORD as u64;
         Ok(found)
     }
 
@@ -105,46 +105,46 @@ impl Medium for Sim {
     }
 
     #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+    fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         const LINE_BYTES: u64 = LINE as u64;
         let bytes = parts.concat();
         let end = end_of(at, bytes.len());
         let first = at.0.checked_next_multiple_of(LINE_BYTES).unwrap_or(end);
         let whole = first..end / LINE_BYTES * LINE_BYTES;
-        self.copy(lane, at, &bytes, (whole, Location::caller()));
+        self.copy(ctx, at, &bytes, (whole, Location::caller()));
     }
 
     #[track_caller]
-    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+    fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
         let bytes = pair.map(u64::to_le_bytes);
         let around = at.0..end_of(at, bytes.as_flattened().len());
-        self.copy(lane, at, bytes.as_flattened(), (around, Location::caller()));
+        self.copy(ctx, at, bytes.as_flattened(), (around, Location::caller()));
     }
 
     #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+    fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         let from = Location::caller();
-        let place = self.place(Act::Flush, from, (at, len));
+        let place = self.place(SourceAction::Flush, from, (at, len));
         self.state().visible.pieces(at, len, |_| false);
-        self.request(lane, (at, len), place, (Act::Flush, from));
+        self.request(ctx, (at, len), place, (SourceAction::Flush, from));
     }
 
     #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
+    fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         let from = Location::caller();
-        let place = self.place(Act::Drain, from, (Off::NULL, 0));
-        if !lane.undrained {
+        let place = self.place(SourceAction::Drain, from, (Off::NULL, 0));
+        if !ctx.undrained {
             return Ticket::DURABLE;
         }
-        if self.dropped(Act::Drain, from).is_some() {
+        if self.dropped(SourceAction::Drain, from).is_some() {
             return self.ticket(self.state().issued);
         }
-        lane.undrained = false;
-        lane.counters.fences += 1;
+        ctx.undrained = false;
+        ctx.counters.fences += 1;
         let mut state = self.state();
         if self.shared.persistency != Persistency::Eadr {
-            state = self.before(state, Moment::Drain, place);
+            state = self.before(state, CrashMoment::Drain, place);
         }
         if state.drain_fails() {
             let wakers = state.wakers.clone();
@@ -153,13 +153,13 @@ impl Medium for Sim {
             return Ticket(u64::MAX);
         }
         if !self.shared.persistency.is_file() {
-            state.complete(lane.id());
+            state.complete(ctx.id());
             return Ticket::DURABLE;
         }
-        let pending = std::mem::take(state.pending(lane.id()));
+        let pending = std::mem::take(state.pending(ctx.id()));
         state
             .drained
-            .extend(pending.into_iter().map(|r| Request { place, ..r }));
+            .extend(pending.into_iter().map(|r| PersistRequest { place, ..r }));
         state.issued += 1;
         self.ticket(state.issued)
     }
@@ -241,7 +241,7 @@ impl Medium for Sim {
     fn prefetch(&self, _at: Off, _len: usize) {}
 }
 
-fn crc_of(image: &Image, at: Off, len: usize, seed: u32) -> u32 {
+fn crc_of(image: &PoolImage, at: Off, len: usize, seed: u32) -> u32 {
     let mut crc = seed;
     image.pieces(at, len, |piece| {
         crc = crc32c::crc32c_append(crc, piece);

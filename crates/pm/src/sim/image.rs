@@ -14,23 +14,23 @@ const PAGE: usize = 4096;
 
 /// The bytes of a pool. Clones share pages until one of them is written.
 #[derive(Clone)]
-pub struct Image {
+pub struct PoolImage {
     pages: Vec<Arc<[u8; PAGE]>>,
     len: u64,
     hash: u64,
 }
 
-impl fmt::Debug for Image {
+impl fmt::Debug for PoolImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Image({} bytes, {:016x})", self.len, self.hash)
     }
 }
 
-impl Image {
+impl PoolImage {
     /// An image of `len` zero bytes; `len` is a multiple of 8.
     #[must_use]
-    pub fn zeroed(len: u64) -> Image {
-        let mut image = Image {
+    pub fn zeroed(len: u64) -> PoolImage {
+        let mut image = PoolImage {
             pages: Vec::new(),
             len: 0,
             hash: 0,
@@ -41,8 +41,8 @@ impl Image {
 
     /// An image of these bytes, padded with zeros to a whole word.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Image {
-        let mut image = Image::zeroed(bytes.len().next_multiple_of(WORD) as u64);
+    pub fn from_bytes(bytes: &[u8]) -> PoolImage {
+        let mut image = PoolImage::zeroed(bytes.len().next_multiple_of(WORD) as u64);
         for (i, chunk) in bytes.chunks(WORD).enumerate() {
             if chunk.iter().any(|&b| b != 0) {
                 let mut word = [0; WORD];

@@ -43,18 +43,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::crash::{CrashState, Survivor};
-use super::cuts::{Chains, Cut, kept, may_cut_after};
-use super::image::Image;
-use super::places::Places;
-use super::state::{Queues, State, Store};
+use super::crash::{CrashState, UnitSurvivors};
+use super::image::PoolImage;
+use super::image_cuts::{ChainIndex, ImageCut, kept, may_cut_after};
+use super::source_lines::SourceLines;
+use super::state::{Queues, SimState, VolatileStore};
 use super::{Persistency, SECTOR, Sim};
 use crate::medium::{Off, WORD};
 use crate::sync::Arc;
 
 /// What was chosen where lazy memory had several possible answers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Decision {
+pub struct LazyDecision {
     /// The choice, from 0.
     pub chosen: u32,
     /// How many there were.
@@ -64,7 +64,7 @@ pub struct Decision {
 /// The script after the one that led to `decisions`, depth first: the last decision that has more
 /// choices takes the next one. `None` after the last. The first script is the empty one.
 #[must_use]
-pub fn next_script(decisions: &[Decision]) -> Option<Vec<u32>> {
+pub fn next_script(decisions: &[LazyDecision]) -> Option<Vec<u32>> {
     let last = decisions.iter().rposition(|d| d.chosen + 1 < d.of)?;
     let mut script: Vec<u32> = decisions[..=last].iter().map(|d| d.chosen).collect();
     script[last] += 1;
@@ -78,12 +78,12 @@ impl Sim {
     /// a choice that does not exist: the reader is not deterministic, or read something else before.
     #[must_use]
     pub fn lazy(crash: &CrashState, script: &[u32]) -> Sim {
-        Undecided::of(crash).follow(script)
+        LazyCrash::of(crash).follow(script)
     }
 
     /// What was decided, in order. Empty for memory that is not lazy.
     #[must_use]
-    pub fn decisions(&self) -> Vec<Decision> {
+    pub fn decisions(&self) -> Vec<LazyDecision> {
         let state = self.state();
         let lazy = state.lazy.as_ref();
         lazy.map_or(Vec::new(), |lazy| lazy.script.decisions.clone())
@@ -92,7 +92,7 @@ impl Sim {
     /// What the decisions say of the crash, a line or sector at a time; those of which they say
     /// nothing are left out. Empty for memory that is not lazy.
     #[must_use]
-    pub fn survivors(&self) -> Vec<Survivor> {
+    pub fn survivors(&self) -> Vec<UnitSurvivors> {
         let state = self.state();
         let lazy = state.lazy.as_ref();
         lazy.map_or(Vec::new(), |lazy| lazy.survivors())
@@ -101,14 +101,14 @@ impl Sim {
     /// A cut of the moment this lazy memory was made of whose image agrees with every decision.
     /// `None` for memory that is not lazy.
     #[must_use]
-    pub fn cut(&self) -> Option<Cut> {
+    pub fn cut(&self) -> Option<ImageCut> {
         let state = self.state();
         let lazy = state.lazy.as_ref();
         lazy.map(|lazy| lazy.cut(state.durable.clone()))
     }
 }
 
-impl State {
+impl SimState {
     /// Makes the visible image right in `at..at + len`.
     pub(super) fn decide(&mut self, at: Off, len: usize) {
         if let Some(lazy) = &mut self.lazy {
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// The visible bytes, and in `at..at + len` values for what is open that agree with every decision.
-    pub(super) fn representative(&self, at: Off, len: usize) -> Image {
+    pub(super) fn representative(&self, at: Off, len: usize) -> PoolImage {
         let mut image = self.visible.clone();
         if let Some(lazy) = &self.lazy {
             lazy.fill(&mut image, &(at.0..at.0.saturating_add(len as u64)));
@@ -148,27 +148,27 @@ impl State {
 }
 
 /// A moment of which nothing has been decided yet, for whoever follows many scripts from it.
-pub struct Undecided {
+pub struct LazyCrash {
     persistency: Persistency,
-    durable: Image,
+    durable: PoolImage,
     /// The durable image, and what every cut keeps.
-    visible: Image,
+    visible: PoolImage,
     units: Units,
     cas_drains: bool,
-    places: Option<Arc<Places>>,
+    places: Option<Arc<SourceLines>>,
 }
 
-impl Undecided {
+impl LazyCrash {
     /// What that crash left open.
     #[must_use]
-    pub fn of(crash: &CrashState) -> Undecided {
+    pub fn of(crash: &CrashState) -> LazyCrash {
         let mut visible = crash.durable.clone();
         let units = crash.queues.iter().map(|(&at, queue)| {
-            let mut unit = Unit::new(crash.persistency, &crash.durable, queue);
+            let mut unit = LazyUnit::new(crash.persistency, &crash.durable, queue);
             unit.settle(&mut visible);
             (at, Arc::new(unit))
         });
-        Undecided {
+        LazyCrash {
             units: units.collect(),
             persistency: crash.persistency,
             durable: crash.durable.clone(),
@@ -181,13 +181,13 @@ impl Undecided {
     /// The memory, as [`Sim::lazy`] has it.
     #[must_use]
     pub fn follow(&self, script: &[u32]) -> Sim {
-        let mut state = State::new(self.durable.clone(), self.visible.clone(), Queues::new());
+        let mut state = SimState::new(self.durable.clone(), self.visible.clone(), Queues::new());
         state.cas_drains = self.cas_drains;
-        state.lazy = Some(Box::new(Lazy {
+        state.lazy = Some(Box::new(LazyState {
             unit_bytes: self.persistency.unit_bytes() as u64,
             units: self.units.clone(),
             clauses: Vec::new(),
-            script: Script {
+            script: DecisionScript {
                 entries: script.to_vec(),
                 decisions: Vec::new(),
             },
@@ -198,23 +198,23 @@ impl Undecided {
 }
 
 /// Lines or sectors by number; shared between scripts until they are decided.
-type Units = BTreeMap<u64, Arc<Unit>>;
+type Units = BTreeMap<u64, Arc<LazyUnit>>;
 
 /// What a crash has left undecided.
-pub(super) struct Lazy {
+pub(super) struct LazyState {
     unit_bytes: u64,
     units: Units,
     clauses: Vec<Clause>,
-    script: Script,
-    places: Option<Arc<Places>>,
+    script: DecisionScript,
+    places: Option<Arc<SourceLines>>,
 }
 
-struct Script {
+struct DecisionScript {
     entries: Vec<u32>,
-    decisions: Vec<Decision>,
+    decisions: Vec<LazyDecision>,
 }
 
-impl Script {
+impl DecisionScript {
     /// Takes a decision, unless there is nothing to decide.
     fn choose(&mut self, of: usize) -> usize {
         if of == 1 {
@@ -228,7 +228,7 @@ impl Script {
             "the script says {chosen} at decision {number}, which has {of} choices: it was made \
              for another crash, or the reader is not deterministic"
         );
-        self.decisions.push(Decision { chosen, of });
+        self.decisions.push(LazyDecision { chosen, of });
         chosen as usize
     }
 }
@@ -244,28 +244,28 @@ type Narrowed = BTreeMap<ChainId, Vec<u32>>;
 
 /// One line or sector.
 #[derive(Clone)]
-struct Unit {
-    queue: Vec<Store>,
-    chains: Chains,
+struct LazyUnit {
+    queue: Vec<VolatileStore>,
+    chains: ChainIndex,
     /// The prefixes each chain may have kept, ascending (L1).
     allowed: Vec<Vec<u32>>,
-    words: Vec<Word>,
+    words: Vec<LazyWord>,
 }
 
 /// A word that had volatile stores.
 #[derive(Clone)]
-struct Word {
+struct LazyWord {
     at: u64,
     durable: u64,
     /// Its stores in coherence order.
-    stores: Vec<Kept>,
+    stores: Vec<KeptStore>,
     /// The chain of all of them, if they have the same one.
     chain: Option<usize>,
-    known: Known,
+    known: WordKnowledge,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum WordKnowledge {
     /// More than one value is possible.
     Open,
     /// The visible image has what the crash left.
@@ -276,7 +276,7 @@ enum Known {
 
 /// A store, and what keeps it.
 #[derive(Clone, Copy)]
-struct Kept {
+struct KeptStore {
     chain: usize,
     /// The shortest prefix of its chain with it.
     from: u32,
@@ -285,18 +285,18 @@ struct Kept {
 }
 
 /// Words that are decided together: those of one chain in a range, or one word of several chains.
-struct Atom {
+struct DecisionAtom {
     words: Vec<usize>,
     chain: Option<usize>,
 }
 
 /// What an atom may hold, and the prefixes with which it does.
-struct Choice {
+struct AtomChoice {
     content: Vec<u64>,
     allowed: Vec<(usize, Vec<u32>)>,
 }
 
-impl Word {
+impl LazyWord {
     /// What it holds if of each chain `prefix` is kept.
     fn value(&self, prefix: impl Fn(usize) -> u32) -> u64 {
         let kept = self.stores.iter().rev().find(|s| s.from <= prefix(s.chain));
@@ -314,16 +314,16 @@ impl Word {
     }
 }
 
-impl Unit {
-    fn new(persistency: Persistency, durable: &Image, queue: &[Store]) -> Unit {
-        let chains = Chains::of(queue);
+impl LazyUnit {
+    fn new(persistency: Persistency, durable: &PoolImage, queue: &[VolatileStore]) -> LazyUnit {
+        let chains = ChainIndex::of(queue);
         let mut split = vec![Vec::new(); chains.count];
-        let mut words: Vec<Word> = Vec::new();
+        let mut words: Vec<LazyWord> = Vec::new();
         let mut index = [usize::MAX; SECTOR / WORD];
         for store in queue {
             let slot = chains.slot(store);
             split[slot].push(*store);
-            let kept = Kept {
+            let kept = KeptStore {
                 chain: slot,
                 from: split[slot].len() as u32,
                 value: store.value,
@@ -332,12 +332,12 @@ impl Unit {
             let known = &mut index[store.word as usize % SECTOR / WORD];
             if *known == usize::MAX {
                 *known = words.len();
-                words.push(Word {
+                words.push(LazyWord {
                     at: store.word,
                     durable: durable.word(Off(store.word)),
                     stores: Vec::new(),
                     chain: Some(slot),
-                    known: Known::Open,
+                    known: WordKnowledge::Open,
                 });
             }
             let word = &mut words[*known];
@@ -345,11 +345,11 @@ impl Unit {
             word.stores.push(kept);
         }
         words.sort_unstable_by_key(|w| w.at);
-        let prefixes = |chain: &Vec<Store>| -> Vec<u32> {
+        let prefixes = |chain: &Vec<VolatileStore>| -> Vec<u32> {
             let ends = (0..chain.len()).filter(|&i| may_cut_after(persistency, chain, i));
             [0].into_iter().chain(ends.map(|i| i as u32 + 1)).collect()
         };
-        Unit {
+        LazyUnit {
             allowed: split.iter().map(prefixes).collect(),
             queue: queue.to_vec(),
             chains,
@@ -358,8 +358,8 @@ impl Unit {
     }
 
     /// The first undecided words of the range that belong together, after word `from`.
-    fn atom(&self, range: &Range<u64>, from: usize) -> Option<Atom> {
-        let open = |w: &Word| w.known == Known::Open && w.overlaps(range);
+    fn atom(&self, range: &Range<u64>, from: usize) -> Option<DecisionAtom> {
+        let open = |w: &LazyWord| w.known == WordKnowledge::Open && w.overlaps(range);
         let first = from + self.words.get(from..)?.iter().position(open)?;
         let chain = self.words[first].chain;
         let words = match chain {
@@ -368,16 +368,16 @@ impl Unit {
                 .filter(|&i| self.words[i].chain == chain && open(&self.words[i]))
                 .collect(),
         };
-        Some(Atom { words, chain })
+        Some(DecisionAtom { words, chain })
     }
 
     /// Every undecided atom of the range.
-    fn atoms(&self, range: &Range<u64>) -> Vec<Atom> {
-        let mut atoms: Vec<Atom> = Vec::new();
+    fn atoms(&self, range: &Range<u64>) -> Vec<DecisionAtom> {
+        let mut atoms: Vec<DecisionAtom> = Vec::new();
         let mut from = 0;
         while let Some(atom) = self.atom(range, from) {
             from = atom.words[0] + 1;
-            let known = |a: &Atom| a.chain.is_some() && a.chain == atom.chain;
+            let known = |a: &DecisionAtom| a.chain.is_some() && a.chain == atom.chain;
             if !atoms.iter().any(known) {
                 atoms.push(atom);
             }
@@ -386,11 +386,11 @@ impl Unit {
     }
 
     /// What the atom may hold, as far as the range sees it; each content of a chain once.
-    fn choices(&self, atom: &Atom, range: &Range<u64>) -> Vec<Choice> {
+    fn choices(&self, atom: &DecisionAtom, range: &Range<u64>) -> Vec<AtomChoice> {
         let Some(chain) = atom.chain else {
             return self.last_stores(&self.words[atom.words[0]], range);
         };
-        let mut choices: Vec<Choice> = Vec::new();
+        let mut choices: Vec<AtomChoice> = Vec::new();
         for &prefix in &self.allowed[chain] {
             let words = atom.words.iter().map(|&w| &self.words[w]);
             let content = words
@@ -398,7 +398,7 @@ impl Unit {
                 .collect();
             match choices.iter_mut().find(|c| c.content == content) {
                 Some(choice) => choice.allowed[0].1.push(prefix),
-                None => choices.push(Choice {
+                None => choices.push(AtomChoice {
                     content,
                     allowed: vec![(chain, vec![prefix])],
                 }),
@@ -409,7 +409,7 @@ impl Unit {
 
     /// The choices of a word that several chains store to: which store is the last one kept. That
     /// leaves each chain a set of its own (L1), which a value alone would not.
-    fn last_stores(&self, word: &Word, range: &Range<u64>) -> Vec<Choice> {
+    fn last_stores(&self, word: &LazyWord, range: &Range<u64>) -> Vec<AtomChoice> {
         let mask = mask(word.at, range);
         let mut choices = Vec::new();
         for last in 0..=word.stores.len() {
@@ -428,7 +428,7 @@ impl Unit {
             };
             let allowed: Vec<_> = self.allowed.iter().enumerate().map(allowed).collect();
             if allowed.iter().all(|(_, prefixes)| !prefixes.is_empty()) {
-                choices.push(Choice {
+                choices.push(AtomChoice {
                     content: vec![kept.map_or(word.durable, |s| s.value) & mask],
                     allowed,
                 });
@@ -442,7 +442,7 @@ impl Unit {
     }
 
     /// Whether the atom then has what `bytes`, which start at `at`, have there.
-    fn equals(&self, atom: &Atom, choice: &Choice, at: Off, bytes: &[u8]) -> bool {
+    fn equals(&self, atom: &DecisionAtom, choice: &AtomChoice, at: Off, bytes: &[u8]) -> bool {
         let words = atom.words.iter().map(|&w| self.words[w].at);
         words
             .map(|word| word_of(word, at, bytes))
@@ -450,28 +450,28 @@ impl Unit {
     }
 
     /// L2, and for every other word one of its values.
-    fn settle(&mut self, visible: &mut Image) {
+    fn settle(&mut self, visible: &mut PoolImage) {
         for i in 0..self.words.len() {
             let word = &self.words[i];
-            if word.known != Known::Open {
+            if word.known != WordKnowledge::Open {
                 continue;
             }
             let value = self.least(word);
             if visible.word(Off(word.at)) != value {
                 visible.set_word(Off(word.at), value);
             }
-            let atom = Atom {
+            let atom = DecisionAtom {
                 words: vec![i],
                 chain: word.chain,
             };
             if self.choices(&atom, &(0..u64::MAX)).len() == 1 {
-                self.words[i].known = Known::Settled;
+                self.words[i].known = WordKnowledge::Settled;
             }
         }
     }
 
     /// A word's value if every chain keeps the least it may.
-    fn least(&self, word: &Word) -> u64 {
+    fn least(&self, word: &LazyWord) -> u64 {
         word.value(|chain| self.allowed[chain][0])
     }
 
@@ -490,7 +490,7 @@ fn word_of(word: u64, at: Off, bytes: &[u8]) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| byte(i as u64).unwrap_or(0)))
 }
 
-fn is_at(image: &Image, at: Off, mut bytes: &[u8]) -> bool {
+fn is_at(image: &PoolImage, at: Off, mut bytes: &[u8]) -> bool {
     image.pieces(at, bytes.len(), |piece| {
         let (head, tail) = bytes.split_at(piece.len());
         let same = head == piece;
@@ -513,9 +513,9 @@ fn mask(word: u64, range: &Range<u64>) -> u64 {
     (u64::MAX << skip) & (u64::MAX >> beyond)
 }
 
-impl Lazy {
+impl LazyState {
     /// The units that have words in the range.
-    fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Unit)> + Clone {
+    fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &LazyUnit)> + Clone {
         let first = range.start / self.unit_bytes;
         let end = range.end.div_ceil(self.unit_bytes).max(first);
         self.units
@@ -531,13 +531,13 @@ impl Lazy {
     /// What the reader stored hides what the crash left.
     pub(super) fn overwrite(&mut self, at: Off) {
         let unit = self.units.get_mut(&(at.0 / self.unit_bytes));
-        let word = |unit: &Unit| unit.words.iter().position(|w| w.at == at.0);
+        let word = |unit: &LazyUnit| unit.words.iter().position(|w| w.at == at.0);
         if let Some((word, unit)) = unit.and_then(|unit| Some((word(unit)?, unit))) {
-            Arc::make_mut(unit).words[word].known = Known::Overwritten;
+            Arc::make_mut(unit).words[word].known = WordKnowledge::Overwritten;
         }
     }
 
-    fn decide(&mut self, visible: &mut Image, range: &Range<u64>) {
+    fn decide(&mut self, visible: &mut PoolImage, range: &Range<u64>) {
         let word = WORD as u64;
         let words = range.start / word * word..range.end.div_ceil(word).saturating_mul(word);
         while let Some((at, atom)) = self.open_atom(&words, false) {
@@ -546,7 +546,7 @@ impl Lazy {
     }
 
     /// The first undecided atom of the range; of one chain, or only of several.
-    fn open_atom(&self, range: &Range<u64>, shared: bool) -> Option<(u64, Atom)> {
+    fn open_atom(&self, range: &Range<u64>, shared: bool) -> Option<(u64, DecisionAtom)> {
         self.within(range).find_map(|(at, unit)| {
             let mut atoms = unit.atoms(range).into_iter();
             Some((at, atoms.find(|a| !shared || a.chain.is_none())?))
@@ -554,7 +554,13 @@ impl Lazy {
     }
 
     /// Decides what an atom holds.
-    fn decide_atom(&mut self, visible: &mut Image, at: u64, atom: &Atom, range: &Range<u64>) {
+    fn decide_atom(
+        &mut self,
+        visible: &mut PoolImage,
+        at: u64,
+        atom: &DecisionAtom,
+        range: &Range<u64>,
+    ) {
         let choices = self.units[&at].choices(atom, range).into_iter();
         let narrowed = choices.map(|choice| -> Narrowed {
             let chains = choice.allowed.into_iter();
@@ -565,7 +571,7 @@ impl Lazy {
         self.narrow(visible, possible.swap_remove(chosen));
     }
 
-    fn decide_match(&mut self, visible: &mut Image, at: Off, bytes: &[u8]) -> Option<bool> {
+    fn decide_match(&mut self, visible: &mut PoolImage, at: Off, bytes: &[u8]) -> Option<bool> {
         let range = at.0..at.0.saturating_add(bytes.len() as u64);
         if !self.is_open(&range) {
             return None;
@@ -599,11 +605,11 @@ impl Lazy {
     }
 
     /// Whether the range can equal `bytes`, asked of each word and each atom alone.
-    fn may_match(&self, visible: &Image, at: Off, bytes: &[u8]) -> bool {
+    fn may_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> bool {
         let range = at.0..at.0 + bytes.len() as u64;
         let words = self.within(&range).flat_map(|(_, unit)| &unit.words);
         let open: Vec<u64> = words
-            .filter(|w| w.known == Known::Open)
+            .filter(|w| w.known == WordKnowledge::Open)
             .map(|w| w.at)
             .collect();
         let word = WORD as u64;
@@ -624,7 +630,7 @@ impl Lazy {
 
     /// The prefixes with which the range equals `bytes`, of the chains that have others, too. `None`
     /// if it cannot.
-    fn would_match(&self, visible: &Image, at: Off, bytes: &[u8]) -> Option<Narrowed> {
+    fn would_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> Option<Narrowed> {
         let range = at.0..at.0 + bytes.len() as u64;
         if !self.may_match(visible, at, bytes) {
             return None;
@@ -656,7 +662,7 @@ impl Lazy {
     /// Decides between the range's contents after each call that stored to it, as far as they pass.
     fn decide_whole(
         &mut self,
-        visible: &mut Image,
+        visible: &mut PoolImage,
         range: &Range<u64>,
         check: &dyn Fn(&[u8]) -> usize,
     ) -> Vec<u8> {
@@ -679,7 +685,7 @@ impl Lazy {
 
     /// The range's durable content, and that after each call that stored to it, under what the
     /// reader stored.
-    fn versions(&self, visible: &Image, range: &Range<u64>) -> Vec<Vec<u8>> {
+    fn versions(&self, visible: &PoolImage, range: &Range<u64>) -> Vec<Vec<u8>> {
         let words = self.within(range).flat_map(|(_, unit)| &unit.words);
         let words = words.filter(|w| w.overlaps(range));
         let stores = words.clone().flat_map(|w| &w.stores);
@@ -694,7 +700,9 @@ impl Lazy {
         });
         let version = |call: u64| {
             let mut content = now.clone();
-            let of_crash = words.clone().filter(|w| w.known != Known::Overwritten);
+            let of_crash = words
+                .clone()
+                .filter(|w| w.known != WordKnowledge::Overwritten);
             for word in of_crash {
                 let value = word.version(call).to_le_bytes();
                 for (i, byte) in value.into_iter().enumerate() {
@@ -709,7 +717,7 @@ impl Lazy {
     }
 
     /// Keeps these prefixes only.
-    fn narrow(&mut self, visible: &mut Image, narrowed: Narrowed) {
+    fn narrow(&mut self, visible: &mut PoolImage, narrowed: Narrowed) {
         for ((at, chain), set) in narrowed {
             let unit = Arc::make_mut(self.units.get_mut(&at).expect("it was found"));
             unit.allowed[chain] = set;
@@ -751,25 +759,25 @@ impl Lazy {
     }
 
     /// The least prefix of each chain of a unit, so that every clause holds.
-    fn least(&self, solved: &Narrowed, at: u64, unit: &Unit) -> Vec<u32> {
+    fn least(&self, solved: &Narrowed, at: u64, unit: &LazyUnit) -> Vec<u32> {
         let least =
             |(chain, allowed): (usize, &Vec<u32>)| solved.get(&(at, chain)).unwrap_or(allowed)[0];
         unit.allowed.iter().enumerate().map(least).collect()
     }
 
-    fn fill(&self, image: &mut Image, range: &Range<u64>) {
+    fn fill(&self, image: &mut PoolImage, range: &Range<u64>) {
         let solved = self.solve(&Narrowed::new()).expect("L1");
         for (at, unit) in self.within(range) {
             let least = self.least(&solved, at, unit);
-            for word in unit.words.iter().filter(|w| w.known == Known::Open) {
+            for word in unit.words.iter().filter(|w| w.known == WordKnowledge::Open) {
                 image.set_word(Off(word.at), word.value(|chain| least[chain]));
             }
         }
     }
 
-    fn survivors(&self) -> Vec<Survivor> {
+    fn survivors(&self) -> Vec<UnitSurvivors> {
         let units = self.units.iter().map(|(&at, unit)| {
-            Survivor::of(
+            UnitSurvivors::of(
                 Off(at * self.unit_bytes),
                 &unit.queue,
                 |chain| unit.bounds(chain),
@@ -779,7 +787,7 @@ impl Lazy {
         units.filter(|s| s.kept + s.lost > 0).collect()
     }
 
-    fn cut(&self, mut image: Image) -> Cut {
+    fn cut(&self, mut image: PoolImage) -> ImageCut {
         let mut keep = Vec::new();
         let solved = self.solve(&Narrowed::new()).expect("L1");
         for (&at, unit) in &self.units {
@@ -789,7 +797,7 @@ impl Lazy {
             });
             keep.extend(least);
         }
-        Cut {
+        ImageCut {
             number: 0,
             hash: image.hash(),
             keep,

@@ -6,8 +6,8 @@
 //!          │
 //!          ▼
 //!   queue of each line:  s1 s2 s3 │ s4 s5        stores not yet guaranteed, in coherence order
-//!                        └─ flush ┘              a lane's flush covers the stores before it
-//!          │ drain of that lane
+//!                        └─ flush ┘              a context's flush covers the stores before it
+//!          │ drain of that context
 //!          ▼
 //!   durable image                               what every crash keeps
 //! ```
@@ -36,16 +36,16 @@
 //!   issued, as under `everysec` and `never`. [`Sim::sync`] is the sync of every second; [`crate::Medium::settle`] syncs.
 //!
 //! # Instructions
-//! A lane stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
+//! A context stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
 //! same, so that the simulator has one of them. A drain is `sfence`. A compare-and-swap drains
 //! nothing, because the door does not promise it; with [`Sim::drain_on_cas`] it completes its
-//! lane's flushes, whether it succeeds or not, as the lock prefix does on x86.
+//! context's flushes, whether it succeeds or not, as the lock prefix does on x86.
 //!
 //! # Faults
 //! While a fault by place is on ([`crate::fault::with`]), the flush, the `copy_in`'s flush or the
 //! drain it names does not happen, or not for the first or last line (on a file, sector) of the
 //! request. Counters count what is done. What is not flushed waits for another flush. A drain left
-//! out leaves what its lane flushed to the lane's next drain, and answers with a ticket that its
+//! out leaves what its context flushed to the context's next drain, and answers with a ticket that its
 //! caller takes for done: on a file that is the newest there is, as if an earlier request of
 //! anybody's would cover the new bytes as well, which it does not.
 //!
@@ -54,7 +54,7 @@
 //!     asked for), a store (eADR) or a sync (Page).
 //! S2  A flush covers the stores of its lines that precede it, in all their chains, and no later
 //!     one.
-//! S3  A drain covers the flushes of its own lane, and no other's. Compare-and-swap covers none,
+//! S3  A drain covers the flushes of its own context, and no other's. Compare-and-swap covers none,
 //!     unless asked to.
 //! S4  Everything is a function of the calls made and of the fault that is on: no clock, no chance.
 //!     Chance enters only where a [`CrashState`] has more images than its caller wants, and comes
@@ -63,14 +63,14 @@
 //! # What it does not model
 //! Store buffers: a store in one is a store that has not happened yet. Write-combining buffers as
 //! far as others can see them: a copy's words are visible to every thread at once, and another
-//! lane's flush covers them. Devices that hold back what they have promised.
+//! context's flush covers them. Devices that hold back what they have promised.
 
 mod crash;
-mod cuts;
 mod door;
 mod image;
+mod image_cuts;
 mod lazy;
-mod places;
+mod source_lines;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -81,19 +81,19 @@ use std::panic::Location;
 use std::str::FromStr;
 use std::sync::PoisonError;
 
-use crate::fault::{self, Part};
-use crate::lane::Lane;
+use crate::fault::{self, FaultPart};
 use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_of};
+use crate::persist_ctx::PersistCtx;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-pub use crash::{CrashState, Moment, Survivor};
-pub use cuts::{Cut, Images};
-pub use image::{Image, Rng};
-pub use lazy::{Decision, Undecided, next_script};
-pub use places::{Act, Place, Places, brief};
+pub use crash::{CrashMoment, CrashState, UnitSurvivors};
+pub use image::{PoolImage, Rng};
+pub use image_cuts::{CrashImages, ImageCut};
+pub use lazy::{LazyCrash, LazyDecision, next_script};
+pub use source_lines::{SourceAction, SourceLine, SourceLines, brief};
 
-use places::{NOWHERE, PlaceId};
-use state::{Request, State};
+use source_lines::{NOWHERE, SourceLineId};
+use state::{PersistRequest, SimState};
 
 /// Bytes of a sector: what a file's device writes whole.
 pub const SECTOR: usize = 512;
@@ -205,18 +205,18 @@ impl FromStr for Persistency {
 }
 
 /// Told of every crash point while it is set: see [`Sim::observe`].
-pub type Observer = Arc<dyn Fn(CrashState) + Send + Sync>;
+pub type CrashObserver = Arc<dyn Fn(CrashState) + Send + Sync>;
 
 /// Simulated far memory. A clone is another handle to the same memory.
 #[derive(Clone)]
 pub struct Sim {
-    shared: Arc<Shared>,
+    shared: Arc<SimShared>,
 }
 
-struct Shared {
+struct SimShared {
     caps: Caps,
     persistency: Persistency,
-    state: Mutex<State>,
+    state: Mutex<SimState>,
 }
 
 impl fmt::Debug for Sim {
@@ -230,19 +230,19 @@ impl Sim {
     /// Far memory of `len` zero bytes, durable.
     #[must_use]
     pub fn new(len: u64, persistency: Persistency) -> Sim {
-        Sim::from_image(Image::zeroed(len), persistency)
+        Sim::from_image(PoolImage::zeroed(len), persistency)
     }
 
     /// Far memory as a power cut left it: everything in `image`, all of it durable.
     #[must_use]
-    pub fn from_image(image: Image, persistency: Persistency) -> Sim {
-        let state = State::new(image.clone(), image, state::Queues::new());
+    pub fn from_image(image: PoolImage, persistency: Persistency) -> Sim {
+        let state = SimState::new(image.clone(), image, state::Queues::new());
         Sim::with_state(state, persistency)
     }
 
-    fn with_state(state: State, persistency: Persistency) -> Sim {
+    fn with_state(state: SimState, persistency: Persistency) -> Sim {
         Sim {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SimShared {
                 caps: persistency.caps(),
                 persistency,
                 state: Mutex::new(state),
@@ -256,7 +256,7 @@ impl Sim {
         self.shared.persistency
     }
 
-    /// Whether from now on a compare-and-swap also completes the flushes of its lane, as the lock
+    /// Whether from now on a compare-and-swap also completes the flushes of its context, as the lock
     /// prefix does on x86. It does not at first: structures must not rely on it. Memory after a kill
     /// ([`CrashState::killed`]) goes on like this; a file never does.
     pub fn drain_on_cas(&self, drains: bool) {
@@ -271,19 +271,19 @@ impl Sim {
     /// begins or has returned) adds [`Sim::tell`] or [`Sim::crash_state`]. The observer is called
     /// under the lock that guards this memory and must not use it: what it notes of other things
     /// belongs to the same moment.
-    pub fn observe(&self, observer: Option<Observer>) {
+    pub fn observe(&self, observer: Option<CrashObserver>) {
         self.state().observer = observer;
     }
 
     /// Counts in `places` what each line of source does here from now on.
-    pub fn count_places(&self, places: Arc<Places>) {
+    pub fn count_places(&self, places: Arc<SourceLines>) {
         self.state().places = Some(places);
     }
 
     /// The bytes that loads see. Lazy memory answers with one of the images that agree with what
     /// has been decided, and decides nothing.
     #[must_use]
-    pub fn visible(&self) -> Image {
+    pub fn visible(&self) -> PoolImage {
         self.state().representative(Off(0), usize::MAX)
     }
 
@@ -293,12 +293,12 @@ impl Sim {
     /// If this is lazy memory, which does not know what a second crash would find.
     #[must_use]
     pub fn crash_state(&self) -> CrashState {
-        self.capture(&self.state(), Moment::Asked, NOWHERE)
+        self.capture(&self.state(), CrashMoment::Asked, NOWHERE)
     }
 
     /// Tells the observer of this moment, as of any crash point.
     pub fn tell(&self) {
-        drop(self.before(self.state(), Moment::Asked, NOWHERE));
+        drop(self.before(self.state(), CrashMoment::Asked, NOWHERE));
     }
 
     /// Makes durable everything drained before, and turns its tickets. Only files
@@ -309,7 +309,7 @@ impl Sim {
             return Ok(());
         }
         let place = state.drained.last().map_or(NOWHERE, |r| r.place);
-        let mut state = self.before(state, Moment::Sync, place);
+        let mut state = self.before(state, CrashMoment::Sync, place);
         if let Some(poisoned) = &state.poisoned {
             return Err(poisoned.clone());
         }
@@ -347,7 +347,7 @@ impl Sim {
         self.state().poisoned.is_some()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimState> {
         // A bad offset panics under the lock, before anything has changed.
         self.shared
             .state
@@ -358,24 +358,28 @@ impl Sim {
     /// A crash point: tells the observer of the state as it is, before anyone can change it.
     fn before<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
-        moment: Moment,
-        place: PlaceId,
-    ) -> MutexGuard<'a, State> {
+        state: MutexGuard<'a, SimState>,
+        moment: CrashMoment,
+        place: SourceLineId,
+    ) -> MutexGuard<'a, SimState> {
         if let Some(observer) = state.observer.clone() {
             observer(self.capture(&state, moment, place));
         }
         state
     }
 
-    fn capture(&self, state: &State, moment: Moment, place: PlaceId) -> CrashState {
+    fn capture(&self, state: &SimState, moment: CrashMoment, place: SourceLineId) -> CrashState {
         assert!(
             state.lazy.is_none(),
             "lazy memory cannot crash: take the moment it was made of"
         );
         if let Some(places) = &state.places {
             let stores = state.queues.values().flatten().map(|s| s.place);
-            let flushes = state.lanes.iter().flat_map(|l| &l.1).chain(&state.drained);
+            let flushes = state
+                .contexts
+                .iter()
+                .flat_map(|l| &l.1)
+                .chain(&state.drained);
             places.crash(stores.chain(flushes.map(|r| r.place)).chain([place]));
         }
         let durable = match self.shared.persistency {
@@ -403,7 +407,7 @@ impl Sim {
         at: Off,
         bytes: &[u8],
         around: &Range<u64>,
-        (place, moment): (PlaceId, Moment),
+        (place, moment): (SourceLineId, CrashMoment),
     ) {
         assert!(
             at.0.is_multiple_of(WORD as u64),
@@ -431,48 +435,50 @@ impl Sim {
     /// Copies `bytes` in at `at`: those in `around` around the cache, the others through it.
     fn copy(
         &self,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         at: Off,
         bytes: &[u8],
         (around, from): (Range<u64>, &'static Location<'static>),
     ) {
-        let place = self.place(Act::CopyIn, from, (at, bytes.len()));
-        self.write(at, bytes, &around, (place, Moment::CopyIn));
-        lane.counters.bytes += bytes.len() as u64;
-        self.request(lane, (at, bytes.len()), place, (Act::CopyIn, from));
+        let place = self.place(SourceAction::CopyIn, from, (at, bytes.len()));
+        self.write(at, bytes, &around, (place, CrashMoment::CopyIn));
+        ctx.counters.bytes += bytes.len() as u64;
+        self.request(ctx, (at, bytes.len()), place, (SourceAction::CopyIn, from));
     }
 
     /// Requests what the active fault leaves of `at..at + len`.
     fn request(
         &self,
-        lane: &mut Lane,
+        ctx: &mut PersistCtx,
         (at, len): (Off, usize),
-        place: PlaceId,
-        (act, from): (Act, &'static Location<'static>),
+        place: SourceLineId,
+        (act, from): (SourceAction, &'static Location<'static>),
     ) {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
         let (mut start, mut end) = (at.0, end_of(at, len));
         match self.dropped(act, from) {
             None => {}
-            Some(Part::Whole) => end = start,
-            Some(Part::First) => start = end.min((start / unit_bytes + 1) * unit_bytes),
-            Some(Part::Last) => end = start.max((end.div_ceil(unit_bytes) - 1) * unit_bytes),
+            Some(FaultPart::Whole) => end = start,
+            Some(FaultPart::First) => start = end.min((start / unit_bytes + 1) * unit_bytes),
+            Some(FaultPart::Last) => end = start.max((end.div_ceil(unit_bytes) - 1) * unit_bytes),
         }
         if start == end {
             return;
         }
-        lane.flushed(Off(start), (end - start) as usize);
+        ctx.flushed(Off(start), (end - start) as usize);
         let mut state = self.state();
         let upto = state.calls;
         for unit in self.units(start, end) {
             if state.queues.contains_key(&unit) {
-                state.pending(lane.id()).push(Request { unit, upto, place });
+                state
+                    .pending(ctx.id())
+                    .push(PersistRequest { unit, upto, place });
             }
         }
     }
 
     /// What the active fault has this place leave out, this time.
-    fn dropped(&self, act: Act, at: &'static Location<'static>) -> Option<Part> {
+    fn dropped(&self, act: SourceAction, at: &'static Location<'static>) -> Option<FaultPart> {
         let (part, hit) = fault::drops(act, at)?;
         let mut state = self.state();
         state.fault_hits += 1;
@@ -480,7 +486,12 @@ impl Sim {
     }
 
     /// The number of a place that acts on `range` now: where, and how many bytes.
-    fn place(&self, act: Act, at: &'static Location<'static>, range: (Off, usize)) -> PlaceId {
+    fn place(
+        &self,
+        act: SourceAction,
+        at: &'static Location<'static>,
+        range: (Off, usize),
+    ) -> SourceLineId {
         let Some(places) = &self.state().places else {
             return NOWHERE;
         };

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::image::Image;
-use super::lazy::Lazy;
-use super::places::{PlaceId, Places};
-use super::{Observer, Persistency};
+use super::image::PoolImage;
+use super::lazy::LazyState;
+use super::source_lines::{SourceLineId, SourceLines};
+use super::{CrashObserver, Persistency};
 use crate::medium::{LINE, Off, Poisoned, WORD};
 use crate::sync::Arc;
 
@@ -18,65 +18,65 @@ pub(super) const CHAINS: usize = 1 + LINE / WORD;
 
 /// One store of one word, not yet guaranteed.
 #[derive(Clone, Copy)]
-pub(super) struct Store {
+pub(super) struct VolatileStore {
     /// Number of the call that made it: a flush covers calls up to its own moment (S2), and a
     /// sector never keeps half a call.
     pub(super) call: u64,
     pub(super) word: u64,
     pub(super) value: u64,
-    pub(super) place: PlaceId,
+    pub(super) place: SourceLineId,
     /// Which chain of its unit it is in.
     pub(super) chain: u8,
 }
 
 /// The stores of each line or sector, in coherence order, by its index.
-pub(super) type Queues = BTreeMap<u64, Vec<Store>>;
+pub(super) type Queues = BTreeMap<u64, Vec<VolatileStore>>;
 
-/// That a lane wants a unit's stores up to a call made durable.
+/// That a context wants a unit's stores up to a call made durable.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct PersistRequest {
     pub(super) unit: u64,
     pub(super) upto: u64,
-    pub(super) place: PlaceId,
+    pub(super) place: SourceLineId,
 }
 
 /// Everything a lock guards.
-pub(super) struct State {
-    pub(super) visible: Image,
+pub(super) struct SimState {
+    pub(super) visible: PoolImage,
     /// Unused under eADR, where the visible image is the durable one.
-    pub(super) durable: Image,
+    pub(super) durable: PoolImage,
     pub(super) queues: Queues,
     /// Units that a failed sync left clean: visible, not durable, and written back no more (Page only).
     pub(super) lost: BTreeSet<u64>,
     pub(super) calls: u64,
-    /// What each lane has flushed and not drained.
-    pub(super) lanes: Vec<(u32, Vec<Request>)>,
+    /// What each context has flushed and not drained.
+    pub(super) contexts: Vec<(u32, Vec<PersistRequest>)>,
     /// Drained, waiting for a sync (Page only).
-    pub(super) drained: Vec<Request>,
+    pub(super) drained: Vec<PersistRequest>,
     pub(super) issued: u64,
     pub(super) turned: u64,
-    /// Whether a compare-and-swap completes its lane's flushes.
+    /// Whether a compare-and-swap completes its context's flushes.
     pub(super) cas_drains: bool,
     pub(super) fail_in: Option<u64>,
     pub(super) poisoned: Option<Poisoned>,
     /// How often the place of the active fault has run here.
     pub(super) fault_hits: u64,
     /// What a crash has left undecided, if this is lazy memory.
-    pub(super) lazy: Option<Box<Lazy>>,
-    pub(super) observer: Option<Observer>,
-    pub(super) places: Option<Arc<Places>>,
+    pub(super) lazy: Option<Box<LazyState>>,
+    pub(super) observer: Option<CrashObserver>,
+    pub(super) places: Option<Arc<SourceLines>>,
     pub(super) wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
-impl State {
-    pub(super) fn new(durable: Image, visible: Image, queues: Queues) -> State {
-        State {
+impl SimState {
+    pub(super) fn new(durable: PoolImage, visible: PoolImage, queues: Queues) -> SimState {
+        SimState {
             calls: queues.values().flatten().map(|s| s.call).max().unwrap_or(0),
             visible,
             durable,
             queues,
             lost: BTreeSet::new(),
-            lanes: Vec::new(),
+            contexts: Vec::new(),
             drained: Vec::new(),
             issued: 0,
             turned: 0,
@@ -91,16 +91,16 @@ impl State {
         }
     }
 
-    pub(super) fn pending(&mut self, lane: u32) -> &mut Vec<Request> {
+    pub(super) fn pending(&mut self, ctx: u32) -> &mut Vec<PersistRequest> {
         let at = self
-            .lanes
+            .contexts
             .iter()
-            .position(|l| l.0 == lane)
+            .position(|l| l.0 == ctx)
             .unwrap_or_else(|| {
-                self.lanes.push((lane, Vec::new()));
-                self.lanes.len() - 1
+                self.contexts.push((ctx, Vec::new()));
+                self.contexts.len() - 1
             });
-        &mut self.lanes[at].1
+        &mut self.contexts[at].1
     }
 
     /// Stores one word, around the cache or through it.
@@ -110,7 +110,7 @@ impl State {
         at: Off,
         value: u64,
         around: bool,
-        place: PlaceId,
+        place: SourceLineId,
     ) {
         self.visible.set_word(at, value);
         if let Some(lazy) = &mut self.lazy {
@@ -128,7 +128,7 @@ impl State {
         if self.lost.remove(&unit) {
             self.make_dirty(unit, persistency, place);
         }
-        let store = Store {
+        let store = VolatileStore {
             call: self.calls,
             word: at.0,
             value,
@@ -140,7 +140,7 @@ impl State {
 
     /// Queues what a unit shows and the medium does not have: a call that writes to a clean page has
     /// all of it written back.
-    fn make_dirty(&mut self, unit: u64, persistency: Persistency, place: PlaceId) {
+    fn make_dirty(&mut self, unit: u64, persistency: Persistency, place: SourceLineId) {
         let unit_bytes = persistency.unit_bytes() as u64;
         let start = unit * unit_bytes;
         let end = self.visible.len().min(start + unit_bytes);
@@ -149,7 +149,7 @@ impl State {
             if value != self.durable.word(Off(word)) {
                 let call = self.calls;
                 let chain = 0;
-                let store = Store {
+                let store = VolatileStore {
                     call,
                     word,
                     value,
@@ -162,7 +162,7 @@ impl State {
     }
 
     /// S1: what was covered of a queue, whatever its chain, becomes durable.
-    pub(super) fn commit(&mut self, request: Request) {
+    pub(super) fn commit(&mut self, request: PersistRequest) {
         let Some(queue) = self.queues.get_mut(&request.unit) else {
             return;
         };
@@ -175,9 +175,9 @@ impl State {
         }
     }
 
-    /// S3: what a lane flushed becomes durable.
-    pub(super) fn complete(&mut self, lane: u32) {
-        for request in std::mem::take(self.pending(lane)) {
+    /// S3: what a context flushed becomes durable.
+    pub(super) fn complete(&mut self, ctx: u32) {
+        for request in std::mem::take(self.pending(ctx)) {
             self.commit(request);
         }
     }

@@ -15,8 +15,8 @@ const B: Off = Off(64);
 /// The second sector.
 const S: Off = Off(512);
 
-fn sim(persistency: Persistency) -> (Sim, Lane) {
-    (Sim::new(64 << 10, persistency), Lane::new(1))
+fn sim(persistency: Persistency) -> (Sim, PersistCtx) {
+    (Sim::new(64 << 10, persistency), PersistCtx::new(1))
 }
 
 /// The values `words` have in the images of this moment.
@@ -39,9 +39,9 @@ fn images<const N: usize>(sim: &Sim, words: [Off; N]) -> BTreeSet<[u64; N]> {
 
 #[test]
 fn a_line_keeps_a_prefix_of_its_stores() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.store(&mut lane, A2, 2);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.store(&mut ctx, A2, 2);
     assert_eq!(
         images(&sim, [A, A2]),
         BTreeSet::from([[0, 0], [1, 0], [1, 2]])
@@ -50,52 +50,52 @@ fn a_line_keeps_a_prefix_of_its_stores() {
 
 #[test]
 fn lines_are_not_ordered_without_a_flush_and_a_drain() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.store(&mut lane, B, 2);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.store(&mut ctx, B, 2);
     assert_eq!(
         images(&sim, [A, B]),
         BTreeSet::from([[0, 0], [0, 2], [1, 0], [1, 2]])
     );
 
-    let (sim, mut lane) = self::sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.flush(&mut lane, A, 8);
-    sim.store(&mut lane, B, 2);
+    let (sim, mut ctx) = self::sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.flush(&mut ctx, A, 8);
+    sim.store(&mut ctx, B, 2);
     assert_eq!(
         images(&sim, [A, B]).len(),
         4,
         "a flush alone orders nothing"
     );
-    assert_eq!(sim.drain(&mut lane), Ticket::DURABLE);
+    assert_eq!(sim.drain(&mut ctx), Ticket::DURABLE);
     assert_eq!(images(&sim, [A, B]), BTreeSet::from([[1, 0], [1, 2]]));
 }
 
 #[test]
 fn a_drain_without_a_flush_does_nothing() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.drain(&mut lane);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.drain(&mut ctx);
     assert_eq!(images(&sim, [A]), BTreeSet::from([[0], [1]]));
 }
 
 #[test]
 fn a_flush_covers_only_the_stores_before_it() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.flush(&mut lane, A, 8);
-    sim.store(&mut lane, A2, 2);
-    sim.drain(&mut lane);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.flush(&mut ctx, A, 8);
+    sim.store(&mut ctx, A2, 2);
+    sim.drain(&mut ctx);
     assert_eq!(images(&sim, [A, A2]), BTreeSet::from([[1, 0], [1, 2]]));
 }
 
 #[test]
-fn a_drain_covers_only_its_own_lane() {
+fn a_drain_covers_only_its_own_ctx() {
     for persistency in [Persistency::Adr, Persistency::Page] {
-        let (sim, mut lane) = sim(persistency);
-        let mut other = Lane::new(2);
-        sim.store(&mut lane, A, 1);
-        sim.flush(&mut lane, A, 8);
+        let (sim, mut ctx) = sim(persistency);
+        let mut other = PersistCtx::new(2);
+        sim.store(&mut ctx, A, 1);
+        sim.flush(&mut ctx, A, 8);
         sim.store(&mut other, S, 2);
         sim.flush(&mut other, S, 8);
         sim.drain(&mut other);
@@ -110,38 +110,38 @@ fn a_drain_covers_only_its_own_lane() {
 
 #[test]
 fn another_lanes_drain_of_the_same_line_leaves_my_later_stores_volatile() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    let mut other = Lane::new(2);
-    sim.store(&mut lane, A, 1);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    let mut other = PersistCtx::new(2);
+    sim.store(&mut ctx, A, 1);
     sim.flush(&mut other, A, 8);
     sim.drain(&mut other);
-    sim.store(&mut lane, A, 2);
+    sim.store(&mut ctx, A, 2);
     sim.flush(&mut other, A, 8);
-    sim.store(&mut lane, A, 3);
+    sim.store(&mut ctx, A, 3);
     sim.drain(&mut other);
     assert_eq!(images(&sim, [A]), BTreeSet::from([[2], [3]]));
 }
 
 #[test]
 fn compare_and_swap_stores_and_does_not_drain() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.flush(&mut lane, A, 8);
-    assert_eq!(sim.cas(&mut lane, B, 0, 7), Ok(0));
-    assert_eq!(sim.cas(&mut lane, B, 0, 8), Err(7));
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.flush(&mut ctx, A, 8);
+    assert_eq!(sim.cas(&mut ctx, B, 0, 7), Ok(0));
+    assert_eq!(sim.cas(&mut ctx, B, 0, 8), Err(7));
     assert_eq!(images(&sim, [A, B]).len(), 4);
 }
 
 #[test]
 fn copied_bytes_are_words_and_need_only_a_drain() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.copy_in(&mut lane, A, &[&[0xff; 8]]);
-    sim.drain(&mut lane);
-    sim.copy_in(&mut lane, A, &[&[0x11; 2], &[], &[0x11; 10]]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.copy_in(&mut ctx, A, &[&[0xff; 8]]);
+    sim.drain(&mut ctx);
+    sim.copy_in(&mut ctx, A, &[&[0x11; 2], &[], &[0x11; 10]]);
     let (full, ones, tail) = (u64::MAX, 0x1111_1111_1111_1111, 0x1111_1111);
     let words = images(&sim, [A, A2]);
     assert_eq!(words, BTreeSet::from([[full, 0], [ones, 0], [ones, tail]]));
-    sim.drain(&mut lane);
+    sim.drain(&mut ctx);
     assert_eq!(images(&sim, [A, A2]), BTreeSet::from([[ones, tail]]));
     let mut back = [0; 15];
     sim.copy_out(Off(4), &mut back);
@@ -149,18 +149,14 @@ fn copied_bytes_are_words_and_need_only_a_drain() {
     assert!(sim.matches(Off(4), &back) && !sim.matches(Off(5), &back));
     assert_eq!(sim.crc(Off(4), 15, 9), crc32c::crc32c_append(9, &back));
     assert_eq!(
-        (
-            lane.counters.bytes,
-            lane.counters.lines,
-            lane.counters.fences
-        ),
+        (ctx.counters.bytes, ctx.counters.lines, ctx.counters.fences),
         (20, 2, 2)
     );
 }
 
 #[test]
 fn with_saved_caches_a_store_is_durable_and_crashes_fall_between_any_two_words() {
-    let (sim, mut lane) = sim(Persistency::Eadr);
+    let (sim, mut ctx) = sim(Persistency::Eadr);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&seen);
     sim.observe(Some(Arc::new(move |state: CrashState| {
@@ -171,9 +167,9 @@ fn with_saved_caches_a_store_is_durable_and_crashes_fall_between_any_two_words()
             .unwrap()
             .push([A, A2, B].map(|at| image.word(at)));
     })));
-    sim.copy_in(&mut lane, A, &[&[1; 16]]);
-    sim.store(&mut lane, B, 3);
-    sim.drain(&mut lane);
+    sim.copy_in(&mut ctx, A, &[&[1; 16]]);
+    sim.store(&mut ctx, B, 3);
+    sim.drain(&mut ctx);
     let one = 0x0101_0101_0101_0101;
     assert_eq!(
         *seen.lock().unwrap(),
@@ -184,9 +180,9 @@ fn with_saved_caches_a_store_is_durable_and_crashes_fall_between_any_two_words()
 
 #[test]
 fn any_subset_of_unsynced_sectors_survives_and_none_is_torn() {
-    let (sim, mut lane) = sim(Persistency::Page);
-    sim.copy_in(&mut lane, A, &[&[1; 16]]);
-    sim.copy_in(&mut lane, S, &[&[2; 8]]);
+    let (sim, mut ctx) = sim(Persistency::Page);
+    sim.copy_in(&mut ctx, A, &[&[1; 16]]);
+    sim.copy_in(&mut ctx, S, &[&[2; 8]]);
     let (one, two) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
     assert_eq!(
         images(&sim, [A, A2, S]),
@@ -196,10 +192,10 @@ fn any_subset_of_unsynced_sectors_survives_and_none_is_torn() {
 
 #[test]
 fn a_sector_may_keep_what_it_held_between_two_calls() {
-    let (sim, mut lane) = sim(Persistency::Page);
-    sim.copy_in(&mut lane, A, &[&[1; 16]]);
-    sim.copy_in(&mut lane, A, &[&[0; 16]]);
-    sim.copy_in(&mut lane, A, &[&[2; 16]]);
+    let (sim, mut ctx) = sim(Persistency::Page);
+    sim.copy_in(&mut ctx, A, &[&[1; 16]]);
+    sim.copy_in(&mut ctx, A, &[&[0; 16]]);
+    sim.copy_in(&mut ctx, A, &[&[2; 16]]);
     let [one, two] = [1, 2].map(|n| 0x0101_0101_0101_0101 * n);
     assert_eq!(
         images(&sim, [A, A2]),
@@ -209,18 +205,18 @@ fn a_sector_may_keep_what_it_held_between_two_calls() {
 
 #[test]
 fn tickets_of_a_file_turn_in_order_and_only_by_a_sync() {
-    let (sim, mut lane) = sim(Persistency::Page);
+    let (sim, mut ctx) = sim(Persistency::Page);
     let turned = Arc::new(Mutex::new(0));
     let count = Arc::clone(&turned);
     sim.on_turn(Arc::new(move || *count.lock().unwrap() += 1));
-    assert_eq!(sim.drain(&mut lane), Ticket::DURABLE, "nothing to ask for");
-    sim.copy_in(&mut lane, A, &[&[1; 8]]);
-    let first = sim.drain(&mut lane);
-    sim.copy_in(&mut lane, S, &[&[2; 8]]);
-    let second = sim.drain(&mut lane);
+    assert_eq!(sim.drain(&mut ctx), Ticket::DURABLE, "nothing to ask for");
+    sim.copy_in(&mut ctx, A, &[&[1; 8]]);
+    let first = sim.drain(&mut ctx);
+    sim.copy_in(&mut ctx, S, &[&[2; 8]]);
+    let second = sim.drain(&mut ctx);
     assert!(first < second);
     assert_eq!(
-        sim.drain(&mut lane),
+        sim.drain(&mut ctx),
         Ticket::DURABLE,
         "nothing asked, nothing promised"
     );
@@ -234,18 +230,18 @@ fn tickets_of_a_file_turn_in_order_and_only_by_a_sync() {
 
 #[test]
 fn a_kill_keeps_every_visible_byte_as_volatile_as_it_was() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.flush(&mut lane, A, 8);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.flush(&mut ctx, A, 8);
     let killed = sim.crash_state().killed();
     assert_eq!(killed.load(A), 1);
-    killed.drain(&mut lane);
+    killed.drain(&mut ctx);
     assert_eq!(
         images(&killed, [A]),
         BTreeSet::from([[0], [1]]),
         "the dead flush is void"
     );
-    persist(&killed, &mut lane, A, 8).unwrap();
+    persist(&killed, &mut ctx, A, 8).unwrap();
     assert_eq!(images(&killed, [A]), BTreeSet::from([[1]]));
     assert_eq!(
         images(&sim, [A]),
@@ -256,16 +252,16 @@ fn a_kill_keeps_every_visible_byte_as_volatile_as_it_was() {
 
 #[test]
 fn too_many_images_are_sampled_adversarial_first_and_alike_each_time() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     for line in 0..40 {
-        sim.store(&mut lane, Off(line * 64), line + 1);
+        sim.store(&mut ctx, Off(line * 64), line + 1);
     }
     let state = sim.crash_state();
     let images = state.images(200, 7);
     assert!(!images.exhaustive());
-    let cuts: Vec<Cut> = images.collect();
+    let cuts: Vec<ImageCut> = images.collect();
     assert_eq!(cuts.len(), 200);
-    let kept = |cut: &Cut| state.survivors(cut).iter().filter(|s| s.kept > 0).count();
+    let kept = |cut: &ImageCut| state.survivors(cut).iter().filter(|s| s.kept > 0).count();
     assert_eq!(
         cuts[..4].iter().map(kept).collect::<Vec<_>>(),
         [0, 40, 1, 39]
@@ -279,13 +275,13 @@ fn too_many_images_are_sampled_adversarial_first_and_alike_each_time() {
 #[test]
 fn a_failed_drain_poisons_and_its_ticket_never_turns() {
     for persistency in Persistency::ALL {
-        let (sim, mut lane) = sim(persistency);
+        let (sim, mut ctx) = sim(persistency);
         sim.fail_drain(2);
-        persist(&sim, &mut lane, A, 8).unwrap();
-        sim.copy_in(&mut lane, S, &[&[1; 8]]);
-        let ticket = sim.drain(&mut lane);
+        persist(&sim, &mut ctx, A, 8).unwrap();
+        sim.copy_in(&mut ctx, S, &[&[1; 8]]);
+        let ticket = sim.drain(&mut ctx);
         assert!(sim.poll(ticket).is_err() && sim.wait(ticket).is_err());
-        assert!(persist(&sim, &mut lane, S, 8).is_err(), "and so for ever");
+        assert!(persist(&sim, &mut ctx, S, 8).is_err(), "and so for ever");
         assert_eq!(
             sim.poll(Ticket::DURABLE),
             Ok(true),
@@ -296,24 +292,28 @@ fn a_failed_drain_poisons_and_its_ticket_never_turns() {
 
 #[test]
 fn places_know_their_line_through_generics_and_what_was_at_stake_there() {
-    fn through<M: Medium>(medium: &M, lane: &mut Lane) {
-        medium.store(lane, A, 1);
-        medium.flush(lane, A, 8);
-        medium.drain(lane);
+    fn through<M: Medium>(medium: &M, ctx: &mut PersistCtx) {
+        medium.store(ctx, A, 1);
+        medium.flush(ctx, A, 8);
+        medium.drain(ctx);
     }
-    let (sim, mut lane) = sim(Persistency::Adr);
-    let places = Arc::new(Places::new());
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    let places = Arc::new(SourceLines::new());
     sim.count_places(Arc::clone(&places));
     sim.observe(Some(Arc::new(|state: CrashState| {
         let place = state.place().unwrap();
-        assert!(place.file().ends_with("tests.rs") && state.moment == Moment::Drain);
+        assert!(place.file().ends_with("tests.rs") && state.moment == CrashMoment::Drain);
     })));
-    through(&sim, &mut lane);
-    through(&sim, &mut lane);
+    through(&sim, &mut ctx);
+    through(&sim, &mut ctx);
     let list = places.list();
     assert_eq!(
         list.iter().map(|p| p.act).collect::<Vec<_>>(),
-        [Act::Store, Act::Flush, Act::Drain]
+        [
+            SourceAction::Store,
+            SourceAction::Flush,
+            SourceAction::Drain
+        ]
     );
     assert!(
         list.windows(2)
@@ -325,28 +325,28 @@ fn places_know_their_line_through_generics_and_what_was_at_stake_there() {
 
 #[test]
 fn growth_adds_zeros_and_moves_nothing() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    persist(&sim, &mut lane, A, 8).unwrap();
-    sim.store(&mut lane, A, 5);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    persist(&sim, &mut ctx, A, 8).unwrap();
+    sim.store(&mut ctx, A, 5);
     sim.grow(100_000).unwrap();
     assert_eq!(
         (sim.len(), sim.load(A), sim.load(Off(99_992))),
         (100_000, 5, 0)
     );
     assert_eq!(
-        Image::from_bytes(&sim.visible().to_bytes()).hash(),
+        PoolImage::from_bytes(&sim.visible().to_bytes()).hash(),
         sim.visible().hash()
     );
 }
 
 #[test]
 fn a_drain_that_fails_for_nobody_and_a_panic_leave_the_pool_usable() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     let outside = std::panic::AssertUnwindSafe(|| sim.load(Off(64 << 10)));
     assert!(std::panic::catch_unwind(outside).is_err());
     sim.fail_drain(1);
     assert_eq!(
-        sim.drain(&mut lane),
+        sim.drain(&mut ctx),
         Ticket::DURABLE,
         "it had nothing to drain"
     );

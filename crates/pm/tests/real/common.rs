@@ -9,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use farbank_pm::Kind;
 use farbank_pm::media::{
-    AnyMedium, File, Io, Kernel, Mapped, OpenOptions, ReadBy, SyncPolicy, create_path, open_path,
+    AnyMedium, File, FileIo, KernelIo, Mapped, OpenOptions, ReadMode, SyncPolicy, create_path,
+    open_path,
 };
 use tempfile::TempDir;
 
@@ -18,7 +19,7 @@ pub(crate) fn folder() -> TempDir {
 }
 
 /// Options for the file medium, whatever the temporary folder is on.
-pub(crate) fn as_file(io: Arc<dyn Io>) -> OpenOptions {
+pub(crate) fn as_file(io: Arc<dyn FileIo>) -> OpenOptions {
     OpenOptions {
         medium: Some(Kind::File),
         sync: SyncPolicy::Always,
@@ -30,15 +31,15 @@ pub(crate) fn as_file(io: Arc<dyn Io>) -> OpenOptions {
 /// Options for the file medium in every way of reading that the temporary folder allows.
 pub(crate) fn as_file_read_by_all() -> Vec<OpenOptions> {
     let folder = folder();
-    let all = ReadBy::ALL.map(|read_by| OpenOptions {
+    let all = ReadMode::ALL.map(|read_by| OpenOptions {
         read_by,
-        ..as_file(Arc::new(Kernel))
+        ..as_file(Arc::new(KernelIo))
     });
     let works = |options: &OpenOptions| {
         let probe = folder.path().join(options.read_by.name());
         let made = create_path(&probe, 4096, options, &mut |_, _| {});
         match made {
-            Err(why) if options.read_by == ReadBy::Direct => {
+            Err(why) if options.read_by == ReadMode::Direct => {
                 eprintln!("direct reads are not tried: {why}");
                 false
             }
@@ -56,7 +57,7 @@ pub(crate) fn new_file(path: &Path, bytes: u64, options: &OpenOptions) -> File {
 }
 
 pub(crate) fn old_file(path: &Path) -> File {
-    match open_path(path, &as_file(Arc::new(Kernel))) {
+    match open_path(path, &as_file(Arc::new(KernelIo))) {
         Ok(AnyMedium::File(file)) => file,
         other => panic!("a file was asked for: {other:?}"),
     }
@@ -179,16 +180,16 @@ impl Told {
     }
 }
 
-impl Io for Told {
+impl FileIo for Told {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         self.write_calls.fetch_add(1, Ordering::SeqCst);
         match self.writes.lock().unwrap().pop_front() {
             Some(Write::Fails(e)) => Err(e),
             Some(Write::Short(len)) => {
                 let bytes: Vec<u8> = parts.iter().flat_map(|p| p.iter().copied()).collect();
-                Kernel.pwritev(file, &[IoSlice::new(&bytes[..len.min(bytes.len())])], at)
+                KernelIo.pwritev(file, &[IoSlice::new(&bytes[..len.min(bytes.len())])], at)
             }
-            None => Kernel.pwritev(file, parts, at),
+            None => KernelIo.pwritev(file, parts, at),
         }
     }
 
@@ -204,10 +205,10 @@ impl Io for Told {
         if self.fails_at_sync.load(Ordering::SeqCst) == number {
             return Err(io::Error::other("the disk is on fire"));
         }
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }

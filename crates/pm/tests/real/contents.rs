@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use farbank_pm::media::{Kernel, Mapped};
-use farbank_pm::{Counters, Kind, Lane, Medium, Off, Ticket, medium};
+use farbank_pm::media::{KernelIo, Mapped};
+use farbank_pm::{Kind, Medium, Off, PersistCounters, PersistCtx, Ticket, medium};
 
 use crate::common::{
     Rng, as_file, as_file_read_by_all, folder, folder_in_memory, memory, new_file, pool_path,
@@ -25,7 +25,7 @@ fn on_every_medium(check: impl Fn(&dyn Medium)) {
 
 fn fill(medium: &dyn Medium, seed: u64) -> Vec<u8> {
     let model = Rng(seed).bytes(BYTES);
-    medium.copy_in(&mut Lane::new(0), Off(0), &[&model]);
+    medium.copy_in(&mut PersistCtx::new(0), Off(0), &[&model]);
     model
 }
 
@@ -108,7 +108,7 @@ fn copying_in_changes_its_bytes_and_no_other() {
                 let whole = parts.concat();
                 let at = rng.below((BYTES - whole.len()) / 8) * 8;
                 let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                medium.copy_in(&mut Lane::new(0), Off(at as u64), &slices);
+                medium.copy_in(&mut PersistCtx::new(0), Off(at as u64), &slices);
                 model[at..at + whole.len()].copy_from_slice(&whole);
             }
             assert!(medium.matches(Off(0), &model), "seed {seed}");
@@ -119,11 +119,11 @@ fn copying_in_changes_its_bytes_and_no_other() {
 #[test]
 fn words_are_loaded_stored_and_swapped() {
     on_every_medium(|medium| {
-        let mut lane = Lane::new(0);
-        medium.store(&mut lane, Off(64), 5);
+        let mut ctx = PersistCtx::new(0);
+        medium.store(&mut ctx, Off(64), 5);
         assert_eq!(medium.load(Off(64)), 5);
-        assert_eq!(medium.cas(&mut lane, Off(64), 5, 6), Ok(5));
-        assert_eq!(medium.cas(&mut lane, Off(64), 5, 7), Err(6));
+        assert_eq!(medium.cas(&mut ctx, Off(64), 5, 6), Ok(5));
+        assert_eq!(medium.cas(&mut ctx, Off(64), 5, 7), Err(6));
         assert_eq!(medium.load(Off(64)), 6);
         assert_eq!((medium.load(Off(56)), medium.load(Off(72))), (0, 0));
     });
@@ -137,10 +137,10 @@ fn swaps_of_many_threads_all_count() {
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    let mut lane = Lane::new(0);
+                    let mut ctx = PersistCtx::new(0);
                     for _ in 0..SWAPS {
                         let mut old = medium.load(Off(8));
-                        while let Err(now) = medium.cas(&mut lane, Off(8), old, old + 1) {
+                        while let Err(now) = medium.cas(&mut ctx, Off(8), old, old + 1) {
                             old = now;
                         }
                     }
@@ -157,7 +157,7 @@ fn on_every_medium_shared(check: impl Fn(&dyn Medium)) {
     check(&new_file(
         &pool_path(&folder),
         4096,
-        &as_file(Arc::new(Kernel)),
+        &as_file(Arc::new(KernelIo)),
     ));
 }
 
@@ -167,10 +167,10 @@ fn a_reader_racing_with_a_writer_sees_old_bytes_or_new() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut lane = Lane::new(0);
+            let mut ctx = PersistCtx::new(0);
             for round in 0..2000_u64 {
                 let word = (round % 2).wrapping_neg().to_le_bytes();
-                medium.copy_in(&mut lane, Off(64), &[&word.repeat(64)]);
+                medium.copy_in(&mut ctx, Off(64), &[&word.repeat(64)]);
             }
             over.store(true, Ordering::Release);
         });
@@ -186,38 +186,35 @@ fn a_reader_racing_with_a_writer_sees_old_bytes_or_new() {
 #[test]
 fn lines_fences_and_bytes_are_counted_exactly() {
     on_every_medium(|medium| {
-        let spent = |act: &mut dyn FnMut(&mut Lane)| {
-            let mut lane = Lane::new(0);
-            act(&mut lane);
-            let Counters {
+        let spent = |act: &mut dyn FnMut(&mut PersistCtx)| {
+            let mut ctx = PersistCtx::new(0);
+            act(&mut ctx);
+            let PersistCounters {
                 lines,
                 fences,
                 bytes,
                 ..
-            } = lane.counters;
+            } = ctx.counters;
             (lines, fences, bytes)
         };
-        let copy = |at, len| spent(&mut |lane| medium.copy_in(lane, Off(at), &[&vec![1; len]]));
+        let copy = |at, len| spent(&mut |ctx| medium.copy_in(ctx, Off(at), &[&vec![1; len]]));
         assert_eq!(copy(0, 0), (0, 0, 0));
         assert_eq!(copy(0, 1), (1, 0, 1));
         assert_eq!(copy(64, 64), (1, 0, 64));
         assert_eq!(copy(56, 16), (2, 0, 16));
         assert_eq!(copy(16, 4096), (65, 0, 4096));
-        assert_eq!(
-            spent(&mut |lane| medium.flush(lane, Off(100), 0)),
-            (0, 0, 0)
-        );
-        assert_eq!(spent(&mut |lane| medium.flush(lane, Off(63), 2)), (2, 0, 0));
-        assert_eq!(spent(&mut |lane| medium.store(lane, Off(8), 1)), (0, 0, 8));
-        let drained = spent(&mut |lane| {
-            let nothing = medium.drain(lane);
+        assert_eq!(spent(&mut |ctx| medium.flush(ctx, Off(100), 0)), (0, 0, 0));
+        assert_eq!(spent(&mut |ctx| medium.flush(ctx, Off(63), 2)), (2, 0, 0));
+        assert_eq!(spent(&mut |ctx| medium.store(ctx, Off(8), 1)), (0, 0, 8));
+        let drained = spent(&mut |ctx| {
+            let nothing = medium.drain(ctx);
             assert_eq!(nothing, Ticket::DURABLE, "there was nothing to drain");
-            medium.copy_in(lane, Off(0), &[b"12345678"]);
-            medium.copy_in(lane, Off(8), &[b"12345678"]);
-            let ticket = medium.drain(lane);
+            medium.copy_in(ctx, Off(0), &[b"12345678"]);
+            medium.copy_in(ctx, Off(8), &[b"12345678"]);
+            let ticket = medium.drain(ctx);
             medium.wait(ticket).expect("nothing failed");
             assert_eq!(
-                medium.drain(lane),
+                medium.drain(ctx),
                 Ticket::DURABLE,
                 "there was nothing more to drain"
             );
@@ -229,12 +226,12 @@ fn lines_fences_and_bytes_are_counted_exactly() {
 #[test]
 fn a_persist_is_one_flush_and_one_fence() {
     let medium = memory(4096);
-    let mut lane = Lane::new(0);
-    medium.store(&mut lane, Off(128), 9);
-    medium::persist(&medium, &mut lane, Off(128), 8).expect("memory is never poisoned");
+    let mut ctx = PersistCtx::new(0);
+    medium.store(&mut ctx, Off(128), 9);
+    medium::persist(&medium, &mut ctx, Off(128), 8).expect("memory is never poisoned");
     assert_eq!(
-        lane.counters,
-        Counters {
+        ctx.counters,
+        PersistCounters {
             lines: 1,
             fences: 1,
             bytes: 8,
@@ -249,7 +246,7 @@ fn growing_keeps_offsets_and_contents_while_others_read() {
     let [on_disk, in_memory] = &files;
     let mut media: Vec<Box<dyn Medium>> = vec![Box::new(memory(BYTES as u64))];
     if let Some(folder) = on_disk {
-        let options = as_file(Arc::new(Kernel));
+        let options = as_file(Arc::new(KernelIo));
         media.push(Box::new(new_file(
             &pool_path(folder),
             BYTES as u64,
@@ -272,7 +269,7 @@ fn growing_keeps_offsets_and_contents_while_others_read() {
                 let len = (step * BYTES) as u64;
                 medium.grow(len).expect("there is room");
                 assert_eq!(medium.len(), len);
-                medium.copy_in(&mut Lane::new(1), Off(len - 8), &[b"the last"]);
+                medium.copy_in(&mut PersistCtx::new(1), Off(len - 8), &[b"the last"]);
             }
             over.store(true, Ordering::Release);
         });
@@ -340,17 +337,17 @@ fn what_is_outside_panics_by_name() {
             medium.append_out(Off(4096), 1, &mut Vec::new())
         }),
         ("copy_in across the end", &|| {
-            medium.copy_in(&mut Lane::new(0), Off(4088), &[&[0; 9]])
+            medium.copy_in(&mut PersistCtx::new(0), Off(4088), &[&[0; 9]])
         }),
         ("matches across the end", &|| {
             _ = medium.matches(Off(4095), b"12")
         }),
         ("crc across the end", &|| _ = medium.crc(Off(4095), 2, 0)),
         ("misaligned copy_in", &|| {
-            medium.copy_in(&mut Lane::new(0), Off(4), &[&[0; 4]])
+            medium.copy_in(&mut PersistCtx::new(0), Off(4), &[&[0; 4]])
         }),
         ("flush across the end", &|| {
-            medium.flush(&mut Lane::new(0), Off(4096), 1)
+            medium.flush(&mut PersistCtx::new(0), Off(4096), 1)
         }),
     ];
     for (what, act) in outside {

@@ -6,14 +6,16 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use farbank_pm::media::{AnyMedium, Io, Kernel, OpenError, OpenOptions, open_path, prepare_path};
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Kind, Lane};
+use farbank_pm::media::{
+    AnyMedium, FileIo, KernelIo, OpenError, OpenOptions, open_path, prepare_path,
+};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Kind, PersistCtx};
 
 use crate::common::{as_file, folder, folder_in_memory, pool_path};
 
 const BYTES: u64 = 3 << 20;
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
 
@@ -28,17 +30,19 @@ fn make_and_open(path: &Path, options: &OpenOptions) {
     let found: Vec<_> = names_in(path.parent().expect("a folder"));
     assert_eq!(found, [path.file_name().expect("a name")]);
     match open_path(path, options).expect("it is there") {
-        AnyMedium::File(file) => drop(Pool::open(file, &mut Lane::new(0)).expect("a pool")),
-        AnyMedium::Mapped(mapped) => drop(Pool::open(mapped, &mut Lane::new(0)).expect("a pool")),
+        AnyMedium::File(file) => drop(Pool::open(file, &mut PersistCtx::new(0)).expect("a pool")),
+        AnyMedium::Mapped(mapped) => {
+            drop(Pool::open(mapped, &mut PersistCtx::new(0)).expect("a pool"))
+        }
     }
 }
 
 fn pool_on(medium: AnyMedium) {
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     match medium {
-        AnyMedium::File(file) => drop(Pool::create(file, &mut lane, &LAYOUT).expect("sound")),
+        AnyMedium::File(file) => drop(Pool::create(file, &mut ctx, &LAYOUT).expect("sound")),
         AnyMedium::Mapped(mapped) => {
-            drop(Pool::create(mapped, &mut lane, &LAYOUT).expect("sound"));
+            drop(Pool::create(mapped, &mut ctx, &LAYOUT).expect("sound"));
         }
     }
 }
@@ -67,20 +71,20 @@ impl Keeps {
     }
 }
 
-impl Io for Keeps {
+impl FileIo for Keeps {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         self.keep();
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.keep();
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         self.keep();
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 
@@ -105,7 +109,7 @@ fn whatever_a_kill_leaves_of_a_creation_the_next_one_succeeds() {
             assert_ne!(name, "pool", "named at step {step}");
             fs::write(folder.path().join(name), bytes).expect("written");
         }
-        make_and_open(&pool_path(&folder), &as_file(Arc::new(Kernel)));
+        make_and_open(&pool_path(&folder), &as_file(Arc::new(KernelIo)));
     }
 }
 
@@ -133,7 +137,7 @@ fn a_new_pool_has_its_name_when_it_is_whole_on_every_medium() {
 fn what_appeared_at_the_path_meanwhile_is_not_replaced() {
     let folder = folder();
     let path = pool_path(&folder);
-    let options = as_file(Arc::new(Kernel));
+    let options = as_file(Arc::new(KernelIo));
     let (medium, name) = prepare_path(&path, BYTES, &options, &mut quiet).expect("room");
     pool_on(medium);
     fs::write(&path, b"precious").expect("written");
@@ -147,7 +151,7 @@ fn what_appeared_at_the_path_meanwhile_is_not_replaced() {
 fn of_two_creations_at_a_time_the_second_is_refused_and_harms_nothing() {
     let folder = folder();
     let path = pool_path(&folder);
-    let options = as_file(Arc::new(Kernel));
+    let options = as_file(Arc::new(KernelIo));
     let (medium, name) = prepare_path(&path, BYTES, &options, &mut quiet).expect("room");
     let second = prepare_path(&path, BYTES, &options, &mut quiet).expect_err("one is under way");
     assert!(matches!(second, OpenError::InUse { .. }), "{second}");
@@ -162,7 +166,7 @@ fn a_file_of_a_user_that_has_the_temporary_name_is_left_alone() {
     let path = pool_path(&folder);
     let temporary = folder.path().join("pool.farbank-new");
     fs::write(&temporary, b"precious things").expect("written");
-    let options = as_file(Arc::new(Kernel));
+    let options = as_file(Arc::new(KernelIo));
     let refused = prepare_path(&path, BYTES, &options, &mut quiet).expect_err("it is in the way");
     assert!(refused.to_string().contains("farbank-new"), "{refused}");
     assert_eq!(
@@ -176,7 +180,7 @@ fn a_name_of_any_length_can_be_made() {
     let folder = folder();
     for len in [1, 200, 243, 244, 255] {
         let path = folder.path().join("n".repeat(len));
-        make_and_open(&path, &as_file(Arc::new(Kernel)));
+        make_and_open(&path, &as_file(Arc::new(KernelIo)));
         fs::remove_file(&path).expect("it was made");
     }
 }

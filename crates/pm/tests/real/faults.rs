@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farbank_pm::media::{
-    AnyMedium, Io, Kernel, Mapped, OpenOptions, ReadBy, create_path, open_path,
+    AnyMedium, FileIo, KernelIo, Mapped, OpenOptions, ReadMode, create_path, open_path,
 };
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::common::{as_file, as_file_read_by_all, folder, new_file, pool_path};
@@ -41,9 +41,9 @@ fn new_mapped(path: &Path) -> Mapped {
 }
 
 fn fill(medium: &impl Medium) {
-    let mut lane = Lane::new(0);
-    medium.copy_in(&mut lane, Off(0), &[&bytes()]);
-    let ticket = medium.drain(&mut lane);
+    let mut ctx = PersistCtx::new(0);
+    medium.copy_in(&mut ctx, Off(0), &[&bytes()]);
+    let ticket = medium.drain(&mut ctx);
     medium.wait(ticket).expect("nothing failed");
 }
 
@@ -118,7 +118,7 @@ impl BadPage {
     const PAGE: u64 = 2;
 }
 
-impl Io for BadPage {
+impl FileIo for BadPage {
     fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
         let flags = rustix::fs::fcntl_getfl(file)?;
         self.reads.fetch_add(1, Ordering::SeqCst);
@@ -133,27 +133,27 @@ impl Io for BadPage {
         let is_there = at < end && from < at + to.len() as u64;
         match is_there && self.fails.load(Ordering::SeqCst) {
             true => Err(io::Error::from_raw_os_error(5)),
-            false => Kernel.pread(file, to, at),
+            false => KernelIo.pread(file, to, at),
         }
     }
 
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 
 #[test]
 fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
     for options in as_file_read_by_all() {
-        if options.read_by == ReadBy::Mapping {
+        if options.read_by == ReadMode::Mapping {
             continue; // The kernel reads the page, not the process.
         }
         let folder = folder();
@@ -182,8 +182,8 @@ fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
         io.fails.store(false, Ordering::SeqCst);
         file.copy_out(Off(0), &mut out);
         assert_eq!(file.unreadable(Off(0), out.len()), Some(bad), "it stays so");
-        let mut lane = Lane::new(0);
-        file.copy_in(&mut lane, bad, &[&[9; PAGE]]);
+        let mut ctx = PersistCtx::new(0);
+        file.copy_in(&mut ctx, bad, &[&[9; PAGE]]);
         file.copy_out(Off(0), &mut out);
         assert!(out[bad.0 as usize..end].iter().all(|byte| *byte == 9));
         assert_eq!(file.unreadable(Off(0), out.len()), None);
@@ -193,7 +193,7 @@ fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
 #[test]
 fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
     for options in as_file_read_by_all() {
-        if options.read_by != ReadBy::Direct {
+        if options.read_by != ReadMode::Direct {
             continue;
         }
         let folder = folder();
@@ -214,7 +214,7 @@ fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
         };
         assert_eq!(read(), 0, "all of it was just written");
         let cached = fs::File::open(&path).expect("the pool");
-        Kernel
+        KernelIo
             .drop_cached(cached.as_fd(), 0, (PAGES * PAGE) as u64)
             .expect("the kernel drops pages");
         let direct = read();
@@ -237,14 +237,14 @@ fn so_does_a_mapped_file_and_a_store_there_is_never_acknowledged() {
     let mapped = new_mapped(&path);
     fill(&mapped);
     shorten(&path, LEFT * PAGE);
-    let mut lane = Lane::new(0);
-    mapped.copy_in(&mut lane, Off(0), &[&[7; 64]]);
-    let ticket = mapped.drain(&mut lane);
+    let mut ctx = PersistCtx::new(0);
+    mapped.copy_in(&mut ctx, Off(0), &[&[7; 64]]);
+    let ticket = mapped.drain(&mut ctx);
     // The file's watch may have found out already that it was cut; a store says so itself.
     let before = mapped.wait(ticket);
     let lost = Off((LEFT * PAGE + 64) as u64);
-    mapped.copy_in(&mut lane, lost, &[&[7; 64]]);
-    let ticket = mapped.drain(&mut lane);
+    mapped.copy_in(&mut ctx, lost, &[&[7; 64]]);
+    let ticket = mapped.drain(&mut ctx);
     let poisoned = mapped.wait(ticket).expect_err("the store is lost");
     if before.is_ok() {
         let at = format!("writing at byte {} of {}", lost.0, path.display());
@@ -272,14 +272,14 @@ fn a_mapped_file_that_was_cut_reads_as_zeros_that_are_noted() {
 fn what_is_written_again_over_unreadable_pages_is_read() {
     let folder = folder();
     let path = pool_path(&folder);
-    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
+    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(KernelIo)));
     fill(&file);
     shorten(&path, LEFT * PAGE);
     look(&file);
     shorten(&path, PAGES * PAGE); // As long as before: the device can be read again.
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let at = (LEFT + 1) * PAGE;
-    file.copy_in(&mut lane, Off(at as u64), &[&[9; 2 * PAGE]]);
+    file.copy_in(&mut ctx, Off(at as u64), &[&[9; 2 * PAGE]]);
     let mut out = vec![0; 2 * PAGE];
     file.copy_out(Off(at as u64), &mut out);
     assert!(out.iter().all(|byte| *byte == 9), "the bytes are shown");
@@ -322,7 +322,7 @@ fn in_a_child() {
     };
     let folder = folder();
     let path = pool_path(&folder);
-    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
+    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(KernelIo)));
     match does.as_str() {
         "pool" => {
             shorten(&path, PAGE);
@@ -349,5 +349,5 @@ fn in_a_child() {
             println!("read {read}");
         }
     }
-    drop(open_path(&path, &as_file(Arc::new(Kernel))));
+    drop(open_path(&path, &as_file(Arc::new(KernelIo))));
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farbank_pm::media::{AnyMedium, File, Kernel, OpenError, OpenOptions, open_path};
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::media::{AnyMedium, File, KernelIo, OpenError, OpenOptions, open_path};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Medium, Off, PersistCtx};
 use tempfile::TempDir;
 
 use crate::common::{as_file, folder, new_file, old_file, pool_path};
@@ -44,12 +44,12 @@ fn closed() -> TempDir {
     let file = new_file(
         &pool_path(&folder),
         16 * SEGMENT_BYTES,
-        &as_file(Arc::new(Kernel)),
+        &as_file(Arc::new(KernelIo)),
     );
-    let layout = Layout {
+    let layout = PoolLayout {
         segment_bytes: SEGMENT_BYTES,
     };
-    let pool = Pool::create(file, &mut Lane::new(0), &layout).expect("a pool");
+    let pool = Pool::create(file, &mut PersistCtx::new(0), &layout).expect("a pool");
     drop(pool);
     folder
 }
@@ -80,7 +80,7 @@ fn a_pool_that_another_host_has_open_is_refused() {
         notice: Some(Arc::new(move |line| {
             line.clone_into(&mut heard.lock().unwrap())
         })),
-        ..as_file(Arc::new(Kernel))
+        ..as_file(Arc::new(KernelIo))
     };
     let opened = std::thread::scope(|scope| {
         write(&path, 0);
@@ -125,15 +125,15 @@ fn a_pool_of_a_host_that_is_gone_is_opened_after_a_wait() {
 fn nothing_is_acknowledged_once_another_host_has_the_pool() {
     let folder = closed();
     let path = pool_path(&folder);
-    let file: File = match open_path(&path, &as_file(Arc::new(Kernel))) {
+    let file: File = match open_path(&path, &as_file(Arc::new(KernelIo))) {
         Ok(AnyMedium::File(file)) => file,
         other => panic!("a file was asked for: {other:?}"),
     };
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let mut write_word = || {
-        file.store(&mut lane, Off(3 * SEGMENT_BYTES), 1);
-        file.flush(&mut lane, Off(3 * SEGMENT_BYTES), 8);
-        let ticket = file.drain(&mut lane);
+        file.store(&mut ctx, Off(3 * SEGMENT_BYTES), 1);
+        file.flush(&mut ctx, Off(3 * SEGMENT_BYTES), 8);
+        let ticket = file.drain(&mut ctx);
         file.wait(ticket)
     };
     write_word().expect("the pool is ours");

@@ -7,17 +7,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farbank_pm::media::{
-    AnyMedium, Kernel, OpenError, OpenOptions, SyncPolicy, create_path, open_path,
+    AnyMedium, KernelIo, OpenError, OpenOptions, SyncPolicy, create_path, open_path,
 };
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Drain, Kind, Lane, Medium, Off};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Drain, Kind, Medium, Off, PersistCtx};
 
 use crate::common::{
     Told, Write, as_file, folder, folder_in_memory, new_file, old_file, pool_path, without_lease,
 };
 
 const BYTES: u64 = 1 << 20;
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
 
@@ -26,8 +26,8 @@ fn refused(path: &Path, options: &OpenOptions) -> OpenError {
 }
 
 fn new_pool(path: &Path) {
-    let file = new_file(path, BYTES, &as_file(Arc::new(Kernel)));
-    Pool::create(file, &mut Lane::new(0), &LAYOUT).expect("a sound layout");
+    let file = new_file(path, BYTES, &as_file(Arc::new(KernelIo)));
+    Pool::create(file, &mut PersistCtx::new(0), &LAYOUT).expect("a sound layout");
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_new_file_is_whole_private_and_told_about() {
     let folder = folder();
     let path = pool_path(&folder);
     let mut told = Vec::new();
-    let options = as_file(Arc::new(Kernel));
+    let options = as_file(Arc::new(KernelIo));
     let made = create_path(&path, BYTES + 1, &options, &mut |done, total| {
         told.push((done, total));
     });
@@ -79,7 +79,7 @@ fn no_file_is_left_when_there_is_no_room() {
 fn more_than_the_device_holds_is_refused() {
     let folder = folder();
     let path = pool_path(&folder);
-    let options = as_file(Arc::new(Kernel));
+    let options = as_file(Arc::new(KernelIo));
     for bytes in [1 << 61, 1 << 63, u64::MAX - 4096, u64::MAX] {
         let refused = create_path(&path, bytes, &options, &mut |_, _| {});
         let refused = refused.expect_err("no machine has that much").to_string();
@@ -108,8 +108,8 @@ fn what_exists_is_not_overwritten() {
 fn a_second_open_is_refused_by_name_and_process() {
     let folder = folder();
     let path = pool_path(&folder);
-    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
-    let refused = refused(&path, &as_file(Arc::new(Kernel)));
+    let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
+    let refused = refused(&path, &as_file(Arc::new(KernelIo)));
     let OpenError::InUse { by, .. } = &refused else {
         panic!("{refused}")
     };
@@ -142,7 +142,7 @@ fn a_hole_in_the_pool_is_refused_with_advice() {
             eprintln!("not tried: no holes on this file system");
             return;
         }
-        let refused = refused(&path, &as_file(Arc::new(Kernel)));
+        let refused = refused(&path, &as_file(Arc::new(KernelIo)));
         let OpenError::Sparse { hole: at, .. } = refused else {
             panic!("{refused}")
         };
@@ -161,7 +161,7 @@ fn a_file_that_was_only_lengthened_is_refused() {
         .expect("made")
         .set_len(BYTES)
         .expect("lengthened");
-    let refused = refused(&path, &as_file(Arc::new(Kernel)));
+    let refused = refused(&path, &as_file(Arc::new(KernelIo)));
     assert!(
         matches!(
             refused,
@@ -187,17 +187,17 @@ fn the_tail_of_a_growth_that_was_cut_short_is_no_part_of_the_pool() {
     file.set_len(4 * BYTES).expect("lengthened");
     file.write_all_at(&[0xdb; 4096], 3 * BYTES)
         .expect("written");
-    let mut lane = Lane::new(0);
-    let pool = Pool::open(old_file(&path), &mut lane).expect("the pool itself is whole");
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::open(old_file(&path), &mut ctx).expect("the pool itself is whole");
     assert_eq!(pool.medium().len(), BYTES);
-    pool.grow(&mut lane, 64).expect("there is room");
+    pool.grow(&mut ctx, 64).expect("there is room");
     let end = pool.medium().len();
     assert!(
         end > 3 * BYTES && pool.medium().matches(Off(3 * BYTES), &[0; 4096]),
         "zeros again"
     );
     drop(pool);
-    let pool = Pool::open(old_file(&path), &mut lane).expect("it is a pool");
+    let pool = Pool::open(old_file(&path), &mut ctx).expect("it is a pool");
     assert_eq!((pool.segments(), pool.medium().len()), (64, end));
 }
 
@@ -211,13 +211,13 @@ fn a_pool_cut_to_any_length_is_an_error() {
     for len in pages.chain([1, 511, 512, 4095, 8191, 8192, whole.len() - 1]) {
         fs::write(&path, &whole[..len]).expect("written");
         if len < 8192 {
-            let refused = refused(&path, &as_file(Arc::new(Kernel)));
+            let refused = refused(&path, &as_file(Arc::new(KernelIo)));
             let said = format!("has {len} bytes");
             assert!(refused.to_string().contains(&said), "{refused}");
             continue;
         }
         let file = old_file(&path);
-        let refused = Pool::open(file, &mut Lane::new(0)).expect_err("it is cut");
+        let refused = Pool::open(file, &mut PersistCtx::new(0)).expect_err("it is cut");
         let said = refused.to_string();
         let bytes = LAYOUT.pool_bytes(15);
         assert!(said.contains(&bytes.to_string()), "{said}");
@@ -330,19 +330,19 @@ fn a_pool_on_tmpfs_is_mapped_and_outlives_its_process() {
         (mapped.caps().kind, mapped.caps().drain),
         (Kind::Dram, Drain::Fence)
     );
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(mapped, &mut lane, &LAYOUT).expect("a sound layout");
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(mapped, &mut ctx, &LAYOUT).expect("a sound layout");
     let (id, at) = (pool.id(), pool.segment(3));
-    pool.medium().copy_in(&mut lane, at, &[b"still here"]);
+    pool.medium().copy_in(&mut ctx, at, &[b"still here"]);
     assert!(matches!(refused(&path, &options), OpenError::InUse { .. }));
     drop(pool);
     let Ok(AnyMedium::Mapped(mapped)) = open_path(&path, &options) else {
         panic!("it is there")
     };
-    let pool = Pool::open(mapped, &mut lane).expect("it is a pool");
+    let pool = Pool::open(mapped, &mut ctx).expect("it is a pool");
     assert_eq!(pool.id(), id);
     assert!(pool.medium().matches(at, b"still here"));
-    pool.grow(&mut lane, 40).expect("there is room");
+    pool.grow(&mut ctx, 40).expect("there is room");
     assert_eq!(
         fs::metadata(&path).expect("it is there").len(),
         pool.medium().len()
@@ -362,14 +362,14 @@ fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
         panic!("it was to be mapped")
     };
     assert_eq!(mapped.caps().kind, Kind::Dram);
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(mapped, &mut lane, &LAYOUT).expect("a sound layout");
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(mapped, &mut ctx, &LAYOUT).expect("a sound layout");
     let at = pool.segment(3);
-    pool.medium().copy_in(&mut lane, at, &[b"still here"]);
-    let ticket = pool.medium().drain(&mut lane);
+    pool.medium().copy_in(&mut ctx, at, &[b"still here"]);
+    let ticket = pool.medium().drain(&mut ctx);
     pool.medium().settle(ticket).expect("it is synced");
     drop(pool);
-    let Ok(AnyMedium::File(file)) = open_path(&path, &as_file(Arc::new(Kernel))) else {
+    let Ok(AnyMedium::File(file)) = open_path(&path, &as_file(Arc::new(KernelIo))) else {
         panic!("it is an ordinary file")
     };
     assert!(file.matches(at, b"still here"));
@@ -384,7 +384,7 @@ fn each_policy_says_what_a_drain_means_and_what_survives() {
     for sync in [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never] {
         let options = OpenOptions {
             sync,
-            ..as_file(Arc::new(Kernel))
+            ..as_file(Arc::new(KernelIo))
         };
         let opened = open_path(&path, &options).expect("it is there");
         let caps = opened.caps();

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use farbank_pm::media::{Io, Kernel, OpenOptions, SyncPolicy, open_path};
-use farbank_pm::pool::{Layout, Pool};
-use farbank_pm::{Lane, Medium, Off, Ticket};
+use farbank_pm::media::{FileIo, KernelIo, OpenOptions, SyncPolicy, open_path};
+use farbank_pm::pool::{Pool, PoolLayout};
+use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
 use crate::common::{Told, as_file, folder, new_file, pool_path};
 
@@ -25,26 +25,26 @@ struct Counts {
     syncs: AtomicU64,
 }
 
-impl Io for Counts {
+impl FileIo for Counts {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        let written = Kernel.pwritev(file, parts, at)?;
+        let written = KernelIo.pwritev(file, parts, at)?;
         self.written.fetch_add(written as u64, SeqCst);
         Ok(written)
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.syncs.fetch_add(1, SeqCst);
-        Kernel.fdatasync(file)
+        KernelIo.fdatasync(file)
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 
     fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         self.dropped.lock().unwrap().push((at, len));
         match self.drops {
-            true => Kernel.drop_cached(file, at, len),
+            true => KernelIo.drop_cached(file, at, len),
             false => Ok(()),
         }
     }
@@ -53,17 +53,17 @@ impl Io for Counts {
 /// A pool with bytes in it, closed cleanly or not.
 fn pool(path: &Path, is_closed: bool) {
     let medium = new_file(path, BYTES, &as_file(Told::free()));
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let segment_bytes = 64 << 10;
-    let pool = Pool::create(medium, &mut lane, &Layout { segment_bytes }).expect("a pool");
+    let pool = Pool::create(medium, &mut ctx, &PoolLayout { segment_bytes }).expect("a pool");
     let ticket = {
         let medium = pool.medium();
-        medium.copy_in(&mut lane, Off(128 << 10), &[&[7; 64 << 10]]);
-        medium.drain(&mut lane)
+        medium.copy_in(&mut ctx, Off(128 << 10), &[&[7; 64 << 10]]);
+        medium.drain(&mut ctx)
     };
     pool.medium().wait(ticket).expect("it is synced");
     if is_closed {
-        pool.closed(&mut lane).expect("it is synced");
+        pool.closed(&mut ctx).expect("it is synced");
     }
 }
 
@@ -132,9 +132,9 @@ fn a_sync_that_fails_once_is_of_an_earlier_process_and_twice_of_the_device() {
 
 struct NeverSyncs;
 
-impl Io for NeverSyncs {
+impl FileIo for NeverSyncs {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        Kernel.pwritev(file, parts, at)
+        KernelIo.pwritev(file, parts, at)
     }
 
     fn fdatasync(&self, _: BorrowedFd<'_>) -> io::Result<()> {
@@ -142,7 +142,7 @@ impl Io for NeverSyncs {
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        Kernel.fallocate(file, at, len)
+        KernelIo.fallocate(file, at, len)
     }
 }
 

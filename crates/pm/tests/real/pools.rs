@@ -2,31 +2,31 @@
 
 use std::sync::Arc;
 
-use farbank_pm::media::{Kernel, Mapped};
-use farbank_pm::pool::{Layout, Pool, PoolError, ROOT_WORDS, Root};
-use farbank_pm::sim::{CrashState, Image, Persistency, Sim};
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::media::{KernelIo, Mapped};
+use farbank_pm::pool::{Pool, PoolError, PoolLayout, PoolRoot, ROOT_WORDS};
+use farbank_pm::sim::{CrashState, Persistency, PoolImage, Sim};
+use farbank_pm::{Medium, Off, PersistCtx};
 
 use crate::common::{Rng, as_file, folder, memory, new_file, old_file, pool_path};
 
 const BYTES: u64 = 64 << 10;
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 8 << 10,
 };
 const COPIES: [usize; 2] = [0, 4096];
 const COPY_BYTES: usize = 512;
 const CHECKSUM: usize = 496;
 
-fn root(seed: u64) -> Root {
+fn root(seed: u64) -> PoolRoot {
     let mut rng = Rng(seed);
     std::array::from_fn(|_| rng.next())
 }
 
 /// The first 8 KiB and one segment of a pool whose root is `root(1)`.
 fn pool_bytes() -> Vec<u8> {
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(memory(BYTES), &mut lane, &LAYOUT).expect("a sound layout");
-    pool.set_root(&mut lane, &root(1))
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("a sound layout");
+    pool.set_root(&mut ctx, &root(1))
         .expect("memory is never poisoned");
     let mut bytes = vec![0; BYTES as usize];
     pool.medium().copy_out(Off(0), &mut bytes);
@@ -35,12 +35,12 @@ fn pool_bytes() -> Vec<u8> {
 
 fn with(bytes: &[u8]) -> Mapped {
     let medium = memory(bytes.len() as u64);
-    medium.copy_in(&mut Lane::new(0), Off(0), &[bytes]);
+    medium.copy_in(&mut PersistCtx::new(0), Off(0), &[bytes]);
     medium
 }
 
 fn open(bytes: &[u8]) -> Result<Pool<Mapped>, PoolError> {
-    Pool::open(with(bytes), &mut Lane::new(0))
+    Pool::open(with(bytes), &mut PersistCtx::new(0))
 }
 
 fn refused(bytes: &[u8]) -> String {
@@ -57,16 +57,16 @@ fn forge(bytes: &mut [u8], copy: usize, change: impl FnOnce(&mut [u8])) {
 
 #[test]
 fn a_pool_opens_as_it_was_made() {
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(memory(BYTES), &mut lane, &LAYOUT).expect("a sound layout");
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("a sound layout");
     assert_eq!((pool.segments(), pool.segment_bytes()), (7, 8 << 10));
     assert_eq!(pool.segment(0), Off(8 << 10));
     assert_eq!(pool.segment(6), Off(BYTES - (8 << 10)));
     assert_eq!(pool.root(), [0; ROOT_WORDS]);
-    pool.set_root(&mut lane, &root(2))
+    pool.set_root(&mut ctx, &root(2))
         .expect("memory is never poisoned");
     let (id, seed) = (pool.id(), pool.seed("index"));
-    let pool = Pool::open(pool.into_medium(), &mut lane).expect("it is a pool");
+    let pool = Pool::open(pool.into_medium(), &mut ctx).expect("it is a pool");
     assert_eq!((pool.id(), pool.seed("index")), (id, seed));
     assert_eq!((pool.segments(), pool.root()), (7, root(2)));
     assert!(pool.created_unix_s() > 0);
@@ -75,7 +75,7 @@ fn a_pool_opens_as_it_was_made() {
 
 #[test]
 fn pools_have_secrets_of_their_own_and_do_not_tell() {
-    let make = || Pool::create(memory(BYTES), &mut Lane::new(0), &LAYOUT).expect("sound");
+    let make = || Pool::create(memory(BYTES), &mut PersistCtx::new(0), &LAYOUT).expect("sound");
     let (one, other) = (make(), make());
     assert_ne!(one.id(), other.id());
     let printed = format!("{one:?}");
@@ -90,10 +90,10 @@ fn the_first_segment_is_aligned_so_that_huge_pages_fit() {
         (64 << 10, 64 << 10),
         (2 << 20, 2 << 20),
     ] {
-        assert_eq!(Layout { segment_bytes }.first_segment(), first);
+        assert_eq!(PoolLayout { segment_bytes }.first_segment(), first);
     }
     assert_eq!(
-        Layout {
+        PoolLayout {
             segment_bytes: 64 << 20
         }
         .first_segment(),
@@ -104,12 +104,16 @@ fn the_first_segment_is_aligned_so_that_huge_pages_fit() {
 #[test]
 fn a_layout_that_cannot_be_is_refused() {
     for segment_bytes in [0, 1, 4095, 2048, 6 << 10, 2 << 30, u64::MAX] {
-        let made = Pool::create(memory(BYTES), &mut Lane::new(0), &Layout { segment_bytes });
+        let made = Pool::create(
+            memory(BYTES),
+            &mut PersistCtx::new(0),
+            &PoolLayout { segment_bytes },
+        );
         let refused = made.expect_err("it cannot be").to_string();
         assert!(refused.contains(&segment_bytes.to_string()), "{refused}");
     }
     for bytes in [0, 4096, 8192, 12 << 10] {
-        let made = Pool::create(memory(bytes), &mut Lane::new(0), &LAYOUT);
+        let made = Pool::create(memory(bytes), &mut PersistCtx::new(0), &LAYOUT);
         assert!(
             matches!(made, Err(PoolError::Layout(_))),
             "{bytes} bytes hold no segment"
@@ -165,9 +169,9 @@ fn a_whole_copy_lost_is_repaired() {
 #[test]
 fn of_two_copies_the_later_counts_and_is_written_to_both() {
     let old = pool_bytes();
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let pool = open(&old).expect("it is a pool");
-    pool.set_root(&mut lane, &root(5))
+    pool.set_root(&mut ctx, &root(5))
         .expect("memory is never poisoned");
     let mut new = vec![0; old.len()];
     pool.medium().copy_out(Off(0), &mut new);
@@ -234,9 +238,9 @@ fn features_unknown_but_compatible_are_kept() {
     for copy in 0..2 {
         forge(&mut bytes, copy, |block| block[16] = 0x20);
     }
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let pool = open(&bytes).expect("a compatible feature harms nobody");
-    pool.set_root(&mut lane, &root(3))
+    pool.set_root(&mut ctx, &root(3))
         .expect("memory is never poisoned");
     let mut bits = [0; 8];
     pool.medium().copy_out(Off(16), &mut bits);
@@ -287,11 +291,11 @@ fn a_pool_forged_to_be_at_its_last_update_number_is_updated_all_the_same() {
             block[80..88].copy_from_slice(&(1_u64 << 62).to_le_bytes());
         });
     }
-    let (mut lane, mut pool) = (Lane::new(0), open(&bytes).expect("it is a pool"));
+    let (mut ctx, mut pool) = (PersistCtx::new(0), open(&bytes).expect("it is a pool"));
     for seed in [2, 3] {
-        pool.set_root(&mut lane, &root(seed))
+        pool.set_root(&mut ctx, &root(seed))
             .expect("memory is never poisoned");
-        pool = Pool::open(pool.into_medium(), &mut lane).expect("it was written by a pool");
+        pool = Pool::open(pool.into_medium(), &mut ctx).expect("it was written by a pool");
         assert_eq!(pool.root(), root(seed));
     }
 }
@@ -300,15 +304,15 @@ fn a_pool_forged_to_be_at_its_last_update_number_is_updated_all_the_same() {
 fn updates_of_many_threads_follow_each_other() {
     const THREADS: u64 = 4;
     const UPDATES: u64 = 50;
-    let pool = Pool::create(memory(BYTES), &mut Lane::new(0), &LAYOUT).expect("sound");
+    let pool = Pool::create(memory(BYTES), &mut PersistCtx::new(0), &LAYOUT).expect("sound");
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let pool = &pool;
             scope.spawn(move || {
-                let mut lane = Lane::new(thread as u32);
+                let mut ctx = PersistCtx::new(thread as u32);
                 for update in 0..UPDATES {
                     let words = [thread << 32 | update; ROOT_WORDS];
-                    pool.set_root(&mut lane, &words)
+                    pool.set_root(&mut ctx, &words)
                         .expect("memory is never poisoned");
                 }
             });
@@ -326,7 +330,7 @@ fn updates_of_many_threads_follow_each_other() {
         copy
     });
     assert!(copies[0] == copies[1], "both copies are the last update");
-    let pool = Pool::open(medium, &mut Lane::new(0)).expect("it is a pool");
+    let pool = Pool::open(medium, &mut PersistCtx::new(0)).expect("it is a pool");
     assert_eq!(pool.root(), last);
 }
 
@@ -334,19 +338,19 @@ fn updates_of_many_threads_follow_each_other() {
 fn growing_keeps_what_is_there_and_never_shrinks() {
     let folder = folder();
     let path = pool_path(&folder);
-    let mut lane = Lane::new(0);
-    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
-    let pool = Pool::create(file, &mut lane, &LAYOUT).expect("a sound layout");
+    let mut ctx = PersistCtx::new(0);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
+    let pool = Pool::create(file, &mut ctx, &LAYOUT).expect("a sound layout");
     let at = pool.segment(6);
-    pool.medium().copy_in(&mut lane, at, &[b"the last segment"]);
-    pool.grow(&mut lane, 20).expect("there is room");
-    pool.grow(&mut lane, 20).expect("as many is no error");
-    pool.grow(&mut lane, 19).expect_err("a pool cannot shrink");
+    pool.medium().copy_in(&mut ctx, at, &[b"the last segment"]);
+    pool.grow(&mut ctx, 20).expect("there is room");
+    pool.grow(&mut ctx, 20).expect("as many is no error");
+    pool.grow(&mut ctx, 19).expect_err("a pool cannot shrink");
     assert_eq!((pool.segments(), pool.segment(6)), (20, at));
     pool.medium()
-        .copy_in(&mut lane, pool.segment(19), &[&[7; 8 << 10]]);
+        .copy_in(&mut ctx, pool.segment(19), &[&[7; 8 << 10]]);
     drop(pool);
-    let pool = Pool::open(old_file(&path), &mut lane).expect("it is a pool");
+    let pool = Pool::open(old_file(&path), &mut ctx).expect("it is a pool");
     assert_eq!(pool.segments(), 20);
     assert!(pool.medium().matches(at, b"the last segment"));
     assert!(pool.medium().matches(pool.segment(19), &[7; 8 << 10]));
@@ -354,39 +358,40 @@ fn growing_keeps_what_is_there_and_never_shrinks() {
 
 /// Runs `act` on a simulated pool and gives each image a crash within could leave to `check`.
 fn crash_everywhere(
-    act: impl Fn(&Pool<Sim>, &mut Lane),
+    act: impl Fn(&Pool<Sim>, &mut PersistCtx),
     check: impl Fn(Pool<Sim>) + Send + Sync + 'static,
 ) {
     let check = Arc::new(check);
     for persistency in Persistency::ALL {
-        let mut lane = Lane::new(0);
+        let mut ctx = PersistCtx::new(0);
         let sim = Sim::new(BYTES, persistency);
-        let pool = Pool::create(sim.clone(), &mut lane, &LAYOUT).expect("a sound layout");
-        pool.set_root(&mut lane, &root(1)).expect("nothing failed");
+        let pool = Pool::create(sim.clone(), &mut ctx, &LAYOUT).expect("a sound layout");
+        pool.set_root(&mut ctx, &root(1)).expect("nothing failed");
         let crashes = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let (counted, checked) = (Arc::clone(&crashes), Arc::clone(&check));
         sim.observe(Some(Arc::new(move |state: CrashState| {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let powers = state.images(400, 1).map(|cut| state.image(&cut));
             let mut sims: Vec<Sim> = powers
-                .map(|image: Image| Sim::from_image(image, persistency))
+                .map(|image: PoolImage| Sim::from_image(image, persistency))
                 .collect();
             sims.push(state.killed());
             for sim in sims {
-                let pool = Pool::open(sim.clone(), &mut Lane::new(1));
+                let pool = Pool::open(sim.clone(), &mut PersistCtx::new(1));
                 checked(pool.expect("a crash within an update leaves a pool"));
                 // A power cut right after this recovery takes nothing back.
-                let recovered = Pool::open(sim, &mut Lane::new(1)).expect("it was one before");
+                let recovered =
+                    Pool::open(sim, &mut PersistCtx::new(1)).expect("it was one before");
                 let after = recovered.medium().crash_state();
                 for cut in after.images(50, 1) {
                     let cut = Sim::from_image(after.image(&cut), persistency);
-                    let again = Pool::open(cut, &mut Lane::new(2)).expect("it was recovered");
+                    let again = Pool::open(cut, &mut PersistCtx::new(2)).expect("it was recovered");
                     assert_eq!(again.root(), recovered.root());
                     assert_eq!(again.segments(), recovered.segments());
                 }
             }
         })));
-        act(&pool, &mut lane);
+        act(&pool, &mut ctx);
         sim.observe(None);
         assert!(
             crashes.load(std::sync::atomic::Ordering::Relaxed) >= 2,
@@ -398,7 +403,7 @@ fn crash_everywhere(
 #[test]
 fn a_crash_within_set_root_leaves_the_old_words_or_the_new() {
     crash_everywhere(
-        |pool, lane| pool.set_root(lane, &root(2)).expect("nothing failed"),
+        |pool, ctx| pool.set_root(ctx, &root(2)).expect("nothing failed"),
         |pool| assert!([root(1), root(2)].contains(&pool.root())),
     );
 }
@@ -406,7 +411,7 @@ fn a_crash_within_set_root_leaves_the_old_words_or_the_new() {
 #[test]
 fn a_crash_within_growth_leaves_the_old_length_or_the_new() {
     crash_everywhere(
-        |pool, lane| pool.grow(lane, 11).expect("nothing failed"),
+        |pool, ctx| pool.grow(ctx, 11).expect("nothing failed"),
         |pool| {
             assert!([7, 11].contains(&pool.segments()));
             assert_eq!(pool.root(), root(1));
@@ -417,16 +422,16 @@ fn a_crash_within_growth_leaves_the_old_length_or_the_new() {
 #[test]
 fn what_set_root_answered_for_survives_a_power_cut() {
     for persistency in Persistency::ALL {
-        let mut lane = Lane::new(0);
+        let mut ctx = PersistCtx::new(0);
         let sim = Sim::new(BYTES, persistency);
-        let pool = Pool::create(sim.clone(), &mut lane, &LAYOUT).expect("a sound layout");
+        let pool = Pool::create(sim.clone(), &mut ctx, &LAYOUT).expect("a sound layout");
         for seed in 1..5 {
-            pool.set_root(&mut lane, &root(seed))
+            pool.set_root(&mut ctx, &root(seed))
                 .expect("nothing failed");
             let state = sim.crash_state();
             for cut in state.images(100, 1) {
                 let image = Sim::from_image(state.image(&cut), persistency);
-                let pool = Pool::open(image, &mut Lane::new(1)).expect("it is a pool");
+                let pool = Pool::open(image, &mut PersistCtx::new(1)).expect("it is a pool");
                 assert_eq!(pool.root(), root(seed));
             }
         }
@@ -436,28 +441,24 @@ fn what_set_root_answered_for_survives_a_power_cut() {
 #[test]
 fn equal_copies_that_a_killed_process_left_volatile_are_durable_once_opened() {
     let old = pool_bytes();
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let pool = open(&old).expect("it is a pool");
-    pool.set_root(&mut lane, &root(7))
+    pool.set_root(&mut ctx, &root(7))
         .expect("memory is never poisoned");
     let mut new = vec![0; BYTES as usize];
     pool.medium().copy_out(Off(0), &mut new);
     for persistency in Persistency::ALL {
-        let sim = Sim::from_image(Image::from_bytes(&old), persistency);
+        let sim = Sim::from_image(PoolImage::from_bytes(&old), persistency);
         for copy in COPIES {
-            sim.copy_in(
-                &mut lane,
-                Off(copy as u64),
-                &[&new[copy..copy + COPY_BYTES]],
-            );
+            sim.copy_in(&mut ctx, Off(copy as u64), &[&new[copy..copy + COPY_BYTES]]);
         }
         let sim = sim.crash_state().killed();
-        let pool = Pool::open(sim.clone(), &mut Lane::new(1)).expect("it is a pool");
+        let pool = Pool::open(sim.clone(), &mut PersistCtx::new(1)).expect("it is a pool");
         assert_eq!(pool.root(), root(7));
         let state = sim.crash_state();
         for cut in state.images(100, 1) {
             let cut = Sim::from_image(state.image(&cut), persistency);
-            let pool = Pool::open(cut, &mut Lane::new(2)).expect("it was opened before");
+            let pool = Pool::open(cut, &mut PersistCtx::new(2)).expect("it was opened before");
             assert_eq!(pool.root(), root(7), "{persistency}");
         }
     }
@@ -465,16 +466,16 @@ fn equal_copies_that_a_killed_process_left_volatile_are_durable_once_opened() {
 
 #[test]
 fn a_poisoned_medium_takes_no_update_and_keeps_the_old_words() {
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let sim = Sim::new(BYTES, Persistency::Page);
-    let pool = Pool::create(sim.clone(), &mut lane, &LAYOUT).expect("a sound layout");
-    pool.set_root(&mut lane, &root(1))
+    let pool = Pool::create(sim.clone(), &mut ctx, &LAYOUT).expect("a sound layout");
+    pool.set_root(&mut ctx, &root(1))
         .expect("nothing failed yet");
     sim.fail_drain(1);
-    pool.set_root(&mut lane, &root(2))
+    pool.set_root(&mut ctx, &root(2))
         .expect_err("the drain failed");
     assert_eq!(pool.root(), root(1));
-    pool.grow(&mut lane, 9)
+    pool.grow(&mut ctx, 9)
         .expect_err("nothing is recorded any more");
     assert_eq!(pool.segments(), 7);
 }

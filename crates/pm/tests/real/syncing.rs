@@ -1,4 +1,4 @@
-//! One sync for all lanes, tickets that turn in order, and no word of comfort after an I/O error.
+//! One sync for all contexts, tickets that turn in order, and no word of comfort after an I/O error.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use farbank_pm::media::{File, OpenOptions, SyncPolicy};
-use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::common::{Told, Write, as_file, folder, new_file, old_file, pool_path};
 
@@ -27,21 +27,21 @@ fn file(path: &Path, io: &Arc<Told>, sync: SyncPolicy) -> File {
     }
 }
 
-fn write(file: &File, lane: &mut Lane, at: u64) -> Ticket {
-    file.copy_in(lane, Off(at), &[b"12345678"]);
-    file.drain(lane)
+fn write(file: &File, ctx: &mut PersistCtx, at: u64) -> Ticket {
+    file.copy_in(ctx, Off(at), &[b"12345678"]);
+    file.drain(ctx)
 }
 
 #[test]
-fn lanes_that_wrote_while_a_sync_ran_share_the_next() {
+fn contexts_that_wrote_while_a_sync_ran_share_the_next() {
     const LANES: u64 = 16;
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    let mut lanes: Vec<Lane> = (0..LANES as u32).map(Lane::new).collect();
-    let first = write(&file, &mut lanes[0], 0);
+    let mut contexts: Vec<PersistCtx> = (0..LANES as u32).map(PersistCtx::new).collect();
+    let first = write(&file, &mut contexts[0], 0);
     io.wait_until_begun(1);
     let tickets: Vec<Ticket> = (0..LANES)
-        .map(|i| write(&file, &mut lanes[i as usize], 8 * i))
+        .map(|i| write(&file, &mut contexts[i as usize], 8 * i))
         .collect();
     assert!(tickets.iter().all(|t| *t == tickets[0] && *t > first));
     io.let_syncs_end(u64::MAX);
@@ -49,18 +49,18 @@ fn lanes_that_wrote_while_a_sync_ran_share_the_next() {
         file.wait(ticket).expect("nothing failed");
     }
     assert_eq!((io.syncs_begun(), file.syncs()), (2, 2));
-    let caused: u64 = lanes.iter().map(|lane| lane.counters.syncs).sum();
-    assert_eq!(caused, 2, "each sync was caused by one lane");
+    let caused: u64 = contexts.iter().map(|ctx| ctx.counters.syncs).sum();
+    assert_eq!(caused, 2, "each sync was caused by one ctx");
 }
 
 #[test]
 fn a_sync_that_runs_already_does_not_cover_a_later_write() {
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    let mut lane = Lane::new(0);
-    let early = write(&file, &mut lane, 0);
+    let mut ctx = PersistCtx::new(0);
+    let early = write(&file, &mut ctx, 0);
     io.wait_until_begun(1);
-    let late = write(&file, &mut lane, 8);
+    let late = write(&file, &mut ctx, 8);
     io.let_syncs_end(1);
     file.wait(early).expect("the first sync ended");
     io.wait_until_begun(2);
@@ -80,9 +80,9 @@ fn many_threads_wait_for_fewer_syncs_than_they_wrote() {
         for i in 0..THREADS {
             let file = &file;
             scope.spawn(move || {
-                let mut lane = Lane::new(i as u32);
+                let mut ctx = PersistCtx::new(i as u32);
                 for _ in 0..WRITES {
-                    let ticket = write(file, &mut lane, 8 * i);
+                    let ticket = write(file, &mut ctx, 8 * i);
                     file.wait(ticket).expect("nothing failed");
                     assert_eq!(file.poll(ticket), Ok(true));
                 }
@@ -99,7 +99,7 @@ fn wakers_are_called_when_tickets_turn() {
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let (tell, told) = mpsc::channel();
     file.on_turn(Arc::new(move || _ = tell.send(())));
-    let ticket = write(&file, &mut Lane::new(0), 0);
+    let ticket = write(&file, &mut PersistCtx::new(0), 0);
     told.recv().expect("the waker is called");
     assert_eq!(file.poll(ticket), Ok(true));
 }
@@ -107,15 +107,15 @@ fn wakers_are_called_when_tickets_turn() {
 /// Nothing written or drained on `file` is ever acknowledged again, and nothing is tried again.
 fn is_dead(file: &File, io: &Told, reason: &str) {
     let (syncs, writes) = (io.syncs_begun(), io.write_calls.load(Ordering::SeqCst));
-    let mut lane = Lane::new(9);
-    let ticket = write(file, &mut lane, 0);
+    let mut ctx = PersistCtx::new(9);
+    let ticket = write(file, &mut ctx, 0);
     for answer in [file.poll(ticket).map(|_| ()), file.wait(ticket)] {
         let Err(Poisoned { reason: said }) = answer else {
             panic!("acknowledged: {answer:?}")
         };
         assert!(said.contains(reason), "{said}");
     }
-    file.store(&mut lane, Off(0), 1);
+    file.store(&mut ctx, Off(0), 1);
     assert!(file.grow(2 * BYTES).is_err());
     assert_eq!(io.syncs_begun(), syncs, "a sync was tried again");
     assert_eq!(
@@ -129,13 +129,13 @@ fn is_dead(file: &File, io: &Told, reason: &str) {
 fn a_failed_sync_poisons_for_ever() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    let mut lane = Lane::new(0);
-    let good = write(&file, &mut lane, 0);
+    let mut ctx = PersistCtx::new(0);
+    let good = write(&file, &mut ctx, 0);
     file.wait(good).expect("nothing failed yet");
     let (tell, told) = mpsc::channel();
     io.fail_next_sync();
     file.on_turn(Arc::new(move || _ = tell.send(())));
-    let bad = write(&file, &mut lane, 8);
+    let bad = write(&file, &mut ctx, 8);
     let poisoned = file.wait(bad).expect_err("the sync failed");
     assert!(poisoned.reason.contains("fdatasync"), "{poisoned}");
     assert!(poisoned.reason.contains("pool"), "{poisoned}");
@@ -150,14 +150,14 @@ fn a_failed_sync_poisons_for_ever() {
 }
 
 #[test]
-fn a_failed_write_poisons_every_lane_under_every_policy() {
+fn a_failed_write_poisons_every_ctx_under_every_policy() {
     for sync in [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never] {
         let (folder, io) = (folder(), Told::free());
         let file = file(&pool_path(&folder), &io, sync);
         let (tell, told) = mpsc::channel();
         file.on_turn(Arc::new(move || _ = tell.send(())));
         io.next_writes([Write::Fails(io::ErrorKind::StorageFull.into())]);
-        let ticket = write(&file, &mut Lane::new(0), 8);
+        let ticket = write(&file, &mut PersistCtx::new(0), 8);
         assert!(file.wait(ticket).is_err());
         told.recv().expect("the waker is called");
         is_dead(&file, &io, "writing at byte 8");
@@ -169,10 +169,10 @@ fn a_failed_write_poisons_every_lane_under_every_policy() {
 fn a_sync_that_ends_after_another_lanes_write_failed_acknowledges_nothing() {
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    let ticket = write(&file, &mut Lane::new(0), 0);
+    let ticket = write(&file, &mut PersistCtx::new(0), 0);
     io.wait_until_begun(1);
     io.next_writes([Write::Fails(io::Error::other("torn cable"))]);
-    write(&file, &mut Lane::new(1), 8);
+    write(&file, &mut PersistCtx::new(1), 8);
     let (tell, told) = mpsc::channel();
     file.on_turn(Arc::new(move || _ = tell.send(())));
     io.let_syncs_end(u64::MAX);
@@ -197,10 +197,10 @@ fn short_and_interrupted_writes_go_on_where_they_stopped() {
         interrupted(),
     ];
     io.next_writes(writes);
-    let mut lane = Lane::new(0);
-    file.copy_in(&mut lane, Off(16), &parts);
+    let mut ctx = PersistCtx::new(0);
+    file.copy_in(&mut ctx, Off(16), &parts);
     assert_eq!(io.write_calls.load(Ordering::SeqCst), 6);
-    let ticket = file.drain(&mut lane);
+    let ticket = file.drain(&mut ctx);
     file.wait(ticket).expect("nothing failed");
     drop(file);
     assert!(old_file(&path).matches(Off(16), &parts.concat()));
@@ -211,11 +211,11 @@ fn many_parts_are_one_call() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let parts = [b"0123456789abcdef".as_slice(); 100];
-    file.copy_in(&mut Lane::new(0), Off(0), &parts);
+    file.copy_in(&mut PersistCtx::new(0), Off(0), &parts);
     assert_eq!(io.write_calls.load(Ordering::SeqCst), 1);
     assert!(file.matches(Off(0), &parts.concat()));
     let parts = [b"01234567".as_slice(); 3000];
-    file.copy_in(&mut Lane::new(0), Off(0), &parts);
+    file.copy_in(&mut PersistCtx::new(0), Off(0), &parts);
     assert_eq!(
         io.write_calls.load(Ordering::SeqCst),
         1 + 3,
@@ -228,7 +228,7 @@ fn many_parts_are_one_call() {
 fn a_file_that_never_syncs_does_when_it_is_closed() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
-    assert_eq!(write(&file, &mut Lane::new(0), 0), Ticket::DURABLE);
+    assert_eq!(write(&file, &mut PersistCtx::new(0), 0), Ticket::DURABLE);
     assert_eq!(io.syncs_begun(), 0);
     file.close().expect("nothing failed");
     assert_eq!(io.syncs_begun(), 1);
@@ -238,7 +238,7 @@ fn a_file_that_never_syncs_does_when_it_is_closed() {
 fn closing_tells_of_a_sync_that_failed() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
-    write(&file, &mut Lane::new(0), 0);
+    write(&file, &mut PersistCtx::new(0), 0);
     io.fail_next_sync();
     assert!(file.close().is_err());
 }
@@ -248,7 +248,7 @@ fn dropping_syncs_what_is_left_and_a_clean_file_needs_none() {
     let (folder, io) = (folder(), Told::free());
     let path = pool_path(&folder);
     let medium = file(&path, &io, SyncPolicy::Always);
-    medium.copy_in(&mut Lane::new(0), Off(0), &[b"12345678"]);
+    medium.copy_in(&mut PersistCtx::new(0), Off(0), &[b"12345678"]);
     drop(medium);
     assert_eq!(io.syncs_begun(), 1);
     old_file(&path).close().expect("nothing to do");
@@ -259,10 +259,10 @@ fn dropping_syncs_what_is_left_and_a_clean_file_needs_none() {
 fn every_second_means_a_sync_without_being_asked() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
-    let mut lane = Lane::new(0);
-    assert_eq!(write(&file, &mut lane, 0), Ticket::DURABLE);
+    let mut ctx = PersistCtx::new(0);
+    assert_eq!(write(&file, &mut ctx, 0), Ticket::DURABLE);
     io.wait_until_begun(1);
-    assert_eq!(lane.counters.syncs, 0, "no lane caused it");
+    assert_eq!(ctx.counters.syncs, 0, "no ctx caused it");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_failed_second_poisons_what_comes_after() {
     let (tell, told) = mpsc::channel();
     io.fail_next_sync();
     file.on_turn(Arc::new(move || _ = tell.send(())));
-    assert_eq!(write(&file, &mut Lane::new(0), 0), Ticket::DURABLE);
+    assert_eq!(write(&file, &mut PersistCtx::new(0), 0), Ticket::DURABLE);
     told.recv().expect("the waker is called");
     is_dead(&file, &io, "fdatasync");
 }
@@ -290,7 +290,7 @@ fn growth_without_room_leaves_everything_as_it_was() {
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     assert_eq!(file.len(), BYTES);
     assert_eq!(std::fs::metadata(&path).expect("it is there").len(), BYTES);
-    let ticket = write(&file, &mut Lane::new(0), 0);
+    let ticket = write(&file, &mut PersistCtx::new(0), 0);
     file.wait(ticket)
         .expect("the medium is as healthy as before");
     file.grow(8 << 20).expect("now there is room");
@@ -311,8 +311,8 @@ fn a_panicking_waker_leaves_nobody_waiting() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     file.on_turn(Arc::new(|| panic!("a waker's own fault")));
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     // The first may turn before its waker panics; none after that does.
-    while file.wait(write(&file, &mut lane, 0)).is_ok() {}
+    while file.wait(write(&file, &mut ctx, 0)).is_ok() {}
     is_dead(&file, &io, "waker panicked");
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farbank_pm::media::{AnyMedium, Kernel, OpenOptions, create_path, file_id, open_path};
-use farbank_pm::pool::{COPIES, Copies, Layout, Pool, PoolError};
-use farbank_pm::{FileId, FileTrouble, Kind, Lane, Medium, Off, Ticket};
+use farbank_pm::media::{AnyMedium, KernelIo, OpenOptions, create_path, file_id, open_path};
+use farbank_pm::pool::{COPIES, CopiedPoolPolicy, Pool, PoolError, PoolLayout};
+use farbank_pm::{FileId, FileTrouble, Kind, Medium, Off, PersistCtx, Ticket};
 
 use crate::common::{
     as_file, folder, folder_in_memory, memory, new_file, old_file, pool_path, without_lease,
 };
 
 const BYTES: u64 = 1 << 20;
-const LAYOUT: Layout = Layout {
+const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
 
@@ -77,7 +77,7 @@ fn a_file_that_is_cut_removed_replaced_or_moved_while_it_is_open_is_noticed() {
     for (harm, what) in HARMS {
         let folder = folder();
         let path = pool_path(&folder);
-        let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+        let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
         harm(&path);
         is_noticed(&file, what, what != "moved", &path);
     }
@@ -112,7 +112,7 @@ fn a_mapped_file_is_watched_too_and_a_cache_goes_on_without_its_file() {
 fn a_file_that_is_moved_back_and_one_that_grows_are_no_trouble() {
     let folder = folder();
     let path = pool_path(&folder);
-    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
     let away = path.with_extension("moved");
     fs::rename(&path, &away).expect("renamed");
     assert!(trouble_of(&file).is_some());
@@ -127,8 +127,8 @@ fn a_file_that_is_moved_back_and_one_that_grows_are_no_trouble() {
 
 fn copy_of_an_open_pool(path: &Path) {
     let original = path.with_extension("original");
-    let file = new_file(&original, BYTES, &as_file(Arc::new(Kernel)));
-    let pool = Pool::create(file, &mut Lane::new(0), &LAYOUT).expect("sound");
+    let file = new_file(&original, BYTES, &as_file(Arc::new(KernelIo)));
+    let pool = Pool::create(file, &mut PersistCtx::new(0), &LAYOUT).expect("sound");
     fs::copy(&original, path).expect("copied");
     drop(pool);
 }
@@ -138,18 +138,19 @@ fn a_copy_of_an_open_pool_is_refused_by_name_or_accepted_for_good() {
     let folder = folder();
     let path = pool_path(&folder);
     copy_of_an_open_pool(&path);
-    let mut lane = Lane::new(0);
+    let mut ctx = PersistCtx::new(0);
     let before = without_lease(&path);
-    let refused = Pool::open(old_file(&path), &mut lane).expect_err("a copy");
+    let refused = Pool::open(old_file(&path), &mut ctx).expect_err("a copy");
     assert!(matches!(refused, PoolError::Copy { .. }), "{refused}");
     assert!(refused.to_string().contains("copy"), "{refused}");
     assert!(without_lease(&path) == before);
-    let pool = Pool::open_with(old_file(&path), &mut lane, Copies::Accept).expect("accepted");
+    let pool =
+        Pool::open_with(old_file(&path), &mut ctx, CopiedPoolPolicy::Accept).expect("accepted");
     assert!(!pool.is_copy());
     drop(pool); // as after a kill
-    Pool::open(old_file(&path), &mut lane).expect("it is a pool like any other");
+    Pool::open(old_file(&path), &mut ctx).expect("it is a pool like any other");
     let original = path.with_extension("original");
-    Pool::open(old_file(&original), &mut lane).expect("nothing has happened to it");
+    Pool::open(old_file(&original), &mut ctx).expect("nothing has happened to it");
 }
 
 #[test]
@@ -157,40 +158,41 @@ fn a_copy_that_is_looked_into_stays_a_copy_over_a_clean_close() {
     let folder = folder();
     let path = pool_path(&folder);
     copy_of_an_open_pool(&path);
-    let mut lane = Lane::new(0);
-    let pool = Pool::open_with(old_file(&path), &mut lane, Copies::Inspect).expect("inspected");
+    let mut ctx = PersistCtx::new(0);
+    let pool =
+        Pool::open_with(old_file(&path), &mut ctx, CopiedPoolPolicy::Inspect).expect("inspected");
     assert!(pool.is_copy());
-    pool.closed(&mut lane).expect("no disk fails here");
+    pool.closed(&mut ctx).expect("no disk fails here");
     drop(pool);
-    Pool::open(old_file(&path), &mut lane).expect_err("it is still a copy");
+    Pool::open(old_file(&path), &mut ctx).expect_err("it is still a copy");
 }
 
 #[test]
 fn a_copy_of_a_pool_that_was_closed_and_one_that_was_renamed_are_opened() {
     let folder = folder();
     let path = pool_path(&folder);
-    let mut lane = Lane::new(0);
-    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
-    let pool = Pool::create(file, &mut lane, &LAYOUT).expect("sound");
+    let mut ctx = PersistCtx::new(0);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
+    let pool = Pool::create(file, &mut ctx, &LAYOUT).expect("sound");
     drop(pool); // as after a kill
     let renamed = path.with_extension("renamed");
     fs::rename(&path, &renamed).expect("renamed");
-    let pool = Pool::open(old_file(&renamed), &mut lane).expect("the same file");
-    pool.closed(&mut lane).expect("no disk fails here");
+    let pool = Pool::open(old_file(&renamed), &mut ctx).expect("the same file");
+    pool.closed(&mut ctx).expect("no disk fails here");
     drop(pool);
     fs::copy(&renamed, &path).expect("copied");
-    Pool::open(old_file(&path), &mut lane).expect("nothing is missing in it");
+    Pool::open(old_file(&path), &mut ctx).expect("nothing is missing in it");
 }
 
 #[test]
 fn the_superblock_names_the_file_while_it_is_open_where_the_format_says() {
     let folder = folder();
     let path = pool_path(&folder);
-    let mut lane = Lane::new(0);
-    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let mut ctx = PersistCtx::new(0);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
     let id = file.file_id().expect("this file system has inodes");
     assert_eq!(Some(id), file_id(&fs::File::open(&path).expect("there")));
-    let pool = Pool::create(file, &mut lane, &LAYOUT).expect("sound");
+    let pool = Pool::create(file, &mut ctx, &LAYOUT).expect("sound");
     let named = |pool: &Pool<_>| {
         COPIES.map(|at| {
             let medium: &farbank_pm::media::File = pool.medium();
@@ -198,14 +200,14 @@ fn the_superblock_names_the_file_while_it_is_open_where_the_format_says() {
         })
     };
     assert_eq!(named(&pool), [[id.inode, id.born_ns, 0, 0]; 2]);
-    pool.closed(&mut lane).expect("no disk fails here");
+    pool.closed(&mut ctx).expect("no disk fails here");
     assert_eq!(named(&pool), [[0; 4]; 2]);
 }
 
 #[test]
 fn a_pool_without_a_file_and_one_of_an_earlier_program_name_none() {
-    let mut lane = Lane::new(0);
-    let pool = Pool::create(memory(BYTES), &mut lane, &LAYOUT).expect("sound");
+    let mut ctx = PersistCtx::new(0);
+    let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("sound");
     assert_eq!(pool.medium().load(Off(448)), 0);
     // Its bytes are those of an earlier program: they open as a file, whatever file that is.
     let mut bytes = vec![0; BYTES as usize];
@@ -213,11 +215,11 @@ fn a_pool_without_a_file_and_one_of_an_earlier_program_name_none() {
     let folder = folder();
     let path = pool_path(&folder);
     fs::write(&path, bytes).expect("written");
-    let medium = open_path(&path, &as_file(Arc::new(Kernel))).expect("it is there");
+    let medium = open_path(&path, &as_file(Arc::new(KernelIo))).expect("it is there");
     let AnyMedium::File(file) = medium else {
         panic!("a file was asked for");
     };
-    Pool::open(file, &mut lane).expect("it is a pool");
+    Pool::open(file, &mut ctx).expect("it is a pool");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Appends the spelling of `bytes`.
-pub(super) fn encode(bytes: &[u8], out: &mut impl crate::resp::Sink) {
+pub(super) fn encode(bytes: &[u8], out: &mut impl crate::resp::ReplySink) {
     for group in bytes.chunks(3) {
         let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);

@@ -5,18 +5,23 @@
 //! expiry, or tell one client that it has *won*: that it is the one to replace the item. Whether someone has
 //! is a mark of the item, as is that it is *stale* (`md` with `I`).
 
-use farbank_kv::store::{Change, Error, Item, KIND_STALE, KIND_WON, Meta, Value};
+use farbank_kv::store::{
+    Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
+};
 
-use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
-use super::parse::{How, Payload, i32_of, u32_of, u64_of};
-use super::prefixes::Deed;
-use super::recency::Use;
+use super::items::{
+    self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
+    expires_ms,
+};
+use super::parse::{StoreCondition, ValuePayload, i32_of, u32_of, u64_of};
+use super::prefixes::KeyOperation;
+use super::recency::KeyAccess;
 use super::text::{BAD_CHUNK, NOT_NUMERIC, REPLY_TOO_LONG, TOO_LARGE, not_stored, too_large};
-use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, base64, key};
-use crate::resp::Sink;
-use crate::resp::number::Decimal;
-use crate::shared::Count;
-use crate::shelf::make_room;
+use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, base64, key};
+use crate::buffer_pool::make_room;
+use crate::resp::ReplySink;
+use crate::resp::number::DecimalText;
+use crate::shared::Counter;
 
 /// Most flags of a request, and words of one with its name and key.
 const FLAGS_MAX: usize = 17;
@@ -33,7 +38,7 @@ const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
 
 /// A request's key and what its flags ask for.
 #[derive(Default)]
-struct Asked<'a> {
+struct MetaRequest<'a> {
     /// The key as it was sent.
     sent: &'a [u8],
     /// The key, if it was spelled in base64.
@@ -56,16 +61,16 @@ struct Asked<'a> {
     recache: Option<i32>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> MetaRequest<'a> {
     /// Reads the flags of a request for `sent`. `too_many` is said if there are.
     fn read(
         sent: &'a [u8],
         flags: Words<'a>,
         too_many: &'static str,
-    ) -> Result<Asked<'a>, &'static str> {
-        let mut asked = Asked {
+    ) -> Result<MetaRequest<'a>, &'static str> {
+        let mut asked = MetaRequest {
             sent,
-            ..Asked::default()
+            ..MetaRequest::default()
         };
         let (mut seen, mut wrong) = (0u128, None);
         for flag in flags {
@@ -157,14 +162,14 @@ impl<'a> Asked<'a> {
     }
 
     /// Appends what the flags O and k ask for: all that can be said of a key without an item.
-    fn echo(&self, out: &mut impl Sink) {
+    fn echo(&self, out: &mut impl ReplySink) {
         for flag in self.flags() {
             self.echo_one(flag, out);
         }
         out.extend_from_slice(b"\r\n");
     }
 
-    fn echo_one(&self, flag: &[u8], out: &mut impl Sink) {
+    fn echo_one(&self, flag: &[u8], out: &mut impl ReplySink) {
         match flag[0] {
             b'O' => {
                 out.push(b' ');
@@ -187,11 +192,11 @@ impl<'a> Asked<'a> {
 
 /// A request's key and flags; nothing if it was refused.
 fn asked<'a>(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut MemcachedCtx<'_>,
     mut words: Words<'a>,
     too_many: &'static str,
     otherwise: Option<&'static str>,
-) -> Option<Asked<'a>> {
+) -> Option<MetaRequest<'a>> {
     let Some(sent) = words.next() else {
         ctx.refuse(ERROR);
         return None;
@@ -200,7 +205,7 @@ fn asked<'a>(
         ctx.refuse(BAD_FORMAT);
         return None;
     }
-    match Asked::read(sent, words, too_many) {
+    match MetaRequest::read(sent, words, too_many) {
         Ok(asked) => Some(asked),
         Err(text) => {
             let exact = text == too_many || text == OPAQUE_TOO_LONG;
@@ -210,13 +215,13 @@ fn asked<'a>(
     }
 }
 
-fn number(out: &mut impl Sink, letter: u8, value: u64) {
+fn number(out: &mut impl ReplySink, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
-    out.extend_from_slice(Decimal::unsigned(value).as_bytes());
+    out.extend_from_slice(DecimalText::unsigned(value).as_bytes());
 }
 
 /// Appends the seconds left until `expires_ms`, -1 if it never comes.
-fn time_left(out: &mut impl Sink, expires_ms: u64, now_ms: u64) {
+fn time_left(out: &mut impl ReplySink, expires_ms: u64, now_ms: u64) {
     match expires_ms {
         0 => out.extend_from_slice(b" t-1"),
         at => number(out, b't', at.saturating_sub(now_ms).div_ceil(1000)),
@@ -225,28 +230,28 @@ fn time_left(out: &mut impl Sink, expires_ms: u64, now_ms: u64) {
 
 /// What `mg` knows of an item when it replies.
 #[derive(Clone, Copy)]
-struct Shown {
-    meta: Meta,
+struct ItemView {
+    meta: ValueMeta,
     /// Its expiry before the request.
     expired_ms: u64,
     /// The request made it.
     created: bool,
     /// The request's client won.
     won: bool,
-    used: Use,
+    used: KeyAccess,
     now_ms: u64,
     now_secs: u64,
-    cas: Cas,
+    cas: CasSource,
 }
 
-impl Shown {
+impl ItemView {
     /// Appends the line before the value.
-    fn line(&self, asked: &Asked<'_>, out: &mut impl Sink) {
+    fn line(&self, asked: &MetaRequest<'_>, out: &mut impl ReplySink) {
         let meta = &self.meta;
         match asked.value {
             true => {
                 out.extend_from_slice(b"VA ");
-                out.extend_from_slice(Decimal::unsigned(meta.value_bytes as u64).as_bytes());
+                out.extend_from_slice(DecimalText::unsigned(meta.value_bytes as u64).as_bytes());
             }
             false => out.extend_from_slice(b"HD"),
         }
@@ -279,7 +284,7 @@ impl Shown {
 }
 
 /// `mg key flag...`
-pub(super) fn get(ctx: &mut Ctx<'_>, words: Words<'_>) {
+pub(super) fn get(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(asked) = asked(ctx, words, TOO_MANY_GET, None) else {
         return;
     };
@@ -297,7 +302,7 @@ pub(super) fn get(ctx: &mut Ctx<'_>, words: Words<'_>) {
 }
 
 /// Says that there is nothing, unless the client does not want to know.
-fn missed(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
+fn missed(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     if !asked.quiet {
         ctx.out.extend_from_slice(b"EN");
         asked.echo(ctx.out);
@@ -306,15 +311,15 @@ fn missed(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
 
 /// Replies with an item that stays as it is: whether there is one. Nothing if it cannot stay: it is
 /// stale, and nobody was told to replace it.
-fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
+fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     let (from, view) = (ctx.out.len(), ctx.reads());
     let wants = |letter| asked.flags().iter().any(|flag| flag[0] == letter);
-    let mut shown = Shown {
-        meta: Meta::default(),
+    let mut shown = ItemView {
+        meta: ValueMeta::default(),
         expired_ms: 0,
         created: false,
         won: false,
-        used: Use::default(),
+        used: KeyAccess::default(),
         now_ms: 0,
         now_secs: ctx.now_secs,
         cas: ctx.cas,
@@ -325,14 +330,14 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
     if wants(b't') {
         shown.now_ms = ctx.session.now_ms();
     }
-    let mut show = |meta: &Meta| {
+    let mut show = |meta: &ValueMeta| {
         (shown.meta, shown.expired_ms) = (*meta, meta.expires_ms);
         shown
     };
     let mut wins = false;
     let (most, mut fits) = (ctx.out.bytes_max(), true);
     let shelf = &mut *ctx.shelf;
-    let mut head = |meta: &Meta, out: &mut Vec<u8>| {
+    let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
         show(meta).line(asked, out);
         let value_bytes = if asked.value { meta.value_bytes + 2 } else { 0 };
@@ -364,7 +369,7 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
                 ctx.out.extend_from_slice(b"\r\n");
             }
             match hit {
-                true => ctx.count(Count::Hits),
+                true => ctx.count(Counter::Hits),
                 false => ctx.count_miss(asked.key()),
             }
             if hit && !asked.no_update {
@@ -373,30 +378,30 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
             ctx.shared
                 .memo
                 .prefixes
-                .note(asked.key(), Deed::Get { hit });
+                .note(asked.key(), KeyOperation::Get { hit });
             Some(hit)
         }
         Err(error) => {
             let (first, quiet) = (false, false);
-            ctx.failed(&error, Start { from, first, quiet });
+            ctx.failed(&error, ReplyStart { from, first, quiet });
             Some(true)
         }
     }
 }
 
 /// Times of a request, as moments.
-struct Times {
+struct RequestTimes {
     exptime: Option<u64>,
     vivify: Option<u64>,
     recache: Option<u64>,
     now_ms: u64,
 }
 
-impl Times {
-    fn of(ctx: &Ctx<'_>, asked: &Asked<'_>) -> Times {
+impl RequestTimes {
+    fn of(ctx: &MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> RequestTimes {
         let now_ms = ctx.session.now_ms();
         let moment = |time: Option<i32>| time.map(|time| expires_ms(time, || now_ms));
-        Times {
+        RequestTimes {
             exptime: moment(asked.exptime),
             vivify: moment(asked.vivify),
             recache: moment(asked.recache),
@@ -406,17 +411,17 @@ impl Times {
 }
 
 /// `mg` of an item that the request may change.
-fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
+fn change(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    let times = Times::of(ctx, asked);
+    let times = RequestTimes::of(ctx, asked);
     let used = ctx.shared.memo.recency.of(asked.key());
     let (now_secs, cas) = (ctx.now_secs, ctx.cas);
     let (mut shown, mut value) = (None, Vec::new());
     let updated = ctx.session.update(key(asked.key()), &mut |item| {
         let (meta, created, won) = item_after(asked, &times, item);
-        shown = meta.map(|meta| Shown {
+        shown = meta.map(|meta| ItemView {
             meta,
             expired_ms: item.map_or(0, |item| item.meta.expires_ms),
             created,
@@ -433,13 +438,13 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
         }
         let before = item.map(|item| (item.meta.expires_ms, item.meta.kind));
         match meta {
-            Some(meta) if before != Some((meta.expires_ms, meta.kind)) => Change::Put {
+            Some(meta) if before != Some((meta.expires_ms, meta.kind)) => UpdateDecision::Put {
                 bytes: bytes.to_vec(),
                 expires_ms: meta.expires_ms,
                 flags: meta.flags,
                 kind: meta.kind,
             },
-            _ => Change::Keep,
+            _ => UpdateDecision::Keep,
         }
     });
     let version = match updated {
@@ -450,16 +455,16 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
     match &mut shown {
         None => {
             match touches {
-                true => ctx.count(Count::TouchMisses),
+                true => ctx.count(Counter::TouchMisses),
                 false => ctx.count_miss(asked.key()),
             }
             missed(ctx, asked);
         }
         Some(shown) => {
             ctx.count(if touches {
-                Count::TouchHits
+                Counter::TouchHits
             } else {
-                Count::Hits
+                Counter::Hits
             });
             if shown.created {
                 ctx.used(asked.key(), false);
@@ -478,14 +483,14 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
 
 /// What is there after `mg`, whether it was made, and whether its client won.
 fn item_after(
-    asked: &Asked<'_>,
-    times: &Times,
-    item: Option<Item<'_>>,
-) -> (Option<Meta>, bool, bool) {
+    asked: &MetaRequest<'_>,
+    times: &RequestTimes,
+    item: Option<StoredItem<'_>>,
+) -> (Option<ValueMeta>, bool, bool) {
     let created = item.is_none();
     let mut meta = match (item, times.vivify) {
         (Some(item), _) => item.meta,
-        (None, Some(_)) => Meta::default(),
+        (None, Some(_)) => ValueMeta::default(),
         (None, None) => return (None, false, false),
     };
     let mut won = created;
@@ -509,11 +514,16 @@ fn item_after(
 }
 
 /// `ms key bytes flag...` and a value.
-pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Payload<'_>) {
+pub(super) fn set(
+    ctx: &mut MemcachedCtx<'_>,
+    sent: &[u8],
+    flags: Words<'_>,
+    payload: ValuePayload<'_>,
+) {
     // The length counts as one of the flags.
     let count = flags.count();
     let read = match count < FLAGS_MAX {
-        true => Asked::read(sent, flags, TOO_MANY),
+        true => MetaRequest::read(sent, flags, TOO_MANY),
         false => Err(TOO_MANY),
     };
     let asked = match read {
@@ -521,27 +531,30 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
         Err(text) => return ctx.refuse(text),
     };
     let how = match asked.mode {
-        None | Some(b'S') => How::Set,
-        Some(b'E') => How::Add,
-        Some(b'A') => How::Append,
-        Some(b'P') => How::Prepend,
-        Some(b'R') => How::Replace,
+        None | Some(b'S') => StoreCondition::Set,
+        Some(b'E') => StoreCondition::Add,
+        Some(b'A') => StoreCondition::Append,
+        Some(b'P') => StoreCondition::Prepend,
+        Some(b'R') => StoreCondition::Replace,
         Some(_) => return ctx.refuse("CLIENT_ERROR invalid mode for ms M token"),
     };
     let how = match how {
-        How::Set | How::Replace if asked.cas.is_some() => How::Cas,
+        StoreCondition::Set | StoreCondition::Replace if asked.cas.is_some() => StoreCondition::Cas,
         how => how,
     };
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    ctx.count(Count::Sets);
-    ctx.shared.memo.prefixes.note(asked.key(), Deed::Set);
+    ctx.count(Counter::Sets);
+    ctx.shared
+        .memo
+        .prefixes
+        .note(asked.key(), KeyOperation::Set);
     let bytes = match payload {
-        Payload::Whole(bytes) => bytes,
-        Payload::Misplaced => return ctx.refuse(BAD_CHUNK),
+        ValuePayload::Whole(bytes) => bytes,
+        ValuePayload::Misplaced => return ctx.refuse(BAD_CHUNK),
         // Whatever it asked for: what was there must not be taken for it.
-        Payload::TooLarge => return too_large(ctx, asked.key(), How::Set, start),
+        ValuePayload::TooLarge => return too_large(ctx, asked.key(), StoreCondition::Set, start),
     };
     if ctx
         .limits
@@ -549,7 +562,7 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
     {
         return ctx.refuse(TOO_LARGE);
     }
-    let write = Write {
+    let write = ItemWrite {
         how,
         key: asked.key(),
         value: Value {
@@ -562,13 +575,13 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
         may_be_stale: asked.invalidate,
     };
     match items::store(ctx, &write) {
-        Ok((Outcome::Stored, _)) if asked.quiet => {}
+        Ok((WriteOutcome::Stored, _)) if asked.quiet => {}
         Ok((outcome, version)) => {
             ctx.out.extend_from_slice(match outcome {
-                Outcome::Stored => b"HD",
-                Outcome::NotStored => b"NS",
-                Outcome::Exists => b"EX",
-                Outcome::NotFound => b"NF",
+                WriteOutcome::Stored => b"HD",
+                WriteOutcome::NotStored => b"NS",
+                WriteOutcome::Exists => b"EX",
+                WriteOutcome::NotFound => b"NF",
             });
             for flag in asked.flags() {
                 match flag[0] {
@@ -583,14 +596,17 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
 }
 
 /// `md key flag...`
-pub(super) fn delete(ctx: &mut Ctx<'_>, words: Words<'_>) {
+pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(asked) = asked(ctx, words, TOO_MANY, Some(BAD_FLAG)) else {
         return;
     };
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    ctx.shared.memo.prefixes.note(asked.key(), Deed::Delete);
+    ctx.shared
+        .memo
+        .prefixes
+        .note(asked.key(), KeyOperation::Delete);
     let code = match (asked.invalidate, asked.cas) {
         (false, None) => ctx
             .session
@@ -607,8 +623,8 @@ pub(super) fn delete(ctx: &mut Ctx<'_>, words: Words<'_>) {
     };
     match code {
         "HD" if asked.invalidate => {}
-        "HD" => ctx.count(Count::DeleteHits),
-        _ => ctx.count(Count::DeleteMisses),
+        "HD" => ctx.count(Counter::DeleteHits),
+        _ => ctx.count(Counter::DeleteMisses),
     }
     if code != "HD" || !asked.quiet {
         ctx.out.extend_from_slice(code.as_bytes());
@@ -617,24 +633,24 @@ pub(super) fn delete(ctx: &mut Ctx<'_>, words: Words<'_>) {
 }
 
 /// Deletes or invalidates an item, if its version is the one asked for.
-fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error> {
-    let expires = Times::of(ctx, asked).exptime;
+fn delete_if(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Result<&'static str, Error> {
+    let expires = RequestTimes::of(ctx, asked).exptime;
     let (mut code, cas) = ("NF", ctx.cas);
     ctx.session.update(key(asked.key()), &mut |item| {
         let Some(item) = item else {
             code = "NF";
-            return Change::Keep;
+            return UpdateDecision::Keep;
         };
         if asked
             .cas
             .is_some_and(|asked_for| asked_for != cas.of(asked.key(), item.meta.version))
         {
             code = "EX";
-            return Change::Keep;
+            return UpdateDecision::Keep;
         }
         code = "HD";
         if !asked.invalidate {
-            return Change::Delete;
+            return UpdateDecision::Delete;
         }
         // The next client may win again.
         let kind = (item.meta.kind | KIND_STALE) & !KIND_WON;
@@ -644,20 +660,20 @@ fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error
 }
 
 /// `ma key flag...`
-pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
+pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(asked) = asked(ctx, words, TOO_MANY, Some(BAD_FLAG)) else {
         return;
     };
     let sign = match asked.mode {
-        None | Some(b'I' | b'+') => Sign::Plus,
-        Some(b'D' | b'-') => Sign::Minus,
+        None | Some(b'I' | b'+') => CounterDirection::Plus,
+        Some(b'D' | b'-') => CounterDirection::Minus,
         Some(_) => return ctx.refuse("CLIENT_ERROR invalid mode for ma M token"),
     };
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    let times = Times::of(ctx, &asked);
-    let sum = Sum {
+    let times = RequestTimes::of(ctx, &asked);
+    let sum = CounterChange {
         key: asked.key(),
         sign,
         delta: asked.delta.unwrap_or(1),
@@ -668,21 +684,24 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
             .map(|at| (asked.initial, times.exptime.unwrap_or(at))),
     };
     let (value, version, expired_ms, created) = match items::add(ctx, &sum) {
-        Ok((Total::Is { .. }, _)) if asked.quiet => return,
-        Ok((Total::Is { value, expired_ms }, version)) => (value, version, expired_ms, false),
-        Ok((Total::Began(value), version)) => (value, version, 0, true),
-        Ok((Total::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
-        Ok((Total::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
-        Ok((Total::Exists, _)) => return no_number(ctx, &asked, b"EX"),
+        Ok((CounterOutcome::Is { .. }, _)) if asked.quiet => return,
+        Ok((CounterOutcome::Is { value, expired_ms }, version)) => {
+            (value, version, expired_ms, false)
+        }
+        Ok((CounterOutcome::Began(value), version)) => (value, version, 0, true),
+        Ok((CounterOutcome::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
+        Ok((CounterOutcome::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
+        Ok((CounterOutcome::Exists, _)) => return no_number(ctx, &asked, b"EX"),
         Err(error) if error.is_full() => return ctx.refuse("SERVER_ERROR out of memory"),
         Err(error) => return ctx.failed(&error, start),
     };
-    let digits = Decimal::unsigned(value);
+    let digits = DecimalText::unsigned(value);
     match asked.value {
         true => {
             ctx.out.extend_from_slice(b"VA ");
             let len = digits.as_bytes().len() as u64;
-            ctx.out.extend_from_slice(Decimal::unsigned(len).as_bytes());
+            ctx.out
+                .extend_from_slice(DecimalText::unsigned(len).as_bytes());
         }
         false => ctx.out.extend_from_slice(b"HD"),
     }
@@ -703,13 +722,13 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
     }
 }
 
-fn no_number(ctx: &mut Ctx<'_>, asked: &Asked<'_>, code: &[u8]) {
+fn no_number(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>, code: &[u8]) {
     ctx.out.extend_from_slice(code);
     asked.echo(ctx.out);
 }
 
 /// `me key [b]`
-pub(super) fn debug(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+pub(super) fn debug(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let (sent, flag) = (words.next().unwrap_or_default(), words.next());
     if sent.is_empty() || sent.len() > KEY_BYTES_MAX {
         return ctx.refuse(BAD_FORMAT);
@@ -721,18 +740,18 @@ pub(super) fn debug(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
         },
         _ => None,
     };
-    ctx.count(Count::Metas);
+    ctx.count(Counter::Metas);
     let name = decoded.as_deref().unwrap_or(sent);
     let (from, view) = (ctx.out.len(), ctx.reads());
     let meta = match ctx.session.meta(key(name), view) {
         Ok(Some(meta)) => meta,
-        Ok(None) => return ctx.say("EN", false),
+        Ok(None) => return ctx.append_reply("EN", false),
         Err(error) => {
             let (first, quiet) = (false, false);
-            return ctx.failed(&error, Start { from, first, quiet });
+            return ctx.failed(&error, ReplyStart { from, first, quiet });
         }
     };
-    let Use { secs, read } = ctx.shared.memo.recency.of(name);
+    let KeyAccess { secs, read } = ctx.shared.memo.recency.of(name);
     let left = match meta.expires_ms {
         0 => -1,
         at => i64::try_from(at.saturating_sub(ctx.session.now_ms()) / 1000).unwrap_or(i64::MAX),

@@ -30,18 +30,18 @@ mod text;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use farbank_kv::store::{Absence, Error, Key, Room, Session, View};
+use farbank_kv::store::{Absence, Error, Key, ReadView, RoomReply, Session};
 
-use crate::cmd::{Ran, long};
-use crate::hotkeys::Stride;
-use crate::resp::{ReplyBuffer, Sink};
-use crate::shared::{Card, Count, Figures, Shared, Tally};
-use crate::shelf::Shelf;
-use crate::turn::{Budget, STALL_BYTES, Turn, WINDOW};
-use items::Cas;
-use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
-use prefixes::Prefixes;
-use recency::{Recency, Use};
+use crate::buffer_pool::BufferPool;
+use crate::commands::{ExecOutcome, long};
+use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
+use crate::hotkeys::Sampler;
+use crate::resp::{ReplyBuffer, ReplySink};
+use crate::shared::{ClientInfo, Counter, CounterTotals, ServerShared, WorkerFigures};
+use items::CasSource;
+use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words};
+use prefixes::PrefixStats;
+use recency::{AccessTimes, KeyAccess};
 
 /// Most words of a line that reads values and writes them again.
 const TOUCHED_WORDS: usize = 6;
@@ -51,21 +51,21 @@ const LINE_BYTES_LONG: usize = 16 << 10;
 pub(crate) const VERSION: &str = "1.6.18";
 
 /// What all connections share beside the store.
-pub(crate) struct Memo {
-    recency: Recency,
-    prefixes: Prefixes,
+pub(crate) struct MemcachedState {
+    recency: AccessTimes,
+    prefixes: PrefixStats,
     /// When everything is to be removed, in milliseconds since 1970; 0 is never.
     flush_ms: AtomicU64,
     /// The second of the server's clock in which everything was removed last, plus one; 0: never.
     flushed_secs: AtomicU64,
 }
 
-impl Memo {
+impl MemcachedState {
     /// For a server that speaks memcached, or does not.
-    pub(crate) fn new(spoken: bool) -> Memo {
-        Memo {
-            recency: Recency::new(spoken),
-            prefixes: Prefixes::default(),
+    pub(crate) fn new(spoken: bool) -> MemcachedState {
+        MemcachedState {
+            recency: AccessTimes::new(spoken),
+            prefixes: PrefixStats::default(),
             flush_ms: AtomicU64::new(0),
             flushed_secs: AtomicU64::new(0),
         }
@@ -100,7 +100,7 @@ impl Memo {
 
 /// How far a connection has come.
 #[derive(Default)]
-pub(crate) struct Talk {
+pub(crate) struct MemcachedConn {
     /// Bytes of the input that hold no line's end.
     scanned: usize,
     /// Bytes of the input that the request in progress needs.
@@ -109,28 +109,28 @@ pub(crate) struct Talk {
     skip: usize,
 }
 
-impl Talk {
+impl MemcachedConn {
     /// Bytes known to be needed before there is something to do.
     pub(crate) fn needed(&self) -> usize {
         self.needed
     }
 
     /// Shows on its card what others may know.
-    pub(crate) fn show(&self, card: &Card) {
+    pub(crate) fn show(&self, card: &ClientInfo) {
         let reading = self.needed > 0 || self.skip > 0;
         card.reads_value.store(reading, Ordering::Relaxed);
     }
 }
 
 /// What a request may use.
-struct Ctx<'a> {
+struct MemcachedCtx<'a> {
     session: &'a mut dyn Session,
-    shared: &'a Shared<'a>,
-    figures: &'a Figures,
+    shared: &'a ServerShared<'a>,
+    figures: &'a WorkerFigures,
     /// Buffers for large replies.
-    shelf: &'a mut Shelf,
-    stride: &'a mut Stride,
-    tally: &'a mut Tally,
+    shelf: &'a mut BufferPool,
+    stride: &'a mut Sampler,
+    tally: &'a mut CounterTotals,
     out: &'a mut ReplyBuffer,
     /// Where the first reply starts that must wait for this batch's ticket.
     mark: &'a mut Option<usize>,
@@ -138,21 +138,21 @@ struct Ctx<'a> {
     unacknowledged: bool,
     /// Whether this is the thread of long requests, for which no other client waits.
     executes_long: bool,
-    limits: Limits,
-    cas: Cas,
+    limits: TextLimits,
+    cas: CasSource,
     /// The server's clock, in seconds.
     now_secs: u64,
     /// The connection is closed once its replies have left.
     leaving: bool,
 }
 
-impl Ctx<'_> {
+impl MemcachedCtx<'_> {
     /// A write is about to be made whose reply starts here (C1). Nothing if there can be none.
     #[inline]
-    fn writes(&mut self, quiet: bool) -> Option<Start> {
+    fn writes(&mut self, quiet: bool) -> Option<ReplyStart> {
         if let Some(reason) = self.shared.poisoned.get() {
-            self.count(Count::Errors);
-            self.say(&cannot_be_written(reason), quiet);
+            self.count(Counter::Errors);
+            self.append_reply(&cannot_be_written(reason), quiet);
             return None;
         }
         let from = self.out.len();
@@ -160,33 +160,33 @@ impl Ctx<'_> {
         if first {
             *self.mark = Some(from);
         }
-        Some(Start { from, first, quiet })
+        Some(ReplyStart { from, first, quiet })
     }
 
     /// A read is about to be made whose reply starts here: what it may see (C2).
     #[inline]
-    fn reads(&mut self) -> View {
+    fn reads(&mut self) -> ReadView {
         if self.unacknowledged && self.mark.is_none() {
             *self.mark = Some(self.out.len());
         }
         match self.mark {
-            None => View::Durable,
-            Some(_) => View::Pending,
+            None => ReadView::Durable,
+            Some(_) => ReadView::Pending,
         }
     }
 
     #[inline]
-    fn count(&mut self, what: Count) {
+    fn count(&mut self, what: Counter) {
         self.tally.count(what, 1);
     }
 
     /// Counts a retrieval that found nothing, and what was there that could not be shown.
     fn count_miss(&mut self, name: &[u8]) {
-        self.count(Count::Misses);
+        self.count(Counter::Misses);
         match self.session.absence(key(name)) {
             Absence::Missing => {}
-            Absence::Expired => self.count(Count::Expired),
-            Absence::Flushed => self.count(Count::Flushed),
+            Absence::Expired => self.count(Counter::Expired),
+            Absence::Flushed => self.count(Counter::Flushed),
         }
     }
 
@@ -194,12 +194,12 @@ impl Ctx<'_> {
     #[inline]
     fn used(&self, key: &[u8], read: bool) {
         let secs = self.now_secs;
-        self.shared.memo.recency.note(key, Use { secs, read });
+        self.shared.memo.recency.note(key, KeyAccess { secs, read });
     }
 
     /// Replies with a line, unless the client wants none.
     #[inline]
-    fn say(&mut self, line: &str, quiet: bool) {
+    fn append_reply(&mut self, line: &str, quiet: bool) {
         if !quiet {
             self.out.extend_from_slice(line.as_bytes());
             self.out.extend_from_slice(b"\r\n");
@@ -209,15 +209,15 @@ impl Ctx<'_> {
     /// Replies with an error that is always told.
     #[cold]
     fn refuse(&mut self, line: &str) {
-        self.count(Count::Errors);
-        self.say(line, false);
+        self.count(Counter::Errors);
+        self.append_reply(line, false);
     }
 
     /// Replies with what the store said to a request that started at `start`.
     #[cold]
-    fn failed(&mut self, error: &Error, start: Start) {
+    fn failed(&mut self, error: &Error, start: ReplyStart) {
         self.out.truncate(start.from);
-        self.count(Count::Errors);
+        self.count(Counter::Errors);
         let text = match error {
             error if error.is_full() => "SERVER_ERROR out of memory storing object".to_owned(),
             Error::Poisoned(poisoned) => {
@@ -233,13 +233,13 @@ impl Ctx<'_> {
             }
             error => format!("SERVER_ERROR {error}"),
         };
-        self.say(&text, start.quiet);
+        self.append_reply(&text, start.quiet);
     }
 }
 
 /// Where the reply to a request that writes starts.
 #[derive(Clone, Copy)]
-struct Start {
+struct ReplyStart {
     from: usize,
     /// Nothing was written in this batch before it.
     first: bool,
@@ -258,8 +258,8 @@ fn key(bytes: &[u8]) -> Key<'_> {
 }
 
 /// Executes what has arrived whole.
-pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
-    let Turn {
+pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
+    let ExecContext {
         session,
         shared,
         figures,
@@ -278,7 +278,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         executes_long,
     } = turn;
     let stalled_len = output.len_at_pending(STALL_BYTES);
-    let mut ctx = Ctx {
+    let mut ctx = MemcachedCtx {
         session,
         shared,
         figures,
@@ -289,17 +289,17 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         executes_long,
         out: &mut output.buffer,
         mark: &mut output.mark,
-        limits: Limits {
+        limits: TextLimits {
             item_bytes_max: shared.item_bytes_max(),
         },
         cas: match shared.options.cas_enabled {
-            true => Cas::Numbers,
-            false => Cas::Off,
+            true => CasSource::Numbers,
+            false => CasSource::Off,
         },
         now_secs: shared.clock_ms() / 1000,
         leaving: false,
     };
-    let mut budget = Budget::until(deadline);
+    let mut budget = TimeBudget::until(deadline);
     while !*closing && !*stalled && !*awaits_room && !*awaits_long && !*unfinished {
         let skipped = talk.skip.min(input.unread().len());
         talk.skip -= skipped;
@@ -318,17 +318,17 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
             }
             let replied = ctx.out.len();
             if !*awaits_room && !*awaits_long {
-                *awaits_long = run(&mut ctx, request) == Ran::Long;
+                *awaits_long = run(&mut ctx, request) == ExecOutcome::Long;
             }
             if *awaits_room || *awaits_long {
                 break;
             }
-            ctx.count(Count::Commands);
+            ctx.count(Counter::Commands);
             *requests += 1;
             consumed += used;
             *closing = ctx.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() >= stalled_len;
-            let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
+            let is_short = matches!(request, TextRequest::Store(_) | TextRequest::MetaSet { .. });
             let moved_bytes = used + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
             if *closing || *stalled || *unfinished {
@@ -340,16 +340,16 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         match end {
             // What was read ahead is read again when the client has caught up, or there is room.
             _ if !all => (talk.scanned, talk.needed) = (0, 0),
-            End::Window => *unfinished = Instant::now() >= deadline,
-            End::Skip(bytes) => talk.skip = bytes,
-            End::Hangup => *closing = true,
-            End::Part => return,
+            WindowEnd::Window => *unfinished = Instant::now() >= deadline,
+            WindowEnd::Skip(bytes) => talk.skip = bytes,
+            WindowEnd::Hangup => *closing = true,
+            WindowEnd::Part => return,
         }
     }
 }
 
 /// Why a window ends.
-enum End {
+enum WindowEnd {
     /// It is full.
     Window,
     /// Its last request is followed by this many bytes of no interest.
@@ -360,16 +360,16 @@ enum End {
     Hangup,
 }
 
-type Ahead<'a> = ([(Request<'a>, usize); WINDOW], usize, End);
+type LookAhead<'a> = ([(TextRequest<'a>, usize); WINDOW], usize, WindowEnd);
 
-const NOTHING: Request<'static> = Request::Fault {
+const NOTHING: TextRequest<'static> = TextRequest::Fault {
     text: ERROR,
     quiet: true,
 };
 
 /// The requests that have arrived whole, how many they are, and why there are not more.
 #[inline]
-fn look_ahead<'a>(input: &'a [u8], talk: &mut Talk, limits: Limits) -> Ahead<'a> {
+fn look_ahead<'a>(input: &'a [u8], talk: &mut MemcachedConn, limits: TextLimits) -> LookAhead<'a> {
     let mut window = [(NOTHING, 0); WINDOW];
     let mut at = 0;
     let mut hint = std::mem::take(&mut talk.scanned);
@@ -377,10 +377,10 @@ fn look_ahead<'a>(input: &'a [u8], talk: &mut Talk, limits: Limits) -> Ahead<'a>
     for count in 0..WINDOW {
         let rest = &input[at..];
         if rest.is_empty() {
-            return (window, count, End::Part);
+            return (window, count, WindowEnd::Part);
         }
         match parse::read(rest, std::mem::take(&mut hint), limits) {
-            Step::Whole {
+            ParseStep::Whole {
                 request,
                 used,
                 skip,
@@ -388,38 +388,38 @@ fn look_ahead<'a>(input: &'a [u8], talk: &mut Talk, limits: Limits) -> Ahead<'a>
                 window[count] = (request, used);
                 at += used;
                 if skip > 0 {
-                    return (window, count + 1, End::Skip(skip));
+                    return (window, count + 1, WindowEnd::Skip(skip));
                 }
             }
-            Step::Part { scanned, needed } => {
+            ParseStep::Part { scanned, needed } => {
                 (talk.scanned, talk.needed) = (scanned, needed);
-                return (window, count, End::Part);
+                return (window, count, WindowEnd::Part);
             }
-            Step::Hangup => return (window, count, End::Hangup),
+            ParseStep::Hangup => return (window, count, WindowEnd::Hangup),
         }
     }
-    (window, WINDOW, End::Window)
+    (window, WINDOW, WindowEnd::Window)
 }
 
 /// Has the store fetch what the requests will need, all at once.
 #[inline]
-fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
+fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
     let mut keys = [key(&[]); WINDOW];
     let (mut found, mut reads) = (0, false);
     for (request, _) in window {
         let bytes = match request {
-            Request::Get { keys, .. } => {
+            TextRequest::Get { keys, .. } => {
                 reads = true;
                 keys.clone().next()
             }
-            Request::Store(store) => Some(store.key),
-            Request::MetaSet { key, .. } => Some(*key),
-            Request::Line(words) => {
+            TextRequest::Store(store) => Some(store.key),
+            TextRequest::MetaSet { key, .. } => Some(*key),
+            TextRequest::Line(words) => {
                 let mut words = *words;
                 reads |= words.next() == Some(b"mg");
                 words.next()
             }
-            Request::Fault { .. } => None,
+            TextRequest::Fault { .. } => None,
         };
         if let Some(bytes) = bytes.filter(|key| key.len() <= KEY_BYTES_MAX) {
             keys[found] = key(bytes);
@@ -434,26 +434,26 @@ fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
 
 /// Whether the store has the room that a request of `bytes` needs, or refuses it without waiting.
 #[inline]
-fn has_room(ctx: &mut Ctx<'_>, request: &Request<'_>, bytes: usize) -> bool {
+fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize) -> bool {
     let deletes = match request {
-        Request::Store(_) | Request::MetaSet { .. } => false,
-        Request::Line(words) => match words.clone().next() {
+        TextRequest::Store(_) | TextRequest::MetaSet { .. } => false,
+        TextRequest::Line(words) => match words.clone().next() {
             Some(b"incr" | b"decr" | b"ma") => false,
             Some(b"delete" | b"md" | b"touch" | b"gat" | b"gats") => true,
             _ => return true,
         },
-        Request::Get { .. } | Request::Fault { .. } => return true,
+        TextRequest::Get { .. } | TextRequest::Fault { .. } => return true,
     };
     // An error is met again by the write itself, which replies with it.
-    !matches!(ctx.session.prepare(bytes, deletes), Ok(Room::Wait))
+    !matches!(ctx.session.prepare(bytes, deletes), Ok(RoomReply::Wait))
 }
 
 /// Whether a request of `bytes` is more than a worker executes while other clients wait.
 #[inline]
-fn is_long(request: &Request<'_>, bytes: usize) -> bool {
+fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
     match request {
-        Request::Store(_) | Request::MetaSet { .. } => bytes > long::BYTES,
-        Request::Line(words) => {
+        TextRequest::Store(_) | TextRequest::MetaSet { .. } => bytes > long::BYTES,
+        TextRequest::Line(words) => {
             bytes > LINE_BYTES_LONG
                 || match words.clone().next() {
                     Some(b"flush_all") => true,
@@ -467,39 +467,39 @@ fn is_long(request: &Request<'_>, bytes: usize) -> bool {
 }
 
 #[inline]
-fn run(ctx: &mut Ctx<'_>, request: &Request<'_>) -> Ran {
+fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
     match *request {
-        Request::Get { keys, cas } => return text::get(ctx, keys, cas),
-        Request::Store(store) => text::store(ctx, &store),
-        Request::MetaSet {
+        TextRequest::Get { keys, cas } => return text::get(ctx, keys, cas),
+        TextRequest::Store(store) => text::store(ctx, &store),
+        TextRequest::MetaSet {
             key,
             flags,
             payload,
         } => meta::set(ctx, key, flags, payload),
-        Request::Line(words) => line(ctx, words),
-        Request::Fault { text, quiet } => ctx.say(text, quiet),
+        TextRequest::Line(words) => line(ctx, words),
+        TextRequest::Fault { text, quiet } => ctx.append_reply(text, quiet),
     }
-    Ran::Done
+    ExecOutcome::Done
 }
 
 /// Executes a request that is a line by itself.
-fn line(ctx: &mut Ctx<'_>, words: Words<'_>) {
+fn line(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let mut args = words;
     match args.next().unwrap_or_default() {
         b"mg" => meta::get(ctx, args),
         b"md" => meta::delete(ctx, args),
         b"ma" => meta::arithmetic(ctx, args),
         b"me" => meta::debug(ctx, args),
-        b"mn" => ctx.say("MN", false),
+        b"mn" => ctx.append_reply("MN", false),
         b"gat" => text::get_and_touch(ctx, args, false),
         b"gats" => text::get_and_touch(ctx, args, true),
         b"touch" => text::touch(ctx, args),
         b"delete" => text::delete(ctx, args),
-        b"incr" => text::arithmetic(ctx, args, items::Sign::Plus),
-        b"decr" => text::arithmetic(ctx, args, items::Sign::Minus),
+        b"incr" => text::arithmetic(ctx, args, items::CounterDirection::Plus),
+        b"decr" => text::arithmetic(ctx, args, items::CounterDirection::Minus),
         b"flush_all" => text::flush_all(ctx, args),
         b"verbosity" => text::verbosity(ctx, args),
-        b"version" => ctx.say(&format!("VERSION {VERSION}"), false),
+        b"version" => ctx.append_reply(&format!("VERSION {VERSION}"), false),
         b"slabs" => text::slabs(ctx, args),
         b"quit" => ctx.leaving = true,
         b"shutdown" => ctx.refuse("ERROR: shutdown not enabled"),

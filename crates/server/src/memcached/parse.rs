@@ -33,12 +33,12 @@ pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
 /// What a request may announce.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct TextLimits {
     /// Largest item: key, value and what is kept beside them.
     pub item_bytes_max: usize,
 }
 
-impl Limits {
+impl TextLimits {
     /// Whether an item of these lengths is too large.
     pub(super) fn exceeded(self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
         let flags_bytes = if flags == 0 { 0 } else { 4 };
@@ -48,11 +48,11 @@ impl Limits {
 
 /// What the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum ParseStep<'a> {
     /// A whole request.
     Whole {
         /// The request.
-        request: Request<'a>,
+        request: TextRequest<'a>,
         /// Bytes it takes.
         used: usize,
         /// Bytes after those that belong to it and are skipped as they come.
@@ -71,7 +71,7 @@ pub enum Step<'a> {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum TextRequest<'a> {
     /// `get` or `gets`.
     Get {
         /// The keys.
@@ -80,7 +80,7 @@ pub enum Request<'a> {
         cas: bool,
     },
     /// `set` and its kin.
-    Store(Store<'a>),
+    Store(StoreRequest<'a>),
     /// `ms`.
     MetaSet {
         /// The key, as it was sent.
@@ -88,7 +88,7 @@ pub enum Request<'a> {
         /// The flags.
         flags: Words<'a>,
         /// The value.
-        payload: Payload<'a>,
+        payload: ValuePayload<'a>,
     },
     /// A line by itself.
     Line(Words<'a>),
@@ -103,9 +103,9 @@ pub enum Request<'a> {
 
 /// A classic request to store something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Store<'a> {
+pub struct StoreRequest<'a> {
     /// What is asked for.
-    pub how: How,
+    pub how: StoreCondition,
     /// The key.
     pub key: &'a [u8],
     /// The client's 32 bits.
@@ -117,12 +117,12 @@ pub struct Store<'a> {
     /// The client wants no reply.
     pub quiet: bool,
     /// The value.
-    pub payload: Payload<'a>,
+    pub payload: ValuePayload<'a>,
 }
 
 /// On what condition something is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum StoreCondition {
     /// Always.
     Set,
     /// If the key is absent.
@@ -139,7 +139,7 @@ pub enum How {
 
 /// The value of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload<'a> {
+pub enum ValuePayload<'a> {
     /// All of it.
     Whole(&'a [u8]),
     /// It does not end where it was said to.
@@ -182,7 +182,7 @@ impl<'a> Iterator for Words<'a> {
 /// hold no line's end.
 #[inline]
 #[must_use]
-pub fn read(input: &[u8], scanned: usize, limits: Limits) -> Step<'_> {
+pub fn read(input: &[u8], scanned: usize, limits: TextLimits) -> ParseStep<'_> {
     let from = scanned.min(input.len());
     let Some(at) = memchr2(b'\n', 0, &input[from..]) else {
         return unfinished(input);
@@ -199,15 +199,15 @@ pub fn read(input: &[u8], scanned: usize, limits: Limits) -> Step<'_> {
         line = rest;
     }
     if end > LINE_BYTES_MAX && !may_be_long(&input[..end]) {
-        return Step::Hangup;
+        return ParseStep::Hangup;
     }
     let request = match line {
-        [b'g', b'e', b't', b' ', keys @ ..] => Request::Get {
+        [b'g', b'e', b't', b' ', keys @ ..] => TextRequest::Get {
             keys: Words(keys),
             cas: false,
         },
         [b's', b'e', b't', b' ', words @ ..] => {
-            return store(input, end + 1, How::Set, Words(words), limits);
+            return store(input, end + 1, StoreCondition::Set, Words(words), limits);
         }
         _ => return other(input, end + 1, line, limits),
     };
@@ -215,8 +215,8 @@ pub fn read(input: &[u8], scanned: usize, limits: Limits) -> Step<'_> {
 }
 
 #[inline]
-fn whole(request: Request<'_>, used: usize) -> Step<'_> {
-    Step::Whole {
+fn whole(request: TextRequest<'_>, used: usize) -> ParseStep<'_> {
+    ParseStep::Whole {
         request,
         used,
         skip: 0,
@@ -233,36 +233,36 @@ fn may_be_long(line: &[u8]) -> bool {
 }
 
 #[cold]
-fn unfinished(input: &[u8]) -> Step<'_> {
+fn unfinished(input: &[u8]) -> ParseStep<'_> {
     if input.len() > LINE_BYTES_MAX && !may_be_long(input) {
-        return Step::Hangup;
+        return ParseStep::Hangup;
     }
-    Step::Part {
+    ParseStep::Part {
         scanned: memchr(0, input).unwrap_or(input.len()),
         needed: 0,
     }
 }
 
 /// Reads what is neither `get` nor `set` at the start of a line.
-fn other<'a>(input: &'a [u8], next: usize, line: &'a [u8], limits: Limits) -> Step<'a> {
+fn other<'a>(input: &'a [u8], next: usize, line: &'a [u8], limits: TextLimits) -> ParseStep<'a> {
     let mut words = Words(line);
     let how = match words.next().unwrap_or_default() {
         b"get" => return get(words, false, next),
         b"gets" => return get(words, true, next),
-        b"set" => How::Set,
-        b"add" => How::Add,
-        b"replace" => How::Replace,
-        b"append" => How::Append,
-        b"prepend" => How::Prepend,
-        b"cas" => How::Cas,
+        b"set" => StoreCondition::Set,
+        b"add" => StoreCondition::Add,
+        b"replace" => StoreCondition::Replace,
+        b"append" => StoreCondition::Append,
+        b"prepend" => StoreCondition::Prepend,
+        b"cas" => StoreCondition::Cas,
         b"ms" => return meta_set(input, next, words, limits),
-        _ => return whole(Request::Line(Words(line)), next),
+        _ => return whole(TextRequest::Line(Words(line)), next),
     };
     store(input, next, how, words, limits)
 }
 
-fn get(keys: Words<'_>, cas: bool, next: usize) -> Step<'_> {
-    whole(Request::Get { keys, cas }, next)
+fn get(keys: Words<'_>, cas: bool, next: usize) -> ParseStep<'_> {
+    whole(TextRequest::Get { keys, cas }, next)
 }
 
 /// Reads `key flags exptime bytes [cas] [noreply]` and the value after it.
@@ -270,17 +270,17 @@ fn get(keys: Words<'_>, cas: bool, next: usize) -> Step<'_> {
 fn store<'a>(
     input: &'a [u8],
     next: usize,
-    how: How,
+    how: StoreCondition,
     mut words: Words<'a>,
-    limits: Limits,
-) -> Step<'a> {
-    let wrong = |text, quiet| whole(Request::Fault { text, quiet }, next);
+    limits: TextLimits,
+) -> ParseStep<'a> {
+    let wrong = |text, quiet| whole(TextRequest::Fault { text, quiet }, next);
     let four = [words.next(), words.next(), words.next(), words.next()];
     let [Some(key), Some(flags), Some(exptime), Some(bytes)] = four else {
         return wrong(ERROR, false);
     };
     let version = match how {
-        How::Cas => match words.next() {
+        StoreCondition::Cas => match words.next() {
             Some(version) => Some(version),
             None => return wrong(ERROR, false),
         },
@@ -304,7 +304,7 @@ fn store<'a>(
     };
     let refused = limits.exceeded(key.len(), flags, bytes);
     with_payload(input, next, bytes, refused, |payload| {
-        Request::Store(Store {
+        TextRequest::Store(StoreRequest {
             how,
             key,
             flags,
@@ -317,8 +317,13 @@ fn store<'a>(
 }
 
 /// Reads `key bytes flag...` and the value after it.
-fn meta_set<'a>(input: &'a [u8], next: usize, mut words: Words<'a>, limits: Limits) -> Step<'a> {
-    let wrong = |text| whole(Request::Fault { text, quiet: false }, next);
+fn meta_set<'a>(
+    input: &'a [u8],
+    next: usize,
+    mut words: Words<'a>,
+    limits: TextLimits,
+) -> ParseStep<'a> {
+    let wrong = |text| whole(TextRequest::Fault { text, quiet: false }, next);
     let Some(key) = words.next() else {
         return wrong(ERROR);
     };
@@ -333,10 +338,12 @@ fn meta_set<'a>(input: &'a [u8], next: usize, mut words: Words<'a>, limits: Limi
         _ => return wrong(BAD_FORMAT),
     };
     let refused = limits.exceeded(key.len(), 0, bytes);
-    with_payload(input, next, bytes, refused, |payload| Request::MetaSet {
-        key,
-        flags,
-        payload,
+    with_payload(input, next, bytes, refused, |payload| {
+        TextRequest::MetaSet {
+            key,
+            flags,
+            payload,
+        }
     })
 }
 
@@ -347,25 +354,25 @@ fn with_payload<'a>(
     next: usize,
     bytes: usize,
     refused: bool,
-    request: impl FnOnce(Payload<'a>) -> Request<'a>,
-) -> Step<'a> {
+    request: impl FnOnce(ValuePayload<'a>) -> TextRequest<'a>,
+) -> ParseStep<'a> {
     if refused {
-        return Step::Whole {
-            request: request(Payload::TooLarge),
+        return ParseStep::Whole {
+            request: request(ValuePayload::TooLarge),
             used: next,
             skip: bytes + 2,
         };
     }
     let end = next + bytes;
     let Some(value) = input.get(next..end + 2) else {
-        return Step::Part {
+        return ParseStep::Part {
             scanned: 0,
             needed: end + 2,
         };
     };
     let payload = match value {
-        [value @ .., b'\r', b'\n'] => Payload::Whole(value),
-        _ => Payload::Misplaced,
+        [value @ .., b'\r', b'\n'] => ValuePayload::Whole(value),
+        _ => ValuePayload::Misplaced,
     };
     whole(request(payload), end + 2)
 }

@@ -1,12 +1,12 @@
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: TextLimits = TextLimits {
     item_bytes_max: 4096,
 };
 
-fn request(input: &[u8]) -> (Request<'_>, usize, usize) {
+fn request(input: &[u8]) -> (TextRequest<'_>, usize, usize) {
     match read(input, 0, LIMITS) {
-        Step::Whole {
+        ParseStep::Whole {
             request,
             used,
             skip,
@@ -17,7 +17,7 @@ fn request(input: &[u8]) -> (Request<'_>, usize, usize) {
 
 fn fault(input: &str) -> (&'static str, bool) {
     match request(input.as_bytes()).0 {
-        Request::Fault { text, quiet } => (text, quiet),
+        TextRequest::Fault { text, quiet } => (text, quiet),
         other => panic!("{input:?}: {other:?}"),
     }
 }
@@ -25,16 +25,16 @@ fn fault(input: &str) -> (&'static str, bool) {
 #[test]
 fn a_request_is_its_line_and_its_value() {
     let (got, used, skip) = request(b"set key 5 -1 3 noreply\r\nab\0\r\nget x\r\n");
-    let Request::Store(store) = got else {
+    let TextRequest::Store(store) = got else {
         panic!("{got:?}");
     };
     assert_eq!((used, skip), (29, 0));
-    assert_eq!((store.how, store.key), (How::Set, &b"key"[..]));
+    assert_eq!((store.how, store.key), (StoreCondition::Set, &b"key"[..]));
     assert_eq!((store.flags, store.exptime), (5, -1));
-    assert_eq!(store.payload, Payload::Whole(b"ab\0"));
+    assert_eq!(store.payload, ValuePayload::Whole(b"ab\0"));
     assert!(store.quiet);
     let (got, used, _) = request(b"  gets  a bc \nget");
-    let Request::Get { keys, cas: true } = got else {
+    let TextRequest::Get { keys, cas: true } = got else {
         panic!("{got:?}");
     };
     assert_eq!(keys.collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
@@ -42,8 +42,8 @@ fn a_request_is_its_line_and_its_value() {
     let (got, ..) = request(b"cas k 0 0 1 17\r\nx\r\n");
     assert!(matches!(
         got,
-        Request::Store(Store {
-            how: How::Cas,
+        TextRequest::Store(StoreRequest {
+            how: StoreCondition::Cas,
             cas: 17,
             ..
         })
@@ -53,7 +53,7 @@ fn a_request_is_its_line_and_its_value() {
 #[test]
 fn a_line_counts_up_to_a_nul_and_lasts_to_its_end() {
     let (got, used, _) = request(b"get a\0b\r\nget c\r\n");
-    let Request::Get { keys, .. } = got else {
+    let TextRequest::Get { keys, .. } = got else {
         panic!("{got:?}");
     };
     assert_eq!((keys.collect::<Vec<_>>(), used), (vec![&b"a"[..]], 9));
@@ -61,7 +61,7 @@ fn a_line_counts_up_to_a_nul_and_lasts_to_its_end() {
 
 #[test]
 fn what_is_not_whole_says_what_it_needs() {
-    let part = |scanned, needed| Step::Part { scanned, needed };
+    let part = |scanned, needed| ParseStep::Part { scanned, needed };
     assert_eq!(read(b"get fo", 0, LIMITS), part(6, 0));
     assert_eq!(read(b"set k 0 0 100\r\nab", 0, LIMITS), part(0, 117));
     assert_eq!(read(b"ms k 100 T0\r\nab", 0, LIMITS), part(0, 115));
@@ -74,11 +74,11 @@ fn what_is_too_large_is_refused_at_its_line_and_skipped() {
         assert_eq!((used, skip), (line.len(), 1_000_000_002));
         assert!(matches!(
             got,
-            Request::Store(Store {
-                payload: Payload::TooLarge,
+            TextRequest::Store(StoreRequest {
+                payload: ValuePayload::TooLarge,
                 ..
-            }) | Request::MetaSet {
-                payload: Payload::TooLarge,
+            }) | TextRequest::MetaSet {
+                payload: ValuePayload::TooLarge,
                 ..
             }
         ));
@@ -90,8 +90,8 @@ fn a_value_that_does_not_end_where_it_was_said_to_is_taken_off_all_the_same() {
     let (got, used, _) = request(b"set k 0 0 3\r\nabcdefgh\r\n");
     assert!(matches!(
         got,
-        Request::Store(Store {
-            payload: Payload::Misplaced,
+        TextRequest::Store(StoreRequest {
+            payload: ValuePayload::Misplaced,
             ..
         })
     ));
@@ -125,11 +125,11 @@ fn long_lines_are_for_keys_only() {
     let keys = format!("get {}", "k ".repeat(3000));
     assert!(matches!(
         read(keys.as_bytes(), 0, LIMITS),
-        Step::Part { .. }
+        ParseStep::Part { .. }
     ));
     assert!(matches!(
         request(format!("{keys}\r\n").as_bytes()).0,
-        Request::Get { .. }
+        TextRequest::Get { .. }
     ));
     let blanks = " ".repeat(101);
     for long in [
@@ -139,9 +139,9 @@ fn long_lines_are_for_keys_only() {
         format!("{keys}\0"),
         format!("get {}", "k".repeat(KEYS_LINE_BYTES_MAX)),
     ] {
-        assert_eq!(read(long.as_bytes(), 0, LIMITS), Step::Hangup);
+        assert_eq!(read(long.as_bytes(), 0, LIMITS), ParseStep::Hangup);
         let whole = format!("{long}\r\n");
-        assert_eq!(read(whole.as_bytes(), 0, LIMITS), Step::Hangup);
+        assert_eq!(read(whole.as_bytes(), 0, LIMITS), ParseStep::Hangup);
     }
 }
 

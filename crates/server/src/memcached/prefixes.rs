@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::resp::Sink;
+use crate::resp::ReplySink;
 use crate::shared::lock;
 
 /// Ends a key's prefix.
@@ -14,14 +14,14 @@ const PREFIXES_MAX: usize = 1 << 16;
 
 /// What is done to a key.
 #[derive(Clone, Copy)]
-pub(super) enum Deed {
+pub(super) enum KeyOperation {
     Get { hit: bool },
     Set,
     Delete,
 }
 
 #[derive(Default)]
-struct Counts {
+struct PrefixCounts {
     gets: u64,
     hits: u64,
     sets: u64,
@@ -29,12 +29,12 @@ struct Counts {
 }
 
 #[derive(Default)]
-pub(super) struct Prefixes {
+pub(super) struct PrefixStats {
     counted: AtomicBool,
-    by_prefix: Mutex<BTreeMap<Vec<u8>, Counts>>,
+    by_prefix: Mutex<BTreeMap<Vec<u8>, PrefixCounts>>,
 }
 
-impl Prefixes {
+impl PrefixStats {
     /// Counts from now on, or no longer.
     pub(super) fn turn(&self, on: bool) {
         self.counted.store(on, Ordering::Relaxed);
@@ -52,14 +52,14 @@ impl Prefixes {
 
     /// Counts, if that is asked for.
     #[inline]
-    pub(super) fn note(&self, key: &[u8], deed: Deed) {
+    pub(super) fn note(&self, key: &[u8], deed: KeyOperation) {
         if self.counted() {
             self.count(key, deed);
         }
     }
 
     #[cold]
-    fn count(&self, key: &[u8], deed: Deed) {
+    fn count(&self, key: &[u8], deed: KeyOperation) {
         let Some(end) = key.iter().position(|&b| b == DELIMITER) else {
             return;
         };
@@ -70,19 +70,19 @@ impl Prefixes {
         }
         let counts = counts.entry(prefix.to_vec()).or_default();
         match deed {
-            Deed::Get { hit } => {
+            KeyOperation::Get { hit } => {
                 counts.gets += 1;
                 counts.hits += u64::from(hit);
             }
-            Deed::Set => counts.sets += 1,
-            Deed::Delete => counts.deletes += 1,
+            KeyOperation::Set => counts.sets += 1,
+            KeyOperation::Delete => counts.deletes += 1,
         }
     }
 
     /// Appends what was counted, a line a prefix.
-    pub(super) fn dump(&self, out: &mut impl Sink) {
+    pub(super) fn dump(&self, out: &mut impl ReplySink) {
         for (prefix, counts) in lock(&self.by_prefix).iter() {
-            let Counts {
+            let PrefixCounts {
                 gets,
                 hits,
                 sets,

@@ -18,27 +18,27 @@ const KEYS: usize = 1 << 16;
 const READ: u64 = 1 << 32;
 const TAG: u64 = !(READ | u32::MAX as u64);
 
-pub(crate) struct Recency(Box<[AtomicU64]>);
+pub(crate) struct AccessTimes(Box<[AtomicU64]>);
 
 /// What is known of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Use {
+pub(crate) struct KeyAccess {
     /// When it was last used, in seconds of the server's clock.
     pub(crate) secs: u64,
     /// Whether it was read since it was written.
     pub(crate) read: bool,
 }
 
-impl Recency {
+impl AccessTimes {
     /// A table, or the place of one if nobody will use it.
-    pub(crate) fn new(used: bool) -> Recency {
+    pub(crate) fn new(used: bool) -> AccessTimes {
         let len = if used { KEYS } else { 1 };
-        Recency((0..len).map(|_| AtomicU64::new(0)).collect())
+        AccessTimes((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// Notes a use of `key`.
     #[inline]
-    pub(crate) fn note(&self, key: &[u8], used: Use) {
+    pub(crate) fn note(&self, key: &[u8], used: KeyAccess) {
         let hash = xxh3_64(key);
         let read = if used.read { READ } else { 0 };
         self.slot(hash).store(
@@ -48,13 +48,13 @@ impl Recency {
     }
 
     /// The last use of `key`, if it is still known.
-    pub(crate) fn of(&self, key: &[u8]) -> Use {
+    pub(crate) fn of(&self, key: &[u8]) -> KeyAccess {
         let hash = xxh3_64(key);
         let word = self.slot(hash).load(Ordering::Relaxed);
         if word & TAG != hash & TAG {
-            return Use::default();
+            return KeyAccess::default();
         }
-        Use {
+        KeyAccess {
             secs: word & u64::from(u32::MAX),
             read: word & READ != 0,
         }
@@ -72,17 +72,17 @@ mod tests {
 
     #[test]
     fn recent_uses_are_known_exactly_and_lost_ones_are_told_as_never() {
-        let recency = Recency::new(true);
-        let used = |secs, read| Use { secs, read };
-        assert_eq!(recency.of(b"a"), Use::default());
+        let recency = AccessTimes::new(true);
+        let used = |secs, read| KeyAccess { secs, read };
+        assert_eq!(recency.of(b"a"), KeyAccess::default());
         recency.note(b"a", used(7, false));
         recency.note(b"b", used(9, true));
         assert_eq!(recency.of(b"a"), used(7, false));
         assert_eq!(recency.of(b"b"), used(9, true));
-        let crowded = Recency::new(false);
+        let crowded = AccessTimes::new(false);
         crowded.note(b"a", used(7, true));
         crowded.note(b"b", used(8, true));
-        assert_eq!(crowded.of(b"a"), Use::default());
+        assert_eq!(crowded.of(b"a"), KeyAccess::default());
         assert_eq!(crowded.of(b"b"), used(8, true));
     }
 }

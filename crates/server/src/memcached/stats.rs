@@ -8,21 +8,21 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use farbank_kv::store::{Class, Stats};
+use farbank_kv::store::{SlabClass, Stats};
 
 use super::parse::u32_of;
-use super::{BAD_FORMAT, Ctx, ERROR, VERSION, Words};
-use crate::resp::{ReplyBuffer, Sink};
-use crate::settings::Protocol;
-use crate::shared::{Count, Shared, lock};
+use super::{BAD_FORMAT, ERROR, MemcachedCtx, VERSION, Words};
+use crate::resp::{ReplyBuffer, ReplySink};
+use crate::settings::WireProtocol;
+use crate::shared::{Counter, ServerShared, lock};
 
 /// Most keys of a `cachedump`.
 const DUMP_KEYS_MAX: usize = 1 << 16;
 
 /// Lines of figures.
-struct Lines<'a>(&'a mut ReplyBuffer);
+struct StatLines<'a>(&'a mut ReplyBuffer);
 
-impl Lines<'_> {
+impl StatLines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         let mut line = String::new();
         let written = write!(line, "STAT {name} {value}\r\n");
@@ -43,12 +43,12 @@ pub(super) fn walks(what: Option<&[u8]>) -> bool {
 }
 
 /// `stats [what [...]]`
-pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
+pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let what = args.next();
     let figures = ctx.shared.store.stats();
     // The worker's own counts are shown to the others once a turn; its client wants to see the last.
     ctx.figures.publish(ctx.tally);
-    let lines = &mut Lines(ctx.out);
+    let lines = &mut StatLines(ctx.out);
     match what {
         None => general(ctx.shared, &figures, lines),
         Some(b"settings") => settings(ctx.shared, &figures, lines),
@@ -62,18 +62,18 @@ pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
         Some(b"reset") => {
             *lock(&ctx.shared.reset) = ctx.shared.totals();
             ctx.shared.memo.prefixes.clear();
-            return ctx.say("RESET", false);
+            return ctx.append_reply("RESET", false);
         }
         Some(_) => return ctx.refuse(ERROR),
     }
-    ctx.say("END", false);
+    ctx.append_reply("END", false);
 }
 
-fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
+fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>) {
     let counts = shared.totals().since(&lock(&shared.reset));
     let count = |what| counts.get(what);
-    let (touch_hits, touch_misses) = (count(Count::TouchHits), count(Count::TouchMisses));
-    let (user, system) = crate::cmd::info::cpu_secs();
+    let (touch_hits, touch_misses) = (count(Counter::TouchHits), count(Counter::TouchMisses));
+    let (user, system) = crate::commands::info::cpu_secs();
     let time = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
@@ -91,33 +91,33 @@ fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "total_connections": shared.accepted.load(Ordering::Relaxed),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
         "connection_structures": shared.clients.count(),
-        "cmd_get": count(Count::Hits) + count(Count::Misses),
-        "cmd_set": count(Count::Sets),
-        "cmd_flush": count(Count::Flushes),
+        "cmd_get": count(Counter::Hits) + count(Counter::Misses),
+        "cmd_set": count(Counter::Sets),
+        "cmd_flush": count(Counter::Flushes),
         "cmd_touch": touch_hits + touch_misses,
-        "cmd_meta": count(Count::Metas),
-        "get_hits": count(Count::Hits),
-        "get_misses": count(Count::Misses),
-        "idle_kicks": count(Count::IdleKicks),
-        "get_expired": count(Count::Expired),
-        "get_flushed": count(Count::Flushed),
-        "delete_misses": count(Count::DeleteMisses),
-        "delete_hits": count(Count::DeleteHits),
-        "incr_misses": count(Count::IncrMisses),
-        "incr_hits": count(Count::IncrHits),
-        "decr_misses": count(Count::DecrMisses),
-        "decr_hits": count(Count::DecrHits),
-        "cas_misses": count(Count::CasMisses),
-        "cas_hits": count(Count::CasHits),
-        "cas_badval": count(Count::CasBad),
+        "cmd_meta": count(Counter::Metas),
+        "get_hits": count(Counter::Hits),
+        "get_misses": count(Counter::Misses),
+        "idle_kicks": count(Counter::IdleKicks),
+        "get_expired": count(Counter::Expired),
+        "get_flushed": count(Counter::Flushed),
+        "delete_misses": count(Counter::DeleteMisses),
+        "delete_hits": count(Counter::DeleteHits),
+        "incr_misses": count(Counter::IncrMisses),
+        "incr_hits": count(Counter::IncrHits),
+        "decr_misses": count(Counter::DecrMisses),
+        "decr_hits": count(Counter::DecrHits),
+        "cas_misses": count(Counter::CasMisses),
+        "cas_hits": count(Counter::CasHits),
+        "cas_badval": count(Counter::CasBad),
         "touch_hits": touch_hits,
         "touch_misses": touch_misses,
-        "store_too_large": count(Count::TooLarge),
-        "store_no_memory": count(Count::NoMemory),
+        "store_too_large": count(Counter::TooLarge),
+        "store_no_memory": count(Counter::NoMemory),
         "auth_cmds": 0,
         "auth_errors": 0,
-        "bytes_read": count(Count::BytesIn),
-        "bytes_written": count(Count::BytesOut),
+        "bytes_read": count(Counter::BytesIn),
+        "bytes_written": count(Counter::BytesOut),
         "limit_maxbytes": figures.capacity_bytes,
         "accepting_conns": 1,
         "listen_disabled_num": 0,
@@ -128,13 +128,13 @@ fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "hash_is_expanding": 0,
         "bytes": figures.live_bytes,
         "curr_items": figures.keys.iter().sum::<u64>(),
-        "total_items": count(Count::Stored),
+        "total_items": count(Counter::Stored),
         "expired_unfetched": 0,
         "evicted_unfetched": 0,
         "evictions": figures.evictions,
         "reclaimed": figures.reclaimed,
         "lrutail_reflocked": 0,
-        "farbank_batches": count(Count::Batches),
+        "farbank_batches": count(Counter::Batches),
         "farbank_merged_writes": figures.merged_writes,
         "farbank_expired_keys": figures.expired_keys,
         "farbank_pool_bytes": figures.pool_bytes,
@@ -142,18 +142,18 @@ fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
     );
 }
 
-fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
+fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>) {
     let yes = |is: bool| if is { "yes" } else { "no" };
     let inter: Vec<_> = shared
         .endpoints
         .iter()
-        .filter(|endpoint| endpoint.protocol == Protocol::Memcached)
+        .filter(|endpoint| endpoint.protocol == WireProtocol::Memcached)
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
     stats!(lines,
         "maxbytes": figures.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
-        "tcpport": shared.port(Protocol::Memcached).unwrap_or(0),
+        "tcpport": shared.port(WireProtocol::Memcached).unwrap_or(0),
         "udpport": 0,
         "inter": inter.join(","),
         "verbosity": 0,
@@ -178,7 +178,7 @@ fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
     );
 }
 
-fn items(classes: &[Class], lines: &mut Lines<'_>) {
+fn items(classes: &[SlabClass], lines: &mut StatLines<'_>) {
     for class in classes.iter().filter(|class| class.items > 0) {
         let mut item = |name: &str, value: u64| {
             lines.stat(&format!("items:{}:{name}", class.id), value);
@@ -195,7 +195,7 @@ fn items(classes: &[Class], lines: &mut Lines<'_>) {
     }
 }
 
-fn slabs(figures: &Stats, lines: &mut Lines<'_>) {
+fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
     let mut bytes = 0;
     for class in &figures.classes {
         let slots = class.pages * class.slots_per_page;
@@ -220,7 +220,7 @@ fn slabs(figures: &Stats, lines: &mut Lines<'_>) {
     lines.stat("total_malloced", all);
 }
 
-fn conns(shared: &Shared<'_>, lines: &mut Lines<'_>) {
+fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
     for (at, endpoint) in shared.endpoints.iter().enumerate() {
         lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", endpoint.addr));
         lines.stat(&format!("{at}:state"), "conn_listening");
@@ -243,7 +243,7 @@ fn conns(shared: &Shared<'_>, lines: &mut Lines<'_>) {
     }
 }
 
-fn hot_keys(shared: &Shared<'_>, lines: &mut Lines<'_>) {
+fn hot_keys(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
     for (at, hot) in shared.hot_keys().iter().enumerate() {
         lines.stat(&format!("hotkeys:{at}:key"), &hot.key);
         lines.stat(&format!("hotkeys:{at}:db"), hot.db);
@@ -254,22 +254,22 @@ fn hot_keys(shared: &Shared<'_>, lines: &mut Lines<'_>) {
     }
 }
 
-fn detail(ctx: &mut Ctx<'_>, what: &[u8]) {
+fn detail(ctx: &mut MemcachedCtx<'_>, what: &[u8]) {
     let prefixes = &ctx.shared.memo.prefixes;
     match what {
         b"on" => prefixes.turn(true),
         b"off" => prefixes.turn(false),
         b"dump" => {
             prefixes.dump(ctx.out);
-            return ctx.say("END", false);
+            return ctx.append_reply("END", false);
         }
         _ => return ctx.refuse("CLIENT_ERROR usage: stats detail on|off|dump"),
     }
-    ctx.say("OK", false);
+    ctx.append_reply("OK", false);
 }
 
 /// `stats cachedump class limit`: some keys. All are of class 1 where there are no slabs.
-fn cachedump(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
+fn cachedump(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let (Some(class), Some(limit)) = (args.next(), args.next()) else {
         return ctx.refuse("CLIENT_ERROR bad command line");
     };
@@ -298,11 +298,11 @@ fn cachedump(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
             Ok(next) => next,
             Err(error) => {
                 let (first, quiet) = (false, false);
-                return ctx.failed(&error, super::Start { from, first, quiet });
+                return ctx.failed(&error, super::ReplyStart { from, first, quiet });
             }
         };
         if cursor == 0 || count >= most {
-            return ctx.say("END", false);
+            return ctx.append_reply("END", false);
         }
     }
 }

@@ -1,18 +1,21 @@
 //! The classic commands: get gets gat gats set add replace append prepend cas touch delete incr decr
 //! flush_all verbosity.
 
-use farbank_kv::store::{Error, Meta, Value, View};
+use farbank_kv::store::{Error, ReadView, Value, ValueMeta};
 
-use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
-use super::parse::{How, Payload, Store, i32_of, u32_of, u64_of};
-use super::prefixes::Deed;
-use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, key};
-use crate::cmd::{Ran, long};
-use crate::resp::Sink;
-use crate::resp::number::Decimal;
-use crate::shared::Count;
-use crate::shelf::make_room;
-use crate::turn::WINDOW;
+use super::items::{
+    self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
+    expires_ms,
+};
+use super::parse::{StoreCondition, StoreRequest, ValuePayload, i32_of, u32_of, u64_of};
+use super::prefixes::KeyOperation;
+use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
+use crate::buffer_pool::make_room;
+use crate::commands::{ExecOutcome, long};
+use crate::exec_context::WINDOW;
+use crate::resp::ReplySink;
+use crate::resp::number::DecimalText;
+use crate::shared::Counter;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
@@ -25,34 +28,34 @@ const LINE_BYTES_MAX: usize = 64;
 
 /// Appends what comes before a value's bytes.
 #[inline]
-fn value_line(out: &mut impl Sink, key: &[u8], meta: &Meta, cas: Option<Cas>) {
+fn value_line(out: &mut impl ReplySink, key: &[u8], meta: &ValueMeta, cas: Option<CasSource>) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     if meta.flags == 0 {
         out.extend_from_slice(b" 0 ");
     } else {
         out.push(b' ');
-        out.extend_from_slice(Decimal::unsigned(meta.flags.into()).as_bytes());
+        out.extend_from_slice(DecimalText::unsigned(meta.flags.into()).as_bytes());
         out.push(b' ');
     }
-    out.extend_from_slice(Decimal::unsigned(meta.value_bytes as u64).as_bytes());
+    out.extend_from_slice(DecimalText::unsigned(meta.value_bytes as u64).as_bytes());
     if let Some(cas) = cas {
         out.push(b' ');
         let known_by = cas.of(key, meta.version);
-        out.extend_from_slice(Decimal::unsigned(known_by).as_bytes());
+        out.extend_from_slice(DecimalText::unsigned(known_by).as_bytes());
     }
     out.extend_from_slice(b"\r\n");
 }
 
 /// `get key...`, `gets key...`
 #[inline]
-pub(super) fn get(ctx: &mut Ctx<'_>, keys: Words<'_>, cas: bool) -> Ran {
+pub(super) fn get(ctx: &mut MemcachedCtx<'_>, keys: Words<'_>, cas: bool) -> ExecOutcome {
     let from = ctx.out.len();
     let view = ctx.reads();
     let mut rest = keys;
     let Some(first) = rest.next() else {
         ctx.refuse(ERROR);
-        return Ran::Done;
+        return ExecOutcome::Done;
     };
     let mut left = match ctx.executes_long {
         true => usize::MAX,
@@ -66,35 +69,35 @@ pub(super) fn get(ctx: &mut Ctx<'_>, keys: Words<'_>, cas: bool) -> Ran {
     };
     match got {
         Ok(()) => ctx.out.extend_from_slice(b"END\r\n"),
-        Err(Fail::Long) => {
+        Err(RetrievalError::Long) => {
             ctx.out.rewind(from);
-            return Ran::Long;
+            return ExecOutcome::Long;
         }
         Err(fail) => fail.reply(ctx, from),
     }
-    Ran::Done
+    ExecOutcome::Done
 }
 
 /// Why a retrieval has another reply than items.
-enum Fail {
+enum RetrievalError {
     Is(&'static str),
     Store(Error),
     /// The values are so large that others would wait for long: another thread is to read them.
     Long,
 }
 
-impl Fail {
-    fn reply(&self, ctx: &mut Ctx<'_>, from: usize) {
+impl RetrievalError {
+    fn reply(&self, ctx: &mut MemcachedCtx<'_>, from: usize) {
         match self {
-            Fail::Is(text) => {
+            RetrievalError::Is(text) => {
                 ctx.out.rewind(from);
                 ctx.refuse(text);
             }
-            Fail::Store(error) => {
+            RetrievalError::Store(error) => {
                 let (first, quiet) = (false, false);
-                ctx.failed(error, Start { from, first, quiet });
+                ctx.failed(error, ReplyStart { from, first, quiet });
             }
-            Fail::Long => {}
+            RetrievalError::Long => {}
         }
     }
 }
@@ -102,20 +105,20 @@ impl Fail {
 /// Appends the item called `name`, if there is one. `left` bytes of values may be read yet.
 #[inline]
 fn get_one(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut MemcachedCtx<'_>,
     name: &[u8],
-    view: View,
+    view: ReadView,
     cas: bool,
     left: &mut usize,
-) -> Result<(), Fail> {
+) -> Result<(), RetrievalError> {
     if name.len() > KEY_BYTES_MAX {
-        return Err(Fail::Is(BAD_FORMAT));
+        return Err(RetrievalError::Is(BAD_FORMAT));
     }
     let cas = cas.then_some(ctx.cas);
     let (most, mut fits, mut value_bytes) = (ctx.out.bytes_max(), true, 0);
     let bytes_left = *left;
     let shelf = &mut *ctx.shelf;
-    let mut head = |meta: &Meta, out: &mut Vec<u8>| {
+    let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         value_bytes = meta.value_bytes;
         if value_bytes > bytes_left {
             return false;
@@ -130,30 +133,35 @@ fn get_one(
     };
     let out = ctx.out.bytes_mut();
     let found = ctx.session.get(key(name), view, out, &mut head);
-    let hit = found.map_err(Fail::Store)?;
-    *left = bytes_left.checked_sub(value_bytes).ok_or(Fail::Long)?;
+    let hit = found.map_err(RetrievalError::Store)?;
+    *left = bytes_left
+        .checked_sub(value_bytes)
+        .ok_or(RetrievalError::Long)?;
     if !fits {
-        return Err(Fail::Is(REPLY_TOO_LONG));
+        return Err(RetrievalError::Is(REPLY_TOO_LONG));
     }
     if hit {
         ctx.out.extend_from_slice(b"\r\n");
-        ctx.count(Count::Hits);
+        ctx.count(Counter::Hits);
         ctx.used(name, true);
     } else {
         ctx.count_miss(name);
     }
-    ctx.shared.memo.prefixes.note(name, Deed::Get { hit });
+    ctx.shared
+        .memo
+        .prefixes
+        .note(name, KeyOperation::Get { hit });
     Ok(())
 }
 
 /// Appends the items called `names`, fetching ahead.
 fn get_all(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut MemcachedCtx<'_>,
     mut names: Words<'_>,
-    view: View,
+    view: ReadView,
     cas: bool,
     left: &mut usize,
-) -> Result<(), Fail> {
+) -> Result<(), RetrievalError> {
     let mut first = true;
     let counted = *ctx.tally;
     loop {
@@ -164,7 +172,7 @@ fn get_all(
             count += 1;
         }
         if keys.iter().any(|key| key.bytes.len() > KEY_BYTES_MAX) {
-            return Err(Fail::Is(BAD_FORMAT));
+            return Err(RetrievalError::Is(BAD_FORMAT));
         }
         // The first of all was passed when it was read ahead.
         ctx.stride
@@ -173,7 +181,7 @@ fn get_all(
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
             get_one(ctx, key.bytes, view, cas, left).inspect_err(|fail| {
-                if let Fail::Long = fail {
+                if let RetrievalError::Long = fail {
                     *ctx.tally = counted;
                 }
             })?;
@@ -185,7 +193,7 @@ fn get_all(
 }
 
 /// `gat exptime key...`, `gats exptime key...`
-pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
+pub(super) fn get_and_touch(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>, cas: bool) {
     let Some(exptime) = args.next() else {
         return ctx.refuse(ERROR);
     };
@@ -202,7 +210,7 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
     for name in args {
         match items::renew(ctx, name, at, true) {
             Ok(Some(found)) => {
-                ctx.count(Count::Hits);
+                ctx.count(Counter::Hits);
                 value_line(ctx.out, name, &found.meta, cas.then_some(ctx.cas));
                 ctx.out.extend_from_slice(&found.bytes);
                 ctx.out.extend_from_slice(b"\r\n");
@@ -211,7 +219,7 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
             Err(error) => return ctx.failed(&error, start),
         }
         if ctx.out.is_cut() {
-            return Fail::Is(REPLY_TOO_LONG).reply(ctx, start.from);
+            return RetrievalError::Is(REPLY_TOO_LONG).reply(ctx, start.from);
         }
     }
     ctx.out.extend_from_slice(b"END\r\n");
@@ -219,18 +227,18 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
 
 /// `set|add|replace|append|prepend|cas key flags exptime bytes [cas] [noreply]` and a value.
 #[inline]
-pub(super) fn store(ctx: &mut Ctx<'_>, store: &Store<'_>) {
+pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
     let Some(start) = ctx.writes(store.quiet) else {
         return;
     };
-    ctx.count(Count::Sets);
-    ctx.shared.memo.prefixes.note(store.key, Deed::Set);
+    ctx.count(Counter::Sets);
+    ctx.shared.memo.prefixes.note(store.key, KeyOperation::Set);
     let bytes = match store.payload {
-        Payload::Whole(bytes) => bytes,
-        Payload::Misplaced => return ctx.say(BAD_CHUNK, store.quiet),
-        Payload::TooLarge => return too_large(ctx, store.key, store.how, start),
+        ValuePayload::Whole(bytes) => bytes,
+        ValuePayload::Misplaced => return ctx.append_reply(BAD_CHUNK, store.quiet),
+        ValuePayload::TooLarge => return too_large(ctx, store.key, store.how, start),
     };
-    let write = Write {
+    let write = ItemWrite {
         how: store.how,
         key: store.key,
         value: Value {
@@ -243,12 +251,12 @@ pub(super) fn store(ctx: &mut Ctx<'_>, store: &Store<'_>) {
         may_be_stale: false,
     };
     match items::store(ctx, &write) {
-        Ok((outcome, _)) => ctx.say(
+        Ok((outcome, _)) => ctx.append_reply(
             match outcome {
-                Outcome::Stored => "STORED",
-                Outcome::NotStored => "NOT_STORED",
-                Outcome::Exists => "EXISTS",
-                Outcome::NotFound => "NOT_FOUND",
+                WriteOutcome::Stored => "STORED",
+                WriteOutcome::NotStored => "NOT_STORED",
+                WriteOutcome::Exists => "EXISTS",
+                WriteOutcome::NotFound => "NOT_FOUND",
             },
             store.quiet,
         ),
@@ -257,29 +265,39 @@ pub(super) fn store(ctx: &mut Ctx<'_>, store: &Store<'_>) {
 }
 
 /// A value that is not taken.
-pub(super) fn too_large(ctx: &mut Ctx<'_>, name: &[u8], how: How, start: Start) {
-    ctx.count(Count::TooLarge);
+pub(super) fn too_large(
+    ctx: &mut MemcachedCtx<'_>,
+    name: &[u8],
+    how: StoreCondition,
+    start: ReplyStart,
+) {
+    ctx.count(Counter::TooLarge);
     match end_old(ctx, name, how) {
-        Ok(()) => ctx.say(TOO_LARGE, start.quiet),
+        Ok(()) => ctx.append_reply(TOO_LARGE, start.quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }
 
 /// Of a set that was not taken: what was there must not be taken for what was to be.
-fn end_old(ctx: &mut Ctx<'_>, name: &[u8], how: How) -> Result<(), Error> {
+fn end_old(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Result<(), Error> {
     match how {
-        How::Set => ctx.session.delete(key(name)).map(drop),
+        StoreCondition::Set => ctx.session.delete(key(name)).map(drop),
         _ => Ok(()),
     }
 }
 
 /// The store did not take it.
 #[cold]
-pub(super) fn not_stored(ctx: &mut Ctx<'_>, write: &Write<'_>, error: &Error, start: Start) {
+pub(super) fn not_stored(
+    ctx: &mut MemcachedCtx<'_>,
+    write: &ItemWrite<'_>,
+    error: &Error,
+    start: ReplyStart,
+) {
     match error {
         Error::ItemTooLarge { .. } => return too_large(ctx, write.key, write.how, start),
         error if error.is_full() => {
-            ctx.count(Count::NoMemory);
+            ctx.count(Counter::NoMemory);
             if let Err(error) = end_old(ctx, write.key, write.how) {
                 return ctx.failed(&error, start);
             }
@@ -291,7 +309,7 @@ pub(super) fn not_stored(ctx: &mut Ctx<'_>, write: &Write<'_>, error: &Error, st
 
 /// Words of a command that takes `least` of them and possibly `noreply` after those.
 fn args<'a, const N: usize>(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut MemcachedCtx<'_>,
     mut words: Words<'a>,
 ) -> Option<([&'a [u8]; N], bool)> {
     let mut found = [&[][..]; N];
@@ -313,29 +331,29 @@ fn args<'a, const N: usize>(
 }
 
 /// `touch key exptime [noreply]`
-pub(super) fn touch(ctx: &mut Ctx<'_>, words: Words<'_>) {
+pub(super) fn touch(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(([name, exptime], quiet)) = args(ctx, words) else {
         return;
     };
     if name.len() > KEY_BYTES_MAX {
-        return ctx.say(BAD_FORMAT, quiet);
+        return ctx.append_reply(BAD_FORMAT, quiet);
     }
     let Some(exptime) = i32_of(exptime) else {
-        return ctx.say(BAD_EXPTIME, quiet);
+        return ctx.append_reply(BAD_EXPTIME, quiet);
     };
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
     let at = expires_ms(exptime, || ctx.session.now_ms());
     match items::renew(ctx, name, at, false) {
-        Ok(Some(_)) => ctx.say("TOUCHED", quiet),
-        Ok(None) => ctx.say("NOT_FOUND", quiet),
+        Ok(Some(_)) => ctx.append_reply("TOUCHED", quiet),
+        Ok(None) => ctx.append_reply("NOT_FOUND", quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }
 
 /// `delete key [0] [noreply]`
-pub(super) fn delete(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let Some(name) = words.next() else {
         return ctx.refuse(ERROR);
     };
@@ -346,44 +364,44 @@ pub(super) fn delete(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
         [Some(b"noreply"), None] | [Some(b"0"), Some(b"noreply")] => true,
         [_, last] => {
             let usage = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
-            return ctx.say(usage, last == Some(b"noreply"));
+            return ctx.append_reply(usage, last == Some(b"noreply"));
         }
     };
     if name.len() > KEY_BYTES_MAX {
-        return ctx.say(BAD_FORMAT, quiet);
+        return ctx.append_reply(BAD_FORMAT, quiet);
     }
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    ctx.shared.memo.prefixes.note(name, Deed::Delete);
+    ctx.shared.memo.prefixes.note(name, KeyOperation::Delete);
     match ctx.session.delete(key(name)) {
         Ok(true) => {
-            ctx.count(Count::DeleteHits);
-            ctx.say("DELETED", quiet);
+            ctx.count(Counter::DeleteHits);
+            ctx.append_reply("DELETED", quiet);
         }
         Ok(false) => {
-            ctx.count(Count::DeleteMisses);
-            ctx.say("NOT_FOUND", quiet);
+            ctx.count(Counter::DeleteMisses);
+            ctx.append_reply("NOT_FOUND", quiet);
         }
         Err(error) => ctx.failed(&error, start),
     }
 }
 
 /// `incr|decr key delta [noreply]`
-pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>, sign: Sign) {
+pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>, sign: CounterDirection) {
     let Some(([name, delta], quiet)) = args(ctx, words) else {
         return;
     };
     if name.len() > KEY_BYTES_MAX {
-        return ctx.say(BAD_FORMAT, quiet);
+        return ctx.append_reply(BAD_FORMAT, quiet);
     }
     let Some(delta) = u64_of(delta) else {
-        return ctx.say("CLIENT_ERROR invalid numeric delta argument", quiet);
+        return ctx.append_reply("CLIENT_ERROR invalid numeric delta argument", quiet);
     };
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    let sum = Sum {
+    let sum = CounterChange {
         key: name,
         sign,
         delta,
@@ -392,37 +410,37 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>, sign: Sign) {
         initial: None,
     };
     match items::add(ctx, &sum) {
-        Ok((Total::Is { value, .. }, _)) => {
+        Ok((CounterOutcome::Is { value, .. }, _)) => {
             if !quiet {
                 ctx.out
-                    .extend_from_slice(Decimal::unsigned(value).as_bytes());
+                    .extend_from_slice(DecimalText::unsigned(value).as_bytes());
                 ctx.out.extend_from_slice(b"\r\n");
             }
         }
-        Ok((Total::NotNumeric, _)) => ctx.say(NOT_NUMERIC, quiet),
-        Ok(_) => ctx.say("NOT_FOUND", quiet),
-        Err(error) if error.is_full() => ctx.say("SERVER_ERROR out of memory", quiet),
+        Ok((CounterOutcome::NotNumeric, _)) => ctx.append_reply(NOT_NUMERIC, quiet),
+        Ok(_) => ctx.append_reply("NOT_FOUND", quiet),
+        Err(error) if error.is_full() => ctx.append_reply("SERVER_ERROR out of memory", quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }
 
 /// `flush_all [delay] [noreply]`
-pub(super) fn flush_all(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let two = [words.next(), words.next()];
     if words.next().is_some() {
         return ctx.refuse(ERROR);
     }
-    ctx.count(Count::Flushes);
+    ctx.count(Counter::Flushes);
     let (delay, quiet) = match two {
         [delay, Some(b"noreply")] => (delay, true),
         [Some(b"noreply"), None] => (None, true),
         [delay, _] => (delay, false),
     };
     if !ctx.shared.options.flush_allowed {
-        return ctx.say("CLIENT_ERROR flush_all not allowed", quiet);
+        return ctx.append_reply("CLIENT_ERROR flush_all not allowed", quiet);
     }
     let Some(delay) = delay.map_or(Some(0), i32_of) else {
-        return ctx.say(BAD_EXPTIME, quiet);
+        return ctx.append_reply(BAD_EXPTIME, quiet);
     };
     let at = if delay > 0 {
         expires_ms(delay, || ctx.session.now_ms())
@@ -440,25 +458,25 @@ pub(super) fn flush_all(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
         }
         ctx.shared.memo.note_flush(ctx.now_secs);
     }
-    ctx.say("OK", quiet);
+    ctx.append_reply("OK", quiet);
 }
 
 /// `slabs automove level`: taken, and nothing follows from it. Pages are no client's to move.
-pub(super) fn slabs(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+pub(super) fn slabs(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     match (words.next(), words.next().map(u32_of)) {
         (Some(b"automove"), Some(None)) => ctx.refuse(BAD_FORMAT),
-        (Some(b"automove"), Some(Some(0..=2))) => ctx.say("OK", false),
+        (Some(b"automove"), Some(Some(0..=2))) => ctx.append_reply("OK", false),
         (Some(b"reassign"), Some(_)) => ctx.refuse("CLIENT_ERROR slab reassignment disabled"),
         _ => ctx.refuse(ERROR),
     }
 }
 
 /// `verbosity level [noreply]`
-pub(super) fn verbosity(ctx: &mut Ctx<'_>, words: Words<'_>) {
+pub(super) fn verbosity(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     if let Some(([level], quiet)) = args(ctx, words) {
         match u32_of(level) {
-            Some(_) => ctx.say("OK", quiet),
-            None => ctx.say(BAD_FORMAT, quiet),
+            Some(_) => ctx.append_reply("OK", quiet),
+            None => ctx.append_reply(BAD_FORMAT, quiet),
         }
     }
 }

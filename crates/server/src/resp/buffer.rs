@@ -20,7 +20,7 @@ const CAPACITY_KEPT: usize = 256 << 10;
 const EMPTY_CAPACITY_KEPT: usize = 4 << 20;
 
 /// What bytes of a reply are appended to.
-pub trait Sink {
+pub trait ReplySink {
     /// Appends `bytes`.
     fn extend_from_slice(&mut self, bytes: &[u8]);
 
@@ -30,7 +30,7 @@ pub trait Sink {
     }
 }
 
-impl Sink for Vec<u8> {
+impl ReplySink for Vec<u8> {
     #[inline]
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         Vec::extend_from_slice(self, bytes);
@@ -55,7 +55,7 @@ impl Default for ReplyBuffer {
     }
 }
 
-impl Sink for ReplyBuffer {
+impl ReplySink for ReplyBuffer {
     #[inline]
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         if bytes.len() <= self.bytes_max.wrapping_sub(self.bytes.len()) && !self.is_cut {

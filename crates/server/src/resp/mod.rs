@@ -9,9 +9,9 @@ pub mod parse;
 pub mod reply;
 
 pub(crate) use buffer::ReplyBuffer;
-pub use buffer::Sink;
-pub use parse::{Args, Limits, Parser, Protocol};
-pub use reply::Resp;
+pub use buffer::ReplySink;
+pub use parse::{Args, ProtocolError, RequestLimits, RequestParser};
+pub use reply::RespVersion;
 
 /// Appends a request of `words` to `out`, as a client sends it.
 pub fn request<T: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[T]) {

@@ -47,16 +47,16 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
 }
 
 /// A number spelled out on the stack.
-pub struct Decimal {
+pub struct DecimalText {
     bytes: [u8; DIGITS_MAX],
     start: usize,
 }
 
-impl Decimal {
+impl DecimalText {
     /// Spells `value`.
     #[must_use]
-    pub fn new(value: i64) -> Decimal {
-        let mut decimal = Decimal::unsigned(value.unsigned_abs());
+    pub fn new(value: i64) -> DecimalText {
+        let mut decimal = DecimalText::unsigned(value.unsigned_abs());
         if value < 0 {
             decimal.start -= 1;
             decimal.bytes[decimal.start] = b'-';
@@ -66,7 +66,7 @@ impl Decimal {
 
     /// Spells `value`.
     #[must_use]
-    pub fn unsigned(mut value: u64) -> Decimal {
+    pub fn unsigned(mut value: u64) -> DecimalText {
         let mut bytes = [0; DIGITS_MAX];
         let mut start = DIGITS_MAX;
         loop {
@@ -74,7 +74,7 @@ impl Decimal {
             bytes[start] = b'0' + (value % 10) as u8;
             value /= 10;
             if value == 0 {
-                return Decimal { bytes, start };
+                return DecimalText { bytes, start };
             }
         }
     }
@@ -107,10 +107,10 @@ mod tests {
         ] {
             let text = good.to_string();
             assert_eq!(parse_i64(text.as_bytes()), Some(good));
-            assert_eq!(Decimal::new(good).as_bytes(), text.as_bytes());
+            assert_eq!(DecimalText::new(good).as_bytes(), text.as_bytes());
         }
         assert_eq!(
-            Decimal::unsigned(u64::MAX).as_bytes(),
+            DecimalText::unsigned(u64::MAX).as_bytes(),
             u64::MAX.to_string().as_bytes()
         );
         for bad in [

@@ -29,7 +29,7 @@ const SPANS_KEPT: usize = 1024;
 
 /// What a request may announce.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Longest argument (`proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
 }
@@ -37,7 +37,7 @@ pub struct Limits {
 /// A request no server can read: it is answered and the connection closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Protocol {
+pub enum ProtocolError {
     /// The number of arguments is no number, or too large.
     MultibulkLength,
     /// The line with the number of arguments does not end.
@@ -54,38 +54,38 @@ pub enum Protocol {
     Quotes,
 }
 
-impl Protocol {
+impl ProtocolError {
     /// The reply, without its marker and line end.
     #[must_use]
     pub fn reply(self) -> Vec<u8> {
         let mut text = b"ERR Protocol error: ".to_vec();
         text.extend_from_slice(match self {
-            Protocol::MultibulkLength => b"invalid multibulk length",
-            Protocol::MultibulkLine => b"too big mbulk count string",
-            Protocol::BulkLength => b"invalid bulk length",
-            Protocol::BulkLine => b"too big bulk count string",
-            Protocol::ExpectedDollar(_) => b"expected '$', got '",
-            Protocol::InlineTooBig => b"too big inline request",
-            Protocol::Quotes => b"unbalanced quotes in request",
+            ProtocolError::MultibulkLength => b"invalid multibulk length",
+            ProtocolError::MultibulkLine => b"too big mbulk count string",
+            ProtocolError::BulkLength => b"invalid bulk length",
+            ProtocolError::BulkLine => b"too big bulk count string",
+            ProtocolError::ExpectedDollar(_) => b"expected '$', got '",
+            ProtocolError::InlineTooBig => b"too big inline request",
+            ProtocolError::Quotes => b"unbalanced quotes in request",
         });
-        if let Protocol::ExpectedDollar(byte) = self {
+        if let ProtocolError::ExpectedDollar(byte) = self {
             text.extend_from_slice(&[byte, b'\'']);
         }
         text
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.reply()))
     }
 }
 
-impl std::error::Error for Protocol {}
+impl std::error::Error for ProtocolError {}
 
 /// Where an argument lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
+pub struct ArgSpan {
     start: usize,
     end: usize,
 }
@@ -94,7 +94,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub struct Args<'a> {
     bytes: &'a [u8],
-    spans: &'a [Span],
+    spans: &'a [ArgSpan],
 }
 
 impl<'a> Args<'a> {
@@ -150,8 +150,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 ///
 /// They lie in chunks, so that many take no more memory than their bytes and spans, and none is copied when more come.
 #[derive(Debug, Default)]
-pub struct Kept {
-    chunks: Vec<Chunk>,
+pub struct QueuedRequests {
+    chunks: Vec<QueuedChunk>,
     requests: usize,
     args: usize,
     /// Bytes of memory that all chunks but the last take.
@@ -160,16 +160,16 @@ pub struct Kept {
 
 /// Requests that were kept one after another.
 #[derive(Debug)]
-struct Chunk {
+struct QueuedChunk {
     /// How many requests are in chunks before this one.
     first: usize,
     bytes: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<ArgSpan>,
     /// Where each request's spans end.
     ends: Vec<usize>,
 }
 
-impl Chunk {
+impl QueuedChunk {
     /// Gives back memory that no request will use.
     fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
@@ -179,14 +179,14 @@ impl Chunk {
 
     /// Bytes of memory it takes.
     fn memory_bytes(&self) -> usize {
-        size_of::<Chunk>()
+        size_of::<QueuedChunk>()
             + self.bytes.capacity()
-            + self.spans.capacity() * size_of::<Span>()
+            + self.spans.capacity() * size_of::<ArgSpan>()
             + self.ends.capacity() * size_of::<usize>()
     }
 }
 
-impl Kept {
+impl QueuedRequests {
     /// Copies a request.
     pub fn push(&mut self, args: Args<'_>) {
         let bytes = args.from(0).map(<[u8]>::len).sum();
@@ -194,7 +194,7 @@ impl Kept {
         for arg in args.from(0) {
             let start = chunk.bytes.len();
             chunk.bytes.extend_from_slice(arg);
-            chunk.spans.push(Span {
+            chunk.spans.push(ArgSpan {
                 start,
                 end: chunk.bytes.len(),
             });
@@ -205,14 +205,14 @@ impl Kept {
     }
 
     /// The chunk that takes a request of `bytes`.
-    fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
-        let has_room = |chunk: &Chunk| chunk.bytes.len() + bytes <= CHUNK_BYTES;
+    fn chunk_for(&mut self, bytes: usize) -> &mut QueuedChunk {
+        let has_room = |chunk: &QueuedChunk| chunk.bytes.len() + bytes <= CHUNK_BYTES;
         if !self.chunks.last().is_some_and(has_room) {
             if let Some(full) = self.chunks.last_mut() {
                 full.shrink();
                 self.full_bytes += full.memory_bytes();
             }
-            self.chunks.push(Chunk {
+            self.chunks.push(QueuedChunk {
                 first: self.requests,
                 bytes: Vec::with_capacity(bytes),
                 spans: Vec::new(),
@@ -244,7 +244,7 @@ impl Kept {
     /// Bytes of memory the kept requests take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.full_bytes + self.chunks.last().map_or(0, Chunk::memory_bytes)
+        self.full_bytes + self.chunks.last().map_or(0, QueuedChunk::memory_bytes)
     }
 
     /// The arguments of the request at `index`.
@@ -263,7 +263,7 @@ impl Kept {
 
 /// A whole request: where its spans and its bytes end.
 #[derive(Clone, Copy, Debug)]
-struct Whole {
+struct WholeRequest {
     spans: usize,
     end: usize,
     is_inline: bool,
@@ -271,10 +271,10 @@ struct Whole {
 
 /// Reads one request after another.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub struct RequestParser {
     /// Arguments of the whole requests, then those of the one in progress.
-    spans: Vec<Span>,
-    whole: Vec<Whole>,
+    spans: Vec<ArgSpan>,
+    whole: Vec<WholeRequest>,
     /// Where the bytes of whole and skipped requests end.
     consumed: usize,
     /// How far the request in progress has been read.
@@ -287,33 +287,38 @@ pub struct Parser {
     inline: Vec<u8>,
 }
 
-impl Parser {
+impl RequestParser {
     /// Reads on until `most` requests are whole, or `input` ends. `input` starts where it started
     /// before and holds at least what it held before. Returns how many requests are whole.
     ///
     /// # Errors
     /// What follows the whole requests cannot be read, nor anything after it.
     #[inline]
-    pub fn read(&mut self, input: &[u8], limits: Limits, most: usize) -> Result<usize, Protocol> {
+    pub fn read(
+        &mut self,
+        input: &[u8],
+        limits: RequestLimits,
+        most: usize,
+    ) -> Result<usize, ProtocolError> {
         while self.whole.len() < most && self.step(input, limits)? {}
         Ok(self.whole.len())
     }
 
     /// Reads one request; false if it is not whole yet.
     #[inline]
-    fn step(&mut self, input: &[u8], limits: Limits) -> Result<bool, Protocol> {
+    fn step(&mut self, input: &[u8], limits: RequestLimits) -> Result<bool, ProtocolError> {
         if self.missing == 0 {
             match input.get(self.at) {
                 None => return Ok(false),
                 Some(b'*') => {}
                 Some(_) => return self.read_inline(input),
             }
-            let Some((count, next)) = length(input, self.at, Protocol::MultibulkLine)? else {
+            let Some((count, next)) = length(input, self.at, ProtocolError::MultibulkLine)? else {
                 return Ok(false);
             };
             let count = count
                 .filter(|&n| n <= ARGS_MAX)
-                .ok_or(Protocol::MultibulkLength)?;
+                .ok_or(ProtocolError::MultibulkLength)?;
             self.at = next;
             self.missing = usize::try_from(count).unwrap_or(0);
             if self.missing == 0 {
@@ -327,7 +332,7 @@ impl Parser {
             }
         }
         self.consumed = self.at;
-        self.whole.push(Whole {
+        self.whole.push(WholeRequest {
             spans: self.spans.len(),
             end: self.at,
             is_inline: false,
@@ -337,7 +342,7 @@ impl Parser {
 
     /// Reads one argument; false if it is not whole yet.
     #[inline]
-    fn read_bulk(&mut self, input: &[u8], limits: Limits) -> Result<bool, Protocol> {
+    fn read_bulk(&mut self, input: &[u8], limits: RequestLimits) -> Result<bool, ProtocolError> {
         let len = match self.bulk {
             Some(len) => len,
             None => match self.bulk_length(input, limits)? {
@@ -349,7 +354,7 @@ impl Parser {
             self.bulk = Some(len);
             return Ok(false);
         }
-        self.spans.push(Span {
+        self.spans.push(ArgSpan {
             start: self.at,
             end: self.at + len,
         });
@@ -360,29 +365,33 @@ impl Parser {
     }
 
     #[inline]
-    fn bulk_length(&mut self, input: &[u8], limits: Limits) -> Result<Option<usize>, Protocol> {
+    fn bulk_length(
+        &mut self,
+        input: &[u8],
+        limits: RequestLimits,
+    ) -> Result<Option<usize>, ProtocolError> {
         if self.at == input.len() {
             return Ok(None);
         }
-        let Some((len, next)) = length(input, self.at, Protocol::BulkLine)? else {
+        let Some((len, next)) = length(input, self.at, ProtocolError::BulkLine)? else {
             return Ok(None);
         };
         if input[self.at] != b'$' {
-            return Err(Protocol::ExpectedDollar(input[self.at]));
+            return Err(ProtocolError::ExpectedDollar(input[self.at]));
         }
         let len = len.and_then(|n| usize::try_from(n).ok());
         let len = len
             .filter(|&n| n <= limits.bulk_bytes_max)
-            .ok_or(Protocol::BulkLength)?;
+            .ok_or(ProtocolError::BulkLength)?;
         self.at = next;
         Ok(Some(len))
     }
 
-    fn read_inline(&mut self, input: &[u8]) -> Result<bool, Protocol> {
+    fn read_inline(&mut self, input: &[u8]) -> Result<bool, ProtocolError> {
         let rest = &input[self.at..];
         let Some(end) = line_end(rest, b'\n') else {
             return if rest.len() > LINE_BYTES_MAX {
-                Err(Protocol::InlineTooBig)
+                Err(ProtocolError::InlineTooBig)
             } else {
                 Ok(false)
             };
@@ -391,12 +400,12 @@ impl Parser {
         let before = self.spans.len();
         if split_line(line, &mut self.inline, &mut self.spans).is_none() {
             self.spans.truncate(before);
-            return Err(Protocol::Quotes);
+            return Err(ProtocolError::Quotes);
         }
         self.at += end + 1;
         self.consumed = self.at;
         if self.spans.len() > before {
-            self.whole.push(Whole {
+            self.whole.push(WholeRequest {
                 spans: self.spans.len(),
                 end: self.at,
                 is_inline: true,
@@ -422,7 +431,7 @@ impl Parser {
         } else {
             self.whole[index - 1].spans
         };
-        let Whole {
+        let WholeRequest {
             spans, is_inline, ..
         } = self.whole[index];
         let bytes = if is_inline { &self.inline } else { input };
@@ -454,8 +463,8 @@ impl Parser {
     /// Bytes this parser holds on to.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>()
-            + self.whole.capacity() * size_of::<Whole>()
+        self.spans.capacity() * size_of::<ArgSpan>()
+            + self.whole.capacity() * size_of::<WholeRequest>()
             + self.inline.capacity()
     }
 
@@ -485,7 +494,7 @@ impl Parser {
 
     /// Forgets everything: the next `input` starts at a request's first byte.
     pub fn reset(&mut self) {
-        *self = Parser::default();
+        *self = RequestParser::default();
     }
 }
 
@@ -498,11 +507,11 @@ fn line_end(bytes: &[u8], end: u8) -> Option<usize> {
 }
 
 /// A line's number, if it is one, and where the next line starts.
-type Line = Option<(Option<i64>, usize)>;
+type ParsedLine = Option<(Option<i64>, usize)>;
 
 /// Reads the line at `at`: one marker byte, a number, `\r\n`. Nothing if it has not arrived whole.
 #[inline]
-fn length(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol> {
+fn length(input: &[u8], at: usize, too_long: ProtocolError) -> Result<ParsedLine, ProtocolError> {
     // Up to nine digits, as nearly all are; everything else is left to the exact reading below.
     let mut value = 0u32;
     let mut end = at + 1;
@@ -525,7 +534,11 @@ fn length(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol>
 }
 
 #[cold]
-fn length_exact(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol> {
+fn length_exact(
+    input: &[u8],
+    at: usize,
+    too_long: ProtocolError,
+) -> Result<ParsedLine, ProtocolError> {
     let line = &input[at..];
     match line_end(line, b'\r') {
         None if line.len() > LINE_BYTES_MAX => Err(too_long),
@@ -538,7 +551,7 @@ fn length_exact(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Pro
 
 /// Splits a line into words. `"..."` knows `\n \r \t \b \a \xHH` and `\` before anything else; `'...'`
 /// knows `\'`. Nothing if a quote does not close, or something other than a blank follows it.
-fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Option<()> {
+fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<ArgSpan>) -> Option<()> {
     let mut rest = line;
     loop {
         let Some(first) = rest.iter().position(|&b| !is_blank(b)) else {
@@ -547,7 +560,7 @@ fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Option
         rest = &rest[first..];
         let start = words.len();
         rest = word(rest, words)?;
-        spans.push(Span {
+        spans.push(ArgSpan {
             start,
             end: words.len(),
         });

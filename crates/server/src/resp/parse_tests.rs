@@ -1,14 +1,14 @@
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 512 << 20,
 };
 
 type Requests = Vec<Vec<Vec<u8>>>;
 
 /// Feeds `pieces` one after another, as reads would deliver them.
-fn run(pieces: &[&[u8]]) -> (Requests, Option<Protocol>) {
-    let (mut parser, mut buffer, mut requests) = (Parser::default(), Vec::new(), Vec::new());
+fn run(pieces: &[&[u8]]) -> (Requests, Option<ProtocolError>) {
+    let (mut parser, mut buffer, mut requests) = (RequestParser::default(), Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
@@ -106,7 +106,7 @@ fn lines_without_end_are_refused_at_64_kib() {
 
 #[test]
 fn announced_lengths_take_no_memory() {
-    let mut parser = Parser::default();
+    let mut parser = RequestParser::default();
     let input = b"*1048576\r\n$536870912\r\nx";
     assert_eq!(parser.read(input, LIMITS, 16), Ok(0));
     assert!(parser.held_bytes() < 1024);
@@ -119,14 +119,14 @@ fn a_request_of_many_arguments_leaves_nothing_behind() {
     for _ in 0..100_000 {
         input.extend_from_slice(b"$1\r\nx\r\n");
     }
-    let mut parser = Parser::default();
+    let mut parser = RequestParser::default();
     for end in (0..input.len()).step_by(1000) {
         assert_eq!(parser.read(&input[..end], LIMITS, 16), Ok(0));
     }
     assert_eq!(parser.read(&input, LIMITS, 16), Ok(1));
     assert_eq!(parser.args(&input, 0).len(), 100_000);
     parser.next();
-    assert!(parser.held_bytes() <= 2 * SPANS_KEPT * size_of::<Span>());
+    assert!(parser.held_bytes() <= 2 * SPANS_KEPT * size_of::<ArgSpan>());
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn random_bytes_never_panic_and_splits_never_matter() {
 #[test]
 fn kept_requests_are_what_was_kept() {
     let input = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
-    let mut parser = Parser::default();
+    let mut parser = RequestParser::default();
     assert_eq!(parser.read(input, LIMITS, 16), Ok(1));
-    let mut kept = Kept::default();
+    let mut kept = QueuedRequests::default();
     kept.push(parser.args(input, 0));
     kept.push(parser.args(input, 0));
     assert_eq!(kept.len(), 2);
@@ -169,15 +169,15 @@ fn many_kept_requests_take_little_more_memory_than_their_bytes() {
         crate::resp::request(&mut bytes, &["SET", "k", value]);
         bytes
     };
-    let mut kept = Kept::default();
+    let mut kept = QueuedRequests::default();
     let mut sum = 0;
     let lengths = || (0..4_000).map(|at| (at * 37) % 400 + if at % 500 == 0 { 300_000 } else { 0 });
     for length in lengths() {
         let input = request(&"v".repeat(length));
-        let mut parser = Parser::default();
+        let mut parser = RequestParser::default();
         assert_eq!(parser.read(&input, LIMITS, 16), Ok(1));
         kept.push(parser.args(&input, 0));
-        sum += "SETk".len() + length + 3 * size_of::<Span>() + size_of::<usize>();
+        sum += "SETk".len() + length + 3 * size_of::<ArgSpan>() + size_of::<usize>();
     }
     for (at, length) in lengths().enumerate() {
         let args = kept.args(at);

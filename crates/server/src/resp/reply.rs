@@ -1,11 +1,11 @@
 //! Replies, appended to a buffer in RESP2 or RESP3.
 
-use super::buffer::Sink;
-use super::number::Decimal;
+use super::buffer::ReplySink;
+use super::number::DecimalText;
 
 /// Which protocol a connection speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Resp {
+pub enum RespVersion {
     /// RESP2, what every connection starts with.
     #[default]
     V2,
@@ -13,20 +13,20 @@ pub enum Resp {
     V3,
 }
 
-impl Resp {
+impl RespVersion {
     /// The protocol's number.
     #[must_use]
     pub fn number(self) -> i64 {
         match self {
-            Resp::V2 => 2,
-            Resp::V3 => 3,
+            RespVersion::V2 => 2,
+            RespVersion::V3 => 3,
         }
     }
 }
 
 /// Appends `marker`, a number and the line's end.
 #[inline]
-fn header(out: &mut impl Sink, marker: u8, value: i64) {
+fn header(out: &mut impl ReplySink, marker: u8, value: i64) {
     let mut line = [0u8; 24];
     line[0] = marker;
     let mut end = 1;
@@ -34,7 +34,7 @@ fn header(out: &mut impl Sink, marker: u8, value: i64) {
         line[end] = b'0' + value as u8;
         end += 1;
     } else {
-        let digits = Decimal::new(value);
+        let digits = DecimalText::new(value);
         let digits = digits.as_bytes();
         line[end..end + digits.len()].copy_from_slice(digits);
         end += digits.len();
@@ -51,19 +51,19 @@ fn signed(len: usize) -> i64 {
 
 /// `+OK`.
 #[inline]
-pub fn ok(out: &mut impl Sink) {
+pub fn ok(out: &mut impl ReplySink) {
     out.extend_from_slice(b"+OK\r\n");
 }
 
 /// A simple string: one line of text.
-pub fn simple(out: &mut impl Sink, text: &str) {
+pub fn simple(out: &mut impl ReplySink, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
 /// An error whose first word is its code; line breaks in it become blanks, at its end nothing.
-pub fn error(out: &mut impl Sink, text: &[u8]) {
+pub fn error(out: &mut impl ReplySink, text: &[u8]) {
     let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     let text = &text[..end.map_or(0, |last| last + 1)];
     out.push(b'-');
@@ -74,34 +74,34 @@ pub fn error(out: &mut impl Sink, text: &[u8]) {
 
 /// An integer.
 #[inline]
-pub fn integer(out: &mut impl Sink, value: i64) {
+pub fn integer(out: &mut impl ReplySink, value: i64) {
     header(out, b':', value);
 }
 
 /// What comes before the bytes of a bulk string; `\r\n` comes after.
 #[inline]
-pub fn bulk_header(out: &mut impl Sink, len: usize) {
+pub fn bulk_header(out: &mut impl ReplySink, len: usize) {
     header(out, b'$', signed(len));
 }
 
 /// A bulk string.
 #[inline]
-pub fn bulk(out: &mut impl Sink, bytes: &[u8]) {
+pub fn bulk(out: &mut impl ReplySink, bytes: &[u8]) {
     bulk_header(out, bytes.len());
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
 /// A number as a bulk string.
-pub fn bulk_number(out: &mut impl Sink, value: u64) {
-    bulk(out, Decimal::unsigned(value).as_bytes());
+pub fn bulk_number(out: &mut impl ReplySink, value: u64) {
+    bulk(out, DecimalText::unsigned(value).as_bytes());
 }
 
 /// Text for people: verbatim in RESP3, a bulk string in RESP2.
-pub fn verbatim(out: &mut impl Sink, resp: Resp, text: &str) {
+pub fn verbatim(out: &mut impl ReplySink, resp: RespVersion, text: &str) {
     match resp {
-        Resp::V2 => bulk(out, text.as_bytes()),
-        Resp::V3 => {
+        RespVersion::V2 => bulk(out, text.as_bytes()),
+        RespVersion::V3 => {
             header(out, b'=', signed(text.len() + 4));
             out.extend_from_slice(b"txt:");
             out.extend_from_slice(text.as_bytes());
@@ -112,39 +112,39 @@ pub fn verbatim(out: &mut impl Sink, resp: Resp, text: &str) {
 
 /// Nothing, where a string might have been.
 #[inline]
-pub fn null(out: &mut impl Sink, resp: Resp) {
+pub fn null(out: &mut impl ReplySink, resp: RespVersion) {
     out.extend_from_slice(match resp {
-        Resp::V2 => b"$-1\r\n".as_slice(),
-        Resp::V3 => b"_\r\n",
+        RespVersion::V2 => b"$-1\r\n".as_slice(),
+        RespVersion::V3 => b"_\r\n",
     });
 }
 
 /// Nothing, where an array might have been.
-pub fn null_array(out: &mut impl Sink, resp: Resp) {
+pub fn null_array(out: &mut impl ReplySink, resp: RespVersion) {
     out.extend_from_slice(match resp {
-        Resp::V2 => b"*-1\r\n".as_slice(),
-        Resp::V3 => b"_\r\n",
+        RespVersion::V2 => b"*-1\r\n".as_slice(),
+        RespVersion::V3 => b"_\r\n",
     });
 }
 
 /// The head of an array of `len` replies.
-pub fn array(out: &mut impl Sink, len: usize) {
+pub fn array(out: &mut impl ReplySink, len: usize) {
     header(out, b'*', signed(len));
 }
 
 /// The head of a map of `len` pairs: twice as many array elements in RESP2.
-pub fn map(out: &mut impl Sink, resp: Resp, len: usize) {
+pub fn map(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     match resp {
-        Resp::V2 => header(out, b'*', signed(len * 2)),
-        Resp::V3 => header(out, b'%', signed(len)),
+        RespVersion::V2 => header(out, b'*', signed(len * 2)),
+        RespVersion::V3 => header(out, b'%', signed(len)),
     }
 }
 
 /// The head of a set of `len` replies: an array in RESP2.
-pub fn set(out: &mut impl Sink, resp: Resp, len: usize) {
+pub fn set(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     match resp {
-        Resp::V2 => header(out, b'*', signed(len)),
-        Resp::V3 => header(out, b'~', signed(len)),
+        RespVersion::V2 => header(out, b'*', signed(len)),
+        RespVersion::V3 => header(out, b'~', signed(len)),
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
     fn shapes_differ_between_the_protocols() {
         for (resp, null_text, null_array_text, map_text, set_text, text) in [
             (
-                Resp::V2,
+                RespVersion::V2,
                 "$-1\r\n",
                 "*-1\r\n",
                 "*4\r\n",
@@ -170,7 +170,7 @@ mod tests {
                 "$2\r\nhi\r\n",
             ),
             (
-                Resp::V3,
+                RespVersion::V3,
                 "_\r\n",
                 "_\r\n",
                 "%2\r\n",

@@ -1,7 +1,7 @@
 //! Nothing is acknowledged before it is durable, and nobody else learns of it.
 
 use crate::harness::Running;
-use farbank_server::Options;
+use farbank_server::ServerOptions;
 
 #[test]
 fn a_reply_leaves_when_its_ticket_turns_and_in_order() {
@@ -132,9 +132,9 @@ fn a_medium_that_fails_at_a_write_refuses_it() {
 
 #[test]
 fn increments_of_fifty_clients_all_count() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 2,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     std::thread::scope(|scope| {
         for _ in 0..50 {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farbank_server::{Endpoint, Handle, Options, Server};
+use farbank_server::{Endpoint, Server, ServerHandle, ServerOptions};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::volatile::Volatile;
@@ -19,23 +19,23 @@ pub(crate) struct Running {
     addr: SocketAddr,
     memcached_addr: SocketAddr,
     pub(crate) store: Volatile,
-    handle: Handle,
+    handle: ServerHandle,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl Running {
     /// One worker, so that all connections share a batch and an order.
     pub(crate) fn new() -> Running {
-        Running::with(Options {
+        Running::with(ServerOptions {
             workers: 1,
-            ..Options::default()
+            ..ServerOptions::default()
         })
     }
 
     /// With these options; but a turn lasts until all that has arrived is executed, so that what a test sends in one
     /// write is one batch, however slow the machine is.
-    pub(crate) fn with(options: Options) -> Running {
-        let options = Options {
+    pub(crate) fn with(options: ServerOptions) -> Running {
+        let options = ServerOptions {
             turn: HUNG,
             ..options
         };

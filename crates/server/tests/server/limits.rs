@@ -3,14 +3,14 @@
 use std::io::Write;
 
 use crate::harness::{Running, request};
-use farbank_server::Options;
+use farbank_server::ServerOptions;
 
 #[test]
 fn too_many_clients_are_refused_by_name() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 1,
         clients_max: 2,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let (mut one, mut two) = (server.connect(), server.connect());
     one.ask("PING", "+PONG\r\n");
@@ -242,9 +242,9 @@ fn a_disguised_web_request_is_not_answered() {
 
 #[test]
 fn connections_spread_over_the_workers() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 2,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut clients: Vec<_> = (0..8).map(|_| server.connect()).collect();
     for (at, client) in clients.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
 //! memcached's protocol: what clients see of items, of time, of numbers, of mistakes.
 
-use farbank_server::Options;
+use farbank_server::ServerOptions;
 
 use crate::harness::{Client, Running};
 
@@ -161,10 +161,10 @@ fn everything_goes_at_once_or_when_its_time_has_come() {
 
 #[test]
 fn without_cas_numbers_all_are_zero_and_a_flush_reaches_what_is_stored_in_its_second() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 1,
         cas_enabled: false,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut client = server.connect_memcached();
     client.says(

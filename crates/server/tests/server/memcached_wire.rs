@@ -2,7 +2,7 @@
 //! replies leave.
 
 use crate::harness::{Client, Running};
-use farbank_server::Options;
+use farbank_server::ServerOptions;
 
 #[track_caller]
 fn round_trip(client: &mut Client) {
@@ -219,10 +219,10 @@ fn long_pipelines_and_long_lists_of_keys_are_answered_in_order() {
 
 #[test]
 fn large_values_come_and_go_up_to_the_limit() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 1,
         item_bytes_max: 4 << 20,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut client = server.connect_memcached();
     let value = "x".repeat(3 << 20);
@@ -312,10 +312,10 @@ fn a_reply_above_the_limit_is_refused() {
 
 #[test]
 fn too_many_clients_are_refused_by_name_in_their_own_words() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 1,
         clients_max: 1,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut one = server.connect();
     one.ask("PING", "+PONG\r\n");
@@ -325,9 +325,9 @@ fn too_many_clients_are_refused_by_name_in_their_own_words() {
 
 #[test]
 fn both_protocols_serve_the_same_values_at_once() {
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 2,
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let (mut redis, mut memcached) = (server.connect(), server.connect_memcached());
     redis.ask("SET a 1;SELECT 1;SET a 2", "+OK\r\n+OK\r\n+OK\r\n");

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use farbank_server::{Options, ProtectedActions, UnixSocket};
+use farbank_server::{ProtectedActions, ServerOptions, UnixSocket};
 
 use crate::harness::Running;
 
@@ -24,10 +24,10 @@ const NO_SHUTDOWN: &str = "-ERR SHUTDOWN command not allowed. If the enable-prot
      configuration file, and then restart the server.\r\n";
 
 fn running(protected_actions: ProtectedActions) -> Running {
-    Running::with(Options {
+    Running::with(ServerOptions {
         workers: 1,
         protected_actions,
-        ..Options::default()
+        ..ServerOptions::default()
     })
 }
 
@@ -74,13 +74,13 @@ fn protected_actions_can_be_forbidden_to_all_and_allowed_to_all() {
 fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let server = Running::with(Options {
+    let server = Running::with(ServerOptions {
         workers: 1,
         unix_socket: Some(UnixSocket {
             path: path.clone(),
             mode: 0o770,
         }),
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o770);

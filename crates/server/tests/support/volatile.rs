@@ -9,8 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farbank_kv::store::{
-    Absence, Change, Conflicts, DATABASES, Error, Head, Heads, Item, Key, Meta, Opened, Ops,
-    Session, Stats, Store, Value, Verdict, View, Wanted,
+    Absence, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep, GroupDecision,
+    Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoredItem, UpdateDecision, Value,
+    ValueMeta,
 };
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 
@@ -19,12 +20,12 @@ pub(crate) type Name = (u8, Vec<u8>);
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     bytes: Vec<u8>,
-    meta: Meta,
+    meta: ValueMeta,
 }
 
 impl Stored {
     fn new(bytes: &[u8], expires_ms: u64, flags: u32, kind: u8, version: u64) -> Stored {
-        let meta = Meta {
+        let meta = ValueMeta {
             value_bytes: bytes.len(),
             expires_ms,
             flags,
@@ -37,8 +38,8 @@ impl Stored {
         }
     }
 
-    fn item(&self) -> Item<'_> {
-        Item {
+    fn item(&self) -> StoredItem<'_> {
+        StoredItem {
             bytes: &self.bytes,
             meta: self.meta,
         }
@@ -180,7 +181,7 @@ impl Inner {
 pub(crate) struct Volatile {
     pub(crate) inner: Arc<Inner>,
     caps: Caps,
-    opened: Opened,
+    opened: OpenReport,
 }
 
 impl Volatile {
@@ -203,7 +204,7 @@ impl Volatile {
         Volatile {
             inner: Arc::new(inner),
             caps,
-            opened: Opened::default(),
+            opened: OpenReport::default(),
         }
     }
 }
@@ -238,7 +239,7 @@ impl Store for Volatile {
         stats
     }
 
-    fn opened(&self) -> &Opened {
+    fn opened(&self) -> &OpenReport {
         &self.opened
     }
 
@@ -263,10 +264,10 @@ fn name(key: Key<'_>) -> Name {
 
 impl Door {
     /// What this session sees of `name`.
-    fn see<'a>(&'a self, state: &'a State, name: &Name, view: View) -> Option<&'a Stored> {
+    fn see<'a>(&'a self, state: &'a State, name: &Name, view: ReadView) -> Option<&'a Stored> {
         let visible = state.visible.get(name);
         let own = self.own.get(name).filter(|own| {
-            view == View::Pending && visible.is_none_or(|visible| visible.at < own.at)
+            view == ReadView::Pending && visible.is_none_or(|visible| visible.at < own.at)
         });
         self.inner.live(own.or(visible)?.value.as_ref())
     }
@@ -282,9 +283,9 @@ impl Ops for Door {
     fn get(
         &mut self,
         key: Key<'_>,
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         let (state, name) = (self.inner.state(), name(key));
         state.check(&name)?;
@@ -297,7 +298,7 @@ impl Ops for Door {
         Ok(found.is_some())
     }
 
-    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
         let state = self.inner.state();
         Ok(self.see(&state, &name(key), view).map(|stored| stored.meta))
     }
@@ -337,7 +338,7 @@ impl Ops for Door {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         let name = name(key);
         loop {
@@ -348,9 +349,9 @@ impl Ops for Door {
             let at = state.writes;
             drop(state);
             let value = match decide(old.as_ref().map(Stored::item)) {
-                Change::Keep => return Ok(old.map_or(0, |old| old.meta.version)),
-                Change::Delete => None,
-                Change::Put {
+                UpdateDecision::Keep => return Ok(old.map_or(0, |old| old.meta.version)),
+                UpdateDecision::Delete => None,
+                UpdateDecision::Put {
                     bytes,
                     expires_ms,
                     flags,
@@ -378,7 +379,7 @@ impl Ops for Door {
 }
 
 impl Session for Door {
-    fn on_conflict(&mut self, _: Conflicts) {}
+    fn on_conflict(&mut self, _: ConflictPolicy) {}
 
     fn absence(&mut self, key: Key<'_>) -> Absence {
         let (state, name) = (self.inner.state(), name(key));
@@ -391,8 +392,8 @@ impl Session for Door {
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+        view: ReadView,
+        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
         let state = self.inner.state();
         for &key in keys {
@@ -407,9 +408,9 @@ impl Session for Door {
     fn get_many_into(
         &mut self,
         keys: &[Key<'_>],
-        view: View,
+        view: ReadView,
         out: &mut Vec<u8>,
-        head: Heads<'_>,
+        head: BeforeValues<'_>,
     ) -> Result<(), Error> {
         self.inner.pass(keys.len());
         let state = self.inner.state();
@@ -419,9 +420,9 @@ impl Session for Door {
         for &key in keys {
             let found = self.see(&state, &name(key), view);
             match head(found.map(|stored| &stored.meta), out) {
-                Wanted::Value => out.extend_from_slice(found.map_or(&[], |stored| &stored.bytes)),
-                Wanted::NextKey => {}
-                Wanted::Nothing => break,
+                GetStep::Value => out.extend_from_slice(found.map_or(&[], |stored| &stored.bytes)),
+                GetStep::NextKey => {}
+                GetStep::Nothing => break,
             }
         }
         Ok(())
@@ -430,8 +431,8 @@ impl Session for Door {
     fn group(
         &mut self,
         keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
-    ) -> Result<Verdict, Error> {
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
         self.inner.pass(keys.len());
         let state = self.inner.state();
         let mut group = Group {
@@ -445,7 +446,7 @@ impl Session for Door {
         body(&mut group)?;
         group.staged.clear();
         let verdict = body(&mut group)?;
-        if verdict == Verdict::Abandon {
+        if verdict == GroupDecision::Abandon {
             return Ok(verdict);
         }
         let Group {
@@ -470,7 +471,7 @@ impl Session for Door {
         db: u8,
         cursor: u64,
         count: usize,
-        each: &mut dyn FnMut(&[u8], &Meta),
+        each: &mut dyn FnMut(&[u8], &ValueMeta),
     ) -> Result<u64, Error> {
         self.inner.pass(count);
         let ticket = self.commit()?;
@@ -582,9 +583,9 @@ impl Ops for Group<'_> {
     fn get(
         &mut self,
         key: Key<'_>,
-        _: View,
+        _: ReadView,
         out: &mut Vec<u8>,
-        head: Head<'_>,
+        head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         let Some(stored) = self.see(key)? else {
             return Ok(false);
@@ -595,7 +596,7 @@ impl Ops for Group<'_> {
         Ok(true)
     }
 
-    fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
+    fn meta(&mut self, key: Key<'_>, _: ReadView) -> Result<Option<ValueMeta>, Error> {
         Ok(self.see(key)?.map(|stored| stored.meta))
     }
 
@@ -625,12 +626,12 @@ impl Ops for Group<'_> {
     fn update(
         &mut self,
         key: Key<'_>,
-        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         let value = match decide(self.see(key)?.map(Stored::item)) {
-            Change::Keep => return Ok(0),
-            Change::Delete => None,
-            Change::Put {
+            UpdateDecision::Keep => return Ok(0),
+            UpdateDecision::Delete => None,
+            UpdateDecision::Put {
                 bytes,
                 expires_ms,
                 flags,

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
-use farbank_fabric::sim::{Constants, Node, Sim};
+use farbank_fabric::sim::{ClusterConstants, ComputeNode, SimCluster};
 use farbank_tree::{Client, Compute, Config, Key};
 
 pub(crate) struct Rack {
-    pub(crate) sim: Sim,
+    pub(crate) sim: SimCluster,
     config: Config,
-    computes: Vec<Compute<Node>>,
+    computes: Vec<Compute<ComputeNode>>,
 }
 
 const SERVERS: u16 = 3;
@@ -38,12 +38,12 @@ impl Rack {
     }
 
     fn bare(computes: u16, config: Config, in_order: bool, seed: u64) -> Rack {
-        let constants = Constants {
+        let constants = ClusterConstants {
             read_line_order: in_order,
             chunk_bytes: 64 << 10,
-            ..Constants::default()
+            ..ClusterConstants::default()
         };
-        let sim = Sim::new(computes, SERVERS, 16 << 20, constants, seed);
+        let sim = SimCluster::new(computes, SERVERS, 16 << 20, constants, seed);
         let computes = (0..computes)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, config))
             .collect();
@@ -55,7 +55,7 @@ impl Rack {
     }
 
     /// One more client of a compute server.
-    pub(crate) fn client(&self, compute: u16) -> Client<Node> {
+    pub(crate) fn client(&self, compute: u16) -> Client<ComputeNode> {
         self.computes[usize::from(compute)].client()
     }
 
@@ -74,7 +74,7 @@ impl Rack {
     /// What one client makes, alone.
     pub(crate) fn alone<T: 'static, F: Future<Output = T> + 'static>(
         &self,
-        work: impl FnOnce(Client<Node>) -> F,
+        work: impl FnOnce(Client<ComputeNode>) -> F,
     ) -> T {
         self.with(self.client(0), work)
     }
@@ -83,7 +83,7 @@ impl Rack {
     pub(crate) fn alone_with<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         config: Config,
-        work: impl FnOnce(Client<Node>) -> F,
+        work: impl FnOnce(Client<ComputeNode>) -> F,
     ) -> T {
         let other = Compute::new(self.sim.node(0), 0, self.sim.node(0).epoch(), config);
         self.with(other.client(), work)
@@ -91,8 +91,8 @@ impl Rack {
 
     fn with<T: 'static, F: Future<Output = T> + 'static>(
         &self,
-        client: Client<Node>,
-        work: impl FnOnce(Client<Node>) -> F,
+        client: Client<ComputeNode>,
+        work: impl FnOnce(Client<ComputeNode>) -> F,
     ) -> T {
         let made = Rc::new(RefCell::new(None));
         let put = Rc::clone(&made);

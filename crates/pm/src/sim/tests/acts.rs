@@ -6,14 +6,14 @@ use crate::fault::{self, Fault, PlaceFault};
 #[test]
 fn a_locked_operation_completes_its_lanes_flushes_whether_it_succeeds_or_not() {
     for old in [0, 9] {
-        let (sim, mut lane) = sim(Persistency::Adr);
-        let mut other = Lane::new(2);
+        let (sim, mut ctx) = sim(Persistency::Adr);
+        let mut other = PersistCtx::new(2);
         sim.drain_on_cas(true);
-        sim.store(&mut lane, A, 1);
-        sim.flush(&mut lane, A, 8);
+        sim.store(&mut ctx, A, 1);
+        sim.flush(&mut ctx, A, 8);
         sim.store(&mut other, S, 2);
         sim.flush(&mut other, S, 8);
-        let swapped = sim.cas(&mut lane, B, old, 7).is_ok();
+        let swapped = sim.cas(&mut ctx, B, old, 7).is_ok();
         let b = if swapped { vec![0, 7] } else { vec![0] };
         let all = b.into_iter().flat_map(|b| [[1, 0, b], [1, 2, b]]);
         assert_eq!(images(&sim, [A, S, B]), all.collect(), "from {old}");
@@ -22,17 +22,17 @@ fn a_locked_operation_completes_its_lanes_flushes_whether_it_succeeds_or_not() {
 
 #[test]
 fn a_locked_operation_that_completes_something_is_a_crash_point() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     sim.observe(Some(Arc::new(move |state: CrashState| {
         tell.lock().unwrap().push(state.images(10, 0).count());
     })));
     sim.drain_on_cas(true);
-    sim.store(&mut lane, A, 1);
-    sim.flush(&mut lane, A, 8);
-    sim.cas(&mut lane, B, 0, 1).unwrap();
-    sim.cas(&mut lane, B, 1, 2).unwrap();
+    sim.store(&mut ctx, A, 1);
+    sim.flush(&mut ctx, A, 8);
+    sim.cas(&mut ctx, B, 0, 1).unwrap();
+    sim.cas(&mut ctx, B, 1, 2).unwrap();
     assert_eq!(
         *told.lock().unwrap(),
         [2],
@@ -43,47 +43,47 @@ fn a_locked_operation_that_completes_something_is_a_crash_point() {
 #[test]
 fn locked_operations_stay_what_they_are_after_a_kill_and_mean_nothing_to_a_file() {
     for (persistency, left) in [(Persistency::Word, 1), (Persistency::Page, 2)] {
-        let (sim, mut lane) = sim(persistency);
+        let (sim, mut ctx) = sim(persistency);
         sim.drain_on_cas(true);
         let sim = sim.crash_state().killed();
-        sim.store(&mut lane, A, 1);
-        sim.flush(&mut lane, A, 8);
-        assert_eq!(sim.cas(&mut lane, S, 1, 2), Err(0));
+        sim.store(&mut ctx, A, 1);
+        sim.flush(&mut ctx, A, 8);
+        assert_eq!(sim.cas(&mut ctx, S, 1, 2), Err(0));
         assert_eq!(images(&sim, [A]).len(), left, "{persistency}");
     }
 }
 
 /// Flushes three lines and copies three in, which begin and end inside theirs; drains.
-fn program(sim: &Sim, lane: &mut Lane) -> Ticket {
+fn program(sim: &Sim, ctx: &mut PersistCtx) -> Ticket {
     for i in 0..3 {
-        sim.store(lane, Off(i * 64 + 8), 1);
+        sim.store(ctx, Off(i * 64 + 8), 1);
     }
-    sim.flush(lane, Off(8), 128 + 8);
-    sim.copy_in(lane, Off(1024 + 8), &[&[1; 128]]);
-    sim.drain(lane)
+    sim.flush(ctx, Off(8), 128 + 8);
+    sim.copy_in(ctx, Off(1024 + 8), &[&[1; 128]]);
+    sim.drain(ctx)
 }
 
 /// What drops this part of what `act` does in `program`.
 fn fault_in<R>(
-    program: impl Fn(&Sim, &mut Lane) -> R,
-    (act, part, hit): (Act, Part, Option<u64>),
+    program: impl Fn(&Sim, &mut PersistCtx) -> R,
+    (act, part, hit): (SourceAction, FaultPart, Option<u64>),
 ) -> Fault {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    let places = Arc::new(Places::new());
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    let places = Arc::new(SourceLines::new());
     sim.count_places(Arc::clone(&places));
-    program(&sim, &mut lane);
+    program(&sim, &mut ctx);
     let place = places.list().into_iter().find(|p| p.act == act).unwrap();
     let at = brief(place.at);
     Fault::Place(PlaceFault { act, at, part, hit })
 }
 
-fn fault(act: Act, part: Part, hit: Option<u64>) -> Fault {
+fn fault(act: SourceAction, part: FaultPart, hit: Option<u64>) -> Fault {
     fault_in(program, (act, part, hit))
 }
 
 /// Which of the program's six lines are durable after a run and a drain from elsewhere.
-fn durable(sim: &Sim, lane: &mut Lane) -> [bool; 6] {
-    sim.drain(lane);
+fn durable(sim: &Sim, ctx: &mut PersistCtx) -> [bool; 6] {
+    sim.drain(ctx);
     let state = sim.crash_state();
     let none = state.image(&state.images(1, 0).next().unwrap());
     [8, 64 + 8, 128 + 8, 1024 + 8, 1024 + 64, 1024 + 128].map(|at| none.word(Off(at)) != 0)
@@ -93,19 +93,43 @@ fn durable(sim: &Sim, lane: &mut Lane) -> [bool; 6] {
 fn a_fault_drops_the_lines_it_names_and_they_are_not_counted() {
     const F: bool = false;
     for (act, part, left) in [
-        (Act::Flush, Part::Whole, [F, F, F, true, true, true]),
-        (Act::Flush, Part::First, [F, true, true, true, true, true]),
-        (Act::Flush, Part::Last, [true, true, F, true, true, true]),
-        (Act::CopyIn, Part::Whole, [true, true, true, F, F, F]),
-        (Act::CopyIn, Part::First, [true, true, true, F, true, true]),
-        (Act::CopyIn, Part::Last, [true, true, true, true, true, F]),
+        (
+            SourceAction::Flush,
+            FaultPart::Whole,
+            [F, F, F, true, true, true],
+        ),
+        (
+            SourceAction::Flush,
+            FaultPart::First,
+            [F, true, true, true, true, true],
+        ),
+        (
+            SourceAction::Flush,
+            FaultPart::Last,
+            [true, true, F, true, true, true],
+        ),
+        (
+            SourceAction::CopyIn,
+            FaultPart::Whole,
+            [true, true, true, F, F, F],
+        ),
+        (
+            SourceAction::CopyIn,
+            FaultPart::First,
+            [true, true, true, F, true, true],
+        ),
+        (
+            SourceAction::CopyIn,
+            FaultPart::Last,
+            [true, true, true, true, true, F],
+        ),
     ] {
         let fault = fault(act, part, None);
-        let (sim, mut lane) = sim(Persistency::Adr);
-        fault::with(Some(&fault), || program(&sim, &mut lane));
-        assert_eq!(durable(&sim, &mut lane), left, "{fault}");
+        let (sim, mut ctx) = sim(Persistency::Adr);
+        fault::with(Some(&fault), || program(&sim, &mut ctx));
+        assert_eq!(durable(&sim, &mut ctx), left, "{fault}");
         let lines = left.iter().filter(|&&d| d).count() as u64;
-        let spent = lane.counters;
+        let spent = ctx.counters;
         assert_eq!(
             (spent.lines, spent.bytes, spent.fences),
             (lines, 24 + 128, 1),
@@ -116,40 +140,40 @@ fn a_fault_drops_the_lines_it_names_and_they_are_not_counted() {
 
 #[test]
 fn first_and_last_of_a_single_line_is_all_of_it() {
-    let program = |sim: &Sim, lane: &mut Lane| {
-        sim.store(lane, A2, 1);
-        sim.flush(lane, A2, 8);
-        sim.drain(lane)
+    let program = |sim: &Sim, ctx: &mut PersistCtx| {
+        sim.store(ctx, A2, 1);
+        sim.flush(ctx, A2, 8);
+        sim.drain(ctx)
     };
-    for part in Part::ALL {
-        let fault = fault_in(program, (Act::Flush, part, None));
-        let (sim, mut lane) = sim(Persistency::Adr);
-        fault::with(Some(&fault), || program(&sim, &mut lane));
+    for part in FaultPart::ALL {
+        let fault = fault_in(program, (SourceAction::Flush, part, None));
+        let (sim, mut ctx) = sim(Persistency::Adr);
+        fault::with(Some(&fault), || program(&sim, &mut ctx));
         assert_eq!(images(&sim, [A2]).len(), 2, "{fault}");
-        assert_eq!(lane.counters.fences, 0, "nothing was asked for");
+        assert_eq!(ctx.counters.fences, 0, "nothing was asked for");
     }
 }
 
 #[test]
 fn a_drain_left_out_leaves_its_flushes_to_the_lanes_next_one() {
-    let fault = fault(Act::Drain, Part::Whole, None);
-    let (sim, mut lane) = sim(Persistency::Adr);
-    let ticket = fault::with(Some(&fault), || program(&sim, &mut lane));
+    let fault = fault(SourceAction::Drain, FaultPart::Whole, None);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    let ticket = fault::with(Some(&fault), || program(&sim, &mut ctx));
     assert_eq!(ticket, Ticket::DURABLE, "as it seems to the caller");
-    assert_eq!(lane.counters.fences, 0);
+    assert_eq!(ctx.counters.fences, 0);
     assert_eq!(images(&sim, [Off(8), Off(72), Off(136)]).len(), 8);
-    assert_eq!(durable(&sim, &mut lane), [true; 6]);
+    assert_eq!(durable(&sim, &mut ctx), [true; 6]);
 }
 
 #[test]
 fn a_request_to_sync_left_out_gets_the_newest_ticket_which_covers_nothing_of_it() {
-    let fault = fault(Act::Drain, Part::Whole, None);
-    let (sim, mut lane) = sim(Persistency::Page);
-    let mut other = Lane::new(2);
+    let fault = fault(SourceAction::Drain, FaultPart::Whole, None);
+    let (sim, mut ctx) = sim(Persistency::Page);
+    let mut other = PersistCtx::new(2);
     sim.store(&mut other, Off(8192), 1);
     sim.flush(&mut other, Off(8192), 8);
     let newest = sim.drain(&mut other);
-    let ticket = fault::with(Some(&fault), || program(&sim, &mut lane));
+    let ticket = fault::with(Some(&fault), || program(&sim, &mut ctx));
     assert_eq!(ticket, newest);
     sim.sync().unwrap();
     assert_eq!(sim.poll(ticket), Ok(true));
@@ -161,15 +185,15 @@ fn a_request_to_sync_left_out_gets_the_newest_ticket_which_covers_nothing_of_it(
 
 #[test]
 fn a_fault_may_be_about_one_time_only_and_one_medium_counts_for_itself() {
-    let fault = fault(Act::Flush, Part::Whole, Some(2));
+    let fault = fault(SourceAction::Flush, FaultPart::Whole, Some(2));
     let lines = |runs: usize| {
-        let (sim, mut lane) = sim(Persistency::Adr);
+        let (sim, mut ctx) = sim(Persistency::Adr);
         fault::with(Some(&fault), || {
             for _ in 0..runs {
-                program(&sim, &mut lane);
+                program(&sim, &mut ctx);
             }
         });
-        lane.counters.lines
+        ctx.counters.lines
     };
     assert_eq!([1, 2, 3, 1].map(lines), [6, 6 + 3, 6 + 3 + 6, 6]);
 }
@@ -177,10 +201,10 @@ fn a_fault_may_be_about_one_time_only_and_one_medium_counts_for_itself() {
 #[test]
 fn a_fault_elsewhere_changes_nothing() {
     let elsewhere = fault_in(
-        |sim, lane| sim.flush(lane, A, 8),
-        (Act::Flush, Part::Whole, None),
+        |sim, ctx| sim.flush(ctx, A, 8),
+        (SourceAction::Flush, FaultPart::Whole, None),
     );
-    let (sim, mut lane) = sim(Persistency::Adr);
-    fault::with(Some(&elsewhere), || program(&sim, &mut lane));
-    assert_eq!(durable(&sim, &mut lane), [true; 6]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    fault::with(Some(&elsewhere), || program(&sim, &mut ctx));
+    assert_eq!(durable(&sim, &mut ctx), [true; 6]);
 }

@@ -32,7 +32,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&self, sim: &Sim) -> Transcript {
         let mut seen: Transcript = vec![self.seed];
-        let mut lane = Lane::new(9);
+        let mut ctx = PersistCtx::new(9);
         let mut own: Vec<(u64, u64)> = Vec::new();
         for _ in 0..6 {
             let rng = &mut Rng::new(seen.iter().fold(0, |a, &b| Rng::new(a ^ b).draw()));
@@ -56,7 +56,7 @@ impl Reader<'_> {
                 }
                 5 => {
                     let crc = sim.crc(at, len, 7);
-                    let whole = |image: &Image| {
+                    let whole = |image: &PoolImage| {
                         Sim::from_image(image.clone(), self.state.persistency).crc(at, len, 7)
                     };
                     let known = self.versions(&own).iter().any(|image| whole(image) == crc);
@@ -70,7 +70,8 @@ impl Reader<'_> {
                 }
                 7 => {
                     let versions = self.versions(&own);
-                    let known = |image: &Image| image.to_bytes()[at.0 as usize..][..len].to_vec();
+                    let known =
+                        |image: &PoolImage| image.to_bytes()[at.0 as usize..][..len].to_vec();
                     let known: Vec<Vec<u8>> = versions.iter().skip(1).map(known).collect();
                     // The first byte says how many belong to it, as a header's would.
                     let vouched = |bytes: &[u8]| {
@@ -86,13 +87,13 @@ impl Reader<'_> {
                 }
                 8 => {
                     own.push((word, 77));
-                    sim.store(&mut lane, Off(word), 77);
-                    sim.flush(&mut lane, Off(word), 8);
-                    let ticket = sim.drain(&mut lane);
+                    sim.store(&mut ctx, Off(word), 77);
+                    sim.flush(&mut ctx, Off(word), 8);
+                    let ticket = sim.drain(&mut ctx);
                     sim.wait(ticket).unwrap();
                 }
                 _ => {
-                    let swapped = sim.cas(&mut lane, Off(word), 1, 78);
+                    let swapped = sim.cas(&mut ctx, Off(word), 1, 78);
                     own.extend(swapped.is_ok().then_some((word, 78)));
                     seen.push(swapped.map_or_else(|found| found, |_| 1));
                 }
@@ -102,7 +103,7 @@ impl Reader<'_> {
     }
 
     /// The durable content, and that after each call, with what the reader has stored.
-    fn versions(&self, own: &[(u64, u64)]) -> Vec<Image> {
+    fn versions(&self, own: &[(u64, u64)]) -> Vec<PoolImage> {
         let stores = || self.state.queues.values().flatten();
         let calls: BTreeSet<u64> = stores().map(|s| s.call).chain([0]).collect();
         let version = |&call: &u64| {
@@ -121,22 +122,22 @@ impl Reader<'_> {
 fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
     let rng = &mut Rng::new(seed);
     let sim = Sim::new(range, persistency);
-    let mut lanes = [Lane::new(0), Lane::new(1)];
+    let mut contexts = [PersistCtx::new(0), PersistCtx::new(1)];
     for _ in 0..3 + rng.below(10) {
-        let lane = &mut lanes[rng.below(2) as usize];
+        let ctx = &mut contexts[rng.below(2) as usize];
         let grain = if rng.one_in(2) { 8 } else { 64 };
         let at = Off(rng.below(range / grain) * grain);
         let len = (8 + rng.below(130)).min(range - at.0) as usize;
         match rng.below(6) {
-            0 | 1 => sim.store(lane, at, rng.below(3)),
-            2 => drop(sim.cas(lane, at, sim.load(at), rng.below(3))),
+            0 | 1 => sim.store(ctx, at, rng.below(3)),
+            2 => drop(sim.cas(ctx, at, sim.load(at), rng.below(3))),
             3 => {
                 let words = (0..len).map(|i| (rng.below(3) * u64::from(i % 8 == 0)) as u8);
-                sim.copy_in(lane, at, &[&words.collect::<Vec<_>>()]);
+                sim.copy_in(ctx, at, &[&words.collect::<Vec<_>>()]);
             }
-            4 => sim.flush(lane, at, len),
+            4 => sim.flush(ctx, at, len),
             _ => {
-                let ticket = sim.drain(lane);
+                let ticket = sim.drain(ctx);
                 if rng.one_in(2) {
                     sim.wait(ticket).unwrap();
                 }
@@ -180,7 +181,8 @@ fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
             });
             assert_eq!(lazy, eager, "{persistency}, seed {seed}");
             seeds += 1;
-            let shares = |queue: &Vec<_>| cuts::is_mixed(queue, &cuts::Chains::of(queue));
+            let shares =
+                |queue: &Vec<_>| image_cuts::is_mixed(queue, &image_cuts::ChainIndex::of(queue));
             mixed += usize::from(state.queues.values().any(shares));
         }
         let figures = format!(
@@ -205,10 +207,10 @@ fn choices(state: &CrashState, reader: impl Fn(&Sim)) -> Vec<Vec<u32>> {
 
 #[test]
 fn nothing_is_decided_but_what_is_read() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     for line in 0..50 {
-        sim.store(&mut lane, Off(line * 64), 1);
-        sim.store(&mut lane, Off(line * 64 + 8), 2);
+        sim.store(&mut ctx, Off(line * 64), 1);
+        sim.store(&mut ctx, Off(line * 64 + 8), 2);
     }
     let state = sim.crash_state();
     assert_eq!(choices(&state, |sim| drop(sim.visible())), [[]]);
@@ -227,11 +229,11 @@ fn nothing_is_decided_but_what_is_read() {
 
 #[test]
 fn values_that_agree_need_no_decision() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    persist(&sim, &mut lane, A, 8).unwrap();
-    sim.store(&mut lane, A, 1);
-    sim.copy_in(&mut lane, A, &[&[1, 0, 0, 0, 0, 0, 0, 0], &[9; 56]]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    persist(&sim, &mut ctx, A, 8).unwrap();
+    sim.store(&mut ctx, A, 1);
+    sim.copy_in(&mut ctx, A, &[&[1, 0, 0, 0, 0, 0, 0, 0], &[9; 56]]);
     let state = sim.crash_state();
     assert_eq!(choices(&state, |sim| assert_eq!(sim.load(A), 1)), [[]]);
 }
@@ -239,9 +241,9 @@ fn values_that_agree_need_no_decision() {
 #[test]
 fn a_comparison_asks_only_whether_all_is_equal() {
     for (persistency, bytes) in [(Persistency::Word, 200), (Persistency::Page, 2048)] {
-        let (sim, mut lane) = sim(persistency);
-        sim.copy_in(&mut lane, A, &[&vec![1; bytes]]);
-        sim.copy_in(&mut lane, A, &[&vec![2; bytes]]);
+        let (sim, mut ctx) = sim(persistency);
+        sim.copy_in(&mut ctx, A, &[&vec![1; bytes]]);
+        sim.copy_in(&mut ctx, A, &[&vec![2; bytes]]);
         let state = sim.crash_state();
         for wanted in [0, 1, 2] {
             let wanted = vec![wanted; bytes];
@@ -268,9 +270,9 @@ fn a_comparison_asks_only_whether_all_is_equal() {
 
 #[test]
 fn a_checksum_is_that_of_whole_content_or_that_of_something_torn() {
-    let (sim, mut lane) = sim(Persistency::Word);
-    sim.copy_in(&mut lane, A, &[&[1; 200]]);
-    sim.copy_in(&mut lane, A, &[&[2; 200]]);
+    let (sim, mut ctx) = sim(Persistency::Word);
+    sim.copy_in(&mut ctx, A, &[&[1; 200]]);
+    sim.copy_in(&mut ctx, A, &[&[2; 200]]);
     let state = sim.crash_state();
     let whole = [0, 1, 2].map(|n| crc32c::crc32c(&[n; 200]));
     let mut seen = Vec::new();
@@ -286,9 +288,9 @@ fn a_checksum_is_that_of_whole_content_or_that_of_something_torn() {
 
 #[test]
 fn what_could_never_pass_is_not_asked() {
-    let (sim, mut lane) = sim(Persistency::Word);
-    sim.copy_in(&mut lane, A, &[&[1; 200]]);
-    sim.copy_in(&mut lane, A, &[&[2; 200]]);
+    let (sim, mut ctx) = sim(Persistency::Word);
+    sim.copy_in(&mut ctx, A, &[&[1; 200]]);
+    sim.copy_in(&mut ctx, A, &[&[2; 200]]);
     let state = sim.crash_state();
     let never = |sim: &Sim| {
         assert!(!sim.crc_is(A, 200, 0, crc32c::crc32c(&[3; 200])));
@@ -306,10 +308,10 @@ fn what_could_never_pass_is_not_asked() {
 
 #[test]
 fn records_torn_together_are_torn_each_in_one_way() {
-    let (sim, mut lane) = sim(Persistency::Word);
+    let (sim, mut ctx) = sim(Persistency::Word);
     let records: Vec<Off> = (0..6).map(|i| Off(i * 208)).collect();
     for at in &records {
-        sim.copy_in(&mut lane, *at, &[&[1; 208]]);
+        sim.copy_in(&mut ctx, *at, &[&[1; 208]]);
     }
     let state = sim.crash_state();
     let whole = crc32c::crc32c(&[1; 208]);
@@ -322,8 +324,8 @@ fn records_torn_together_are_torn_each_in_one_way() {
 
 #[test]
 fn what_is_known_to_differ_must_differ_somewhere() {
-    let (sim, mut lane) = sim(Persistency::Word);
-    sim.copy_in(&mut lane, A, &[&[1; 16]]);
+    let (sim, mut ctx) = sim(Persistency::Word);
+    sim.copy_in(&mut ctx, A, &[&[1; 16]]);
     let state = sim.crash_state();
     let mut seen = BTreeSet::new();
     let count = leaves(&state, |sim| {
@@ -338,9 +340,9 @@ fn what_is_known_to_differ_must_differ_somewhere() {
 
 #[test]
 fn a_word_known_already_rules_versions_out() {
-    let (sim, mut lane) = sim(Persistency::Word);
-    sim.copy_in(&mut lane, A, &[&[1; 64]]);
-    sim.copy_in(&mut lane, A, &[&[2; 64]]);
+    let (sim, mut ctx) = sim(Persistency::Word);
+    sim.copy_in(&mut ctx, A, &[&[1; 64]]);
+    sim.copy_in(&mut ctx, A, &[&[2; 64]]);
     let state = sim.crash_state();
     let reader = |sim: &Sim| {
         if sim.load(A2) == 0 {
@@ -353,18 +355,18 @@ fn a_word_known_already_rules_versions_out() {
 
 #[test]
 fn what_the_reader_stores_is_decided() {
-    let (sim, mut lane) = sim(Persistency::Page);
-    sim.store(&mut lane, A, 1);
-    sim.copy_in(&mut lane, A, &[&[2; 12]]);
+    let (sim, mut ctx) = sim(Persistency::Page);
+    sim.store(&mut ctx, A, 1);
+    sim.copy_in(&mut ctx, A, &[&[2; 12]]);
     let state = sim.crash_state();
     let overwrite = |sim: &Sim| {
-        sim.store(&mut Lane::new(0), A, 7);
+        sim.store(&mut PersistCtx::new(0), A, 7);
         assert_eq!(sim.load(A), 7);
-        sim.copy_in(&mut Lane::new(0), A2, &[&[8; 8]]);
+        sim.copy_in(&mut PersistCtx::new(0), A2, &[&[8; 8]]);
         assert!(sim.matches(A2, &[8; 8]));
     };
     assert_eq!(choices(&state, overwrite), [[]]);
-    let in_part = |sim: &Sim| sim.copy_in(&mut Lane::new(0), A2, &[&[8; 2]]);
+    let in_part = |sim: &Sim| sim.copy_in(&mut PersistCtx::new(0), A2, &[&[8; 2]]);
     assert_eq!(
         choices(&state, in_part),
         [[2], [2]],
@@ -372,7 +374,7 @@ fn what_the_reader_stores_is_decided() {
     );
     let swap = |sim: &Sim| {
         let found = sim
-            .cas(&mut Lane::new(0), A, 1, 7)
+            .cas(&mut PersistCtx::new(0), A, 1, 7)
             .unwrap_or_else(|found| found);
         assert!(found != 1 || sim.load(A) == 7);
     };
@@ -381,13 +383,13 @@ fn what_the_reader_stores_is_decided() {
 
 #[test]
 fn what_was_decided_is_told_and_the_rest_left_out() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     for value in 1..5 {
-        sim.store(&mut lane, A, value);
-        sim.store(&mut lane, A2, value);
-        sim.store(&mut lane, B, value);
+        sim.store(&mut ctx, A, value);
+        sim.store(&mut ctx, A2, value);
+        sim.store(&mut ctx, B, value);
     }
-    sim.copy_in(&mut lane, S, &[&[1; 64]]);
+    sim.copy_in(&mut ctx, S, &[&[1; 64]]);
     let lazy = Sim::lazy(&sim.crash_state(), &[2, 1]);
     assert!(lazy.survivors().is_empty());
     assert_eq!(lazy.load(A), 2);
@@ -405,8 +407,8 @@ fn what_was_decided_is_told_and_the_rest_left_out() {
 #[test]
 #[should_panic(expected = "says 2 at decision 0, which has 2 choices")]
 fn a_script_of_another_crash_is_noticed() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
     Sim::lazy(&sim.crash_state(), &[2]).load(A);
 }
 
@@ -419,8 +421,8 @@ fn lazy_memory_has_no_crash_points() {
 
 #[test]
 fn memory_that_is_not_lazy_decides_nothing() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
     assert_eq!(sim.load(A), 1);
     assert!(sim.decisions().is_empty() && sim.survivors().is_empty() && sim.cut().is_none());
     assert_eq!(next_script(&[]), None);

@@ -14,24 +14,24 @@ fn words_of(at: Off) -> [Off; 8] {
 
 #[test]
 fn words_of_a_whole_line_copied_in_survive_each_on_its_own() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.copy_in(&mut lane, B, &[&line(1)]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.copy_in(&mut ctx, B, &[&line(1)]);
     assert_eq!(images(&sim, words_of(B)).len(), 1 << 8);
-    sim.drain(&mut lane);
+    sim.drain(&mut ctx);
     assert_eq!(images(&sim, words_of(B)), BTreeSet::from([[1; 8]]));
 }
 
 #[test]
 fn words_of_a_partial_line_copied_in_survive_in_order() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     let [before, after] = [B.0 - 16, B.0 + 64].map(Off);
-    sim.copy_in(&mut lane, before, &[&[1; 16 + 64 + 16]]);
+    sim.copy_in(&mut ctx, before, &[&[1; 16 + 64 + 16]]);
     let one = 0x0101_0101_0101_0101;
     let prefixes = BTreeSet::from([[0, 0], [one, 0], [one, one]]);
     assert_eq!(images(&sim, [before, before.plus(8)]), prefixes);
     assert_eq!(images(&sim, [after, after.plus(8)]), prefixes);
     assert_eq!(images(&sim, words_of(B)).len(), 1 << 8);
-    sim.drain(&mut lane);
+    sim.drain(&mut ctx);
     assert_eq!(
         images(&sim, [before, B, after]).len(),
         1,
@@ -41,24 +41,24 @@ fn words_of_a_partial_line_copied_in_survive_in_order() {
 
 #[test]
 fn a_word_copied_in_twice_keeps_the_order_of_its_copies() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.copy_in(&mut lane, A, &[&line(1)]);
-    sim.copy_in(&mut lane, A, &[&line(2)]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.copy_in(&mut ctx, A, &[&line(1)]);
+    sim.copy_in(&mut ctx, A, &[&line(2)]);
     let pairs = (0..3).flat_map(|a| (0..3).map(move |b| [a, b]));
     assert_eq!(images(&sim, [A, A2]), pairs.collect());
 }
 
 #[test]
 fn where_words_are_all_there_is_no_two_stores_of_a_line_are_ordered() {
-    let (sim, mut lane) = sim(Persistency::Word);
-    sim.store(&mut lane, A, 1);
-    sim.store(&mut lane, A2, 2);
-    sim.store(&mut lane, A, 3);
+    let (sim, mut ctx) = sim(Persistency::Word);
+    sim.store(&mut ctx, A, 1);
+    sim.store(&mut ctx, A2, 2);
+    sim.store(&mut ctx, A, 3);
     let pairs = [0, 1, 3].into_iter().flat_map(|a| [0, 2].map(|b| [a, b]));
     assert_eq!(images(&sim, [A, A2]), pairs.collect());
-    sim.flush(&mut lane, A2, 8);
-    sim.store(&mut lane, A2, 4);
-    sim.drain(&mut lane);
+    sim.flush(&mut ctx, A2, 8);
+    sim.store(&mut ctx, A2, 4);
+    sim.drain(&mut ctx);
     assert_eq!(
         images(&sim, [A, A2]),
         BTreeSet::from([[3, 2], [3, 4]]),
@@ -67,11 +67,11 @@ fn where_words_are_all_there_is_no_two_stores_of_a_line_are_ordered() {
 }
 
 #[test]
-fn a_lane_drains_the_words_it_copied_in_and_no_others() {
+fn a_ctx_drains_the_words_it_copied_in_and_no_others() {
     for persistency in [Persistency::Adr, Persistency::Word] {
-        let (sim, mut lane) = sim(persistency);
-        let mut other = Lane::new(2);
-        sim.copy_in(&mut lane, A, &[&line(1)]);
+        let (sim, mut ctx) = sim(persistency);
+        let mut other = PersistCtx::new(2);
+        sim.copy_in(&mut ctx, A, &[&line(1)]);
         sim.copy_in(&mut other, B, &[&line(2)]);
         sim.drain(&mut other);
         assert_eq!(images(&sim, words_of(B)).len(), 1, "{persistency}");
@@ -81,11 +81,11 @@ fn a_lane_drains_the_words_it_copied_in_and_no_others() {
 
 #[test]
 fn where_cached_and_copied_stores_of_a_word_meet_the_later_one_wins() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.copy_in(&mut lane, A, &[&line(2)]);
-    sim.store(&mut lane, A2, 3);
-    sim.store(&mut lane, A, 4);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.copy_in(&mut ctx, A, &[&line(2)]);
+    sim.store(&mut ctx, A2, 3);
+    sim.store(&mut ctx, A, 4);
     // The cached chain is A=1, A2=3, A=4; that of each word copied is 2.
     let a = [[0, 2], [1, 2], [1, 2], [4, 4]];
     let a2 = [[0, 2], [0, 2], [3, 3], [3, 3]];
@@ -96,7 +96,7 @@ fn where_cached_and_copied_stores_of_a_word_meet_the_later_one_wins() {
         pairs.collect::<Vec<_>>()
     });
     assert_eq!(images(&sim, [A, A2]), all.collect());
-    sim.drain(&mut lane);
+    sim.drain(&mut ctx);
     assert_eq!(
         images(&sim, [A, A2]),
         BTreeSet::from([[2, 2], [2, 3], [4, 3]]),
@@ -106,23 +106,23 @@ fn where_cached_and_copied_stores_of_a_word_meet_the_later_one_wins() {
 
 #[test]
 fn equal_images_of_shared_words_are_given_once() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.store(&mut lane, A, 1);
-    sim.copy_in(&mut lane, A, &[&line(1)]);
-    sim.store(&mut lane, A, 1);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.store(&mut ctx, A, 1);
+    sim.copy_in(&mut ctx, A, &[&line(1)]);
+    sim.store(&mut ctx, A, 1);
     let state = sim.crash_state();
     assert_eq!(state.images(1 << 16, 0).count(), 1 << 8);
 }
 
 #[test]
 fn samples_try_each_word_alone_and_without_it_and_leave_room_for_chance() {
-    let (sim, mut lane) = sim(Persistency::Adr);
+    let (sim, mut ctx) = sim(Persistency::Adr);
     let lines: u64 = 10;
     for i in 0..lines {
-        sim.copy_in(&mut lane, Off(i * 64), &[&line(1)]);
+        sim.copy_in(&mut ctx, Off(i * 64), &[&line(1)]);
     }
     let state = sim.crash_state();
-    let kept = |cut: &Cut| -> usize { state.survivors(cut).iter().map(|s| s.kept).sum() };
+    let kept = |cut: &ImageCut| -> usize { state.survivors(cut).iter().map(|s| s.kept).sum() };
     let counts: Vec<usize> = state.images(1000, 0).map(|cut| kept(&cut)).collect();
     assert_eq!(counts.len(), 1000);
     assert_eq!(counts[..2], [0, 80]);
@@ -140,11 +140,11 @@ fn samples_try_each_word_alone_and_without_it_and_leave_room_for_chance() {
 
 #[test]
 fn what_survived_is_told_word_by_word_where_words_are_apart() {
-    let (sim, mut lane) = sim(Persistency::Adr);
-    sim.copy_in(&mut lane, A, &[&line(1)]);
-    sim.copy_in(&mut lane, B, &[&[1; 16]]);
+    let (sim, mut ctx) = sim(Persistency::Adr);
+    sim.copy_in(&mut ctx, A, &[&line(1)]);
+    sim.copy_in(&mut ctx, B, &[&[1; 16]]);
     let state = sim.crash_state();
-    let first = |image: &Image| image.word(A) == 1 && image.word(A2) == 0;
+    let first = |image: &PoolImage| image.word(A) == 1 && image.word(A2) == 0;
     let mut cuts = state
         .images(1 << 12, 0)
         .filter(|cut| first(&state.image(cut)));
@@ -164,46 +164,46 @@ fn what_survived_is_told_word_by_word_where_words_are_apart() {
 
 #[test]
 fn digests_tell_moments_apart_by_the_images_they_leave() {
-    let digest = |persistency, program: &dyn Fn(&Sim, &mut Lane)| {
-        let (sim, mut lane) = sim(persistency);
-        program(&sim, &mut lane);
+    let digest = |persistency, program: &dyn Fn(&Sim, &mut PersistCtx)| {
+        let (sim, mut ctx) = sim(persistency);
+        program(&sim, &mut ctx);
         sim.crash_state().digest()
     };
-    let adr = |program: &dyn Fn(&Sim, &mut Lane)| digest(Persistency::Adr, program);
-    let base = adr(&|sim, lane| {
-        sim.store(lane, A, 1);
-        sim.store(lane, A2, 2);
-        sim.store(lane, B, 3);
+    let adr = |program: &dyn Fn(&Sim, &mut PersistCtx)| digest(Persistency::Adr, program);
+    let base = adr(&|sim, ctx| {
+        sim.store(ctx, A, 1);
+        sim.store(ctx, A2, 2);
+        sim.store(ctx, B, 3);
     });
-    let other_lines_first = adr(&|sim, lane| {
-        sim.store(lane, B, 3);
-        sim.store(lane, A, 1);
-        sim.flush(lane, A, 8);
-        sim.store(lane, A2, 2);
+    let other_lines_first = adr(&|sim, ctx| {
+        sim.store(ctx, B, 3);
+        sim.store(ctx, A, 1);
+        sim.flush(ctx, A, 8);
+        sim.store(ctx, A2, 2);
     });
     assert_eq!(base, other_lines_first);
-    let swapped = adr(&|sim, lane| {
-        sim.store(lane, A2, 2);
-        sim.store(lane, A, 1);
-        sim.store(lane, B, 3);
+    let swapped = adr(&|sim, ctx| {
+        sim.store(ctx, A2, 2);
+        sim.store(ctx, A, 1);
+        sim.store(ctx, B, 3);
     });
-    let drained = adr(&|sim, lane| {
-        sim.store(lane, A, 1);
-        persist(sim, lane, A, 8).unwrap();
-        sim.store(lane, A2, 2);
-        sim.store(lane, B, 3);
+    let drained = adr(&|sim, ctx| {
+        sim.store(ctx, A, 1);
+        persist(sim, ctx, A, 8).unwrap();
+        sim.store(ctx, A2, 2);
+        sim.store(ctx, B, 3);
     });
-    let copied = adr(&|sim, lane| sim.copy_in(lane, A, &[&line(1)]));
-    let stored = adr(&|sim, lane| words_of(A).iter().for_each(|&w| sim.store(lane, w, 1)));
+    let copied = adr(&|sim, ctx| sim.copy_in(ctx, A, &[&line(1)]));
+    let stored = adr(&|sim, ctx| words_of(A).iter().for_each(|&w| sim.store(ctx, w, 1)));
     let distinct = [base, swapped, drained, copied, stored];
     assert_eq!(BTreeSet::from(distinct).len(), distinct.len());
 
-    let in_one = digest(Persistency::Page, &|sim, lane| {
-        sim.copy_in(lane, A, &[&[1; 16]]);
+    let in_one = digest(Persistency::Page, &|sim, ctx| {
+        sim.copy_in(ctx, A, &[&[1; 16]]);
     });
-    let in_two = digest(Persistency::Page, &|sim, lane| {
-        sim.copy_in(lane, A, &[&[1; 8]]);
-        sim.copy_in(lane, A2, &[&[1; 8]]);
+    let in_two = digest(Persistency::Page, &|sim, ctx| {
+        sim.copy_in(ctx, A, &[&[1; 8]]);
+        sim.copy_in(ctx, A2, &[&[1; 8]]);
     });
     assert_ne!(in_one, in_two, "a sector keeps whole calls");
 }

@@ -1,0 +1,162 @@
+//! What was acknowledged, and who is told.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+
+use super::WRITERS;
+use super::plan::BATCH_WRITES;
+
+/// Acknowledged writes of a life that are enough to cut its power, and of the raw pool, where each is waited for.
+const ENOUGH_WRITES: u64 = 8_000;
+const ENOUGH_RECORDS: u64 = 2_000;
+
+/// Something that writes until the power goes.
+#[derive(Clone)]
+pub(super) struct PowerSubject {
+    pub(super) name: &'static str,
+    /// Acknowledged by each writer: batches, or records of the raw pool.
+    pub(super) acknowledged: Vec<u64>,
+    /// Writes acknowledged in earlier lives.
+    before: u64,
+}
+
+impl PowerSubject {
+    /// As `previous`, the output of its last life, left it; new if that says nothing of it.
+    pub(super) fn new(name: &'static str, previous: &str) -> PowerSubject {
+        let writers = if name == "raw" { 1 } else { WRITERS };
+        let last = previous
+            .lines()
+            .rev()
+            .find_map(|line| acknowledged(name, line));
+        let mut subject = PowerSubject {
+            name,
+            acknowledged: last.unwrap_or_else(|| vec![0; writers]),
+            before: 0,
+        };
+        subject.before = subject.writes();
+        subject
+    }
+
+    pub(super) fn is_in(name: &str, previous: &str) -> bool {
+        previous
+            .lines()
+            .any(|line| acknowledged(name, line).is_some())
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.before == 0
+    }
+
+    /// Writes acknowledged in all lives.
+    pub(super) fn writes(&self) -> u64 {
+        let unit = if self.name == "raw" { 1 } else { BATCH_WRITES };
+        self.acknowledged.iter().sum::<u64>() * unit
+    }
+
+    fn had_enough(&self) -> bool {
+        let enough = if self.name == "raw" {
+            ENOUGH_RECORDS
+        } else {
+            ENOUGH_WRITES
+        };
+        self.writes() >= self.before + enough
+    }
+}
+
+/// The numbers of a line that tells of acknowledgements of `name`.
+pub(super) fn acknowledged(name: &str, line: &str) -> Option<Vec<u64>> {
+    let mut words = line.split_whitespace();
+    if words.next() != Some("ACK") || words.next() != Some(name) {
+        return None;
+    }
+    words.map(|number| number.parse().ok()).collect()
+}
+
+type AckLine<'a> = &'a (dyn Fn(&str) -> Result<(), String> + Sync);
+
+/// Told of every acknowledgement; tells the world.
+pub(super) struct AckLog<'a> {
+    state: Mutex<AckState>,
+    tell: AckLine<'a>,
+}
+
+struct AckState {
+    subjects: Vec<PowerSubject>,
+    enough: bool,
+    failed: Option<String>,
+}
+
+/// One writer's way to the ledger.
+pub(super) struct WriterLog<'a> {
+    ledger: &'a AckLog<'a>,
+    subject: usize,
+    writer: usize,
+}
+
+impl<'a> AckLog<'a> {
+    pub(super) fn new(subjects: Vec<PowerSubject>, tell: AckLine<'a>) -> AckLog<'a> {
+        let state = AckState {
+            subjects,
+            enough: false,
+            failed: None,
+        };
+        AckLog {
+            state: Mutex::new(state),
+            tell,
+        }
+    }
+
+    pub(super) fn line(&'a self, subject: usize, writer: usize) -> WriterLog<'a> {
+        WriterLog {
+            ledger: self,
+            subject,
+            writer,
+        }
+    }
+
+    /// Takes in how a writer ended. The others end after it, if it failed.
+    pub(super) fn keep(&self, ended: Result<(), String>) {
+        if let Err(why) = ended {
+            self.state
+                .lock()
+                .expect("no holder panics")
+                .failed
+                .get_or_insert(why);
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Result<(), String> {
+        let failed = self.state.lock().expect("no holder panics").failed.clone();
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl WriterLog<'_> {
+    /// So many of this writer are acknowledged.
+    pub(super) fn acknowledge(&self, count: u64) -> Result<(), String> {
+        let mut state = self.ledger.state.lock().expect("no holder panics");
+        let subject = &mut state.subjects[self.subject];
+        subject.acknowledged[self.writer] = count;
+        let mut line = format!("ACK {}", subject.name);
+        for count in &subject.acknowledged {
+            write!(line, " {count}").expect("a string takes everything");
+        }
+        // Under the lock, so that lines of one subject do not overtake each other.
+        (self.ledger.tell)(&line)?;
+        if !state.enough && state.subjects.iter().all(PowerSubject::had_enough) {
+            state.enough = true;
+            (self.ledger.tell)("ENOUGH")?;
+        }
+        Ok(())
+    }
+
+    /// Whether some writer has failed.
+    pub(super) fn is_over(&self) -> bool {
+        self.ledger
+            .state
+            .lock()
+            .expect("no holder panics")
+            .failed
+            .is_some()
+    }
+}

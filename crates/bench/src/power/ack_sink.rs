@@ -1,0 +1,149 @@
+//! Where batches go: a session of the engine, or a connection to a server.
+
+use farbank_kv::store::{Error, GroupDecision, Key, Ops, ReadView, Session, UpdateDecision, Value};
+
+use crate::child::{ConnectionStop, RespClient, RespReply};
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) enum WriteStep {
+    /// Store a value under a name.
+    Put(String, Vec<u8>),
+    Delete(String),
+    /// All or nothing: values, or deletes.
+    Together(Vec<(String, Option<Vec<u8>>)>),
+    /// Add 1 to the number there, 0 if there is none.
+    Count(String),
+}
+
+/// What takes batches.
+pub(crate) trait BatchSink: Send {
+    /// Writes them; they are acknowledged on `Ok`.
+    fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String>;
+    /// What is stored under each name.
+    fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String>;
+}
+
+impl BatchSink for Box<dyn Session> {
+    fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
+        steps
+            .iter()
+            .try_for_each(|step| write(self, step))
+            .map_err(|e| e.to_string())?;
+        let ticket = Session::commit(&mut **self).map_err(|e| e.to_string())?;
+        self.wait(ticket).map_err(|e| e.to_string())
+    }
+
+    fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String> {
+        let mut read = |name: &String| {
+            let mut bytes = Vec::new();
+            let there = Ops::get(
+                &mut **self,
+                named(name),
+                ReadView::Durable,
+                &mut bytes,
+                &mut |_, _| true,
+            );
+            there
+                .map(|there| there.then_some(bytes))
+                .map_err(|e| format!("{name}: {e}"))
+        };
+        names.iter().map(&mut read).collect()
+    }
+}
+
+fn named(name: &str) -> Key<'_> {
+    Key {
+        db: 0,
+        bytes: name.as_bytes(),
+    }
+}
+
+fn valued(bytes: &[u8]) -> Value<'_> {
+    Value {
+        bytes,
+        ..Value::default()
+    }
+}
+
+fn write(session: &mut Box<dyn Session>, step: &WriteStep) -> Result<(), Error> {
+    match step {
+        WriteStep::Put(name, bytes) => session.put(named(name), valued(bytes)).map(drop),
+        WriteStep::Delete(name) => session.delete(named(name)).map(drop),
+        WriteStep::Together(members) => {
+            let keys: Vec<Key<'_>> = members.iter().map(|(name, _)| named(name)).collect();
+            let mut body = |ops: &mut dyn Ops| {
+                for (name, bytes) in members {
+                    match bytes {
+                        Some(bytes) => ops.put(named(name), valued(bytes)).map(drop)?,
+                        None => ops.delete(named(name)).map(drop)?,
+                    }
+                }
+                Ok(GroupDecision::Apply)
+            };
+            session.group(&keys, &mut body).map(drop)
+        }
+        WriteStep::Count(name) => {
+            let mut add = |item: Option<farbank_kv::store::StoredItem<'_>>| {
+                let count =
+                    item.and_then(|item| std::str::from_utf8(item.bytes).ok()?.parse().ok());
+                UpdateDecision::Put {
+                    bytes: (count.unwrap_or(0_u64) + 1).to_string().into_bytes(),
+                    expires_ms: 0,
+                    flags: 0,
+                    kind: 0,
+                }
+            };
+            session.update(named(name), &mut add).map(drop)
+        }
+    }
+}
+
+/// A batch is a pipeline: all of it is sent, then every reply is waited for.
+impl BatchSink for RespClient {
+    fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
+        steps.iter().for_each(|step| send(self, step));
+        self.flush().map_err(said)?;
+        steps
+            .iter()
+            .try_for_each(|step| match (step, self.reply().map_err(said)?) {
+                (_, RespReply::Number(_)) => Ok(()),
+                (_, RespReply::Simple(ok)) if ok == "OK" => Ok(()),
+                (step, reply) => Err(format!("{step:?} was answered by {reply:?}")),
+            })
+    }
+
+    fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String> {
+        names.iter().for_each(|name| self.send(&["GET", name]));
+        self.flush().map_err(said)?;
+        let mut read = |name: &String| match self.reply().map_err(said)? {
+            RespReply::Bulk(bytes) => Ok(bytes),
+            reply => Err(format!("GET {name} was answered by {reply:?}")),
+        };
+        names.iter().map(&mut read).collect()
+    }
+}
+
+fn send(client: &mut RespClient, step: &WriteStep) {
+    match step {
+        WriteStep::Put(name, bytes) => client.send(&[&b"SET"[..], name.as_bytes(), bytes]),
+        WriteStep::Delete(name) => client.send(&["DEL", name]),
+        WriteStep::Together(members) => {
+            let put = members.iter().all(|(_, bytes)| bytes.is_some());
+            let mut words: Vec<&[u8]> = vec![if put { b"MSET" } else { b"DEL" }];
+            for (name, bytes) in members {
+                words.push(name.as_bytes());
+                words.extend(bytes.as_deref());
+            }
+            client.send(&words);
+        }
+        WriteStep::Count(name) => client.send(&["INCR", name]),
+    }
+}
+
+pub(crate) fn said(stop: ConnectionStop) -> String {
+    match stop {
+        ConnectionStop::Gone(why) => format!("the server went: {why}"),
+        ConnectionStop::Wrong(violation) => violation.what,
+    }
+}

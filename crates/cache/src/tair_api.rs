@@ -1,0 +1,379 @@
+//! What Tair's clients have besides: areas, versions, counters with bounds, hidden and locked items, prefixes.
+//!
+//! An item's version is 64 bits and never used twice for a key, where Tair's has 16 and wraps. A counter's value is
+//! eight bytes, little-endian. Keys of one prefix share a chain, so that they can be listed and removed together.
+
+use std::fmt;
+
+use farbank_kv::store::{Error, ValueMeta};
+use farbank_pm::Medium;
+use farbank_pm::sync::Arc;
+
+use crate::api::CacheSession;
+use crate::batch::{ChangeDecision, NewItem, OwnedItem};
+use crate::layout::{COUNTER, HIDDEN, LOCKED};
+use crate::metadata::follow;
+use crate::worker::{FoundItem, FoundValue, ItemKey};
+
+/// What a counter must stay within.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CounterBounds {
+    /// The least it may become.
+    pub low: i64,
+    /// The most it may become.
+    pub high: i64,
+}
+
+impl Default for CounterBounds {
+    fn default() -> CounterBounds {
+        CounterBounds {
+            low: i64::MIN,
+            high: i64::MAX,
+        }
+    }
+}
+
+/// Why an operation did nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TairError {
+    /// The store refused.
+    Store(Error),
+    /// There is no such item.
+    Absent,
+    /// The item has another version than was expected: this one.
+    Version(u64),
+    /// The item is hidden: only [`Door::get_hidden`] shows it.
+    Hidden,
+    /// The item is no counter.
+    NotACounter,
+    /// The counter would leave its bounds: it stays at this.
+    OutOfBounds(i64),
+    /// The item is locked already, or is not.
+    LockState,
+}
+
+impl fmt::Display for TairError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TairError::Store(error) => error.fmt(f),
+            TairError::Absent => f.write_str("there is no such item"),
+            TairError::Version(found) => write!(f, "the item has version {found}: read it again"),
+            TairError::Hidden => f.write_str("the item is hidden"),
+            TairError::NotACounter => f.write_str("the item is no counter"),
+            TairError::OutOfBounds(at) => {
+                write!(f, "the counter would leave its bounds; it is {at}")
+            }
+            TairError::LockState => f.write_str("the item is locked already, or is not"),
+        }
+    }
+}
+
+impl std::error::Error for TairError {}
+
+impl From<Error> for TairError {
+    fn from(error: Error) -> TairError {
+        TairError::Store(error)
+    }
+}
+
+/// What an operation decides, or why it does nothing.
+type TairDecision = Result<ChangeDecision, TairError>;
+
+impl<F: Medium, N: Medium> CacheSession<F, N> {
+    /// Appends the value of `name` to `out`. `Ok(None)`: absent.
+    ///
+    /// # Errors
+    /// [`Refusal::Hidden`].
+    pub fn get_item(
+        &mut self,
+        name: &ItemKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ValueMeta>, TairError> {
+        let from = out.len();
+        match self.look(name, out)? {
+            Some((_, true)) => {
+                out.truncate(from);
+                Err(TairError::Hidden)
+            }
+            shown => Ok(shown.map(|(meta, _)| meta)),
+        }
+    }
+
+    /// As [`Door::get_item`], hidden or not; and whether it is hidden.
+    pub fn get_hidden(
+        &mut self,
+        name: &ItemKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(ValueMeta, bool)>, TairError> {
+        self.look(name, out)
+    }
+
+    fn look(
+        &mut self,
+        name: &ItemKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(ValueMeta, bool)>, TairError> {
+        let hash = self.worker.engine.hash(name);
+        self.worker.write_if_staged(hash, name)?;
+        self.worker.pin();
+        let found = self.worker.living(hash, name);
+        let found = found.filter(|found| self.worker.copy_value(found, name, out));
+        self.worker.unpin();
+        let Some(found) = found else { return Ok(None) };
+        self.worker.used(&found, hash);
+        Ok(Some((found.meta(), !found.is_shown())))
+    }
+
+    /// Stores `value`, if the item has version `expected`, or whatever it has. Its new version.
+    ///
+    /// # Errors
+    /// [`Refusal::Version`], or the store's: locked, too large, full.
+    pub fn put_item(
+        &mut self,
+        name: &ItemKey<'_>,
+        value: &[u8],
+        expires_ms: u64,
+        expected: Option<u64>,
+    ) -> Result<u64, TairError> {
+        let Some(expected) = expected else {
+            let draft = NewItem {
+                value,
+                expires_ms,
+                ..NewItem::default()
+            };
+            return self.put_now(name, &draft);
+        };
+        self.choose(name, &mut |found| {
+            let (found, _) = found.ok_or(TairError::Absent)?;
+            if found.head.version != expected {
+                return Err(TairError::Version(found.head.version));
+            }
+            unlocked(found)?;
+            Ok(ChangeDecision::Put(OwnedItem {
+                value: value.to_vec(),
+                expires_ms,
+                ..OwnedItem::default()
+            }))
+        })
+    }
+
+    /// Stores several items; the first that is refused ends it. How many were stored.
+    pub fn put_all(
+        &mut self,
+        items: &[(ItemKey<'_>, &[u8])],
+        expires_ms: u64,
+    ) -> Result<usize, TairError> {
+        for (name, value) in items {
+            self.put_item(name, value, expires_ms, None)?;
+        }
+        Ok(items.len())
+    }
+
+    /// Removes the item; whether it was there. Hidden ones are removed too.
+    pub fn remove(&mut self, name: &ItemKey<'_>) -> Result<bool, TairError> {
+        let mut was_there = false;
+        self.choose(name, &mut |found| {
+            was_there = found.is_some();
+            found.map_or(Ok(()), |(found, _)| unlocked(found))?;
+            Ok(ChangeDecision::Delete)
+        })?;
+        Ok(was_there)
+    }
+
+    /// Hides the item: ordinary reads say so, writes replace it.
+    pub fn hide(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
+        self.mark(name, &|marks| Ok(marks | HIDDEN))
+    }
+
+    /// Locks the item: it takes no writes. An error if it is locked.
+    pub fn lock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
+        self.mark(name, &|marks| match marks & LOCKED {
+            0 => Ok(marks | LOCKED),
+            _ => Err(TairError::LockState),
+        })
+    }
+
+    /// Unlocks it. An error if it is not locked.
+    pub fn unlock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
+        self.mark(name, &|marks| match marks & LOCKED {
+            0 => Err(TairError::LockState),
+            _ => Ok(marks & !LOCKED),
+        })
+    }
+
+    fn mark(
+        &mut self,
+        name: &ItemKey<'_>,
+        change: &dyn Fn(u8) -> Result<u8, TairError>,
+    ) -> Result<u64, TairError> {
+        self.choose(name, &mut |found| {
+            let (found, value) = found.ok_or(TairError::Absent)?;
+            let marks = change(found.head.marks)?;
+            Ok(ChangeDecision::Put(owned(
+                found,
+                value,
+                found.head.expires_ms,
+                marks,
+            )))
+        })
+    }
+
+    /// Has the item expire at `expires_ms` of Unix time; 0 is never.
+    pub fn expire(&mut self, name: &ItemKey<'_>, expires_ms: u64) -> Result<u64, TairError> {
+        self.choose(name, &mut |found| {
+            let (found, value) = found.ok_or(TairError::Absent)?;
+            unlocked(found)?;
+            Ok(ChangeDecision::Put(owned(
+                found,
+                value,
+                expires_ms,
+                found.head.marks,
+            )))
+        })
+    }
+
+    /// Sets a counter, whatever was there.
+    pub fn set_count(
+        &mut self,
+        name: &ItemKey<'_>,
+        count: i64,
+        expires_ms: u64,
+    ) -> Result<u64, TairError> {
+        let draft = NewItem {
+            value: &count.to_le_bytes(),
+            expires_ms,
+            marks: COUNTER,
+            ..NewItem::default()
+        };
+        self.put_now(name, &draft)
+    }
+
+    /// Adds `by` to a counter, which starts at `start` if it is absent, and says what it is then.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfBounds`], [`Refusal::NotACounter`], or the store's.
+    pub fn add_count(
+        &mut self,
+        name: &ItemKey<'_>,
+        by: i64,
+        start: i64,
+        bounds: CounterBounds,
+        expires_ms: u64,
+    ) -> Result<i64, TairError> {
+        let mut count = start;
+        self.choose(name, &mut |found| {
+            if let Some((found, value)) = found {
+                unlocked(found)?;
+                let bytes = value
+                    .try_into()
+                    .ok()
+                    .filter(|_| found.head.marks & COUNTER != 0);
+                count = i64::from_le_bytes(bytes.ok_or(TairError::NotACounter)?);
+            }
+            let sum = count.checked_add(by);
+            let within = sum.filter(|sum| (bounds.low..=bounds.high).contains(sum));
+            count = within.ok_or(TairError::OutOfBounds(count))?;
+            Ok(ChangeDecision::Put(OwnedItem {
+                value: count.to_le_bytes().to_vec(),
+                expires_ms,
+                marks: COUNTER,
+                ..OwnedItem::default()
+            }))
+        })?;
+        Ok(count)
+    }
+
+    /// Calls `each` with every key of `prefix` in `area`, hidden ones left out.
+    pub fn prefix_keys(
+        &mut self,
+        area: u16,
+        prefix: &[u8],
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TairError> {
+        let engine = Arc::clone(&self.worker.engine);
+        let Ok(prefix_bytes) = u16::try_from(prefix.len()) else {
+            return Ok(());
+        };
+        let name = ItemKey {
+            area,
+            key: prefix,
+            prefix_bytes,
+        };
+        let (hash, mut key) = (engine.hash(&name), Vec::new());
+        self.worker.write_batch()?;
+        self.worker.pin();
+        let mut word = engine.near.bucket(engine.near.bucket_of(hash));
+        while let Some((tag, slot)) = follow(word) {
+            if tag == (hash >> 32) as u32
+                && let Some(found) = engine.item_in(slot)
+                && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
+                && found.is_shown()
+                && self.worker.lives(&found)
+            {
+                self.worker.key_of(&found, &mut key);
+                if key.starts_with(prefix) {
+                    each(&key);
+                }
+            }
+            word = engine.near.chain(slot);
+        }
+        self.worker.unpin();
+        Ok(())
+    }
+
+    /// Removes every item of `prefix` in `area`, one after another; how many.
+    pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, TairError> {
+        let mut keys = Vec::new();
+        self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()))?;
+        let mut removed = 0;
+        for key in &keys {
+            let name = ItemKey {
+                area,
+                key,
+                prefix_bytes: prefix.len() as u16,
+            };
+            removed += usize::from(self.remove(&name)?);
+        }
+        Ok(removed)
+    }
+
+    fn choose(
+        &mut self,
+        name: &ItemKey<'_>,
+        choice: &mut dyn FnMut(Option<FoundValue<'_>>) -> TairDecision,
+    ) -> Result<u64, TairError> {
+        let mut refused = None;
+        let version = self.worker.change(name, &mut |found| {
+            Ok(choice(found).unwrap_or_else(|refusal| {
+                refused = Some(refusal);
+                ChangeDecision::Keep
+            }))
+        })?;
+        self.worker.write_batch()?;
+        refused.map_or(Ok(version), Err)
+    }
+
+    fn put_now(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, TairError> {
+        let version = self.worker.put(name, draft)?;
+        self.worker.write_batch()?;
+        Ok(version)
+    }
+}
+
+fn unlocked(found: &FoundItem) -> Result<(), TairError> {
+    match found.head.marks & LOCKED {
+        0 => Ok(()),
+        _ => Err(TairError::Store(Error::Locked)),
+    }
+}
+
+fn owned(found: &FoundItem, value: &[u8], expires_ms: u64, marks: u8) -> OwnedItem {
+    OwnedItem {
+        value: value.to_vec(),
+        expires_ms,
+        flags: found.head.flags,
+        kind: found.head.kind,
+        marks,
+    }
+}

@@ -1,0 +1,178 @@
+//! The memory servers' threads: chunks, leases, fences.
+
+use super::PER_NS;
+use super::cluster::{Cluster, ClusterEvent, ServerState};
+use crate::fabric::FabricError;
+use crate::service::{KEEPER, ServiceRequest, ServiceResponse};
+
+pub(super) struct LeaseCall {
+    compute: u16,
+    epoch: u8,
+    server: u16,
+    task: usize,
+    ask: ServiceRequest,
+    answer: Option<Result<ServiceResponse, FabricError>>,
+    finished: bool,
+    abandoned: bool,
+}
+
+/// What the keeper knows of the compute servers: when each was last heard of.
+pub(super) struct LeaseManager {
+    heard: Vec<u64>,
+}
+
+impl LeaseManager {
+    pub(super) fn new(computes: u16) -> LeaseManager {
+        LeaseManager {
+            heard: vec![0; computes.into()],
+        }
+    }
+}
+
+impl Cluster {
+    pub(super) fn call(
+        &mut self,
+        compute: u16,
+        epoch: u8,
+        server: u16,
+        ask: ServiceRequest,
+    ) -> u32 {
+        self.traffic.calls += 1;
+        let call = self.calls.add(LeaseCall {
+            compute,
+            epoch,
+            server,
+            task: self.polling,
+            ask,
+            answer: None,
+            finished: false,
+            abandoned: false,
+        });
+        let there = self.now + (self.constants.post_ns + self.constants.wire_ns) * PER_NS;
+        self.plan(there, ClusterEvent::Called(call));
+        call
+    }
+
+    /// The call is at the service thread, which takes one after another.
+    pub(super) fn called(&mut self, number: u32) {
+        let took = self.constants.call_ns * PER_NS;
+        let wire = self.constants.wire_ns * PER_NS;
+        let call = self.calls.get(number);
+        let (compute, epoch, server, ask) = (call.compute, call.epoch, call.server, call.ask);
+        let outlived = self.is_outlived(compute, server);
+        let at = &mut self.servers[usize::from(server)];
+        let (answer, after) = match at.state {
+            ServerState::Dead => (
+                Err(FabricError::Timeout { server }),
+                self.constants.timeout_ns * PER_NS,
+            ),
+            ServerState::Alive if outlived => (Err(FabricError::Empty { server }), wire),
+            ServerState::Alive => {
+                at.thread_free = at.thread_free.max(self.now) + took;
+                let served = at.thread_free;
+                let (answer, more) = self.serve(compute, epoch, server, ask, served);
+                (answer, served + more + wire - self.now)
+            }
+        };
+        self.calls.get(number).answer = Some(answer);
+        self.plan(self.now + after, ClusterEvent::Replied(number));
+    }
+
+    /// The answer, and how long it takes beyond `served`, the moment at which the thread has got to it.
+    fn serve(
+        &mut self,
+        compute: u16,
+        epoch: u8,
+        server: u16,
+        ask: ServiceRequest,
+        served: u64,
+    ) -> (Result<ServiceResponse, FabricError>, u64) {
+        let index = usize::from(compute);
+        let life = self.computes[index].epoch;
+        match ask {
+            _ if epoch < life && ask != ServiceRequest::Join => (Err(FabricError::Fenced), 0),
+            ServiceRequest::Chunk => (Ok(self.chunk(server)), 0),
+            ServiceRequest::Renew => {
+                self.keeper.heard[index] = self.now;
+                (Ok(ServiceResponse::Alive), 0)
+            }
+            ServiceRequest::Join => {
+                self.keeper.heard[index] = self.now;
+                self.computes[index].crashed_at = None;
+                (Ok(ServiceResponse::Epoch(life)), 0)
+            }
+            ServiceRequest::Verdict { compute, epoch } => self.verdict(compute, epoch, served),
+        }
+    }
+
+    fn chunk(&mut self, server: u16) -> ServiceResponse {
+        let chunk_bytes = self.constants.chunk_bytes;
+        let at = &mut self.servers[usize::from(server)];
+        let start = at.next_chunk;
+        if start + chunk_bytes > at.memory.host_bytes() {
+            return ServiceResponse::Full;
+        }
+        at.next_chunk += chunk_bytes;
+        ServiceResponse::Chunk {
+            at: start,
+            bytes: chunk_bytes,
+        }
+    }
+
+    /// Whether a life still goes on; if its lease has run out it ends now: every memory server refuses it before
+    /// the answer leaves.
+    fn verdict(
+        &mut self,
+        compute: u16,
+        epoch: u8,
+        served: u64,
+    ) -> (Result<ServiceResponse, FabricError>, u64) {
+        let index = usize::from(compute);
+        let life = self.computes[index].epoch;
+        let lease = self.constants.lease_ns * PER_NS;
+        if epoch < life {
+            return (Ok(ServiceResponse::Dead), 0);
+        }
+        if self.now < self.keeper.heard[index] + lease {
+            return (Ok(ServiceResponse::Alive), 0);
+        }
+        self.computes[index].epoch = life + 1;
+        let there = served + self.constants.wire_ns * PER_NS;
+        for server in 0..self.servers() {
+            let there = if server == KEEPER { served } else { there };
+            self.plan(there, ClusterEvent::Fence(server, compute, life + 1));
+        }
+        (
+            Ok(ServiceResponse::Dead),
+            2 * self.constants.wire_ns * PER_NS,
+        )
+    }
+
+    pub(super) fn replied(&mut self, number: u32) -> Option<usize> {
+        let call = self.calls.get(number);
+        if call.abandoned {
+            self.calls.remove(number);
+            return None;
+        }
+        call.finished = true;
+        Some(call.task)
+    }
+
+    pub(super) fn take_call(
+        &mut self,
+        number: u32,
+    ) -> Option<Result<ServiceResponse, FabricError>> {
+        if !self.calls.get(number).finished {
+            return None;
+        }
+        self.calls.remove(number).answer
+    }
+
+    pub(super) fn abandon_call(&mut self, number: u32) {
+        let call = self.calls.get(number);
+        call.abandoned = true;
+        if call.finished {
+            self.calls.remove(number);
+        }
+    }
+}

@@ -1,0 +1,671 @@
+//! Blocks and runs: far memory handed out so that a crash leaks none of it.
+//!
+//! ```text
+//!   a chunk that is a slab: groups, then their blocks            a group: one line
+//!   ┌───────┬───────┬─ ... ─┬───────┬───────┬─ ... ─┐            ┌────────┬─────────────────────────────┐
+//!   │group 0│group 1│       │block 0│block 1│       │            │ intent │ 448 bits: blocks handed out │
+//!   └───────┴───────┴─ ... ─┴───────┴───────┴─ ... ─┘            └────────┴─────────────────────────────┘
+//!
+//!   a context's line in the head
+//!   ┌─────────┬─────────┬─────────┬─────────┬────────┬──────────┬──────────┬────────┐
+//!   │ group of class 0, 1, 2, 3             │ run    │ freed 0  │ freed 1  │ note   │
+//!   └─────────┴─────────┴─────────┴─────────┴────────┴──────────┴──────────┴────────┘
+//! ```
+//!
+//! A table declares up to four classes of blocks. A worker takes blocks from a group of its own until that has
+//! no more. What does not fit a class is a run of whole chunks. Only what a worker did last can be in doubt after a
+//! crash: the intent of its groups, its run, what it was freeing. So recovery reads a line a context, and asks the
+//! table of those few whether it leads to them.
+//!
+//! # Invariants
+//! B1  A bit is set, or a run recorded, only after an intent that names it: in the same line before it, or durable.
+//! B2  A block or a run is linked only after a drain that makes its bit or its record durable, and the link is durable before
+//!     the same worker takes another block of its class, or another run.
+//! B3  What is to be unlinked is named durably in a context's line before, until its bit is known to be clear.
+//! B4  A worker's group is named in its line before its first block is taken.
+//! B5  A group is one worker's at a time; only that worker sets its bits, whoever frees clears them.
+//! B6  A record of a run is gone for good before its chunks are used for anything else.
+//! B7  When a drain has failed, nobody names anything any more: what each named last is in doubt until the next open.
+//!
+//! # Crash argument
+//! | crash between               | recovery sees                    | and does                             |
+//! |-----------------------------|----------------------------------|--------------------------------------|
+//! | intent, bit                 | an intent, no bit                | nothing                              |
+//! | bit, link                   | both, and nobody leads there     | clears the bit (B1, B2)              |
+//! | run's intent, its record    | no record                        | nothing: the chunks are free         |
+//! | record, link                | a record nobody leads to         | clears it                            |
+//! | freed named, unlinked       | the table leads there            | nothing: it was not freed            |
+//! | unlinked, bit clear         | nobody leads there, bit set      | clears the bit (B3)                  |
+
+use std::collections::BTreeSet;
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD, situation};
+
+use super::{OpenError, SharedFailure, TablePool, TableWorker};
+use crate::index::IndexError;
+
+/// Classes of blocks a table may have.
+const CLASSES: usize = 4;
+/// Blocks of a group.
+const BLOCKS: u64 = 7 * 64;
+/// Where in a context's line the run it takes is named.
+pub(super) const RUN: u64 = CLASSES as u64;
+/// Where what it frees is named: two words in turn.
+pub(super) const FREED: u64 = RUN + 1;
+/// Where it keeps a word that means something to the table alone.
+pub(super) const NOTE: u64 = FREED + 2;
+
+/// The words that say what a chunk is.
+const SLAB: u64 = 1;
+const RECORD: u64 = 2;
+
+/// Blocks of one size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockClass {
+    /// Bytes in a block: a multiple of a word.
+    pub block_bytes: u64,
+    /// What each is aligned to if its size is a multiple of it: a power of two.
+    pub align: u64,
+}
+
+/// Something that is handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeapBlock {
+    /// Where it starts.
+    pub at: Off,
+    /// Its class; `None`: it is a run.
+    pub class: Option<usize>,
+}
+
+/// How a chunk is cut into blocks of a class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkCut {
+    pub(super) block_bytes: u64,
+    /// Where the first block starts in its chunk.
+    first: u64,
+    pub(super) blocks: u64,
+}
+
+impl ChunkCut {
+    fn of(class: &BlockClass, chunk_bytes: u64) -> Option<ChunkCut> {
+        let first =
+            |blocks: u64| (blocks.div_ceil(BLOCKS) * LINE as u64).next_multiple_of(class.align);
+        let mut blocks = chunk_bytes / class.block_bytes;
+        while blocks > 0 && first(blocks) + blocks * class.block_bytes > chunk_bytes {
+            blocks -= 1;
+        }
+        (blocks > 0).then(|| ChunkCut {
+            block_bytes: class.block_bytes,
+            first: first(blocks),
+            blocks,
+        })
+    }
+
+    pub(super) fn groups(&self) -> u64 {
+        self.blocks.div_ceil(BLOCKS)
+    }
+}
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkUse {
+    Free,
+    Head,
+    Slab(usize),
+    /// The first chunk of a run of so many.
+    Run(u32),
+    /// A later one.
+    Inside,
+}
+
+/// A group a worker takes blocks from; none at first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BlockGroup {
+    at: Off,
+    /// Bits that were clear when it was taken over, and have not been used since.
+    free: [u64; 7],
+    first: Off,
+}
+
+impl BlockGroup {
+    fn take(&mut self) -> Option<u64> {
+        let word = self.free.iter().position(|bits| *bits != 0)?;
+        let bit = self.free[word].trailing_zeros();
+        self.free[word] &= self.free[word] - 1;
+        Some(word as u64 * 64 + u64::from(bit))
+    }
+}
+
+/// Groups of one class that have, or may have, blocks left.
+#[derive(Debug, Default)]
+struct SizeClassList {
+    ready: BTreeSet<u64>,
+    /// Slabs that were there when the pool was opened, not looked into yet.
+    unknown: BTreeSet<u32>,
+    owned: BTreeSet<u64>,
+}
+
+impl SizeClassList {
+    fn take(&mut self) -> Option<u64> {
+        let at = *self.ready.difference(&self.owned).next()?;
+        self.ready.remove(&at);
+        self.owned.insert(at);
+        Some(at)
+    }
+}
+
+/// What the allocator knows in DRAM.
+pub(super) struct PoolHeap {
+    contexts_at: Off,
+    contexts: u32,
+    first: Off,
+    chunk_bytes: u64,
+    cuts: Vec<ChunkCut>,
+    uses: Mutex<Vec<ChunkUse>>,
+    shelves: Vec<Mutex<SizeClassList>>,
+    contexts_free: Mutex<BTreeSet<u32>>,
+    pub(super) failure: Arc<SharedFailure>,
+}
+
+impl PoolHeap {
+    pub(super) fn new(
+        contexts_at: Off,
+        contexts: u32,
+        first: Off,
+        chunks: u32,
+        chunk_bytes: u64,
+        classes: &[BlockClass],
+    ) -> Result<PoolHeap, OpenError> {
+        assert!(
+            classes.len() <= CLASSES,
+            "a ctx's line has room for {CLASSES} classes"
+        );
+        let cut = |class: &BlockClass| {
+            ChunkCut::of(class, chunk_bytes).ok_or(OpenError::Chunks {
+                block_bytes: class.block_bytes,
+                chunk_bytes,
+            })
+        };
+        Ok(PoolHeap {
+            contexts_at,
+            contexts,
+            first,
+            chunk_bytes,
+            cuts: classes.iter().map(cut).collect::<Result<_, _>>()?,
+            uses: Mutex::new(vec![ChunkUse::Free; chunks as usize]),
+            shelves: classes.iter().map(|_| Mutex::default()).collect(),
+            contexts_free: Mutex::new((0..contexts).collect()),
+            failure: Arc::default(),
+        })
+    }
+
+    pub(super) fn take_head(&self, chunks: u32) {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        uses[..chunks as usize].fill(ChunkUse::Head);
+    }
+
+    pub(super) fn contexts(&self) -> u32 {
+        self.contexts
+    }
+
+    /// Where word `n` of context `ctx`'s line is.
+    pub(super) fn ctx_word(&self, ctx: u32, n: u64) -> Off {
+        self.contexts_at
+            .plus(u64::from(ctx) * LINE as u64 + n * WORD as u64)
+    }
+
+    /// Where the word of chunk `chunk` is.
+    fn record_of(&self, chunk: u32) -> Off {
+        self.ctx_word(self.contexts, u64::from(chunk))
+    }
+
+    /// Where the head ends: behind the words of all chunks.
+    pub(super) fn head_end(&self) -> Off {
+        let chunks = self.uses.lock().expect("no holder panics").len();
+        self.record_of(chunks as u32)
+    }
+
+    pub(super) fn take_ctx(&self) -> Result<u32, IndexError> {
+        let mut free = self.contexts_free.lock().expect("no holder panics");
+        free.pop_first().ok_or(IndexError::Workers {
+            most: self.contexts,
+        })
+    }
+
+    pub(super) fn no_groups(&self) -> Vec<BlockGroup> {
+        vec![BlockGroup::default(); self.cuts.len()]
+    }
+
+    /// Takes back what a worker had.
+    pub(super) fn give_back(&self, ctx: u32, groups: Vec<BlockGroup>) {
+        for (shelf, group) in self.shelves.iter().zip(groups) {
+            let mut shelf = shelf.lock().expect("no holder panics");
+            shelf.owned.remove(&group.at.0);
+            if group.free != [0; 7] {
+                shelf.ready.insert(group.at.0);
+            }
+        }
+        let mut free = self.contexts_free.lock().expect("no holder panics");
+        free.insert(ctx);
+    }
+
+    fn chunk(&self, chunk: u32) -> Off {
+        self.first.plus(u64::from(chunk) * self.chunk_bytes)
+    }
+
+    /// The chunk `at` is in, if it is one.
+    fn chunk_of(&self, at: Off) -> Option<u32> {
+        let chunk = at.0.checked_sub(self.first.0)? / self.chunk_bytes;
+        u32::try_from(chunk).ok()
+    }
+
+    pub(super) fn use_of(&self, chunk: u32) -> Option<ChunkUse> {
+        let uses = self.uses.lock().expect("no holder panics");
+        uses.get(chunk as usize).copied()
+    }
+
+    /// What starts at `at`, handed out or not.
+    pub(super) fn block_at(&self, at: Off) -> Option<HeapBlock> {
+        let chunk = self.chunk_of(at)?;
+        let class = match self.use_of(chunk)? {
+            ChunkUse::Slab(class) => Some(class),
+            ChunkUse::Run(_) => None,
+            ChunkUse::Free | ChunkUse::Head | ChunkUse::Inside => return None,
+        };
+        let within = at.0 - self.chunk(chunk).0;
+        let starts = match class {
+            None => within == 0,
+            Some(class) => {
+                let cut = &self.cuts[class];
+                let from_first = within.checked_sub(cut.first)?;
+                from_first.is_multiple_of(cut.block_bytes)
+                    && from_first / cut.block_bytes < cut.blocks
+            }
+        };
+        starts.then_some(HeapBlock { at, class })
+    }
+
+    /// Bytes of the run that starts at `at`, if one does.
+    pub(super) fn run_bytes(&self, at: Off) -> Option<u64> {
+        let chunk = self.chunk_of(at).filter(|chunk| self.chunk(*chunk) == at)?;
+        match self.use_of(chunk)? {
+            ChunkUse::Run(len) => Some(u64::from(len) * self.chunk_bytes),
+            ChunkUse::Free | ChunkUse::Head | ChunkUse::Slab(_) | ChunkUse::Inside => None,
+        }
+    }
+
+    /// The group `block`, of `class`, belongs to, and its number there.
+    fn group_of(&self, at: Off, class: usize) -> (Off, u64) {
+        let chunk = self.chunk_of(at).expect("a block lies in a chunk");
+        let cut = &self.cuts[class];
+        let n = (at.0 - self.chunk(chunk).0 - cut.first) / cut.block_bytes;
+        let group = self.chunk(chunk).plus(n / BLOCKS * LINE as u64);
+        (group, n % BLOCKS)
+    }
+
+    /// The first block of the group at `at`, if it is one of `class`, and how many blocks it has.
+    pub(super) fn blocks_of(&self, at: Off, class: usize) -> Option<(Off, u64)> {
+        let chunk = self.chunk_of(at)?;
+        let cut = self.cuts.get(class)?;
+        let group = (at.0 - self.chunk(chunk).0) / LINE as u64;
+        if self.use_of(chunk)? != ChunkUse::Slab(class)
+            || group >= cut.groups()
+            || !at.0.is_multiple_of(LINE as u64)
+        {
+            return None;
+        }
+        let first = self
+            .chunk(chunk)
+            .plus(cut.first + group * BLOCKS * cut.block_bytes);
+        Some((first, BLOCKS.min(cut.blocks - group * BLOCKS)))
+    }
+
+    /// Block `n` of a group of `class` whose first one is at `first`.
+    pub(super) fn nth_block(&self, first: Off, n: u64, class: usize) -> HeapBlock {
+        HeapBlock {
+            at: first.plus(n * self.cuts[class].block_bytes),
+            class: Some(class),
+        }
+    }
+
+    /// The groups of a chunk that is cut into blocks of `class`.
+    pub(super) fn groups_of(&self, chunk: u32, class: usize) -> impl Iterator<Item = Off> {
+        let first = self.chunk(chunk);
+        (0..self.cuts[class].groups()).map(move |n| first.plus(n * LINE as u64))
+    }
+
+    /// Takes `len` free chunks in a row for `what`.
+    fn take_chunks(&self, len: u64, what: ChunkUse) -> Result<u32, IndexError> {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut free = 0;
+        let end = uses.iter().position(|u| {
+            free = if *u == ChunkUse::Free { free + 1 } else { 0 };
+            free == len
+        });
+        let Some(end) = end else {
+            situation!("ground.full");
+            let bytes = len * self.chunk_bytes;
+            return Err(IndexError::Full { bytes });
+        };
+        let start = end + 1 - len as usize;
+        uses[start..=end].fill(ChunkUse::Inside);
+        uses[start] = what;
+        Ok(start as u32)
+    }
+
+    /// Notes that the chunks of a run are free.
+    pub(super) fn forget_run(&self, run: HeapBlock) {
+        let chunk = self.chunk_of(run.at).expect("a run lies in chunks") as usize;
+        let mut uses = self.uses.lock().expect("no holder panics");
+        if let ChunkUse::Run(len) = uses[chunk] {
+            uses[chunk..][..len as usize].fill(ChunkUse::Free);
+        }
+    }
+
+    /// Bytes of chunks in use, the head among them.
+    pub(super) fn bytes_used(&self) -> u64 {
+        let uses = self.uses.lock().expect("no holder panics");
+        uses.iter().filter(|u| **u != ChunkUse::Free).count() as u64 * self.chunk_bytes
+    }
+
+    /// Notes that a block may be handed out again.
+    pub(super) fn shelve(&self, block: HeapBlock) {
+        match block.class {
+            None => self.forget_run(block),
+            Some(class) => {
+                let (group, _) = self.group_of(block.at, class);
+                self.shelve_groups(class, std::iter::once(group));
+            }
+        }
+    }
+
+    /// Notes that blocks of these groups of `class` may be handed out again.
+    fn shelve_groups(&self, class: usize, groups: impl Iterator<Item = Off>) {
+        let mut shelf = self.shelves[class].lock().expect("no holder panics");
+        shelf.ready.extend(groups.map(|group| group.0));
+    }
+
+    /// Takes the chunks for what their words say, at open.
+    pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), String> {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut chunk = 0;
+        while chunk < uses.len() {
+            let (record, head) = (records[chunk], uses[chunk] == ChunkUse::Head);
+            let (what, rest) = (record & 0xff, record >> 8);
+            let mut len = 1;
+            match what {
+                0 if rest == 0 => {}
+                SLAB if !head && rest < self.cuts.len() as u64 => {
+                    uses[chunk] = ChunkUse::Slab(rest as usize);
+                    let mut shelf = self.shelves[rest as usize]
+                        .lock()
+                        .expect("no holder panics");
+                    shelf.unknown.insert(chunk as u32);
+                }
+                RECORD if !head && (1..=(uses.len() - chunk) as u64).contains(&rest) => {
+                    len = rest as usize;
+                    uses[chunk..][..len].fill(ChunkUse::Inside);
+                    uses[chunk] = ChunkUse::Run(rest as u32);
+                }
+                _ => return Err(format!("chunk {chunk} is said to be {record:#x}")),
+            }
+            chunk += len;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Medium> TablePool<M> {
+    /// What the words of the chunks say.
+    pub(super) fn read_chunks(&self) -> Result<(), OpenError> {
+        let chunks = self.pool.segments();
+        let records: Vec<u64> = (0..chunks)
+            .map(|chunk| self.medium().load(self.heap.record_of(chunk)))
+            .collect();
+        let taken = self.heap.take_recorded(&records);
+        taken.map_err(|what| OpenError::Damaged { what })
+    }
+
+    /// A block of `class`, its bytes as they were left. Its bit is on its way to durability: link it only after
+    /// the worker's next drain, and make that durable before taking another (B2).
+    pub(crate) fn allocate(
+        &self,
+        worker: &mut TableWorker,
+        class: usize,
+    ) -> Result<Off, IndexError> {
+        let _for = Category::Allocator.spend();
+        let (medium, heap) = (self.medium(), &self.heap);
+        heap.failure.refuse()?; // B7
+        loop {
+            let Some(n) = worker.groups[class].take() else {
+                self.adopt(worker, class)?;
+                continue;
+            };
+            let group = &worker.groups[class];
+            medium.store(&mut worker.ctx, group.at, n + 1); // B1
+            self.change_bit(&mut worker.ctx, group.at, n, true);
+            return Ok(heap.nth_block(group.first, n, class).at);
+        }
+    }
+
+    /// Sets or clears a bit of a group, on its way to durability.
+    pub(super) fn change_bit(&self, ctx: &mut PersistCtx, group: Off, n: u64, set: bool) {
+        self.change_bits(ctx, group, [(n / 64, 1 << (n % 64))], set);
+    }
+
+    /// Sets or clears bits of a group, each word's with its number, on their way to durability.
+    fn change_bits(
+        &self,
+        ctx: &mut PersistCtx,
+        group: Off,
+        words: impl IntoIterator<Item = (u64, u64)>,
+        set: bool,
+    ) {
+        let medium = self.medium();
+        for (n, these) in words {
+            let at = group.plus(WORD as u64 * (1 + n));
+            let mut bits = medium.load(at);
+            loop {
+                let new = if set { bits | these } else { bits & !these };
+                match medium.cas(ctx, at, bits, new) {
+                    Ok(_) => break,
+                    Err(found) => bits = found,
+                }
+            }
+        }
+        medium.flush(ctx, group, LINE);
+    }
+
+    /// Whether a bit of a group is set.
+    pub(super) fn is_set(&self, group: Off, n: u64) -> bool {
+        let bits = self.medium().load(group.plus(WORD as u64 * (1 + n / 64)));
+        bits >> (n % 64) & 1 == 1
+    }
+
+    /// Gives `worker` another group of `class`, in place of the one that has no more.
+    fn adopt(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
+        let (medium, heap) = (self.medium(), &self.heap);
+        let old = std::mem::take(&mut worker.groups[class]);
+        let shelf = || heap.shelves[class].lock().expect("no holder panics");
+        shelf().owned.remove(&old.at.0);
+        loop {
+            let taken = shelf().take();
+            let Some(at) = taken.map(Off) else {
+                self.restock(worker, class)?;
+                continue;
+            };
+            let (first, blocks) = heap
+                .blocks_of(at, class)
+                .expect("groups of the shelf are groups");
+            let mut free = [0; 7];
+            for (word, free) in (0..).zip(&mut free) {
+                let bits = blocks.saturating_sub(word * 64).min(64);
+                let all = 1_u64.checked_shl(bits as u32).map_or(u64::MAX, |b| b - 1);
+                *free = !medium.load(at.plus(WORD as u64 * (1 + word))) & all;
+            }
+            if free == [0; 7] {
+                shelf().owned.remove(&at.0);
+                continue;
+            }
+            worker.groups[class] = BlockGroup { at, free, first };
+            let named = heap.ctx_word(worker.number, class as u64);
+            return worker.put_word(medium, named, at.0); // B4
+        }
+    }
+
+    /// Puts groups on the shelf of `class`: those of a slab not looked into yet, or of a new one.
+    fn restock(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
+        let (medium, heap) = (self.medium(), &self.heap);
+        let unknown = {
+            let mut shelf = heap.shelves[class].lock().expect("no holder panics");
+            shelf.unknown.pop_first()
+        };
+        let chunk = match unknown {
+            Some(chunk) => {
+                situation!("ground.slab_of_before");
+                chunk
+            }
+            None => {
+                situation!("ground.slab_made");
+                let chunk = heap.take_chunks(1, ChunkUse::Slab(class))?;
+                for at in heap.groups_of(chunk, class) {
+                    medium.copy_in(&mut worker.ctx, at, &[&[0; LINE]]);
+                }
+                worker.commit(medium)?;
+                let record = heap.record_of(chunk);
+                worker.put_word(medium, record, SLAB | (class as u64) << 8)?;
+                chunk
+            }
+        };
+        heap.shelve_groups(class, heap.groups_of(chunk, class));
+        Ok(())
+    }
+
+    /// At least `bytes` in one piece, their content as it was left. Its record is on its way to durability: link it only
+    /// after the worker's next drain, and make that durable before taking another (B2).
+    pub(crate) fn allocate_run(
+        &self,
+        worker: &mut TableWorker,
+        bytes: u64,
+    ) -> Result<Off, IndexError> {
+        let _for = Category::Allocator.spend();
+        let (medium, heap) = (self.medium(), &self.heap);
+        let len = bytes.div_ceil(heap.chunk_bytes).max(1);
+        let chunk = heap.take_chunks(len, ChunkUse::Run(len as u32))?;
+        let intent = heap.ctx_word(worker.number, RUN);
+        worker.put_word(medium, intent, heap.chunk(chunk).0)?; // B1
+        let record = heap.record_of(chunk);
+        medium.store(&mut worker.ctx, record, RECORD | len << 8);
+        medium.flush(&mut worker.ctx, record, WORD);
+        Ok(heap.chunk(chunk))
+    }
+
+    /// Says durably that the block or run at `at` is about to be unlinked (B3). Call [`Ground::free`] when it has been, before the worker is about to free a third.
+    #[track_caller]
+    pub(crate) fn about_to_free(
+        &self,
+        worker: &mut TableWorker,
+        at: Off,
+    ) -> Result<HeapBlock, IndexError> {
+        let _for = Category::Allocator.spend();
+        let (medium, block) = (self.medium(), self.block(at)?);
+        let named = self
+            .heap
+            .ctx_word(worker.number, FREED + worker.freeing % 2);
+        worker.freeing += 1;
+        worker.put_word(medium, named, at.0)?;
+        Ok(block)
+    }
+
+    /// Keeps a word for the table's recovery in the worker's line. Durable when it returns.
+    #[track_caller]
+    pub(crate) fn note(&self, worker: &mut TableWorker, word: u64) -> Result<(), IndexError> {
+        let at = self.heap.ctx_word(worker.number, NOTE);
+        worker.put_word(self.medium(), at, word)
+    }
+
+    /// What the worker of context `number` noted last; 0: nothing.
+    pub(crate) fn noted(&self, number: u32) -> u64 {
+        self.medium().load(self.heap.ctx_word(number, NOTE))
+    }
+
+    /// Frees what nobody can reach any more, and nobody reads. A run is anybody's after the worker's next drain.
+    pub(crate) fn free(&self, worker: &mut TableWorker, block: HeapBlock) {
+        let _for = Category::Allocator.spend();
+        self.clear_on_medium(&mut worker.ctx, block);
+        match block.class {
+            None => worker.freed.push(block), // B6
+            Some(_) => self.heap.shelve(block),
+        }
+    }
+
+    /// Frees blocks of `class` that a drain of `between` has made free on the medium before anybody is handed them.
+    pub(crate) fn free_all<R>(
+        &self,
+        worker: &mut TableWorker,
+        class: usize,
+        mut blocks: Vec<Off>,
+        between: impl FnOnce(&mut TableWorker) -> Result<R, IndexError>,
+    ) -> Result<R, IndexError> {
+        blocks.sort_unstable();
+        let bits = blocks.into_iter().map(|at| self.heap.group_of(at, class));
+        let bits: Vec<_> = bits.collect();
+        let groups = || bits.chunk_by(|a, b| a.0 == b.0);
+        for bits in groups() {
+            let words = bits.chunk_by(|a, b| a.1 / 64 == b.1 / 64).map(|bits| {
+                let these = bits.iter().fold(0, |these, (_, n)| these | 1 << (n % 64));
+                (bits[0].1 / 64, these)
+            });
+            self.change_bits(&mut worker.ctx, bits[0].0, words, false);
+        }
+        let result = between(worker)?;
+        let groups = groups().map(|bits| bits[0].0);
+        self.heap.shelve_groups(class, groups);
+        Ok(result)
+    }
+
+    /// Makes a block free on the medium, drained with whatever comes next.
+    pub(super) fn clear_on_medium(&self, ctx: &mut PersistCtx, block: HeapBlock) {
+        match block.class {
+            Some(class) => {
+                let (group, n) = self.heap.group_of(block.at, class);
+                self.change_bit(ctx, group, n, false);
+            }
+            None => {
+                let chunk = self.heap.chunk_of(block.at).expect("a run lies in chunks");
+                let record = self.heap.record_of(chunk);
+                self.medium().store(ctx, record, 0);
+                self.medium().flush(ctx, record, WORD);
+            }
+        }
+    }
+
+    /// Has what says whether `block` is handed out made durable by the next drain.
+    pub(super) fn flush_bit(&self, ctx: &mut PersistCtx, block: HeapBlock) {
+        if let Some(class) = block.class {
+            let (group, _) = self.heap.group_of(block.at, class);
+            self.medium().flush(ctx, group, LINE);
+        }
+    }
+
+    /// Whether `block` is handed out, as the medium says.
+    pub(super) fn is_handed_out(&self, block: HeapBlock) -> bool {
+        match block.class {
+            None => {
+                let chunk = self.heap.chunk_of(block.at).expect("a run lies in chunks");
+                self.medium().load(self.heap.record_of(chunk)) != 0
+            }
+            Some(class) => {
+                let (group, n) = self.heap.group_of(block.at, class);
+                self.is_set(group, n)
+            }
+        }
+    }
+
+    /// Bytes of far memory in use, in whole chunks.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.heap.bytes_used()
+    }
+}

@@ -1,0 +1,134 @@
+//! After a crash: what was in doubt is asked about; and the count of everything, for checks.
+
+use std::collections::BTreeSet;
+
+use farbank_pm::{LINE, Medium, Off, situation};
+
+use super::heap::{ChunkUse, FREED, HeapBlock, RUN};
+use super::{OpenError, TablePool, TableWorker};
+use crate::index::IndexError;
+
+impl<M: Medium> TablePool<M> {
+    /// Frees what a crash left between being handed out and linked, or between unlinked and freed; `is_live`
+    /// says whether the table leads to a block. Durable on `Ok`, as is all that `worker` has flushed. Reads a line a context: the
+    /// more keys, no more work.
+    pub(crate) fn recover(
+        &self,
+        worker: &mut TableWorker,
+        mut is_live: impl FnMut(HeapBlock) -> Result<bool, IndexError>,
+    ) -> Result<(), OpenError> {
+        let ctx = &mut worker.ctx;
+        for number in 0..self.heap.contexts() {
+            for block in self.in_doubt(number)? {
+                // Its bit may be as a killed process left it, cleared and not durable.
+                self.flush_bit(ctx, block);
+                let (is_run, is_out) = (block.class.is_none(), self.is_handed_out(block));
+                situation!("ground.block_back", !is_run && !is_out);
+                if is_out && !is_live(block)? {
+                    situation!("ground.block_freed_by_open", !is_run);
+                    situation!("ground.run_freed_by_open", is_run);
+                    self.clear_on_medium(ctx, block);
+                    if is_run {
+                        self.heap.forget_run(block);
+                    }
+                }
+            }
+        }
+        Ok(worker.commit(self.medium())?)
+    }
+
+    /// What context `number` took or freed last.
+    pub(crate) fn in_doubt(&self, number: u32) -> Result<Vec<HeapBlock>, OpenError> {
+        let word = |n| Off(self.medium().load(self.heap.ctx_word(number, n)));
+        let mut found = Vec::new();
+        for class in 0..RUN {
+            let group = word(class);
+            if group.is_null() {
+                continue;
+            }
+            let blocks = self.heap.blocks_of(group, class as usize);
+            let (first, blocks) = blocks.ok_or_else(|| damaged(number, class, group))?;
+            let intent = self.medium().load(group);
+            if intent > blocks {
+                return Err(damaged(number, class, group));
+            }
+            if intent > 0 {
+                found.push(self.heap.nth_block(first, intent - 1, class as usize));
+            }
+        }
+        // A run that was given back meanwhile may be anything by now.
+        let runs = self.heap.block_at(word(RUN)).filter(|b| b.class.is_none());
+        found.extend(runs);
+        found.extend((FREED..FREED + 2).filter_map(|n| self.heap.block_at(word(n))));
+        Ok(found)
+    }
+
+    /// Whether what is handed out is what `reach` tells of, each once. For checks: reads everything.
+    pub(crate) fn check(&self, reach: impl FnOnce(&mut dyn FnMut(Off))) -> Result<(), IndexError> {
+        let mut reached = BTreeSet::new();
+        let mut twice = None;
+        reach(&mut |at| {
+            if !reached.insert(at.0) {
+                twice = Some(at);
+            }
+        });
+        if let Some(at) = twice {
+            return Err(IndexError::damaged(format!("two places lead to {at:?}")));
+        }
+        let out = self.handed_out();
+        if let Some(at) = out.difference(&reached).next() {
+            let what = format!("{:?} is handed out and nothing leads there", Off(*at));
+            return Err(IndexError::damaged(what));
+        }
+        match reached.difference(&out).next() {
+            Some(at) => Err(IndexError::damaged(format!(
+                "{:?} is used and not handed out",
+                Off(*at)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn handed_out(&self) -> BTreeSet<u64> {
+        let runs = (0..self.pool.segments()).filter_map(|chunk| {
+            let at = self.pool.segment(chunk);
+            let is_run = matches!(self.heap.use_of(chunk), Some(ChunkUse::Run(_)));
+            (is_run && self.is_handed_out(HeapBlock { at, class: None })).then_some(at.0)
+        });
+        let blocks = (0..RUN as usize).flat_map(|class| self.blocks_out(class));
+        runs.chain(blocks.map(|block| block.at.0)).collect()
+    }
+
+    /// Has what says which blocks of `class` are handed out made durable by the worker's next drain: a killed process may
+    /// have cleared bits.
+    pub(crate) fn flush_bits(&self, worker: &mut TableWorker, class: usize) {
+        for group in self.groups(class) {
+            self.medium().flush(&mut worker.ctx, group, LINE);
+        }
+    }
+
+    /// All blocks of `class` that are handed out. Reads all groups.
+    pub(crate) fn blocks_out(&self, class: usize) -> impl Iterator<Item = HeapBlock> {
+        self.groups(class).flat_map(move |group| {
+            let blocks = self.heap.blocks_of(group, class);
+            let (first, blocks) = blocks.expect("a slab has groups");
+            let taken = (0..blocks).filter(move |n| self.is_set(group, *n));
+            taken.map(move |n| self.heap.nth_block(first, n, class))
+        })
+    }
+
+    fn groups(&self, class: usize) -> impl Iterator<Item = Off> {
+        let slabs = (0..self.pool.segments())
+            .filter(move |chunk| self.heap.use_of(*chunk) == Some(ChunkUse::Slab(class)));
+        slabs.flat_map(move |chunk| self.heap.groups_of(chunk, class))
+    }
+}
+
+fn damaged(ctx: u32, class: u64, group: Off) -> OpenError {
+    OpenError::Damaged {
+        what: format!(
+            "the line of ctx {ctx} names {group:?} as its group of blocks of class {class}, and there is none, or its intent \
+             is no block of it"
+        ),
+    }
+}

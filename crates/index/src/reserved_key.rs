@@ -1,0 +1,101 @@
+//! The one key that a table cannot hold among the others, because it means an empty slot there.
+//!
+//! ```text
+//!   0         8         16                     a line in the head of the pool
+//!   │ present │  value  │  unused ...
+//! ```
+//!
+//! # Invariants
+//! X1  `present` is 0 or 1; the value is stored before it, in the same line, and so survives if it does.
+//! X2  It is changed under a lock of its own, which is let go when the change is durable. An open makes all of the head
+//!     durable, so there is nothing to accept.
+
+use farbank_pm::model::Category;
+use farbank_pm::{Medium, Off};
+
+use crate::index::IndexError;
+use crate::pool_heap::{TablePool, TableWorker};
+
+/// The cell of a key that means empty.
+pub(crate) struct ReservedKey<'a, M> {
+    ground: &'a TablePool<M>,
+}
+
+impl<'a, M: Medium> ReservedKey<'a, M> {
+    pub(crate) fn of(ground: &'a TablePool<M>) -> ReservedKey<'a, M> {
+        ReservedKey { ground }
+    }
+
+    fn present(&self) -> Off {
+        self.ground.outlier()
+    }
+
+    fn value(&self) -> Off {
+        self.ground.outlier().plus(8)
+    }
+
+    fn read(&self) -> Option<u64> {
+        let medium = self.ground.medium();
+        (medium.load(self.present()) == 1).then(|| medium.load(self.value()))
+    }
+
+    /// Whether its words are what they may be (X1).
+    pub(crate) fn check(&self) -> Result<(), IndexError> {
+        match self.ground.medium().load(self.present()) {
+            0 | 1 => Ok(()),
+            word => Err(IndexError::damaged(format!(
+                "{:?} says whether the key that means empty is there, and is {word:#x}, not 0 or 1",
+                self.present()
+            ))),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Result<Option<u64>, IndexError> {
+        let locks = self.ground.outlier_lock();
+        loop {
+            let seen = locks.even(Off(0))?;
+            let found = self.read();
+            if seen.unchanged() {
+                return Ok(found);
+            }
+        }
+    }
+
+    pub(crate) fn insert(
+        &self,
+        worker: &mut TableWorker,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
+        self.change(worker, |found| found.is_none().then_some((value, 1)))
+    }
+
+    pub(crate) fn update(
+        &self,
+        worker: &mut TableWorker,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
+        self.change(worker, |found| found.map(|_| (value, 1)))
+    }
+
+    pub(crate) fn remove(&self, worker: &mut TableWorker) -> Result<Option<u64>, IndexError> {
+        self.change(worker, |found| found.map(|value| (value, 0)))
+    }
+
+    fn change(
+        &self,
+        worker: &mut TableWorker,
+        to: impl FnOnce(Option<u64>) -> Option<(u64, u64)>,
+    ) -> Result<Option<u64>, IndexError> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        let _guard = self.ground.outlier_lock().lock_made(Off(0))?;
+        let found = self.read();
+        if let Some((value, present)) = to(found) {
+            medium.store(&mut worker.ctx, self.value(), value);
+            medium.store(&mut worker.ctx, self.present(), present); // X1
+            medium.flush(&mut worker.ctx, self.present(), 16);
+            worker.commit(medium)?;
+        }
+        Ok(found)
+    }
+}

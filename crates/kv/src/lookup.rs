@@ -1,0 +1,256 @@
+//! Looking a key up: from its hash to its record.
+//!
+//! ```text
+//!   hash ──▶ spot: group, line of the index ──▶ hit: an entry whose tag agrees ──▶ found: the record, by its own header
+//! ```
+//!
+//! A tag that agrees is most likely the key's. The record it leads to is asked: its header's checksum, its
+//! database, the length of its key, its key. What fails its checksum may have been the key's before it was damaged.
+//!
+//! The usual way, one entry and a sound record, is straight code that is expanded where it is used: headers
+//! that pass through memory between functions cost more than all that is asked of them.
+
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{Medium, Off};
+
+use crate::engine::Engine;
+use crate::index::{BucketRef, Candidate};
+use crate::read::FETCHED_HEAD;
+use crate::record::{HEADER_MAX, RawHeader, RecordHeader, body_crc};
+use crate::store::Key;
+
+/// A record found by its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundRecord {
+    pub at: Off,
+    /// `None`: its header is damaged; nothing else is known.
+    pub header: Option<RawHeader>,
+    pub len: u32,
+}
+
+/// What the index says of a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntryLocation {
+    pub found: Option<FoundRecord>,
+    /// Entries that looked like the key's and are another's.
+    pub tag_collisions: Vec<Off>,
+}
+
+impl<M: Medium> Engine<M> {
+    /// The header of the record at `at`, if its checksum holds.
+    pub(crate) fn header(&self, at: Off) -> Option<RecordHeader> {
+        self.raw(at)?.header()
+    }
+
+    /// As [`Engine::header`], not taken apart.
+    #[inline(always)]
+    fn raw(&self, at: Off) -> Option<RawHeader> {
+        let within = self.geometry.within(at);
+        if within + HEADER_MAX > self.geometry.segment_bytes {
+            return None;
+        }
+        let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
+        let vouched = |bytes: &[u8]| {
+            let raw = RawHeader::new(bytes.try_into().expect("as many as were asked for"));
+            match raw.is_vouched_for(seed) {
+                true => raw.len(),
+                false => 0,
+            }
+        };
+        let mut bytes = [0; HEADER_MAX];
+        if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
+            return None;
+        }
+        let raw = RawHeader::new(&bytes);
+        let end = within + raw.record_len(self.geometry.payload());
+        (raw.is_known() && end <= self.geometry.segment_bytes).then_some(raw)
+    }
+
+    #[inline]
+    pub(crate) fn record_len(&self, header: &RecordHeader) -> usize {
+        header.record_len(self.geometry.payload())
+    }
+
+    #[inline]
+    pub(crate) fn body_len(&self, header: &RecordHeader) -> usize {
+        header.body_len(self.geometry.payload())
+    }
+
+    /// Whether the body of the record at `at` has its checksum (of a large value: its table).
+    pub(crate) fn body_holds(&self, at: Off, header: &RecordHeader) -> bool {
+        let body = at.plus(header.len() as u64);
+        let len = self.body_len(header);
+        self.medium().crc_is(body, len, 0, header.body_crc)
+    }
+
+    /// The key of a record whose header is known.
+    pub(crate) fn key_of(&self, at: Off, header: &RecordHeader) -> Vec<u8> {
+        let mut key = Vec::with_capacity(header.key_len);
+        self.medium()
+            .append_out(at.plus(header.len() as u64), header.key_len, &mut key);
+        key
+    }
+
+    /// The hash of the key of the record at `at`, if it can be read.
+    pub(crate) fn rehash(&self, at: Off) -> Option<u64> {
+        let header = self.header(at)?;
+        Some(self.geometry.hash(header.db, &self.key_of(at, &header)))
+    }
+
+    /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
+    /// header counts as a match without a header: nobody else can be asked about it.
+    #[inline]
+    pub(crate) fn classify(&self, at: Off, key: Key<'_>) -> Option<FoundRecord> {
+        let Some(raw) = self.raw(at) else {
+            let (header, len) = (None, 0);
+            return Some(FoundRecord { at, header, len });
+        };
+        let found = self.found(at, raw);
+        if self.is_of(at, &raw, key) {
+            return Some(found);
+        }
+        // Its key may have been ours before it was damaged.
+        let header = None;
+        self.is_damaged(at, &raw)
+            .then_some(FoundRecord { header, ..found })
+    }
+
+    /// What is known of the record at `at`, whose header this is.
+    #[inline(always)]
+    pub(crate) fn found(&self, at: Off, raw: RawHeader) -> FoundRecord {
+        let len = raw.record_len(self.geometry.payload()) as u32;
+        let header = Some(raw);
+        FoundRecord { at, header, len }
+    }
+
+    /// Whether the record at `at`, which looked like somebody's and was another's, is not sound.
+    #[cold]
+    fn is_damaged(&self, at: Off, raw: &RawHeader) -> bool {
+        !raw.header()
+            .is_some_and(|header| self.body_holds(at, &header))
+    }
+
+    /// Looks `key` up in the index. A sound record of the key wins over damaged ones.
+    #[inline]
+    pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> EntryLocation {
+        let mut strangers = Vec::new();
+        let found = self.seek(hash, key, 0, |at| strangers.push(at));
+        EntryLocation {
+            found,
+            tag_collisions: strangers,
+        }
+    }
+
+    /// As [`Engine::locate`], for those who only want the record, and `fetched` bytes of it soon: all its
+    /// lines arrive together then. Tells `pass` of every other entry that looked like the key's.
+    #[inline(always)]
+    pub(crate) fn seek(
+        &self,
+        hash: u64,
+        key: Key<'_>,
+        fetched: usize,
+        pass: impl FnMut(Off),
+    ) -> Option<FoundRecord> {
+        let sought = self.seek_at(&self.index.spot(hash), key, fetched, pass);
+        sought.map(|(_, found)| found)
+    }
+
+    /// As [`Engine::seek`], at a place of the index; and the entry.
+    #[inline(always)]
+    pub(crate) fn seek_at(
+        &self,
+        spot: &BucketRef,
+        key: Key<'_>,
+        fetched: usize,
+        pass: impl FnMut(Off),
+    ) -> Option<(Candidate, FoundRecord)> {
+        let first = self.index.first(spot)?;
+        self.medium().prefetch(first.at(), fetched);
+        match self.follow(first, key) {
+            Some(sought) => Some(sought),
+            None => self.seek_among(spot, key, pass),
+        }
+    }
+
+    /// As [`Engine::seek_at`], of several entries, or damaged records.
+    #[cold]
+    fn seek_among(
+        &self,
+        spot: &BucketRef,
+        key: Key<'_>,
+        mut pass: impl FnMut(Off),
+    ) -> Option<(Candidate, FoundRecord)> {
+        let mut damaged: Option<(Candidate, FoundRecord)> = None;
+        let sound = self.index.search_at(spot, |hit| {
+            let at = hit.at();
+            match self.classify(at, key) {
+                Some(found) if found.header.is_some() => Some((hit, found)),
+                Some(found) => {
+                    if let Some((before, _)) = damaged.replace((hit, found)) {
+                        pass(before.at());
+                    }
+                    None
+                }
+                None => {
+                    pass(at);
+                    None
+                }
+            }
+        });
+        match (sound, damaged) {
+            (None, damaged) => damaged,
+            (sound, Some((other, _))) => {
+                pass(other.at());
+                sound
+            }
+            (sound, None) => sound,
+        }
+    }
+
+    /// Under the stripe's lock: the entry of the key, most likely; its record is fetched, and what is known
+    /// of its segment.
+    #[inline(always)]
+    pub(crate) fn likely(&self, spot: &BucketRef) -> Option<Candidate> {
+        let hit = self.index.first(spot)?;
+        self.medium().prefetch(hit.at(), FETCHED_HEAD);
+        self.fetch_for_count(hit.at());
+        Some(hit)
+    }
+
+    /// What an entry leads to, if that is a sound record of `key`.
+    #[inline(always)]
+    pub(crate) fn follow(&self, hit: Candidate, key: Key<'_>) -> Option<(Candidate, FoundRecord)> {
+        let at = hit.at();
+        let raw = self.raw(at)?;
+        self.is_of(at, &raw, key)
+            .then(|| (hit, self.found(at, raw)))
+    }
+
+    /// Whether the record at `at` is sound in its header, and of `key`.
+    pub(crate) fn holds(&self, at: Off, key: Key<'_>) -> bool {
+        self.raw(at).is_some_and(|raw| self.is_of(at, &raw, key))
+    }
+
+    /// Whether the record at `at` is of `key`.
+    #[inline(always)]
+    fn is_of(&self, at: Off, raw: &RawHeader, key: Key<'_>) -> bool {
+        raw.db() == key.db
+            && raw.key_len() == key.bytes.len()
+            && self.medium().matches(at.plus(raw.len() as u64), key.bytes)
+    }
+
+    /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is
+    /// there (a key has one), or, if none was, no entry has come that was not looked at.
+    pub(crate) fn confirm(&self, hash: u64, located: &EntryLocation) -> bool {
+        if let Some(found) = located.found {
+            return self.index.names(hash, found.at);
+        }
+        let is_new = |at: Off| (!located.tag_collisions.contains(&at)).then_some(());
+        self.index.search(hash, is_new).is_none()
+    }
+
+    /// Checks the body of a key and value against `header`.
+    pub(crate) fn body_matches(header: &RecordHeader, key: &[u8], rest: &[u8]) -> bool {
+        body_crc(key, rest) == header.body_crc
+    }
+}

@@ -1,0 +1,424 @@
+//! Reading one segment at an open: by its map, or from end to end.
+//!
+//! `recover` says what the pieces mean and what becomes of them (V1 to V6).
+
+use farbank_pm::fault;
+use farbank_pm::situation;
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{LINE, Medium, Off};
+
+use crate::engine::Engine;
+use crate::record::{ALIGN, RecordHeader, RecordType, ValueExtent};
+use crate::segment::{FIRST, SegmentMeta};
+use crate::segment_map::{self, SegmentMap};
+use crate::store::DATABASES;
+use crate::unreadable;
+
+/// How far ahead of the scan bytes are fetched.
+const AHEAD: usize = 1024;
+/// Marked records that are fetched before they are read.
+const MARKED_AHEAD: usize = 12;
+
+/// A record the scan accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScannedRecord {
+    /// The hash, read backwards: sorts by group, whatever their number.
+    pub rank: u64,
+    pub seq: u64,
+    pub at: Off,
+    pub len: u32,
+    pub db: u8,
+    pub what: RecordType,
+    pub large: bool,
+    pub expires: bool,
+}
+
+/// What scanning a segment found.
+#[derive(Debug, Default)]
+pub(crate) struct SegmentScan {
+    /// By the low bits of their hashes.
+    pub items: Vec<Vec<ScannedRecord>>,
+    /// Torn ranges, to be padded.
+    pub pads: Vec<TornRange>,
+    /// Where accepted records end.
+    pub end: usize,
+    /// Extents of accepted groups.
+    pub tables: Vec<Vec<u8>>,
+    /// Accepted large values.
+    pub large: Vec<Off>,
+    pub damage: Vec<String>,
+    pub records: u64,
+    pub seq_max: u64,
+    /// Bytes of the values that the segment's map marks, if it was read by its map.
+    pub marked_bytes: Option<u32>,
+    /// The key that was read last.
+    key: Vec<u8>,
+}
+
+/// Bytes of a write that was not acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TornRange {
+    pub from: usize,
+    pub to: usize,
+    /// Whether they start with a header that is SETTLED. Others in there are not: what is before them is durable.
+    pub settled: bool,
+}
+
+/// One piece of a scanned segment.
+struct SegmentPiece {
+    from: usize,
+    to: usize,
+    /// `None`: bytes that are no record.
+    header: Option<RecordHeader>,
+    /// Whether its body has its checksum.
+    whole: bool,
+}
+
+impl SegmentPiece {
+    fn torn(&self) -> TornRange {
+        TornRange {
+            from: self.from,
+            to: self.to,
+            settled: self.header.is_some_and(|header| header.settled),
+        }
+    }
+}
+
+/// The scan of one segment.
+pub(crate) struct SegmentScanner<'a, M: Medium> {
+    engine: &'a Engine<M>,
+    lives: &'a [Option<SegmentMeta>],
+    segment: u32,
+    /// Where its records end, if everything before is known to have been durable.
+    sealed: Option<usize>,
+    map: Option<SegmentMap>,
+}
+
+impl<'a, M: Medium> SegmentScanner<'a, M> {
+    /// The scan of `segment`, whose life is `life`; `lives` are those of all segments.
+    pub(crate) fn new(
+        engine: &'a Engine<M>,
+        lives: &'a [Option<SegmentMeta>],
+        segment: u32,
+        life: SegmentMeta,
+    ) -> SegmentScanner<'a, M> {
+        let map = segment_map::read(engine, segment);
+        SegmentScanner {
+            engine,
+            lives,
+            segment,
+            // What a map was written for was durable up to its end (KV-MAP-2).
+            sealed: life.sealed.or(map.as_ref().map(|map| map.end)),
+            map,
+        }
+    }
+
+    /// Reads the segment. Adds the records it finds to `items`, by the low bits of their hashes.
+    pub(crate) fn run(&self, items: Vec<Vec<ScannedRecord>>) -> SegmentScan {
+        let mut found = SegmentScan {
+            items,
+            end: FIRST,
+            ..SegmentScan::default()
+        };
+        if let Some(marked) = self.marked() {
+            situation!("kv.map_used");
+            let values = marked
+                .iter()
+                .filter(|(_, header)| header.what == RecordType::Put);
+            let bytes: usize = values
+                .map(|(_, header)| self.engine.record_len(header))
+                .sum();
+            found.marked_bytes = Some(bytes as u32);
+            for (n, (from, header)) in marked.iter().enumerate() {
+                if let Some((ahead, header)) = marked.get(n + MARKED_AHEAD) {
+                    let len = self.engine.record_len(header).min(AHEAD);
+                    self.engine.medium().prefetch(self.at(*ahead), len);
+                }
+                self.take(&self.piece(*from, *header), true, &mut found);
+            }
+            found.end = self.sealed.unwrap_or(FIRST);
+            return found;
+        }
+        situation!("kv.sealed_without_map", self.sealed.is_some());
+        if self.sealed.is_some() {
+            self.cut(&mut |piece| self.take(&piece, true, &mut found));
+            return found;
+        }
+        let mut pieces = Vec::new();
+        self.cut(&mut |piece| pieces.push(piece));
+        // From the right: what a settled record to the right vouches for.
+        let mut vouched = false;
+        let mut durable = vec![false; pieces.len()];
+        for (piece, durable) in pieces.iter().zip(&mut durable).rev() {
+            *durable = vouched;
+            vouched |= piece.header.is_some_and(|h| h.settled);
+        }
+        // What cannot be read may have been; so may members that follow it, whose group it was.
+        let mut lost = false;
+        for (piece, durable) in pieces.iter().zip(&mut durable) {
+            let is_member = piece.header.is_some_and(|h| h.member);
+            lost = self.is_unreadable(piece) || (lost && is_member);
+            *durable |= lost;
+        }
+        for (piece, durable) in pieces.iter().zip(durable) {
+            self.take(piece, durable, &mut found);
+        }
+        found
+    }
+
+    /// The records that the segment's map marks; `None` if it has no map, or one of them is none: then all of the
+    /// segment is to be read.
+    fn marked(&self) -> Option<Vec<(usize, RecordHeader)>> {
+        let map = self.map.as_ref()?;
+        let end = self.sealed.filter(|end| *end == map.end)?;
+        let places: Vec<[usize; 2]> = map.places().collect();
+        let mut marked = Vec::with_capacity(places.len());
+        for (n, place) in places.iter().enumerate() {
+            if let Some([ahead, _]) = places.get(n + MARKED_AHEAD) {
+                self.engine.medium().prefetch(self.at(*ahead), 2 * LINE);
+            }
+            let mut begins = place.iter().map(|from| (*from, self.header_at(*from, end)));
+            let (from, header) = begins.find_map(|(from, header)| Some((from, header?)))?;
+            matches!(header.what, RecordType::Put | RecordType::Tomb).then_some(())?;
+            marked.push((from, header));
+        }
+        Some(marked)
+    }
+
+    /// The header of the record that begins at `from`, if it holds and the record ends at `limit` or before.
+    fn header_at(&self, from: usize, limit: usize) -> Option<RecordHeader> {
+        let fits = |header: &RecordHeader| from + self.engine.record_len(header) <= limit;
+        let begins = (FIRST..limit).contains(&from);
+        begins
+            .then(|| self.engine.header(self.at(from)))?
+            .filter(fits)
+    }
+
+    fn piece(&self, from: usize, header: RecordHeader) -> SegmentPiece {
+        SegmentPiece {
+            from,
+            to: from + self.engine.record_len(&header),
+            header: Some(header),
+            whole: self.is_whole(from, &header),
+        }
+    }
+
+    /// Cuts the segment into records and bytes that are none, from left to right.
+    fn cut(&self, each: &mut dyn FnMut(SegmentPiece)) {
+        let end = self.engine.geometry.records_end();
+        let limit = self.sealed.unwrap_or(end);
+        let (mut from, mut gap) = (FIRST, FIRST);
+        while from < limit {
+            self.engine
+                .medium()
+                .prefetch(self.at(from + AHEAD), AHEAD / 4);
+            let Some(header) = self.header_at(from, limit) else {
+                from += ALIGN;
+                continue;
+            };
+            self.cut_gap(gap, from, each);
+            let piece = self.piece(from, header);
+            let to = piece.to;
+            each(piece);
+            (from, gap) = (to, to);
+        }
+        self.cut_gap(gap, from, each);
+    }
+
+    fn cut_gap(&self, from: usize, to: usize, each: &mut dyn FnMut(SegmentPiece)) {
+        if from < to {
+            each(SegmentPiece {
+                from,
+                to,
+                header: None,
+                whole: false,
+            });
+        }
+    }
+
+    fn at(&self, within: usize) -> Off {
+        self.engine.geometry.base(self.segment).plus(within as u64)
+    }
+
+    fn is_whole(&self, from: usize, header: &RecordHeader) -> bool {
+        let unchecked = header.what == RecordType::Pad
+            || (header.what == RecordType::Group && fault!("kv.group_unchecked"));
+        unchecked || self.engine.body_holds(self.at(from), header)
+    }
+
+    /// Whether the extents of a record that may be torn are there, opened and whole.
+    fn extents_hold(&self, at: Off, header: &RecordHeader) -> bool {
+        let payload = self.engine.geometry.payload();
+        let mut left = header.value_len;
+        let count = if fault!("kv.first_extent_checked") {
+            1
+        } else {
+            usize::MAX
+        };
+        let table = self.engine.table_of(at, header);
+        ValueExtent::decode_all(&table).take(count).all(|extent| {
+            let len = left.min(payload);
+            left -= len;
+            let life = self.lives.get(extent.segment as usize).copied().flatten();
+            life.is_some_and(|life| life.opened.is_some()) && self.engine.extent_holds(&extent, len)
+        })
+    }
+
+    fn take(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
+        let at = self.at(piece.from);
+        let Some(header) = &piece.header else {
+            return self.take_gap(piece, durable, found);
+        };
+        let whole = piece.whole
+            && (!header.large || durable || header.moved || self.extents_hold(at, header))
+            && (!header.member || durable);
+        situation!("kv.body_torn", !durable && !piece.whole);
+        situation!(
+            "kv.extents_torn",
+            !whole && !durable && piece.whole && header.large && !header.member
+        );
+        if !whole && !durable {
+            return found.pads.push(piece.torn());
+        }
+        found.end = piece.to;
+        if !whole {
+            found.damage.push(format!(
+                "record at {:#x} (segment {}): its contents {}",
+                at.0,
+                self.segment,
+                self.why(piece, "fail their checksum")
+            ));
+        }
+        match header.what {
+            RecordType::Pad => {}
+            RecordType::Group => self.take_group(at, header, whole, found),
+            RecordType::Put | RecordType::Tomb => self.accept(at, header, found),
+        }
+    }
+
+    fn is_unreadable(&self, piece: &SegmentPiece) -> bool {
+        let header = piece.header.as_ref().filter(|_| piece.whole);
+        unreadable::is_any(self.engine, self.range(piece), header)
+    }
+
+    /// What is wrong with a piece.
+    fn why(&self, piece: &SegmentPiece, otherwise: &str) -> String {
+        unreadable::why(self.engine, self.range(piece), otherwise)
+    }
+
+    fn range(&self, piece: &SegmentPiece) -> (Off, usize) {
+        (self.at(piece.from), piece.to - piece.from)
+    }
+
+    fn take_gap(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
+        if durable {
+            found.end = piece.to;
+            found.damage.push(format!(
+                "{} bytes at {:#x} (segment {}) {}: values there are lost, and their keys may show an \
+                 older one",
+                piece.to - piece.from,
+                self.at(piece.from).0,
+                self.segment,
+                self.why(piece, "are no record")
+            ));
+        } else {
+            found.pads.push(piece.torn());
+        }
+    }
+
+    fn accept(&self, at: Off, header: &RecordHeader, found: &mut SegmentScan) {
+        found.records += 1;
+        if header.what == RecordType::Put || !fault!("kv.sequence_of_values_only") {
+            found.seq_max = found.seq_max.max(header.seq);
+        }
+        situation!(
+            "kv.below_floor",
+            header.seq <= self.engine.floor.load(Relaxed)
+        );
+        if header.seq <= self.engine.floor.load(Relaxed) {
+            return;
+        }
+        if header.large {
+            found.large.push(at);
+        }
+        found.key.clear();
+        let from = at.plus(header.len() as u64);
+        let medium = self.engine.medium();
+        medium.append_out(from, header.key_len, &mut found.key);
+        let hash = self.engine.geometry.hash(header.db, &found.key);
+        let part = hash as usize & (found.items.len() - 1);
+        found.items[part].push(ScannedRecord {
+            rank: hash.reverse_bits(),
+            seq: header.seq,
+            at,
+            len: self.engine.record_len(header) as u32,
+            db: header.db.min(DATABASES as u8 - 1),
+            what: header.what,
+            large: header.large,
+            expires: header.expires_ms != 0,
+        });
+    }
+
+    /// V3: all members of a whole group, or those that can be salvaged from a damaged one.
+    fn take_group(&self, at: Off, header: &RecordHeader, whole: bool, found: &mut SegmentScan) {
+        situation!("kv.large_group_recovered", whole && header.large);
+        situation!("kv.small_group_recovered", whole && !header.large);
+        if header.large {
+            let table = self.engine.table_of(at, header);
+            for extent in ValueExtent::decode_all(&table) {
+                if self.engine.is_alive(&extent) {
+                    let base = self.engine.geometry.base(extent.segment);
+                    let whole = whole && self.is_extent_whole(&extent, found);
+                    let end = self.engine.geometry.records_end();
+                    self.take_members(base, FIRST, end, whole, found);
+                    self.engine
+                        .info(extent.segment)
+                        .used
+                        .store(end as u32, Relaxed);
+                }
+            }
+            found.tables.push(table);
+        } else {
+            let from = self.engine.geometry.within(at) + header.len() + header.key_len;
+            let base = self.engine.geometry.base(self.segment);
+            self.take_members(base, from, from + header.value_len, whole, found);
+        }
+    }
+
+    /// Whether a group's extent has its checksum; if not, that is damage.
+    fn is_extent_whole(&self, extent: &ValueExtent, found: &mut SegmentScan) -> bool {
+        let whole = self
+            .engine
+            .extent_holds(extent, self.engine.geometry.payload());
+        if !whole {
+            found.damage.push(format!(
+                "segment {}: keys and values written together there fail their checksum: some are \
+                 lost, and their keys may show an older value",
+                extent.segment
+            ));
+        }
+        whole
+    }
+
+    fn take_members(
+        &self,
+        base: Off,
+        from: usize,
+        to: usize,
+        whole: bool,
+        found: &mut SegmentScan,
+    ) {
+        let mut within = from;
+        while within < to {
+            let at = base.plus(within as u64);
+            let Some(header) = self.engine.header(at).filter(|h| h.member) else {
+                within += ALIGN;
+                continue;
+            };
+            if whole || self.engine.body_holds(at, &header) {
+                self.accept(at, &header, found);
+            }
+            within += self.engine.record_len(&header);
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Appending: a session's open segments and what it has staged for them.
+//!
+//! Records of a batch are made in DRAM, one buffer an open segment, and go to the medium together when
+//! the batch ends: one copy a segment, one drain for all. Segments are kept apart by how long their
+//! records are expected to live ([`CLASSES`] of them), so that they die together.
+//!
+//! ```text
+//!   segment   ┌──────┬──────── drained ────┬───────── staged ────────┬──── free ────┬──────┐
+//!             │ head │ records             │ records                 │              │ tail │
+//!             └──────┴────────────────┬────┴─────────────────────────┴──┬───────────┴──────┘
+//!                                   `line`  `from`                      the line's end
+//!                                     └──── `buffer`, then zeros ───────┘
+//! ```
+//!
+//! What goes to the medium is whole lines: the buffer keeps the drained bytes that share a line with the
+//! next record, and zeros fill the last line. So a line need not be fetched to be written, and can go
+//! around the cache. Storing a drained word again as it is changes nothing, whenever the power fails; the
+//! zeros lie in the segment's free part, where anything may lie.
+
+use farbank_pm::fault;
+use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
+use farbank_pm::{LINE, Medium, Off, PersistCtx, Ticket};
+
+use crate::engine::Engine;
+use crate::record::{ALIGN, RecordHeader};
+use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
+
+/// Kinds of expected lifetime.
+pub(crate) const CLASSES: usize = 4;
+
+/// No free segment may be taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+/// What a segment that the cleaner fills inherits: when its pass began, when its records were written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RelocationOrigin {
+    pub opened: u64,
+    pub born: u64,
+}
+
+/// An open segment.
+#[derive(Debug)]
+struct OpenSegment {
+    segment: u32,
+    base: Off,
+    seed: u32,
+    generation: u64,
+    /// Where what is staged begins in the segment.
+    from: usize,
+    /// From the start of the line that `from` lies in.
+    buffer: Vec<u8>,
+    /// The ticket of what lies before `from`, if anything does.
+    last: Option<Ticket>,
+}
+
+impl OpenSegment {
+    /// Where the line begins that `from` lies in.
+    fn line(&self) -> usize {
+        self.from / LINE * LINE
+    }
+
+    /// Where the next record will lie in the segment.
+    fn end(&self) -> usize {
+        self.line() + self.buffer.len()
+    }
+
+    /// Bytes that are staged.
+    fn staged(&self) -> usize {
+        self.end() - self.from
+    }
+
+    /// Whether `len` more bytes fit.
+    fn takes<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
+        self.end() + len <= engine.geometry.records_end()
+    }
+
+    /// Stages a record: header, key, and value or table.
+    fn stage<M: Medium>(&mut self, engine: &Engine<M>, header: &RecordHeader, body: &[&[u8]]) {
+        // R5: the first record of a batch vouches for what lies before it.
+        let settled = self.staged() == 0
+            && engine.drains_are_real()
+            && self
+                .last
+                .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
+        let header = RecordHeader { settled, ..*header };
+        let within = self.end();
+        self.buffer.reserve(engine.record_len(&header) + LINE);
+        header.encode(self.seed ^ within as u32, &mut self.buffer);
+        for part in body {
+            self.buffer.extend_from_slice(part);
+        }
+        // A line starts at a multiple of the alignment, so the buffer's length tells the place's.
+        let padded = self.buffer.len().next_multiple_of(ALIGN);
+        self.buffer.resize(padded, 0);
+        debug_assert_eq!(self.end() - within, engine.record_len(&header));
+    }
+
+    /// Copies what is staged to the medium, in whole lines.
+    fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
+        let m = engine.medium();
+        if self.from == FIRST {
+            let place = engine.geometry.place(self.segment);
+            place.open(m, ctx, self.generation, engine.boot, SegmentPurpose::Log);
+        }
+        let len = self.buffer.len();
+        self.buffer.resize(len.next_multiple_of(LINE), 0);
+        let line = self.base.plus(self.line() as u64);
+        m.copy_in(ctx, line, &[&self.buffer]);
+        self.buffer.truncate(len);
+    }
+
+    /// Notes that what was copied in has been drained under `ticket`.
+    fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+        let end = self.end();
+        let kept = self.buffer.len() / LINE * LINE;
+        self.buffer.copy_within(kept.., 0);
+        self.buffer.truncate(self.buffer.len() - kept);
+        self.from = end;
+        self.last = Some(ticket);
+        engine.info(self.segment).used.store(end as u32, Relaxed);
+    }
+
+    /// Writes down where it ends; everything in it is durable and published.
+    fn write_end<M: Medium>(&self, engine: &Engine<M>, ctx: &mut PersistCtx) {
+        write_end(engine, ctx, self.segment, self.generation, self.from);
+    }
+}
+
+/// Writes down that the records of `segment` end at `end`, all of them durable and published: from now on
+/// the cleaner may take it.
+fn write_end<M: Medium>(
+    engine: &Engine<M>,
+    ctx: &mut PersistCtx,
+    segment: u32,
+    generation: u64,
+    end: usize,
+) {
+    // S3: what was taken and never written to is not opened either, and stays as it was born.
+    if engine.drains_are_real() && end > FIRST {
+        let place = engine.geometry.place(segment);
+        place.seal(engine.medium(), ctx, generation, end);
+    }
+    engine.info(segment).unsettled.store(0, Release);
+}
+
+/// A full segment whose end is to be written down once its last records are durable.
+struct SealPending {
+    segment: u32,
+    generation: u64,
+    end: usize,
+    ticket: Ticket,
+}
+
+/// One session's open segments, at most one a class.
+///
+/// While the session has nothing unpublished they are *parked* in [`Shared::parked`]: an idle session
+/// holds no segment that another session or the cleaner could not take.
+///
+/// [`Shared::parked`]: crate::engine::Shared::parked
+#[derive(Debug, Default)]
+pub(crate) struct OpenSegments([Option<Box<OpenSegment>>; CLASSES]);
+
+impl OpenSegments {
+    /// Whether every class has a segment with room for `len` bytes more.
+    pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
+        let mut classes = self.0.iter().take(engine.classes());
+        classes.all(|open| open.as_ref().is_some_and(|open| open.takes(engine, len)))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &OpenSegment> {
+        self.0.iter().flatten().map(|open| &**open)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenSegment> {
+        self.0.iter_mut().flatten().map(|open| &mut **open)
+    }
+
+    /// Bytes that cleaning gains once they are sealed.
+    pub(crate) fn gain<M: Medium>(&self, engine: &Engine<M>) -> u64 {
+        let open = self.iter();
+        open.map(|open| engine.gain_of(engine.info(open.segment)))
+            .sum()
+    }
+
+    /// Whether a record of `len` bytes can go to `class` by itself.
+    #[inline]
+    pub(crate) fn takes_alone<M: Medium>(
+        &self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> bool {
+        let open = self.0[class].as_ref();
+        open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
+    }
+
+    /// Where the next record of `class` will lie. Room must have been made.
+    #[inline]
+    pub(crate) fn next(&self, class: usize) -> Off {
+        let open = self.0[class].as_ref().expect("room was made");
+        open.base.plus(open.end() as u64)
+    }
+
+    /// Copies in a record by itself, at [`OpenSegments::next`]. It must be drained next.
+    #[inline]
+    pub(crate) fn copy_in_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        ctx: &mut PersistCtx,
+        class: usize,
+        header: &RecordHeader,
+        body: &[&[u8]],
+    ) {
+        let open = self.0[class].as_mut().expect("room was made");
+        open.stage(engine, header, body);
+        open.copy_in(engine, ctx);
+    }
+
+    /// Notes that the record copied in by itself has been drained under `ticket`.
+    #[inline]
+    pub(crate) fn drained_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        ticket: Ticket,
+    ) {
+        let open = self.0[class].as_mut().expect("room was made");
+        open.drained(engine, ticket);
+    }
+
+    /// Takes out a segment with room for `len` bytes, of `class` if there is one.
+    fn take_with_room<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> Option<Box<OpenSegment>> {
+        let has_room = |open: &mut Box<OpenSegment>| open.takes(engine, len);
+        let same = self.0[class].take_if(has_room);
+        same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
+    }
+
+    /// Seals the parked segments for which `is_wanted` says so. What was never written to is free again. Returns how
+    /// many segments left.
+    pub(crate) fn seal<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        ctx: &mut PersistCtx,
+        is_wanted: &dyn Fn(&SegmentInfo) -> bool,
+    ) -> usize {
+        let mut sealed = 0;
+        for open in &mut self.0 {
+            let wanted = |o: &mut Box<OpenSegment>| is_wanted(engine.info(o.segment));
+            let Some(open) = open.take_if(wanted) else {
+                continue;
+            };
+            sealed += 1;
+            if open.last.is_none() {
+                engine.give_segment(open.segment);
+                continue;
+            }
+            engine.note_sealed(open.segment);
+            open.write_end(engine, ctx);
+        }
+        sealed
+    }
+}
+
+/// What a session appends to.
+#[derive(Default)]
+pub(crate) struct SessionLog {
+    open: OpenSegments,
+    full: Vec<OpenSegment>,
+    sealing: Vec<SealPending>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl SessionLog {
+    /// Bytes that still fit into the open segments.
+    pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
+        let end = engine.geometry.records_end();
+        let open = self.open.iter();
+        open.map(|open| (end - open.end()) as u64).sum()
+    }
+
+    /// Exchanges the open segments with `parked`.
+    pub(crate) fn exchange(&mut self, parked: &mut OpenSegments) {
+        debug_assert!(!self.is_staged());
+        std::mem::swap(&mut self.open, parked);
+    }
+
+    /// The open segments, and the full ones that are still to be copied in.
+    fn segments(&self) -> impl Iterator<Item = &OpenSegment> {
+        self.open.iter().chain(&self.full)
+    }
+
+    /// Whether a segment that is full still waits to be copied in or sealed.
+    #[inline]
+    pub(crate) fn has_full(&self) -> bool {
+        !self.full.is_empty() || !self.sealing.is_empty()
+    }
+
+    /// Goes on in a segment that an idle session has parked, if one there has room for `len` bytes.
+    pub(crate) fn adopt<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> Result<(), NoRoom> {
+        for shared in engine.enrolled().iter() {
+            let mut parked = shared.parked.lock().expect("no holder panics");
+            if let Some(open) = parked.take_with_room(engine, class, len) {
+                self.full
+                    .extend(self.open.0[class].replace(open).map(|full| *full));
+                return Ok(());
+            }
+        }
+        Err(NoRoom)
+    }
+
+    /// Makes sure that a record of `len` bytes fits into the open segment of `class`; opens another if
+    /// more than `keep` free ones would remain, and gives it the age of `heritage` (`None`: now).
+    pub(crate) fn make_room<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+        keep: u32,
+        heritage: Option<RelocationOrigin>,
+    ) -> Result<(), NoRoom> {
+        if let Some(open) = &self.open.0[class]
+            && open.takes(engine, len)
+        {
+            return Ok(());
+        }
+        let segment = engine.take_segment(keep).ok_or(NoRoom)?;
+        let info = engine.info(segment);
+        info.set_state(SegmentState::Open);
+        match heritage {
+            None => info.born.store(engine.written.load(Relaxed), Relaxed),
+            Some(from) => {
+                info.opened.store(from.opened, Relaxed);
+                info.born.store(from.born, Relaxed);
+            }
+        }
+        // Its end is still to be written down.
+        info.unsettled.store(1, Release);
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        let fresh = Box::new(OpenSegment {
+            segment,
+            base: engine.geometry.base(segment),
+            seed: info.seed.load(Relaxed),
+            generation: info.generation.load(Relaxed),
+            from: FIRST,
+            buffer,
+            last: None,
+        });
+        self.full
+            .extend(self.open.0[class].replace(fresh).map(|full| *full));
+        Ok(())
+    }
+
+    /// Where the next record of `class` will lie. Room must have been made.
+    pub(crate) fn next(&self, class: usize) -> Off {
+        self.open.next(class)
+    }
+
+    /// Stages a record at [`Log::next`]: header, key, and value or table.
+    pub(crate) fn stage<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        header: &RecordHeader,
+        body: &[&[u8]],
+    ) {
+        let open = self.open.0[class].as_mut().expect("room was made");
+        open.stage(engine, header, body);
+    }
+
+    /// The seed of a record at `at`, which lies in an open segment of this log.
+    pub(crate) fn seed<M: Medium>(engine: &Engine<M>, at: Off) -> u32 {
+        engine.info_at(at).seed.load(Relaxed) ^ engine.geometry.within(at) as u32
+    }
+
+    /// The staged bytes from `at` on, if `at` is staged here.
+    pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
+        self.segments().find_map(|open| {
+            let start = open.base.plus(open.line() as u64).0;
+            let within = at.0.checked_sub(start)? as usize;
+            let staged = within >= open.from - open.line();
+            let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
+            bytes.filter(|_| staged)
+        })
+    }
+
+    /// Forgets what is staged: the medium has seen nothing of it.
+    pub(crate) fn discard(&mut self) {
+        for open in self.open.iter_mut().chain(&mut self.full) {
+            let drained = open.from - open.line();
+            open.buffer.truncate(drained);
+        }
+    }
+
+    /// Whether anything is staged.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.segments().any(|open| open.staged() > 0)
+    }
+
+    /// Copies what is staged to the medium. Returns how many bytes. `unpublished` is the first ticket
+    /// whose writes are not published yet: segments they lie in are not settled before.
+    pub(crate) fn copy_in<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        ctx: &mut PersistCtx,
+        unpublished: Option<Ticket>,
+    ) -> u64 {
+        self.seal_durable(engine, ctx, unpublished);
+        let mut bytes = 0;
+        for open in self.open.iter_mut().chain(&mut self.full) {
+            if open.staged() > 0 {
+                bytes += open.staged() as u64;
+                open.copy_in(engine, ctx);
+            }
+        }
+        bytes
+    }
+
+    /// Writes down where the full segments end whose records are durable and published, so that they may be
+    /// cleaned. `unpublished` is the first ticket whose writes are not published yet.
+    pub(crate) fn seal_durable<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        ctx: &mut PersistCtx,
+        unpublished: Option<Ticket>,
+    ) {
+        self.sealing.retain(|seal| {
+            let published = unpublished.is_none_or(|first| seal.ticket < first);
+            let durable = published && matches!(engine.medium().poll(seal.ticket), Ok(true));
+            if !durable && !fault!("kv.sealed_too_soon") {
+                return true;
+            }
+            write_end(engine, ctx, seal.segment, seal.generation, seal.end);
+            false
+        });
+    }
+
+    /// Notes that what was copied in has been drained under `ticket`.
+    pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+        for open in self.open.iter_mut().chain(&mut self.full) {
+            if open.staged() > 0 {
+                open.drained(engine, ticket);
+            }
+        }
+        for open in self.full.drain(..) {
+            let Some(ticket) = open.last else {
+                // Nothing was written in it, not even that it is open: it is as free as it was.
+                engine.give_segment(open.segment);
+                self.spare.push(open.buffer);
+                continue;
+            };
+            engine.note_sealed(open.segment);
+            self.sealing.push(SealPending {
+                segment: open.segment,
+                generation: open.generation,
+                end: open.from,
+                ticket,
+            });
+            self.spare.push(open.buffer);
+        }
+    }
+
+    /// Gives up open segments that tombstones have waited for too long. Nothing may be staged in them.
+    pub(crate) fn rotate<M: Medium>(&mut self, engine: &Engine<M>) {
+        let Some(limit) = engine.rotation_limit() else {
+            return;
+        };
+        for open in &mut self.open.0 {
+            let is_old = |o: &mut Box<OpenSegment>| {
+                o.staged() == 0 && engine.info(o.segment).opened.load(Relaxed) < limit
+            };
+            self.full.extend(open.take_if(is_old).map(|old| *old));
+        }
+        if self.full.iter().all(|open| open.staged() == 0) {
+            self.drained(engine, Ticket::DURABLE);
+        }
+    }
+
+    /// Seals every open segment, so that others may clean them. Nothing may be staged, and everything
+    /// drained must be durable. Nobody waits for the seals: without one an open reads on to where the
+    /// records end.
+    pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
+        debug_assert!(!self.is_staged());
+        for open in &mut self.open.0 {
+            self.full.extend(open.take().map(|open| *open));
+        }
+        self.drained(engine, Ticket::DURABLE);
+        self.copy_in(engine, ctx, None);
+    }
+}

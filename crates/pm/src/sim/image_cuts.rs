@@ -1,0 +1,323 @@
+//! The ways a crash can cut the volatile stores: enumerated, or drawn, each image once.
+
+use std::collections::HashSet;
+
+use super::Persistency;
+use super::crash::CrashState;
+use super::image::{Rng, word_hash};
+use super::state::{CHAINS, VolatileStore};
+use crate::medium::{LINE, Off, WORD};
+
+/// One way the volatile stores can be cut: which prefix of each chain survives.
+#[derive(Clone, Debug)]
+pub struct ImageCut {
+    /// Its number in the enumeration it came from, from 0.
+    pub number: usize,
+    /// The hash of the image it leaves.
+    pub hash: u64,
+    /// Stores kept of each chain; a queue's chains in the order of their first stores.
+    pub(super) keep: Vec<u32>,
+}
+
+/// Which chains a queue has: the numbers of its chains, in the order of their first stores.
+#[derive(Clone, Copy)]
+pub(super) struct ChainIndex {
+    slots: [u8; CHAINS],
+    pub(super) count: usize,
+}
+
+impl ChainIndex {
+    pub(super) fn of(queue: &[VolatileStore]) -> ChainIndex {
+        let mut chains = ChainIndex {
+            slots: [u8::MAX; CHAINS],
+            count: 0,
+        };
+        for store in queue {
+            let slot = &mut chains.slots[store.chain as usize];
+            if *slot == u8::MAX {
+                *slot = chains.count as u8;
+                chains.count += 1;
+            }
+        }
+        chains
+    }
+
+    /// The place of a store's chain among the queue's.
+    pub(super) fn slot(&self, store: &VolatileStore) -> usize {
+        self.slots[store.chain as usize] as usize
+    }
+}
+
+/// Calls `each` with the stores of `queue` that `keep` of its chains keeps, in coherence order.
+pub(super) fn kept<'a>(
+    queue: &'a [VolatileStore],
+    chains: &ChainIndex,
+    keep: &[u32],
+    mut each: impl FnMut(&'a VolatileStore),
+) {
+    let mut seen = [0; CHAINS];
+    for store in queue {
+        let slot = chains.slot(store);
+        if seen[slot] < keep[slot] {
+            each(store);
+        }
+        seen[slot] += 1;
+    }
+}
+
+/// Whether a word of this queue is stored to by more than one of its chains.
+pub(super) fn is_mixed(queue: &[VolatileStore], chains: &ChainIndex) -> bool {
+    if chains.count == 1 {
+        return false;
+    }
+    // A word's own chain meets only the line's; sectors have no other than their own.
+    let mut stored = [0u8; 2];
+    for store in queue {
+        stored[usize::from(store.chain != 0)] |= 1 << (store.word as usize % LINE / WORD);
+    }
+    stored[0] & stored[1] != 0
+}
+
+/// Where one chain may be cut.
+struct CutChoices {
+    /// Its queue.
+    unit: usize,
+    /// Stores kept, and what that changes in the image's hash. The first is none.
+    cuts: Vec<(u32, u64)>,
+    /// The one that leaves what keeping every store leaves.
+    all: usize,
+}
+
+impl CutChoices {
+    /// Every change once; every prefix if the queue is mixed, whose changes are not a chain's alone.
+    fn of(state: &CrashState, unit: usize, chain: &[VolatileStore], mixed: bool) -> CutChoices {
+        let (mut cuts, mut all) = (vec![(0, 0)], 0);
+        let mut words: Vec<(u64, u64)> = Vec::new(); // word, value it has so far
+        let mut delta = 0;
+        for (i, store) in chain.iter().enumerate() {
+            let known = words
+                .iter()
+                .position(|w| w.0 == store.word)
+                .unwrap_or_else(|| {
+                    words.push((store.word, state.durable.word(Off(store.word))));
+                    words.len() - 1
+                });
+            let before = std::mem::replace(&mut words[known].1, store.value);
+            delta ^= change(store.word, before, store.value);
+            if may_cut_after(state.persistency, chain, i) {
+                let same = cuts.iter().position(|c| c.1 == delta && !mixed);
+                all = same.unwrap_or_else(|| {
+                    cuts.push((i as u32 + 1, delta));
+                    cuts.len() - 1
+                });
+            }
+        }
+        CutChoices { unit, cuts, all }
+    }
+}
+
+/// Whether the chain can end after its `i`-th store: a sector never keeps half a call.
+pub(super) fn may_cut_after(persistency: Persistency, chain: &[VolatileStore], i: usize) -> bool {
+    let whole_call = chain
+        .get(i + 1)
+        .is_none_or(|next| next.call != chain[i].call);
+    !persistency.is_file() || whole_call
+}
+
+fn change(word: u64, before: u64, after: u64) -> u64 {
+    let index = word / WORD as u64;
+    word_hash(index, before) ^ word_hash(index, after)
+}
+
+/// A queue whose chains share words: what a cut changes is known only by applying it.
+struct SharedWordQueue {
+    queue: Vec<VolatileStore>,
+    chains: ChainIndex,
+    /// The first of its chains among all.
+    first: usize,
+    /// The queue's words, and what is durable there.
+    words: Vec<(u64, u64)>,
+}
+
+impl SharedWordQueue {
+    fn delta(&self, keep: &[u32]) -> u64 {
+        let mut left = self.words.clone();
+        let keep = &keep[self.first..][..self.chains.count];
+        kept(&self.queue, &self.chains, keep, |store| {
+            let word = left.iter_mut().find(|w| w.0 == store.word);
+            word.expect("listed").1 = store.value;
+        });
+        let changes = self.words.iter().zip(&left);
+        changes.fold(0, |delta, (old, new)| delta ^ change(old.0, old.1, new.1))
+    }
+}
+
+/// The images of a [`CrashState`], as [`Cut`]s: made only when asked for, each hash once.
+pub struct CrashImages {
+    chains: Vec<CutChoices>,
+    mixed: Vec<SharedWordQueue>,
+    units: usize,
+    /// The chains that share their queue with others.
+    apart: Vec<usize>,
+    base: u64,
+    /// All combinations, or `None` if they are too many to count.
+    total: Option<usize>,
+    cap: usize,
+    rng: Rng,
+    seen: HashSet<u64>,
+    step: usize,
+    number: usize,
+}
+
+impl CrashImages {
+    pub(super) fn new(state: &CrashState, cap: usize, seed: u64) -> CrashImages {
+        let mut images = CrashImages {
+            chains: Vec::new(),
+            mixed: Vec::new(),
+            units: state.queues.len(),
+            apart: Vec::new(),
+            base: state.durable.hash(),
+            total: None,
+            cap,
+            rng: Rng::new(seed),
+            seen: HashSet::new(),
+            step: 0,
+            number: 0,
+        };
+        for (unit, queue) in state.queues.values().enumerate() {
+            images.add(state, unit, queue);
+        }
+        let mut counts = images.chains.iter().map(|c| c.cuts.len());
+        images.total = counts.try_fold(1usize, |n, c| n.checked_mul(c));
+        images
+    }
+
+    fn add(&mut self, state: &CrashState, unit: usize, queue: &[VolatileStore]) {
+        let first = self.chains.len();
+        let chains = ChainIndex::of(queue);
+        if chains.count == 1 {
+            self.chains.push(CutChoices::of(state, unit, queue, false));
+            return;
+        }
+        let mut split = vec![Vec::new(); chains.count];
+        for store in queue {
+            split[chains.slot(store)].push(*store);
+        }
+        let mixed = is_mixed(queue, &chains);
+        for chain in &split {
+            self.apart.push(self.chains.len());
+            self.chains.push(CutChoices::of(state, unit, chain, mixed));
+        }
+        if mixed {
+            let mut words: Vec<u64> = queue.iter().map(|s| s.word).collect();
+            words.sort_unstable();
+            words.dedup();
+            let durable = |word| (word, state.durable.word(Off(word)));
+            self.mixed.push(SharedWordQueue {
+                queue: queue.to_vec(),
+                chains,
+                first,
+                words: words.into_iter().map(durable).collect(),
+            });
+        }
+    }
+
+    /// Whether every image there is will be given.
+    #[must_use]
+    pub fn exhaustive(&self) -> bool {
+        self.total.is_some_and(|total| total <= self.cap)
+    }
+
+    /// The choice of each chain at `step`, or `None` after the last.
+    fn choose(&mut self, step: usize) -> Option<Vec<usize>> {
+        if self.exhaustive() {
+            let mut rest = step;
+            let choice = self.chains.iter().map(|c| {
+                let digit = rest % c.cuts.len();
+                rest /= c.cuts.len();
+                digit
+            });
+            let choice = choice.collect();
+            return (rest == 0).then_some(choice);
+        }
+        // Each line or sector, then each chain of those that have several.
+        let singles = 2 * (self.units + self.apart.len());
+        // Half of the images at most; where there are more, some.
+        let given = singles.min(self.cap / 2);
+        match step {
+            0 => Some(vec![0; self.chains.len()]),
+            1 => Some(self.chains.iter().map(|c| c.all).collect()),
+            s if s < 2 + given => {
+                let s = if given < singles {
+                    self.rng.below(singles as u64) as usize
+                } else {
+                    s - 2
+                };
+                Some(self.single(s / 2, s % 2 == 0))
+            }
+            s if s < 2 + given + 4 * self.cap => Some(self.draw()),
+            _ => None,
+        }
+    }
+
+    /// Published too early, payload late: one line or chain alone, or all but that one.
+    fn single(&self, one: usize, alone: bool) -> Vec<usize> {
+        let is_it = |i: usize, c: &CutChoices| match one.checked_sub(self.units) {
+            None => c.unit == one,
+            Some(apart) => i == self.apart[apart],
+        };
+        let pick = |(i, c): (usize, &CutChoices)| if is_it(i, c) == alone { c.all } else { 0 };
+        self.chains.iter().enumerate().map(pick).collect()
+    }
+
+    fn draw(&mut self) -> Vec<usize> {
+        let rng = &mut self.rng;
+        let style = rng.below(5);
+        let draw = |c: &CutChoices| match style {
+            0 => c.all * rng.below(2) as usize,
+            1 if !rng.one_in(4) => c.all,
+            2 if !rng.one_in(4) => 0,
+            _ => rng.below(c.cuts.len() as u64) as usize,
+        };
+        self.chains.iter().map(draw).collect()
+    }
+
+    fn hash(&self, choice: &[usize], keep: &[u32]) -> u64 {
+        let mut hash = self.base;
+        let mut mixed = self.mixed.iter().peekable();
+        let mut at = 0;
+        while at < choice.len() {
+            if let Some(unit) = mixed.next_if(|m| m.first == at) {
+                hash ^= unit.delta(keep);
+                at += unit.chains.count;
+            } else {
+                hash ^= self.chains[at].cuts[choice[at]].1;
+                at += 1;
+            }
+        }
+        hash
+    }
+}
+
+impl Iterator for CrashImages {
+    type Item = ImageCut;
+
+    fn next(&mut self) -> Option<ImageCut> {
+        while self.number < self.cap {
+            let choice = self.choose(self.step)?;
+            self.step += 1;
+            let chosen = self.chains.iter().zip(&choice);
+            let keep: Vec<u32> = chosen.map(|(c, &cut)| c.cuts[cut].0).collect();
+            let hash = self.hash(&choice, &keep);
+            if self.seen.insert(hash) {
+                self.number += 1;
+                return Some(ImageCut {
+                    number: self.number - 1,
+                    hash,
+                    keep,
+                });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,320 @@
+//! Clients: CLIENT and its subcommands.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{CommandCtx, CommandError, ReplyMode, SYNTAX, quote};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
+use crate::shared::{ClientInfo, lock};
+
+/// `CLIENT ID`
+pub(super) fn id(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `CLIENT GETNAME`
+pub(super) fn getname(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let name = lock(&ctx.client.card.labels).name.clone();
+    if name.is_empty() {
+        reply::null(ctx.out, ctx.client.resp);
+    } else {
+        reply::bulk(ctx.out, &name);
+    }
+    Ok(())
+}
+
+/// Whether `text` is all visible ASCII, so that it cannot break CLIENT LIST's lines.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_graphic)
+}
+
+/// Names this connection; an empty name takes it back.
+pub(super) fn rename(ctx: &mut CommandCtx<'_>, name: &[u8]) -> Result<(), CommandError> {
+    if !is_plain(name) {
+        let text = "ERR Client names cannot contain spaces, newlines or special characters.";
+        return Err(CommandError::Is(text));
+    }
+    lock(&ctx.client.card.labels).name = name.to_vec();
+    Ok(())
+}
+
+/// `CLIENT SETNAME name`
+pub(super) fn setname(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    rename(ctx, args.at(2))?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT SETINFO LIB-NAME|LIB-VER value`
+pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (attribute, value) = (args.at(2), args.at(3));
+    let name = attribute.to_ascii_lowercase();
+    if !matches!(name.as_slice(), b"lib-name" | b"lib-ver") {
+        let text = [
+            b"ERR Unrecognized option '",
+            quote(attribute, usize::MAX),
+            b"'",
+        ];
+        return Err(CommandError::Says(text.concat()));
+    }
+    if !is_plain(value) {
+        let name = String::from_utf8_lossy(&name);
+        let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+        return Err(CommandError::Says(text.into_bytes()));
+    }
+    let mut labels = lock(&ctx.client.card.labels);
+    match name.as_slice() {
+        b"lib-name" => labels.library = value.to_vec(),
+        _ => labels.library_version = value.to_vec(),
+    }
+    drop(labels);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// Appends a connection's line: the fields of Redis 7.0 in its order, then those of newer versions.
+fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
+    let now = ctx.shared.clock_ms();
+    let secs = |since: u64| now.saturating_sub(since) / 1000;
+    let labels = lock(&card.labels).clone();
+    let multi = card.multi.load(Ordering::Relaxed);
+    let watching = card.watching.load(Ordering::Relaxed);
+    let spared = card.spared.load(Ordering::Relaxed);
+    let mut flags = String::new();
+    for (letter, is_set) in [('x', multi >= 0), ('U', card.is_unix), ('e', spared)] {
+        if is_set {
+            flags.push(letter);
+        }
+    }
+    if flags.is_empty() {
+        flags.push('N');
+    }
+    let bytes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let (input, output) = (bytes(&card.input_bytes), bytes(&card.output_bytes));
+    let arguments = bytes(&card.argument_bytes);
+    // As in Redis, what is watched counts with what is queued.
+    let transaction = bytes(&card.queue_bytes) + bytes(&card.watch_bytes);
+    let list = usize::from(output > 0);
+    let total = bytes(&card.counted_bytes).max(input + output + arguments + transaction);
+    let text = format!(
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
+         ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
+         rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user=default \
+         redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
+        card.id,
+        card.addr,
+        card.laddr,
+        card.fd,
+        String::from_utf8_lossy(&labels.name),
+        secs(card.born_ms),
+        secs(card.active_ms.load(Ordering::Relaxed)),
+        card.db.load(Ordering::Relaxed),
+        labels.command,
+        card.resp.load(Ordering::Relaxed),
+        String::from_utf8_lossy(&labels.library),
+        String::from_utf8_lossy(&labels.library_version),
+    );
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn reply_lines(ctx: &mut CommandCtx<'_>, cards: &[Arc<ClientInfo>]) {
+    ctx.client.show();
+    let mut text = ctx.out.sibling();
+    for card in cards {
+        if text.is_cut() {
+            return ctx.out.cut();
+        }
+        describe(ctx, card, &mut text);
+    }
+    let text = String::from_utf8_lossy(text.as_slice());
+    reply::verbatim(ctx.out, ctx.client.resp, &text);
+}
+
+/// `CLIENT INFO`
+pub(super) fn info(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let card = Arc::clone(&ctx.client.card);
+    reply_lines(ctx, &[card]);
+    Ok(())
+}
+
+/// The kinds of clients Redis knows. Here all are normal.
+fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
+    match super::option(kind).as_slice() {
+        b"normal" => Ok(true),
+        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
+        _ => {
+            let text = [b"ERR Unknown client type '", quote(kind, usize::MAX), b"'"];
+            Err(CommandError::Says(text.concat()))
+        }
+    }
+}
+
+/// `CLIENT LIST [TYPE type|ID id ...]`
+pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let mut cards = ctx.shared.clients.all();
+    let option = super::option(args.at(2));
+    match (option.as_slice(), args.len()) {
+        (_, 2) => {}
+        (b"type", 4) => {
+            if !is_normal(args.at(3))? {
+                cards.clear();
+            }
+        }
+        (b"id", 4..) => {
+            // Any number is a client's, most of no client; lines come in the order asked for.
+            let wanted = args
+                .from(3)
+                .map(|arg| parse_i64(arg).ok_or(CommandError::Is("ERR Invalid client ID")));
+            let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
+            let card_of = |id: &i64| {
+                let id = u64::try_from(*id).ok()?;
+                let at = cards.binary_search_by_key(&id, |card| card.id).ok()?;
+                Some(Arc::clone(&cards[at]))
+            };
+            cards = wanted.iter().filter_map(card_of).collect();
+        }
+        _ => return Err(SYNTAX),
+    }
+    reply_lines(ctx, &cards);
+    Ok(())
+}
+
+/// Which connections CLIENT KILL means.
+struct KillFilter<'a> {
+    id: Option<u64>,
+    addr: Option<&'a [u8]>,
+    laddr: Option<&'a [u8]>,
+    none: bool,
+    spares_me: bool,
+}
+
+impl KillFilter<'_> {
+    fn includes(&self, card: &ClientInfo, me: u64) -> bool {
+        !self.none
+            && self.id.is_none_or(|id| id == card.id)
+            && self.addr.is_none_or(|addr| addr == card.addr.as_bytes())
+            && self
+                .laddr
+                .is_none_or(|laddr| laddr == card.laddr.as_bytes())
+            && !(self.spares_me && card.id == me)
+    }
+}
+
+fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
+    let mut doomed = KillFilter {
+        id: None,
+        addr: None,
+        laddr: None,
+        none: false,
+        spares_me: true,
+    };
+    if args.len() == 3 {
+        return Ok(KillFilter {
+            addr: args.get(2),
+            spares_me: false,
+            ..doomed
+        });
+    }
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        let value = args.get(at + 1).ok_or(SYNTAX)?;
+        match super::option(option).as_slice() {
+            b"id" => {
+                let id = parse_i64(value)
+                    .and_then(|id| u64::try_from(id).ok())
+                    .filter(|&id| id > 0);
+                doomed.id =
+                    Some(id.ok_or(CommandError::Is("ERR client-id should be greater than 0"))?);
+            }
+            b"addr" => doomed.addr = Some(value),
+            b"laddr" => doomed.laddr = Some(value),
+            b"type" => doomed.none = !is_normal(value)?,
+            b"user" if value == b"default" => {}
+            b"user" => {
+                let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
+                return Err(CommandError::Says(text.concat()));
+            }
+            b"skipme" if super::is_option(value, "yes") => doomed.spares_me = true,
+            b"skipme" if super::is_option(value, "no") => doomed.spares_me = false,
+            _ => return Err(SYNTAX),
+        }
+        at += 2;
+    }
+    Ok(doomed)
+}
+
+/// `CLIENT KILL addr`, `CLIENT KILL filter value [filter value ...]`
+pub(super) fn kill(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let doomed = kill_filters(args)?;
+    let mut killed = 0;
+    for card in ctx.shared.clients.all() {
+        if !doomed.includes(&card, ctx.client.id) {
+            continue;
+        }
+        killed += 1;
+        if card.id == ctx.client.id {
+            ctx.client.leaving = true;
+        } else {
+            ctx.shared.kill(&card);
+        }
+    }
+    match (args.len(), killed) {
+        (3, 0) => return Err(CommandError::Is("ERR No such client")),
+        (3, _) => reply::ok(ctx.out),
+        _ => reply::integer(ctx.out, killed),
+    }
+    Ok(())
+}
+
+/// `CLIENT REPLY ON|OFF|SKIP`
+pub(super) fn reply(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match super::option(args.at(2)).as_slice() {
+        b"on" => {
+            ctx.client.replies = ReplyMode::On;
+            reply::ok(ctx.out);
+        }
+        b"off" => ctx.client.replies = ReplyMode::Off,
+        b"skip" if ctx.client.replies == ReplyMode::Off => {}
+        b"skip" => ctx.client.replies = ReplyMode::Skip,
+        _ => return Err(SYNTAX),
+    }
+    Ok(())
+}
+
+/// What `ON` or `OFF` says.
+fn switch(word: &[u8]) -> Result<bool, CommandError> {
+    match super::option(word).as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(SYNTAX),
+    }
+}
+
+/// `CLIENT NO-EVICT ON|OFF`
+pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let spared = switch(args.at(2))?;
+    ctx.client.card.spared.store(spared, Ordering::Relaxed);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
+pub(super) fn no_touch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    switch(args.at(2))?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT GETREDIR`
+pub(super) fn getredir(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    reply::integer(ctx.out, -1);
+    Ok(())
+}
+
+/// `CLIENT HELP`
+pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    super::command::help_of(ctx, "client");
+    Ok(())
+}

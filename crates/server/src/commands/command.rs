@@ -1,0 +1,315 @@
+//! What commands there are: COMMAND and its subcommands.
+
+use super::table::{COMMANDS, Command, flag};
+use super::{CommandCtx, CommandError, SYNTAX, lookup, table};
+use crate::glob::{LetterCase, matches};
+use crate::resp::{Args, ReplyBuffer, RespVersion, reply};
+
+/// `COMMAND`
+pub(super) fn command(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    reply::array(ctx.out, COMMANDS.len());
+    for command in COMMANDS {
+        describe(ctx.out, ctx.client.resp, command);
+    }
+    Ok(())
+}
+
+/// `COMMAND COUNT`
+pub(super) fn count(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    reply::integer(ctx.out, i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// The command or `container|subcommand` called `name`.
+fn named(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|&b| b == b'|') {
+        None => table::find(name),
+        Some(bar) => table::find(&name[..bar])?.subcommand(&name[bar + 1..]),
+    }
+}
+
+/// `COMMAND INFO [name ...]`
+pub(super) fn info(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if args.len() == 2 {
+        return command(ctx, args);
+    }
+    reply::array(ctx.out, args.len() - 2);
+    for name in args.from(2) {
+        if ctx.out.is_cut() {
+            break;
+        }
+        match named(name) {
+            Some(command) => describe(ctx.out, ctx.client.resp, command),
+            None => reply::null(ctx.out, ctx.client.resp),
+        }
+    }
+    Ok(())
+}
+
+/// The ten elements Redis 7 tells of a command.
+fn describe(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
+    reply::array(out, 10);
+    reply::bulk(out, command.name.as_bytes());
+    reply::integer(out, command.arity);
+    let flags: Vec<_> = flag::NAMES
+        .iter()
+        .filter(|(bit, _)| command.is(*bit))
+        .collect();
+    reply::set(out, resp, flags.len());
+    for (_, name) in flags {
+        reply::simple(out, &name.to_ascii_lowercase());
+    }
+    for value in [command.keys.first, command.keys.last, command.keys.step] {
+        reply::integer(out, value);
+    }
+    let categories = categories(command);
+    reply::set(out, resp, categories.len());
+    for category in categories {
+        reply::simple(out, category);
+    }
+    let tips: Vec<_> = command.tips.split_whitespace().collect();
+    reply::set(out, resp, tips.len());
+    for tip in tips {
+        reply::bulk(out, tip.as_bytes());
+    }
+    key_specs(out, resp, command);
+    // Redis sends an array of subcommands, and a set where there are none.
+    if command.subcommands.is_empty() {
+        reply::set(out, resp, 0);
+    } else {
+        reply::array(out, command.subcommands.len());
+    }
+    for subcommand in command.subcommands {
+        describe(out, resp, subcommand);
+    }
+}
+
+fn categories(command: &Command) -> Vec<&'static str> {
+    let admin = command.is(flag::ADMIN);
+    let speed = if command.is(flag::FAST) {
+        "@fast"
+    } else {
+        "@slow"
+    };
+    let mut all = Vec::new();
+    for (category, applies) in [
+        ("@keyspace", false),
+        ("@read", command.is(flag::READONLY)),
+        ("@write", command.is(flag::WRITE)),
+        ("@string", false),
+        ("@admin", admin),
+        (speed, true),
+        ("@dangerous", admin),
+        ("@connection", false),
+        ("@transaction", false),
+    ] {
+        if applies || command.acl.split_whitespace().any(|own| own == category) {
+            all.push(category);
+        }
+    }
+    all
+}
+
+/// Where the keys are and what is done to them, as maps in maps.
+fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
+    if command.keys.first == 0 {
+        return reply::set(out, resp, 0);
+    }
+    let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
+    let note = match command.name {
+        "set" => Some("RW and ACCESS due to the optional `GET` argument"),
+        "getex" => Some("RW and UPDATE because it changes the TTL"),
+        _ => None,
+    };
+    reply::set(out, resp, 1);
+    reply::map(out, resp, 3 + usize::from(note.is_some()));
+    if let Some(note) = note {
+        text(out, "notes");
+        text(out, note);
+    }
+    text(out, "flags");
+    let access: Vec<_> = command.access.split_whitespace().collect();
+    reply::set(out, resp, access.len());
+    for word in access {
+        reply::simple(out, word);
+    }
+    text(out, "begin_search");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "index");
+    text(out, "spec");
+    reply::map(out, resp, 1);
+    text(out, "index");
+    reply::integer(out, command.keys.first);
+    text(out, "find_keys");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "range");
+    text(out, "spec");
+    reply::map(out, resp, 3);
+    let last = if command.keys.last < 0 {
+        command.keys.last
+    } else {
+        0
+    };
+    for (name, value) in [
+        ("lastkey", last),
+        ("keystep", command.keys.step),
+        ("limit", 0),
+    ] {
+        text(out, name);
+        reply::integer(out, value);
+    }
+}
+
+/// `COMMAND DOCS [name ...]`
+pub(super) fn docs(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let commands: Vec<_> = match args.len() {
+        2 => COMMANDS.iter().collect(),
+        _ => args.from(2).filter_map(named).collect(),
+    };
+    reply::map(ctx.out, ctx.client.resp, commands.len());
+    for command in commands {
+        if ctx.out.is_cut() {
+            break;
+        }
+        document(ctx.out, ctx.client.resp, command);
+    }
+    Ok(())
+}
+
+fn document(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
+    reply::bulk(out, command.name.as_bytes());
+    let is_container = !command.subcommands.is_empty();
+    reply::map(out, resp, 3 + usize::from(is_container));
+    for (name, value) in [
+        ("summary", command.summary),
+        ("since", command.since),
+        ("group", command.group),
+    ] {
+        reply::bulk(out, name.as_bytes());
+        reply::bulk(out, value.as_bytes());
+    }
+    if is_container {
+        reply::bulk(out, b"subcommands");
+        reply::map(out, resp, command.subcommands.len());
+        for subcommand in command.subcommands {
+            document(out, resp, subcommand);
+        }
+    }
+}
+
+/// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
+pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let all = COMMANDS
+        .iter()
+        .flat_map(|c| std::iter::once(c).chain(c.subcommands));
+    let names: Vec<_> = if args.len() == 2 {
+        COMMANDS.iter().map(|c| c.name).collect()
+    } else if args.len() == 5 && super::is_option(args.at(2), "filterby") {
+        let value = args.at(4);
+        let category = [b"@", value].concat();
+        let of_category = |c: &&Command| {
+            categories(c)
+                .iter()
+                .any(|own| own.as_bytes().eq_ignore_ascii_case(&category))
+        };
+        match super::option(args.at(3)).as_slice() {
+            b"module" => Vec::new(),
+            b"aclcat" => all.filter(of_category).map(|c| c.name).collect(),
+            b"pattern" => all
+                .map(|c| c.name)
+                .filter(|name| matches(value, name.as_bytes(), LetterCase::Fold))
+                .collect(),
+            _ => return Err(SYNTAX),
+        }
+    } else {
+        return Err(SYNTAX);
+    };
+    reply::array(ctx.out, names.len());
+    for name in names {
+        reply::bulk(ctx.out, name.as_bytes());
+    }
+    Ok(())
+}
+
+/// The command of the request that starts at argument 2, and the positions of its keys.
+fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError> {
+    let request = args.rest(2);
+    let command = lookup(table::find(request.at(0)), request);
+    let command = command.map_err(|_| CommandError::Is("ERR Invalid command specified"))?;
+    if command.keys.first == 0 {
+        return Err(CommandError::Is("ERR The command has no key arguments"));
+    }
+    if !command.takes(request.len()) {
+        let text = "ERR Invalid number of arguments specified for command";
+        return Err(CommandError::Is(text));
+    }
+    Ok((
+        command,
+        command
+            .keys
+            .positions(request.len())
+            .map(|at| at + 2)
+            .collect(),
+    ))
+}
+
+/// `COMMAND GETKEYS command [argument ...]`
+pub(super) fn getkeys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (_, positions) = inner(args)?;
+    reply::array(ctx.out, positions.len());
+    for at in positions {
+        reply::bulk(ctx.out, args.at(at));
+    }
+    Ok(())
+}
+
+/// `COMMAND GETKEYSANDFLAGS command [argument ...]`
+pub(super) fn getkeysandflags(
+    ctx: &mut CommandCtx<'_>,
+    args: Args<'_>,
+) -> Result<(), CommandError> {
+    let (command, positions) = inner(args)?;
+    // Whether SET reads depends on its options.
+    let returns_old = args.from(5).any(|option| super::is_option(option, "get"));
+    let access = match command.name {
+        "set" if !returns_old => "OW update",
+        "set" => "RW access update",
+        _ => command.access,
+    };
+    let access: Vec<_> = access.split_whitespace().collect();
+    reply::array(ctx.out, positions.len());
+    for at in positions {
+        reply::array(ctx.out, 2);
+        reply::bulk(ctx.out, args.at(at));
+        reply::set(ctx.out, ctx.client.resp, access.len());
+        for word in &access {
+            reply::simple(ctx.out, word);
+        }
+    }
+    Ok(())
+}
+
+/// Lines about the subcommands of `container`.
+pub(super) fn help_of(ctx: &mut CommandCtx<'_>, container: &str) {
+    let Some(command) = table::find(container.as_bytes()) else {
+        return;
+    };
+    let name = container.to_ascii_uppercase();
+    reply::array(ctx.out, 1 + 2 * command.subcommands.len());
+    reply::simple(
+        ctx.out,
+        &format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"),
+    );
+    for subcommand in command.subcommands {
+        reply::simple(ctx.out, &subcommand.own_name().to_ascii_uppercase());
+        reply::simple(ctx.out, &format!("    {}", subcommand.summary));
+    }
+}
+
+/// `COMMAND HELP`
+pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    help_of(ctx, "command");
+    Ok(())
+}

@@ -1,0 +1,406 @@
+//! The configuration: CONFIG and its subcommands.
+//!
+//! Few parameters change while the server runs; the others are shown because clients ask for them,
+//! with the value that says what is so here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CommandCtx, CommandError, SYNTAX, quote};
+use crate::glob::{LetterCase, matches};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, reply};
+use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
+use crate::shared::{ServerShared, lock};
+
+/// How a number in the configuration is spelled.
+#[derive(Clone, Copy)]
+enum NumberFormat {
+    Plain,
+    /// May end in a unit of memory.
+    Memory,
+    /// As [`Spelling::Memory`], or percent.
+    MemoryOrPercent,
+}
+
+/// A number that CONFIG SET can change.
+struct ConfigNumber {
+    name: &'static str,
+    spelling: NumberFormat,
+    least: u64,
+    most: u64,
+    setting: fn(&LiveSettings) -> &AtomicU64,
+}
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const INT_MAX: u64 = i32::MAX as u64;
+const LONG_MAX: u64 = i64::MAX as u64;
+
+const fn number(
+    name: &'static str,
+    spelling: NumberFormat,
+    (least, most): (u64, u64),
+    setting: fn(&LiveSettings) -> &AtomicU64,
+) -> ConfigNumber {
+    ConfigNumber {
+        name,
+        spelling,
+        least,
+        most,
+        setting,
+    }
+}
+
+const NUMBERS: &[ConfigNumber] = &[
+    number(
+        "maxclients",
+        NumberFormat::Plain,
+        (1, u32::MAX as u64),
+        |s| &s.clients_max,
+    ),
+    number("timeout", NumberFormat::Plain, (0, INT_MAX), |s| {
+        &s.timeout_secs
+    }),
+    number("tcp-keepalive", NumberFormat::Plain, (0, INT_MAX), |s| {
+        &s.keepalive_secs
+    }),
+    number(
+        "proto-max-bulk-len",
+        NumberFormat::Memory,
+        (MIB, LONG_MAX),
+        |s| &s.bulk_bytes_max,
+    ),
+    number(
+        "client-query-buffer-limit",
+        NumberFormat::Memory,
+        (MIB, LONG_MAX),
+        |s| &s.input_bytes_max,
+    ),
+    number(
+        "maxmemory-clients",
+        NumberFormat::MemoryOrPercent,
+        (0, LONG_MAX),
+        |s| &s.clients_memory,
+    ),
+];
+
+/// The parameter with a shape of its own.
+const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
+
+/// Parameters that stay as they are.
+fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
+    let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
+    let endpoints = shared.endpoints.iter().filter(resp);
+    let bind: Vec<_> = endpoints
+        .map(|endpoint| endpoint.addr.ip().to_string())
+        .collect();
+    let port = shared.port(WireProtocol::Resp).unwrap_or(0);
+    let dir = std::path::Path::new(&shared.options.pool).parent();
+    let text = str::to_owned;
+    let socket = shared.options.unix_socket.as_ref();
+    let (most, policy) = super::info::limit(shared, &shared.store.stats());
+    vec![
+        ("appendonly", text("yes")),
+        ("appendfsync", text(shared.options.sync)),
+        ("bind", bind.join(" ")),
+        ("cluster-enabled", text("no")),
+        ("databases", farbank_kv::store::DATABASES.to_string()),
+        (
+            "dir",
+            dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
+        ),
+        ("io-threads", shared.floor.desks.len().to_string()),
+        ("maxmemory", most.to_string()),
+        ("maxmemory-policy", text(policy)),
+        ("notify-keyspace-events", String::new()),
+        ("port", port.to_string()),
+        (
+            "enable-protected-configs",
+            text(shared.options.protected_actions.name()),
+        ),
+        ("requirepass", String::new()),
+        ("save", String::new()),
+        ("tcp-backlog", text("511")),
+        (
+            "unixsocket",
+            socket.map_or(String::new(), |socket| socket.path.display().to_string()),
+        ),
+        (
+            "unixsocketperm",
+            socket.map_or_else(|| text("0"), |socket| format!("{:o}", socket.mode)),
+        ),
+    ]
+}
+
+fn output_limit(settings: &LiveSettings) -> String {
+    let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
+    format!(
+        "normal {} {} {}",
+        get(&settings.output_bytes_hard),
+        get(&settings.output_bytes_soft),
+        get(&settings.output_soft_secs)
+    )
+}
+
+/// Every parameter with its value.
+fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
+    let mut all = constants(shared);
+    for number in NUMBERS {
+        let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
+        let text = match number.spelling {
+            NumberFormat::Plain | NumberFormat::Memory => value.to_string(),
+            NumberFormat::MemoryOrPercent => ClientsMemory::decode(value).to_string(),
+        };
+        all.push((number.name, text));
+    }
+    all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
+    all
+}
+
+/// `CONFIG GET pattern [pattern ...]`
+pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let known = all(ctx.shared);
+    let mut found = Vec::new();
+    for (name, value) in &known {
+        let name = name.as_bytes();
+        let mut patterns = args
+            .from(2)
+            .filter(|pattern| matches(pattern, name, LetterCase::Fold));
+        if let Some(pattern) = patterns.next() {
+            // A parameter asked for by its name is called as it was asked for.
+            let literal = pattern.eq_ignore_ascii_case(name);
+            found.push((if literal { pattern } else { name }, value));
+        }
+    }
+    reply::map(ctx.out, ctx.client.resp, found.len());
+    for (name, value) in found {
+        reply::bulk(ctx.out, name);
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    Ok(())
+}
+
+/// A change that was checked and is still to be made.
+type CheckedChange<'a> = (&'a AtomicU64, u64);
+
+/// Reads `512mb` and the like, as Redis does: no digits are 0, what follows a NUL does not
+/// count, and a number too large for 64 bits is the largest.
+fn parse_memory(text: &[u8]) -> Option<u64> {
+    const DIGITS_MAX: usize = 127;
+    let text = quote(text, usize::MAX);
+    let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let (number, unit) = text.split_at(digits);
+    let scale: u64 = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => MIB,
+        b"g" => 1_000_000_000,
+        b"gb" => GIB,
+        _ => return None,
+    };
+    if digits > DIGITS_MAX {
+        return None;
+    }
+    let add = |sum: u64, digit: &u8| {
+        let digit = u64::from(digit - b'0');
+        sum.saturating_mul(10).saturating_add(digit)
+    };
+    Some(number.iter().fold(0, add).saturating_mul(scale))
+}
+
+/// Reads `25%` and the like.
+fn parse_percent(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_suffix(b"%")?;
+    let percent = parse_i64(digits).and_then(|percent| u8::try_from(percent).ok());
+    percent.filter(|percent| *percent <= 100)
+}
+
+fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, String> {
+    let (parsed, wrong) = match number.spelling {
+        // A negative number is a number, and out of range.
+        NumberFormat::Plain => (
+            parse_i64(value).map(|value| u64::try_from(value).unwrap_or(u64::MAX)),
+            "argument couldn't be parsed into an integer",
+        ),
+        NumberFormat::Memory => (parse_memory(value), "argument must be a memory value"),
+        NumberFormat::MemoryOrPercent => match parse_percent(value) {
+            Some(percent) => return Ok(ClientsMemory::Percent(percent).encode()),
+            None => (
+                parse_memory(value),
+                "argument must be a memory or percent value",
+            ),
+        },
+    };
+    let parsed = parsed.ok_or_else(|| wrong.to_owned())?;
+    if (number.least..=number.most).contains(&parsed) {
+        return Ok(parsed);
+    }
+    let ConfigNumber { least, most, .. } = number;
+    Err(format!(
+        "argument must be between {least} and {most} inclusive"
+    ))
+}
+
+/// Reads seconds as C's `strtoll` does: no digits are 0.
+fn parse_seconds(text: &[u8]) -> Option<u64> {
+    let text = quote(text, usize::MAX);
+    match text {
+        [] => Some(0),
+        _ if text.iter().all(u8::is_ascii_digit) => {
+            let text = String::from_utf8_lossy(text);
+            text.parse().ok().filter(|secs| *secs <= INT_MAX)
+        }
+        _ => None,
+    }
+}
+
+/// Reads `class hard soft seconds ...`; of the classes, only `normal` has clients here. An empty
+/// value changes nothing.
+fn parse_output_limit<'a>(
+    settings: &'a LiveSettings,
+    value: &[u8],
+) -> Result<Vec<CheckedChange<'a>>, String> {
+    let words: Vec<_> = match value {
+        [] => Vec::new(),
+        _ => value.split(|&b| b == b' ').collect(),
+    };
+    if !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+    }
+    let mut changes = Vec::new();
+    for class in words.chunks(4) {
+        let normal = match super::option(class[0]).as_slice() {
+            b"normal" => true,
+            b"slave" | b"replica" | b"pubsub" => false,
+            _ => {
+                return Err("Invalid client class specified in buffer limit configuration.".into());
+            }
+        };
+        let limits = (
+            parse_memory(class[1]),
+            parse_memory(class[2]),
+            parse_seconds(class[3]),
+        );
+        let (Some(hard), Some(soft), Some(secs)) = limits else {
+            return Err(
+                "Error in hard, soft or soft_seconds setting in buffer limit \
+                        configuration."
+                    .into(),
+            );
+        };
+        if normal {
+            changes.push((&settings.output_bytes_hard, hard));
+            changes.push((&settings.output_bytes_soft, soft));
+            changes.push((&settings.output_soft_secs, secs));
+        }
+    }
+    Ok(changes)
+}
+
+fn check<'a>(
+    shared: &'a ServerShared<'_>,
+    name: &'static str,
+    value: &[u8],
+    allowed: bool,
+) -> Result<Vec<CheckedChange<'a>>, String> {
+    let number = NUMBERS.iter().find(|number| number.name == name);
+    if !allowed && (number.is_some() || name == OUTPUT_LIMIT) {
+        return Err("can't set protected config".to_owned());
+    }
+    if name == OUTPUT_LIMIT {
+        return parse_output_limit(&shared.settings, value);
+    }
+    if let Some(number) = number {
+        let parsed = parse_number(number, value)?;
+        return Ok(vec![((number.setting)(&shared.settings), parsed)]);
+    }
+    // What a parameter is already may be asked for; nothing else.
+    let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
+    if constants(shared).iter().any(same) {
+        Ok(Vec::new())
+    } else {
+        Err("can't set immutable config".to_owned())
+    }
+}
+
+/// `CONFIG SET parameter value [parameter value ...]`
+pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if !args.len().is_multiple_of(2) {
+        return Err(SYNTAX);
+    }
+    let shared = ctx.shared;
+    let allowed = ctx.may_protected();
+    // As in Redis, all names are looked at before any value.
+    let mut changes = Vec::new();
+    for (name, value) in parameters(shared, args)? {
+        let change = check(shared, name, value, allowed);
+        changes.extend(change.map_err(|why| refused(name.as_bytes(), &why))?);
+    }
+    for (setting, value) in changes {
+        setting.store(value, Ordering::Relaxed);
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+fn refused(argument: &[u8], why: &str) -> CommandError {
+    let text = [
+        b"ERR CONFIG SET failed (possibly related to argument '",
+        quote(argument, usize::MAX),
+        b"') - ",
+        why.as_bytes(),
+    ];
+    CommandError::Says(text.concat())
+}
+
+/// The parameters that CONFIG SET names, each once, and their values.
+fn parameters<'a>(
+    shared: &ServerShared<'_>,
+    args: Args<'a>,
+) -> Result<Vec<(&'static str, &'a [u8])>, CommandError> {
+    let known: Vec<_> = all(shared).into_iter().map(|(name, _)| name).collect();
+    let mut named: Vec<(&'static str, &[u8])> = Vec::new();
+    for at in (2..args.len()).step_by(2) {
+        let asked = args.at(at);
+        let name = known
+            .iter()
+            .find(|name| asked.eq_ignore_ascii_case(name.as_bytes()));
+        let Some(&name) = name else {
+            let text = [
+                b"ERR Unknown option or number of arguments for CONFIG SET - '",
+                quote(asked, usize::MAX),
+                b"'",
+            ];
+            return Err(CommandError::Says(text.concat()));
+        };
+        if named.iter().any(|(other, _)| *other == name) {
+            return Err(refused(asked, "duplicate parameter"));
+        }
+        named.push((name, args.at(at + 1)));
+    }
+    Ok(named)
+}
+
+/// `CONFIG RESETSTAT`
+pub(super) fn resetstat(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    *lock(&ctx.shared.reset) = ctx.shared.totals();
+    ctx.shared.accepted.store(0, Ordering::Relaxed);
+    ctx.shared.rejected.store(0, Ordering::Relaxed);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CONFIG REWRITE`
+pub(super) fn rewrite(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    Err(CommandError::Is(
+        "ERR The server is running without a config file",
+    ))
+}
+
+/// `CONFIG HELP`
+pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    super::command::help_of(ctx, "config");
+    Ok(())
+}

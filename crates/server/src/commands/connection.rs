@@ -1,0 +1,135 @@
+//! The connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
+
+use farbank_kv::store::DATABASES;
+
+use super::{CommandCtx, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, RespVersion, reply};
+
+/// The Redis whose commands and replies these are.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+/// `PING [message]`
+pub(super) fn ping(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match args.len() {
+        1 => reply::simple(ctx.out, "PONG"),
+        2 => reply::bulk(ctx.out, args.at(1)),
+        _ => return Err(CommandError::arity("ping")),
+    }
+    Ok(())
+}
+
+/// `ECHO message`
+pub(super) fn echo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    reply::bulk(ctx.out, args.at(1));
+    Ok(())
+}
+
+/// `SELECT index`
+pub(super) fn select(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let index = parse_i64(args.at(1)).ok_or(NOT_INTEGER)?;
+    if i32::try_from(index).is_err() {
+        let (low, high) = (i32::MIN, i32::MAX);
+        let text = format!("ERR value is out of range, value must between {low} and {high}");
+        return Err(CommandError::Says(text.into_bytes()));
+    }
+    let db = u8::try_from(index)
+        .ok()
+        .filter(|&db| usize::from(db) < DATABASES);
+    ctx.client.db = db.ok_or(CommandError::Is("ERR DB index is out of range"))?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// The one user there is takes any password.
+fn authenticate(user: &[u8]) -> Result<(), CommandError> {
+    if user == b"default" {
+        return Ok(());
+    }
+    Err(CommandError::Is(
+        "WRONGPASS invalid username-password pair or user is disabled.",
+    ))
+}
+
+/// `AUTH [username] password`
+pub(super) fn auth(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match args.len() {
+        2 => Err(CommandError::Is(
+            "ERR AUTH <password> called without any password configured for the default user. \
+             Are you sure your configuration is correct?",
+        )),
+        3 => {
+            authenticate(args.at(1))?;
+            reply::ok(ctx.out);
+            Ok(())
+        }
+        _ => Err(SYNTAX),
+    }
+}
+
+/// `HELLO [2|3 [AUTH username password] [SETNAME name]]`
+pub(super) fn hello(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let resp = match args.get(1).map(parse_i64) {
+        None => ctx.client.resp,
+        Some(Some(2)) => RespVersion::V2,
+        Some(Some(3)) => RespVersion::V3,
+        Some(Some(_)) => return Err(CommandError::Is("NOPROTO unsupported protocol version")),
+        Some(None) => {
+            let text = "ERR Protocol version is not an integer or out of range";
+            return Err(CommandError::Is(text));
+        }
+    };
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        if super::is_option(option, "auth") && args.len() > at + 2 {
+            authenticate(args.at(at + 1))?;
+            at += 3;
+        } else if super::is_option(option, "setname") && args.len() > at + 1 {
+            client::rename(ctx, args.at(at + 1))?;
+            at += 2;
+        } else {
+            let text = [
+                b"ERR Syntax error in HELLO option '",
+                super::quote(option, usize::MAX),
+                b"'",
+            ];
+            return Err(CommandError::Says(text.concat()));
+        }
+    }
+    ctx.client.resp = resp;
+    reply::map(ctx.out, resp, 7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    reply::bulk(ctx.out, b"proto");
+    reply::integer(ctx.out, resp.number());
+    reply::bulk(ctx.out, b"id");
+    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    reply::bulk(ctx.out, b"modules");
+    reply::array(ctx.out, 0);
+    Ok(())
+}
+
+/// `RESET`
+pub(super) fn reset(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    client::rename(ctx, b"")?;
+    ctx.client.queue = None;
+    ctx.client.watched.clear();
+    ctx.client.db = 0;
+    ctx.client.resp = RespVersion::V2;
+    ctx.client.replies = ReplyMode::On;
+    reply::simple(ctx.out, "RESET");
+    Ok(())
+}
+
+/// `QUIT`
+pub(super) fn quit(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    ctx.client.leaving = true;
+    reply::ok(ctx.out);
+    Ok(())
+}

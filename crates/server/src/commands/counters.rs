@@ -1,0 +1,63 @@
+//! Counters: INCR DECR INCRBY DECRBY.
+
+use farbank_kv::store::UpdateDecision;
+
+use super::strings::STRING;
+use super::{CommandCtx, CommandError, NOT_INTEGER, WRONG_TYPE};
+use crate::resp::number::{DecimalText, parse_i64};
+use crate::resp::{Args, reply};
+
+/// `INCR key`
+pub(super) fn incr(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    add(ctx, args.at(1), 1)
+}
+
+/// `DECR key`
+pub(super) fn decr(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    add(ctx, args.at(1), -1)
+}
+
+/// `INCRBY key by`
+pub(super) fn incrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    add(ctx, args.at(1), parse_i64(args.at(2)).ok_or(NOT_INTEGER)?)
+}
+
+/// `DECRBY key by`
+pub(super) fn decrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let by = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+    let by = by
+        .checked_neg()
+        .ok_or(CommandError::Is("ERR decrement would overflow"))?;
+    add(ctx, args.at(1), by)
+}
+
+/// Adds `by` to the number at `key`; an absent key counts from 0. The expiry stays.
+fn add(ctx: &mut CommandCtx<'_>, key: &[u8], by: i64) -> Result<(), CommandError> {
+    let key = ctx.key(key);
+    ctx.refuse_long_value(key)?;
+    let mut outcome = Ok(0);
+    ctx.update(key, &mut |item| {
+        let old = match item {
+            None => Ok(0),
+            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
+            Some(item) => parse_i64(item.bytes).ok_or(NOT_INTEGER),
+        };
+        outcome = old.and_then(|old| {
+            old.checked_add(by).ok_or(CommandError::Is(
+                "ERR increment or decrement would overflow",
+            ))
+        });
+        let Ok(new) = outcome else {
+            return UpdateDecision::Keep;
+        };
+        let meta = item.map(|i| i.meta).unwrap_or_default();
+        UpdateDecision::Put {
+            bytes: DecimalText::new(new).as_bytes().to_vec(),
+            expires_ms: meta.expires_ms,
+            flags: meta.flags,
+            kind: STRING,
+        }
+    })?;
+    reply::integer(ctx.out, outcome?);
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Expiry: EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL EXPIRETIME PEXPIRETIME PERSIST.
+
+use farbank_kv::store::{StoredItem, UpdateDecision};
+
+use super::{CommandCtx, CommandError, NOT_INTEGER};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, reply};
+
+/// How a command spells a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TimeUnit {
+    milliseconds: i64,
+    relative: bool,
+}
+
+impl TimeUnit {
+    pub(super) const SECONDS: TimeUnit = TimeUnit {
+        milliseconds: 1000,
+        relative: true,
+    };
+    pub(super) const MILLISECONDS: TimeUnit = TimeUnit {
+        milliseconds: 1,
+        relative: true,
+    };
+    const SECOND: TimeUnit = TimeUnit {
+        milliseconds: 1000,
+        relative: false,
+    };
+    const MILLISECOND: TimeUnit = TimeUnit {
+        milliseconds: 1,
+        relative: false,
+    };
+
+    /// The unit an option of SET and GETEX stands for.
+    pub(super) fn of(option: &[u8]) -> Option<TimeUnit> {
+        let units = [
+            ("ex", TimeUnit::SECONDS),
+            ("px", TimeUnit::MILLISECONDS),
+            ("exat", TimeUnit::SECOND),
+            ("pxat", TimeUnit::MILLISECOND),
+        ];
+        let found = units
+            .iter()
+            .find(|(name, _)| super::is_option(option, name));
+        found.map(|&(_, unit)| unit)
+    }
+
+    /// `amount` in milliseconds since 1970, if it fits.
+    fn moment(self, amount: i64, now_ms: u64) -> Option<i64> {
+        let now = if self.relative {
+            i64::try_from(now_ms).ok()?
+        } else {
+            0
+        };
+        amount.checked_mul(self.milliseconds)?.checked_add(now)
+    }
+}
+
+fn invalid(command: &str) -> CommandError {
+    CommandError::Says(format!("ERR invalid expire time in '{command}' command").into_bytes())
+}
+
+/// The moment `amount` names, for a command that stores a value: it must be positive.
+pub(super) fn deadline(
+    unit: TimeUnit,
+    amount: &[u8],
+    now_ms: u64,
+    command: &str,
+) -> Result<u64, CommandError> {
+    let amount = parse_i64(amount).ok_or(NOT_INTEGER)?;
+    let moment = unit.moment(amount, now_ms).filter(|_| amount > 0);
+    moment
+        .and_then(|ms| u64::try_from(ms).ok())
+        .ok_or_else(|| invalid(command))
+}
+
+/// When EXPIRE and its kin set the expiry.
+#[derive(Clone, Copy, Default)]
+struct ExpiryConditions {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+}
+
+impl ExpiryConditions {
+    fn parse(args: Args<'_>) -> Result<ExpiryConditions, CommandError> {
+        let mut conditions = ExpiryConditions::default();
+        for option in args.from(3) {
+            match super::option(option).as_slice() {
+                b"nx" => conditions.nx = true,
+                b"xx" => conditions.xx = true,
+                b"gt" => conditions.gt = true,
+                b"lt" => conditions.lt = true,
+                _ => {
+                    let text = [b"ERR Unsupported option ", super::quote(option, usize::MAX)];
+                    return Err(CommandError::Says(text.concat()));
+                }
+            }
+        }
+        let ExpiryConditions { nx, xx, gt, lt } = conditions;
+        if nx && (xx || gt || lt) {
+            let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
+            return Err(CommandError::Is(text));
+        }
+        if gt && lt {
+            return Err(CommandError::Is(
+                "ERR GT and LT options at the same time are not compatible",
+            ));
+        }
+        Ok(conditions)
+    }
+
+    /// Whether an expiry now at `old` (nothing: never) may become `new`.
+    fn hold(self, old: Option<i64>, new: i64) -> bool {
+        !(self.nx && old.is_some()
+            || self.xx && old.is_none()
+            || self.gt && old.is_none_or(|old| new <= old)
+            || self.lt && old.is_some_and(|old| new >= old))
+    }
+}
+
+fn expire_by(
+    ctx: &mut CommandCtx<'_>,
+    args: Args<'_>,
+    unit: TimeUnit,
+    name: &str,
+) -> Result<(), CommandError> {
+    let conditions = ExpiryConditions::parse(args)?;
+    let amount = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+    let (key, now) = (ctx.key(args.at(1)), ctx.ops().now_ms());
+    let moment = unit.moment(amount, now).ok_or_else(|| invalid(name))?;
+    ctx.refuse_long_value(key)?;
+    let mut done = false;
+    ctx.update(key, &mut |item| {
+        let old = item.map(expiry_of);
+        done = old.is_some_and(|old| conditions.hold(old, moment));
+        match (item, u64::try_from(moment)) {
+            (Some(item), Ok(expires_ms)) if done && expires_ms > now => with(item, expires_ms),
+            _ if done => UpdateDecision::Delete,
+            _ => UpdateDecision::Keep,
+        }
+    })?;
+    reply::integer(ctx.out, i64::from(done));
+    Ok(())
+}
+
+fn expiry_of(item: StoredItem<'_>) -> Option<i64> {
+    match item.meta.expires_ms {
+        0 => None,
+        ms => Some(i64::try_from(ms).unwrap_or(i64::MAX)),
+    }
+}
+
+/// The same value with another expiry.
+fn with(item: StoredItem<'_>, expires_ms: u64) -> UpdateDecision {
+    let (flags, kind) = (item.meta.flags, item.meta.kind);
+    UpdateDecision::Put {
+        bytes: item.bytes.to_vec(),
+        expires_ms,
+        flags,
+        kind,
+    }
+}
+
+/// `EXPIRE key seconds [NX|XX|GT|LT]`
+pub(super) fn expire(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    expire_by(ctx, args, TimeUnit::SECONDS, "expire")
+}
+
+/// `PEXPIRE key milliseconds [NX|XX|GT|LT]`
+pub(super) fn pexpire(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    expire_by(ctx, args, TimeUnit::MILLISECONDS, "pexpire")
+}
+
+/// `EXPIREAT key second [NX|XX|GT|LT]`
+pub(super) fn expireat(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    expire_by(ctx, args, TimeUnit::SECOND, "expireat")
+}
+
+/// `PEXPIREAT key millisecond [NX|XX|GT|LT]`
+pub(super) fn pexpireat(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    expire_by(ctx, args, TimeUnit::MILLISECOND, "pexpireat")
+}
+
+/// `PERSIST key`
+pub(super) fn persist(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let key = ctx.key(args.at(1));
+    ctx.refuse_long_value(key)?;
+    let mut done = false;
+    ctx.update(key, &mut |item| {
+        let expiring = item.filter(|i| i.meta.expires_ms != 0);
+        done = expiring.is_some();
+        expiring.map_or(UpdateDecision::Keep, |item| with(item, 0))
+    })?;
+    reply::integer(ctx.out, i64::from(done));
+    Ok(())
+}
+
+/// Replies with what `figure` makes of a key's expiry and the time now; -1 without an expiry, -2
+/// without a key.
+fn show(
+    ctx: &mut CommandCtx<'_>,
+    args: Args<'_>,
+    figure: fn(i64, i64) -> i64,
+) -> Result<(), CommandError> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    let now = i64::try_from(ctx.ops().now_ms()).unwrap_or(i64::MAX);
+    let meta = ctx.ops().meta(key, view)?;
+    ctx.looked_up(meta.is_some());
+    let value = match meta.map(|m| i64::try_from(m.expires_ms).unwrap_or(i64::MAX)) {
+        None => -2,
+        Some(0) => -1,
+        Some(at) => figure(at, now),
+    };
+    reply::integer(ctx.out, value);
+    Ok(())
+}
+
+/// Milliseconds, never negative, to the nearest second.
+fn rounded(milliseconds: i64) -> i64 {
+    milliseconds / 1000 + i64::from(milliseconds % 1000 >= 500)
+}
+
+/// `TTL key`
+pub(super) fn ttl(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    show(ctx, args, |at, now| rounded((at - now).max(0)))
+}
+
+/// `PTTL key`
+pub(super) fn pttl(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    show(ctx, args, |at, now| (at - now).max(0))
+}
+
+/// `EXPIRETIME key`
+pub(super) fn expiretime(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    show(ctx, args, |at, _| rounded(at))
+}
+
+/// `PEXPIRETIME key`
+pub(super) fn pexpiretime(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    show(ctx, args, |at, _| at)
+}

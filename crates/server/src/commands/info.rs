@@ -1,0 +1,343 @@
+//! Figures: INFO.
+//!
+//! Sections and fields have Redis's names where they mean the same thing; what only a pool has is in
+//! the section `farbank`. All figures are counted, none is estimated.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use farbank_kv::store::Stats;
+
+use super::connection::REDIS_VERSION;
+use super::{CommandCtx, CommandError};
+use crate::hotkeys::HotKey;
+use crate::resp::{Args, reply};
+use crate::settings::WireProtocol;
+use crate::shared::{Counter, ServerShared, lock};
+
+type InfoSection = fn(&ServerShared<'_>, &Stats, &mut String) -> std::fmt::Result;
+
+const SECTIONS: &[(&str, InfoSection)] = &[
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("CPU", cpu),
+    ("Cluster", cluster),
+    ("Keyspace", keyspace),
+    ("Farbank", farbank),
+    ("Hotkeys", hot_keys),
+];
+
+/// `INFO [section ...]`
+pub(super) fn info(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let everything = ["default", "all", "everything"];
+    let wants = |name: &str| {
+        args.len() == 1
+            || args.from(1).any(|asked| {
+                let is = |text: &str| asked.eq_ignore_ascii_case(text.as_bytes());
+                is(name) || everything.into_iter().any(is)
+            })
+    };
+    let figures = ctx.shared.store.stats();
+    let mut text = String::new();
+    for (name, section) in SECTIONS.iter().filter(|(name, _)| wants(name)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        // Writing to a string cannot fail.
+        let written =
+            write!(text, "# {name}\r\n").and_then(|()| section(ctx.shared, &figures, &mut text));
+        debug_assert!(written.is_ok());
+    }
+    reply::verbatim(ctx.out, ctx.client.resp, &text);
+    Ok(())
+}
+
+macro_rules! fields {
+    ($out:ident, $($name:literal: $value:expr),* $(,)?) => {{
+        $(write!($out, concat!($name, ":{}\r\n"), $value)?;)*
+        Ok(())
+    }};
+}
+
+fn server(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    let up = shared.uptime_secs();
+    let port = shared.port(WireProtocol::Resp).unwrap_or(0);
+    fields!(out,
+        "redis_version": REDIS_VERSION,
+        "farbank_version": env!("CARGO_PKG_VERSION"),
+        "redis_mode": "standalone",
+        "os": std::env::consts::OS,
+        "arch_bits": usize::BITS,
+        "multiplexing_api": "epoll",
+        "process_id": std::process::id(),
+        "run_id": shared.run_id,
+        "tcp_port": port,
+        "uptime_in_seconds": up,
+        "uptime_in_days": up / 86_400,
+        "io_threads_active": shared.floor.desks.len(),
+        "executable": std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
+        "config_file": "",
+    )
+}
+
+fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    let cards = shared.clients.all();
+    let watching = cards
+        .iter()
+        .filter(|c| c.watching.load(Ordering::Relaxed) > 0)
+        .count();
+    let largest = |bytes: fn(&crate::shared::ClientInfo) -> usize| {
+        cards.iter().map(|card| bytes(card)).max().unwrap_or(0)
+    };
+    fields!(out,
+        "connected_clients": cards.len(),
+        "cluster_connections": 0,
+        "maxclients": shared.settings.clients_max.load(Ordering::Relaxed),
+        "client_recent_max_input_buffer": largest(|c| c.input_bytes.load(Ordering::Relaxed)),
+        "client_recent_max_output_buffer": largest(|c| c.output_bytes.load(Ordering::Relaxed)),
+        "blocked_clients": 0,
+        "tracking_clients": 0,
+        "watching_clients": watching,
+    )
+}
+
+/// Memory the process has now, in bytes; 0 where the system does not say.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct ResidentMemory {
+    /// The heap, stacks, and everything else that is no file.
+    anonymous: u64,
+    /// Pages of mapped files: the pool, and the program itself.
+    files: u64,
+}
+
+impl ResidentMemory {
+    fn now() -> ResidentMemory {
+        ResidentMemory::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    fn parse(status: &str) -> ResidentMemory {
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib: Option<u64> =
+                line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        ResidentMemory {
+            anonymous: bytes("RssAnon:"),
+            // A file on tmpfs counts as shared memory.
+            files: bytes("RssFile:") + bytes("RssShmem:"),
+        }
+    }
+}
+
+fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+    let ResidentMemory { anonymous, files } = ResidentMemory::now();
+    let resident = anonymous + files;
+    let (most, policy) = limit(shared, figures);
+    fields!(out,
+        "used_memory": anonymous,
+        "used_memory_human": human(anonymous),
+        "used_memory_rss": resident,
+        "used_memory_rss_human": human(resident),
+        "used_memory_mapped_files": files,
+        "used_memory_mapped_files_human": human(files),
+        "used_memory_index": figures.index_bytes,
+        "used_memory_live_map": figures.live_map_bytes,
+        "used_memory_read_cache": figures.read_cache_bytes,
+        "mem_clients_normal": shared.clients.memory_bytes(),
+        "maxmemory": most,
+        "maxmemory_human": human(most),
+        "maxmemory_policy": policy,
+    )
+}
+
+/// Bytes at which something goes, and what: a store that keeps everything has no such limit.
+pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'static str) {
+    match shared.store.evicts() {
+        true => (figures.capacity_bytes, "allkeys-lru"),
+        false => (0, "noeviction"),
+    }
+}
+
+fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "K", "M", "G"] {
+        if value < 1024.0 {
+            return if unit == "B" {
+                format!("{bytes}B")
+            } else {
+                format!("{value:.2}{unit}")
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.2}T")
+}
+
+fn persistence(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    let status = if shared.poisoned.get().is_some() {
+        "err"
+    } else {
+        "ok"
+    };
+    fields!(out,
+        "loading": 0,
+        "async_loading": 0,
+        "rdb_changes_since_last_save": 0,
+        "rdb_bgsave_in_progress": 0,
+        "rdb_last_bgsave_status": status,
+        "aof_enabled": 1,
+        "aof_rewrite_in_progress": 0,
+        "aof_last_bgrewrite_status": "ok",
+        "aof_last_write_status": status,
+    )
+}
+
+fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+    let counts = shared.totals().since(&lock(&shared.reset));
+    fields!(out,
+        "total_connections_received": shared.accepted.load(Ordering::Relaxed),
+        "total_commands_processed": counts.get(Counter::Commands),
+        "total_net_input_bytes": counts.get(Counter::BytesIn),
+        "total_net_output_bytes": counts.get(Counter::BytesOut),
+        "rejected_connections": shared.rejected.load(Ordering::Relaxed),
+        "expired_keys": figures.expired_keys,
+        "evicted_keys": figures.evictions,
+        "keyspace_hits": counts.get(Counter::Hits),
+        "keyspace_misses": counts.get(Counter::Misses),
+        "evicted_clients": counts.get(Counter::Evictions),
+        "client_output_buffer_limit_disconnections": counts.get(Counter::OutputLimits),
+        "total_error_replies": counts.get(Counter::Errors),
+        "total_reads_processed": counts.get(Counter::Reads),
+        "total_writes_processed": counts.get(Counter::Writes),
+        "farbank_batches": counts.get(Counter::Batches),
+        "farbank_long_requests": counts.get(Counter::Long),
+        "farbank_read_cache_hits": figures.read_cache_hits,
+        "farbank_read_cache_misses": figures.read_cache_misses,
+    )
+}
+
+fn replication(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    fields!(out,
+        "role": "master",
+        "connected_slaves": 0,
+        "master_replid": shared.run_id,
+        "master_repl_offset": 0,
+        "repl_backlog_active": 0,
+    )
+}
+
+/// Seconds this process has computed, itself and in the kernel.
+pub(crate) fn cpu_secs() -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The process's name, in parentheses, may hold anything; after it comes field 3. Fields 14 and 15
+    // are the times, which Linux counts in hundredths.
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let secs = |at: usize| {
+        let ticks: Option<u64> = fields.get(at).and_then(|field| field.parse().ok());
+        ticks.unwrap_or(0) as f64 / 100.0
+    };
+    (secs(11), secs(12))
+}
+
+fn cpu(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    let (user, system) = cpu_secs();
+    write!(
+        out,
+        "used_cpu_sys:{system:.6}\r\nused_cpu_user:{user:.6}\r\n"
+    )
+}
+
+fn cluster(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    fields!(out, "cluster_enabled": 0)
+}
+
+fn keyspace(_: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+    for (db, keys) in figures
+        .keys
+        .iter()
+        .enumerate()
+        .filter(|(_, keys)| **keys > 0)
+    {
+        write!(out, "db{db}:keys={keys},expires=0,avg_ttl=0\r\n")?;
+    }
+    Ok(())
+}
+
+/// The keys asked for most, and their part of all keys asked for, in percent.
+fn hot_keys(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    for (at, hot) in shared.hot_keys().iter().enumerate() {
+        let HotKey { db, key, share } = hot;
+        write!(out, "hotkey{at}:key={key},db={db},share={share:.2}\r\n")?;
+    }
+    Ok(())
+}
+
+/// A text that may hold a path, without what would end the line.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+fn farbank(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+    let caps = shared.store.caps();
+    let opened = shared.store.opened();
+    let health = shared.store.health();
+    let written = figures.user_bytes + figures.moved_bytes;
+    let amplification = written as f64 / figures.user_bytes.max(1) as f64;
+    fields!(out,
+        "medium": caps.kind.name(),
+        "medium_read_by": caps.read_by,
+        "acknowledged_writes_survive": caps.survives,
+        "pool": shared.options.pool,
+        "pool_bytes": figures.pool_bytes,
+        "pool_segment_bytes": figures.segment_bytes,
+        "pool_segments": figures.segments,
+        "pool_segments_free": figures.segments_free,
+        "pool_capacity_bytes": figures.capacity_bytes,
+        "pool_live_bytes": figures.live_bytes,
+        "pool_tombstone_bytes": figures.tombstone_bytes,
+        "pool_user_bytes": figures.user_bytes,
+        "pool_merged_writes": figures.merged_writes,
+        "pool_moved_bytes": figures.moved_bytes,
+        "pool_write_amplification": format_args!("{amplification:.3}"),
+        "pool_segments_cleaned": figures.segments_cleaned,
+        "pool_damaged_records": figures.damaged_records,
+        "medium_lines": figures.counters.lines,
+        "medium_fences": figures.counters.fences,
+        "medium_bytes": figures.counters.bytes,
+        "medium_syncs": figures.counters.syncs,
+        "opened_clean": u8::from(opened.clean),
+        "opened_keys": opened.keys,
+        "opened_ms": format_args!("{:.3}", opened.elapsed_ms),
+        "pool_health": health.word(),
+        "pool_file_error": health.file.map_or(String::new(), |file| one_line(&file.text)),
+        "pool_growth_error": health.growth_error.map_or(String::new(), |why| one_line(&why)),
+        "poisoned": shared.poisoned.get().map_or("", String::as_str),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_is_not_used_memory() {
+        let status = "VmRSS:\t 1572864 kB\nRssAnon:\t   40960 kB\nRssFile:\t   12288 kB\n\
+                      RssShmem:\t 1519616 kB\n";
+        let expected = ResidentMemory {
+            anonymous: 40 << 20,
+            files: (12 << 20) + (1484 << 20),
+        };
+        assert_eq!(ResidentMemory::parse(status), expected);
+        assert_eq!(ResidentMemory::parse(""), ResidentMemory::default());
+    }
+}

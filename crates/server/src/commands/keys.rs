@@ -1,0 +1,270 @@
+//! Keys, whatever they hold: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
+
+use farbank_kv::store::{GroupDecision, Key};
+
+use super::strings::STRING;
+use super::{CommandContext, CommandCtx, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX};
+use crate::glob::{LetterCase, matches};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, reply};
+
+/// A request that visits all keys does not hold up the end of the server.
+const STOPPING: CommandError = CommandError::Is("ERR the server is shutting down");
+/// Keys visited at a time by commands that visit them all.
+const STRIDE: usize = 1000;
+/// Most keys that SCAN visits for one request, whatever its COUNT: others wait meanwhile.
+const COUNT_MAX: usize = 10_000;
+/// Up to this many keys, and an index of this size, DBSIZE looks at each key.
+const COUNTED_KEYS: u64 = 10_000;
+const COUNTED_INDEX_BYTES: u64 = 1 << 20;
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`
+pub(super) fn del(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let db = ctx.client.db;
+    let keys = || args.from(1).map(move |bytes| Key { db, bytes });
+    let mut deleted = 0;
+    if args.len() == 2 {
+        let key = ctx.key(args.at(1));
+        deleted = i64::from(ctx.ops().delete(key)?);
+    } else {
+        let all: Vec<_> = keys().collect();
+        let done = ctx.grouped(&all, &mut |ops| {
+            deleted = 0;
+            for &key in &all {
+                deleted += i64::from(ops.delete(key)?);
+            }
+            Ok(if deleted > 0 {
+                GroupDecision::Apply
+            } else {
+                GroupDecision::Abandon
+            })
+        });
+        match done {
+            // A full pool may have no room for a group; single deletes are always taken.
+            Err(error) if error.is_full() => {
+                deleted = 0;
+                for key in keys() {
+                    deleted += i64::from(ctx.ops().delete(key)?);
+                }
+            }
+            other => drop(other?),
+        }
+    }
+    reply::integer(ctx.out, deleted);
+    Ok(())
+}
+
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key that is named twice counts twice.
+pub(super) fn exists(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let view = ctx.view();
+    let mut found = 0;
+    for bytes in args.from(1) {
+        let key = ctx.key(bytes);
+        let is_there = ctx.ops().meta(key, view)?.is_some();
+        ctx.looked_up(is_there);
+        found += i64::from(is_there);
+    }
+    reply::integer(ctx.out, found);
+    Ok(())
+}
+
+/// The name of a kind of value.
+fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        STRING => "string",
+        _ => "unknown",
+    }
+}
+
+/// `TYPE key`
+pub(super) fn kind(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    let meta = ctx.ops().meta(key, view)?;
+    reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.type_of())));
+    Ok(())
+}
+
+/// What SCAN's options ask for.
+struct ScanOptions<'a> {
+    pattern: &'a [u8],
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, CommandError> {
+    let mut options = ScanOptions {
+        pattern: b"*",
+        count: 10,
+        kind: None,
+    };
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        let value = args.get(at + 1).ok_or(SYNTAX)?;
+        match super::option(option).as_slice() {
+            b"match" => options.pattern = value,
+            b"type" => options.kind = Some(value),
+            b"count" => {
+                let count = parse_i64(value).ok_or(NOT_INTEGER)?;
+                options.count = usize::try_from(count)
+                    .ok()
+                    .filter(|&n| n > 0)
+                    .ok_or(SYNTAX)?;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 2;
+    }
+    Ok(options)
+}
+
+/// A cursor as C's `strtoul` reads it: up to the first NUL, an empty text is 0, a sign may come
+/// first, and a negative number counts back from the highest.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = super::quote(text, usize::MAX);
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let cursor: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(if negative {
+        cursor.wrapping_neg()
+    } else {
+        cursor
+    })
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub(super) fn scan(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let cursor = parse_cursor(args.at(1)).ok_or(CommandError::Is("ERR invalid cursor"))?;
+    let options = scan_options(args)?;
+    let db = ctx.client.db;
+    let (mut found, mut body) = (0, ctx.out.sibling());
+    let count = options.count.min(COUNT_MAX);
+    let next = ctx.session()?.scan(db, cursor, count, &mut |key, meta| {
+        let of_kind = |name: &[u8]| super::is_option(name, kind_name(meta.type_of()));
+        if options.kind.is_none_or(of_kind) && is_wanted(options.pattern, key) {
+            found += 1;
+            reply::bulk(&mut body, key);
+        }
+    })?;
+    reply::array(ctx.out, 2);
+    reply::bulk_number(ctx.out, next);
+    reply::array(ctx.out, found);
+    ctx.out.take_from(body);
+    Ok(())
+}
+
+/// Whether a key matches. The pattern `*` alone means every key, the empty one included.
+fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
+    pattern == b"*" || matches(pattern, key, LetterCase::Exact)
+}
+
+/// Every wanted key of the client's database once, sorted, if their names have at most `bytes_max` bytes together.
+fn all_keys(
+    ctx: &mut CommandCtx<'_>,
+    bytes_max: usize,
+    wanted: &dyn Fn(&[u8]) -> bool,
+) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
+    let (db, floor) = (ctx.client.db, &ctx.shared.floor);
+    let session = match &mut ctx.door {
+        CommandContext::Session(session) => session,
+        CommandContext::Group(_) => return Err(NOT_IN_GROUP),
+    };
+    let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
+    loop {
+        cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {
+            if bytes <= bytes_max && wanted(key) {
+                bytes += key.len() + size_of::<Vec<u8>>();
+                all.push(key.to_vec());
+            }
+        })?;
+        if bytes > bytes_max {
+            return Ok(None);
+        }
+        if cursor == 0 {
+            break;
+        }
+        if floor.stopping() {
+            return Err(STOPPING);
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(Some(all))
+}
+
+/// `KEYS pattern`
+pub(super) fn keys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let pattern = args.at(1);
+    // The names are collected beside the reply, so that each may take half of what the reply may.
+    let bytes_max = ctx.out.bytes_max().saturating_sub(ctx.out.len()) / 2;
+    let Some(keys) = all_keys(ctx, bytes_max, &|key| is_wanted(pattern, key))? else {
+        ctx.out.cut();
+        return Ok(());
+    };
+    reply::array(ctx.out, keys.len());
+    for key in &keys {
+        reply::bulk(ctx.out, key);
+    }
+    Ok(())
+}
+
+/// `DBSIZE`: a small store's live keys are counted one by one; a large store says how many keys it
+/// holds, those included that have expired and are not removed yet.
+pub(super) fn dbsize(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let db = ctx.client.db;
+    let stored = ctx.session()?.len(db)?;
+    let figures = ctx.shared.store.stats();
+    let is_small = figures.index_bytes <= COUNTED_INDEX_BYTES
+        && figures.keys.iter().sum::<u64>() <= COUNTED_KEYS;
+    let keys = match is_small {
+        true => all_keys(ctx, usize::MAX, &|_| true)?.map_or(stored, |keys| keys.len() as u64),
+        false => stored,
+    };
+    reply::integer(ctx.out, i64::try_from(keys).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// FLUSHALL and FLUSHDB take SYNC and ASYNC, which here mean the same.
+fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
+    match (args.len(), super::option(args.at(1)).as_slice()) {
+        (1, _) | (2, b"sync" | b"async") => Ok(()),
+        _ => Err(SYNTAX),
+    }
+}
+
+/// `FLUSHALL [ASYNC|SYNC]`
+pub(super) fn flushall(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    flush_options(args)?;
+    ctx.session()?.flush_all()?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `FLUSHDB [ASYNC|SYNC]`: key by key, as the store has no generation for one database.
+pub(super) fn flushdb(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    flush_options(args)?;
+    let db = ctx.client.db;
+    let (mut names, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = ctx.session()?.scan(db, cursor, STRIDE, &mut |key, _| {
+            names.push(key.to_vec());
+        })?;
+        for bytes in names.drain(..) {
+            ctx.ops().delete(Key { db, bytes: &bytes })?;
+        }
+        if cursor == 0 {
+            break;
+        }
+        if ctx.shared.floor.stopping() {
+            return Err(STOPPING);
+        }
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Which requests are long: more than a worker executes while other clients wait.
+//!
+//! Most are known by their arguments before they are executed ([`is_long`]): how many, of how many bytes, a command
+//! that visits all keys. A request that finds large values ends with [`Fail::Long`] before it has changed anything. Both
+//! are then executed again by the thread of long requests (`crate::long`), where neither is asked.
+
+use farbank_kv::store::{Key, ReadView};
+use farbank_pm::Drain;
+
+use super::table::{Command, flag};
+use super::transactions::TransactionQueue;
+use super::{ClientState, CommandCtx, CommandError, is_option};
+use crate::resp::Args;
+use crate::resp::number::parse_i64;
+use crate::shared::ServerShared;
+
+/// Most bytes of a request, or of the values that it reads: copying them takes about a millisecond.
+pub(crate) const BYTES: usize = 2 << 20;
+/// Most arguments of a request.
+const ARGS: usize = 1000;
+/// Most arguments of a request that writes: a key of a group costs several microseconds.
+const WRITE_ARGS: usize = 200;
+/// Most requests of a transaction.
+const QUEUED: usize = 64;
+/// Most keys that SCAN visits.
+const SCANNED: i64 = 100;
+/// Longest pattern of a SCAN.
+const PATTERN_BYTES: usize = 128;
+/// Most connections that CLIENT LIST tells of.
+const CLIENTS: usize = 500;
+
+/// Whether a request of `bytes`, its frame included, is long by its arguments.
+#[inline]
+pub(super) fn is_long(
+    client: &ClientState,
+    shared: &ServerShared<'_>,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+    bytes: usize,
+) -> bool {
+    let Some(command) = command else {
+        return args.len() > ARGS;
+    };
+    match &client.queue {
+        Some(queue) if command.name == "exec" => return is_long_queue(queue),
+        // It is queued.
+        Some(_) if !command.is(flag::AT_ONCE) => return false,
+        _ => {}
+    }
+    let args_max = if command.is(flag::WRITE) {
+        WRITE_ARGS
+    } else {
+        ARGS
+    };
+    bytes > BYTES
+        || args.len() > args_max
+        || command.is(flag::WALKS)
+        || command.is(flag::MAY_WALK) && walks(shared, command, args)
+}
+
+/// Whether a request visits much, though its command need not.
+#[cold]
+fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
+    // It waits until this thread's writes are durable.
+    let waits = || shared.store.caps().drain == Drain::Sync;
+    match command.name {
+        "scan" => {
+            let mut options = (2..args.len()).step_by(2);
+            waits()
+                || options.any(|at| {
+                    let (option, value) = (args.at(at), args.at(at + 1));
+                    is_option(option, "count") && parse_i64(value).is_none_or(|n| n > SCANNED)
+                        || is_option(option, "match") && value.len() > PATTERN_BYTES
+                })
+        }
+        "dbsize" => waits(),
+        "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
+        _ => false,
+    }
+}
+
+fn is_long_queue(queue: &TransactionQueue) -> bool {
+    queue.len() > QUEUED
+        || queue.bytes() > BYTES
+        || queue.args() > WRITE_ARGS
+        || queue.has(flag::WALKS | flag::MAY_WALK)
+}
+
+impl CommandCtx<'_> {
+    /// Bytes of values that the request may read yet, before it is long.
+    #[inline]
+    pub(super) fn bytes_left(&self) -> usize {
+        match self.executes_long {
+            true => usize::MAX,
+            false => BYTES.saturating_sub(self.out.len() - self.from),
+        }
+    }
+
+    /// Ends a request that is about to copy a large value, where others wait for this thread.
+    ///
+    /// # Errors
+    /// [`Fail::Long`].
+    #[inline]
+    pub(super) fn refuse_long_value(&mut self, key: Key<'_>) -> Result<(), CommandError> {
+        if self.executes_long || self.shared.store.item_bytes_max() <= BYTES {
+            return Ok(());
+        }
+        // An error is met again by the command itself, which replies with it.
+        match self.ops().meta(key, ReadView::Pending) {
+            Ok(Some(meta)) if meta.value_bytes > BYTES => Err(CommandError::Long),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A pipeline of RESP requests: read a window ahead, execute, reply.
+
+use std::time::Instant;
+
+use farbank_kv::store::{Key, RoomReply};
+
+use super::table::{self, Command, flag};
+use super::{ClientState, CommandContext, CommandCtx, ExecOutcome, WriteNeed, long, run};
+use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
+use crate::resp::{Args, RequestParser, reply};
+use crate::shared::Counter;
+
+/// Executes what has arrived whole.
+pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &mut RequestParser) {
+    let ExecContext {
+        session,
+        shared,
+        tally,
+        input,
+        output,
+        closing,
+        stalled,
+        awaits_room,
+        awaits_long,
+        unfinished,
+        requests,
+        figures,
+        shelf,
+        stride,
+        deadline,
+        executes_long,
+    } = turn;
+    let limits = shared.settings.limits();
+    let unacknowledged = output.holds();
+    let stalled_len = output.len_at_pending(STALL_BYTES);
+    let mut ctx = CommandCtx {
+        door: CommandContext::Session(session),
+        client,
+        out: &mut output.buffer,
+        shelf,
+        mark: &mut output.mark,
+        unacknowledged,
+        executes_long,
+        from: 0,
+        shown_bytes: 0,
+        shared,
+        tally,
+    };
+    let mut budget = TimeBudget::until(deadline);
+    while !*closing {
+        let read = parser.read(input.unread(), limits, WINDOW);
+        let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &figures.hot);
+        let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
+        for (index, &command) in window[..count].iter().enumerate() {
+            let args = parser.args(input.unread(), index);
+            let start = index.checked_sub(1).map_or(0, |before| parser.end(before));
+            let bytes = parser.end(index) - start;
+            if !executes_long {
+                *awaits_long = long::is_long(ctx.client, shared, command, args, bytes);
+                *awaits_room = !*awaits_long
+                    && needs_room(ctx.client, command, args)
+                        .is_some_and(|need| !has_room(&mut ctx, need));
+            }
+            let replied = ctx.out.len();
+            if !*awaits_room && !*awaits_long {
+                *awaits_long = run(&mut ctx, command, args) == ExecOutcome::Long;
+            }
+            if *awaits_room || *awaits_long {
+                // The request, and what was read ahead, is read again when there is room, or where it may take long.
+                ctx.client.last_command = command.map_or("NULL", |command| command.name);
+                input.consume(start);
+                return parser.reset();
+            }
+            let is_short = command.is_some_and(Command::is_short);
+            *requests += 1;
+            *closing = ctx.client.leaving || ctx.out.is_cut();
+            *stalled = ctx.out.len() >= stalled_len;
+            let shown_bytes = std::mem::take(&mut ctx.shown_bytes);
+            let moved_bytes = bytes + shown_bytes + ctx.out.len().saturating_sub(replied);
+            *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
+            if *closing || *stalled || *unfinished {
+                // What was read ahead is read again when the client has caught up, or has its next turn.
+                input.consume(parser.end(index));
+                return parser.reset();
+            }
+        }
+        input.consume(parser.consumed());
+        parser.next();
+        if let Err(error) = read {
+            reply::error(ctx.out, &error.reply());
+            ctx.tally.count(Counter::Errors, 1);
+            *closing = true;
+        } else if count < WINDOW {
+            return;
+        } else if Instant::now() >= deadline {
+            *unfinished = true;
+            return;
+        }
+    }
+}
+
+/// The room a request needs in the store, if it writes now.
+#[inline]
+fn needs_room(
+    client: &ClientState,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> Option<WriteNeed> {
+    let command = command?;
+    let queue = client.queue.as_ref();
+    if command.name == "exec" {
+        return queue.and_then(|queue| queue.needs_room());
+    }
+    let writes = command.is(flag::WRITE) && queue.is_none();
+    writes.then(|| WriteNeed::of(command, args))
+}
+
+/// Whether the store has the room that a request needs, or refuses it without waiting.
+#[inline]
+fn has_room(ctx: &mut CommandCtx<'_>, need: WriteNeed) -> bool {
+    let CommandContext::Session(session) = &mut ctx.door else {
+        return true;
+    };
+    // An error is met again by the write itself, which replies with it.
+    !matches!(
+        session.prepare(need.bytes, need.deletes),
+        Ok(RoomReply::Wait)
+    )
+}
+
+/// The commands of the requests that were read ahead. Has the store fetch what they will need, all
+/// at once, where one after another they would each wait for memory.
+#[inline]
+fn look_ahead(
+    ctx: &mut CommandCtx<'_>,
+    parser: &RequestParser,
+    input: &[u8],
+    pass: &mut impl FnMut(&[Key<'_>]),
+) -> ([Option<&'static Command>; WINDOW], usize) {
+    let mut window = [None; WINDOW];
+    let mut keys = [Key {
+        db: ctx.client.db,
+        bytes: &[],
+    }; WINDOW];
+    let (count, mut found, mut reads) = (parser.len(), 0, false);
+    for (index, slot) in window[..count].iter_mut().enumerate() {
+        let args = parser.args(input, index);
+        *slot = table::find(args.at(0));
+        if slot.is_some_and(|command| command.keys.first > 0) {
+            keys[found].bytes = args.at(1);
+            found += 1;
+            reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
+        }
+    }
+    pass(&keys[..found]);
+    if found > 1
+        && let CommandContext::Session(session) = &mut ctx.door
+    {
+        session.prefetch(&keys[..found], reads);
+    }
+    (window, count)
+}

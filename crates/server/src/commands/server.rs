@@ -1,0 +1,54 @@
+//! The server: TIME SHUTDOWN, and containers without a subcommand.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{CommandCtx, CommandError, SYNTAX};
+use crate::resp::{Args, reply};
+
+/// A container called by itself. Its arity asks for a subcommand, so this is not reached by a
+/// request; it is what the table has to name.
+pub(super) fn container(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    Err(SYNTAX)
+}
+
+/// `TIME`
+pub(super) fn time(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    reply::array(ctx.out, 2);
+    reply::bulk_number(ctx.out, now.as_secs());
+    reply::bulk_number(ctx.out, u64::from(now.subsec_micros()));
+    Ok(())
+}
+
+/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`: what was acknowledged is durable either way.
+pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (mut save, mut nosave, mut abort) = (false, false, false);
+    for option in args.from(1) {
+        match super::option(option).as_slice() {
+            b"save" => save = true,
+            b"nosave" => nosave = true,
+            b"now" | b"force" => {}
+            b"abort" => abort = true,
+            _ => return Err(SYNTAX),
+        }
+    }
+    if (save && nosave) || (abort && args.len() > 2) {
+        return Err(SYNTAX);
+    }
+    if abort {
+        return Err(CommandError::Is("ERR No shutdown in progress."));
+    }
+    if !ctx.may_protected() {
+        return Err(CommandError::Is(
+            "ERR SHUTDOWN command not allowed. If the enable-protected-configs option is set to \
+             \"local\", you can run it from a local connection, otherwise you need to set this option in \
+             the configuration file, and then restart the server.",
+        ));
+    }
+    tracing::info!(client = ctx.client.id, "SHUTDOWN");
+    ctx.client.leaving = true;
+    ctx.shared.floor.stop();
+    Ok(())
+}

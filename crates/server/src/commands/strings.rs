@@ -1,0 +1,571 @@
+//! Strings: GET SET MGET MSET MSETNX SETNX SETEX PSETEX GETSET GETDEL GETEX APPEND STRLEN.
+
+use farbank_kv::store::{
+    GetStep, GroupDecision, Key, ReadView, StoredItem, UpdateDecision, VALUE_BYTES_MAX, Value,
+    ValueMeta,
+};
+
+use super::expiry::{TimeUnit, deadline};
+use super::{CommandContext, CommandCtx, CommandError, SYNTAX, TOO_LONG, WRONG_TYPE};
+use crate::buffer_pool::{BufferPool, make_room};
+use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
+use crate::settings::size;
+use crate::shared::Counter;
+
+/// Most bytes that frame a value in a reply.
+const FRAME_BYTES_MAX: usize = 32;
+
+/// The kind of a string; the only one so far.
+pub(super) const STRING: u8 = 0;
+
+/// `GET key`
+pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    get_into(ctx, key, view)
+}
+
+/// Whether a value and what frames it may be appended to `out`, which holds at most `most` bytes.
+#[inline]
+fn value_fits(out: &[u8], value_bytes: usize, most: usize) -> bool {
+    most.saturating_sub(out.len()) >= value_bytes.saturating_add(FRAME_BYTES_MAX)
+}
+
+/// Appends the value of `key` as a reply.
+fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<(), CommandError> {
+    let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
+    let (mut kind, mut fits, mut is_long) = (STRING, true, false);
+    let bytes_left = ctx.bytes_left();
+    let shelf = &mut *ctx.shelf;
+    let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
+        kind = meta.type_of();
+        is_long = meta.value_bytes > bytes_left;
+        if is_long {
+            return false;
+        }
+        fits = !is_cut && value_fits(out, meta.value_bytes, most);
+        if fits {
+            make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
+            reply::bulk_header(out, meta.value_bytes);
+        }
+        fits && kind == STRING
+    };
+    let out = ctx.out.bytes_mut();
+    let found = match &mut ctx.door {
+        CommandContext::Session(session) => session.get(key, view, out, &mut head)?,
+        CommandContext::Group(ops) => ops.get(key, view, out, &mut head)?,
+    };
+    if is_long {
+        return Err(CommandError::Long);
+    }
+    if kind != STRING {
+        return Err(WRONG_TYPE);
+    }
+    if !fits {
+        ctx.out.cut();
+    } else if found {
+        ctx.out.extend_from_slice(b"\r\n");
+    } else {
+        reply::null(ctx.out, ctx.client.resp);
+    }
+    ctx.looked_up(found);
+    Ok(())
+}
+
+/// `MGET key [key ...]`
+pub(super) fn mget(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    reply::array(ctx.out, args.len() - 1);
+    let view = ctx.view();
+    let (db, resp) = (ctx.client.db, ctx.client.resp);
+    let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
+    let CommandContext::Session(session) = &mut ctx.door else {
+        return mget_in_group(ctx, args);
+    };
+    let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
+    let most = ctx.out.bytes_max();
+    let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
+    let shelf = &mut *ctx.shelf;
+    let mut head = |meta: Option<&ValueMeta>, out: &mut Vec<u8>| {
+        if std::mem::take(&mut in_value) {
+            out.extend_from_slice(b"\r\n");
+        }
+        let string = meta.filter(|meta| meta.type_of() == STRING);
+        let value_bytes = string.map_or(0, |meta| meta.value_bytes);
+        is_long = value_bytes > bytes_left;
+        if is_long {
+            return GetStep::Nothing;
+        }
+        bytes_left -= value_bytes;
+        match string {
+            Some(meta) if value_fits(out, meta.value_bytes, most) => {
+                (hits, in_value) = (hits + 1, true);
+                make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
+                reply::bulk_header(out, meta.value_bytes);
+                GetStep::Value
+            }
+            None if value_fits(out, 0, most) => {
+                misses += 1;
+                reply::null(out, resp);
+                GetStep::NextKey
+            }
+            _ => {
+                fits = false;
+                GetStep::Nothing
+            }
+        }
+    };
+    session.get_many_into(&keys, view, ctx.out.bytes_mut(), &mut head)?;
+    if is_long {
+        return Err(CommandError::Long);
+    }
+    if !fits {
+        ctx.out.cut();
+    }
+    if in_value {
+        ctx.out.extend_from_slice(b"\r\n");
+    }
+    ctx.tally.count(Counter::Hits, hits);
+    ctx.tally.count(Counter::Misses, misses);
+    Ok(())
+}
+
+fn mget_in_group(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    for bytes in args.from(1) {
+        if ctx.out.is_cut() {
+            break;
+        }
+        let (key, from) = (ctx.key(bytes), ctx.out.len());
+        match get_into(ctx, key, ReadView::Pending) {
+            Err(CommandError::Is(_)) => {
+                ctx.out.truncate(from);
+                reply::null(ctx.out, ctx.client.resp);
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// `STRLEN key`
+pub(super) fn strlen(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    let meta = ctx.ops().meta(key, view)?;
+    ctx.looked_up(meta.is_some());
+    match meta {
+        Some(meta) if meta.type_of() != STRING => return Err(WRONG_TYPE),
+        Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
+        None => reply::integer(ctx.out, 0),
+    }
+    Ok(())
+}
+
+fn length(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// When SET writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SetCondition {
+    Always,
+    Absent,
+    Present,
+}
+
+/// What SET does with the expiry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SetExpiry {
+    Never,
+    Keep,
+    At(u64),
+}
+
+/// What SET's options ask for.
+struct SetOptions {
+    when: SetCondition,
+    expiry: SetExpiry,
+    returns_old: bool,
+}
+
+/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
+    if args.len() == 3 {
+        return put(ctx, key, bytes, 0);
+    }
+    let options = set_options(ctx, args)?;
+    match options {
+        SetOptions {
+            when: SetCondition::Always,
+            expiry: SetExpiry::Never,
+            returns_old: false,
+        } => put(ctx, key, bytes, 0),
+        SetOptions {
+            when: SetCondition::Always,
+            expiry: SetExpiry::At(at),
+            returns_old: false,
+        } => put(ctx, key, bytes, at),
+        _ => set_conditionally(ctx, key, bytes, &options),
+    }
+}
+
+/// Stores a string unconditionally and says OK.
+#[inline]
+fn put(
+    ctx: &mut CommandCtx<'_>,
+    key: Key<'_>,
+    bytes: &[u8],
+    expires_ms: u64,
+) -> Result<(), CommandError> {
+    check_length(ctx, bytes.len())?;
+    ctx.ops().put(
+        key,
+        Value {
+            bytes,
+            expires_ms,
+            flags: 0,
+            kind: STRING,
+        },
+    )?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+fn check_length(ctx: &CommandCtx<'_>, bytes: usize) -> Result<(), CommandError> {
+    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
+    if bytes <= most { Ok(()) } else { Err(TOO_LONG) }
+}
+
+fn set_options(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<SetOptions, CommandError> {
+    let mut options = SetOptions {
+        when: SetCondition::Always,
+        expiry: SetExpiry::Never,
+        returns_old: false,
+    };
+    let mut expires = None;
+    let mut at = 3;
+    while let Some(option) = args.get(at) {
+        let next = args.get(at + 1);
+        let is = |name: &str| super::is_option(option, name);
+        match (TimeUnit::of(option), next) {
+            _ if is("nx") && options.when != SetCondition::Present => {
+                options.when = SetCondition::Absent
+            }
+            _ if is("xx") && options.when != SetCondition::Absent => {
+                options.when = SetCondition::Present
+            }
+            _ if is("get") => options.returns_old = true,
+            _ if is("keepttl") && expires.is_none() => options.expiry = SetExpiry::Keep,
+            // The same unit may come again; the last amount counts.
+            (Some(unit), Some(amount))
+                if options.expiry != SetExpiry::Keep && expires.is_none_or(|(u, _)| u == unit) =>
+            {
+                expires = Some((unit, amount));
+                at += 1;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    if let Some((unit, amount)) = expires {
+        options.expiry = SetExpiry::At(deadline(unit, amount, ctx.ops().now_ms(), "set")?);
+    }
+    Ok(options)
+}
+
+/// SET with anything that depends on what is there.
+fn set_conditionally(
+    ctx: &mut CommandCtx<'_>,
+    key: Key<'_>,
+    bytes: &[u8],
+    options: &SetOptions,
+) -> Result<(), CommandError> {
+    check_length(ctx, bytes.len())?;
+    ctx.refuse_long_value(key)?;
+    let (mut had_old, mut done, mut wrong) = (false, false, false);
+    let from = ctx.out.len();
+    let (ops, out, shelf) = ctx.ops_and_out();
+    ops.update(key, &mut |item| {
+        wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
+        let old = item.filter(|_| options.returns_old && !wrong);
+        had_old = reply_old(out, shelf, from, old);
+        done = !wrong
+            && match options.when {
+                SetCondition::Always => true,
+                SetCondition::Absent => item.is_none(),
+                SetCondition::Present => item.is_some(),
+            };
+        if !done {
+            return UpdateDecision::Keep;
+        }
+        let expires_ms = match options.expiry {
+            SetExpiry::Never => 0,
+            SetExpiry::Keep => item.map_or(0, |i| i.meta.expires_ms),
+            SetExpiry::At(at) => at,
+        };
+        UpdateDecision::Put {
+            bytes: bytes.to_vec(),
+            expires_ms,
+            flags: 0,
+            kind: STRING,
+        }
+    })?;
+    match (wrong, options.returns_old, done) {
+        (true, ..) => return Err(WRONG_TYPE),
+        (_, true, _) if had_old => {}
+        (_, true, _) => reply::null(ctx.out, ctx.client.resp),
+        (_, false, true) => reply::ok(ctx.out),
+        (_, false, false) => reply::null(ctx.out, ctx.client.resp),
+    }
+    Ok(())
+}
+
+/// Makes the value of `item` the reply that starts at `from`, in place of what an earlier call has written
+/// there. Returns whether there is a value.
+fn reply_old(
+    out: &mut ReplyBuffer,
+    shelf: &mut BufferPool,
+    from: usize,
+    item: Option<StoredItem<'_>>,
+) -> bool {
+    out.truncate(from);
+    match item {
+        Some(item) if value_fits(out.as_slice(), item.bytes.len(), out.bytes_max()) => {
+            make_room(out.bytes_mut(), item.bytes.len() + FRAME_BYTES_MAX, shelf);
+            reply::bulk(out, item.bytes);
+        }
+        Some(_) => out.cut(),
+        None => {}
+    }
+    item.is_some()
+}
+
+/// `SETNX key value`
+pub(super) fn setnx(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
+    check_length(ctx, bytes.len())?;
+    ctx.refuse_long_value(key)?;
+    let mut done = false;
+    ctx.update(key, &mut |item| {
+        done = item.is_none();
+        if !done {
+            return UpdateDecision::Keep;
+        }
+        UpdateDecision::Put {
+            bytes: bytes.to_vec(),
+            expires_ms: 0,
+            flags: 0,
+            kind: STRING,
+        }
+    })?;
+    reply::integer(ctx.out, i64::from(done));
+    Ok(())
+}
+
+/// `SETEX key seconds value`
+pub(super) fn setex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let at = deadline(TimeUnit::SECONDS, args.at(2), ctx.ops().now_ms(), "setex")?;
+    put(ctx, ctx.key(args.at(1)), args.at(3), at)
+}
+
+/// `PSETEX key milliseconds value`
+pub(super) fn psetex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let at = deadline(
+        TimeUnit::MILLISECONDS,
+        args.at(2),
+        ctx.ops().now_ms(),
+        "psetex",
+    )?;
+    put(ctx, ctx.key(args.at(1)), args.at(3), at)
+}
+
+/// `GETSET key value`
+pub(super) fn getset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let options = SetOptions {
+        when: SetCondition::Always,
+        expiry: SetExpiry::Never,
+        returns_old: true,
+    };
+    set_conditionally(ctx, ctx.key(args.at(1)), args.at(2), &options)
+}
+
+/// Changes `key` by `change`, which sees a string, and replies with what it held.
+fn take(
+    ctx: &mut CommandCtx<'_>,
+    key: Key<'_>,
+    change: &dyn Fn(StoredItem<'_>) -> UpdateDecision,
+) -> Result<(), CommandError> {
+    ctx.refuse_long_value(key)?;
+    let (mut had_old, mut wrong) = (false, false);
+    let from = ctx.out.len();
+    let (ops, out, shelf) = ctx.ops_and_out();
+    ops.update(key, &mut |item| {
+        wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
+        had_old = reply_old(out, shelf, from, item.filter(|_| !wrong));
+        match item {
+            Some(item) if !wrong => change(item),
+            _ => UpdateDecision::Keep,
+        }
+    })?;
+    if wrong {
+        return Err(WRONG_TYPE);
+    }
+    ctx.looked_up(had_old);
+    if !had_old {
+        reply::null(ctx.out, ctx.client.resp);
+    }
+    Ok(())
+}
+
+/// `GETDEL key`
+pub(super) fn getdel(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    take(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
+}
+
+/// What GETEX does with the expiry.
+enum GetExExpiry<'a> {
+    Keep,
+    Remove,
+    Set(TimeUnit, &'a [u8]),
+}
+
+/// PERSIST and a unit of time exclude each other; either may come again, the last amount counts.
+fn getex_options(args: Args<'_>) -> Result<GetExExpiry<'_>, CommandError> {
+    let mut chosen = GetExExpiry::Keep;
+    let mut at = 2;
+    while let Some(word) = args.get(at) {
+        match (TimeUnit::of(word), args.get(at + 1), &chosen) {
+            (None, _, GetExExpiry::Keep | GetExExpiry::Remove)
+                if super::is_option(word, "persist") =>
+            {
+                chosen = GetExExpiry::Remove;
+            }
+            (Some(unit), Some(amount), GetExExpiry::Keep) => {
+                chosen = GetExExpiry::Set(unit, amount);
+                at += 1;
+            }
+            (Some(unit), Some(amount), GetExExpiry::Set(same, _)) if unit == *same => {
+                chosen = GetExExpiry::Set(unit, amount);
+                at += 1;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    Ok(chosen)
+}
+
+/// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
+pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let key = ctx.key(args.at(1));
+    let expires_ms = match getex_options(args)? {
+        GetExExpiry::Keep => return get_into(ctx, key, ReadView::Pending),
+        GetExExpiry::Remove => 0,
+        GetExExpiry::Set(unit, amount) => match deadline(unit, amount, ctx.ops().now_ms(), "getex")
+        {
+            // Only of a key that exists is the amount looked at.
+            Err(_) if ctx.ops().meta(key, ReadView::Pending)?.is_none() => {
+                return get_into(ctx, key, ReadView::Pending);
+            }
+            other => other?,
+        },
+    };
+    take(ctx, key, &|item| {
+        // WATCH counts an expiry set to what it was as a change, but not a removal of none.
+        if expires_ms == 0 && item.meta.expires_ms == 0 {
+            return UpdateDecision::Keep;
+        }
+        let (flags, kind) = (item.meta.flags, item.meta.kind);
+        UpdateDecision::Put {
+            bytes: item.bytes.to_vec(),
+            expires_ms,
+            flags,
+            kind,
+        }
+    })
+}
+
+/// `APPEND key value`
+pub(super) fn append(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let (key, tail) = (ctx.key(args.at(1)), args.at(2));
+    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
+    let mut outcome = Ok(0);
+    ctx.refuse_long_value(key)?;
+    ctx.update(key, &mut |item| {
+        let old = item.map_or(&[][..], |i| i.bytes);
+        outcome = match item {
+            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
+            _ if old.len() + tail.len() > most => Err(TOO_LONG),
+            _ => Ok(old.len() + tail.len()),
+        };
+        // Appending nothing is a change, too: WATCH must see it.
+        if outcome.is_err() {
+            return UpdateDecision::Keep;
+        }
+        let meta = item.map(|i| i.meta).unwrap_or_default();
+        let bytes = [old, tail].concat();
+        UpdateDecision::Put {
+            bytes,
+            expires_ms: meta.expires_ms,
+            flags: meta.flags,
+            kind: STRING,
+        }
+    })?;
+    reply::integer(ctx.out, length(outcome?));
+    Ok(())
+}
+
+/// `MSET key value [key value ...]`
+pub(super) fn mset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    store_pairs(ctx, args, "mset", SetCondition::Always)?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `MSETNX key value [key value ...]`
+pub(super) fn msetnx(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let verdict = store_pairs(ctx, args, "msetnx", SetCondition::Absent)?;
+    reply::integer(ctx.out, i64::from(verdict == GroupDecision::Apply));
+    Ok(())
+}
+
+fn store_pairs(
+    ctx: &mut CommandCtx<'_>,
+    args: Args<'_>,
+    name: &str,
+    when: SetCondition,
+) -> Result<GroupDecision, CommandError> {
+    if args.len().is_multiple_of(2) {
+        return Err(CommandError::arity(name));
+    }
+    let db = ctx.client.db;
+    let pairs = || {
+        (1..args.len())
+            .step_by(2)
+            .map(|at| (args.at(at), args.at(at + 1)))
+    };
+    for (_, bytes) in pairs() {
+        check_length(ctx, bytes.len())?;
+    }
+    let keys: Vec<_> = pairs().map(|(bytes, _)| Key { db, bytes }).collect();
+    let verdict = ctx.grouped(&keys, &mut |ops| {
+        if when == SetCondition::Absent {
+            for &key in &keys {
+                if ops.meta(key, ReadView::Pending)?.is_some() {
+                    return Ok(GroupDecision::Abandon);
+                }
+            }
+        }
+        for (&key, (_, bytes)) in keys.iter().zip(pairs()) {
+            ops.put(
+                key,
+                Value {
+                    bytes,
+                    expires_ms: 0,
+                    flags: 0,
+                    kind: STRING,
+                },
+            )?;
+        }
+        Ok(GroupDecision::Apply)
+    })?;
+    Ok(verdict)
+}

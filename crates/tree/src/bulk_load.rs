@@ -1,0 +1,168 @@
+//! Making a tree without clients: an empty one, or one with many entries at once.
+
+use farbank_fabric::GAddr;
+use farbank_fabric::sim::SimCluster;
+
+use crate::client::ROOT;
+use crate::config::Config;
+use crate::key::Key;
+use crate::layout::{NodeFormat, NodeLayout};
+use crate::lock::RESERVED_BYTES;
+use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
+
+/// Where the nodes go, and where they end: what the makers of trees write through.
+pub trait FillTarget {
+    /// Writes `bytes` at `at`.
+    fn put(&mut self, at: GAddr, bytes: &[u8]);
+
+    /// Says that nodes take the host memory of `server` up to byte `at`.
+    fn taken(&mut self, server: u16, at: u64);
+}
+
+/// At once and from outside: nobody waits for it, and no card carries it.
+impl FillTarget for &SimCluster {
+    fn put(&mut self, at: GAddr, bytes: &[u8]) {
+        self.poke(at, bytes);
+    }
+
+    fn taken(&mut self, server: u16, at: u64) {
+        self.take(server, at);
+    }
+}
+
+/// By what a server's memory is known to have a part of the tree in it: where it stands, and its bytes.
+pub(crate) fn mark(server: u16, layout: &NodeLayout) -> (GAddr, Vec<u8>) {
+    const AT: u64 = 8;
+    let mut bytes = b"frbktree".to_vec();
+    bytes.extend((layout.node_bytes as u32).to_le_bytes());
+    bytes.extend((layout.key_bytes as u16).to_le_bytes());
+    bytes.push(u8::from(layout.format == NodeFormat::Paper));
+    bytes.push(layout.checked.into());
+    (GAddr::host(server, AT), bytes)
+}
+
+struct BulkLoader<'a> {
+    config: &'a Config,
+    place: &'a mut dyn FillTarget,
+    /// The next free byte of each server.
+    next: Vec<u64>,
+    made: usize,
+}
+
+/// Makes a tree of `entries`, which are in order of their keys, on `servers` memory servers, every node `share` full.
+/// Nodes go to the servers in turn.
+pub fn fill<K: Into<Key>>(
+    config: &Config,
+    servers: u16,
+    share: f64,
+    entries: impl Iterator<Item = (K, u64)>,
+    place: &mut dyn FillTarget,
+) {
+    fill_after(config, beginning(servers), share, entries, place);
+}
+
+/// The first free byte of each server.
+pub(crate) fn beginning(servers: u16) -> Vec<u64> {
+    vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()]
+}
+
+/// [`fill`], after what each server has up to `next`.
+pub(crate) fn fill_after<K: Into<Key>>(
+    config: &Config,
+    next: Vec<u64>,
+    share: f64,
+    entries: impl Iterator<Item = (K, u64)>,
+    place: &mut dyn FillTarget,
+) {
+    let mut filler = BulkLoader {
+        config,
+        place,
+        next,
+        made: 0,
+    };
+    let entries = entries.map(|(key, value)| NodeEntry {
+        key: key.into(),
+        value,
+    });
+    let mut nodes = filler.level(0, share, entries);
+    let mut level = 0;
+    while nodes.len() > 1 {
+        level += 1;
+        nodes = filler.level(level, share, nodes.into_iter());
+    }
+    filler.place.put(ROOT, &nodes[0].value.to_le_bytes());
+    for server in 0..filler.next.len() as u16 {
+        let (at, mark) = mark(server, &config.layout);
+        filler.place.put(at, &mark);
+    }
+    for (server, at) in filler.next.iter().enumerate() {
+        filler.place.taken(server as u16, *at);
+    }
+}
+
+/// Makes an empty tree.
+pub fn create(config: &Config, servers: u16, place: &mut dyn FillTarget) {
+    fill(
+        config,
+        servers,
+        1.0,
+        std::iter::empty::<(u64, u64)>(),
+        place,
+    );
+}
+
+impl BulkLoader<'_> {
+    fn allocate(&mut self) -> GAddr {
+        let server = self.made % self.next.len();
+        self.made += 1;
+        let at = self.next[server];
+        self.next[server] += self.config.layout.node_bytes as u64;
+        GAddr::host(server as u16, at)
+    }
+
+    /// Writes one level of nodes; answers with their lowest keys and addresses.
+    fn level(
+        &mut self,
+        level: u8,
+        share: f64,
+        entries: impl Iterator<Item = NodeEntry>,
+    ) -> Vec<NodeEntry> {
+        let each = ((self.config.layout.entries() as f64 * share) as usize).max(2);
+        let mut entries = entries.peekable();
+        let mut nodes = Vec::new();
+        let (mut at, mut lowest) = (self.allocate(), Key::LEAST);
+        loop {
+            let mut some: Vec<NodeEntry> = entries.by_ref().take(each).collect();
+            let low = match level {
+                0 => GAddr::NULL,
+                // The first child is named by no separator.
+                _ => GAddr(some.remove(0).value),
+            };
+            let highest = entries.peek().map(|entry| entry.key.clone());
+            let sibling = match highest {
+                Some(_) => self.allocate(),
+                None => GAddr::NULL,
+            };
+            let head = NodeHeader {
+                low,
+                sibling,
+                level,
+                state: NodeState::Live,
+                lowest: lowest.clone(),
+                highest: highest.clone(),
+            };
+            let mut page = NodePage::new(self.config.layout, &head, 0);
+            page.refill(&some);
+            page.seal();
+            self.place.put(at, &page.bytes);
+            nodes.push(NodeEntry {
+                key: lowest,
+                value: at.0,
+            });
+            let Some(key) = highest else {
+                return nodes;
+            };
+            (at, lowest) = (sibling, key);
+        }
+    }
+}

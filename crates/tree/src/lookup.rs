@@ -1,0 +1,233 @@
+//! The way to a node: from the index cache or the root, checked at its end.
+
+use std::rc::Rc;
+
+use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
+
+use crate::TreeError;
+use crate::client::{Client, FetchedNode, ROOT};
+use crate::key::Key;
+use crate::page::{NodeEntry, NodePage, NodeState};
+
+/// A node that may be the one that was looked for, and who said so.
+pub(crate) struct Path {
+    pub(crate) at: GAddr,
+    /// The kept node that named it; `None`: it was named by what has just been read.
+    hint: Option<(u8, Key)>,
+    /// The least key for which it was named.
+    least: Key,
+}
+
+/// What a node turned out to be.
+pub(crate) enum Lookup {
+    /// It is the one.
+    Here,
+    /// Look there instead.
+    There(GAddr),
+    /// The way was wrong.
+    Lost,
+}
+
+/// Of an internal node: the child for `key`, and the least key for which it is named.
+pub(crate) fn child_for(page: &NodePage, key: &Key) -> (GAddr, Key) {
+    let entries = page
+        .each()
+        .filter_map(|found| found.ok().map(|(_, entry)| entry));
+    match entries.filter(|entry| entry.key <= *key).max() {
+        Some(NodeEntry { key, value }) => (GAddr(value), key),
+        None => {
+            let head = page.head();
+            (head.low, head.lowest)
+        }
+    }
+}
+
+impl<F: Fabric> Client<F> {
+    /// The way to the node of `level` for `key`, by what is kept if anything is. `None`: the tree is not that high.
+    pub(crate) async fn seek(&self, key: &Key, level: u8) -> Result<Option<Path>, TreeError> {
+        let kept = self.home.cache.borrow_mut().lowest(level + 1, key);
+        let mut next = match kept {
+            Some((_, page)) => {
+                let head = page.head();
+                let (at, least) = child_for(&page, key);
+                if head.level == level + 1 {
+                    let hint = Some((head.level, head.lowest));
+                    return Ok(Some(Path { at, hint, least }));
+                }
+                at
+            }
+            None => self.root().await?,
+        };
+        loop {
+            let found = self.read(next).await?;
+            let head = found.page.head();
+            if head.level == level {
+                return Ok(Some(Path {
+                    at: next,
+                    hint: None,
+                    least: Key::LEAST,
+                }));
+            }
+            if head.level < level {
+                return Ok(None);
+            }
+            match classify(&found.page, key, head.level) {
+                Lookup::Here => {}
+                Lookup::There(at) => {
+                    next = at;
+                    continue;
+                }
+                Lookup::Lost => {
+                    // Only a kept node names a wrong one.
+                    self.drop_cached_ancestors(level, key);
+                    next = self.root().await?;
+                    continue;
+                }
+            }
+            let page = Rc::new(found.page);
+            self.home.cache.borrow_mut().keep(found.at, &page);
+            let (at, least) = child_for(&page, key);
+            if head.level == level + 1 {
+                return Ok(Some(Path {
+                    at,
+                    hint: None,
+                    least,
+                }));
+            }
+            next = at;
+        }
+    }
+
+    /// Where the root is, as of now.
+    pub(crate) async fn root(&self) -> Result<GAddr, TreeError> {
+        self.admit(ROOT.server()).await?;
+        let word = self.round_trip(Verb::read(ROOT, 8)).await?.into_bytes();
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&word);
+        match GAddr(u64::from_le_bytes(bytes)) {
+            GAddr::NULL => Err(TreeError::NoTree),
+            root => Ok(root),
+        }
+    }
+
+    /// `way`, taken for `aim`, has led astray: for which key the next one is to be taken. What was just read may name a
+    /// leaf that is no more, whose entries went to the left of it, and if the one who moved them died, it will
+    /// name it for ever: whoever comes from the left finds them.
+    pub(crate) fn lost(&self, way: &Path, aim: Key) -> Key {
+        self.outdated(way);
+        match way.hint {
+            Some(_) => aim,
+            None => way.least.previous(self.home.config.layout.key_bytes),
+        }
+    }
+
+    /// The kept node that named `way`, if one did, says no more what is: forgets it.
+    pub(crate) fn outdated(&self, way: &Path) {
+        if let Some((level, lowest)) = &way.hint {
+            self.home.cache.borrow_mut().drop_node(*level, lowest);
+        }
+    }
+
+    /// Forgets every kept node above `level` on the way to `key`.
+    fn drop_cached_ancestors(&self, level: u8, key: &Key) {
+        let mut cache = self.home.cache.borrow_mut();
+        while let Some((_, page)) = cache.lowest(level + 1, key) {
+            let head = page.head();
+            cache.drop_node(head.level, &head.lowest);
+        }
+    }
+
+    /// Whether `way` was named by a kept node.
+    pub(crate) fn by_hint(way: &Path) -> bool {
+        way.hint.is_some()
+    }
+
+    /// The leaf for `key`, read.
+    pub(crate) async fn leaf(&self, key: &Key) -> Result<FetchedNode, TreeError> {
+        let mut aim = key.clone();
+        loop {
+            let way = self.seek(&aim, 0).await?.ok_or(TreeError::NoTree)?;
+            let mut at = way.at;
+            loop {
+                let found = self.read(at).await?;
+                match classify(&found.page, key, 0) {
+                    Lookup::Here if found.page.head().state == NodeState::Moving => {
+                        return self.moved(found, key).await;
+                    }
+                    Lookup::Here => {
+                        let hit = Self::by_hint(&way) && at == way.at;
+                        self.note(|op| op.cache_hit = hit);
+                        return Ok(found);
+                    }
+                    Lookup::There(next) => {
+                        self.outdated(&way);
+                        at = next;
+                    }
+                    Lookup::Lost => break,
+                }
+            }
+            aim = self.lost(&way, aim);
+        }
+    }
+
+    /// A leaf that is moving is read where it has moved to, if it has.
+    pub(crate) async fn moved(
+        &self,
+        mut found: FetchedNode,
+        key: &Key,
+    ) -> Result<FetchedNode, TreeError> {
+        loop {
+            let (to, from) = (found.page.head().low, found.at);
+            match self.chained(key, to, from).await? {
+                None => return Ok(found),
+                Some(next) if next.page.head().state == NodeState::Moving => found = next,
+                Some(next) => return Ok(next),
+            }
+        }
+    }
+
+    /// The leaf that the chain of siblings has for `key`; `None`: it is `moving`. That is how one tells whether a leaf
+    /// that is moving to the node at `to` has moved, whatever has become of that node: it may have been split, or merged
+    /// away, since the mover died.
+    pub(crate) async fn chained(
+        &self,
+        key: &Key,
+        to: GAddr,
+        moving: GAddr,
+    ) -> Result<Option<FetchedNode>, TreeError> {
+        let (mut at, mut aim) = (to, key.clone());
+        loop {
+            let found = self.read(at).await?;
+            at = match classify(&found.page, key, 0) {
+                Lookup::Here => return Ok(Some(found)),
+                Lookup::There(next) if next == moving => return Ok(None),
+                Lookup::There(next) => next,
+                Lookup::Lost => loop {
+                    let way = self.seek(&aim, 0).await?.ok_or(TreeError::NoTree)?;
+                    aim = self.lost(&way, aim);
+                    if way.at != moving {
+                        break way.at;
+                    }
+                },
+            };
+        }
+    }
+}
+
+/// Whether a node is the one of `level` for `key`.
+pub(crate) fn classify(page: &NodePage, key: &Key, level: u8) -> Lookup {
+    let head = page.head();
+    if fault!("tree.fences_unchecked") && head.level == level {
+        return Lookup::Here;
+    }
+    if head.level != level || head.state == NodeState::Nothing || *key < head.lowest {
+        return Lookup::Lost;
+    }
+    match head.state {
+        NodeState::Freed => Lookup::There(head.low),
+        _ if head.covers(key) => Lookup::Here,
+        _ if head.sibling.is_null() => Lookup::Lost,
+        _ => Lookup::There(head.sibling),
+    }
+}

@@ -1,0 +1,328 @@
+//! What the clients of a trial do, and what they write down of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use farbank_check::Value;
+use farbank_fabric::sim::{ComputeNode, SimCluster};
+use farbank_fabric::{Fabric, Nanos};
+use farbank_pm::sim::Rng;
+
+use super::{FaultOutcome, LEASE_NS, TrialOutcome};
+use crate::config::ValueMode;
+use crate::op_stats::OpStats;
+use crate::{Client, Key, NodeLayout, TreeError};
+
+const CALLS: u64 = 36;
+pub(super) const KEYS: u64 = 96;
+/// Keys that a range asks for.
+pub(super) const RANGE: usize = 8;
+/// Neighbouring keys that all clients are busy with at about the same time.
+const BUSY: u64 = 10;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ClientRequest {
+    Get,
+    Insert(u64),
+    Remove,
+    Range,
+}
+
+/// A call of a client, as it went.
+#[derive(Clone, Debug)]
+pub(super) struct ClientCall {
+    pub(super) client: u16,
+    pub(super) key: u64,
+    pub(super) ask: ClientRequest,
+    pub(super) invoked: u64,
+    pub(super) began_ns: Nanos,
+    pub(super) acked: Option<u64>,
+    pub(super) ended_ns: Option<Nanos>,
+    /// What was found: of a range, of every key from `key` on.
+    pub(super) found: Vec<(u64, u64)>,
+    pub(super) error: Option<TreeError>,
+}
+
+impl ClientCall {
+    /// Whether a range tells anything of `key`.
+    pub(super) fn spans(&self, key: u64) -> bool {
+        let last = self.found.get(RANGE - 1).map_or(KEYS, |(last, _)| *last);
+        (self.key..=last).contains(&key)
+    }
+}
+
+/// What is written down.
+#[derive(Default)]
+pub(super) struct ClientLog {
+    clock: u64,
+    pub(super) made: Vec<ClientCall>,
+    pub(super) struck: Option<FaultOutcome>,
+    cost: OpStats,
+    pub(super) slowest_error_ns: Nanos,
+    pub(super) beside: u64,
+    pub(super) lost: u64,
+    pub(super) running: BTreeSet<u16>,
+}
+
+impl ClientLog {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Adds what calls have cost.
+    pub(super) fn spend(&mut self, op: &OpStats) {
+        self.cost.read_retries += op.read_retries;
+        self.cost.splits += op.splits;
+        self.cost.merges += op.merges;
+        self.cost.taken_over += op.taken_over;
+        self.cost.mended += op.mended;
+    }
+
+    /// What it comes to.
+    pub(super) fn outcome(&self) -> TrialOutcome {
+        use farbank_fabric::FabricError::Fenced;
+        let count = |which: &dyn Fn(&ClientCall) -> bool| {
+            self.made.iter().filter(|m| which(m)).count() as u64
+        };
+        TrialOutcome {
+            answered: count(&|made| made.acked.is_some()),
+            failed: count(&|made| made.error.is_some()),
+            fenced: count(&|made| made.error == Some(TreeError::Fabric(Fenced))),
+            cut_off: count(&|made| made.ended_ns.is_none()),
+            slowest_error_ns: self.slowest_error_ns,
+            beside: self.beside,
+            lost: self.lost,
+            torn: self.cost.read_retries.into(),
+            splits: self.cost.splits.into(),
+            merges: self.cost.merges.into(),
+            taken_over: self.cost.taken_over.into(),
+            mended: self.cost.mended.into(),
+            struck: self.struck.clone(),
+            digest: 0,
+        }
+    }
+}
+
+/// Whether the trial of `seed` starts from a full tree and removes most of it.
+fn shrinks(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
+/// What is there at the start.
+pub(super) fn start(seed: u64) -> Vec<(u64, u64)> {
+    let there = if shrinks(seed) { KEYS } else { 0 };
+    (0..there).map(|key| (key, u64::MAX - 1 - key)).collect()
+}
+
+/// What stands for bytes that are no value.
+const NOBODYS: u64 = 1 << 63;
+/// What stands for a value that was there and of which nothing more is told.
+pub(super) const UNKNOWN: u64 = 1 << 63 | 1;
+
+/// The bytes of `value`, of a length of its own.
+pub(super) fn bytes_of(value: u64, bytes_max: usize) -> Vec<u8> {
+    let more = Rng::new(value).below(bytes_max as u64 - 7) as u32;
+    let bytes = Value::BYTES_MIN + more;
+    Value { id: value, bytes }.encode()
+}
+
+/// Whose bytes these are.
+fn value_of(bytes: &[u8], bytes_max: usize) -> u64 {
+    match Value::decode(bytes) {
+        Ok(value) if bytes_of(value.id, bytes_max).len() == bytes.len() => value.id,
+        _ => NOBODYS,
+    }
+}
+
+/// A value as people tell it from others: who wrote it, by which of his calls.
+pub(super) fn shown(value: u64) -> String {
+    match value {
+        u64::MAX => "end".into(),
+        NOBODYS => "bytes that nobody wrote".into(),
+        UNKNOWN => "something".into(),
+        first if first >= u64::MAX - 1 - KEYS => format!("first.{}", u64::MAX - 1 - first),
+        value => format!("{}.{}", value >> 32, value as u32),
+    }
+}
+
+/// The key called `number`: where keys are long, four in a row differ in the last byte only.
+pub(super) fn key_of(layout: NodeLayout, number: u64) -> Key {
+    if layout.key_bytes == 8 {
+        return Key::from(number);
+    }
+    let mut bytes = vec![0; layout.key_bytes];
+    bytes[..8].copy_from_slice(&Key::from(number / 4).first_bytes());
+    *bytes.last_mut().expect("keys have bytes") = (number % 4) as u8;
+    Key::new(&bytes)
+}
+
+/// The number of a key.
+fn number_of(layout: NodeLayout, key: &Key) -> u64 {
+    let mut bytes = vec![0; layout.key_bytes];
+    key.fill(&mut bytes);
+    match layout.key_bytes {
+        8 => key.first(),
+        _ => key.first() * 4 + u64::from(bytes[layout.key_bytes - 1]),
+    }
+}
+
+/// A client of the tree that calls keys by their numbers.
+pub(super) struct NumberedClient {
+    pub(super) client: Client<ComputeNode>,
+}
+
+impl NumberedClient {
+    fn layout(&self) -> NodeLayout {
+        self.client.home.config.layout
+    }
+
+    fn key(&self, number: u64) -> Key {
+        key_of(self.layout(), number)
+    }
+
+    /// Most bytes of a value, if values are out of line.
+    fn bytes_max(&self) -> Option<usize> {
+        match self.client.home.config.values {
+            ValueMode::Words => None,
+            ValueMode::Blocks { bytes_max } => Some(bytes_max),
+        }
+    }
+
+    pub(super) async fn get(&self, number: u64) -> Result<Option<u64>, TreeError> {
+        let key = self.key(number);
+        match self.bytes_max() {
+            None => self.client.get(key).await,
+            Some(most) => {
+                let found = self.client.get_bytes(key).await?;
+                Ok(found.map(|bytes| value_of(&bytes, most)))
+            }
+        }
+    }
+
+    /// Answers with what was replaced; [`UNKNOWN`] if that is not told.
+    pub(super) async fn insert(&self, number: u64, value: u64) -> Result<Option<u64>, TreeError> {
+        let key = self.key(number);
+        match self.bytes_max() {
+            None => self.client.insert(key, value).await,
+            Some(most) => {
+                let bytes = bytes_of(value, most);
+                let replaced = self.client.insert_bytes(key, &bytes).await?;
+                Ok(replaced.then_some(UNKNOWN))
+            }
+        }
+    }
+
+    async fn remove(&self, number: u64) -> Result<Option<u64>, TreeError> {
+        let key = self.key(number);
+        match self.bytes_max() {
+            None => self.client.remove(key).await,
+            Some(_) => Ok(self.client.remove_bytes(key).await?.then_some(UNKNOWN)),
+        }
+    }
+
+    pub(super) async fn range(
+        &self,
+        number: u64,
+        count: usize,
+    ) -> Result<Vec<(u64, u64)>, TreeError> {
+        let (key, layout) = (self.key(number), self.layout());
+        match self.bytes_max() {
+            None => {
+                let found = self.client.range(key, count).await?;
+                let numbered = |(key, value)| (number_of(layout, &key), value);
+                Ok(found.into_iter().map(numbered).collect())
+            }
+            Some(most) => {
+                let found = self.client.range_bytes(key, count).await?;
+                let numbered = |(key, bytes): (Key, Vec<u8>)| {
+                    (number_of(layout, &key), value_of(&bytes, most))
+                };
+                Ok(found.into_iter().map(numbered).collect())
+            }
+        }
+    }
+
+    async fn answer(&self, number: u64, ask: ClientRequest) -> Result<Vec<(u64, u64)>, TreeError> {
+        let one = |found: Option<u64>| found.map(|value| (number, value)).into_iter().collect();
+        match ask {
+            ClientRequest::Get => self.get(number).await.map(one),
+            ClientRequest::Insert(value) => self.insert(number, value).await.map(one),
+            ClientRequest::Remove => self.remove(number).await.map(one),
+            ClientRequest::Range => self.range(number, RANGE).await,
+        }
+    }
+}
+
+/// Renews a compute server's lease while any client runs.
+pub(super) fn renewing(
+    client: Client<ComputeNode>,
+    node: ComputeNode,
+    book: &Rc<RefCell<ClientLog>>,
+) -> impl Future<Output = ()> + 'static {
+    let book = Rc::clone(book);
+    async move {
+        while !book.borrow().running.is_empty() && client.renew().await.is_ok() {
+            node.sleep(LEASE_NS / 5).await;
+        }
+    }
+}
+
+/// One client's calls, until one fails because its compute server was fenced.
+pub(super) fn calling(
+    client: Client<ComputeNode>,
+    number: u16,
+    seed: u64,
+    sim: &SimCluster,
+    book: &Rc<RefCell<ClientLog>>,
+) -> impl Future<Output = ()> + 'static {
+    let (sim, book) = (sim.clone(), Rc::clone(book));
+    let mut rng = Rng::new(seed).fork(100 + u64::from(number));
+    let caller = NumberedClient { client };
+    async move {
+        for made in 0..CALLS {
+            // Everybody goes through the keys from the first to the last, so that they meet in the same leaves.
+            let key = made * (KEYS - BUSY) / CALLS + rng.below(BUSY);
+            let inserts = if shrinks(seed) { 4 } else { 11 };
+            let ask = match rng.below(20) {
+                0..4 => ClientRequest::Get,
+                4 => ClientRequest::Range,
+                n if n < 5 + inserts => ClientRequest::Insert(u64::from(number) << 32 | (made + 1)),
+                _ => ClientRequest::Remove,
+            };
+            let call = {
+                let mut book = book.borrow_mut();
+                let invoked = book.tick();
+                book.made.push(ClientCall {
+                    client: number,
+                    key,
+                    ask,
+                    invoked,
+                    began_ns: sim.now(),
+                    acked: None,
+                    ended_ns: None,
+                    found: Vec::new(),
+                    error: None,
+                });
+                book.made.len() - 1
+            };
+            let found = caller.answer(key, ask).await;
+            let mut book = book.borrow_mut();
+            book.spend(&caller.client.take_op());
+            let now = book.tick();
+            let made = &mut book.made[call];
+            made.ended_ns = Some(sim.now());
+            match found {
+                Ok(found) => (made.found, made.acked) = (found, Some(now)),
+                Err(error) => {
+                    made.error = Some(error);
+                    if error == TreeError::Fabric(farbank_fabric::FabricError::Fenced) {
+                        break;
+                    }
+                }
+            }
+        }
+        book.borrow_mut().running.remove(&number);
+    }
+}

@@ -1,0 +1,198 @@
+//! The end of a trial: somebody who knows nothing yet reads and writes everything, or what is left of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use farbank_fabric::GAddr;
+use farbank_fabric::sim::SimCluster;
+
+use super::clients::{ClientLog, KEYS, NumberedClient, UNKNOWN, key_of, shown};
+use super::judge::told;
+use super::{COMPUTES, EVENTS_MAX, LEASE_NS, TrialConfig, TrialViolation};
+use crate::client::ROOT;
+use crate::config::ValueMode;
+use crate::lookup::{Lookup, child_for, classify};
+use crate::page::{NodePage, NodeState};
+use crate::value_blocks::BlockRef;
+use crate::{Compute, Config, TreeError};
+
+/// What every key has; keys of which nothing is known any more are not there.
+type FinalState = BTreeMap<u64, Option<u64>>;
+
+impl TrialConfig {
+    /// Reads and writes everything from a compute server that knows nothing yet; if memory server `gone` is, what
+    /// does not need it.
+    pub(super) fn end(
+        &self,
+        sim: &SimCluster,
+        config: Config,
+        gone: Option<u16>,
+        book: &Rc<RefCell<ClientLog>>,
+    ) -> Result<FinalState, TrialViolation> {
+        let fresh = Compute::new(sim.node(COMPUTES), COMPUTES, 1, config);
+        let caller = NumberedClient {
+            client: fresh.client(),
+        };
+        let result = Rc::new(RefCell::new(None));
+        let put = Rc::clone(&result);
+        let (trial, rack) = (*self, sim.clone());
+        sim.spawn(COMPUTES, async move {
+            let found = match gone {
+                None => look(&caller).await,
+                Some(server) => trial.look_beside(&caller, &rack, server).await,
+            };
+            *put.borrow_mut() = Some((found, caller.client.take_op()));
+        });
+        let stuck = sim.run(&mut |events| events > 2 * EVENTS_MAX);
+        let mut book = book.borrow_mut();
+        let what = match result.take() {
+            Some((Ok(end), op)) => {
+                book.spend(&op);
+                if gone.is_some() {
+                    book.beside = end.len() as u64;
+                    book.lost = KEYS - book.beside;
+                }
+                return Ok(end);
+            }
+            Some((Err(what), _)) => what,
+            None if stuck => "a lock has no owner any more".into(),
+            None => "the last reader did not come to its end".into(),
+        };
+        Err(told(&book.made, book.struck.as_ref(), what))
+    }
+
+    /// What can be read and written though memory server `gone` is: everything to which it is not on the way. What
+    /// needs it fails by its name and within a lease.
+    async fn look_beside(
+        &self,
+        caller: &NumberedClient,
+        sim: &SimCluster,
+        gone: u16,
+    ) -> Result<FinalState, String> {
+        use farbank_fabric::FabricError::{Empty, Timeout};
+        let mut end = FinalState::new();
+        for key in 0..KEYS {
+            let free = self.is_beside(sim, key, gone);
+            let began_ns = sim.now();
+            let failed = match caller.get(key).await {
+                Ok(found) => {
+                    end.insert(key, found);
+                    let written = match found {
+                        Some(_) if free => caller.insert(key, u64::MAX).await,
+                        _ => continue,
+                    };
+                    if written.is_ok_and(|old| agrees(old, found)) {
+                        continue;
+                    }
+                    return Err(format!(
+                        "key {key} is beside memory server {gone}; it had {found:?}, and its write ended with {written:?}"
+                    ));
+                }
+                Err(error) => error,
+            };
+            let took_ns = sim.now() - began_ns;
+            let named = matches!(
+                failed,
+                TreeError::Fabric(Timeout { server } | Empty { server }) if server == gone
+            );
+            if free || !named || took_ns > LEASE_NS {
+                let where_to = if free { "beside" } else { "behind" };
+                return Err(format!(
+                    "key {key} is {where_to} memory server {gone}, and after {took_ns} ns its lookup ended with: {failed}"
+                ));
+            }
+        }
+        Ok(end)
+    }
+
+    /// Whether what an entry has is the name of a block on memory server `gone`: blocks stay where they are when their
+    /// entries move.
+    fn names(&self, word: u64, gone: u16) -> bool {
+        self.config.values != ValueMode::Words && BlockRef(word).at().server() == gone
+    }
+
+    /// Whether nothing on the way from the root to `key` is in the memory of server `gone`.
+    fn is_beside(&self, sim: &SimCluster, key: u64, gone: u16) -> bool {
+        let (layout, key) = (self.config.layout, key_of(self.config.layout, key));
+        if ROOT.server() == gone {
+            return false;
+        }
+        let mut bytes = vec![0; layout.node_bytes];
+        sim.peek(ROOT, &mut bytes[..8]);
+        let word = *bytes.first_chunk().expect("nodes have eight bytes");
+        let mut at = GAddr(u64::from_le_bytes(word));
+        loop {
+            if at.server() == gone {
+                return false;
+            }
+            sim.peek(at, &mut bytes);
+            let page = NodePage {
+                layout,
+                bytes: bytes.clone(),
+            };
+            let head = page.head();
+            at = match classify(&page, &key, head.level) {
+                Lookup::Here if head.level > 0 => child_for(&page, &key).0,
+                Lookup::Here => {
+                    // A leaf that is moving is written only when it has been looked where to.
+                    let lives = head.state == NodeState::Live || head.low.server() != gone;
+                    let found = page.find(&key).ok().flatten();
+                    return lives && !found.is_some_and(|(_, word)| self.names(word, gone));
+                }
+                Lookup::There(next) => next,
+                // Whoever comes here goes another way.
+                Lookup::Lost => return false,
+            };
+        }
+    }
+}
+
+/// Whether what a write says it replaced is what was there.
+fn agrees(old: Option<u64>, was: Option<u64>) -> bool {
+    old == was || old == Some(UNKNOWN) && was.is_some()
+}
+
+/// Everything there is, found in two ways, after which every key is written.
+async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
+    let failed = |error: TreeError| format!("the last reader: {error}");
+    let range = caller.range(0, usize::MAX >> 1).await.map_err(failed)?;
+    let mut single = FinalState::new();
+    for key in 0..KEYS {
+        single.insert(key, caller.get(key).await.map_err(failed)?);
+    }
+    let there = single
+        .iter()
+        .filter_map(|(key, value)| value.map(|value| (*key, value)));
+    if !there.clone().eq(range.iter().copied()) {
+        let listed = |entries: &mut dyn Iterator<Item = (u64, u64)>| {
+            let one = |(key, value)| format!("{key}={}", shown(value));
+            entries.map(one).collect::<Vec<_>>().join(" ")
+        };
+        let single: Vec<_> = there.collect();
+        return Err(format!(
+            "a range shows [{}] which reading key by key does not, and not [{}] which that shows",
+            listed(
+                &mut range
+                    .iter()
+                    .copied()
+                    .filter(|entry| !single.contains(entry))
+            ),
+            listed(
+                &mut single
+                    .iter()
+                    .copied()
+                    .filter(|entry| !range.contains(entry))
+            )
+        ));
+    }
+    for (key, was) in &single {
+        let old = caller.insert(*key, u64::MAX).await.map_err(failed)?;
+        if !agrees(old, *was) {
+            return Err(format!(
+                "key {key} had {was:?}, and {old:?} when it was written"
+            ));
+        }
+    }
+    Ok(single)
+}

@@ -1,0 +1,169 @@
+//! Whether what everybody was told can be explained.
+
+use std::collections::BTreeMap;
+
+use farbank_check::oracle::{CallEffect, KeyCall, linearizable};
+
+use super::clients::{ClientCall, ClientLog, ClientRequest, KEYS, UNKNOWN, shown};
+use super::{FaultOutcome, LEASE_NS, TrialViolation};
+use crate::TreeError;
+
+/// When a memory server is gone, what needs it fails by name and within a lease.
+pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), TrialViolation> {
+    use farbank_fabric::FabricError::{Empty, Timeout};
+    let gone_ns = book.struck.as_ref().map_or(0, |struck| struck.at_ns);
+    for made in &book.made {
+        let Some(error) = made.error else { continue };
+        let named = matches!(
+            error,
+            TreeError::Fabric(Timeout { server: at } | Empty { server: at }) if at == server
+        );
+        let ended_ns = made.ended_ns.unwrap_or(gone_ns);
+        let took_ns = ended_ns.saturating_sub(made.began_ns.max(gone_ns));
+        book.slowest_error_ns = book.slowest_error_ns.max(took_ns);
+        let what = match (named, took_ns <= LEASE_NS) {
+            (false, _) => format!("memory server {server} is gone, and a call ended with: {error}"),
+            (true, false) => format!(
+                "memory server {server} is gone, and a call took {took_ns} ns to say so; a lease lasts {LEASE_NS} ns"
+            ),
+            (true, true) => continue,
+        };
+        let one = std::slice::from_ref(made);
+        return Err(told(one, book.struck.as_ref(), what));
+    }
+    Ok(())
+}
+
+/// Whether the calls on every key can be put in an order that leaves what `end` has of it.
+pub(super) fn judge(
+    start: &[(u64, u64)],
+    book: &ClientLog,
+    end: &BTreeMap<u64, Option<u64>>,
+) -> Result<(), TrialViolation> {
+    for key in 0..KEYS {
+        let concerned: Vec<ClientCall> = book
+            .made
+            .iter()
+            .filter(|made| match made.ask {
+                ClientRequest::Range => made.acked.is_some() && made.spans(key),
+                _ => made.key == key,
+            })
+            .cloned()
+            .collect();
+        let mut calls: Vec<KeyCall> = concerned
+            .iter()
+            .filter_map(|made| call(made, key))
+            .collect();
+        if let Some(found) = end.get(&key) {
+            let times = concerned
+                .iter()
+                .map(|made| made.acked.max(Some(made.invoked)));
+            let last = times.max().flatten().unwrap_or(0);
+            calls.push(KeyCall {
+                act: CallEffect::Read(*found),
+                invoked: last + 1,
+                acked: Some(last + 2),
+            });
+        }
+        let first = start.iter().find(|(other, _)| *other == key);
+        if !explained(&calls, first.map(|(_, value)| *value)) {
+            let at_the_end = match end.get(&key) {
+                Some(Some(value)) => format!("; at the end it has {}", shown(*value)),
+                Some(None) => "; at the end it is absent".into(),
+                None => String::new(),
+            };
+            let what = format!("key {key}: no order of its calls explains them{at_the_end}");
+            return Err(told(&concerned, book.struck.as_ref(), what));
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is an order, whatever it leaves behind.
+fn explained(calls: &[KeyCall], start: Option<u64>) -> bool {
+    let mut ends = vec![None, start];
+    ends.extend(calls.iter().filter_map(|call| match call.act {
+        CallEffect::Write(to) | CallEffect::Update(_, to) => Some(to),
+        CallEffect::Read(_) | CallEffect::Remove(_) => None,
+    }));
+    ends.iter().any(|end| linearizable(calls, start, *end))
+}
+
+/// A call as the search sees it. What a call that failed found is not known.
+fn call(made: &ClientCall, key: u64) -> Option<KeyCall> {
+    let found = made.found.iter().find(|(other, _)| *other == key);
+    let found = found.map(|(_, value)| *value);
+    let act = match (made.ask, made.acked) {
+        (ClientRequest::Get | ClientRequest::Range, None) => return None,
+        (ClientRequest::Get | ClientRequest::Range, Some(_)) => CallEffect::Read(found),
+        (ClientRequest::Insert(value), Some(_)) if found == Some(UNKNOWN) => {
+            CallEffect::Write(Some(value))
+        }
+        (ClientRequest::Insert(value), Some(_)) => CallEffect::Update(found, Some(value)),
+        (ClientRequest::Remove, Some(_)) if found == Some(UNKNOWN) => CallEffect::Write(None),
+        (ClientRequest::Remove, Some(_)) => CallEffect::Update(found, None),
+        (ClientRequest::Insert(value), None) => CallEffect::Write(Some(value)),
+        (ClientRequest::Remove, None) => CallEffect::Write(None),
+    };
+    Some(KeyCall {
+        act,
+        invoked: made.invoked,
+        acked: made.acked,
+    })
+}
+
+/// A violation, with the calls it is about as people read them.
+pub(super) fn told(
+    made: &[ClientCall],
+    struck: Option<&FaultOutcome>,
+    what: String,
+) -> TrialViolation {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for made in made {
+        let ask = match made.ask {
+            ClientRequest::Get => format!("get {}", made.key),
+            ClientRequest::Insert(value) => format!("insert {} = {}", made.key, shown(value)),
+            ClientRequest::Remove => format!("remove {}", made.key),
+            ClientRequest::Range => format!("range from {}", made.key),
+        };
+        let found: Vec<String> = match made.ask {
+            ClientRequest::Range => made
+                .found
+                .iter()
+                .map(|(key, value)| format!("{key}={}", shown(*value)))
+                .collect(),
+            _ => made.found.iter().map(|(_, value)| shown(*value)).collect(),
+        };
+        let end = match (made.acked, made.error) {
+            (Some(_), _) if found.is_empty() => "found nothing".into(),
+            (Some(_), _) => format!("found {}", found.join(" ")),
+            (None, Some(error)) => format!("failed: {error}"),
+            (None, None) => "cut off".into(),
+        };
+        let ended = made
+            .ended_ns
+            .map_or("          ".into(), |ns| format!("{:10.3}", us(ns)));
+        let began = us(made.began_ns);
+        let line = format!(
+            "{began:10.3} to {ended} us  client {}  {ask:<20} {end}",
+            made.client
+        );
+        lines.push((made.began_ns, line));
+    }
+    if let Some(struck) = struck {
+        let doing: Vec<_> = struck.doing.iter().map(|moment| moment.name()).collect();
+        let doing = match (doing.is_empty(), struck.locks) {
+            (true, _) => String::new(),
+            (false, 0) => format!(", {}", doing.join(", ")),
+            (false, locks) => format!(", {}; {locks} locks name it", doing.join(", ")),
+        };
+        let line = format!("{:10.3} us  ==== {}{doing}", us(struck.at_ns), struck.who);
+        lines.push((struck.at_ns, line));
+    }
+    lines.sort_by_key(|(began, _)| *began);
+    TrialViolation {
+        what,
+        history: lines.into_iter().map(|(_, line)| line).collect(),
+    }
+}

@@ -1,0 +1,420 @@
+//! The tree tried: clients of several compute servers on a small rack, one disaster, and the question whether what everybody
+//! was told can be explained.
+//!
+//! ```text
+//!   calm run:   which events find a compute server holding a lock, in a split, in the growth of the root, in a merge
+//!   struck run: the same events up to one of those, or any other; there the disaster
+//!   the end:    a compute server that knows nothing reads everything, in two ways, and writes every key
+//! ```
+//!
+//! A trial is a function of its seed: which clients do what, at which of all events which disaster comes. Calls on
+//! one key must be linearizable: those that were answered in an order that agrees with their answers and times, those that failed or were cut
+//! off anywhere after they began or never. A range counts as a read of every key. At the end no key may be out of reach, no lock
+//! without an owner. When a memory server is gone, what needs it must fail by its name within a lease, and
+//! everything else must go on (`end`).
+
+mod clients;
+mod end;
+mod fault_search;
+mod judge;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use farbank_fabric::Nanos;
+use farbank_fabric::sim::{ClusterConstants, SimCluster};
+use farbank_pm::sim::Rng;
+
+use crate::config::ValueMode;
+use crate::phase::Phase;
+use crate::{Compute, Config};
+use clients::{ClientLog, bytes_of, calling, key_of, renewing, start};
+pub use fault_search::{
+    CaughtTrial, FaultReach, FaultVerdict, SearchPlan, SearchReport, SearchedFault, TreeVariant,
+    hunt,
+};
+use judge::{check_errors, judge, told};
+
+/// What goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InjectedFault {
+    /// Nothing.
+    None,
+    /// A compute server is gone.
+    Crash,
+    /// A compute server stops for three leases, and goes on.
+    Pause,
+    /// A memory server is gone.
+    Kill,
+    /// A memory server comes back with nothing in it.
+    Empty,
+}
+
+impl InjectedFault {
+    /// All of them.
+    pub const ALL: [InjectedFault; 5] = [
+        InjectedFault::None,
+        InjectedFault::Crash,
+        InjectedFault::Pause,
+        InjectedFault::Kill,
+        InjectedFault::Empty,
+    ];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            InjectedFault::None => "none",
+            InjectedFault::Crash => "crash",
+            InjectedFault::Pause => "pause",
+            InjectedFault::Kill => "kill",
+            InjectedFault::Empty => "empty",
+        }
+    }
+
+    /// Whether it takes a memory server.
+    #[must_use]
+    pub const fn takes_memory(self) -> bool {
+        matches!(self, InjectedFault::Kill | InjectedFault::Empty)
+    }
+}
+
+/// When it goes wrong: while a compute server's client is in the middle of something.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FaultMoment {
+    /// At any event.
+    Any,
+    /// It has a lock.
+    Holding,
+    /// The nodes of a split are on their way, or nothing leads to the new one but its sibling.
+    Splitting,
+    /// A new root is on its way.
+    Growing,
+    /// A leaf's entries are moving to its neighbour.
+    Merging,
+}
+
+impl FaultMoment {
+    /// All of them.
+    pub const ALL: [FaultMoment; 5] = [
+        FaultMoment::Any,
+        FaultMoment::Holding,
+        FaultMoment::Splitting,
+        FaultMoment::Growing,
+        FaultMoment::Merging,
+    ];
+
+    const fn doing(self) -> Option<Phase> {
+        match self {
+            FaultMoment::Any => None,
+            FaultMoment::Holding => Some(Phase::Holding),
+            FaultMoment::Splitting => Some(Phase::Splitting),
+            FaultMoment::Growing => Some(Phase::Growing),
+            FaultMoment::Merging => Some(Phase::Merging),
+        }
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultMoment::Any => "any",
+            FaultMoment::Holding => "holding a lock",
+            FaultMoment::Splitting => "in a split",
+            FaultMoment::Growing => "in root growth",
+            FaultMoment::Merging => "in a merge",
+        }
+    }
+}
+
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialConfig {
+    /// The tree.
+    pub config: Config,
+    /// What goes wrong, at an event that the seed chooses.
+    pub disaster: InjectedFault,
+    /// Whether cards fetch the lines of a read in increasing order.
+    pub read_line_order: bool,
+}
+
+/// The disaster as it came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FaultOutcome {
+    /// What the compute server was in the middle of; of a memory server, what any was.
+    pub doing: Vec<FaultMoment>,
+    /// Locks in far memory that named the compute server then.
+    pub locks: u64,
+    /// When, in nanoseconds.
+    pub at_ns: Nanos,
+    who: String,
+}
+
+/// What a trial came to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TrialOutcome {
+    /// Calls that were answered.
+    pub answered: u64,
+    /// Calls that failed with an error.
+    pub failed: u64,
+    /// Of those, how many because their compute server had been fenced.
+    pub fenced: u64,
+    /// Calls that were cut off.
+    pub cut_off: u64,
+    /// The longest that a call took to fail after a memory server was gone, in nanoseconds.
+    pub slowest_error_ns: Nanos,
+    /// Keys that were read and written beside a memory server that was gone.
+    pub beside: u64,
+    /// Keys that could not be read because a memory server was gone.
+    pub lost: u64,
+    /// Reads that were made again because what came was torn.
+    pub torn: u64,
+    /// Nodes that were split.
+    pub splits: u64,
+    /// Leaves that were merged.
+    pub merges: u64,
+    /// Locks taken from owners who were dead.
+    pub taken_over: u64,
+    /// Separators added and moves ended for somebody who did not get so far.
+    pub mended: u64,
+    /// What went wrong.
+    pub struck: Option<FaultOutcome>,
+    /// A function of everything that happened.
+    pub digest: u64,
+}
+
+/// Something that cannot be explained.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TrialViolation {
+    /// What it is.
+    pub what: String,
+    /// The calls it is about, in the order in which they began, and the disaster.
+    pub history: Vec<String>,
+}
+
+impl fmt::Display for TrialViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        self.history
+            .iter()
+            .try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+const COMPUTES: u16 = 3;
+const SERVERS: u16 = 3;
+const CLIENTS: u16 = 6;
+const LEASE_NS: Nanos = 200_000;
+const TIMEOUT_NS: Nanos = 60_000;
+/// So few that nodes share them.
+const LOCK_BYTES: u64 = 2048;
+/// No trial has so many events unless somebody waits for ever.
+const EVENTS_MAX: u64 = 400_000;
+
+/// Where the disaster comes: after which event, to which compute server.
+#[derive(Clone, Copy)]
+struct FaultPlan {
+    event: u64,
+    compute: u16,
+    server: u16,
+}
+
+/// For each [`Moment`], one of the events at which a compute server is in it, each as likely.
+struct MomentTable {
+    rng: Rng,
+    seen: [u64; 5],
+    drawn: [Option<(u64, u16)>; 5],
+}
+
+impl MomentTable {
+    fn look(&mut self, event: u64, computes: &[Compute<farbank_fabric::sim::ComputeNode>]) {
+        for (compute, home) in computes.iter().enumerate() {
+            for moment in FaultMoment::ALL {
+                if moment.doing().is_some_and(|doing| home.is_doing(doing)) {
+                    let index = moment as usize;
+                    self.seen[index] += 1;
+                    if self.rng.below(self.seen[index]) == 0 {
+                        self.drawn[index] = Some((event, compute as u16));
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct PlayedTrial {
+    outcome: TrialOutcome,
+    events: u64,
+    moments: MomentTable,
+}
+
+impl TrialConfig {
+    /// Runs the trial of `seed`.
+    pub fn run(&self, seed: u64) -> Result<TrialOutcome, TrialViolation> {
+        let calm = TrialConfig {
+            disaster: InjectedFault::None,
+            ..*self
+        };
+        let played = calm.play(seed, None)?;
+        if self.disaster == InjectedFault::None {
+            return Ok(played.outcome);
+        }
+        let mut rng = Rng::new(seed).fork(1);
+        let any = (rng.below(played.events), rng.below(COMPUTES.into()) as u16);
+        let mut choices = vec![any];
+        choices.extend(played.moments.drawn.iter().flatten());
+        let (event, compute) = choices[rng.below(choices.len() as u64) as usize];
+        let server = rng.below(SERVERS.into()) as u16;
+        let strike = FaultPlan {
+            event,
+            compute,
+            server,
+        };
+        Ok(self.play(seed, Some(strike))?.outcome)
+    }
+
+    fn rack(&self, seed: u64) -> SimCluster {
+        let layout = self.config.layout;
+        // Slow cards make long windows, and chance fills them. A node takes the same time however long keys are.
+        let bytes_per_ns = 0.2 * (layout.node_bytes as f64 / 192.0).max(1.0);
+        let constants = ClusterConstants {
+            read_line_order: self.read_line_order,
+            bytes_per_ns,
+            pcie_bytes_per_ns: bytes_per_ns,
+            jitter_ns: 1_000,
+            client_ns: 0,
+            wake_ns: 0,
+            lease_ns: LEASE_NS,
+            timeout_ns: TIMEOUT_NS,
+            lock_bytes: LOCK_BYTES,
+            chunk_bytes: (8 * layout.node_bytes.next_power_of_two() as u64).max(16 << 10),
+            ..ClusterConstants::default()
+        };
+        let host_bytes = 4 << 20;
+        let sim = SimCluster::new(COMPUTES + 1, SERVERS, host_bytes, constants, seed);
+        let start = start(seed).into_iter();
+        let start = start.map(|(number, value)| (key_of(layout, number), value));
+        match self.config.values {
+            ValueMode::Words => crate::fill(&self.config, SERVERS, 0.8, start, &mut &sim),
+            ValueMode::Blocks { bytes_max } => {
+                let start = start.map(|(key, value)| (key, bytes_of(value, bytes_max)));
+                crate::fill_bytes(&self.config, SERVERS, 0.8, start, &mut &sim);
+            }
+        }
+        sim
+    }
+
+    /// Plays the clients' calls, and the disaster if there is one.
+    fn play(&self, seed: u64, strike: Option<FaultPlan>) -> Result<PlayedTrial, TrialViolation> {
+        let sim = self.rack(seed);
+        let config = Config {
+            doubt_ns: LEASE_NS / 2,
+            ..self.config
+        };
+        let book = Rc::new(RefCell::new(ClientLog::default()));
+        let mut computes = Vec::new();
+        for compute in 0..COMPUTES {
+            let home = Compute::new(sim.node(compute), compute, 1, config);
+            sim.spawn(compute, renewing(home.client(), sim.node(compute), &book));
+            for client in (compute..CLIENTS).step_by(COMPUTES.into()) {
+                book.borrow_mut().running.insert(client);
+                sim.spawn(compute, calling(home.client(), client, seed, &sim, &book));
+            }
+            computes.push(home);
+        }
+        let mut events = 0;
+        let mut moments = MomentTable {
+            rng: Rng::new(seed).fork(2),
+            seen: [0; 5],
+            drawn: [None; 5],
+        };
+        let stuck = sim.run(&mut |n| {
+            events = n;
+            match strike {
+                None => moments.look(n, &computes),
+                Some(strike) if strike.event == n => {
+                    let struck = self.strike(&sim, &computes, strike, &book);
+                    book.borrow_mut().struck = Some(struck);
+                }
+                Some(_) => {}
+            }
+            n > EVENTS_MAX
+        });
+        if stuck {
+            let what = "somebody waits for ever".into();
+            let book = book.borrow();
+            return Err(told(&book.made, book.struck.as_ref(), what));
+        }
+        let gone = strike
+            .filter(|_| self.disaster.takes_memory())
+            .map(|strike| strike.server);
+        if let Some(server) = gone {
+            check_errors(&mut book.borrow_mut(), server)?;
+        }
+        let end = self.end(&sim, config, gone, &book)?;
+        let book = book.borrow();
+        judge(&start(seed), &book, &end)?;
+        Ok(PlayedTrial {
+            outcome: TrialOutcome {
+                digest: sim.digest(),
+                ..book.outcome()
+            },
+            events,
+            moments,
+        })
+    }
+
+    /// The disaster.
+    fn strike(
+        &self,
+        sim: &SimCluster,
+        computes: &[Compute<farbank_fabric::sim::ComputeNode>],
+        strike: FaultPlan,
+        book: &Rc<RefCell<ClientLog>>,
+    ) -> FaultOutcome {
+        let FaultPlan {
+            compute, server, ..
+        } = strike;
+        let concerned = |moment: FaultMoment, home: &Compute<_>| {
+            moment.doing().is_some_and(|doing| home.is_doing(doing))
+        };
+        let takes_memory = self.disaster.takes_memory();
+        let is = |moment: &FaultMoment| match takes_memory {
+            true => computes.iter().any(|home| concerned(*moment, home)),
+            false => concerned(*moment, &computes[usize::from(compute)]),
+        };
+        let doing = FaultMoment::ALL.into_iter().filter(is).collect();
+        let locks = match takes_memory {
+            true => 0,
+            false => {
+                crate::lock::count_locks_of(sim, &self.config, SERVERS, LOCK_BYTES, compute, 1)
+            }
+        };
+        let who = match self.disaster {
+            InjectedFault::None => String::new(),
+            InjectedFault::Crash => format!("compute server {compute} crashes"),
+            InjectedFault::Pause => format!("compute server {compute} pauses for three leases"),
+            InjectedFault::Kill => format!("memory server {server} dies"),
+            InjectedFault::Empty => format!("memory server {server} comes back empty"),
+        };
+        let at_ns = sim.now();
+        match self.disaster {
+            InjectedFault::None => {}
+            InjectedFault::Crash => {
+                sim.crash_compute(compute);
+                let lives = |client: &u16| client % COMPUTES != compute;
+                book.borrow_mut().running.retain(lives);
+            }
+            InjectedFault::Pause => sim.pause_compute(compute, 3 * LEASE_NS),
+            InjectedFault::Kill => sim.kill_server(server),
+            InjectedFault::Empty => sim.empty_server(server),
+        }
+        FaultOutcome {
+            doing,
+            locks,
+            at_ns,
+            who,
+        }
+    }
+}
