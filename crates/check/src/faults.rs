@@ -336,7 +336,7 @@ impl<'a> FaultSearch<'a> {
         };
         let quarries: Vec<&SearchTarget<'a>> = self.quarries.iter().filter(has).collect();
         let turns: Vec<_> = (quarries.into_iter())
-            .flat_map(|quarry| quarry.modes.iter().map(move |mode| (quarry, *mode)))
+            .flat_map(|quarry| quarry.modes_of(fault).map(move |mode| (quarry, mode)))
             .collect();
         rounds.flat_map(move |(round, from)| {
             let seeds = from..end.min(from + (2 << round));
@@ -370,6 +370,17 @@ impl SearchTarget<'_> {
             }
             [names, all.places.iter().flat_map(faults_at).collect()]
         })
+    }
+
+    /// Modes in which `fault` is searched for: the one that it shows in, if its list names one and the budget has it.
+    fn modes_of(&self, fault: &Fault) -> impl Iterator<Item = Persistency> {
+        let shows_in = self.target.faults().iter().find_map(|named| match fault {
+            Fault::Name(name) if named.name == name => named.shows_in,
+            _ => None,
+        });
+        let only = shows_in.filter(|mode| self.modes.contains(mode));
+        let modes = self.modes.iter().copied();
+        modes.filter(move |mode| only.is_none_or(|only| only == *mode))
     }
 
     /// What an objection shows: nothing, if it is raised without the fault, too.

@@ -40,6 +40,7 @@ pub(crate) const EARLY_READS: NamedFault = NamedFault {
     name: "index.early_reads",
     what: "a search shows what is not durable yet: it waits for no writer, and accepts nothing after an open",
     source: "the published codes of CCEH, P-CLHT and Clevel",
+    shows_in: None,
 };
 
 /// A lock that is held; let go when dropped (L2).

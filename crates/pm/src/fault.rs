@@ -20,7 +20,7 @@ use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
 
-use crate::sim::{SourceAction, brief};
+use crate::sim::{Persistency, SourceAction, brief};
 
 /// What of its lines a place drops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -146,6 +146,8 @@ pub struct NamedFault {
     pub what: &'static str,
     /// Where it comes from: a published report, or the change that mended it here.
     pub source: &'static str,
+    /// The only mode whose crashes show it; `None` if several do.
+    pub shows_in: Option<Persistency>,
 }
 
 thread_local! {

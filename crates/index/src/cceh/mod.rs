@@ -64,11 +64,13 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
         name: "cceh.depth_first",
         what: "a split segment's depth is changed before the directory names the new one",
         source: "the published code (Witcher #24)",
+        shows_in: None,
     },
     NamedFault {
         name: "cceh.home_line",
         what: "an insert flushes the line of the home bucket, wherever the pair is",
         source: "the study's version of the published code",
+        shows_in: None,
     },
 ];
 

@@ -80,16 +80,19 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
         name: "clevel.tag_is_key",
         what: "a slot with the key's tag is taken for the key's",
         source: "the study's version",
+        shows_in: None,
     },
     NamedFault {
         name: "clevel.keep_old",
         what: "an update does not free the pair it replaces",
         source: "the published code",
+        shows_in: None,
     },
     NamedFault {
         name: "clevel.free_last",
         what: "recovery frees the pair each worker took last, linked or not",
         source: "the published code",
+        shows_in: None,
     },
 ];
 

@@ -89,16 +89,19 @@ pub(crate) const FAULTS: [NamedFault; 4] = [
         name: "clht.key_first",
         what: "an insert stores the key before the value",
         source: "orderings of the Aga port (Witcher #31 to #35)",
+        shows_in: None,
     },
     NamedFault {
         name: "clht.link_first",
         what: "a chained bucket is linked before it is durable",
         source: "the published code's flush walks the wrong pointer and leaves chained buckets out (Witcher #30)",
+        shows_in: None,
     },
     NamedFault {
         name: "clht.young_not_named",
         what: "nothing durable names the array that a resize builds, nor the one it replaces",
         source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
+        shows_in: None,
     },
 ];
 
@@ -109,6 +112,7 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
         name: "clht.helpers_left_behind",
         what: "a resize publishes its array without waiting for those who help to copy the old one",
         source: "RECIPE#2: a helper that dies leaves buckets out",
+        shows_in: None,
     },
 ];
 

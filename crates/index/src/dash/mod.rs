@@ -67,6 +67,7 @@ pub(crate) const NO_MENDING: NamedFault = NamedFault {
     name: "dash.no_mending",
     what: "the first touch after a crash leaves pairs twice that were being displaced",
     source: "the published code, whose crash version may be lost: then segments look mended",
+    shows_in: None,
 };
 
 /// How segments and buckets are shaped; fixed when a table is made.

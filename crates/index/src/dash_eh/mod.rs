@@ -64,6 +64,7 @@ pub(crate) const FAULTS: [NamedFault; 2] = [
         name: "dash-eh.bits_first",
         what: "pairs that a split moves are dead in the elder before the directory names the new segment",
         source: "the published code, whose recovery does not end such a split",
+        shows_in: None,
     },
     NO_MENDING,
 ];

@@ -73,11 +73,13 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
         name: "dash-lh.reserved",
         what: "the directory says in far memory that an array is being made",
         source: "the published code: after a crash whoever needs the array waits for it for ever",
+        shows_in: None,
     },
     NamedFault {
         name: "dash-lh.array_leaks",
         what: "an array that no entry names yet is not freed after a crash",
         source: "the published code, whose recovery does not look at where it is being allocated",
+        shows_in: None,
     },
     NO_MENDING,
 ];

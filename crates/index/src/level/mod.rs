@@ -82,16 +82,19 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
         name: "level.token_first",
         what: "the token is stored before the pair",
         source: "the published code, at nine places (Witcher #7 to #16)",
+        shows_in: None,
     },
     NamedFault {
         name: "level.moved_stays",
         what: "recovery leaves pairs twice that were being moved",
         source: "the published code has no recovery of moves (Witcher #19 to #21)",
+        shows_in: None,
     },
     NamedFault {
         name: "level.swap_in_two",
         what: "an update takes the old pair's token away before it sets the new one's",
         source: "the published code (Witcher #22, #23)",
+        shows_in: None,
     },
 ];
 

@@ -91,16 +91,19 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
         name: "soft.no_flush",
         what: "a node that is made or unmade is not flushed",
         source: "the study's version (it flushes a slot of the stack)",
+        shows_in: None,
     },
     NamedFault {
         name: "soft.torn_is_live",
         what: "recovery links nodes of which only the first flag was stored",
         source: "the study's version",
+        shows_in: None,
     },
     NamedFault {
         name: "soft.one_area",
         what: "recovery looks into one area and not into all",
         source: "the study's version",
+        shows_in: None,
     },
 ];
 
@@ -110,11 +113,13 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
         name: "soft.seen_at_once",
         what: "a node is linked as inserted before it is durable",
         source: "what the paper's INTEND_TO_INSERT is for",
+        shows_in: None,
     },
     NamedFault {
         name: "soft.reused_at_once",
         what: "a node that was unlinked is handed out while somebody may still be at it",
         source: "reclamation without ssmem's epochs",
+        shows_in: None,
     },
 ];
 
