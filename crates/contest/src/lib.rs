@@ -24,6 +24,7 @@ mod read_cache;
 mod recycle;
 mod space;
 mod stripes;
+#[cfg(feature = "check")]
 pub mod target;
 pub mod v1;
 pub mod v2;

@@ -1,33 +1,34 @@
 //! Persistent hash indexes, each as its paper describes it, on any far memory.
 //!
 //! ```text
-//!     registry     names, sizes, presets          target     what the explorers crash
+//!     registry     names, sizes, presets          target     adapter for the crash explorer
 //!         │                                          │
 //!     ┌───▼──────────────────────────────────────────▼───┐
 //!     │ Index    insert get update remove  ...            │
 //!     └───┬──────────────────────────────────────────────┘
-//!   cceh clevel clht dash_eh dash_lh level soft   one folder a paper, the same files in each
+//!   cceh clevel clht dash_eh dash_lh level soft   one folder per paper, with the same files in each
 //!         │
-//!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
-//!     │ ground: a pool,    │   │ locks  │   │ outlier │
-//!     │ blocks and runs    │   │ (DRAM) │   │         │
-//!     └───┬────────────────┘   └────────┘   └─────────┘
+//!     ┌───▼────────────────┐   ┌────────┐   ┌──────────────┐
+//!     │ pool_heap: blocks  │   │ locks  │   │ reserved_key │
+//!     │ and runs of a pool │   │ (DRAM) │   │              │
+//!     └───┬────────────────┘   └────────┘   └──────────────┘
 //!         ▼ pm::Medium
 //! ```
 //!
-//! Keys and values are words; every key and every value is allowed. What an operation did is durable when it
-//! returns, and nobody has seen it before that.
+//! Keys and values are words; every key and every value is allowed. When an operation returns, its change is durable.
+//! No other thread reads the change before it is durable.
 //!
-//! * [`Index`] is what all tables are to their users, [`Worker`] one thread at them.
-//! * [`registry`] makes and opens a table by its name.
-//! * [`target`] is how the crash explorer sees one.
-//! * [`mod@hash`] are hash functions: with a seed for each table, or of the study these tables were compared in.
+//! * [`Index`] is the interface of every table. [`TableWorker`] is the handle of one thread.
+//! * [`registry`] creates and opens a table by its name.
+//! * [`target`] adapts a table to the crash explorer.
+//! * [`mod@hash`] holds the hash functions: seeded per table, or the published one.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
-//! * [`clevel`] is level hashing whose searches are not blocked.
-//! * [`clht`] is the cache-line hash table, made persistent.
-//! * [`dash_eh`] is Dash over extendible hashing, [`dash_lh`] over linear hashing; [`dash`] are their segments.
+//! * [`clevel`] is level hashing with lock-free search.
+//! * [`clht`] is the cache-line hash table, made persistent (P-CLHT).
+//! * [`dash_eh`] is Dash over extendible hashing, [`dash_lh`] is Dash over linear hashing. [`dash`] holds their
+//!   segments.
 //! * [`level`] is level hashing.
-//! * [`soft`] are sets with an optimal flushing technique.
+//! * [`soft`] is the hash set SOFT (sets with an optimal flushing technique).
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,7 @@ pub mod registry;
 mod reserved_key;
 mod situations;
 pub mod soft;
+#[cfg(feature = "check")]
 pub mod target;
 
 pub use index::{Index, IndexError, SpaceUse};

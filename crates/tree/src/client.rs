@@ -1,4 +1,4 @@
-//! A compute server and its clients: what they share, and how they read and write nodes.
+//! A compute server and its clients: the shared state, and reads and writes of nodes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::value_blocks::ValueBlocks;
 /// The root's address, on server 0.
 pub(crate) const ROOT: GAddr = GAddr::host(0, 64);
 
-/// What the clients of a compute server share.
+/// The state shared by the clients of a compute server.
 pub(crate) struct ComputeState<F> {
     pub(crate) fabric: F,
     pub(crate) config: Config,
@@ -36,21 +36,21 @@ pub(crate) struct ComputeState<F> {
     servers: RefCell<Vec<MemoryServerState>>,
 }
 
-/// What a compute server knows of a memory server.
+/// A compute server's view of a memory server.
 #[derive(Clone, Copy, Default)]
 struct MemoryServerState {
-    /// It has the tree's mark.
+    /// Whether the tree's mark was seen there.
     marked: bool,
-    /// Why it is not asked any more in this life: it did not answer, or had lost its memory.
+    /// The error after which it is not used any more in this epoch: it did not answer, or had lost its memory.
     gone: Option<farbank_fabric::FabricError>,
 }
 
-/// The nodes a compute server can use on one memory server.
+/// The nodes that a compute server can allocate on one memory server.
 #[derive(Default)]
 struct NodeAllocator {
-    /// The rest of a chunk.
+        /// Start and end of the unused part of a chunk.
     chunk: Option<(u64, u64)>,
-    /// Leaves that were merged away, with their last versions.
+    /// Leaves freed by merges, with their last versions.
     freed: Vec<(GAddr, u8)>,
 }
 
@@ -63,11 +63,11 @@ pub struct Compute<F> {
 pub struct Client<F> {
     pub(crate) home: Rc<ComputeState<F>>,
     op: Cell<OpStats>,
-    /// Leaves of a range that are read at once, in parts (see `range`).
+    /// Number of leaves of a range that are read at once, times `AT_ONCE_PARTS` (see `range`).
     pub(crate) at_once: Cell<usize>,
 }
 
-/// A node that was read, and where.
+/// A copy of a node, with its address.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchedNode {
     pub(crate) at: GAddr,
@@ -75,13 +75,16 @@ pub(crate) struct FetchedNode {
 }
 
 impl<F: Fabric> Compute<F> {
-    /// Compute server `compute`, in its `epoch`-th life, on a tree that [`crate::create`] or [`crate::fill`] has
-    /// made with the same layout and locks.
+    /// Creates compute server `compute` with lease epoch `epoch`, for a tree that [`crate::create`] or [`crate::fill`]
+    /// has created with the same layout and locks.
+    ///
+    /// # Panics
+    /// If `host_locks` is not 1 to [`HOST_LOCKS_MAX`].
     pub fn new(fabric: F, compute: u16, epoch: u8, config: Config) -> Compute<F> {
         let host_locks = config.host_locks;
         assert!(
             (1..=HOST_LOCKS_MAX).contains(&host_locks),
-            "a server has room for 1 to {HOST_LOCKS_MAX} locks in its host memory, not {host_locks}"
+            "host_locks is {host_locks}, expected 1 to {HOST_LOCKS_MAX}"
         );
         let servers = usize::from(fabric.servers());
         let node_bytes = config.layout.node_bytes;
@@ -102,7 +105,7 @@ impl<F: Fabric> Compute<F> {
         }
     }
 
-    /// One more client.
+    /// Creates a client.
     #[must_use]
     pub fn client(&self) -> Client<F> {
         Client {
@@ -112,12 +115,13 @@ impl<F: Fabric> Compute<F> {
         }
     }
 
-    /// Whether any of its clients is in the middle of `what`.
+    /// Returns whether any of its clients is in phase `what`.
+    #[cfg(feature = "check")]
     pub(crate) fn is_doing(&self, what: Phase) -> bool {
         self.home.doing.any(what)
     }
 
-    /// Bytes of internal nodes it keeps.
+    /// Returns the bytes of internal nodes in its cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
         self.home.cache.borrow().bytes()
@@ -125,7 +129,7 @@ impl<F: Fabric> Compute<F> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// What the operations since this was last asked have cost.
+    /// Returns the costs of the operations since the last call, and resets them.
     pub fn take_op(&self) -> OpStats {
         self.op.take()
     }
@@ -136,13 +140,13 @@ impl<F: Fabric> Client<F> {
         self.op.set(op);
     }
 
-    /// Counts this client as in the middle of `what` until what is returned is dropped.
+    /// Counts this client as in phase `what` until the returned guard is dropped.
     pub(crate) fn begin(&self, what: Phase) -> PhaseGuard {
         self.home.doing.begin(what)
     }
 
-    /// Sees, once, that memory server `server` has this tree's mark: one that came back with nothing in its memory
-    /// does not.
+    /// Checks once that memory server `server` has this tree's mark. A server that restarted with empty memory has
+    /// none.
     pub(crate) async fn admit(&self, server: u16) -> Result<(), TreeError> {
         let index = usize::from(server);
         if self.home.servers.borrow()[index].marked || fault!("tree.empty_server_admitted") {
@@ -162,14 +166,14 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// An error at once, if `server` has failed to answer before: whoever has waited for it in vain once does not
-    /// do so again in this life.
+    /// Returns the recorded error at once if `server` has failed to answer before, so that an epoch waits for its
+    /// timeout only once.
     pub(crate) fn reachable(&self, server: u16) -> Result<(), TreeError> {
         let gone = self.home.servers.borrow()[usize::from(server)].gone;
         gone.map_or(Ok(()), |error| Err(TreeError::Fabric(error)))
     }
 
-    /// Remembers what `error` says of a memory server.
+    /// Records a memory server as failed if `error` says so. Returns the tree's error.
     pub(crate) fn noted(&self, error: farbank_fabric::FabricError) -> TreeError {
         use farbank_fabric::FabricError::{Empty, Timeout};
         if let Timeout { server } | Empty { server } = error {
@@ -178,7 +182,7 @@ impl<F: Fabric> Client<F> {
         TreeError::Fabric(error)
     }
 
-    /// Renews this compute server's lease. Somebody has to, more often than leases last.
+    /// Renews this compute server's lease. The application must call it more often than the lease duration.
     pub async fn renew(&self) -> Result<(), TreeError> {
         self.call(KEEPER, ServiceRequest::Renew).await.map(|_| ())
     }
@@ -200,8 +204,9 @@ impl<F: Fabric> Client<F> {
         done.map_err(|error| self.noted(error))
     }
 
-    /// Reads the node at `at`, as often as it takes to get it whole. Who was too slow for what the versions can tell
-    /// waits before it tries again, longer each time: where a card is crowded everybody is slow, and would stay so.
+    /// Reads the node at `at`, and retries until the copy is whole. A read slower than the version window cannot detect
+    /// a wrapped version. So the client backs off before it retries, longer each time, because on a crowded network
+    /// card immediate retries would keep all reads slow.
     pub(crate) async fn read(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
@@ -230,7 +235,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Does `writes`, of one server and in order, and lets `held` go: together, where that is allowed.
+    /// Performs `writes`, to one server and in order, and releases `held`: in one batch, if the configuration and the
+    /// fabric allow it.
     pub(crate) async fn write_and_unlock(
         &self,
         held: HeldLock,
@@ -264,7 +270,7 @@ impl<F: Fabric> Client<F> {
         self.round_trip(release.clone()).await.map(|_| ())
     }
 
-    /// Does `writes` in order, in one batch if they may be.
+    /// Performs `writes` in order, in one batch if `together`.
     pub(crate) async fn write_all(
         &self,
         server: u16,
@@ -283,7 +289,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// A place for a new node on `server`: one that was freed, with its last version, or one of a chunk.
+    /// Allocates a node on `server`: a freed one, with its last version, or a new one from a chunk.
     pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
         let node_bytes = self.home.config.layout.node_bytes as u64;
         loop {
@@ -310,13 +316,13 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// What this compute server has of blocks on `server`.
+    /// Calls `with` on this compute server's blocks on `server`.
     pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut ValueBlocks) -> T) -> T {
         with(&mut self.home.blocks.borrow_mut()[usize::from(server)])
     }
 
-    /// A leaf that nothing leads to any more can be used again. Who still has its address finds that it is not what he
-    /// expected.
+    /// Makes a leaf available for reuse, to which nothing leads any more. A client that still has its address detects
+    /// the change by the header.
     pub(crate) fn reuse(&self, found: &FetchedNode) {
         let mut nodes = self.home.nodes.borrow_mut();
         let nodes = &mut nodes[usize::from(found.at.server())];

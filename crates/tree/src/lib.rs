@@ -1,54 +1,54 @@
-//! A B+tree whose nodes live on memory servers: Sherman (Wang et al., SIGMOD 2022), and FG and FG+, which are the same
-//! tree with techniques off.
+//! A B+tree whose nodes are stored on memory servers: Sherman (Wang et al., SIGMOD 2022), and FG and FG+, which are the
+//! same tree with techniques switched off.
 //!
 //! ```text
 //!   server 0, byte 64: the root's address
 //!                 ┌──────────────┐
-//!   level 2       │ k5 ▶   k9 ▶  │                                 a node: fences [lowest, highest), a sibling,
-//!                 └┬────┬─────┬──┘                                 entries in no order; 1 KiB, anywhere
+//!   level 2       │ k5 ▶   k9 ▶  │                                 a node: fence keys [lowest, highest), a sibling,
+//!                 └┬────┬─────┬──┘                                 unordered entries; 1 KiB, on any server
 //!   level 1    ┌───▼──┐┌▼─────┐┌▼─────┐
-//!              │      ├▶      ├▶      │──▶ null                    kept by compute servers, as hints (`cache`)
+//!              │      ├▶      ├▶      │──▶ null                    cached by compute servers, as hints (`cache`)
 //!              └┬──┬──┘└┬──┬──┘└┬──┬──┘
 //!   leaves     ┌▼┐┌▼┐  ┌▼┐┌▼┐  ┌▼┐┌▼┐
 //!              └─┴▶┴──▶ ...                                        read: one round trip; written: lock, read, write
 //! ```
 //!
-//! Clients read and write nodes with one-sided verbs; memory servers do nothing but keep them. A lookup whose parent is kept
-//! takes one round trip. A write takes three: take the lock, read the leaf, write the entry back and release, in one
-//! batch; two if another client of the same compute server has handed it the lock. Values that are no words lie in blocks beside
-//! the leaves (`blocks`), and are written in the same batch.
+//! Clients read and write nodes with one-sided verbs; memory servers only store them. A lookup whose parent is cached
+//! takes one round trip. A write takes three: take the lock; read the leaf; write the entry and release the lock, in
+//! one batch. It takes two if another client of the same compute server has handed over the lock. Values that are not
+//! words are stored in blocks beside the leaves (`value_blocks`), and are written in the same batch.
 //!
-//! # Invariants
-//! B1  A node is written only by who holds its lock (`lock`), and a whole node or one entry of it at a time, so that
-//!     readers, who take no lock, can tell what is whole (`layout`).
-//! B2  Every key belongs to the one leaf of the chain of siblings whose fences include it. Whoever comes to a node checks its fences, its
-//!     level and whether it is freed: kept nodes and addresses are hints.
-//! B3  Every write leaves B2 true, by itself: a new node is written before the node that leads to it (`split`), a
-//!     leaf's entries are in its neighbour before the leaf is freed (`merge`).
-//! B4  An operation waits for no lock while it holds one.
-//! B5  Before a compute server believes anything in a memory server's memory it has seen the tree's mark there; what nobody has
-//!     written is no node.
+//! B1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
+//!     time, so that readers, which take no lock, can detect torn reads (`layout`).
+//! B2  Every key belongs to the one leaf in the chain of siblings whose fence keys include it. A client checks the
+//!     fence keys, the level and the state of each node it reads: cached nodes and addresses are hints.
+//! B3  Every single write preserves B2: a new node is written before the node that leads to it (`split`), and a leaf's
+//!     entries are in its sibling before the leaf is freed (`merge`).
+//! B4  An operation does not wait for a lock while it holds one.
+//! B5  Before a compute server uses the memory of a memory server, it checks the tree's mark there. Bytes that were
+//!     never written are no node.
 //!
-//! # When somebody dies
-//! | who, when                           | others see                          | and do                                          |
+//! # Failures
+//! | a server fails                      | other clients see                   | and do                                          |
 //! |-------------------------------------|-------------------------------------|-------------------------------------------------|
-//! | a compute server, holding a lock    | the same owner for too long         | have him fenced, and take the lock (`lock`, H3) |
-//! | ... between the nodes of a split    | a node no separator leads to        | reach it over its sibling, add the separator    |
-//! | ... within a merge                  | a leaf that is moving               | look whether siblings still lead to it; end it  |
-//! | ... its leaf freed, its name left   | a separator that leads astray       | come from the left, over siblings (`seek`)      |
-//! | one that wakes up after its lease   | nothing: its verbs are refused      | it fails with [`Error::Fabric`] and joins again |
-//! | a memory server                     | [`Error::Fabric`] in time           | ask it no more, go on with what is elsewhere    |
-//! | one that comes back empty           | another generation, no mark (B5)    | the same                                        |
+//! | a compute server, holding a lock    | the same owner for too long         | have it fenced, and take the lock (`lock`, H3)  |
+//! | ... between the nodes of a split    | a node without a separator          | reach it by its sibling, add the separator      |
+//! | ... within a merge                  | a leaf that is moving               | check if siblings still lead to it; complete it |
+//! | ... leaf freed, separator left      | a separator to a wrong leaf         | search from the left, by siblings (`lookup`)    |
+//! | one that resumes after its lease    | nothing: its verbs are refused      | it gets [`TreeError::Fabric`] and joins again   |
+//! | a memory server                     | [`TreeError::Fabric`] in time       | stop using it, continue on the other servers    |
+//! | one that restarts empty             | another generation, no mark (B5)    | the same                                        |
 //!
-//! What is lost with a dead compute server is room: the rest of its chunks and what it had freed. Who has waited in vain for a
-//! memory server fails at once from then on, and so does who waits behind him for one of its locks, so that errors
-//! come within a lease and not one timeout after another. In its next life it may ask again. What is not repaired is
-//! a separator of a leaf that was freed: it costs those it leads astray some reads. `trial` tries all of this.
+//! A dead compute server leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
+//! server, a client's operations on that server fail at once, and so do those of clients queued behind it for one of
+//! the server's locks. So errors come within a lease, not after one timeout each. A new incarnation of the compute
+//! server may use that memory server again. A separator of a freed leaf is not repaired; it costs some extra reads.
+//! `sim_test` tests all of this.
 //!
-//! # Where we differ from the paper
-//! The default layout has a version in each line, since cards do not fetch lines in order (Ziegler et al., SIGMOD 2023); the published one
-//! is [`Config::sherman_published`]. Internal nodes are in no order either, and get separators by whole writes. Range queries follow siblings. A
-//! mismatch is read again and never means absent. Deletes merge. Locks name their owner's life.
+//! The default layout has a version in each line, because network cards do not fetch lines in order (Ziegler et al.,
+//! SIGMOD 2023). The published layout is [`Config::sherman_published`]. Internal nodes are unordered, too, and a
+//! separator is added by writing the whole node. Range queries follow siblings. A version mismatch leads to another
+//! read and never means absent. Deletes merge leaves. Locks contain their owner's epoch.
 
 #![forbid(unsafe_code)]
 
@@ -68,6 +68,7 @@ mod ops;
 mod page;
 mod phase;
 mod range;
+#[cfg(feature = "check")]
 pub mod sim_test;
 mod split;
 mod value_blocks;
@@ -83,45 +84,45 @@ pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{NodeFormat, NodeLayout};
 pub use value_blocks::{VALUE_BYTES_MAX, fill_bytes};
 
-/// Why an operation did not do what was asked. After an error of the fabric it may have been done.
+/// The reason why an operation failed. After a fabric error, the operation may have taken effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TreeError {
     /// A verb or a call failed.
     Fabric(farbank_fabric::FabricError),
-    /// No memory for a new node.
+    /// A memory server has no memory for a new node or block.
     Full {
-        /// On which memory server.
+        /// The memory server.
         server: u16,
     },
-    /// There is no tree there.
+    /// The cluster holds no tree.
     NoTree,
-    /// The tree on this server has nodes of another layout.
+    /// The tree on a memory server has another layout.
     OtherLayout {
-        /// Which memory server.
+        /// The memory server.
         server: u16,
     },
-    /// A key that has more bytes than keys of this tree.
+    /// A key is longer than the keys of this tree.
     KeyTooLong {
-        /// How many it has.
+        /// Its length in bytes.
         bytes: usize,
-        /// How many it may have.
+        /// The maximum length in bytes.
         most: usize,
     },
-    /// A value that has more bytes than values of this tree.
+    /// A value is longer than the values of this tree.
     ValueTooLong {
-        /// How many it has.
+        /// Its length in bytes.
         bytes: usize,
-        /// How many it may have.
+        /// The maximum length in bytes.
         most: usize,
     },
-    /// Values of this tree are words and bytes were asked for, or the other way round ([`Config::values`]).
+    /// The operation is for word values but the tree has byte values, or the reverse ([`Config::values`]).
     OtherValues,
-    /// The published layout has no value 0.
+    /// The value is 0, which the published layout reserves.
     Reserved,
-    /// A node that contradicts itself.
+    /// A node or block is corrupted.
     Damaged {
-        /// Where it is.
+        /// Its address.
         at: GAddr,
     },
 }
@@ -131,27 +132,27 @@ impl fmt::Display for TreeError {
         match self {
             TreeError::Fabric(error) => error.fmt(f),
             TreeError::Full { server } => {
-                write!(f, "memory server {server} has no room for a node")
+                write!(f, "memory server {server} has no memory for another node")
             }
-            TreeError::NoTree => f.write_str("there is no tree: its root is null"),
+            TreeError::NoTree => f.write_str("there is no tree on these servers: the root address is null"),
             TreeError::OtherLayout { server } => write!(
                 f,
-                "the tree on memory server {server} was made with nodes or keys of another size or format"
+                "the tree on memory server {server} was created with another size or format of nodes or keys"
             ),
             TreeError::KeyTooLong { bytes, most } => {
-                write!(f, "a key of {bytes} bytes, where keys have {most}")
+                write!(f, "the key has {bytes} bytes, the maximum is {most}")
             }
             TreeError::ValueTooLong { bytes, most } => {
                 write!(
                     f,
-                    "a value of {bytes} bytes, where values have {most} at most"
+                    "the value has {bytes} bytes, the maximum is {most}"
                 )
             }
             TreeError::OtherValues => f.write_str(
-                "words are got and inserted in a tree of words, bytes in one of values out of line",
+                "the operation does not fit the tree's values: use get and insert for words, get_bytes and insert_bytes for bytes",
             ),
-            TreeError::Reserved => f.write_str("value 0 means absent in the published layout"),
-            TreeError::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
+            TreeError::Reserved => f.write_str("value 0 cannot be stored: it means absent in the published layout"),
+            TreeError::Damaged { at } => write!(f, "the node or block at {at:?} is corrupted"),
         }
     }
 }

@@ -1,23 +1,24 @@
 //! Hierarchical locks on chip (Sherman, section 4.3).
 //!
 //! ```text
-//!   client ──▶ local lock, one for each global one ──▶ global lock: 16 bits in the memory server's card
-//!              a queue of this compute server's                 0 │ epoch:6 │ compute server + 1:10
-//!              clients; hands the global lock on
+//!   client ──▶ local lock, one per global lock ──▶ global lock: 16 bits in the memory server's network card
+//!              a queue of this compute server's                 epoch:6 │ compute server + 1:10; 0: free
+//!              clients; hands over the global lock
 //! ```
 //!
-//! A node's lock is a slot that its address hashes to, on its own server; several nodes share one. Who holds a slot may
-//! write those nodes. An operation holds two slots only in a merge, where it gives up rather than waits for the second.
+//! A node's address hashes to a lock on the node's own server; several nodes can share one. The client that holds a
+//! lock may write the nodes it covers. Only a merge holds several locks; it gives up instead of waiting for a further
+//! lock.
 //!
-//! # Invariants
-//! H1  At most one client of all holds a slot; the word says of which compute server, in which life.
-//! H2  Clients of one compute server come to the global lock one at a time, in the order of their queue.
-//! H3  A slot is taken from a dead owner only after the keeper has fenced him: none of his writes can follow.
+//! H1  At most one client of the cluster holds a lock. The word contains its compute server and that server's epoch.
+//! H2  Clients of one compute server request the global lock one at a time, in the order of their queue.
+//! H3  A lock is taken from a dead owner only after the lease manager has fenced the owner. So none of its writes can
+//!     follow.
 //!
-//! # When the owner is dead
-//! Who waits for the same owner for [`crate::Config::doubt_ns`] asks the keeper. If the owner's lease has run out, the keeper fences
-//! him on every memory server and the waiter swaps the owner's name for its own. What the dead one left half done needs no
-//! repair: each write of an operation leaves a tree that is right (see the crate).
+//! A client that waits for the same owner for [`crate::Config::doubt_ns`] asks the lease manager. If the owner's lease
+//! has expired, the lease manager fences the owner on every memory server, and the client swaps its own identity into
+//! the lock. Unfinished operations of the dead owner need no immediate repair: each write of an operation leaves a
+//! consistent tree (see the crate).
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -35,15 +36,15 @@ use crate::client::Client;
 use crate::config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy};
 use crate::phase::{Phase, PhaseGuard};
 
-/// Bits of a lock.
+/// Bits of a lock in the network card.
 const LOCK_BITS: u32 = 16;
 const EPOCH_BITS: u32 = 6;
-/// Where locks in host memory start, which are words; the tree's superblock is before them.
+/// Offset of the locks in host memory, one word each. The tree's superblock is before them.
 const HOST_LOCKS_AT: u64 = 4096;
-/// Bytes at the start of each server's host memory that are not chunks.
+/// Bytes at the start of each server's host memory that are not used for chunks.
 pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS_MAX * 8;
 
-/// A lock: its word and its bits there.
+/// A global lock: its word, and its bits in the word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LockWord {
     word: GAddr,
@@ -52,7 +53,7 @@ pub(crate) struct LockWord {
 }
 
 impl LockWord {
-    /// The lock of the node at `node`.
+    /// Returns the lock of the node at `node`.
     pub(crate) fn of<F: Fabric>(fabric: &F, config: &Config, node: GAddr) -> LockWord {
         let caps = fabric.caps(node.server());
         let hash = Rng::new(node.0).draw();
@@ -96,7 +97,7 @@ impl LockWord {
         (word & self.mask()) >> self.shift
     }
 
-    /// What who waits for it is given after its holder or taker has failed with `error`.
+    /// Returns the outcome for the next waiter after the holder has failed with `error`.
     fn after(&self, error: TreeError) -> WaitOutcome {
         use farbank_fabric::FabricError::{Empty, Fenced, Timeout};
         match error {
@@ -110,7 +111,7 @@ impl LockWord {
         }
     }
 
-    /// What releases it.
+    /// Returns the verb that releases the lock.
     fn release(&self, how: ReleasePolicy, owner: u64) -> Verb {
         match how {
             ReleasePolicy::FetchAdd => Verb::add(self.word, (owner << self.shift).wrapping_neg()),
@@ -122,7 +123,8 @@ impl LockWord {
     }
 }
 
-/// How many locks on `servers` memory servers name compute server `compute` in life `epoch`.
+/// Counts the locks on `servers` memory servers that are owned by compute server `compute` with epoch `epoch`.
+#[cfg(feature = "check")]
 pub(crate) fn count_locks_of(
     sim: &farbank_fabric::sim::SimCluster,
     config: &Config,
@@ -146,59 +148,59 @@ pub(crate) fn count_locks_of(
     count as u64
 }
 
-/// The owner's name in a lock.
+/// Encodes an owner for the lock word.
 fn name(compute: u16, epoch: u8) -> u64 {
     (u64::from(compute + 1) << EPOCH_BITS) | (u64::from(epoch) % (1 << EPOCH_BITS))
 }
 
-/// Who is waiting for a local lock.
+/// A client that waits for a local lock.
 struct LockWaiter {
     number: u64,
     waker: Waker,
 }
 
-/// What a client that waited is given.
+/// The result of waiting for a local lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitOutcome {
-    /// The local lock: the global one is to be asked for.
+    /// The local lock only: the client must request the global lock.
     Local,
-    /// Both.
+    /// The local and the global lock.
     HandedOver,
-    /// Nothing: the lock cannot be had.
+    /// No lock: it is unavailable.
     Failed(TreeError),
 }
 
 #[derive(Default)]
 struct LocalLock {
     waiting: VecDeque<LockWaiter>,
-    /// The waiter whose turn it is and does not know yet.
+    /// The waiter that was selected but has not run yet, with its outcome.
     called: Option<(u64, WaitOutcome)>,
-    /// Times the global lock was handed on since it was taken.
+    /// Number of hand-overs since the global lock was taken.
     handed: u32,
 }
 
-/// The local locks that are held now.
+/// The local locks that are held now, with their queues.
 #[derive(Default)]
 pub(crate) struct LocalLockTable {
     held: HashMap<LockWord, LocalLock>,
     numbers: u64,
 }
 
-/// A lock that is held.
+/// A held lock.
 #[must_use]
 pub(crate) struct HeldLock {
     slot: LockWord,
-    /// Whether it was handed on by another client of this compute server, without a round trip.
+    /// Whether another client of this compute server handed it over, without a round trip.
     pub(crate) handed: bool,
-    /// Says so to who asks what this compute server is doing.
+    /// Counts this client in phase `Holding`.
     _holding: PhaseGuard,
 }
 
-/// How a lock is let go.
+/// How a lock is released.
 pub(crate) enum ReleaseMode {
-    /// This verb, in a batch or by itself, and then [`Client::let_go`].
+    /// By this verb, in a batch or alone, followed by [`Client::release`].
     Remote(Verb),
-    /// The next client has it: nothing is to be sent.
+    /// By hand-over to the next client: nothing is sent.
     HandedOver,
 }
 
@@ -233,14 +235,14 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Takes and releases the lock of whatever node is at `node`: what locks cost by themselves.
+    /// Takes and releases the lock of the node at `node`, to measure the cost of locks alone.
     pub async fn take_and_release(&self, node: GAddr) -> Result<(), TreeError> {
         let held = self.lock(node).await?;
         self.note(|op| op.handed_over = held.handed);
         self.unlock(held).await
     }
 
-    /// Takes the lock of `node` if nobody has it.
+    /// Takes the lock of `node` if it is free.
     pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<HeldLock>, TreeError> {
         let slot = LockWord::of(&self.home.fabric, &self.home.config, node);
         if self.home.config.local != LocalLockMode::None {
@@ -264,7 +266,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Whether `node` is locked by `held`, too.
+    /// Returns whether `held` is also the lock of `node`.
     pub(crate) fn shares(&self, node: GAddr, held: &HeldLock) -> bool {
         LockWord::of(&self.home.fabric, &self.home.config, node) == held.slot
     }
@@ -273,7 +275,8 @@ impl<F: Fabric> Client<F> {
         name(self.home.compute, self.home.epoch)
     }
 
-    /// Takes the global lock, from a dead owner if need be. Tries in vain are counted as such, not as round trips.
+    /// Takes the global lock, if necessary from a dead owner. Failed attempts are counted as lock retries, not as round
+    /// trips.
     async fn take(&self, slot: LockWord) -> Result<(), TreeError> {
         let me = self.name();
         let (mut expected, mut owner, mut since) = (0, 0, self.home.fabric.now());
@@ -302,7 +305,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Whether the life that `owner` names is over, for good (H3).
+    /// Returns whether the owner's epoch has ended for good: it is fenced (H3).
     async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
         let compute = (owner >> EPOCH_BITS) as u16 - 1;
         let epoch = (owner % (1 << EPOCH_BITS)) as u8;
@@ -315,7 +318,7 @@ impl<F: Fabric> Client<F> {
         Ok(answer == ServiceResponse::Dead)
     }
 
-    /// How `held` is to be let go: by a verb of the caller's, or by handing it on at once.
+    /// Returns how `held` is to be released: by a verb that the caller sends, or by hand-over.
     pub(crate) fn release_mode(&self, held: &HeldLock) -> ReleaseMode {
         if let LocalLockMode::HandOver(times_max) = self.home.config.local {
             let table = self.home.locks.borrow();
@@ -327,7 +330,7 @@ impl<F: Fabric> Client<F> {
         ReleaseMode::Remote(held.slot.release(self.home.config.release, self.name()))
     }
 
-    /// Ends the hold, after what [`Client::letting`] said has been done.
+    /// Ends the hold, after the caller has sent the verb of [`Client::release_mode`], if there is one.
     pub(crate) fn release(&self, held: HeldLock, how: &ReleaseMode, error: Option<TreeError>) {
         let turn = match (error, how) {
             (Some(error), _) if held.slot.after(error) != WaitOutcome::Local => {
@@ -339,8 +342,8 @@ impl<F: Fabric> Client<F> {
         self.pass_on(held.slot, turn);
     }
 
-    /// Lets `held` go as well as can be, after `error`. Where the lock is out of reach, everybody who waits for it
-    /// here is told so at once: one after another they would find out in as many timeouts.
+    /// Releases `held` after `error`, as far as possible, and returns `error`. If the lock is unreachable, all local
+    /// waiters fail with the error at once, instead of after one timeout each.
     pub(crate) async fn unlock_after(&self, held: HeldLock, error: TreeError) -> TreeError {
         match held.slot.after(error) {
             WaitOutcome::Failed(_) => self.pass_on(held.slot, WaitOutcome::Failed(error)),
@@ -351,7 +354,7 @@ impl<F: Fabric> Client<F> {
         error
     }
 
-    /// Releases `held` by itself.
+    /// Releases `held`, without a write.
     pub(crate) async fn unlock(&self, held: HeldLock) -> Result<(), TreeError> {
         let letting = self.release_mode(&held);
         let done = match &letting {
@@ -362,7 +365,7 @@ impl<F: Fabric> Client<F> {
         done
     }
 
-    /// Gives the local lock to the next in line (H2).
+    /// Passes the local lock to the next waiter (H2).
     fn pass_on(&self, slot: LockWord, turn: WaitOutcome) {
         if self.home.config.local == LocalLockMode::None {
             return;

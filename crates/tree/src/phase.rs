@@ -1,32 +1,33 @@
-//! What a compute server's clients are in the middle of: trials choose by it when somebody dies.
+//! Phases of the operations of a compute server's clients. Simulation tests use them to place crashes.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Something that takes several steps.
+/// A phase of an operation of several steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// It has a lock.
+    /// A lock is held.
     Holding,
-    /// The nodes of a split are on their way, or no separator leads to the new one yet.
+    /// The nodes of a split are being written, or the new node has no separator yet.
     Splitting,
-    /// There is a new root that nothing leads to yet.
+    /// A new root is being created and is not referenced yet.
     Growing,
-    /// A leaf's entries are moving to its neighbour.
+    /// A leaf's entries are being moved to its sibling.
     Merging,
 }
 
-/// How many of the clients are in the middle of what.
+/// Number of clients in each phase.
 #[derive(Default)]
 pub(crate) struct PhaseCounts([Cell<u32>; 4]);
 
 impl PhaseCounts {
-    /// Whether any client is in the middle of `what`.
+    /// Returns whether any client is in phase `what`.
+    #[cfg(feature = "check")]
     pub(crate) fn any(&self, what: Phase) -> bool {
         self.0[what as usize].get() > 0
     }
 
-    /// Counts one more, until what is returned is dropped.
+    /// Counts one more client in phase `what`, until the returned guard is dropped.
     pub(crate) fn begin(self: &Rc<PhaseCounts>, what: Phase) -> PhaseGuard {
         let count = &self.0[what as usize];
         count.set(count.get() + 1);
@@ -37,7 +38,7 @@ impl PhaseCounts {
     }
 }
 
-/// Something that is not over.
+/// A client's stay in a phase, ended on drop.
 pub(crate) struct PhaseGuard {
     all: Rc<PhaseCounts>,
     what: Phase,

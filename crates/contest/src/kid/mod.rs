@@ -33,6 +33,7 @@ mod lists;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "check")]
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU64, fence};
@@ -41,6 +42,7 @@ use farbank_pm::{Medium, PersistCtx};
 
 use crate::engine::{Engine, EngineStats, Error, Key, VALUE_BYTES, Worker};
 use crate::limits::ContestLimits;
+#[cfg(feature = "check")]
 use crate::target::{EngineConfig, explorer_terms};
 use heap::{KidHeap, RecordPlace};
 use lines::{HashLines, LineSlot, PENDING};
@@ -262,9 +264,11 @@ impl<M: Medium> Drop for KidWorker<M> {
 }
 
 /// The engine as the crash explorer makes it, with its defaults.
+#[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KidConfig;
 
+#[cfg(feature = "check")]
 impl EngineConfig for KidConfig {
     fn name(&self) -> &'static str {
         "kid"

@@ -53,6 +53,7 @@ mod chain;
 mod worker;
 
 use farbank_pm::grow_table::GrowTable;
+#[cfg(feature = "check")]
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::{Arc, Mutex};
@@ -64,6 +65,7 @@ use crate::read_cache::ReadCache;
 use crate::recycle::{BlockPools, ReusePolicy};
 use crate::space::{self, BlockSpace, ScaledCounts, SpaceLayout, UNIT};
 use crate::stripes::{LockStripes, StripeLock};
+#[cfg(feature = "check")]
 use crate::target::{EngineConfig, boxed};
 
 /// What can be turned on and off. [`Tuning::PUBLISHED`] is the engine as it was.
@@ -244,9 +246,11 @@ impl<M: Medium> Engine for V1<M> {
 }
 
 /// `v1` with this tuning.
+#[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug)]
 pub struct V1Config(pub V1Tuning);
 
+#[cfg(feature = "check")]
 impl EngineConfig for V1Config {
     fn name(&self) -> &'static str {
         "v1"

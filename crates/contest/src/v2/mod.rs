@@ -50,6 +50,7 @@ mod record;
 mod recover;
 mod worker;
 
+#[cfg(feature = "check")]
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Medium, Off, PersistCtx};
@@ -60,6 +61,7 @@ use crate::read_cache::ReadCache;
 use crate::recycle::{BlockPools, ReusePolicy};
 use crate::space::{self, BlockSpace, PUBLISHED_THREADS, ScaledCounts, SpaceLayout, UNIT};
 use crate::stripes::{LockStripes, StripeLock};
+#[cfg(feature = "check")]
 use crate::target::{EngineConfig, boxed};
 
 use index::V2Index;
@@ -300,9 +302,11 @@ impl<M: Medium> Engine for V2<M> {
 }
 
 /// `v2` with this tuning.
+#[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug)]
 pub struct V2Config(pub V2Tuning);
 
+#[cfg(feature = "check")]
 impl EngineConfig for V2Config {
     fn name(&self) -> &'static str {
         "v2"
