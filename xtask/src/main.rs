@@ -9,6 +9,7 @@
 //!   cargo xtask suites soak [--seconds N]   what must not grow in a long run; only if it is named
 //!   cargo xtask mutants [OPTIONS]   small wrong edits, and which test objects to each
 //!   cargo xtask behaviour FILE      what the store does, to compare two versions
+//!   cargo xtask tidy                rules of style that no compiler knows
 //!   cargo xtask dependencies        every dependency is as deny.toml asks
 //!   cargo xtask sbom                prints what the program is made of, as CycloneDX
 //!   cargo xtask release             builds the program to give away, into target/dist
@@ -41,6 +42,7 @@ mod run;
 mod sanitize;
 mod serving;
 mod soak;
+mod tidy;
 mod wire;
 mod zero_cost;
 
@@ -195,7 +197,7 @@ const WITHOUT_BINARY: [&str; 11] = [
     "contest-cpp",
 ];
 
-const USAGE: &str = "usage: cargo xtask suites [NAME...] | suites soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | behaviour FILE | dependencies | sbom | release | \
+const USAGE: &str = "usage: cargo xtask suites [NAME...] | suites soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | behaviour FILE | tidy | dependencies | sbom | release | \
                      release-check";
 
 fn main() -> ExitCode {
@@ -211,6 +213,7 @@ fn main() -> ExitCode {
                 _ => wrong("usage: cargo xtask behaviour FILE"),
             };
         }
+        Some("tidy") => return ended(tidy::run()),
         Some("mutants") => return ended(mutants::run(&args[1..])),
         Some("suites") => RunSize::Suite,
         Some("gate") => RunSize::Gate,

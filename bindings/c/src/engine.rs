@@ -18,7 +18,7 @@ const OK: c_int = 0;
 const OUT_OF_MEMORY: c_int = 3;
 
 /// An open engine.
-struct Open {
+struct OpenEngine {
     at: *mut c_void,
     table: Table,
     file: PathBuf,
@@ -27,11 +27,11 @@ struct Open {
 }
 
 // SAFETY: the contest's engines are called by sixteen threads at once, and so is the table's.
-unsafe impl Send for Open {}
+unsafe impl Send for OpenEngine {}
 // SAFETY: as before.
-unsafe impl Sync for Open {}
+unsafe impl Sync for OpenEngine {}
 
-impl Drop for Open {
+impl Drop for OpenEngine {
     fn drop(&mut self) {
         // SAFETY: it was opened, and nobody uses it any more.
         unsafe { (self.table.close)(self.at) };
@@ -44,7 +44,7 @@ impl Drop for Open {
 
 /// An engine somebody else wrote, open.
 #[derive(Clone)]
-pub(crate) struct Outside(Arc<Open>);
+pub(crate) struct Outside(Arc<OpenEngine>);
 
 impl Outside {
     /// Opens the engine in `file`, or has it make a new one.
@@ -56,7 +56,7 @@ impl Outside {
         if at.is_null() {
             return Err(format!("the engine does not open {}", file.display()));
         }
-        Ok(Outside(Arc::new(Open {
+        Ok(Outside(Arc::new(OpenEngine {
             at,
             table,
             file: file.to_owned(),
@@ -86,7 +86,7 @@ impl Engine for Outside {
 
 impl Worker for Outside {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
-        let Open { at, table, .. } = &*self.0;
+        let OpenEngine { at, table, .. } = &*self.0;
         let (key, from) = (key.as_ptr().cast(), value.as_ptr().cast());
         // SAFETY: the engine is open; a key has 16 bytes, and the value so many as it says.
         match unsafe { (table.set)(*at, key, from, value.len()) } {
@@ -100,7 +100,7 @@ impl Worker for Outside {
 
     /// Whatever is not `Ok` is no value.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
-        let Open { at, table, .. } = &*self.0;
+        let OpenEngine { at, table, .. } = &*self.0;
         let to = std::ptr::from_mut(out).cast();
         // SAFETY: the engine is open; a key has 16 bytes; `take` is called with `to`, before this returns.
         unsafe { (table.get)(*at, key.as_ptr().cast(), take, to) == OK }

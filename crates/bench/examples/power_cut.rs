@@ -1,17 +1,17 @@
-//! The program that runs in a guest whose power is cut: `guest/README.md`, `farbank_bench::power`.
+//! Program that runs in a guest whose power is cut; see `guest/README.md` and `farbank_bench::power`.
 //!
 //! ```text
-//! power_cut write PLACE PREVIOUS    checks what PREVIOUS says, then writes until the power goes
-//! power_cut vain PLACE PREVIOUS     the same, and nothing it writes is made durable
-//! power_cut check PLACE PREVIOUS    checks only
+//! power_cut write PLACE PREVIOUS    checks what PREVIOUS reports, then writes until the power is cut
+//! power_cut vain PLACE PREVIOUS     the same, but makes nothing durable that it writes
+//! power_cut check PLACE PREVIOUS    only checks
 //! power_cut record POOL DEVICE always|never
-//!                                   writes to a file on a dm-log-writes DEVICE, acknowledgements as marks
+//!                                   writes to a file on a dm-log-writes DEVICE, with acknowledgements as marks
 //! power_cut replay LOG ONTO CHANGES FOLDER SUBSETS
-//!                                   checks the disk as of every point of that log
+//!                                   checks the disk at every point of that log
 //! ```
 //!
-//! PLACE is a folder or a device, PREVIOUS a file with the output before the power was cut. `farbank` is beside this
-//! program.
+//! PLACE is a directory or a device. PREVIOUS is a file with the output before the power cut. The `farbank` binary
+//! must be in the same directory as this program.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             let devices = [log, onto, changes, folder].map(PathBuf::from);
             replay(devices, subsets)
         }
-        _ => Err("see the head of power_cut.rs".into()),
+        _ => Err("unknown arguments; see the usage at the start of power_cut.rs".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,8 +73,10 @@ fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(
         figures.points, figures.disks, figures.lost, figures.wrong, figures.acknowledged
     );
     match figures {
-        power::ReplayFigures { points: 0, .. } => Err("the log has no point to check".into()),
+        power::ReplayFigures { points: 0, .. } => {
+            Err("the log has no flush or mark to check".into())
+        }
         power::ReplayFigures { wrong: 0, .. } => Ok(()),
-        _ => Err("acknowledged writes are lost, or something else is wrong".into()),
+        _ => Err("the check failed: acknowledged writes are lost, or the store is damaged".into()),
     }
 }

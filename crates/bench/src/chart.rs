@@ -1,16 +1,16 @@
-//! Curves, and pictures of them.
+//! Line charts, rendered as SVG.
 
 use plotters::prelude::*;
 
 use crate::figure::Error;
 
-/// Pixels of a chart.
+/// Size of a chart in pixels.
 const SIZE: (u32, u32) = (900, 460);
-/// Pixels for the names of its lines, on the right.
+/// Width of the legend on the right, in pixels.
 const LEGEND_WIDTH: u32 = 150;
-/// Of so few points each is marked.
+/// Points are marked on lines with at most this many.
 const FEW: usize = 16;
-/// Lines are told apart by these, and by dashes once all are taken.
+/// Colours of lines. Dashes distinguish lines once all colours are used.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1b, 0x6c, 0xa8),
     RGBColor(0xd9, 0x5f, 0x02),
@@ -22,34 +22,34 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// Lines over the same axes.
+/// Lines that share their axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What is seen.
+    /// Title.
     pub title: String,
-    /// What goes from left to right.
+    /// Label of the horizontal axis.
     pub across: &'static str,
-    /// What goes up, from 0.
+    /// Label of the vertical axis, which starts at 0.
     pub up: &'static str,
-    /// What is drawn.
+    /// Lines of the chart.
     pub lines: Vec<Line>,
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Whose it is.
+    /// Name in the legend.
     pub name: String,
-    /// Across and up, in the order they are joined.
+    /// Points (x, y), in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
 }
 
-/// All charts of a report.
+/// Charts of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Charts(pub Vec<Chart>);
 
 impl Charts {
-    /// Adds a line to the chart of this title, which is made if there is none.
+    /// Adds a line to the chart with this title, which is created if it does not exist.
     pub(crate) fn line(
         &mut self,
         title: &str,
@@ -72,7 +72,10 @@ impl Charts {
         });
     }
 
-    /// One picture of all of them, each below the last, in SVG.
+    /// Draws all charts below each other.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the SVG backend fails.
     pub fn svg(&self) -> Result<String, Error> {
         let mut text = String::new();
         let bad = |why: DrawingAreaErrorKind<_>| Error::Failed(format!("cannot draw: {why}"));
@@ -100,7 +103,7 @@ impl Chart {
         let first = points().map(|point| point.0).reduce(f64::min);
         let last = points().map(|point| point.0).reduce(f64::max);
         let high = points().map(|point| point.1).fold(0.0, f64::max);
-        // An axis has a length, whatever is drawn.
+        // An axis needs a positive length.
         let first = first.unwrap_or_default();
         let last = last.filter(|last| *last > first).unwrap_or(first + 1.0);
         let high = if high > 0.0 { high * 1.05 } else { 1.0 };

@@ -1,8 +1,7 @@
-//! A medium that counts what is asked of it.
+//! Medium that counts the operations on it.
 //!
-//! Everything is handed on to the medium inside. What it is asked for is counted on the way, for each
-//! thread apart: so a driver can tell what one operation took, and no thread waits for another to
-//! count.
+//! All operations are forwarded to the inner medium. They are counted for each thread separately. So a driver can
+//! determine the operations of one request, and counting makes no thread wait for another.
 
 use std::io;
 use std::ops::{AddAssign, Sub};
@@ -11,29 +10,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use farbank_pm::{Caps, LINE, Medium, Off, PersistCounters, PersistCtx, Poisoned, Ticket, WORD};
 
-/// Bytes the media of persistent memory read and write at a time.
+/// Bytes that persistent memory media read and write at a time.
 const XPLINE: u64 = 256;
-/// Threads that are counted apart; more share.
+/// Number of counter shards. If there are more threads, some share a shard.
 const SHARDS: usize = 64;
-/// No line.
+/// Marks that there is no line.
 const NOWHERE: u64 = u64::MAX;
 
-/// What was asked of a medium.
+/// Counts of medium operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Words loaded, ranges copied, compared or checked: calls.
+    /// Calls that load words, or that copy, compare or checksum ranges.
     pub reads: u64,
-    /// Places read: reads of lines that neither were read nor border on what was, since the thread's
-    /// operation began or it last read elsewhere.
+    /// Locations read. A read counts unless its lines overlap or adjoin those of the thread's previous read in the
+    /// same operation.
     pub places: u64,
     /// Drains that had something to order.
     pub fences: u64,
     /// Bytes copied in or stored.
     pub bytes: u64,
-    /// Lines of 64 bytes written back, one a line and call.
+    /// 64-byte lines written back, counted once per line and call.
     pub lines: u64,
-    /// XPLines of 256 bytes written back: those that a thread writes one after another before its
-    /// next drain count once.
+    /// 256-byte XPLines written back. Consecutive writes of a thread to one XPLine before its next drain count once.
     pub xplines: u64,
 }
 
@@ -63,7 +61,7 @@ impl Sub for Spent {
     }
 }
 
-/// What the threads of one number spent, on lines of its own.
+/// Counters of the threads with one shard number, on cache lines of their own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
@@ -73,9 +71,9 @@ struct Shard {
     bytes: AtomicU64,
     lines: AtomicU64,
     xplines: AtomicU64,
-    /// First and last line of the place read last.
+    /// First and last line of the location that was read last.
     last_read: [AtomicU64; 2],
-    /// The last XPLine written since the last drain.
+    /// Last XPLine written since the last drain.
     last_xpline: AtomicU64,
 }
 
@@ -130,7 +128,7 @@ impl Shard {
     }
 }
 
-/// What was asked of a [`Counted`] medium. Stays readable when the medium has moved into a store.
+/// Counters of a [`Counted`] medium. They stay readable after the medium has moved into a store.
 #[derive(Clone, Debug)]
 pub struct Meter(Arc<[Shard; SHARDS]>);
 
@@ -139,7 +137,7 @@ impl Meter {
         Meter(Arc::new(std::array::from_fn(|_| Shard::new())))
     }
 
-    /// What all threads have spent so far.
+    /// Returns the counts of all threads.
     #[must_use]
     pub fn total(&self) -> Spent {
         let mut total = Spent::default();
@@ -147,14 +145,13 @@ impl Meter {
         total
     }
 
-    /// What this thread has spent so far, and with it those that share its number.
+    /// Returns the counts of this thread and of other threads in its shard.
     #[must_use]
     pub fn mine(&self) -> Spent {
         self.shard().spent()
     }
 
-    /// An operation of this thread begins: what it reads is a place of its own, wherever the last one
-    /// ended.
+    /// Marks the start of an operation of this thread. Its first read counts as a new location.
     pub fn begin(&self) {
         self.shard().last_read[0].store(NOWHERE, Relaxed);
     }
@@ -172,7 +169,7 @@ fn thread_number() -> usize {
     NUMBER.with(|number| *number)
 }
 
-/// A medium, and what was asked of it.
+/// Medium that counts the operations on an inner medium.
 #[derive(Debug)]
 pub struct Counted<M> {
     inner: M,
@@ -180,7 +177,7 @@ pub struct Counted<M> {
 }
 
 impl<M: Medium> Counted<M> {
-    /// Counts what is asked of `inner` from now on.
+    /// Wraps `inner` with all counts at 0.
     pub fn new(inner: M) -> Counted<M> {
         Counted {
             inner,
@@ -188,17 +185,17 @@ impl<M: Medium> Counted<M> {
         }
     }
 
-    /// The counts, to be kept.
+    /// Returns a handle to the counters.
     pub fn meter(&self) -> Meter {
         self.meter.clone()
     }
 
-    /// The medium, counted no longer.
+    /// Returns the inner medium.
     pub fn into_inner(self) -> M {
         self.inner
     }
 
-    /// Counts what `ctx` did since its counters were `before`.
+    /// Adds the changes of `ctx`'s counters since `before`.
     fn did(&self, ctx: &PersistCtx, before: PersistCounters) {
         let (now, shard) = (ctx.counters, self.meter.shard());
         shard.fences.fetch_add(now.fences - before.fences, Relaxed);
@@ -325,7 +322,7 @@ mod tests {
     use farbank_pm::media::Mapped;
 
     #[test]
-    fn each_way_to_read_counts_once_and_writes_do_not() {
+    fn each_kind_of_read_counts_once_and_writes_do_not() {
         let medium = Counted::new(Mapped::anonymous(4096).unwrap());
         let meter = medium.meter();
         let mut ctx = PersistCtx::new(0);
@@ -355,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_the_ctx_says_and_a_block_is_whole() {
+    fn writes_match_the_context_counters_and_blocks_count_once() {
         let medium = Counted::new(Mapped::anonymous(8192).unwrap());
         let meter = medium.meter();
         let mut ctx = PersistCtx::new(0);
-        // 240 bytes from 64 on: lines 1 to 4, XPLines 0 and 1.
+        // 240 bytes at offset 64: lines 1 to 4, XPLines 0 and 1.
         medium.copy_in(&mut ctx, Off(64), &[&[1; 240]]);
-        // On the same XPLine, and so combined; then a drain, and it is another write of it.
+        // On the same XPLine, so combined with it. After the drain, a write to this XPLine counts again.
         medium.store(&mut ctx, Off(448), 7);
         medium.flush(&mut ctx, Off(448), 8);
         medium.drain(&mut ctx);
@@ -376,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_piece_by_piece_is_one_place_until_the_next_operation() {
+    fn adjacent_reads_are_one_location_until_the_next_operation() {
         let medium = Counted::new(Mapped::anonymous(8192).unwrap());
         let meter = medium.meter();
         let mut bytes = [0; 100];

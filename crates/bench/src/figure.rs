@@ -1,27 +1,27 @@
-//! What a measurement hands back: figures with their bounds, and why it could not be made.
+//! Results of a measurement: figures with their bounds, reports and errors.
 //!
-//! A figure is *counted* (exact: it would be the same on any machine), *measured* (this machine, this
-//! run, with what else was going on there) or *modelled* (virtual time on memory that is not there). It
-//! is always shown with that word beside it.
+//! A figure is *counted* (exact, the same on any machine), *measured* (by a clock, on this machine, in this run and
+//! with its other load) or *modelled* (virtual time of simulated memory). Output always shows this word next to the
+//! figure.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::chart::Charts;
 
-/// How a figure was come by.
+/// How the value of a figure was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Exact, and independent of the machine.
+    /// Counted: exact, and independent of the machine.
     Counted,
-    /// What a clock said, on this machine and in this run.
+    /// Measured by a clock, on this machine and in this run.
     Measured,
-    /// What the model of far memory says; its version, constants and seed are among the notes.
+    /// Computed by the model of far memory. The notes state its version, constants and seed.
     Modelled,
 }
 
 impl Kind {
-    /// The word that is printed beside the figure.
+    /// Returns the word that is printed next to the figure.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,57 +32,57 @@ impl Kind {
     }
 }
 
-/// A figure that was found, and the bound it must hold.
+/// A value with its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// The experiment it belongs to.
+    /// Experiment that the figure belongs to.
     pub experiment: &'static str,
-    /// What was counted or measured.
+    /// Name of the quantity.
     pub name: String,
-    /// How it was come by.
+    /// How the value was obtained.
     pub kind: Kind,
-    /// What was found.
+    /// The value.
     pub value: f64,
-    /// What it is counted in.
+    /// Unit of the value.
     pub unit: &'static str,
-    /// The least and the most of several rounds.
+    /// Smallest and largest value of several rounds.
     pub spread: Option<(f64, f64)>,
-    /// At most this, if a bound is stated.
+    /// Upper bound, if there is one.
     pub at_most: Option<f64>,
-    /// At least this, if a bound is stated.
+    /// Lower bound, if there is one.
     pub at_least: Option<f64>,
-    /// The published value of the same quantity, and how far from it this may be.
+    /// Published value of the same quantity, with the allowed distance from it.
     pub published: Option<Published>,
-    /// Number of events the value is taken from, if that can be 0.
+    /// Number of events from which the value was computed, if it can be 0.
     pub events: Option<u64>,
-    /// Why the value is not a measurement of what the experiment is about.
+    /// Reason why the value does not measure the subject of the experiment.
     pub caveat: Option<String>,
 }
 
-/// A published value and the tolerance that is set before a run.
+/// A published value and its tolerance, which is set before a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Published {
     /// The published value.
     pub value: f64,
-    /// The largest distance that counts as near, in the figure's unit.
+    /// Largest distance that counts as near, in the figure's unit.
     pub within: f64,
-    /// Whether a larger distance fails the run. If not, the figure only counts as not near.
+    /// Whether a larger distance fails the run. Otherwise the figure only counts as not near.
     pub binding: bool,
 }
 
-/// What a run says about the bounds of a figure.
+/// Result of comparing a figure with its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// All of them hold.
+    /// All bounds hold.
     Holds,
-    /// One of them does not.
+    /// A bound is broken.
     Broken,
-    /// The events that the figure counts never happened, or the figure has a caveat.
+    /// No event was counted, or the figure has a caveat.
     NotMeasured,
 }
 
 impl Figure {
-    /// A counted figure without a bound.
+    /// Creates a counted figure without a bound.
     #[must_use]
     pub fn counted(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
         Figure {
@@ -100,7 +100,7 @@ impl Figure {
         }
     }
 
-    /// A measured figure without a bound.
+    /// Creates a measured figure without a bound.
     #[must_use]
     pub fn measured(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
         Figure {
@@ -109,7 +109,7 @@ impl Figure {
         }
     }
 
-    /// A modelled figure without a bound.
+    /// Creates a modelled figure without a bound.
     #[must_use]
     pub fn modelled(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
         Figure {
@@ -118,13 +118,13 @@ impl Figure {
         }
     }
 
-    /// The same, in `unit`.
+    /// Sets the unit.
     #[must_use]
     pub fn unit(self, unit: &'static str) -> Figure {
         Figure { unit, ..self }
     }
 
-    /// The same, with a bound.
+    /// Sets an upper bound.
     #[must_use]
     pub fn at_most(self, most: f64) -> Figure {
         Figure {
@@ -133,7 +133,7 @@ impl Figure {
         }
     }
 
-    /// The same, with a bound from below.
+    /// Sets a lower bound.
     #[must_use]
     pub fn at_least(self, least: f64) -> Figure {
         Figure {
@@ -142,7 +142,7 @@ impl Figure {
         }
     }
 
-    /// The same, with a published value and how far from it this may be: farther fails the run.
+    /// Sets a published value and the allowed distance from it. A larger distance fails the run.
     #[must_use]
     pub fn published(self, value: f64, within: f64) -> Figure {
         Figure {
@@ -155,7 +155,8 @@ impl Figure {
         }
     }
 
-    /// The same, scored against a published value: near if it is within `part` of it. Farther does not fail the run.
+    /// Sets a published value; the figure is near if it differs by at most `part` of it. A larger distance does not
+    /// fail the run.
     #[must_use]
     pub fn compared(self, value: f64, part: f64) -> Figure {
         Figure {
@@ -168,7 +169,7 @@ impl Figure {
         }
     }
 
-    /// The same, taken from so many events. Of none, no bound is measured.
+    /// Sets the number of events that the value comes from. With 0 events the bounds count as not measured.
     #[must_use]
     pub fn of_events(self, events: u64) -> Figure {
         Figure {
@@ -177,13 +178,13 @@ impl Figure {
         }
     }
 
-    /// The same, with a reason why it does not measure what the experiment is about, if there is one.
+    /// Sets the reason, if any, why the value does not measure the subject of the experiment.
     #[must_use]
     pub fn caveat(self, caveat: Option<String>) -> Figure {
         Figure { caveat, ..self }
     }
 
-    /// The same, with what the rounds found.
+    /// Sets the spread from the values of all rounds.
     #[must_use]
     pub fn spread(self, rounds: &[f64]) -> Figure {
         Figure {
@@ -192,13 +193,13 @@ impl Figure {
         }
     }
 
-    /// Whether the value can be compared with anything.
+    /// Returns whether the value can be compared with bounds and published values.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.events != Some(0) && self.caveat.is_none()
     }
 
-    /// Whether the bounds hold; `None` without any. A value that is not a number breaks every bound.
+    /// Returns whether the bounds hold, or `None` if there are none. NaN breaks every bound.
     #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         let binding = self.published.filter(|published| published.binding);
@@ -217,13 +218,13 @@ impl Figure {
         })
     }
 
-    /// Whether no bound is broken.
+    /// Returns whether no bound is broken.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.verdict() != Some(Verdict::Broken)
     }
 
-    /// How it compares with the published value; `None` if there is none.
+    /// Returns how the value compares with the published value, or `None` if there is none.
     #[must_use]
     pub fn score(&self) -> Option<Score> {
         let published = self.published?;
@@ -239,19 +240,19 @@ impl Figure {
     }
 }
 
-/// How a figure compares with its published value.
+/// Result of comparing a figure with its published value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Score {
     /// Within the tolerance.
     Near,
     /// Outside of the tolerance.
     Far,
-    /// There is nothing to compare.
+    /// The figure was not measured.
     NotMeasured,
 }
 
 impl Score {
-    /// As it is printed.
+    /// Returns the word that is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -262,19 +263,19 @@ impl Score {
     }
 }
 
-/// Figures with a published value, by their score.
+/// Scores of all figures with a published value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// How many are near.
+    /// Number of figures that are near.
     pub near: usize,
-    /// Names of those that are not.
+    /// Names of the figures that are not near.
     pub far: Vec<String>,
-    /// Names of those that were not measured.
+    /// Names of the figures that were not measured.
     pub not_measured: Vec<String>,
 }
 
 impl Scores {
-    /// Scores every one of `figures` that has a published value.
+    /// Scores every figure that has a published value.
     #[must_use]
     pub fn of<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Scores {
         let mut scores = Scores::default();
@@ -290,13 +291,13 @@ impl Scores {
         scores
     }
 
-    /// Figures with a published value.
+    /// Returns the number of figures with a published value.
     #[must_use]
     pub fn all(&self) -> usize {
         self.near + self.far.len() + self.not_measured.len()
     }
 
-    /// The count and the losing rows in words; nothing if nothing was compared.
+    /// Returns the counts, and a line for each figure that is not near. Empty if no figure has a published value.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let all = self.all();
@@ -304,7 +305,7 @@ impl Scores {
             return Vec::new();
         }
         let count = format!(
-            "{} of {all} published values are near: {} are not, {} were not measured",
+            "{} of {all} figures are near their published values: {} are not, {} were not measured",
             self.near,
             self.far.len(),
             self.not_measured.len()
@@ -316,26 +317,26 @@ impl Scores {
     }
 }
 
-/// What a measurement found.
+/// Results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The figures, in the order they were found.
+    /// Figures, in the order in which they were computed.
     pub figures: Vec<Figure>,
-    /// What should be known to read them: lines for people.
+    /// Lines that help to interpret the figures.
     pub notes: Vec<String>,
-    /// What is better looked at.
+    /// Charts of the figures.
     pub charts: Charts,
 }
 
 impl Report {
-    /// The first figure whose bound does not hold.
+    /// Returns the first figure with a broken bound.
     #[must_use]
     pub fn broken(&self) -> Option<&Figure> {
         self.figures.iter().find(|figure| !figure.holds())
     }
 }
 
-/// The median: of an even number of values, the mean of the two in the middle. 0 of none.
+/// Returns the median. For an even number of values it is the mean of the middle two; for none it is 0.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -348,7 +349,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least and the most; 0 and 0 of none.
+/// Returns the smallest and the largest value; 0 and 0 for no values.
 #[must_use]
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().reduce(f64::min);
@@ -356,27 +357,30 @@ pub fn spread(values: &[f64]) -> (f64, f64) {
     (least.unwrap_or_default(), most.unwrap_or_default())
 }
 
-/// How far a measurement has come.
+/// Progress of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// What is being done.
+    /// Current activity.
     pub what: &'a str,
-    /// How much of it is done.
+    /// Units of work done.
     pub done: u64,
-    /// How much there is to do.
+    /// Units of work in total.
     pub all: u64,
 }
 
-/// Told how far a measurement has come, several times a second; answers whether to go on.
+/// Callback that receives the progress several times a second. It returns whether to continue.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
 
-/// How often those tell who wait for others.
+/// Interval at which a waiting thread reports progress.
 pub(crate) const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// Of what is quick, one in so many is told.
+/// For quick operations, progress is reported once in this many.
 pub(crate) const LOOK_EVERY: u64 = 4096;
 
-/// Tells how far it is, once in [`LOOK_EVERY`]; an error if it is not to go on.
+/// Reports progress once in [`LOOK_EVERY`] operations.
+///
+/// # Errors
+/// [`Error::Stopped`] if the callback stops the run.
 pub(crate) fn report_every(
     watch: ProgressFn<'_>,
     what: &str,
@@ -389,7 +393,10 @@ pub(crate) fn report_every(
     }
 }
 
-/// Tells how far it is; an error if it is not to go on.
+/// Reports progress.
+///
+/// # Errors
+/// [`Error::Stopped`] if the callback stops the run.
 pub(crate) fn report_progress(
     watch: ProgressFn<'_>,
     what: &str,
@@ -402,31 +409,31 @@ pub(crate) fn report_progress(
     }
 }
 
-/// Why a measurement could not be made.
+/// Reason why a measurement failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The medium could not be made or opened.
+    /// The medium could not be created or opened.
     Medium(farbank_pm::media::OpenError),
-    /// The store could not be made or opened.
+    /// The store could not be created or opened.
     Open(farbank_kv::OpenError),
     /// An operation on the store failed.
     Store(farbank_kv::store::Error),
-    /// A program that is measured against is not there.
+    /// A program to compare with is not installed.
     Missing {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// The Debian package it is in.
+        /// Debian package that contains it.
         package: &'static str,
     },
-    /// Anything else, in words.
+    /// Any other error, as text.
     Failed(String),
-    /// The watcher said so.
+    /// The progress callback stopped the run.
     Stopped,
 }
 
 impl Error {
-    /// An error of the system, and what was tried.
+    /// Returns a function that turns an I/O error into "cannot `what`: error".
     pub(crate) fn doing(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
         move |error| Error::Failed(format!("cannot {what}: {error}"))
     }
@@ -438,9 +445,9 @@ impl fmt::Display for Error {
             Error::Medium(error) => error.fmt(f),
             Error::Open(error) => error.fmt(f),
             Error::Store(error) => error.fmt(f),
-            Error::Missing { program, .. } => write!(f, "{program} is not there"),
+            Error::Missing { program, .. } => write!(f, "cannot find the program {program}"),
             Error::Failed(why) => f.write_str(why),
-            Error::Stopped => f.write_str("stopped before the end"),
+            Error::Stopped => f.write_str("the run was stopped before its end"),
         }
     }
 }
@@ -476,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn the_median_and_the_spread_of_few_values_are_right() {
         for (values, middle) in [
             (&[][..], 0.0),
             (&[3.0], 3.0),
@@ -490,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_holds_up_to_itself() {
+    fn a_value_equal_to_its_bound_holds_and_nan_does_not() {
         let figure = Figure::counted("load", "fences a set", 1.0);
         assert!(figure.holds());
         assert!(figure.clone().at_most(1.0).holds());
@@ -509,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_on_something_that_never_happened_is_not_measured() {
+    fn a_bound_without_events_or_with_a_caveat_is_not_measured() {
         let splits = |share, events| {
             let figure = Figure::counted("counts", "writes that split", share);
             figure.at_most(0.01).compared(0.004, 0.35).of_events(events)
@@ -517,7 +524,10 @@ mod tests {
         let none = splits(0.0, 0);
         assert_eq!(none.verdict(), Some(Verdict::NotMeasured));
         assert_eq!(none.score(), Some(Score::NotMeasured));
-        assert!(none.holds(), "it does not fail a run");
+        assert!(
+            none.holds(),
+            "a figure that was not measured does not fail a run"
+        );
         assert_eq!(splits(0.004, 7).verdict(), Some(Verdict::Holds));
         assert_eq!(splits(0.004, 7).score(), Some(Score::Near));
         assert_eq!(splits(0.02, 7).verdict(), Some(Verdict::Broken));
@@ -526,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn every_published_value_is_scored_and_losing_rows_are_named() {
+    fn every_published_value_is_scored_and_figures_that_are_not_near_are_named() {
         let figure = |name: &str, value| Figure::modelled("test", name, value);
         let figures = [
             figure("inside", 1.34).compared(1.0, 0.35),
@@ -536,7 +546,7 @@ mod tests {
             figure("never", 0.0).compared(1.0, 0.35).of_events(0),
             figure("unpublished", 1.0),
         ];
-        assert!(figures.iter().all(Figure::holds), "none of these binds");
+        assert!(figures.iter().all(Figure::holds), "no bound is broken");
         let scores = Scores::of(&figures);
         assert_eq!((scores.near, scores.all()), (2, 5));
         assert_eq!(scores.far, ["test: outside", "test: no number"]);
@@ -544,7 +554,7 @@ mod tests {
         let notes = scores.notes();
         assert_eq!(
             notes[0],
-            "2 of 5 published values are near: 2 are not, 1 were not measured"
+            "2 of 5 figures are near their published values: 2 are not, 1 were not measured"
         );
         assert_eq!(notes.len(), 4);
         assert!(Scores::default().notes().is_empty());

@@ -1,14 +1,14 @@
-//! A full pool: how long a write takes that is refused, one that is accepted, and a read beside them.
+//! Experiment on a full pool: the time of refused writes, accepted writes and reads.
 //!
-//! One thread does what a worker of the server does for two clients: between any two steps of a write it answers a
-//! read. A write is timed from the moment it is first asked for until it is accepted or refused, the time in which
-//! it waits for room included.
+//! One thread does what a server's worker does for two clients: between any two steps of a write it answers a read. A
+//! write is timed from its first attempt until it is accepted or refused, including the time in which it waits for
+//! room.
 //!
-//! | history     | the pool was                                                               |
+//! | history     | how the pool was filled                                                    |
 //! |-------------|----------------------------------------------------------------------------|
-//! | loaded      | filled with new keys until one was refused                                 |
-//! | overwritten | the same, then as many keys were overwritten, at random, as it holds       |
-//! | holes       | the same as loaded, then a third of the keys, at random, made way for others |
+//! | loaded      | with new keys until one was refused                                        |
+//! | overwritten | as loaded; then random keys were overwritten, as many as the pool holds    |
+//! | holes       | as loaded; then a random third of the keys was deleted and replaced        |
 
 use std::time::Instant;
 
@@ -19,17 +19,17 @@ use farbank_pm::sim::Rng;
 
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 
-/// Bytes of a value.
+/// Sizes of values in bytes.
 const VALUE_BYTES: [usize; 6] = [10, 100, 1_000, 10_000, 150_000, 1 << 20];
-/// Bytes of a pool.
+/// Sizes of pools in bytes.
 const POOL_BYTES: [u64; 2] = [32 << 20, 256 << 20];
-/// Refused writes of a cell, and accepted ones.
+/// Number of refused writes per cell, and of accepted ones.
 const WRITES: u32 = 2_000;
-/// What none of them may take, at the 99.99th percentile: milliseconds.
+/// Bound on the 99.99th percentile of each time, in milliseconds.
 const SLOWEST_MS: f64 = 5.0;
 const EXPERIMENT: &str = "full";
 
-/// How a pool came to be full.
+/// How a pool was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FillHistory {
     Loaded,
@@ -53,7 +53,7 @@ impl FillHistory {
     }
 }
 
-/// Times, in nanoseconds.
+/// Times in nanoseconds.
 #[derive(Default)]
 struct FullTimes {
     refused: Vec<u64>,
@@ -69,7 +69,7 @@ impl FullTimes {
     }
 }
 
-/// The keys that are there, and the session that works on them.
+/// A session and the keys that it has stored.
 struct FullClient {
     session: Box<dyn Session>,
     value: Vec<u8>,
@@ -79,7 +79,7 @@ struct FullClient {
     out: Vec<u8>,
 }
 
-/// Runs all cells.
+/// Runs all cells: each pool size with each value size and history.
 pub(crate) fn run(report: &mut Report, watch: ProgressFn<'_>) -> Result<(), Error> {
     let cells: Vec<(u64, usize, FillHistory)> = POOL_BYTES
         .into_iter()
@@ -130,7 +130,7 @@ fn slowest_ms(times: &[u64]) -> f64 {
     times.iter().max().map_or(0.0, |ns| *ns as f64 / 1e6)
 }
 
-/// The time that `share` of the sorted `times` do not exceed.
+/// Returns the percentile `share` of the sorted `times`, in milliseconds.
 fn at_ms(times: &[u64], share: f64) -> f64 {
     let rank = (times.len() as f64 * share).ceil() as usize;
     let place = rank.clamp(1, times.len().max(1)) - 1;
@@ -164,7 +164,7 @@ fn cell(pool_bytes: u64, value_bytes: usize, history: FillHistory) -> Result<Ful
     for _ in 0..WRITES {
         if client.set_next(&mut times)? {
             return Err(Error::Failed(format!(
-                "{value_bytes} bytes, {}: a write was accepted that had just been refused",
+                "values of {value_bytes} bytes, history {}: a write succeeded although the pool had refused it before",
                 history.name()
             )));
         }
@@ -173,7 +173,7 @@ fn cell(pool_bytes: u64, value_bytes: usize, history: FillHistory) -> Result<Ful
         client.delete_one()?;
         if !client.set_next(&mut times)? {
             return Err(Error::Failed(format!(
-                "{value_bytes} bytes, {}: a write was refused in place of one just deleted",
+                "values of {value_bytes} bytes, history {}: a write was refused although a key of this size was just deleted",
                 history.name()
             )));
         }
@@ -187,7 +187,7 @@ impl FullClient {
         Ok(())
     }
 
-    /// Overwrites as many keys as there are, those that fit.
+    /// Deletes one key in 64, overwrites random keys, as many times as there are keys, and fills the pool again.
     fn overwrite(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         self.delete_some(64)?;
         for _ in 0..self.keys.len() {
@@ -203,7 +203,7 @@ impl FullClient {
         self.fill(times)
     }
 
-    /// Deletes one key in `part`.
+    /// Deletes one of `part` keys, at random.
     fn delete_some(&mut self, part: usize) -> Result<(), Error> {
         for _ in 0..(self.keys.len() / part).max(1) {
             self.delete_one()?;
@@ -228,7 +228,7 @@ impl FullClient {
         Ok(())
     }
 
-    /// Sets a key that is not there; whether it was accepted.
+    /// Sets a new key. Returns whether the write was accepted.
     fn set_next(&mut self, times: &mut FullTimes) -> Result<bool, Error> {
         let key = self.next;
         let accepted = self.set(key, times)?;
@@ -239,7 +239,7 @@ impl FullClient {
         Ok(accepted)
     }
 
-    /// Sets one key, and reads others while it waits for room; whether it was accepted.
+    /// Sets one key, and reads other keys while the write waits for room. Returns whether the write was accepted.
     fn set(&mut self, key: u64, times: &mut FullTimes) -> Result<bool, Error> {
         let started = Instant::now();
         while self
@@ -269,7 +269,7 @@ impl FullClient {
         Ok(accepted)
     }
 
-    /// Reads a key that is there.
+    /// Reads a random existing key.
     fn get(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         if self.keys.is_empty() {
             return Ok(());
@@ -291,7 +291,9 @@ impl FullClient {
         times.reads.push(started.elapsed().as_nanos() as u64);
         match found && self.out.len() == self.value.len() {
             true => Ok(()),
-            false => Err(Error::Failed(format!("key {key} is not as it was set"))),
+            false => Err(Error::Failed(format!(
+                "key {key} is missing or its value has a wrong length"
+            ))),
         }
     }
 }

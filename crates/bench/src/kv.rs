@@ -1,16 +1,15 @@
-//! The engine by itself: what it writes for what users write, what a set costs, how it comes back.
+//! Experiments on the engine alone: write amplification, the cost of a set, and the time to reopen a pool.
 //!
-//! | experiment    | does                                             | and finds                            |
+//! | experiment    | does                                             | and measures                         |
 //! |---------------|--------------------------------------------------|--------------------------------------|
-//! | amplification | updates a nearly full pool for eight turns       | whole writes a user write            |
-//! |               | changes every value's size, always as full       | writes that were refused             |
-//! | load          | sets new keys, alone and sixteen a commit        | fences, reads, index bytes, slowest  |
-//! | reopen        | opens a pool again after a kill and after a close| how long that takes; see `reopen`    |
-//! | full          | writes to a full pool, see `full`                | the slowest refused and accepted ones|
+//! | amplification | updates a nearly full pool for eight turns       | total writes per user write          |
+//! |               | changes every value's size at constant fullness  | refused writes                       |
+//! | load          | sets new keys, 1 and 16 per commit               | fences, reads, index bytes, slowest  |
+//! | reopen        | reopens a pool after a kill and after a close    | time to open; see also `reopen.rs`   |
+//! | full          | writes to a full pool; see `full.rs`             | slowest refused and accepted writes  |
 //!
-//! The first three run in one thread, with a cleaner that works only when a session finds no room, so that
-//! what is counted does not depend on who was scheduled when. Nothing is read back or checked here
-//! beyond the number of keys: that is what the tests and `farbank check` are for.
+//! The first three run in one thread, and the cleaner runs only when a session finds no room. So the counts do not
+//! depend on scheduling. Only the number of keys is checked here; tests and `farbank check` verify the data.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,66 +30,69 @@ use crate::figure::{
 use crate::stat;
 use crate::temp::TempFile;
 
-/// Bytes of a value in the load and reopen experiments.
+/// Size of a value in the load and reopen experiments, in bytes.
 pub(crate) const LOAD_VALUE_BYTES: usize = 100;
-/// Bytes of its record: header, an 8-byte key, the value.
+/// Size of its record in bytes: header, an 8-byte key, the value.
 pub(crate) const LOAD_RECORD_BYTES: u64 = 144;
-/// Times a pool is opened again after each way of leaving it.
+/// How many times a pool is reopened after a kill, and after a close.
 pub(crate) const OPENS: u64 = 5;
-/// Refusals after which a change of sizes is given up.
+/// Number of refusals after which a change of sizes is given up.
 const REFUSALS_MAX: u64 = 1000;
-/// The smallest pool for [`Experiment::Amplification`]: its largest values still lie in the log.
+/// Smallest pool in bytes for [`KvExperiment::Amplification`]. In it the largest values still fit into the log.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
 
-/// What is found out.
+/// Experiment on the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvExperiment {
-    /// What the medium is written for what users write, and whether anything is refused.
+    /// Bytes written to the medium per byte that users write, and refused writes.
     Amplification,
-    /// What setting new keys costs.
+    /// Cost of setting new keys.
     Load,
-    /// How long a pool takes to come back.
+    /// Time to reopen a pool.
     Reopen,
-    /// How long writes and reads take when the pool is full.
+    /// Time of writes and reads while the pool is full.
     Full,
 }
 
-/// Which keys are updated.
+/// Distribution of updates over keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UpdateSkew {
-    /// Every key alike.
+    /// Every key equally often.
     Uniform,
-    /// Nine updates in ten hit one key in ten.
+    /// Nine of ten updates change one tenth of the keys.
     Hot,
 }
 
-/// What the pools are made on.
+/// Medium of the pools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolPlace {
-    /// Memory of this process; for [`Experiment::Reopen`] a file on tmpfs.
+    /// Memory of this process; for [`KvExperiment::Reopen`] a file on tmpfs.
     Dram,
-    /// A file, made and removed. It must not be there yet.
+    /// A file, created and removed. It must not exist yet.
     File(PathBuf),
 }
 
-/// What is run, and at which size.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct KvOptions {
-    /// The experiments, in order.
+    /// Experiments to run, in order.
     pub experiments: Vec<KvExperiment>,
-    /// Where the pools are.
+    /// Medium of the pools.
     pub place: PoolPlace,
-    /// Keys of [`Experiment::Load`] and [`Experiment::Reopen`].
+    /// Number of keys in [`KvExperiment::Load`] and [`KvExperiment::Reopen`].
     pub keys: u64,
-    /// Bytes of the pool of [`Experiment::Amplification`].
+    /// Size of the pool of [`KvExperiment::Amplification`], in bytes.
     pub pool_bytes: u64,
-    /// Its updates.
+    /// Distributions that [`KvExperiment::Amplification`] runs.
     pub updates: Vec<UpdateSkew>,
-    /// Whether it changes the sizes of values as well.
+    /// Whether [`KvExperiment::Amplification`] also changes the sizes of values.
     pub change_sizes: bool,
 }
 
 /// Runs the experiments.
+///
+/// # Errors
+/// A pool cannot be created, the store fails or holds wrong data, or `watch` stopped the run.
 pub fn run(options: &KvOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     for experiment in &options.experiments {
@@ -112,7 +114,7 @@ fn config() -> Config {
 }
 
 impl PoolPlace {
-    /// A new medium, every page of it present, and the file to be removed afterwards.
+    /// Creates a medium with all pages present. Also returns the guard that removes its file.
     pub(crate) fn make(
         &self,
         bytes: u64,
@@ -140,11 +142,11 @@ fn make_file(
     bytes: u64,
     watch: ProgressFn<'_>,
 ) -> Result<(TempFile, AnyMedium), Error> {
-    // Asked before anything is touched: a device is there, too, and is not ours to remove.
+    // Checked before the path is touched: a device exists too, and must not be removed.
     if path.exists() {
         let path = path.display();
         return Err(Error::Failed(format!(
-            "{path} exists already: name a file to be made"
+            "{path} exists already; name a path where a file can be created"
         )));
     }
     let mut go_on = true;
@@ -163,12 +165,12 @@ fn make_file(
     }
 }
 
-/// An empty store on all of `medium`.
+/// Creates an empty store on `medium`.
 fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
     store_with(medium, config())
 }
 
-/// A fresh store on `medium`.
+/// Creates an empty store on `medium` with `config`.
 pub(crate) fn store_with(medium: AnyMedium, config: Config) -> Result<Box<dyn Store>, Error> {
     let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
@@ -177,7 +179,7 @@ pub(crate) fn store_with(medium: AnyMedium, config: Config) -> Result<Box<dyn St
     })
 }
 
-/// The same, and what its medium is asked for.
+/// Creates an empty store and returns the meter that counts its medium's operations.
 fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Meter), Error> {
     let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
@@ -270,7 +272,7 @@ fn amplification(
     change_sizes(&*store_on(medium)?, report, watch)
 }
 
-/// A session that commits after every operation, and waits for a batch of them at a time.
+/// Session that commits after every operation and waits for every 64th commit.
 struct CommittingWriter {
     session: Box<dyn Session>,
     done: u64,
@@ -301,7 +303,7 @@ impl CommittingWriter {
     }
 
     fn commit(&mut self) -> Result<(), Refusal> {
-        // Where a drain is a sync, one serves this many.
+        // On a medium whose drain is a sync, one sync serves this many commits.
         const TOGETHER: u64 = 64;
         self.newest = self.session.commit()?;
         self.done += 1;
@@ -312,8 +314,8 @@ impl CommittingWriter {
     }
 }
 
-/// Fills `percent` of the pool with live records and updates them, `turns` times as often as there are
-/// keys; whole writes a user's write over the last half.
+/// Fills `percent` of the pool with live records and updates them, `turns` times as often as there are keys. Returns
+/// total bytes written per user byte over the last half.
 fn update(
     store: &dyn Store,
     skew: UpdateSkew,
@@ -346,9 +348,9 @@ fn update(
     Ok((user + (end.moved_bytes - start.moved_bytes) as f64) / user)
 }
 
-/// Fills the pool with values of one size, and then replaces them by ones of the next, key by key in
-/// random order: as many are deleted as make room for one, so that the pool stays as full as it was.
-/// Each size is then updated for a turn.
+/// Fills the pool with values of one size, then replaces them by values of the next size, key by key in random order.
+/// Before each write, it deletes just enough old keys to make room, so the pool stays equally full. Then it updates
+/// each size for a turn.
 fn change_sizes(
     store: &dyn Store,
     report: &mut Report,
@@ -378,7 +380,7 @@ fn change_sizes(
     if refusals == 0 && found != keys.len() as u64 {
         let expected = keys.len();
         return Err(Error::Failed(format!(
-            "{found} keys were found, not {expected}"
+            "the store holds {found} keys, expected {expected}"
         )));
     }
     let name = "200 to 60 to 1500 bytes a value, 78 % live: refusals";
@@ -392,14 +394,14 @@ struct Change<'a> {
     store: &'a dyn Store,
     writer: CommittingWriter,
     rng: Rng,
-    /// Keys that are there.
+    /// Existing keys.
     keys: Vec<u64>,
     next: u64,
     refusals: u64,
 }
 
 impl Change<'_> {
-    /// Replaces every key by new ones with values of `value_bytes`, until `full` bytes are live.
+    /// Replaces every key by new keys with values of `value_bytes`, until `full` bytes are live.
     fn turn_into(
         &mut self,
         value_bytes: usize,
@@ -431,7 +433,7 @@ impl Change<'_> {
         }
     }
 
-    /// Updates as many keys as there are, chosen alike.
+    /// Updates uniformly chosen keys, as many times as there are keys.
     fn update(&mut self, value_bytes: usize, watch: ProgressFn<'_>) -> Result<(), Error> {
         let what = format!("updating {value_bytes} bytes");
         let value = vec![8; value_bytes];
@@ -445,7 +447,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Whether an operation was taken; counts it if the pool was said to be full.
+    /// Returns whether an operation succeeded. Counts a refusal because the pool is full.
     fn taken(&mut self, outcome: Result<(), Refusal>) -> Result<bool, Error> {
         match outcome {
             Ok(()) => Ok(true),
@@ -461,21 +463,21 @@ impl Change<'_> {
 // ---------------------------------------------------------------------------------------------
 // Load
 
-/// Bytes of a pool that takes `keys` keys of the load without any cleaning.
+/// Returns the size of a pool that holds `keys` keys without any cleaning.
 fn pool_bytes_for(keys: u64) -> u64 {
     keys * LOAD_RECORD_BYTES / 3 * 4 + (32 << 20)
 }
 
-/// Longest a set may take because of growth.
+/// Longest processor time that a set may take because the index grows, in microseconds.
 const SLOWEST_US_MAX: f64 = 1000.0;
-/// From how many keys on the index is looked at: with fewer, its first groups are mostly empty.
+/// Numbers of keys from which on the index size is checked. With fewer keys its first groups are mostly empty.
 const INDEX_FROM_KEYS: [(u64, &str); 2] = [(100_000, "100 thousand"), (1_000_000, "a million")];
 
-/// What loading new keys cost.
+/// Cost of setting new keys.
 struct LoadCost {
     fences_a_set: f64,
     reads_a_set: f64,
-    /// From a hundred thousand keys on, and from a million.
+    /// Largest index size from 100,000 keys on, and from 1,000,000 keys on.
     index_bytes_a_key: [f64; 2],
     slowest: SlowestSet,
     nanoseconds_a_set: f64,
@@ -523,8 +525,8 @@ fn load(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Resu
         if !slowest.holds() {
             report.notes.push(format!(
                 "the slowest set, of key {key}, took {cpu_us:.0} us of CPU time, with {faults} page \
-                 faults in it and the few sets before it: a handful is the first touch of fresh \
-                 index pages (up to {touch:.0} us here, see the figure), hundreds are the growth's own"
+                 faults since the last sample: a handful is the first touch of fresh \
+                 index pages (up to {touch:.0} us here, see the figure), hundreds are caused by the growth itself"
             ));
         }
         report.figures.extend([
@@ -536,7 +538,7 @@ fn load(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Resu
     Ok(())
 }
 
-/// Sets `keys` new keys, `batch` a commit, and waits for each commit.
+/// Sets `keys` new keys, `batch` per commit, and waits for each commit.
 fn load_new(
     store: &dyn Store,
     reads: &Meter,
@@ -553,7 +555,7 @@ fn load_new(
     let started = Instant::now();
     for first in (0..keys).step_by(batch as usize) {
         let end = (first + batch).min(keys);
-        // Reading the clock of a thread is a system call: not where the whole is timed.
+        // Reading a thread's clock is a system call, so it is left out where the total time is measured.
         let before = (batch == 1).then(|| (computed_by_thread(), Instant::now()));
         for key in first..end {
             put(&mut *session, key, &value)?;
@@ -600,25 +602,25 @@ fn load_new(
     })
 }
 
-/// The slowest of all sets, by CPU time.
+/// The set with the most CPU time.
 #[derive(Default)]
 struct SlowestSet {
     cpu_us: f64,
-    /// Of the one that took longest by the clock on the wall: another one, maybe.
+    /// Longest wall-clock time of any set, possibly of another set.
     wall_us: f64,
     key: u64,
-    /// Page faults since the last look, if it took longer than it should.
+    /// Page faults since the last sample, if this set took longer than its bound.
     faults: u64,
 }
 
-/// Page faults of this thread so far.
+/// Returns the page faults of this thread so far.
 fn thread_faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
     stat::faults(&stat).unwrap_or_default()
 }
 
-/// What the kernel takes, at most, for the first touch of a page of a table like the index's: it
-/// finds one and clears it, 2 MiB at a time where it gives huge pages.
+/// Returns the longest time that the kernel takes for the first touch of a page of a table like the index's, in
+/// microseconds. The kernel allocates and clears the page, 2 MiB at a time for huge pages.
 fn first_touch_us() -> f64 {
     const BYTES: usize = 64 << 20;
     const PAGE_BYTES: usize = 4096;
@@ -663,7 +665,7 @@ fn reopen(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Re
             let opened = store.opened();
             if opened.keys != options.keys || opened.clean != clean {
                 return Err(Error::Failed(format!(
-                    "not what was left {how}: {opened:?}"
+                    "the reopened store differs from the state {how}: {opened:?}"
                 )));
             }
         }
@@ -697,7 +699,7 @@ pub(crate) fn fill(store: &dyn Store, keys: u64, watch: ProgressFn<'_>) -> Resul
     Ok(())
 }
 
-/// From a path to a store that is served: the mapping, too, is new.
+/// Maps the file at `path` again and opens the store.
 fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
     Ok(match open_path(path, &OpenOptions::default())? {
         AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, config())?),
@@ -721,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_refused_while_sizes_change() {
+    fn no_write_is_refused_while_value_sizes_change() {
         let options = tiny(&[KvExperiment::Amplification], PoolPlace::Dram);
         let report = run(&options, &mut |_| true).unwrap();
         let names: Vec<_> = report.figures.iter().map(|f| f.name.as_str()).collect();
@@ -735,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_comes_back_and_its_file_goes() {
+    fn a_pool_reopens_and_its_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         let options = tiny(&[KvExperiment::Reopen], PoolPlace::File(path.clone()));
@@ -745,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn being_stopped_leaves_no_file_behind() {
+    fn a_stopped_run_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         let options = tiny(&[KvExperiment::Load], PoolPlace::File(path.clone()));
@@ -755,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_touched() {
+    fn an_existing_file_is_not_touched() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         std::fs::write(&path, "mine").unwrap();

@@ -1,4 +1,4 @@
-//! Workloads, drivers and the measurements Farbank states.
+//! Workloads, benchmark drivers and crash tests for Farbank.
 
 #![forbid(unsafe_code)]
 

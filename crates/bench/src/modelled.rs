@@ -1,11 +1,11 @@
-//! The engine on the model of far memory: what it costs the media, and what that makes of throughput.
+//! The engine on the model of far memory: media accesses, and the resulting throughput.
 //!
-//! Virtual workers, each with a session, run the contest's mix on a pool in memory whose every access
-//! becomes steps of [`Machine`]: three reads to a write, three accesses in four to the hottest
-//! hundredth of the keys; of the writes 43 % replace a value. Each number of workers starts from a pool
-//! made anew, with an identity of its own, so that the same seed gives the same figures.
+//! Virtual workers, each with a session, run the contest's mix on a pool in memory. Every access becomes steps of
+//! [`Machine`]. The mix has three reads for each write; three accesses in four go to the hottest 1 % of the keys; 43 %
+//! of the writes replace a value. Each number of workers starts with a new pool that has a fixed identity, so that the
+//! same seed gives the same figures.
 //!
-//! What an operation takes besides far memory is not modelled but given: [`Options::cpu_ns`].
+//! The other work of an operation is not modelled. It takes a given time, [`ModelledOptions::cpu_ns`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,31 +21,31 @@ use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, report_every,
 use crate::misses;
 use crate::scale::DataScale;
 
-/// What is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct ModelledOptions {
-    /// Keys that are there before anything is counted, and operations of a run.
+    /// Number of keys loaded before counting starts, and number of operations of a run.
     pub keys: u64,
-    /// Numbers of virtual workers, one run each.
+    /// Numbers of virtual workers, each for one run.
     pub workers: Vec<usize>,
-    /// DIMMs.
+    /// Number of DIMMs.
     pub dimms: u32,
-    /// The seed of the model and of the mix.
+    /// Seed of the model and of the mix.
     pub seed: u64,
-    /// Nanoseconds an operation takes besides far memory: hashing, the index in DRAM, checksums,
-    /// copying. An assumption: a durable set takes 135 to 190 ns on DRAM, of which one persist is 97.
+    /// Nanoseconds of an operation without far memory: hashing, the index in DRAM, checksums, copying. This is an
+    /// assumption. A durable set takes 135 to 190 ns on DRAM, of which one persist is 97 ns.
     pub cpu_ns: u32,
 }
 
-/// Of so many operations, this many are reads.
+/// The mix has `READS` reads in this many operations.
 const OPERATIONS: u64 = 4;
 const READS: u64 = 3;
 /// Writes in a thousand that replace a value.
 const REPLACING: u64 = 431;
-/// Hottest lines and pages that are named.
+/// Number of hottest lines and pages that are reported.
 const HOTTEST: usize = 5;
 
-/// One number of workers, run.
+/// Result of a run with one number of workers.
 struct WorkerRun {
     outcome: MachineOutcome,
     lines: Vec<(Hotspot, String)>,
@@ -57,6 +57,9 @@ struct WorkerRun {
 }
 
 /// Runs the mix with each number of workers.
+///
+/// # Errors
+/// The store fails, memory cannot be mapped, or `watch` stopped the run.
 pub fn run(options: &ModelledOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     let (mut digest, mut rates) = (0, Vec::new());
@@ -75,12 +78,12 @@ pub fn run(options: &ModelledOptions, watch: ProgressFn<'_>) -> Result<Report, E
                 run.scale.note()
             ));
             report.notes.push(format!(
-                "modelled with {} ns an operation besides far memory, which is an assumption",
+                "modelled with {} ns per operation without far memory, which is an assumption",
                 options.cpu_ns
             ));
             let rate = run.outcome.steps as f64 / run.seconds / 1e6;
             report.notes.push(format!(
-                "{:.2} million steps a second here, engine included",
+                "the model ran {:.2} million steps per second, engine included",
                 rate
             ));
         }
@@ -95,7 +98,7 @@ pub fn run(options: &ModelledOptions, watch: ProgressFn<'_>) -> Result<Report, E
     Ok(report)
 }
 
-/// Which operation comes next, of whom.
+/// Generator of operations.
 struct OperationMix {
     rng: Rng,
     keys: u64,
@@ -119,7 +122,7 @@ impl OperationMix {
         }
     }
 
-    /// A value's length, as the contest's are: 201 bytes on average.
+    /// Draws a value's length like the contest: 201 bytes on average.
     fn value_bytes(&mut self) -> usize {
         let (from, to) = match self.rng.below(100) {
             0..55 => (80, 129),
@@ -133,7 +136,7 @@ impl OperationMix {
     fn old_key(&mut self) -> u64 {
         match self.rng.below(4) {
             0 => self.rng.below(self.keys),
-            // Hot keys are spread over the pool, not the ones that were loaded first.
+            // Hot keys are spread over the pool and are not only the first ones loaded.
             _ => self.rng.below((self.keys / 100).max(1)) * 97 % self.keys,
         }
     }
@@ -152,7 +155,7 @@ impl OperationMix {
     }
 }
 
-/// Bytes of a pool that takes the mix without being full.
+/// Returns the size of a pool that holds the mix without being full.
 fn pool_bytes(keys: u64) -> u64 {
     const RECORD_BYTES: u64 = 256;
     (keys * RECORD_BYTES * 2).next_multiple_of(2 << 20) + (32 << 20)
@@ -212,7 +215,7 @@ fn get(session: &mut dyn Session, key: u64, out: &mut Vec<u8>) -> Result<(), Err
     Ok(())
 }
 
-/// Loads the keys; the seed decides their values' lengths.
+/// Loads the keys. The seed determines the lengths of their values.
 fn load(
     store: &dyn Store,
     options: &ModelledOptions,
@@ -289,17 +292,17 @@ fn run_one(
     }
 }
 
-/// Hotspots with the line of source that makes most of each.
+/// Pairs each hotspot with the source line that causes most of its writes.
 fn named(trace: &Trace, spots: Vec<Hotspot>) -> Vec<(Hotspot, String)> {
     let name = |spot: &Hotspot| {
         trace
             .place(spot.place)
-            .map_or("nobody in particular".into(), brief)
+            .map_or("an unknown source line".into(), brief)
     };
     spots.into_iter().map(|spot| (spot, name(&spot))).collect()
 }
 
-/// A figure's name.
+/// Returns a figure's name.
 fn of(workers: usize, name: &str) -> String {
     let s = if workers == 1 { "" } else { "s" };
     format!("{workers} worker{s}: {name}")
@@ -316,7 +319,8 @@ fn modelled(report: &mut Report, workers: usize, run: &WorkerRun) {
     ]);
 }
 
-/// What does not depend on the clock, or hardly: the order of arrival decides what is combined.
+/// Reports counts that depend on virtual time hardly or not at all. Only the combining of writes depends on their
+/// order.
 fn counted(report: &mut Report, workers: usize, run: &WorkerRun) {
     let outcome = &run.outcome;
     let total = outcome.total();
@@ -408,7 +412,7 @@ fn hotspots(report: &mut Report, run: &WorkerRun) {
     }
 }
 
-/// The same operations without the model, one thread, under the processor's own counter.
+/// Measures cache misses of the same operations without the model, in one thread, with the processor's counter.
 fn misses(
     report: &mut Report,
     options: &ModelledOptions,
@@ -418,7 +422,7 @@ fn misses(
         Ok(counter) => counter,
         Err(why) => {
             report.notes.push(format!(
-                "LLC misses by the processor's count: not counted here ({why})"
+                "LLC misses counted by the processor: not available here ({why})"
             ));
             return Ok(());
         }
@@ -498,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn one_set_in_four_operations_is_one_fence_in_four() {
+    fn one_set_in_four_operations_gives_one_fence_in_four_operations() {
         let report = run(&options(), &mut |_| true).unwrap();
         let fences = figure(&report, "fences");
         assert!((0.2..0.3).contains(&fences), "{fences}");

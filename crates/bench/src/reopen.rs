@@ -1,8 +1,8 @@
-//! How long a used pool takes to come back: each live share, after a kill and after a clean close.
+//! Experiment: how long a used pool takes to open, for several live shares, after a kill and after a clean close.
 //!
-//! A pool is filled until its live records are a given share of what it takes, then overwritten in random order
-//! until three times the pool's bytes were written. So its segments hold dead records of all ages, as those of a
-//! server do. A kill is a store that is dropped: no snapshot is left. The cleaner runs in the background.
+//! A pool is filled until its live records are a given share of its capacity. Then random keys are overwritten until
+//! three times the pool's bytes were written. So its segments hold dead records of all ages, as in a long-running
+//! server. Dropping the store stands for a kill: it leaves no snapshot. The cleaner runs in the background.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use farbank_pm::sim::Rng;
 use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, median, report_progress};
 use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, PoolPlace, fill, put, store_with};
 
-/// Live shares of what a pool takes, in percent.
+/// Live shares of the pool's capacity, in percent.
 const SHARES: [u64; 3] = [30, 60, 90];
-/// So often a pool's bytes are written before it counts as used.
+/// How many times a pool's bytes are written before it counts as used.
 const OVERWRITTEN: u64 = 3;
-/// Bytes of a pool that no share counts: what the cleaner and open segments have.
+/// Bytes of a pool that the shares leave out: space for the cleaner and for open segments.
 const KEPT_BYTES: u64 = 32 << 20;
-/// Updates a commit.
+/// Updates per commit.
 const BATCH: u64 = 64;
-/// How long the store idles before it is left: what the background thread has to do is done.
+/// Time the store idles before it is closed or dropped, so that background work is done.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Runs the experiment with `keys` live keys, on a file at `path`.
@@ -61,7 +61,7 @@ pub(crate) fn run(
                 let opened = store.opened();
                 if opened.keys != keys || !opened.damage.is_empty() {
                     return Err(Error::Failed(format!(
-                        "not what was left {how}: {opened:?}"
+                        "the reopened store differs from the state {how}: {opened:?}"
                     )));
                 }
                 records_read = opened.records_scanned;

@@ -1,40 +1,40 @@
-//! Bytes of data beside those of the modelled cache: what fits the cache is no measurement of far memory.
+//! Size of the data compared with the modelled cache. A run whose data fit into the cache does not measure far memory.
 
-/// Data have at least so many times the bytes of the cache, or figures are not of far memory: then about one access in eight finds
-/// its line in the cache.
+/// Smallest ratio of data bytes to cache bytes for which figures count as far memory's. At this ratio about one access
+/// in eight finds its line in the cache.
 const CACHES_MIN: f64 = 8.0;
 
-/// How much data a run has, and how large the modelled cache is.
+/// Size of a run's data and of the modelled cache.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct DataScale {
-    /// Bytes of data that operations reach.
+    /// Bytes of data that operations access.
     pub(crate) data_bytes: u64,
-    /// Bytes of the modelled cache.
+    /// Size of the modelled cache in bytes.
     pub(crate) cache_bytes: u64,
 }
 
 impl DataScale {
-    /// How many caches the data would fill.
+    /// Returns the ratio of data bytes to cache bytes.
     pub(crate) fn caches(self) -> f64 {
         self.data_bytes as f64 / self.cache_bytes.max(1) as f64
     }
 
-    /// In words, for a note.
+    /// Formats both sizes for a note.
     pub(crate) fn text(self) -> String {
         let (data, cache) = (human(self.data_bytes), human(self.cache_bytes));
         let caches = self.caches();
         format!("{data} of data, {caches:.1} times the modelled cache of {cache}")
     }
 
-    /// Why figures are not of far memory, if they are not.
+    /// Returns the reason why figures do not measure far memory, if there is one.
     pub(crate) fn caveat(self) -> Option<String> {
         (self.caches() < CACHES_MIN).then(|| {
             let text = self.text();
-            format!("NOT OF FAR MEMORY: {text}, and at least {CACHES_MIN:.0} times is fair")
+            format!("NOT OF FAR MEMORY: {text}; the data must be at least {CACHES_MIN:.0} times the cache")
         })
     }
 
-    /// For runs whose figures are meant to be of a cache, too: how large both are, and that the data are few if they are.
+    /// Returns a note for runs that may also measure a cache: both sizes, and a remark if the data are small.
     pub(crate) fn note(self) -> String {
         match self.caches() < CACHES_MIN {
             true => {
@@ -61,13 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_of_less_than_eight_caches_are_no_measurement_of_memory() {
+    fn data_smaller_than_eight_caches_do_not_count_as_far_memory() {
         let scale = |data_bytes| DataScale {
             data_bytes,
             cache_bytes: 22 << 20,
         };
-        // 200,000 keys, the default as it was.
-        let caveat = scale(6 << 20).caveat().expect("it fits the cache");
+        // 200,000 keys.
+        let caveat = scale(6 << 20)
+            .caveat()
+            .expect("data that fit the cache need a caveat");
         let begin = "NOT OF FAR MEMORY: 6144 KiB of data, 0.3 times";
         assert!(caveat.starts_with(begin), "{caveat}");
         assert!(scale(175 << 20).caveat().is_some());

@@ -1,24 +1,24 @@
-//! Files that are there only while something is measured.
+//! Temporary files.
 
 use std::path::{Path, PathBuf};
 
 use crate::figure::Error;
 
-/// A file that is removed when this is dropped; what is no file stays.
+/// Path whose regular file is removed on drop. Other file types, such as devices, are left alone.
 #[derive(Debug)]
 pub(crate) struct TempFile(PathBuf);
 
 impl TempFile {
-    /// Takes over the file at `path`.
+    /// Takes ownership of the file at `path`.
     pub(crate) fn new(path: &Path) -> TempFile {
         TempFile(path.into())
     }
 
-    /// A path in memory that nobody uses, named after `purpose` and this process.
+    /// Returns an unused path on tmpfs, named after `purpose` and this process.
     pub(crate) fn on_tmpfs(purpose: &str) -> Result<PathBuf, Error> {
         let folder = Path::new("/dev/shm");
         if !folder.is_dir() {
-            let why = "there is no /dev/shm here: name a file on a tmpfs";
+            let why = "/dev/shm does not exist; name a file on a tmpfs";
             return Err(Error::Failed(why.into()));
         }
         Ok(folder.join(format!(
@@ -30,7 +30,7 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // A device's node was there before. A file may be gone already: there is nobody to tell.
+        // A device node existed before. Removal fails if the file is gone already, and then there is nothing to do.
         if std::fs::symlink_metadata(&self.0).is_ok_and(|found| found.is_file()) {
             std::fs::remove_file(&self.0).ok();
         }
@@ -42,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_removed_and_what_is_none_stays() {
+    fn a_regular_file_is_removed_and_other_file_types_stay() {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join("file"), folder.path().join("socket"));
         std::fs::write(&file, "").unwrap();
-        // Stands for a device's node, which takes a privilege to make.
+        // The socket stands for a device node, whose creation needs a privilege.
         let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         drop((TempFile::new(&file), TempFile::new(&socket)));
         assert_eq!((file.exists(), socket.exists()), (false, true));

@@ -1,4 +1,4 @@
-//! The doors: make and open a cache, and its faces as a [`Store`] and a [`Session`].
+//! The cache and its sessions: creation, opening, and the implementations of [`Store`] and [`Session`].
 
 use std::fmt;
 use std::io;
@@ -25,26 +25,26 @@ use crate::metadata::{MetadataRoom, SlotId, follow};
 use crate::recover;
 use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
 
-/// Bytes of a page, unless something else is asked for.
+/// Default size of a page in bytes.
 pub const PAGE_BYTES: u64 = 1 << 20;
-/// Pages a cache must have at least, besides the one of its areas.
+/// Minimum number of pages of a cache, besides the page of the area table.
 pub const PAGES_MIN: u64 = 4;
-/// How often a tended cache is tended.
+/// Interval of background maintenance.
 const TICK: Duration = Duration::from_secs(1);
-/// Pages a tick looks through for what has expired.
+/// Pages that one round of maintenance searches for expired items.
 const PAGES_A_TICK: u32 = 64;
 
-/// Why a cache could not be made or opened.
+/// Reason why a cache cannot be created or opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The pool's superblock, or its medium, was not to be used.
+    /// The pool's superblock or its medium is unusable.
     Pool(PoolError),
-    /// The pool is too small or too large for its pages, or its sizes make no sense: which.
+    /// The pool is too small or too large for its pages, or its sizes are invalid. The text says which.
     Size(String),
-    /// The pool is no cache's.
+    /// The pool belongs to another engine.
     NotACache,
-    /// There is no memory for the metadata.
+    /// Memory for the metadata cannot be allocated.
     Metadata(io::Error),
 }
 
@@ -54,10 +54,10 @@ impl fmt::Display for OpenError {
             OpenError::Pool(error) => error.fmt(f),
             OpenError::Size(why) => f.write_str(why),
             OpenError::NotACache => f.write_str(
-                "the pool was not made by the cache, but by the durable store: serve it with --engine kv, or name \
-                 another one",
+                "the pool was created by the durable store, not by the cache: serve it with --engine kv, or use \
+                 another pool",
             ),
-            OpenError::Metadata(error) => write!(f, "no memory for the cache's metadata: {error}"),
+            OpenError::Metadata(error) => write!(f, "cannot allocate memory for the cache's metadata: {error}"),
         }
     }
 }
@@ -76,37 +76,37 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// A cache: items on the data medium `F`, metadata on `N`. Shared by threads; each takes a session.
+/// A cache with items on the data medium `F` and metadata on `N`. Threads share it; each uses a session of its own.
 pub struct Cache<F: Medium, N: Medium = Mapped> {
     engine: Arc<Engine<N, F>>,
     tender: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// One more for each door.
+    /// Token that each session clones: its reference count is the number of sessions plus one.
     doors: Arc<()>,
 }
 
-/// Metadata where it belongs.
+/// Allocates the metadata medium in DRAM.
 fn in_dram(room: MetadataRoom) -> io::Result<Mapped> {
     Mapped::anonymous(room.bytes)
 }
 
 impl<F: Medium> Cache<F> {
-    /// Makes an empty cache of all of `far`, in pages of `page_bytes` (a power of two from 4 KiB), with its metadata
-    /// in DRAM. Durable on `Ok`.
+    /// Creates an empty cache on all of `far`, in pages of `page_bytes` (a power of two from 4 KiB), with its
+    /// metadata in DRAM. Durable on `Ok`.
     pub fn create(far: F, page_bytes: u64, config: Config) -> Result<Cache<F>, OpenError> {
         let identity = PoolIdentity::fresh().map_err(PoolError::Random)?;
         Cache::create_as(far, page_bytes, identity, config, in_dram)
     }
 
-    /// Opens the cache on `far`, its metadata in DRAM. Every item found again is the newest that was acknowledged; an
-    /// item may be missing, as if it had been evicted.
+    /// Opens the cache on `far`, with its metadata in DRAM. Every item found is the newest acknowledged one of its
+    /// key. An item may be missing, as if it had been evicted.
     pub fn open(far: F, config: Config) -> Result<Cache<F>, OpenError> {
         Cache::open_on(far, config, in_dram)
     }
 }
 
 impl<F: Medium, N: Medium> Cache<F, N> {
-    /// As [`Cache::create`], with an identity of the caller's choosing, and `near`, which is asked for the metadata
-    /// medium: zeros, and at least as many bytes as it is told.
+    /// Creates a cache as [`Cache::create`] does, with the given identity. `near` allocates the metadata medium: it
+    /// must return zeros, at least as many bytes as requested.
     pub fn create_as(
         far: F,
         page_bytes: u64,
@@ -118,7 +118,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Cache::on(pool, config, near)
     }
 
-    /// As [`Cache::open`], with a metadata medium of the caller's choosing: see [`Cache::create_as`].
+    /// Opens a cache as [`Cache::open`] does, with the given metadata medium: see [`Cache::create_as`].
     pub fn open_on(
         far: F,
         config: Config,
@@ -149,7 +149,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         })
     }
 
-    /// A session for one worker, with the operations of Tair besides those of a [`Session`].
+    /// Creates a session for one worker. It has Tair's operations besides those of [`Session`].
     #[must_use]
     pub fn door(&self) -> CacheSession<F, N> {
         CacheSession {
@@ -161,27 +161,28 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         }
     }
 
-    /// How the cache came back when it was opened.
+    /// Returns the report of the open.
     #[must_use]
     pub fn opened(&self) -> &OpenReport {
         &self.engine.opened
     }
 
-    /// Everything of `area` so far is dead, durably on `Ok`: two words are written, whatever it holds.
+    /// Removes all current items of `area`, durably on `Ok`. Writes two words, however many items there are.
     pub fn clear_area(&self, area: u16) -> Result<(), Error> {
         self.engine.areas.check(area)?;
         self.engine.clear(&mut PersistCtx::new(0), Some(area))
     }
 
-    /// Bytes of slots `area` may fill; `None`: as many as there are. Not stored. What is above it goes as the area is
-    /// written to.
+    /// Sets the bytes of slots that `area` may use; `None` means no limit. The quota is not stored. Items above it
+    /// are evicted as the area is written to.
     pub fn set_quota(&self, area: u16, quota_bytes: Option<u64>) -> Result<(), Error> {
         self.engine.areas.check(area)?;
         self.engine.areas.set_quota(area, quota_bytes);
         Ok(())
     }
 
-    /// Items of `area` and bytes of their slots, expired ones that were not removed yet included.
+    /// Returns the number of items of `area` and the bytes of their slots. Counts expired items that are not removed
+    /// yet.
     #[must_use]
     pub fn area_usage(&self, area: u16) -> (u64, u64) {
         if self.engine.areas.check(area).is_err() {
@@ -190,25 +191,25 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         (self.engine.areas.items(area), self.engine.areas.bytes(area))
     }
 
-    /// Pages of the pool that no class has.
+    /// Returns the number of pages without a class.
     #[must_use]
     pub fn pages_free(&self) -> usize {
         self.engine.lock().state.free_pages.len()
     }
 
-    /// Pages of the pool.
+    /// Returns the number of pages of the pool.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.engine.pages()
     }
 
-    /// Has the cache use `pages` pages of its pool from now on, over a restart too: others are emptied, items moved
-    /// where there is room, or evicted. How many it uses then.
+    /// Limits the cache to `pages` pages of its pool, also after a restart. Empties other pages: moves their items
+    /// where there are free slots, and evicts the others. Returns the number of pages in use then.
     pub fn resize(&self, pages: u32) -> Result<u32, Error> {
         CacheWorker::new(Arc::clone(&self.engine)).resize(pages)
     }
 
-    /// Removes everything that has expired or was cleared, and merges sparse pages. How many pages that freed.
+    /// Removes all expired and cleared items, and merges sparse pages. Returns the number of pages freed.
     pub fn tidy(&self) -> Result<u64, Error> {
         let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
         let mut worker = CacheWorker::new(Arc::clone(&self.engine));
@@ -220,15 +221,16 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Ok(after - before)
     }
 
-    /// Has a class that evicts little give a page to those that evict more, as the background does once a second. Whether
-    /// one did.
+    /// Makes a class that evicts little give up a page for classes that evict more, as background maintenance does
+    /// once a second. Returns whether a page was given up.
     pub fn balance(&self) -> Result<bool, Error> {
         let mut worker = CacheWorker::new(Arc::clone(&self.engine));
         worker.settle_all();
         worker.balance()
     }
 
-    /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may do anything meanwhile.
+    /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may run meanwhile. `Err` describes the
+    /// first difference.
     pub fn verify(&self) -> Result<(), String> {
         let _one = self.engine.tending.lock().expect("no holder panics");
         CacheWorker::new(Arc::clone(&self.engine)).settle_all();
@@ -238,7 +240,8 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// Closes cleanly; see [`Store::close`]. Returns the medium.
     ///
     /// # Errors
-    /// [`Error::SessionsAlive`], see [`Store::close`]; [`Error::Poisoned`] if the medium has failed, or in a forked child.
+    /// [`Error::SessionsAlive`], see [`Store::close`]; [`Error::Poisoned`] if the medium has failed, or in a forked
+    /// child.
     pub fn close(self) -> Result<Option<F>, Error> {
         self.engine.process.check()?;
         let sessions = Arc::strong_count(&self.doors) - 1;
@@ -248,7 +251,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         self.stop();
         let engine = &*self.engine;
         let mut ctx = PersistCtx::new(0);
-        // All of it is durable, also where drains are relaxed, before the pool says so.
+        // All data is durable, also on a medium with relaxed drains, before the root says that the close was clean.
         engine.far().settle(Ticket::DURABLE)?;
         engine.keep_time(&mut ctx)?;
         let mut root = engine.root.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +262,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Ok(self.into_medium())
     }
 
-    /// The medium, if nobody else holds the cache, without closing: as after a kill.
+    /// Returns the medium without closing the cache, as after a kill. Returns `None` if a session still exists.
     pub fn into_medium(self) -> Option<F> {
         self.stop();
         let engine = Arc::clone(&self.engine);
@@ -269,13 +272,13 @@ impl<F: Medium, N: Medium> Cache<F, N> {
 
     fn stop(&self) {
         if !self.engine.process.is_current() {
-            return; // A forked child: the background's thread is its parent's.
+            return; // A forked child: the background thread belongs to its parent.
         }
         self.engine.stop.store(true, Ordering::Release);
         let mut tender = self.tender.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tender) = tender.take() {
             tender.thread().unpark();
-            // A tender that panicked has said so.
+            // A panic of the background thread was already reported.
             let _ = tender.join();
         }
     }
@@ -287,8 +290,8 @@ impl<F: Medium, N: Medium> Drop for Cache<F, N> {
     }
 }
 
-/// Once a second: the clock is written down, some pages are swept, a sparse one is merged, one changes its class.
-/// Whenever few pages are free: the pool grows.
+/// Runs background maintenance. Once a second it records the clock, removes expired items from some pages, merges a
+/// sparse page and balances classes. When few pages are free it grows the pool.
 fn maintain<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut from = 0;
     let mut next = Instant::now() + TICK;
@@ -309,7 +312,7 @@ fn maintain<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
             .and_then(|_| Ok(engine.follow_clock(&mut worker.ctx)?))
             .and_then(|()| Ok(engine.keep_time(&mut worker.ctx)?));
         if done.is_err() {
-            return; // The medium has failed; whoever writes is told.
+            return; // The medium has failed; the next write returns the error.
         }
     }
 }
@@ -360,15 +363,16 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
     }
 }
 
-/// A session of a cache: [`Session`], and what Tair has besides (see `tair.rs`). What a [`Session`] writes is durable and
-/// visible once it is committed, and writers of the same keys wait for that; what has a [`Name`], when the call returns.
+/// A session of a cache: a [`Session`] with Tair's operations (see `tair_api.rs`). A write through [`Session`] is
+/// durable and visible once it is committed, and other writers of its keys wait for that. A write through an
+/// [`ItemKey`] is durable and visible when the call returns.
 pub struct CacheSession<F: Medium, N: Medium = Mapped> {
     pub(crate) worker: CacheWorker<N, F>,
     /// The cache cannot be closed while it has sessions.
     _alive: Arc<()>,
-    /// What of the context's counts the cache was told.
+    /// Counts of the persistence context that were already added to the cache's totals.
     told: PersistCounters,
-    /// What is fetched ahead: kept, so that it need not be allocated.
+    /// Buffers for prefetching, kept to avoid allocations.
     hashes: Vec<u64>,
     slots: Vec<SlotId>,
 }
@@ -380,7 +384,7 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
     }
 }
 
-/// The item a key of the common operations names.
+/// Returns the item key of a key of the common operations.
 pub(crate) fn name_of(key: Key<'_>) -> ItemKey<'_> {
     ItemKey::new(key.db.into(), key.bytes)
 }
@@ -478,7 +482,7 @@ impl<F: Medium, N: Medium> Ops for CacheSession<F, N> {
     }
 }
 
-/// Whether an item takes writes.
+/// Returns an error if the item is locked.
 pub(crate) fn writable(found: Option<FoundValue<'_>>) -> Result<(), Error> {
     match found {
         Some((found, _)) if found.head.marks & LOCKED != 0 => Err(Error::Locked),
@@ -487,7 +491,7 @@ pub(crate) fn writable(found: Option<FoundValue<'_>>) -> Result<(), Error> {
 }
 
 impl<F: Medium, N: Medium> CacheSession<F, N> {
-    /// Refuses what cannot be asked of a session: of a database there is not, or in a forked child.
+    /// Returns an error if the database does not exist, or in a forked child.
     #[inline]
     fn admit(&self, db: u8) -> Result<(), Error> {
         self.worker.engine.process.check()?;
@@ -552,8 +556,8 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
         Ok(())
     }
 
-    /// Isolated from other writers of `keys`. What it writes becomes visible, and durable, key by key: a power cut
-    /// may leave a part of it.
+    /// Isolated from other writers of `keys`. Its writes become visible and durable key by key: a power cut may leave
+    /// a part of them.
     fn group(
         &mut self,
         keys: &[Key<'_>],
@@ -570,7 +574,8 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
         for &hash in &hashes {
             engine.near.prefetch_bucket(hash);
         }
-        // A read moves its item in its list as a write does. Slots that are used again meanwhile are fetched in vain.
+        // A read moves its item in its LRU list, as a write does. Slots that are reused meanwhile are prefetched in
+        // vain.
         self.worker.pin();
         self.slots.clear();
         for &hash in &hashes {

@@ -1,18 +1,18 @@
-//! Areas: namespaces with a quota of their own, cleared in one step.
+//! Areas: namespaces, each with its own quota, that can be cleared in one step.
 //!
-//! What must survive, up to which version an area was cleared, is on the data medium ([`crate::layout`]); here are
-//! its copy in DRAM, and counts.
+//! The version up to which an area was cleared must survive, and is on the data medium ([`crate::layout`]). This
+//! module has its copy in DRAM, and counters.
 
 use farbank_kv::store::Error;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-/// The entry that stands for all areas, of so many entries.
+/// Returns the entry for all areas together, in a table of `entries`.
 pub(crate) fn all(entries: u32) -> u32 {
     entries - 1
 }
 
-/// The entry that is no area's, but the clock's.
+/// Returns the entry of the clock, in a table of `entries`.
 pub(crate) fn clock(entries: u32) -> u32 {
     entries - 2
 }
@@ -30,7 +30,7 @@ const FIELDS: usize = 8;
 
 /// All areas of a cache.
 pub(crate) struct AreaTable {
-    /// Entries of the table.
+    /// Number of entries in the table.
     entries: u32,
     fields: GrowTable<AtomicU64>,
 }
@@ -42,17 +42,17 @@ impl AreaTable {
         AreaTable { entries, fields }
     }
 
-    /// Entries of the table: areas, the clock's, and the one for all areas.
+    /// Returns the number of entries: areas, the clock, and the entry for all areas.
     pub(crate) fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Areas there are, from 0 on.
+    /// Returns the number of areas. Areas are numbered from 0.
     pub(crate) fn count(&self) -> u32 {
         clock(self.entries)
     }
 
-    /// An error if `area` is none.
+    /// Returns an error if `area` does not exist.
     pub(crate) fn check(&self, area: u16) -> Result<(), Error> {
         match u32::from(area) < self.count() {
             true => Ok(()),
@@ -67,7 +67,7 @@ impl AreaTable {
         self.fields.get(area as usize * FIELDS + field as usize)
     }
 
-    /// Items of `area` up to this version are dead.
+    /// Returns the version up to which items of `area` are dead.
     #[inline]
     pub(crate) fn cleared(&self, area: u16) -> u64 {
         let own = self
@@ -79,7 +79,7 @@ impl AreaTable {
         own.max(every)
     }
 
-    /// What was counted for `area`, or all areas, is gone: everything up to `version`.
+    /// Records that `area`, or all areas, was cleared up to `version`, and resets its counters.
     pub(crate) fn clear(&self, area: u32, version: u64) {
         self.field(area, AreaField::Cleared)
             .fetch_max(version, Ordering::AcqRel);
@@ -89,7 +89,7 @@ impl AreaTable {
         };
         for area in emptied {
             let items = self.field(area, AreaField::Items);
-            // What was never used is left untouched: its memory need not be there.
+            // Skip an area that was never used: a write would allocate its memory.
             if items.load(Ordering::Relaxed) == 0 && self.generation(area as u16) == 0 {
                 continue;
             }
@@ -101,25 +101,25 @@ impl AreaTable {
         }
     }
 
-    /// The lower bits of how often `area` was cleared since it was first used.
+    /// Returns the lower 32 bits of the number of times `area` was cleared since its first use.
     pub(crate) fn generation(&self, area: u16) -> u32 {
         let field = self.field(area.into(), AreaField::Generation);
         field.load(Ordering::Relaxed) as u32
     }
 
-    /// Items of `area` that were not cleared.
+    /// Returns the number of items of `area` that were not cleared.
     pub(crate) fn items(&self, area: u16) -> u64 {
         self.field(area.into(), AreaField::Items)
             .load(Ordering::Relaxed)
     }
 
-    /// Bytes of their slots.
+    /// Returns the bytes of slots of these items.
     pub(crate) fn bytes(&self, area: u16) -> u64 {
         self.field(area.into(), AreaField::Bytes)
             .load(Ordering::Relaxed)
     }
 
-    /// Bytes of slots `area` may have; `None`: as many as there are.
+    /// Returns the bytes of slots that `area` may use. `None` means no limit.
     pub(crate) fn quota(&self, area: u16) -> Option<u64> {
         match self
             .field(area.into(), AreaField::Quota)
@@ -136,13 +136,13 @@ impl AreaTable {
             .store(quota, Ordering::Relaxed);
     }
 
-    /// Counts an item of `bytes` of `area`'s generation. Under the lock.
+    /// Counts an item of `area` with a slot of `bytes`. Needs the lock.
     pub(crate) fn add(&self, area: u16, bytes: u32) {
         self.change(area, AreaField::Items, 1);
         self.change(area, AreaField::Bytes, i64::from(bytes));
     }
 
-    /// Takes it off again, if it was counted since the last clear. Under the lock.
+    /// Uncounts an item if it was counted since the last clear. Needs the lock.
     pub(crate) fn take(&self, area: u16, generation: u32, bytes: u32) {
         if generation == self.generation(area) {
             self.change(area, AreaField::Items, -1);
@@ -150,7 +150,7 @@ impl AreaTable {
         }
     }
 
-    /// Under the lock nobody else changes it: no locked instruction is needed.
+    /// Changes a counter. Needs the lock, so that no atomic read-modify-write is needed.
     fn change(&self, area: u16, field: AreaField, by: i64) {
         let field = self.field(area.into(), field);
         let value = field.load(Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! Balance: a class that evicts more than others do gets pages of those that evict less.
+//! Balance between classes: a class that evicts much gets pages from classes that evict little.
 //!
-//! A class asks for as many slots as it has items and has evicted of late; all are cut by one factor, so
-//! that together they ask for the pages there are (Tair's rule, "the target count of a class"). Whoever has a page more than
-//! it asks for gives one, if somebody lacks one: it evicts its oldest until a page can be emptied by moving what is in it, so
-//! that what goes is old and not what happened to be in that page. The page is free then, and goes to whoever needs one first,
-//! which those who evict do.
+//! The demand of a class is its number of items plus its recent evictions. All demands are scaled by one factor so
+//! that their sum equals the pages in use (Tair's rule, "the target count of a class"). A class with at least one
+//! page more than its scaled demand gives a page up, if another class lacks one. It evicts its oldest items until the
+//! rest of a page can be moved to its other pages, so that old items go, and not the items that happen to be in that
+//! page. The page is then free for the first class that needs one, which is a class that evicts.
 
 use std::sync::PoisonError;
 
@@ -18,18 +18,18 @@ use crate::metadata::ClassCounter;
 use crate::stats::class_of;
 use crate::worker::CacheWorker;
 
-/// How often it is looked before evictions are counted anew: those of an hour ago say nothing.
+/// Checks after which the recent evictions are counted anew: evictions of an hour ago are no evidence.
 const LOOKS: u32 = 60;
 
-/// What every class had evicted when a page was given last, or some looks ago.
+/// Evictions of each class at the last transfer of a page, or at the last recount.
 #[derive(Default)]
 pub(crate) struct EvictionBalance {
     evicted: Vec<u64>,
     looks: u32,
 }
 
-/// Who gives a page: of those that have one to spare who has most, if somebody lacks one. What they have evicted is what they
-/// have of late.
+/// Returns the class that should give up a page: the class with the largest surplus, if it has a page to spare and
+/// another class lacks one. The `evicted` field of `classes` counts recent evictions only.
 fn giver(classes: &[SlabClass]) -> Option<usize> {
     let pages = |count: u64, class: &SlabClass| count as f64 / class.slots_per_page as f64;
     let used: f64 = classes.iter().map(|c| pages(c.items, c)).sum();
@@ -67,7 +67,7 @@ fn all_evicted<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Vec<u64> {
 }
 
 impl<N: Medium, F: Medium> CacheWorker<N, F> {
-    /// Has a class give a page, if none is free and the classes are out of balance. Whether one did.
+    /// Makes a class give up a page, if no page is free and the classes are out of balance. Returns whether one did.
     pub(crate) fn balance(&mut self) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         let mut balance = engine
@@ -91,7 +91,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             None => false,
         };
         balance.looks += 1;
-        // What the giver evicted for this is no need of its own.
+        // The evictions that this transfer caused do not count as demand of that class.
         if given || balance.looks >= LOOKS {
             *balance = EvictionBalance {
                 evicted: all_evicted(&engine),
@@ -101,10 +101,10 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(given)
     }
 
-    /// Empties a page of `class`, whose oldest items go. Whether there was one to empty.
+    /// Evicts the oldest items of `class` until one of its pages can be emptied. Returns whether a page was emptied.
     fn give_page(&mut self, class: u8) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
-        // Others may take the room that is made.
+        // The bound is twice the slots of a page, because other sessions may take the freed slots.
         for _ in 0..2 * engine.classes.slots(class) {
             let page = engine.lock().hold_page_to_merge(class);
             if let Some(page) = page {
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_what_is_less_than_a_page_or_the_last_one() {
+    fn no_class_gives_up_less_than_a_page_or_its_last_page() {
         assert_eq!(giver(&[]), None);
         let idle = || class(40, 100, 0);
-        assert_eq!(giver(&[idle(), idle()]), None, "nobody evicts");
+        assert_eq!(giver(&[idle(), idle()]), None, "no class evicts");
         assert_eq!(
             giver(&[idle(), class(10, 100, 100)]),
             None,
-            "too little is lacking"
+            "less than a page is lacking"
         );
         assert_eq!(
             giver(&[class(40, 100, 400), class(10, 100, 100)]),
             None,
-            "both as much"
+            "both have the same share"
         );
         assert_eq!(
             giver(&[class(1, 100, 0), class(10, 100, 9_000)]),

@@ -1,24 +1,25 @@
-//! A session's batch: what it was told to write and has not answered yet, one write a key.
+//! A session's batch: staged writes that are not answered yet, one per key.
 //!
-//! A hot key is written many times in a batch. Nobody was told of any of these writes before the batch is committed, so
-//! all but the last need no far memory: they are merged in DRAM. The batch is written in one piece, with one drain and
-//! one hold of the lock, however many keys it has.
+//! A hot key may be written many times in a batch. No client has seen any of these writes before the batch is
+//! committed, so only the last one needs far memory: the others are merged in DRAM. The whole batch is written at
+//! once, with one drain and one acquisition of the lock, however many keys it has.
 //!
 //! ```text
-//!   put, update, delete ── claim the key ─ look it up ─▶ entry: key, newest value, its slot, the old item
-//!          │ again, before the commit  ─────────────────▶ the same entry, another value
-//!   commit ─┴─ items in, old ones' lives end ─ drain ─ lock: publish all ─ let go of the claims
-//!                                             (a)                       (b)
+//!   put, update, delete ── lock the key ── look it up ─▶ entry: key, newest value, its slot, the old item
+//!          │ again, before the commit ──────────────────▶ the same entry, another value
+//!   commit ─┴─ write items, mark old ones dead ─ drain ─ lock: publish all ─ release the key locks
+//!                                               (a)                       (b)
 //! ```
 //!
 //! # Invariants
-//! B1  The key of every entry is claimed, by the batch or by whoever fills it ([`Hold`]): its old item stays what and where
-//!     it is.
-//! B2  Nobody waits for a claim, or for room, while its batch holds claims: the batch is written first.
-//! B3  An entry's slot is of the class that its newest value needs, and nobody else's.
+//! B1  The key lock of every entry is held, by the batch or by the group that fills it ([`ClaimHolder`]). So its old
+//!     item neither changes nor moves.
+//! B2  A session never waits for a key lock or for a free slot while its batch holds key locks: it writes the batch
+//!     first.
+//! B3  The slot of an entry has the class that its newest value needs, and belongs to this batch alone.
 //!
-//! Between (a) and (b) a crash leaves of each key the old item, the new one or none, as for a write alone: the answers
-//! come after (b).
+//! A crash between (a) and (b) leaves for each key the old item, the new one or none, as for a single write. The
+//! answers are sent after (b).
 
 use farbank_kv::store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
 use farbank_pm::sync::Arc;
@@ -31,12 +32,12 @@ use crate::metadata::SlotId;
 use crate::slot_cache::open;
 use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
 
-/// Keys a batch has at most: its claims keep others waiting.
+/// Maximum number of keys in a batch, because other sessions wait for its key locks.
 const ENTRIES_MAX: usize = 64;
-/// Bytes of keys and values a batch has at most, unless one write alone has more.
+/// Maximum bytes of keys and values in a batch, except that a single write may have more.
 const BYTES_MAX: usize = 256 << 10;
 
-/// What is stored with a value.
+/// A value to store, with its metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct NewItem<'a> {
     pub(crate) value: &'a [u8],
@@ -46,14 +47,14 @@ pub(crate) struct NewItem<'a> {
     pub(crate) marks: u8,
 }
 
-/// What [`Worker::change`]'s function decides.
+/// Decision of the function passed to [`CacheWorker::change`].
 pub(crate) enum ChangeDecision {
     Keep,
     Delete,
     Put(OwnedItem),
 }
 
-/// A [`Draft`] that owns its value.
+/// A [`NewItem`] that owns its value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnedItem {
     pub(crate) value: Vec<u8>,
@@ -108,14 +109,14 @@ impl OwnedItem {
     }
 }
 
-/// Who claimed a key that is written, and lets go of it.
+/// Holder of the lock of a key that is being written, who releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClaimHolder {
-    /// This write: the batch, once it is an entry.
+    /// This write. The batch takes the lock over when the write becomes an entry.
     Own,
-    /// An entry of the batch, maybe another key's of the same stripe.
+    /// An entry of the batch, which may have another key in the same stripe.
     Batch,
-    /// A group, which outlives the batch.
+    /// A group, which holds the lock longer than the batch.
     Group,
 }
 
@@ -123,9 +124,9 @@ enum ClaimHolder {
 struct EntryKey {
     hash: u64,
     hold: ClaimHolder,
-    /// Its entry of the batch, if there is one already.
+    /// Its entry in the batch, if it has one.
     entry: Option<usize>,
-    /// Its item, dead or alive, if there is no entry.
+    /// Its item, dead or live, if it has no entry.
     old: Option<FoundItem>,
 }
 
@@ -134,37 +135,37 @@ struct EntryKey {
 struct NewestItem {
     slot: SlotId,
     class: u8,
-    /// All but its checksum.
+    /// Header, without the checksum.
     head: ItemHeader,
-    /// Where its value begins in the batch's bytes.
+    /// Offset of its value in the batch's bytes.
     value_at: usize,
 }
 
-/// A key and what becomes of it.
+/// A staged write of a key.
 struct BatchEntry {
     area: u16,
     prefix_bytes: u16,
     key_at: usize,
     key_bytes: usize,
-    /// The stripe that goes with it.
+    /// Stripe whose lock the entry holds.
     claim: Option<u32>,
     old: Option<FoundItem>,
-    /// `None`: it is deleted.
+    /// New item. `None` means that the key is deleted.
     new: Option<NewestItem>,
 }
 
 /// The batch of a session.
 #[derive(Default)]
 pub(crate) struct SessionBatch {
-    /// Of the entries, in their order.
+    /// Hashes of the keys, in the order of the entries.
     hashes: Vec<u64>,
     entries: Vec<BatchEntry>,
-    /// Keys and values, one behind another.
+    /// Keys and values, concatenated.
     bytes: Vec<u8>,
 }
 
 impl SessionBatch {
-    /// Whether anything is staged.
+    /// Returns whether anything is staged.
     pub(crate) fn holds_any(&self) -> bool {
         !self.entries.is_empty()
     }
@@ -185,7 +186,7 @@ impl SessionBatch {
         &self.bytes[new.value_at..][..new.head.value_len as usize]
     }
 
-    /// The entry of `name`.
+    /// Returns the entry of `name`, if any.
     #[inline]
     pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<usize> {
         let is_it =
@@ -193,7 +194,7 @@ impl SessionBatch {
         (0..self.hashes.len()).find(is_it)
     }
 
-    /// Whether an entry holds `stripe`.
+    /// Returns whether an entry holds the lock of `stripe`.
     fn claims(&self, stripe: u32) -> bool {
         let claims = |entry: &BatchEntry| entry.claim == Some(stripe);
         self.entries.iter().any(claims)
@@ -217,11 +218,12 @@ fn stripe_of(hash: u64) -> u32 {
 }
 
 impl<N: Medium, F: Medium> CacheWorker<N, F> {
-    /// Stages `draft`, whatever was there, unless that is locked. The version it will have.
+    /// Stages `draft` as the new value of `name`, unless the present item is locked. Returns the version it will
+    /// have.
     pub(crate) fn put(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, Error> {
         let hash = self.engine.hash(name);
         let class = self.class_for(name, draft)?;
-        // Before the claim, so that there is none to hold while room is made.
+        // Take the slot before the key lock, so that no key lock is held while the session waits for a slot.
         let slot = match self.slot_at_hand(class, name.area) {
             Some(slot) => slot,
             None => {
@@ -245,8 +247,9 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Reads, decides and stages a write of `name`; nobody else writes it meanwhile. `decide` sees its item with its
-    /// value, if it may be shown, and is called once. The version it will have (0: it is absent).
+    /// Reads `name`, calls `decide` once and stages the write it returns. The key lock keeps other writers out
+    /// meanwhile. `decide` gets the item with its value, if it is live. Returns the version that the item will have
+    /// (0: absent).
     pub(crate) fn change(
         &mut self,
         name: &ItemKey<'_>,
@@ -279,7 +282,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         done.inspect_err(|_| self.leave(&place))
     }
 
-    /// Stages what becomes of `name`, which the caller has claimed: a value, or `None`.
+    /// Stages a write of `name`, whose key lock the caller holds: a value, or `None` for a delete.
     pub(crate) fn stage_of_group(
         &mut self,
         name: &ItemKey<'_>,
@@ -298,7 +301,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Writes the batch: all of it is durable and visible on `Ok`.
+    /// Writes the batch. On `Ok` all its writes are durable and visible.
     #[inline]
     pub(crate) fn write_batch(&mut self) -> Result<(), Error> {
         match self.batch.entries.is_empty() {
@@ -307,7 +310,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Writes the batch if it has a write of `name`, so that a read finds it.
+    /// Writes the batch if it has a write of `name`, so that a read of the published items finds it.
     #[inline]
     pub(crate) fn write_if_staged(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<(), Error> {
         match self.batch.find(hash, name) {
@@ -316,7 +319,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Appends the value that an entry will have to `out`, after `head`; false if it will have none.
+    /// Appends the staged value of an entry to `out`, after `head`. Returns false if the entry is a delete or its
+    /// item is hidden or not live.
     pub(crate) fn copy_staged(&self, entry: usize, out: &mut Vec<u8>, head: Frame<'_>) -> bool {
         let shown = self.staged(entry).filter(|(found, _)| found.is_shown());
         if let Some((found, value)) = &shown
@@ -327,9 +331,9 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         shown.is_some()
     }
 
-    // -- claims
+    // -- key locks
 
-    /// Claims the key called `name` and looks it up.
+    /// Acquires the key lock of `name` and looks the key up.
     fn enter(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<EntryKey, Error> {
         self.engine.process.check()?;
         if self.batch.is_full() {
@@ -372,7 +376,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Nothing is staged at `place`.
+    /// Releases the key lock of `place`, for which nothing was staged.
     fn leave(&self, place: &EntryKey) {
         if place.hold == ClaimHolder::Own {
             self.engine.claims.release(stripe_of(place.hash));
@@ -387,7 +391,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         found.is_some_and(|found| found.head.marks & LOCKED != 0)
     }
 
-    /// What a read of `place` would find, its value appended to `value`.
+    /// Returns the item that a read of `place` would find, and appends its value to `value`.
     fn show(&self, place: &EntryKey, name: &ItemKey<'_>, value: &mut Vec<u8>) -> Option<FoundItem> {
         let Some(at) = place.entry else {
             let living = place.old.filter(|found| self.lives(found));
@@ -398,7 +402,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Some(found)
     }
 
-    /// The item that an entry will be, if it will be alive, and its value.
+    /// Returns the staged item of an entry and its value, if it is not a delete and is live.
     fn staged(&self, entry: usize) -> Option<(FoundItem, &[u8])> {
         let new = self.batch.entries[entry].new.as_ref()?;
         let found = FoundItem {
@@ -423,7 +427,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             Some(slot) => slot,
             None => {
                 situation!("mdb.batch_written_for_room", self.batch.holds_any());
-                // B2, but for this key's claim: whoever makes room passes over it.
+                // B2, except for this key's lock: eviction and merging skip a key whose lock is held.
                 let stripe = stripe_of(place.hash);
                 let written = self.write_batch_but(Some(stripe));
                 let hold = match place.hold {
@@ -438,7 +442,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(self.stage(place, name, Some((slot, class, draft))))
     }
 
-    /// Makes it the newest write of `name`: a value with its slot, or `None`. The version it will have.
+    /// Stages the newest write of `name`: a value with its slot, or `None` for a delete. Returns the version it will
+    /// have.
     fn stage(
         &mut self,
         place: &EntryKey,
@@ -483,7 +488,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         version
     }
 
-    /// The head of a new item, but for its checksum.
+    /// Returns the header of a new item, without its checksum.
     fn head_of(&self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> ItemHeader {
         let engine = &*self.engine;
         ItemHeader {
@@ -524,7 +529,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     // -- writing
 
-    /// Gives up the batch: nothing of it is or will be seen.
+    /// Discards the batch. None of its writes becomes visible.
     pub(crate) fn abandon(&mut self) {
         let engine = Arc::clone(&self.engine);
         for entry in &self.batch.entries {
@@ -538,7 +543,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.batch.clear();
     }
 
-    /// Writes the batch, and keeps the claim of `kept`.
+    /// Writes the batch, and releases all its key locks except that of stripe `kept`.
     #[inline(never)]
     fn write_batch_but(&mut self, kept: Option<u32>) -> Result<(), Error> {
         self.engine.process.check()?;
@@ -569,7 +574,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         written
     }
 
-    /// Items in, old ones' lives ended: both are durable on `Ok`.
+    /// Writes the new items and marks the old ones dead. Both are durable on `Ok`.
     fn write_items(&mut self, batch: &SessionBatch) -> Result<(), Error> {
         let mut puts = 0;
         for entry in &batch.entries {

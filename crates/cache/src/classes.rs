@@ -1,11 +1,11 @@
-//! Slab classes: which slot sizes there are, and which one an item takes.
+//! Slab classes: the slot sizes, and the class of an item.
 
 use crate::layout::PAGE_HEAD_BYTES;
 
-/// Most classes there can be: a class is a byte, and 0 stands for none.
+/// Maximum number of classes. A class is a byte, and 0 means none.
 const CLASSES_MAX: usize = 200;
 
-/// Slot sizes, smallest first. The last takes a whole page.
+/// Slot sizes in ascending order. The last one takes a whole page.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotClasses {
     slot_bytes: Vec<u32>,
@@ -13,12 +13,13 @@ pub(crate) struct SlotClasses {
 }
 
 impl SlotClasses {
-    /// Sizes from `base` on, each `factor` times the one before, in whole words; 64 and 1.1 are Tair's.
+    /// Creates slot sizes from `base` on, each `factor` times the previous one, rounded to whole words. Tair uses 64
+    /// and 1.1.
     pub(crate) fn new(page_bytes: u64, base: u32, factor: f64) -> SlotClasses {
         let most = (page_bytes - PAGE_HEAD_BYTES) as u32 / 8 * 8;
         let mut slot_bytes = Vec::new();
         let mut next = base.next_multiple_of(8).min(most);
-        // From half a page on, a page has room for one slot, however large.
+        // A page holds only one slot larger than half a page, so the next size is the whole page.
         while next <= most / 2 && slot_bytes.len() + 1 < CLASSES_MAX {
             slot_bytes.push(next);
             let grown = (f64::from(next) * factor) as u32;
@@ -31,12 +32,12 @@ impl SlotClasses {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of classes.
     pub(crate) fn len(&self) -> usize {
         self.slot_bytes.len()
     }
 
-    /// The smallest class whose slots hold `bytes`.
+    /// Returns the smallest class whose slots hold `bytes`.
     pub(crate) fn of(&self, bytes: usize) -> Option<u8> {
         let class = self
             .slot_bytes
@@ -44,23 +45,23 @@ impl SlotClasses {
         (class < self.slot_bytes.len()).then_some(class as u8)
     }
 
-    /// Bytes of a slot of `class`.
+    /// Returns the size of a slot of `class` in bytes.
     #[inline]
     pub(crate) fn slot_bytes(&self, class: u8) -> u32 {
         self.slot_bytes[usize::from(class)]
     }
 
-    /// Slots of `class` in a page.
+    /// Returns the number of slots of `class` in a page.
     pub(crate) fn slots(&self, class: u8) -> u32 {
         ((self.page_bytes - PAGE_HEAD_BYTES) / u64::from(self.slot_bytes(class))) as u32
     }
 
-    /// The largest slot, in bytes.
+    /// Returns the size of the largest slot in bytes.
     pub(crate) fn largest(&self) -> u32 {
         *self.slot_bytes.last().expect("there is one")
     }
 
-    /// Slots of the smallest class in a page: no page has more.
+    /// Returns the number of slots of the smallest class in a page, the maximum for any page.
     pub(crate) fn slots_max(&self) -> u32 {
         self.slots(0)
     }

@@ -1,57 +1,57 @@
-//! How a cache runs. Nothing of it is stored.
+//! Configuration of a cache, none of which is stored in the pool except the slot sizes.
 
 use farbank_kv::clock::STEP_HELD_MS;
 use farbank_kv::{ClockFn, uptime_ms, wall_clock_ms};
 use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
 
-/// Told whenever the cache's lock is taken (true) and let go (false).
+/// Callback for each acquisition (true) and release (false) of the cache's lock.
 pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// When the slots of a fresh page are made ready.
+/// When the slots of a new page are formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageFormatting {
-    /// Each when it is first used: a fresh page costs its head.
+    /// Each slot when it is first used: a new page costs only the write of its head.
     AtUse,
-    /// All when the page is taken, outside of the lock: Tair MDB as it was mended.
+    /// All slots when the page is taken, outside the lock: Tair MDB after its fix.
     Whole,
-    /// All when the page is taken, under the lock: Tair MDB as it was measured first.
+    /// All slots when the page is taken, under the lock: Tair MDB before its fix.
     WholeInsideLock,
 }
 
-/// How a cache runs; nothing of it is stored.
+/// Configuration of a cache. Only the slot sizes are stored in the pool.
 #[derive(Clone)]
 pub struct Config {
-    /// The machine's wall clock, in milliseconds since 1970.
+    /// The wall clock, in milliseconds since 1970.
     pub clock: ClockFn,
-    /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
+    /// A monotonic clock, in milliseconds since any moment. It measures time while the pool is open.
     pub uptime: ClockFn,
-    /// How long the wall clock must differ from the cache's before the cache follows it, in milliseconds.
+    /// How long the wall clock must differ from the cache's clock before the cache follows it, in milliseconds.
     pub step_held_ms: u64,
-    /// Whether a thread of the cache's own tends it once a second: expired items go, pages are merged.
+    /// Whether a background thread maintains the cache once a second: it removes expired items and merges pages.
     pub tended: bool,
-    /// This start of the machine. On a medium that does not outlive it, what another start left is not believed
-    /// unless it was closed cleanly. `None` where the medium outlives the machine, or for tests.
+    /// Boot id of the machine. On a medium that does not survive a reboot, an open discards data of another boot
+    /// unless the pool was closed cleanly. `None` if the medium survives a reboot, or in tests.
     pub boot: Option<[u8; 16]>,
-    /// The pool may grow to this many bytes before anything is evicted (0: it does not grow).
+    /// Size up to which the pool grows before it evicts, in bytes; 0: it does not grow.
     pub pool_bytes_max: u64,
-    /// What becomes of a copy of a pool in use when it is opened.
+    /// Policy for opening a copy of a pool that was in use.
     pub copies: CopiedPoolPolicy,
-    /// Slots of a class a session takes at once, and keeps, so that it need not lock for each: the thread-local
-    /// quota. 1 evicts one item a write, in exact order.
+    /// Slots of a class that a session takes at once into its slot cache, so that it does not lock for each one
+    /// (Tair's thread-local quota). 1 evicts one item per write, in exact LRU order.
     pub stash_slots: usize,
-    /// Hash buckets a pool has for each 1024 of the bytes it may have.
+    /// Hash buckets per KiB of the pool's maximum size.
     pub buckets_per_kib: f64,
-    /// Smallest slot, in bytes. Also decides classes: a pool must be opened with what it was made with.
+    /// Smallest slot of a new pool, in bytes. The pool stores it.
     pub slot_bytes_min: u32,
-    /// How much larger each class's slots are than those of the one before.
+    /// Growth factor from the slot size of one class to the next, for a new pool. The pool stores it.
     pub slot_factor: f64,
-    /// When fresh pages are made ready.
+    /// When the slots of new pages are formatted.
     pub formatting: PageFormatting,
-    /// Bytes between one page's metadata and the next on the metadata medium; 0 packs them. Tair's padding across
-    /// DIMMs is the interleaving's 4 KiB.
+    /// Distance between the metadata of consecutive pages on the metadata medium, in bytes; 0 packs them. Tair pads
+    /// across DIMMs with the interleaving of 4 KiB.
     pub page_info_stride: u64,
-    /// Who is told of the lock: a model, to which the wait for it would not be seen.
+    /// Callback for lock acquisitions, for a performance model that cannot observe waits for the lock.
     pub lock_watch: Option<LockWatch>,
 }
 

@@ -1,4 +1,4 @@
-//! What the sessions of a cache share.
+//! State that the sessions of a cache share.
 
 use std::sync::{OnceLock, PoisonError};
 use std::thread::Thread;
@@ -26,27 +26,27 @@ use crate::slot_cache::SlotCaches;
 use crate::state::{CacheState, LockedState};
 use crate::worker::ItemKey;
 
-/// What is counted beside the lists.
+/// Counters outside the lists.
 #[derive(Default)]
 pub(crate) struct ItemCounters {
-    /// Items whose checksum did not hold.
+    /// Reads of items with a wrong checksum.
     pub(crate) damaged: AtomicU64,
-    /// Items that had expired, or were cleared, and were removed.
+    /// Expired or cleared items that were removed.
     pub(crate) reclaimed: AtomicU64,
     /// Bytes of items stored.
     pub(crate) stored_bytes: AtomicU64,
-    /// Writes that a later one of the same batch took the place of.
+    /// Writes that a later write of the same batch replaced.
     pub(crate) merged_writes: AtomicU64,
     /// Bytes of items moved between pages.
     pub(crate) moved_bytes: AtomicU64,
-    /// Pages that went back to the pool.
+    /// Pages that were returned to the pool.
     pub(crate) pages_freed: AtomicU64,
 }
 
-/// Free pages below which a pool that may grow does, before a session needs them.
+/// Number of free pages below which the background thread grows the pool, before a session needs a page.
 pub(crate) const PAGES_AHEAD: usize = 8;
 
-/// Everything that is shared.
+/// Shared state of a cache.
 pub(crate) struct Engine<N, F> {
     pub(crate) near: Metadata<N>,
     pub(crate) pool: Pool<F>,
@@ -59,34 +59,35 @@ pub(crate) struct Engine<N, F> {
     pub(crate) config: Config,
     pub(crate) tally: ItemCounters,
     pub(crate) balance: Mutex<EvictionBalance>,
-    /// What sessions asked of the data medium.
+    /// Operations of all sessions on the data medium.
     pub(crate) counters: Mutex<PersistCounters>,
     pub(crate) opened: OpenReport,
-    /// What seeds checksums on the data medium.
+    /// Secret that seeds the checksums on the data medium.
     pub(crate) secret: u64,
     pub(crate) key_hash: KeyHash,
     pub(crate) version: AtomicU64,
     pub(crate) sessions: AtomicU32,
     pub(crate) clock: StoreClock,
     pub(crate) root: Mutex<CacheRoot>,
-    /// Segments the pool may grow to.
+    /// Maximum number of segments of the pool.
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
-    /// The background thread, which has the pool grow before its pages are used up.
+    /// Background thread, which grows the pool before its pages are used up.
     pub(crate) tender: OnceLock<Thread>,
-    /// One round of the background, or a check, which sees no half of one.
+    /// Lock held during a round of background maintenance, and during a check, which must not see an unfinished
+    /// round.
     pub(crate) tending: Mutex<()>,
-    /// Not before this uptime is growth tried again, once it failed.
+    /// Uptime in milliseconds before which growth is not tried again after a failure.
     pub(crate) grows_from_ms: AtomicU64,
-    /// Why the last growth failed, if none has succeeded since.
+    /// Error of the last growth, if it failed.
     pub(crate) growth_error: Mutex<Option<std::sync::Arc<str>>>,
     pub(crate) stop: AtomicBool,
-    /// The one that has the pool open: a forked child uses nothing of this.
+    /// Process that opened the pool. A forked child must not use this state.
     pub(crate) process: ProcessStamp,
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
-    /// Has the background thread make the pool larger, if it may, when so few pages are free.
+    /// Wakes the background thread to grow the pool, if few pages are free and the pool may grow.
     pub(crate) fn ask_for_growth(&self, free_pages: usize) {
         if free_pages < PAGES_AHEAD && self.pool.segments() < self.segments_max {
             self.tender.get().inspect(|tender| tender.unpark());
@@ -98,7 +99,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.pool.medium()
     }
 
-    /// The lock. What it guards is whole at all times: a panic elsewhere does not spoil it.
+    /// Acquires the lock. Poisoning is ignored, because the guarded state is consistent at all times.
     pub(crate) fn lock(&self) -> LockedState<'_, N> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = &self.config.lock_watch {
@@ -113,7 +114,8 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         }
     }
 
-    /// The hash of a key: of its prefix alone if it has one, so that all of a prefix share a chain.
+    /// Returns the hash of a key. A key with a prefix is hashed by the prefix alone, so that all keys of a prefix
+    /// share a chain.
     #[inline]
     pub(crate) fn hash(&self, name: &ItemKey<'_>) -> u64 {
         let hashed = match usize::from(name.prefix_bytes) {
@@ -127,7 +129,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.clock.now_ms()
     }
 
-    /// Whether an item of `version` that expires at `expires_ms` has expired.
+    /// Returns whether an item of `version` that expires at `expires_ms` has expired.
     #[inline]
     pub(crate) fn is_expired(&self, expires_ms: u64, version: u64) -> bool {
         self.clock.has_expired(expires_ms, version, || ())
@@ -137,7 +139,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.version.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Where `page` is. The first segment is the table of areas.
+    /// Returns the offset of `page`. The first segment is the area table, not a page.
     pub(crate) fn page_at(&self, page: u32) -> Off {
         self.pool.segment(page + 1)
     }
@@ -147,7 +149,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.page_at(page).plus(PAGE_HEAD_BYTES + within)
     }
 
-    /// Where `slot` is; `None` if its page has no class.
+    /// Returns the offset of `slot`, or `None` if its page has no class.
     #[inline]
     pub(crate) fn place_of(&self, slot: SlotId) -> Option<Off> {
         let page = self.near.page_of(slot);
@@ -155,30 +157,30 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         Some(self.slot_at(page, self.near.index_of(slot), class))
     }
 
-    /// Bytes of metadata a page of `class` has for its slots.
+    /// Returns the bytes of links that a page of `class` needs.
     pub(crate) fn links_bytes(&self, class: u8) -> u64 {
         Metadata::<N>::links_bytes(self.classes.slots(class))
     }
 
-    /// Pages of the pool.
+    /// Returns the number of pages of the pool.
     pub(crate) fn pages(&self) -> u32 {
         self.pool.segments() - 1
     }
 
-    /// Slots of `class` a session takes at once: fewer of large ones.
+    /// Returns the number of slots of `class` that a session takes at once. It is smaller for large slots.
     pub(crate) fn stash_slots(&self, class: u8) -> usize {
         const STASH_BYTES: usize = 64 << 10;
         let fit = STASH_BYTES / self.classes.slot_bytes(class) as usize;
         self.config.stash_slots.min(fit).max(1)
     }
 
-    /// Where the entry of `area` is.
+    /// Returns the offset of the table entry of `area`.
     pub(crate) fn area_at(&self, area: u32) -> Off {
         self.pool.segment(0).plus(u64::from(area) * AREA_BYTES)
     }
 
-    /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
-    /// area holds. Nobody writes anything meanwhile: what was decided on before the clear is published before it.
+    /// Removes all current items of `area`, or of all areas, durably on `Ok`. Writes two words, however many items
+    /// there are. Holds all key locks meanwhile, so that every write decided before the clear is published before it.
     pub(crate) fn clear(&self, ctx: &mut PersistCtx, area: Option<u16>) -> Result<(), Error> {
         let area = area.map_or(all(self.areas.entries()), u32::from);
         self.process.check()?;
@@ -195,7 +197,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     fn write_cleared(&self, ctx: &mut PersistCtx, area: u32, version: u64) -> Result<(), Poisoned> {
         let at = self.area_at(area);
-        // L4: whichever of the two a power cut leaves, it says that the clear happened.
+        // L4: if a power cut leaves only one of the two words, that word records the clear.
         self.far().store(ctx, at.plus(8), !version);
         self.far().store(ctx, at, version);
         self.far().flush(ctx, at, AREA_BYTES as usize);
@@ -206,7 +208,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.far().wait(ticket)
     }
 
-    /// Why the last growth failed, if none has succeeded since.
+    /// Error of the last growth, if it failed.
     pub(crate) fn growth_error(&self) -> Option<std::sync::Arc<str>> {
         let error = self.growth_error.lock();
         error.unwrap_or_else(PoisonError::into_inner).clone()
@@ -217,7 +219,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         *last.unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// Fetches the item that `hash`'s chain begins with, and what links it, if it may be the one that is meant.
+    /// Prefetches the first item of the chain of `hash` and its links, if its tag matches. Returns its slot.
     #[inline]
     pub(crate) fn prefetch_item(&self, hash: u64) -> Option<SlotId> {
         let word = self.near.bucket(self.near.bucket_of(hash));
@@ -228,7 +230,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         Some(slot)
     }
 
-    /// Fetches what changes when the item in `slot` leaves its list.
+    /// Prefetches the links that change when the item in `slot` is removed from its LRU list.
     #[inline]
     pub(crate) fn prefetch_neighbours(&self, slot: SlotId) {
         let (prev, next) = self.near.neighbours(slot);
@@ -239,7 +241,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         }
     }
 
-    /// Writes the clock down, durably, so that what has expired stays so when the machine's clock is set back.
+    /// Records the clock durably, so that expired items stay expired if the machine's clock is set back.
     pub(crate) fn keep_time(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         self.clock.act_on_time();
         self.clock.record(|now_ms| self.write_clock(ctx, now_ms))
@@ -254,7 +256,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         self.far().wait(ticket)
     }
 
-    /// Follows the wall clock if it has differed for long enough.
+    /// Follows the wall clock if it has differed from the cache's clock for long enough.
     pub(crate) fn follow_clock(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         match self.clock.shift() {
             None => {}
@@ -264,8 +266,8 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         Ok(())
     }
 
-    /// Takes the time of a wall clock that is behind, if it is. The setback is durable before the clock that was written
-    /// down becomes less.
+    /// Sets the clock back to the wall clock, if that is behind. The setback is durable before the recorded clock is
+    /// reduced.
     pub(crate) fn set_clock_back(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         let version = self.next_version();
         let done = self.clock.set_back(version, |setbacks, now_ms| {

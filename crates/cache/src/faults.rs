@@ -1,12 +1,12 @@
-//! The cache's faults by name: deviations that the explorer has to find out.
+//! The cache's named faults, which the crash explorer must detect.
 
 use farbank_pm::fault::NamedFault;
 
-/// Those that the explorer finds, in one thread.
+/// Faults that the explorer detects with one thread.
 pub(crate) const ALL: [NamedFault; 7] = [
     NamedFault {
         name: "mdb.old_not_marked",
-        what: "an update leaves the old item alive: when the new one is gone it comes back",
+        what: "an update leaves the old item live: it comes back when the new one is gone",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
@@ -18,40 +18,40 @@ pub(crate) const ALL: [NamedFault; 7] = [
     },
     NamedFault {
         name: "mdb.delete_undrained",
-        what: "a delete is answered before the item's death is durable",
+        what: "a delete is answered before the item is durably dead",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.evicted_not_marked",
-        what: "an evicted item stays alive on the medium: once its key was written and deleted it comes back",
+        what: "an evicted item stays live on the medium: it comes back after its key was written and deleted",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.clear_undrained",
-        what: "an area counts as cleared before that is durable",
+        what: "an area counts as cleared before its `cleared` word is durable",
         source: "invariant L4 of layout.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.recovery_volatile",
-        what: "an open serves what only caches hold after a kill",
+        what: "an open after a kill serves items that are only in CPU caches",
         source: "invariant R2 of recover.rs",
         shows_in: None,
     },
     NamedFault {
         name: "pool.growth_unrecorded",
-        what: "new pages are used, and no superblock tells of them: what is stored there is gone after a crash",
-        source: "tend.rs, growth; invariant P3 of pm's pools",
+        what: "new pages are used without a superblock that includes them: their items are lost after a crash",
+        source: "maintenance.rs, growth; invariant P3 of pm's pools",
         shows_in: None,
     },
 ];
 
-/// Those that only threads can find.
+/// Faults that only concurrent threads can show.
 pub(crate) const IN_THREADS: [NamedFault; 1] = [NamedFault {
     name: "mdb.reused_at_once",
-    what: "a slot is used again while somebody may still read it",
+    what: "a slot is used again while a reader may still read it",
     source: "invariant W3 of worker.rs",
     shows_in: None,
 }];

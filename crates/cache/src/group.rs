@@ -1,4 +1,4 @@
-//! Several keys written together: isolated from other writers, not from a power cut.
+//! Groups: several keys written together, isolated from other writers but not atomic under a power cut.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,15 +13,15 @@ use crate::api::{CacheSession, check_database, name_of, writable};
 use crate::batch::{ChangeDecision, OwnedItem};
 use crate::key_locks::KeyLocks;
 
-/// What a group has decided on so far. Its keys' stripes are claimed all the while.
+/// The staged writes of a group, whose key locks are held meanwhile.
 pub(crate) struct CacheGroup<'a, F: Medium, N: Medium> {
     door: &'a mut CacheSession<F, N>,
-    /// The claimed keys, and where each is in `staged` once the group has decided on it.
+    /// The keys of the group, and the index of each in `staged` once it is written.
     places: HashMap<(u8, Vec<u8>), Option<usize>>,
     staged: Vec<(u8, Vec<u8>, Option<OwnedItem>)>,
 }
 
-/// Stripes that a group has claimed, until it ends, by a panic of its body too.
+/// Stripes whose locks the group holds until it ends, also by a panic of its body.
 struct ClaimedStripes<'a> {
     claims: &'a KeyLocks,
     stripes: Vec<u32>,
@@ -51,7 +51,7 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
         door.worker.write_batch()?;
         let engine = Arc::clone(&door.worker.engine);
         let stripe = |key: &Key<'_>| KeyLocks::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
-        // In order: two groups never wait for each other.
+        // Locks are acquired in order, so that two groups never wait for each other.
         let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
         let mut claimed = ClaimedStripes {
             claims: &engine.claims,
@@ -73,10 +73,10 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
         Ok(verdict)
     }
 
-    /// Where `key` is in `staged`, if the group has decided on it.
+    /// Returns the index of `key` in `staged`, if the group has written it.
     ///
     /// # Errors
-    /// The key is not claimed.
+    /// [`Error::NotInGroup`] if the key is not one of the group's.
     fn place(&self, key: Key<'_>) -> Result<Option<usize>, Error> {
         let place = self.places.get(&owned_name(key));
         place.copied().ok_or(Error::NotInGroup)
@@ -88,11 +88,11 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
             let name = name_of(Key { db, bytes: &key });
             worker.stage_of_group(&name, value.as_ref().map(OwnedItem::borrow).as_ref())?;
         }
-        // While its keys are claimed.
+        // While the group's key locks are held.
         worker.write_batch()
     }
 
-    /// What the group has decided on for `key`, if it has.
+    /// Returns the staged write of `key`, if any.
     fn staged(&self, key: Key<'_>) -> Result<Option<Option<&OwnedItem>>, Error> {
         let place = self.place(key)?;
         Ok(place.map(|place| self.staged[place].2.as_ref()))

@@ -1,8 +1,9 @@
-//! Claims: who is writing a key.
+//! Key locks: serialise the writers of a key.
 //!
-//! A writer claims its key's stripe before it looks the key up and lets it go when the item is published: so a key's
-//! writes follow each other, though the cache's lock is not held while they reach far memory. Readers never ask.
-//! A claim is short, unless a session has staged a write and does not commit: a writer that waits longer sleeps.
+//! A writer acquires the lock of its key's stripe before it looks the key up, and releases it after it has published
+//! the item. So writes of a key are serialised, although the cache's lock is not held while they access far memory.
+//! Readers take no key lock. A key lock is held briefly, unless a session has staged a write and does not commit. A
+//! writer that waits longer sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +12,19 @@ use farbank_pm::process_stamp::this_thread;
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
 use farbank_pm::sync::{CHECKED, Condvar, Mutex, thread};
 
-/// Stripes: many times the threads there are.
+/// Number of stripes, many times the number of threads.
 const STRIPES: usize = if CHECKED { 64 } else { 1 << 14 };
-/// How often a writer lets other threads run before it sleeps.
+/// Number of yields before a waiting writer sleeps.
 const YIELDS: u32 = if CHECKED { 2 } else { 100 };
-/// How long it sleeps at most. A release looks whether a writer sleeps without a fence, and may miss one that has just
-/// lain down.
+/// Maximum time of one sleep. A release checks for sleeping writers without a fence, and may miss one that has just
+/// gone to sleep.
 const NAP: Duration = Duration::from_millis(1);
 
-/// All stripes of a cache.
+/// The key locks of a cache.
 pub(crate) struct KeyLocks {
-    /// 0, or one more than the number of the thread that has the stripe.
+    /// For each stripe 0, or the number of the thread that holds its lock plus one.
     holders: Box<[AtomicU32]>,
-    /// Writers that sleep.
+    /// Number of sleeping writers.
     sleeping: AtomicU32,
     sleep: Mutex<()>,
     released: Condvar,
@@ -39,13 +40,13 @@ impl KeyLocks {
         }
     }
 
-    /// The stripe of the keys whose hash has `tag` for its upper bits.
+    /// Returns the stripe of the keys whose hash has `tag` as its upper bits.
     #[inline]
     pub(crate) fn stripe(tag: u32) -> u32 {
         tag % STRIPES as u32
     }
 
-    /// Claims `stripe`, or says that somebody has it.
+    /// Tries to acquire the lock of `stripe`. Returns false if it is held.
     #[inline]
     pub(crate) fn try_claim(&self, stripe: u32) -> bool {
         self.holders[stripe as usize]
@@ -53,7 +54,7 @@ impl KeyLocks {
             .is_ok()
     }
 
-    /// Claims `stripe`; waits for whoever has it, as `conflicts` says of a session that has nothing staged.
+    /// Acquires the lock of `stripe` for a session with nothing staged, waiting for the holder as `conflicts` says.
     pub(crate) fn claim(&self, stripe: u32, conflicts: ConflictPolicy) -> Result<(), Error> {
         let mut begun = None;
         for round in 0_u32.. {
@@ -76,13 +77,13 @@ impl KeyLocks {
         Ok(())
     }
 
-    /// Whether the calling thread has `stripe`: to wait for it would be to wait for ever.
+    /// Returns whether the calling thread holds the lock of `stripe`. Waiting for it would be a deadlock.
     fn is_own(&self, stripe: u32) -> bool {
         let own = this_thread();
         own != 0 && self.holders[stripe as usize].load(Ordering::Relaxed) == own + 1
     }
 
-    /// Sleeps until a stripe is released, unless `stripe` is free.
+    /// Sleeps until a lock is released, unless that of `stripe` is free.
     #[cold]
     fn sleep(&self, stripe: u32) {
         let sleep = self.sleep.lock().expect("no holder panics");
@@ -94,7 +95,7 @@ impl KeyLocks {
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Lets it go.
+    /// Releases the lock of `stripe`.
     #[inline]
     pub(crate) fn release(&self, stripe: u32) {
         self.holders[stripe as usize].store(0, Ordering::Release);
@@ -105,15 +106,15 @@ impl KeyLocks {
 
     #[cold]
     fn wake(&self) {
-        // Whoever has looked at its stripe already sleeps once this is taken.
+        // Once this lock is acquired, a writer that has checked its stripe is already asleep.
         drop(self.sleep.lock().expect("no holder panics"));
         self.released.notify_all();
     }
 
-    /// Claims every stripe, in order; waits for whoever has one.
+    /// Acquires the locks of all stripes in order, waiting for their holders.
     ///
     /// # Errors
-    /// [`Error::Conflict`], and none is claimed, if the calling thread has one.
+    /// [`Error::Conflict`], with no lock acquired, if the calling thread already holds one.
     pub(crate) fn claim_all(&self) -> Result<(), Error> {
         for stripe in 0..STRIPES as u32 {
             if let Err(error) = self.claim(stripe, ConflictPolicy::Commit) {
@@ -124,12 +125,13 @@ impl KeyLocks {
         Ok(())
     }
 
-    /// Lets all of them go.
+    /// Releases the locks of all stripes.
     pub(crate) fn release_all(&self) {
         (0..STRIPES as u32).for_each(|stripe| self.release(stripe));
     }
 
-    /// Lets `stripe` go if the caller panics before the answer is dropped by [`Until::passed`].
+    /// Returns a guard that releases the lock of `stripe` if the caller panics before it calls
+    /// [`ReleaseOnPanic::passed`].
     pub(crate) fn unless_panic(&self, stripe: Option<u32>) -> ReleaseOnPanic<'_> {
         ReleaseOnPanic {
             claims: self,
@@ -138,14 +140,14 @@ impl KeyLocks {
     }
 }
 
-/// Releases a claim if a caller's function panics while it is held.
+/// Guard that releases a key lock if the caller's function panics while it is held.
 pub(crate) struct ReleaseOnPanic<'a> {
     claims: &'a KeyLocks,
     stripe: Option<u32>,
 }
 
 impl ReleaseOnPanic<'_> {
-    /// The function has returned: the claim is held on.
+    /// Disarms the guard after the function has returned: the lock stays held.
     pub(crate) fn passed(mut self) {
         self.stripe = None;
     }

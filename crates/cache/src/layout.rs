@@ -1,4 +1,4 @@
-//! Bytes on the data medium: the table of areas, pages and items.
+//! Layout of the data medium: the area table, pages and items.
 //!
 //! ```text
 //!   segment 0                segment 1 ... n: pages
@@ -14,20 +14,20 @@
 //!               └────────┴────────────┴───────┘
 //!   item   0      8                     16       24              32            40             48
 //!          ┌──────┬─────┬──────┬────────┬────────┬───────┬──┬──┬──────┬──────┬──────┬───────┬─────┬───────┐
-//!          │ life │ crc │ area │ key    │ version│expires│k.│m.│flags │value │write │prefix │ key │ value │
+//!          │ live │ crc │ area │ key    │ version│expires│k.│m.│flags │value │write │prefix │ key │ value │
 //!          │      │ u32 │ u16  │ bytes  │        │ms u48 │u8│u8│ u32  │ bytes│ n s  │ bytes │     │       │
 //!          └──────┴─────┴──────┴────────┴────────┴───────┴──┴──┴──────┴──────┴──────┴───────┴─────┴───────┘
 //! ```
 //!
 //! # Invariants
-//! L1  An item is alive iff its life is its version, which is not 0, and the crc, seeded with the pool's secret and
-//!     the slot's offset, holds for everything behind the crc's own four bytes.
-//! L2  A slot is dead durably before anything else is written into it. So what a torn write leaves there is never
-//!     the item of before: its life is another version's, or 0.
-//! L3  Everything behind the life stays as it is until the slot is used again: readers that found the item before it
-//!     died read it to the end.
-//! L4  Items of an area whose version is not above the area's `cleared` are dead. Of `cleared` and its complement the
-//!     larger counts: where they differ, a clear was on its way.
+//! L1  An item is live iff its live word equals its version, which is not 0, and its crc is valid. The crc is seeded
+//!     with the pool's secret and the slot's offset, and covers all bytes after the crc's own four.
+//! L2  A slot is durably dead before anything else is written into it. So a torn write never leaves the previous item
+//!     there: the live word is the version of another item, or 0.
+//! L3  All bytes after the live word stay unchanged until the slot is used again. Readers that found the item before
+//!     it died can read it to the end.
+//! L4  Items of an area with a version up to the area's `cleared` word are dead. The larger of `cleared` and the
+//!     complement of the second word counts. The two differ if a clear was interrupted.
 
 use farbank_pm::crc::{crc32c_append, crc32c_words};
 use farbank_pm::{LINE, Medium, Off};
@@ -36,19 +36,19 @@ use farbank_pm::{LINE, Medium, Off};
 pub(crate) const PAGE_HEAD_BYTES: u64 = LINE as u64;
 /// Bytes before an item's key.
 pub(crate) const ITEM_HEAD_BYTES: usize = 48;
-/// Bytes of an area's entry.
+/// Bytes of an area table entry.
 pub(crate) const AREA_BYTES: u64 = 16;
 /// Longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = u16::MAX as usize;
 
-/// The item is a counter: its value is eight bytes.
+/// Mark of a counter, whose value is eight bytes.
 pub(crate) const COUNTER: u8 = 1;
-/// The item is hidden from ordinary reads.
+/// Mark of an item that is hidden from ordinary reads.
 pub(crate) const HIDDEN: u8 = 2;
-/// The item takes no writes until it is unlocked.
+/// Mark of an item that refuses writes until it is unlocked.
 pub(crate) const LOCKED: u8 = 4;
 
-/// What an item says of itself, but for its life.
+/// Header of an item, without its live word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ItemHeader {
     pub(crate) crc: u32,
@@ -93,13 +93,13 @@ impl ItemHeader {
         }
     }
 
-    /// The head of the item at `at`.
+    /// Reads the header of the item at `at`.
     #[inline]
     pub(crate) fn read<M: Medium>(medium: &M, at: Off) -> ItemHeader {
         ItemHeader::from_words([8, 16, 24, 32, 40].map(|field| medium.load(at.plus(field))))
     }
 
-    /// The head's bytes, its life included.
+    /// Returns the bytes of the header, with the live word set to the version.
     pub(crate) fn to_bytes(self) -> [u8; ITEM_HEAD_BYTES] {
         let mut bytes = [0; ITEM_HEAD_BYTES];
         bytes[..8].copy_from_slice(&self.version.to_le_bytes());
@@ -109,36 +109,36 @@ impl ItemHeader {
         bytes
     }
 
-    /// The crc of the head's own bytes, continuing from a slot's seed.
+    /// Returns the crc of the header's bytes, continued from the slot's seed.
     #[inline]
     pub(crate) fn crc_of_head(&self, seed: u32) -> u32 {
         let words = self.words();
         crc32c_words(seed, (words[0] >> 32) as u32, &words[1..])
     }
 
-    /// The crc of the whole item.
+    /// Returns the crc of the whole item.
     pub(crate) fn crc_of(&self, seed: u32, key: &[u8], value: &[u8]) -> u32 {
         crc32c_append(crc32c_append(self.crc_of_head(seed), key), value)
     }
 
-    /// Bytes of the item.
+    /// Returns the length of the item in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         ITEM_HEAD_BYTES + usize::from(self.key_len) + self.value_len as usize
     }
 }
 
-/// Times are kept in 48 bits: the year 10889.
+/// Latest time of expiry. Times have 48 bits, which lasts until the year 10889.
 pub(crate) const EXPIRES_MAX: u64 = (1 << 48) - 1;
 
-/// What seeds the crc of the item at `at` (L1).
+/// Returns the seed of the crc of the item at `at` (L1).
 #[inline]
 pub(crate) fn seed(secret: u64, at: Off) -> u32 {
     let mixed = (secret ^ at.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as u32
 }
 
-/// A page's head: its class and slot size under a check that only this pool's secret gives.
+/// Returns the head of a page: its class and slot size, and a check word that depends on the pool's secret.
 pub(crate) fn page_head(secret: u64, page: u32, class: u8, slot_bytes: u32) -> [u64; 2] {
     let first = (u64::from(class) + 1) | (u64::from(slot_bytes) << 32);
     let check =

@@ -1,26 +1,28 @@
-//! Tair MDB: a cache on far memory, warm after a kill.
+//! Tair MDB: a cache on far memory that keeps its items across a kill.
 //!
 //! ```text
-//!   sessions ── find: buckets and chains (near) ──▶ slot ──▶ item (far)
+//!   sessions ── find: buckets and chains (metadata) ──▶ slot ──▶ item (data medium)
 //!      │
-//!      ├── write: the batch, one write a key; its items, the old ones' deaths, one drain; then the lock: publish
+//!      ├── write: a batch, one write per key: store items, mark old ones dead, one drain; then publish (lock)
 //!      ▼
-//!   near: slab managers, LRU lists, page infos, buckets, links      metadata: DRAM, or what one gives it
-//!   far:  [ areas ][ page | item | item ... ][ page ... ]           items: any medium
+//!   metadata:  slab managers, LRU lists, page infos, buckets, links      in DRAM, or on a given medium
+//!   data:      [ areas ][ page | item | item ... ][ page ... ]           on any medium
 //! ```
 //!
-//! What the cache was told is kept as long as there is room, in slabs of 1 MiB pages; what was used least lately, in
-//! its class and area, goes first. After a kill or a power cut every item that is found is the newest that was
-//! acknowledged of its key: an older one, one that was deleted or has expired never comes back. An item may be
-//! missing, as after an eviction; a power cut takes at most those that were being written.
+//! The cache keeps items in slabs of 1 MiB pages as long as there is space. Then it evicts the least recently used
+//! item of the class and area. After a kill or a power cut, every item found is the newest acknowledged one of its
+//! key. An item that was replaced, deleted or expired never comes back. An item may be missing, as after an eviction.
+//! A power cut loses at most the items that were being written.
 //!
-//! * [`Cache`] is the cache, [`Door`] one worker's session; both are a [`farbank_kv::store`] as well.
-//! * `layout` are the bytes on the data medium, `classes` the slot sizes, `root` what the superblock keeps.
-//! * `near` is the metadata by field; `state` what is done to it, under the one lock; `areas` the namespaces.
-//! * `worker` reads items and finds room for new ones, `batch` writes them, `claims` keeps a key's writers apart, `purse` is
-//!   the slots a session keeps, `group` writes several keys.
-//! * `tair` has what Tair's clients have besides; `tend` what goes on behind them; `recover` opens a pool.
-//! * `target` shows the cache to the crash explorer, `faults` lists what it must find.
+//! * [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
+//!   [`farbank_kv::store`].
+//! * `layout` has the bytes on the data medium, `classes` the slot sizes, `root` the cache's words in the superblock.
+//! * `metadata` has the metadata by field, `state` the operations on it under the one lock, `areas` the namespaces.
+//! * `worker` reads items and finds slots for new ones, `batch` writes them. `key_locks` serialises the writers of a
+//!   key. `slot_cache` has the slots that a session keeps, `group` writes several keys.
+//! * `tair_api` has the other operations of Tair's clients, `maintenance` the background work, `balance` the balance
+//!   between classes. `recover` creates and opens a pool.
+//! * `target` is the adapter for the crash explorer, `faults` lists the faults that it must detect.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Tending: what has expired goes, sparse pages are merged, classes give pages to each other, the pool grows and
-//! shrinks.
+//! Background maintenance: removes expired items, merges sparse pages, moves pages between classes, grows and shrinks
+//! the pool.
 //!
-//! The pool grows when few pages are free, or, where the background thread is too slow, when a class needs a page and there
-//! is none, before anything is evicted for it. The superblock tells of new
-//! pages, durably, before any of them is used: between the two a power cut leaves a medium that is longer than its pool.
+//! The background thread grows the pool when few pages are free. If it is too slow, a session that needs a page and
+//! finds none grows the pool before it evicts anything. The superblock durably includes new pages before any of them
+//! is used. A power cut between the two leaves a medium that is longer than its pool.
 //!
-//! All the rest empties pages. An item of a page that is to go is moved into a free slot of another page of its class,
-//! or evicted. A move copies the item whole, waits until the copy is durable, ends the old one's life, waits, and
-//! only then has its chain and its list name the copy: a power cut leaves the one, both (the same version twice), or
-//! the other.
+//! The other tasks empty pages. They move each item of the page to a free slot in another page of its class, or evict
+//! it. A move copies the item, waits until the copy is durable, marks the old item dead, waits again, and only then
+//! replaces the old slot by the new one in its chain and list. A power cut leaves the old item, both (with the same
+//! version), or the new one.
 
 use std::sync::PoisonError;
 
@@ -24,14 +24,14 @@ use crate::metadata::{LruLink, SlotId};
 use crate::state::EvictionVictim;
 use crate::worker::{CacheWorker, RemovalReason};
 
-/// Items moved or evicted for one hold of the lock: Tair's 300 are a pause one can see.
+/// Items moved or evicted per acquisition of the lock. Tair's 300 cause a noticeable pause.
 const AT_ONCE: usize = 64;
-/// How long growth is not tried again where there was no space.
+/// Time before growth is tried again after a failure.
 const GROWTH_PAUSE_MS: u64 = 10_000;
-/// How often whoever empties a page lets others let go of it.
+/// Number of attempts to empty a page while other sessions still hold slots of it.
 const PATIENCE: usize = 100;
 
-/// What becomes of the items of a page that is emptied.
+/// What to do with the items of a page that is being emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvacuationMode {
     Move,
@@ -39,7 +39,8 @@ pub(crate) enum EvacuationMode {
 }
 
 impl<N: Medium, F: Medium> CacheWorker<N, F> {
-    /// Removes what has expired or was cleared from `pages` pages from `from` on; where to go on.
+    /// Removes expired and cleared items from `pages` pages, starting at `from`. Returns the page at which the next
+    /// call should start.
     pub(crate) fn sweep(&mut self, from: u32, pages: u32) -> Result<u32, Error> {
         let engine = Arc::clone(&self.engine);
         let all = engine.pages();
@@ -57,7 +58,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 self.end_all(&victims, RemovalReason::Over)?;
                 let removed = victims.len() as u64;
                 engine.tally.reclaimed.fetch_add(removed, Ordering::Relaxed);
-                // Fewer than could be are not the last: of two in one claim's stripe the other one is left.
+                // A short list need not be the last one: of two items in the same stripe only one is chosen at a
+                // time.
                 if victims.is_empty() {
                     break;
                 }
@@ -68,7 +70,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(if next >= all { 0 } else { next })
     }
 
-    /// Empties one page of a class whose other pages have room for its items; whether there was one.
+    /// Empties one page of a class whose other pages have enough free slots for its items. Returns whether there was
+    /// one.
     pub(crate) fn merge(&mut self) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         for class in 0..engine.classes.len() as u8 {
@@ -82,7 +85,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(false)
     }
 
-    /// Has the pool grow while few pages are free, so that no session has to.
+    /// Grows the pool while few pages are free, so that no session has to.
     pub(crate) fn grow_ahead(&mut self) {
         let engine = Arc::clone(&self.engine);
         let is_near = || engine.lock().state.free_pages.len() < PAGES_AHEAD;
@@ -92,7 +95,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Makes the pool larger by a step, if it may grow and there is space; whether there are new pages.
+    /// Grows the pool by one step, if it may grow and there is space. Returns whether there are new pages.
     pub(crate) fn grow(&mut self) -> bool {
         let engine = Arc::clone(&self.engine);
         let before = engine.pool.segments();
@@ -120,13 +123,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
         engine.note_growth(None);
         situation!("mdb.grown");
-        // The first segment is no page.
+        // The first segment is not a page.
         let fresh = before - 1..after - 1;
         engine.lock().state.free_pages.extend(fresh.rev());
         true
     }
 
-    /// Gets a page for `class` from another one, whose items in it go. Whether there was one.
+    /// Frees a page for `class`: merges a sparse page, or empties a page of another class by evicting its items.
+    /// Returns whether a page was freed.
     pub(crate) fn steal_page(&mut self, class: u8) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         if self.merge()? {
@@ -139,8 +143,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Has the cache use `pages` pages of its pool: holds free ones back, or empties some first; or lets go of those
-    /// held. How many it uses then.
+    /// Limits the cache to `pages` pages of its pool. Reserves free pages, and empties pages if too few are free, or
+    /// releases reserved pages. Returns the number of pages in use then.
     pub(crate) fn resize(&mut self, pages: u32) -> Result<u32, Error> {
         let engine = Arc::clone(&self.engine);
         while !self.hold_all_but(pages.max(1)) {
@@ -155,8 +159,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(engine.pages() - kept as u32)
     }
 
-    /// Holds pages back until `pages` are left to use, as far as there are free ones; whether there were enough. Growth
-    /// does not come in between, and there is none while pages are held back.
+    /// Reserves free pages until only `pages` are left in use. Returns whether there were enough free ones. The pool
+    /// cannot grow meanwhile, nor while any page is reserved.
     fn hold_all_but(&self, pages: u32) -> bool {
         let growing = &self.engine.growing;
         let _no_growth = growing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +176,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Empties `page`, which is held back, and gives it back to the pool; false if somebody holds a slot of it for too long.
+    /// Empties `page`, which is reserved, and returns it to the pool. Returns false if another session holds a slot
+    /// of it for too long.
     pub(crate) fn empty_page(&mut self, page: u32, how: EvacuationMode) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         for _ in 0..PATIENCE {
@@ -198,8 +203,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(false)
     }
 
-    /// Gives an empty page, which is held back, to the pool. After a power cut its class may have it again, empty: whoever
-    /// takes it makes its own head durable first.
+    /// Returns an empty, reserved page to the pool. The erased head is not durable, so after a power cut the page may
+    /// have its class again, and be empty. A later user of the page makes its own head durable first.
     fn give_back(&mut self, page: u32) {
         let engine = Arc::clone(&self.engine);
         engine.far().store(&mut self.ctx, engine.page_at(page), 0);
@@ -209,7 +214,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         engine.tally.pages_freed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves `victims` into other pages of their class; those there is no room for stay.
+    /// Moves `victims` to other pages of their class, as far as there are free slots. The others stay.
     fn move_all(&mut self, victims: &[EvictionVictim]) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let Some(first) = victims.first() else {
@@ -246,7 +251,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let mut body = Vec::new();
         for &(from, to) in moves {
             let at = engine.place_of(to).expect("it is in a page");
-            // What does not fit its slot was damaged: nothing of it is moved, and its copy is no item.
+            // The header does not fit the slot, so the item is damaged. It is not moved, and the new slot is marked
+            // dead.
             let Some(found) = engine.item_in(from) else {
                 self.mark_dead(at);
                 continue;
@@ -257,7 +263,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             engine
                 .far()
                 .append_out(behind, head.bytes() - ITEM_HEAD_BYTES, &mut body);
-            // What was damaged before stays damaged.
+            // An item with a wrong crc gets a wrong crc in its copy too, so that the damage stays visible.
             let held = head.crc_of(seed(engine.secret, found.at), &body, &[]) == head.crc;
             head.crc = head.crc_of(seed(engine.secret, at), &body, &[]) ^ u32::from(!held);
             engine

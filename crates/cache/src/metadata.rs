@@ -1,41 +1,41 @@
-//! The metadata medium: page infos, slab managers, LRU lists, hash buckets and what links items.
+//! The metadata medium: page infos, slab managers, LRU lists, hash buckets and the links of items.
 //!
 //! ```text
 //!   0          slab managers     lists            page infos      buckets          links
 //!   ┌─────────┬─────────────────┬────────────────┬───────────────┬────────────────┬───────────────────────┐
-//!   │ nothing │ 16 words a class│ 2 words a class│ 4 words a page│ 1 word each    │ 4 words a slot, page  │
+//!   │ unused  │ 16 words a class│ 2 words a class│ 4 words a page│ 1 word each    │ 4 words a slot, array │
 //!   │         │                 │ and area in use│ or a stride   │                │ by page, as needed    │
 //!   └─────────┴─────────────────┴────────────────┴───────────────┴────────────────┴───────────────────────┘
 //!
 //!   chain word   tag: hash's upper 32 bits | slot + 1              0 ends a chain
-//!   link         chain word | LRU prev, next | tag, area, state | expires s, generation of its area
-//!   page info    class + 1, list, free | free head, fresh | prev, next | where its links are
+//!   link         chain word | LRU prev, next | tag, area, state | expires_s, generation of its area
+//!   page info    class + 1, list, free | free head, fresh | prev, next | offset of its links
 //! ```
 //!
-//! It is rebuilt whenever a cache is opened; nothing here is ever flushed. In production it is DRAM. Given the far
-//! medium itself it is Tair MDB before its metadata moved.
+//! The metadata is rebuilt when a cache is opened, and never flushed. It is normally in DRAM. On the far medium
+//! itself it reproduces Tair MDB before its metadata was moved to DRAM.
 //!
 //! # Invariants
-//! N1  Everything is written under the cache's one lock, but the links of a page that is being made ready, which
-//!     nobody sees. Nothing on the data medium is read or written under that lock.
-//! N2  Buckets, chain words and pages' classes are read without the lock, under a pin: a slot that could be reached
-//!     when the pin was taken keeps its chain word, and its page its class, until the pin is let go.
+//! N1  All metadata is written under the cache's one lock, except the links of a page that is being formatted, which
+//!     no other session can reach. The data medium is neither read nor written under that lock.
+//! N2  Buckets, chain words and the classes of pages are read without the lock, under a pin. If a slot was reachable
+//!     when the pin was taken, its chain word and the class of its page stay unchanged until the unpin.
 
 use farbank_pm::{Medium, Off, PersistCtx};
 
-/// Words of a slab manager.
+/// Words per slab manager.
 pub(crate) const MANAGER_WORDS: u64 = 16;
-/// Lists of partial pages a class has, by how much of them is free: tenths.
+/// Lists of partial pages per class, one for each tenth of free slots.
 pub(crate) const PARTIALS: u64 = 10;
 const LIST_BYTES: u64 = 16;
 pub(crate) const PAGE_INFO_BYTES: u64 = 32;
 const LINK_BYTES: u64 = 32;
 
-/// A slot's number: its page's, and its place there.
+/// Number of a slot: the number of its page, and its index in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct SlotId(pub(crate) u32);
 
-/// What a slab manager counts, by word.
+/// Counters of a slab manager, by word.
 #[derive(Clone, Copy)]
 pub(crate) enum ClassCounter {
     Pages = 10,
@@ -43,16 +43,16 @@ pub(crate) enum ClassCounter {
     Evicted = 12,
 }
 
-/// The room metadata needs on its medium.
+/// Size of the metadata medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MetadataRoom {
-    /// Bytes, all of them zeros.
+    /// Bytes that it must have, all zero.
     pub bytes: u64,
-    /// From this one on are hash buckets and what links items; before it page infos, slab managers and lists.
+    /// Offset of the hash buckets and the links of items. Page infos, slab managers and lists are before it.
     pub items_from: u64,
 }
 
-/// Sizes that place everything.
+/// Sizes that determine the layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataShape {
     pub(crate) classes: u64,
@@ -60,7 +60,7 @@ pub(crate) struct MetadataShape {
     pub(crate) pages_max: u64,
     pub(crate) page_info_stride: u64,
     pub(crate) bucket_bits: u32,
-    /// Bits of a slot's number that say where in its page it is.
+    /// Bits of a slot number that are its index in the page.
     pub(crate) slot_bits: u32,
 }
 
@@ -85,17 +85,17 @@ impl MetadataShape {
         self.buckets_at() + (8 << self.bucket_bits)
     }
 
-    /// What the metadata medium must have.
+    /// Returns the size that the metadata medium must have.
     pub(crate) fn room(&self) -> MetadataRoom {
         MetadataRoom {
-            // Twice the links there can be at once: arrays of different lengths cannot always be used again.
+            // Twice the links that can exist at once, because freed arrays of different lengths cause fragmentation.
             bytes: self.links_at() + 2 * self.pages_max * (LINK_BYTES << self.slot_bits),
             items_from: self.buckets_at(),
         }
     }
 }
 
-/// The metadata medium, by field.
+/// Access to the metadata medium by field.
 pub(crate) struct Metadata<N> {
     medium: N,
     shape: MetadataShape,
@@ -105,9 +105,9 @@ pub(crate) struct Metadata<N> {
 }
 
 impl<N: Medium> Metadata<N> {
-    /// `medium`, which must be zeros.
+    /// Wraps `medium`, which must be zero.
     pub(crate) fn new(medium: N, shape: MetadataShape) -> Metadata<N> {
-        assert!(medium.len() >= shape.room().bytes, "room for the metadata");
+        assert!(medium.len() >= shape.room().bytes, "the metadata medium is too small");
         Metadata {
             pages_at: shape.pages_at(),
             stride: shape.stride(),
@@ -143,14 +143,14 @@ impl<N: Medium> Metadata<N> {
 
     // -- buckets and chains
 
-    /// The bucket `hash` belongs to.
+    /// Returns the bucket of `hash`.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
-        // Its upper bits, so that a chain word's tag tells the bucket as well.
+        // The upper bits, so that the tag of a chain word determines the bucket.
         hash >> (64 - self.shape.bucket_bits)
     }
 
-    /// The bucket of an item whose tag is known.
+    /// Returns the bucket of an item with this tag.
     pub(crate) fn bucket_of_tag(&self, tag: u32) -> u64 {
         self.bucket_of(u64::from(tag) << 32)
     }
@@ -179,7 +179,7 @@ impl<N: Medium> Metadata<N> {
         self.pages_at + u64::from(page) * self.stride
     }
 
-    /// The page's class, if it has one.
+    /// Returns the class of the page, if it has one.
     #[inline]
     pub(crate) fn class_of(&self, page: u32) -> Option<u8> {
         (self.load(self.info_at(page)) as u8).checked_sub(1)
@@ -209,14 +209,14 @@ impl<N: Medium> Metadata<N> {
         ];
         for (field, word) in words.into_iter().enumerate() {
             let at = at + field as u64 * 8;
-            // What is the same is not written: the medium may be far.
+            // Skip a word that does not change, because the medium may be far memory.
             if self.load(at) != word {
                 self.store(ctx, at, word);
             }
         }
     }
 
-    /// Where the links of `page` are.
+    /// Returns the offset of the links of `page`.
     pub(crate) fn links_of(&self, page: u32) -> u64 {
         self.load(self.info_at(page) + 24)
     }
@@ -225,12 +225,12 @@ impl<N: Medium> Metadata<N> {
         self.store(ctx, self.info_at(page) + 24, links);
     }
 
-    /// The first byte of the room for links, and the first behind it.
+    /// Returns the start and the end of the space for links.
     pub(crate) fn links_room(&self) -> (u64, u64) {
         (self.shape.links_at(), self.medium.len())
     }
 
-    /// Bytes of the links of `slots` slots.
+    /// Returns the bytes of the links of `slots` slots.
     pub(crate) const fn links_bytes(slots: u32) -> u64 {
         slots as u64 * LINK_BYTES
     }
@@ -247,7 +247,8 @@ impl<N: Medium> Metadata<N> {
             .prefetch(Off(self.link_at(slot)), LINK_BYTES as usize);
     }
 
-    /// The chain word behind `slot`; of a free slot the next free one.
+    /// Returns the chain word of `slot`, which leads to the next item of the chain, or for a free slot to the next
+    /// free slot.
     #[inline]
     pub(crate) fn chain(&self, slot: SlotId) -> u64 {
         self.load(self.link_at(slot))
@@ -283,7 +284,7 @@ impl<N: Medium> Metadata<N> {
         }
     }
 
-    /// The neighbours of `slot` in its LRU list, each plus one: towards the newest, towards the oldest.
+    /// Returns the neighbours of `slot` in its LRU list, each plus one: the next newer and the next older.
     pub(crate) fn neighbours(&self, slot: SlotId) -> (u32, u32) {
         let word = self.load(self.link_at(slot) + 8);
         (word as u32, (word >> 32) as u32)
@@ -300,7 +301,8 @@ impl<N: Medium> Metadata<N> {
         self.shape.lists_at() + u64::from(list) * LIST_BYTES
     }
 
-    /// The newest and the oldest slot of a list, each plus one, and how many it has and has lost to eviction.
+    /// Returns an LRU list: its newest and oldest slot, each plus one, its number of items and its number of
+    /// evictions.
     pub(crate) fn list(&self, list: u32) -> LruList {
         let at = self.list_at(list);
         let (ends, counts) = (self.load(at), self.load(at + 8));
@@ -329,7 +331,7 @@ impl<N: Medium> Metadata<N> {
         64 + (u64::from(class) * MANAGER_WORDS + word) * 8
     }
 
-    /// The first page, plus one, of a class's partial pages of which about `tenths` are free.
+    /// Returns the first page, plus one, of the class's list of partial pages with `tenths` tenths of free slots.
     pub(crate) fn partial(&self, class: u8, tenths: u64) -> u32 {
         self.load(self.manager_at(class, tenths)) as u32
     }
@@ -353,43 +355,43 @@ impl<N: Medium> Metadata<N> {
     }
 }
 
-/// A page as the slab managers see it.
+/// Allocation state of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageInfo {
     pub(crate) class: Option<u8>,
-    /// Which list it is on: the tenths of it that are free, [`NO_LIST`] or [`HELD`].
+    /// List that the page is on: its tenths of free slots, [`NO_LIST`] or [`HELD`].
     pub(crate) list: u8,
-    /// Slots that are free, those never used included.
+    /// Number of free slots, including slots never used.
     pub(crate) free: u32,
-    /// The first free slot's index plus one, of those that were used.
+    /// Index plus one of the first free slot among those that were used before.
     pub(crate) free_head: u32,
-    /// Slots from this index on were never used.
+    /// Index from which slots were never used.
     pub(crate) fresh: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
 }
 
-/// On no list of partial pages: it is full.
+/// The page is full, and on no list of partial pages.
 pub(crate) const NO_LIST: u8 = u8::MAX;
-/// Held back: nobody takes a slot of it.
+/// The page is reserved: no session takes a slot of it.
 pub(crate) const HELD: u8 = u8::MAX - 1;
 
-/// What links an item.
+/// Links of an item: its neighbours in its LRU list, and its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LruLink {
     pub(crate) prev: u32,
     pub(crate) next: u32,
     pub(crate) tag: u32,
     pub(crate) area: u16,
-    /// Whether an item is here and in its chain.
+    /// Whether the slot has an item that is in its chain.
     pub(crate) linked: bool,
-    /// When it expires, in seconds of Unix time, rounded up; 0 is never.
+    /// Time of expiry in seconds of Unix time, rounded up; 0 means never.
     pub(crate) expires_s: u32,
-    /// The lower bits of how often its area had been cleared.
+    /// Generation of its area: lower bits of the number of clears before the item was stored.
     pub(crate) generation: u32,
 }
 
-/// An LRU list.
+/// Head of an LRU list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LruList {
     pub(crate) head: u32,
@@ -398,13 +400,13 @@ pub(crate) struct LruList {
     pub(crate) evicted: u32,
 }
 
-/// The chain word that leads to `slot`, an item whose tag is `tag`.
+/// Returns the chain word that leads to `slot`, whose item has the tag `tag`.
 #[inline]
 pub(crate) fn chain_word(tag: u32, slot: SlotId) -> u64 {
     (u64::from(tag) << 32) | (u64::from(slot.0) + 1)
 }
 
-/// Where a chain word leads, and the tag of the item there.
+/// Decodes a chain word: the tag of the item it leads to, and its slot. Returns `None` at the end of a chain.
 #[inline]
 pub(crate) fn follow(word: u64) -> Option<(u32, SlotId)> {
     (word as u32)

@@ -1,15 +1,17 @@
-//! Making a cache and opening it again.
+//! Creation of a cache, and recovery at its open.
 //!
-//! The metadata is rebuilt from the items: every slot of every page is looked at, what is whole and newest of its
-//! key is linked, in the order it was written, so that the oldest goes first. Versions go on above all there were.
+//! An open rebuilds the metadata from the items. It scans every slot of every page, and links the newest whole item
+//! of each key in the order of their writes, so that the oldest is evicted first. New versions are greater than all
+//! found ones.
 //!
 //! # Invariants
-//! R1  Of a key's whole items the newest is kept; the others, and what has expired or was cleared, die durably. (Two
-//!     are left only by a write that was not answered: the older one would be right as well.)
-//! R2  What is kept is durable before anything is served: a kill may have left it in caches only. So is the death
-//!     of what was found dead.
-//! R3  Whatever does not make sense (a page head, an item) is taken for free space: a cache loses, it does not guess.
-//! R4  It is durable before anything older dies for it: a second crash leaves one of the two.
+//! R1  Recovery keeps the newest whole item of a key. It makes the other ones durably dead, and also expired and
+//!     cleared items. (Two whole items of a key are left only by a write that was not answered, so the older one
+//!     would also be legal.)
+//! R2  All kept items are durable before any is served, because a kill may have left them in CPU caches only. So is
+//!     the death of the items found dead.
+//! R3  A page head or an item that is invalid counts as free space: the cache loses data rather than guess.
+//! R4  An item is durable before an older one is marked dead for it, so that a second crash leaves one of the two.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -38,12 +40,13 @@ use crate::slot_cache::SlotCaches;
 use crate::state::CacheState;
 use crate::worker::ItemKey;
 
-/// Versions of one opening: after a kill those of the next are above whatever there was.
+/// Bits of a version that count writes within one open. The upper bits count the opens, so the versions after a kill
+/// are greater than all before.
 const VERSIONS_BITS: u32 = 40;
-/// Bits a slot's number has.
+/// Bits of a slot number.
 const SLOT_BITS: u32 = 32;
 
-/// Writes an empty cache over all of `far`.
+/// Creates an empty cache on all of `far`.
 pub(crate) fn create<F: Medium>(
     far: F,
     page_bytes: u64,
@@ -59,8 +62,8 @@ pub(crate) fn create<F: Medium>(
     let pages = far.len().saturating_sub(table.0) / page_bytes;
     if pages <= PAGES_MIN {
         return Err(OpenError::Size(format!(
-            "the pool has {pages} pages of {page_bytes} bytes; a cache needs more than {PAGES_MIN}: make it larger, or \
-             its pages smaller"
+            "the pool has {pages} pages of {page_bytes} bytes, but a cache needs more than {PAGES_MIN}: use a larger \
+             pool or smaller pages"
         )));
     }
     let zeros = [0; 4096];
@@ -75,14 +78,15 @@ pub(crate) fn create<F: Medium>(
         clean: true,
         ..CacheRoot::default()
     };
-    // Last, and at once with what makes it a cache's: a pool half made is none.
+    // The superblock is written last, together with the mark of a cache: an unfinished pool is not a pool.
     let words = root.to_words();
     Ok(Pool::create_with_root(
         far, &mut ctx, &layout, identity, &words,
     )?)
 }
 
-/// Opens the cache in `pool`, its metadata on `near`, which must be zeros and as long as [`near_shape`] says.
+/// Opens the cache in `pool`. `near` allocates the metadata medium, which must be zero and have at least the bytes
+/// requested.
 pub(crate) fn open<N: Medium, F: Medium>(
     near: impl FnOnce(MetadataRoom) -> std::io::Result<N>,
     pool: Pool<F>,
@@ -96,7 +100,8 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let shape = near_shape(&pool, &classes, &config, segments_max)?;
     let near = near(shape.room()).map_err(OpenError::Metadata)?;
     let boot = config.boot.map(words_of);
-    // On a medium that dies with the machine, what another start left was never ordered.
+    // On a medium that does not survive a reboot, writes before the reboot were not ordered, so data of another boot
+    // is discarded.
     let caps = pool.medium().caps();
     let cold = (caps.kind == Kind::Dram || caps.drain == Drain::Relaxed)
         && !root.clean
@@ -143,7 +148,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     settle(&engine, &mut ctx)?; // R4
     let (keys, records) = (scan.link(&engine, &mut ctx)?, scan.seen);
     settle(&engine, &mut ctx)?; // R2
-    // What had expired is dead for certain (R2).
+    // All expired items are durably dead by now (R2), so the clock may be set back.
     engine.set_clock_back(&mut ctx)?;
     engine.lock().hold_pages(root.pages_held);
     engine.opened = OpenReport {
@@ -170,8 +175,8 @@ fn classes_of<F: Medium>(pool: &Pool<F>, root: &CacheRoot) -> Result<SlotClasses
         && u64::from(least) * 2 < pool.segment_bytes();
     if !sound {
         return Err(OpenError::Size(format!(
-            "slots from {least} bytes on, each class {factor} times the one before, cannot be in pages of {} bytes: \
-             from {} to 4096 bytes, 1.01 to 4 times, and two in a page",
+            "the smallest slot is {least} bytes and each class {factor} times the previous one, in pages of {} bytes; the \
+             smallest slot must be {} to 4096 bytes and less than half a page, and the factor 1.01 to 4",
             pool.segment_bytes(),
             ITEM_HEAD_BYTES + 8
         )));
@@ -189,7 +194,7 @@ fn near_shape<F: Medium>(
     let slot_bits = (classes.slots_max() - 1).max(1).ilog2() + 1;
     if pages > 1 << (SLOT_BITS - slot_bits) {
         return Err(OpenError::Size(format!(
-            "the pool has, or may have, {pages} pages; with {} slots in one there can be {}: make it with larger pages",
+            "the pool has or may grow to {pages} pages of up to {} slots, but at most {} are supported: use larger pages",
             classes.slots_max(),
             1_u64 << (SLOT_BITS - slot_bits)
         )));
@@ -209,7 +214,8 @@ fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
     (pool.segment_bytes() / AREA_BYTES).min(1 << 16)
 }
 
-/// The clock, which begins no earlier than what was written down: where the two words of that disagree, the earlier one.
+/// Creates the clock, which starts no earlier than the recorded time. If the two words of the record disagree, the
+/// earlier one counts.
 fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &CacheRoot) -> StoreClock {
     let entry = u64::from(clock(areas_of(pool) as u32));
     let at = pool.segment(0).plus(entry * AREA_BYTES);
@@ -217,7 +223,7 @@ fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &CacheRoot) -> Sto
     pool.medium().copy_out(at, words.as_flattened_mut());
     let [clock, inverse] = words.map(u64::from_le_bytes);
     let words = [clock, !inverse];
-    // A clock of zeros was never written.
+    // Two zero words mean that the clock was never recorded.
     let known = words[1] != u64::MAX;
     let clock_ms = words.into_iter().min().filter(|_| known).unwrap_or(0);
     let clocks = (config.clock.clone(), config.uptime.clone());
@@ -225,8 +231,8 @@ fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &CacheRoot) -> Sto
     StoreClock::new(clocks, config.step_held_ms, clock_ms, &root.setbacks)
 }
 
-/// Reads up to which version each area was cleared (L4). A power cut may take a clear that a kill cut short: everything it
-/// concerns has died for itself by then.
+/// Restores the version up to which each area was cleared (L4). A later power cut may lose the words of a clear that
+/// a kill interrupted, but recovery has marked all the cleared items dead by then.
 fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
     let far = engine.far();
     let entries = engine.areas.entries();
@@ -242,7 +248,7 @@ fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
             (cleared, 0) => cleared,
             (cleared, other) => cleared.max(!other),
         };
-        // No item has a version of this opening yet: more was never cleared.
+        // No item has a version of this open yet, so a larger value is damage.
         let version = version.min(engine.version.load(Ordering::Relaxed));
         engine.areas.clear(area, version);
     }
@@ -256,14 +262,14 @@ fn settle<N: Medium, F: Medium>(
     engine.far().settle(ticket)
 }
 
-/// A whole item that was found.
+/// A whole item that the scan found.
 struct RecoveredItem {
     version: u64,
     slot: SlotId,
     at: Off,
 }
 
-/// What a scan has found.
+/// Result of a scan.
 #[derive(Default)]
 struct PoolScan {
     kept: Vec<RecoveredItem>,
@@ -271,7 +277,7 @@ struct PoolScan {
 }
 
 impl PoolScan {
-    /// Looks at every page; free ones go to the pool, whole items onto the list.
+    /// Scans every page. Adds free pages to the pool, and whole items to the list.
     fn pages<N: Medium, F: Medium>(
         &mut self,
         engine: &Engine<N, F>,
@@ -285,7 +291,8 @@ impl PoolScan {
                 Some(class) => self.page(engine, ctx, page, class, was_clean),
                 None => {
                     situation!("mdb.page_free_at_open");
-                    // Nor believed by the next open, where only this start of the machine is.
+                    // Erase the head, so that the next open does not accept the page either if it compares only the
+                    // last boot id.
                     engine.far().store(ctx, engine.page_at(page), 0);
                     empty.push(page);
                 }
@@ -338,7 +345,8 @@ impl PoolScan {
         engine.lock().adopt_page(page, class);
     }
 
-    /// Links what was found, oldest first; what a newer one of its key hides dies. How many are left.
+    /// Links the items found, oldest first. Marks an item dead if a newer one of its key replaces it, or if it is
+    /// expired or cleared. Returns the number of live items.
     fn link<N: Medium, F: Medium>(
         &mut self,
         engine: &Engine<N, F>,
@@ -396,7 +404,7 @@ fn end<N: Medium, F: Medium>(engine: &Engine<N, F>, ctx: &mut PersistCtx, at: Of
     engine.far().flush(ctx, at, 8);
 }
 
-/// The class a page's head says, if the head is one of this pool's.
+/// Returns the class of a page, if its head is valid for this pool.
 fn page_class<N: Medium, F: Medium>(engine: &Engine<N, F>, page: u32) -> Option<u8> {
     let at = engine.page_at(page);
     let found = [engine.far().load(at), engine.far().load(at.plus(8))];
@@ -409,7 +417,7 @@ fn page_class<N: Medium, F: Medium>(engine: &Engine<N, F>, page: u32) -> Option<
     (made == Some(found)).then_some(class)
 }
 
-/// The head of the item at `at`, if it is whole (L1).
+/// Returns the header of the item at `at`, if the item is whole (L1).
 fn whole<N: Medium, F: Medium>(
     engine: &Engine<N, F>,
     at: Off,

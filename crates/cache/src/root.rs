@@ -1,14 +1,14 @@
-//! What the superblock keeps for a cache.
+//! The cache's words in the superblock.
 
 use farbank_kv::clock::{Setback, Setbacks};
 use farbank_pm::pool::{PoolRoot as Words, ROOT_WORDS};
 
-/// First word of the setbacks of the clock.
+/// First word of the clock's setbacks.
 const SETBACKS_AT: usize = 16;
 
-/// Where other engines' pools have 0.
+/// Word that is 0 in the pools of other engines.
 const MARK_AT: usize = ROOT_WORDS - 1;
-/// Says that a pool is a cache.
+/// Value that marks a pool as a cache.
 const MARK: u64 = u64::from_le_bytes(*b"TAIR-MDB");
 
 /// The cache's words of the superblock.
@@ -16,22 +16,22 @@ const MARK: u64 = u64::from_le_bytes(*b"TAIR-MDB");
 pub(crate) struct CacheRoot {
     /// Smallest slot, in bytes.
     pub(crate) slot_bytes_min: u64,
-    /// How classes grow: the bits of a double.
+    /// Growth factor of the slot classes, as the bits of a double.
     pub(crate) slot_factor: u64,
-    /// How many times the pool was opened.
+    /// Number of times the pool was opened.
     pub(crate) openings: u64,
-    /// Whether the last close was clean: all was durable, and on a medium that dies with the machine, synced.
+    /// Whether the last close was clean: all data was durable, and synced on a medium that needs a sync.
     pub(crate) clean: bool,
-    /// The start of the machine it was opened under last.
+    /// Boot id of the machine at the last open, or 0.
     pub(crate) boot: [u64; 2],
-    /// Pages held back.
+    /// Pages held in reserve, which the cache does not use.
     pub(crate) pages_held: u64,
-    /// How the clock was set back.
+    /// Setbacks of the clock.
     pub(crate) setbacks: Setbacks,
 }
 
 impl CacheRoot {
-    /// `None`: not the words of a cache.
+    /// Decodes the root words. Returns `None` if they are not those of a cache.
     pub(crate) fn from_words(words: &Words) -> Option<CacheRoot> {
         (words[MARK_AT] == MARK).then(|| CacheRoot {
             slot_bytes_min: words[0],
@@ -68,17 +68,17 @@ impl CacheRoot {
     }
 }
 
-/// What the superblock of a cache's pool says, for people.
+/// Summary of a cache's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheHistory {
     /// Whether the last close was clean.
     pub closed_cleanly: bool,
-    /// How many times the pool was opened.
+    /// Number of times the pool was opened.
     pub opened: u64,
 }
 
 impl CacheHistory {
-    /// Reads the engine's words of a superblock; `None`: another engine's.
+    /// Decodes the root words of a superblock. Returns `None` if they are of another engine.
     #[must_use]
     pub fn of(words: &Words) -> Option<CacheHistory> {
         CacheRoot::from_words(words).map(|root| CacheHistory {

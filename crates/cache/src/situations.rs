@@ -1,10 +1,10 @@
-//! The cache's situations: branches that are rare, which the explorer must have come by.
+//! The cache's situations: rare branches that explorations must reach.
 //!
-//! Each is one mark in the code, `situation!("mdb.x")`. `check situations` explores until all were met.
+//! Each is one mark in the code, `situation!("mdb.x")`. `check situations` explores until all are reached.
 
 use farbank_pm::situation::Situation;
 
-/// All of them, in the order of an item's life: written, evicted, moved, found by an open.
+/// All situations, in the order of an item's history: written, evicted, moved, found by an open.
 pub(crate) const ALL: [Situation; 20] = [
     Situation::new(
         "mdb.replaced_in_batch",
@@ -18,7 +18,7 @@ pub(crate) const ALL: [Situation; 20] = [
     Situation::new("mdb.update_deletes", "an update deletes its key"),
     Situation::new(
         "mdb.batch_written_for_room",
-        "a batch is written before its time: the next write has no slot",
+        "a batch is written early, because the next write has no free slot",
     ),
     Situation::new("mdb.evicted", "items are evicted"),
     Situation::new(
@@ -31,11 +31,11 @@ pub(crate) const ALL: [Situation; 20] = [
     Situation::new("mdb.page_stolen", "a page is emptied for another class"),
     Situation::new(
         "mdb.clear_torn",
-        "an open finds one of the two words of a clear",
+        "an open finds only one of the two words of a clear",
     ),
     Situation::new(
         "mdb.page_free_at_open",
-        "an open finds a page that is no class's",
+        "an open finds a page without a class",
     ),
     Situation::new(
         "mdb.item_after_close",
@@ -57,7 +57,7 @@ pub(crate) const ALL: [Situation; 20] = [
     Situation::new("mdb.older_at_open", "an open finds an older item of a key"),
     Situation::new(
         "mdb.moved_twice_at_open",
-        "an open finds an item where it was and where it was moved",
+        "an open finds both copies of a moved item",
     ),
 ];
 

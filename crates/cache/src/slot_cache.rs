@@ -1,11 +1,13 @@
-//! A session's purse: slots it may use without asking, and those it gave up that somebody may still read.
+//! A session's slot cache: free slots that it can use without the lock, and retired slots that readers may still
+//! access.
 //!
-//! The thread-local quota: a session takes a few slots of a class at a time, so that most writes need not lock for
-//! one. Purses can be emptied by others, because a session that rests would keep pages from becoming empty.
+//! This is Tair's thread-local quota: a session takes a few slots of a class at a time, so that most writes need no
+//! lock to get one. Other sessions can empty a slot cache, because an idle session would otherwise keep pages from
+//! becoming empty.
 //!
 //! ```text
-//!   pages ── a few at once ──▶ stash ── a write ──▶ linked ── replaced, deleted, evicted ──▶ retired ── its readers
-//!     ▲                          ▲                                                            │       have gone
+//!   pages ── a few at once ──▶ stash ── a write ──▶ linked ── replaced, deleted, evicted ──▶ retired ── readers
+//!     ▲                          ▲                                                            │       unpinned
 //!     └──────────────────────────┴────────────────────────────────────────────────────────────┘
 //! ```
 
@@ -17,20 +19,20 @@ use farbank_pm::sync::{Arc, Mutex, MutexGuard};
 
 use crate::metadata::SlotId;
 
-/// A slot that was given up.
+/// A slot whose item was unlinked.
 #[derive(Clone, Copy)]
 struct RetiredSlot {
     slot: SlotId,
     class: u8,
-    /// When; [`u64::MAX`]: not retired yet.
+    /// Epoch of its retirement; [`u64::MAX`] if it has none yet.
     epoch: u64,
 }
 
-/// What a session keeps.
+/// Slots that a session keeps.
 pub(crate) struct SlotCache {
     stash: Vec<Vec<SlotId>>,
     retired: Vec<RetiredSlot>,
-    /// Of `retired`, the last so many are not retired yet.
+    /// Number of entries at the end of `retired` that have no epoch yet.
     fresh: usize,
 }
 
@@ -43,17 +45,17 @@ impl SlotCache {
         }
     }
 
-    /// A free slot of `class`, if there is one.
+    /// Takes a free slot of `class`, if there is one.
     pub(crate) fn take(&mut self, class: u8) -> Option<SlotId> {
         self.stash[usize::from(class)].pop()
     }
 
-    /// Keeps free slots of `class`.
+    /// Adds free slots of `class`.
     pub(crate) fn keep(&mut self, class: u8, slots: &[SlotId]) {
         self.stash[usize::from(class)].extend_from_slice(slots);
     }
 
-    /// Keeps the slot of an item that was unlinked, until its readers have gone. How many such there are.
+    /// Retires the slot of an unlinked item until its readers have unpinned. Returns the number of retired slots.
     pub(crate) fn give_up(&mut self, slot: SlotId, class: u8) -> usize {
         self.retired.push(RetiredSlot {
             slot,
@@ -64,12 +66,13 @@ impl SlotCache {
         self.retired.len()
     }
 
-    /// Slots of `class` that will be free when their readers have gone.
+    /// Returns whether a retired slot of `class` will become free when its readers have unpinned.
     pub(crate) fn is_coming(&self, class: u8) -> bool {
         self.retired.iter().any(|gone| gone.class == class)
     }
 
-    /// Takes back what nobody reads any more: up to `most` slots of `class` into the stash, the others into `free`.
+    /// Frees the retired slots that no reader can access any more: up to `most` slots of `class` go to the stash, the
+    /// others to `free`.
     pub(crate) fn recycle(
         &mut self,
         epochs: &EpochTable,
@@ -99,7 +102,7 @@ impl SlotCache {
         });
     }
 
-    /// Empties the stash into `free`, and of the retired what nobody reads any more.
+    /// Moves all free slots to `free`, and the retired slots that no reader can access any more.
     pub(crate) fn empty(&mut self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
         for slots in &mut self.stash {
             free.append(slots);
@@ -108,12 +111,13 @@ impl SlotCache {
     }
 }
 
-/// The purses of all sessions.
+/// The slot caches of all sessions.
 #[derive(Default)]
 pub(crate) struct SlotCaches(Mutex<Vec<Arc<Mutex<SlotCache>>>>);
 
 impl SlotCaches {
-    /// A new session's. It is forgotten when the session has dropped it empty.
+    /// Creates the slot cache of a new session. It is removed after the session was dropped and no retired slots are
+    /// left.
     pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<SlotCache>> {
         let purse = Arc::new(Mutex::new(SlotCache::new(classes)));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +126,7 @@ impl SlotCaches {
         purse
     }
 
-    /// Empties all purses into `free`, as far as nobody reads what they hold.
+    /// Moves the slots of all sessions to `free`, except retired slots that readers may still access.
     pub(crate) fn empty(&self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for purse in all.iter() {
@@ -131,7 +135,7 @@ impl SlotCaches {
     }
 }
 
-/// Opens a purse. What it holds is whole at all times.
+/// Locks a slot cache. Poisoning is ignored, because its state is consistent at all times.
 pub(crate) fn open(purse: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
     purse.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,15 @@
-//! What is done under the cache's one lock: pages, free slots, LRU lists and chains. DRAM only, never far memory.
+//! Operations under the cache's one lock: pages, free slots, LRU lists and chains. They access the metadata medium
+//! only, never the data medium.
 //!
-//! A class's pages with free slots are on one of ten lists, by how much of them is free; a slot is taken from the
-//! fullest, so that the emptiest become empty. A page all of whose slots are free goes back to the pool.
+//! The pages of a class with free slots are on ten lists, by the share of free slots. A session takes slots from the
+//! fullest page, so that the emptiest pages become empty. A page with only free slots can return to the pool.
 //!
 //! # Invariants
-//! S1  A slot is in exactly one of these places: free in its page, held by a session (its stash or its limbo), linked.
+//! S1  A slot is in exactly one of these states: free in its page, held by a session (free or retired, in its slot
+//!     cache or batch), or linked.
 //! S2  A linked slot is in the chain of its tag's bucket and in the LRU list of its class and area.
-//! S3  `free` of a page counts its free slots; the page is on the list `free` tells, or on none if `free` is 0 or it
-//!     is held back.
+//! S3  `free` of a page counts its free slots. The page is on the list for its share of free slots, or on none if
+//!     `free` is 0 or the page is reserved.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,27 +25,27 @@ use crate::metadata::{
     chain_word, follow,
 };
 
-/// Items at the old end of a list that are looked at for an expired one before the oldest goes.
+/// Items at the old end of a list that an eviction searches for expired ones before it takes the oldest.
 const EXPIRED_LOOKED_AT: usize = 50;
 
-/// Areas whose lists are found without hashing: as many as Redis has databases.
+/// Areas whose lists are found by index, without hashing: as many as Redis has databases.
 const AREAS_BY_PLACE: usize = 16;
 
-/// What is known beside the metadata medium.
+/// State outside the metadata medium.
 #[derive(Default)]
 pub(crate) struct CacheState {
     ctx: PersistCtx,
-    /// The list, plus one, of each class and area that has had an item: of the first few areas by place, as most
-    /// caches have no others.
+    /// Number of the list plus one, by class and area, for the first [`AREAS_BY_PLACE`] areas. Most caches have no
+    /// other areas.
     near_lists: Vec<u32>,
     lists: HashMap<(u8, u16), u32>,
-    /// The areas of each class's lists, and whose turn it is to lose an item.
+    /// For each class the areas with a list, and the index of the area from which the next eviction takes an item.
     turns: Vec<(Vec<u16>, usize)>,
-    /// Pages without a class. The last is taken first.
+    /// Free pages, which have no class. The last one is taken first.
     pub(crate) free_pages: Vec<u32>,
-    /// Rooms for links that no page has: where, and how many bytes.
+    /// Free space for links: offset and length in bytes.
     links_free: BTreeMap<u64, u64>,
-    /// Pages without a class that are held back: the cache is to use fewer.
+    /// Free pages that are reserved, because the cache is limited to fewer pages.
     held: Vec<u32>,
 }
 
@@ -59,7 +61,7 @@ impl CacheState {
     }
 }
 
-/// The state, locked, with what it speaks of.
+/// The locked state, with the tables it refers to.
 pub(crate) struct LockedState<'a, N> {
     pub(crate) near: &'a Metadata<N>,
     pub(crate) classes: &'a SlotClasses,
@@ -80,7 +82,8 @@ impl<N> Drop for LockedState<'_, N> {
 impl<N: Medium> LockedState<'_, N> {
     // -- pages
 
-    /// Holds back `wanted` pages of the pool, or as many as are free; lets go of more than that. How many it holds.
+    /// Reserves `wanted` free pages, or as many as there are, and releases reserved pages beyond `wanted`. Returns
+    /// the number of reserved pages.
     pub(crate) fn hold_pages(&mut self, wanted: u64) -> u64 {
         let state = &mut *self.state;
         while (state.held.len() as u64) < wanted {
@@ -95,12 +98,12 @@ impl<N: Medium> LockedState<'_, N> {
         state.held.len() as u64
     }
 
-    /// How many pages are held back.
+    /// Returns the number of reserved pages.
     pub(crate) fn pages_held(&self) -> u64 {
         self.state.held.len() as u64
     }
 
-    /// Takes a page without a class, and a room for its links. `None`: there is none.
+    /// Takes a free page, and space for its links. Returns `None` if there is no free page or no space for the links.
     pub(crate) fn take_page(&mut self, class: u8) -> Option<(u32, u64)> {
         let page = self.state.free_pages.pop()?;
         match self.take_links(Metadata::<N>::links_bytes(self.classes.slots(class))) {
@@ -112,7 +115,7 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
-    /// The first room for `bytes` of links.
+    /// Takes the first free space for `bytes` of links.
     fn take_links(&mut self, bytes: u64) -> Option<u64> {
         let rooms = &mut self.state.links_free;
         let (&at, &len) = rooms.iter().find(|&(_, &len)| len >= bytes)?;
@@ -123,7 +126,7 @@ impl<N: Medium> LockedState<'_, N> {
         Some(at)
     }
 
-    /// Gives a room back; it joins those beside it.
+    /// Frees space for links, and joins it with adjacent free space.
     fn give_links(&mut self, at: u64, bytes: u64) {
         let rooms = &mut self.state.links_free;
         let (mut at, mut len) = (at, bytes);
@@ -139,7 +142,7 @@ impl<N: Medium> LockedState<'_, N> {
         rooms.insert(at, len);
     }
 
-    /// Gives a fresh page, all of its slots free, to `class`.
+    /// Adds a new page to `class`, with all slots free.
     pub(crate) fn add_page(&mut self, page: u32, class: u8, links: u64) {
         let LockedState { near, state, .. } = self;
         near.set_links(&mut state.ctx, page, links);
@@ -154,7 +157,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.place(page, info);
     }
 
-    /// A page that was found with items: none of its slots is free until [`Locked::free_what_is_not_linked`].
+    /// Adds a page that recovery found. None of its slots is free until [`LockedState::free_what_is_not_linked`].
     pub(crate) fn adopt_page(&mut self, page: u32, class: u8) {
         let slots = self.classes.slots(class);
         let links = self
@@ -175,7 +178,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.count(class, ClassCounter::Pages, 1);
     }
 
-    /// Frees every slot of adopted pages that nothing was found in.
+    /// Frees every slot of adopted pages that has no item.
     pub(crate) fn free_what_is_not_linked(&mut self, pages: u32) {
         for page in 0..pages {
             let info = self.near.info(page);
@@ -188,7 +191,7 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
-    /// Takes an empty page from its class.
+    /// Removes an empty page from its class.
     pub(crate) fn drop_page(&mut self, page: u32) {
         let mut info = self.near.info(page);
         let Some(class) = info.class else { return };
@@ -201,14 +204,14 @@ impl<N: Medium> LockedState<'_, N> {
         self.count(class, ClassCounter::Pages, -1);
     }
 
-    /// Whether every slot of `page` is free.
+    /// Returns whether every slot of `page` is free.
     pub(crate) fn is_empty(&self, page: u32) -> bool {
         let info = self.near.info(page);
         info.class
             .is_some_and(|class| info.free == self.classes.slots(class))
     }
 
-    /// Keeps `page` off the lists: nobody takes a slot of it from now on.
+    /// Reserves `page`: takes it off its list, so that no session takes a slot of it from now on.
     fn hold_back(&mut self, page: u32) {
         let mut info = self.near.info(page);
         self.unplace(&mut info);
@@ -217,7 +220,7 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_info(&mut state.ctx, page, &info);
     }
 
-    /// Puts a page that was held back on its list again.
+    /// Puts a reserved page back on its list.
     pub(crate) fn put_back(&mut self, page: u32) {
         let info = self.near.info(page);
         if info.list == HELD {
@@ -225,7 +228,7 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
-    /// Which list a page belongs on.
+    /// Returns the list that a page belongs on.
     fn tenths(&self, info: &PageInfo) -> u8 {
         let class = info.class.expect("a page with slots has a class");
         match info.free {
@@ -276,7 +279,7 @@ impl<N: Medium> LockedState<'_, N> {
 
     // -- slots
 
-    /// Takes up to `most` free slots of `class`, from its fullest pages first.
+    /// Takes up to `most` free slots of `class`, from the fullest pages first.
     pub(crate) fn take_slots(&mut self, class: u8, most: usize, to: &mut Vec<SlotId>) {
         let mut left = most;
         for tenths in 0..PARTIALS {
@@ -314,7 +317,7 @@ impl<N: Medium> LockedState<'_, N> {
         taken
     }
 
-    /// Frees `slot`. Returns its page if that is empty now.
+    /// Frees `slot`. Returns its page if the page is empty now.
     pub(crate) fn free_slot(&mut self, slot: SlotId) -> Option<u32> {
         let page = self.near.page_of(slot);
         let mut info = self.near.info(page);
@@ -326,7 +329,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.is_empty(page).then_some(page)
     }
 
-    /// Writes `info` and sees that the page is on the list it tells (S3).
+    /// Writes `info` and moves the page to its list, if that has changed (S3).
     fn move_page(&mut self, page: u32, mut info: PageInfo) {
         if info.list == HELD || self.tenths(&info) == info.list {
             let LockedState { near, state, .. } = self;
@@ -339,7 +342,7 @@ impl<N: Medium> LockedState<'_, N> {
 
     // -- chains and lists
 
-    /// Links the item in `slot`, in the place of `old` if there is one, and as the newest of its list.
+    /// Links the item in `slot` as the newest of its LRU list. Replaces `old` in its chain, if given.
     pub(crate) fn publish(&mut self, slot: SlotId, class: u8, link: LruLink, old: Option<SlotId>) {
         let list = self.list_of(class, link.area);
         let word = chain_word(link.tag, slot);
@@ -352,7 +355,7 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_link(&mut state.ctx, slot, &linked);
         match old {
             Some(old) => {
-                // In the old one's place: whoever walks the chain meets one of the two.
+                // The new item takes the old one's position, so that a reader of the chain finds one of the two.
                 near.set_chain(&mut state.ctx, slot, near.chain(old));
                 self.redirect(bucket, old, word);
                 self.unlink_item(old);
@@ -367,7 +370,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.areas.add(link.area, self.classes.slot_bytes(class));
     }
 
-    /// Unlinks the item in `slot` from its chain and its list. The slot is the caller's.
+    /// Unlinks the item in `slot` from its chain and its list. The caller then owns the slot.
     pub(crate) fn unlink(&mut self, slot: SlotId) {
         let link = self.near.link(slot);
         let bucket = self.near.bucket_of_tag(link.tag);
@@ -375,7 +378,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.unlink_item(slot);
     }
 
-    /// The item in `from` is in `to` now: in its chain, and in its list where it was.
+    /// Replaces slot `from` by `to` in its chain, and at the same position of its list.
     pub(crate) fn relocate(&mut self, from: SlotId, to: SlotId) {
         let link = self.near.link(from);
         let class = self.class_of(from);
@@ -400,7 +403,7 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_link(&mut state.ctx, from, &LruLink::default());
     }
 
-    /// Has whatever leads to `slot` in the chain of `bucket` lead to `word`.
+    /// Stores `word` in place of the chain word or bucket that leads to `slot` in the chain of `bucket`.
     fn redirect(&mut self, bucket: u64, slot: SlotId, word: u64) {
         let LockedState { near, state, .. } = self;
         let mut before = None;
@@ -418,7 +421,7 @@ impl<N: Medium> LockedState<'_, N> {
         unreachable!("a linked slot is in its chain (S2)");
     }
 
-    /// Takes the item in `slot` off its list and its counts.
+    /// Removes the item in `slot` from its list and from the counters.
     fn unlink_item(&mut self, slot: SlotId) {
         let link = self.near.link(slot);
         let class = self.class_of(slot);
@@ -436,7 +439,7 @@ impl<N: Medium> LockedState<'_, N> {
         class.expect("a page in use has a class")
     }
 
-    /// The list of `class` and `area`.
+    /// Returns the number of the list of `class` and `area`.
     #[inline]
     fn list_of(&mut self, class: u8, area: u16) -> u32 {
         if usize::from(area) >= AREAS_BY_PLACE {
@@ -500,10 +503,10 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_list(&mut state.ctx, number, &list);
     }
 
-    /// The item with `tag` in `slot`, if it is still there, was used: it is the newest of its list.
+    /// Makes the item in `slot` the newest of its list, if it is still there with this `tag`.
     pub(crate) fn bump(&mut self, slot: SlotId, tag: u32) {
         let class = self.near.class_of(self.near.page_of(slot));
-        // Its page may be another class's by now.
+        // Its page may belong to another class by now.
         let there = |class: &u8| self.near.index_of(slot) < self.classes.slots(*class);
         let Some(class) = class.filter(there) else {
             return;
@@ -525,8 +528,9 @@ impl<N: Medium> LockedState<'_, N> {
 
     // -- eviction
 
-    /// Claims up to `most` items of `class` that are to go: of `area` if it has some and `own`, else of the areas in
-    /// turn. The caller ends their lives, unlinks them and lets their stripes go.
+    /// Chooses up to `most` items of `class` to evict, and acquires their key locks. It takes them from `area` if
+    /// that has any, otherwise from the areas in turn unless `only_own` is set. The caller marks them dead, unlinks
+    /// them and releases the locks.
     pub(crate) fn choose_victims(
         &mut self,
         class: u8,
@@ -558,7 +562,7 @@ impl<N: Medium> LockedState<'_, N> {
         victims
     }
 
-    /// An expired item near the old end first, then the oldest.
+    /// Chooses expired items near the old end of a list first, then the oldest ones.
     fn choose_of(
         &mut self,
         list: u32,
@@ -592,7 +596,7 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
-    /// Unlinks a victim whose life has ended.
+    /// Unlinks a victim that is durably dead, and counts the eviction.
     pub(crate) fn evict(&mut self, victim: &EvictionVictim) {
         let class = self.class_of(victim.slot);
         let area = self.near.link(victim.slot).area;
@@ -605,7 +609,8 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_list(&mut state.ctx, number, &list);
     }
 
-    /// The items in `page` that `wanted` wants, claimed as far as nobody writes them; up to `most`.
+    /// Returns up to `most` items in `page` for which `wanted` returns true, and acquires their key locks. Skips
+    /// items whose lock is held.
     pub(crate) fn choose_in_page(
         &mut self,
         page: u32,
@@ -628,21 +633,22 @@ impl<N: Medium> LockedState<'_, N> {
         victims
     }
 
-    /// Holds back the page [`Locked::page_to_merge`] names: nobody else empties it then.
+    /// Reserves and returns the page that [`LockedState::page_to_merge`] chooses, so that no other session empties
+    /// it.
     pub(crate) fn hold_page_to_merge(&mut self, class: u8) -> Option<u32> {
         let page = self.page_to_merge(class)?;
         self.hold_back(page);
         Some(page)
     }
 
-    /// Holds back the page [`Locked::page_to_steal`] names.
+    /// Reserves and returns the page that [`LockedState::page_to_steal`] chooses.
     pub(crate) fn hold_page_to_steal(&mut self, class: u8) -> Option<u32> {
         let page = self.page_to_steal(class)?;
         self.hold_back(page);
         Some(page)
     }
 
-    /// A page of `class` that its other partial pages have room for the items of: the emptiest, or `None`.
+    /// Returns the emptiest page of `class`, if the other partial pages have enough free slots for its items.
     fn page_to_merge(&self, class: u8) -> Option<u32> {
         let slots = self.classes.slots(class);
         let (mut emptiest, mut free) = (None, 0);
@@ -653,7 +659,7 @@ impl<N: Medium> LockedState<'_, N> {
                 emptiest = emptiest.or(Some((page, info.free)));
                 free += info.free;
                 at = info.next;
-                // A page's worth besides the emptiest's own.
+                // The other pages have free slots for all its items.
                 if let Some((page, own)) = emptiest
                     && free - own >= slots - own
                 {
@@ -664,7 +670,7 @@ impl<N: Medium> LockedState<'_, N> {
         None
     }
 
-    /// A page another class can best do without, to be emptied for `class`: the emptiest of the class with most.
+    /// Returns the page to empty for `class`: the emptiest page of the class with the most pages.
     fn page_to_steal(&self, class: u8) -> Option<u32> {
         let richest = (0..self.classes.len() as u8)
             .filter(|&other| other != class && self.near.tally(other, ClassCounter::Pages) > 0)
@@ -681,7 +687,7 @@ impl<N: Medium> LockedState<'_, N> {
         })
     }
 
-    /// All lists there are: class, area, list.
+    /// Returns all lists, with their class and area.
     pub(crate) fn all_lists(&self) -> Vec<(u8, u16, LruList)> {
         let lists = self.state.lists.iter();
         let mut all: Vec<_> = lists
@@ -692,7 +698,7 @@ impl<N: Medium> LockedState<'_, N> {
     }
 }
 
-/// An item that is about to go, its stripe claimed.
+/// An item that is about to be removed, whose key lock is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EvictionVictim {
     pub(crate) slot: SlotId,

@@ -1,4 +1,4 @@
-//! What a cache tells of itself.
+//! Statistics of a cache.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,8 @@ use crate::engine::Engine;
 use crate::metadata::ClassCounter;
 
 impl<N: Medium, F: Medium> Engine<N, F> {
-    /// A session has asked this of the medium, stored so many bytes of items and merged so many writes since it told last.
+    /// Adds a session's counts since its last call to the totals: `now` less `told` of the medium, bytes of items
+    /// stored, and merged writes.
     pub(crate) fn tell(
         &self,
         now: &PersistCounters,
@@ -35,7 +36,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 }
 
-/// A class, under the lock.
+/// Returns the statistics of a class. Needs the lock.
 pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> SlabClass {
     let tally = |what| engine.near.tally(class, what);
     let slot_bytes = u64::from(engine.classes.slot_bytes(class));
@@ -55,7 +56,7 @@ pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -
     }
 }
 
-/// Figures, now.
+/// Returns the current statistics.
 pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
     let page_bytes = engine.pool.segment_bytes();
     let locked = engine.lock();

@@ -1,7 +1,8 @@
-//! What Tair's clients have besides: areas, versions, counters with bounds, hidden and locked items, prefixes.
+//! Tair's own operations: areas, versions, counters with bounds, hidden and locked items, prefixes.
 //!
-//! An item's version is 64 bits and never used twice for a key, where Tair's has 16 and wraps. A counter's value is
-//! eight bytes, little-endian. Keys of one prefix share a chain, so that they can be listed and removed together.
+//! An item's version has 64 bits and is never used twice for a key; Tair's has 16 bits and wraps. A counter's value
+//! is eight bytes, little-endian. Keys with the same prefix share a chain, so that they can be listed and removed
+//! together.
 
 use std::fmt;
 
@@ -15,12 +16,12 @@ use crate::layout::{COUNTER, HIDDEN, LOCKED};
 use crate::metadata::follow;
 use crate::worker::{FoundItem, FoundValue, ItemKey};
 
-/// What a counter must stay within.
+/// Bounds of a counter, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterBounds {
-    /// The least it may become.
+    /// Smallest value allowed.
     pub low: i64,
-    /// The most it may become.
+    /// Largest value allowed.
     pub high: i64,
 }
 
@@ -33,23 +34,23 @@ impl Default for CounterBounds {
     }
 }
 
-/// Why an operation did nothing.
+/// Reason why an operation had no effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TairError {
-    /// The store refused.
+    /// The store returned an error.
     Store(Error),
-    /// There is no such item.
+    /// The item does not exist.
     Absent,
-    /// The item has another version than was expected: this one.
+    /// The item does not have the expected version. Holds its version.
     Version(u64),
-    /// The item is hidden: only [`Door::get_hidden`] shows it.
+    /// The item is hidden: only [`CacheSession::get_hidden`] returns it.
     Hidden,
-    /// The item is no counter.
+    /// The item is not a counter.
     NotACounter,
-    /// The counter would leave its bounds: it stays at this.
+    /// The result would be out of bounds. Holds the counter's value, which is unchanged.
     OutOfBounds(i64),
-    /// The item is locked already, or is not.
+    /// The item is already locked, or already unlocked.
     LockState,
 }
 
@@ -57,14 +58,14 @@ impl fmt::Display for TairError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TairError::Store(error) => error.fmt(f),
-            TairError::Absent => f.write_str("there is no such item"),
-            TairError::Version(found) => write!(f, "the item has version {found}: read it again"),
+            TairError::Absent => f.write_str("the item does not exist"),
+            TairError::Version(found) => write!(f, "the item has version {found}, not the expected one: read it again"),
             TairError::Hidden => f.write_str("the item is hidden"),
-            TairError::NotACounter => f.write_str("the item is no counter"),
+            TairError::NotACounter => f.write_str("the item is not a counter"),
             TairError::OutOfBounds(at) => {
-                write!(f, "the counter would leave its bounds; it is {at}")
+                write!(f, "the result is out of the counter's bounds; the counter stays at {at}")
             }
-            TairError::LockState => f.write_str("the item is locked already, or is not"),
+            TairError::LockState => f.write_str("the item is already locked, or already unlocked"),
         }
     }
 }
@@ -77,14 +78,14 @@ impl From<Error> for TairError {
     }
 }
 
-/// What an operation decides, or why it does nothing.
+/// Decision of an operation, or the reason why it has no effect.
 type TairDecision = Result<ChangeDecision, TairError>;
 
 impl<F: Medium, N: Medium> CacheSession<F, N> {
-    /// Appends the value of `name` to `out`. `Ok(None)`: absent.
+    /// Appends the value of `name` to `out` and returns its metadata. Returns `Ok(None)` if it is absent.
     ///
     /// # Errors
-    /// [`Refusal::Hidden`].
+    /// [`TairError::Hidden`].
     pub fn get_item(
         &mut self,
         name: &ItemKey<'_>,
@@ -100,7 +101,8 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         }
     }
 
-    /// As [`Door::get_item`], hidden or not; and whether it is hidden.
+    /// Reads an item as [`CacheSession::get_item`] does, also a hidden one. Returns its metadata, and whether it is
+    /// hidden.
     pub fn get_hidden(
         &mut self,
         name: &ItemKey<'_>,
@@ -125,10 +127,11 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(Some((found.meta(), !found.is_shown())))
     }
 
-    /// Stores `value`, if the item has version `expected`, or whatever it has. Its new version.
+    /// Stores `value` and returns the new version. With `expected`, the item must have that version.
     ///
     /// # Errors
-    /// [`Refusal::Version`], or the store's: locked, too large, full.
+    /// [`TairError::Absent`] or [`TairError::Version`] if the expected version is not found; or the store's errors:
+    /// locked, too large, full.
     pub fn put_item(
         &mut self,
         name: &ItemKey<'_>,
@@ -158,7 +161,8 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         })
     }
 
-    /// Stores several items; the first that is refused ends it. How many were stored.
+    /// Stores several items, one after the other. Returns their number. On an error, the items before the failed one
+    /// are stored.
     pub fn put_all(
         &mut self,
         items: &[(ItemKey<'_>, &[u8])],
@@ -170,7 +174,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(items.len())
     }
 
-    /// Removes the item; whether it was there. Hidden ones are removed too.
+    /// Removes the item, also a hidden one. Returns whether it was present.
     pub fn remove(&mut self, name: &ItemKey<'_>) -> Result<bool, TairError> {
         let mut was_there = false;
         self.choose(name, &mut |found| {
@@ -181,12 +185,12 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(was_there)
     }
 
-    /// Hides the item: ordinary reads say so, writes replace it.
+    /// Hides the item: an ordinary read returns [`TairError::Hidden`], a write replaces it. Returns its new version.
     pub fn hide(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
         self.mark(name, &|marks| Ok(marks | HIDDEN))
     }
 
-    /// Locks the item: it takes no writes. An error if it is locked.
+    /// Locks the item, which then refuses writes. Returns its new version, or an error if it is already locked.
     pub fn lock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
         self.mark(name, &|marks| match marks & LOCKED {
             0 => Ok(marks | LOCKED),
@@ -194,7 +198,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         })
     }
 
-    /// Unlocks it. An error if it is not locked.
+    /// Unlocks the item. Returns its new version, or an error if it is not locked.
     pub fn unlock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
         self.mark(name, &|marks| match marks & LOCKED {
             0 => Err(TairError::LockState),
@@ -219,7 +223,8 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         })
     }
 
-    /// Has the item expire at `expires_ms` of Unix time; 0 is never.
+    /// Sets the expiry of the item to `expires_ms`, in milliseconds of Unix time; 0 means never. Returns its new
+    /// version.
     pub fn expire(&mut self, name: &ItemKey<'_>, expires_ms: u64) -> Result<u64, TairError> {
         self.choose(name, &mut |found| {
             let (found, value) = found.ok_or(TairError::Absent)?;
@@ -233,7 +238,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         })
     }
 
-    /// Sets a counter, whatever was there.
+    /// Sets a counter, replacing any item. Returns its version.
     pub fn set_count(
         &mut self,
         name: &ItemKey<'_>,
@@ -249,10 +254,10 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         self.put_now(name, &draft)
     }
 
-    /// Adds `by` to a counter, which starts at `start` if it is absent, and says what it is then.
+    /// Adds `by` to a counter, or to `start` if it is absent. Returns the new value.
     ///
     /// # Errors
-    /// [`Refusal::OutOfBounds`], [`Refusal::NotACounter`], or the store's.
+    /// [`TairError::OutOfBounds`], [`TairError::NotACounter`], or the store's errors.
     pub fn add_count(
         &mut self,
         name: &ItemKey<'_>,
@@ -284,7 +289,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(count)
     }
 
-    /// Calls `each` with every key of `prefix` in `area`, hidden ones left out.
+    /// Calls `each` with every key of `prefix` in `area`, except hidden ones.
     pub fn prefix_keys(
         &mut self,
         area: u16,
@@ -322,7 +327,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(())
     }
 
-    /// Removes every item of `prefix` in `area`, one after another; how many.
+    /// Removes every item of `prefix` in `area`, one after the other. Returns their number.
     pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, TairError> {
         let mut keys = Vec::new();
         self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()))?;

@@ -1,7 +1,8 @@
-//! The cache as the explorers see it: `check crash --target mdb`.
+//! Adapter of the cache for the checks: `check crash --target mdb`.
 //!
-//! A pool of a few small pages, so that evictions, merges, pages that change their class, and recovery meet in every
-//! run. A cache may forget ([`Shape::forgets`]): what is judged is that nothing it shows is old, deleted or expired.
+//! The pool has a few small pages, so that evictions, merges, pages that change their class, and recovery happen in
+//! every run. A cache may forget ([`TargetShape::forgets`]): the check is that no item shown is old, deleted or
+//! expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +28,7 @@ use crate::metadata::MetadataRoom;
 pub struct MdbTarget;
 
 const PAGE_BYTES: u64 = 4 << 10;
-/// What the pool may grow to.
+/// Size up to which the pool may grow.
 const POOL_BYTES_MAX: u64 = 8192 + 9 * PAGE_BYTES;
 const SESSIONS: usize = 2;
 
@@ -60,7 +61,7 @@ impl Target for MdbTarget {
         }
     }
 
-    /// Room for all that a schedule writes: nothing is evicted.
+    /// Large enough for all writes of a schedule, so that nothing is evicted.
     fn shape_in_threads(&self) -> TargetShape {
         TargetShape {
             pool_bytes: 8192 + 14 * PAGE_BYTES,
@@ -99,7 +100,8 @@ impl Target for MdbTarget {
 }
 
 fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, String> {
-    // The machine's clock is set back. What was closed cleanly knows the time all the same; what was not may be told.
+    // The wall clock is set back to 0. After a clean close the pool has the time. After a crash the wall clock may be
+    // set.
     let time = Arc::new(AtomicU64::new(0));
     let cache = Cache::open_on(sim, config(&time), near).map_err(|e| e.to_string())?;
     if !cache.opened().clean {
@@ -108,7 +110,7 @@ fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, String> {
     Ok(MdbSharedTarget { cache, time })
 }
 
-/// Metadata needs no durability: in a simulation that keeps everything at once nothing of it is explored.
+/// Metadata needs no durability. It is on a simulated medium in eADR mode, so that the explorer does not vary it.
 fn near(room: MetadataRoom) -> std::io::Result<Sim> {
     Ok(Sim::new(room.bytes, Persistency::Eadr))
 }
@@ -128,9 +130,9 @@ fn config(time: &Arc<AtomicU64>) -> Config {
     }
 }
 
-/// The cache for one caller.
+/// A cache for one caller.
 struct MdbSubject<M: Medium> {
-    /// Gone before the cache is.
+    /// Declared first, so that it is dropped before the cache.
     clients: Vec<SessionClient>,
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
@@ -157,13 +159,13 @@ fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
     SessionClient::new(Box::new(cache.door()), BatchMode::Many)
 }
 
-/// What the background does.
+/// Does the work of the background thread.
 fn maintain<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
     let tended = cache.tidy().and_then(|_| cache.balance());
     tended.map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// The cache for several threads.
+/// A cache for several threads.
 struct MdbSharedTarget<M: Medium> {
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
@@ -185,7 +187,8 @@ impl<M: Medium> SharedTarget for MdbSharedTarget<M> {
 
 impl<M: Medium> TargetSubject for MdbSubject<M> {
     fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
-        // A session waits for whoever has staged its key. With one thread, all others are committed here.
+        // A session waits for the session that has staged a write of its key. There is only one thread, so all other
+        // sessions are committed first.
         self.commit_but(Some(session))?;
         self.clients[session].apply(op)
     }
@@ -200,7 +203,7 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
 
     fn abandon(&mut self, session: usize) -> Result<bool, String> {
         self.clients[session] = client(&self.cache);
-        Ok(false) // A batch that is full, or read, is written before it is committed.
+        Ok(false) // A full batch, or one that is read, is written before its commit.
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {

@@ -1,4 +1,4 @@
-//! Whether slots, pages, lists and chains agree.
+//! Consistency check of slots, pages, lists and chains.
 
 use std::collections::HashSet;
 
@@ -8,14 +8,14 @@ use crate::engine::Engine;
 use crate::metadata::{ClassCounter, HELD, PARTIALS, SlotId, follow};
 use crate::state::LockedState;
 
-/// Checks S1 to S3 while all purses are empty.
+/// Checks S1 to S3. All slot caches must be empty.
 pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), String> {
     let locked = engine.lock();
     let chained = chained(&locked)?;
     let listed = listed(&locked)?;
     if chained != listed {
         let odd = chained.symmetric_difference(&listed).next();
-        return Err(format!("{odd:?} is in a chain or in a list, not in both"));
+        return Err(format!("{odd:?} is only in a chain or only in a list, but must be in both"));
     }
     let mut bytes = 0;
     for page in 0..engine.pages() {
@@ -29,14 +29,14 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
         .sum();
     if classed + free + held != pages {
         return Err(format!(
-            "{classed} pages have a class, {free} are free, {held} are held back: there are {pages}"
+            "{classed} pages with a class, {free} free and {held} reserved pages do not add up to the pool's {pages}"
         ));
     }
     let counted: u64 = (0..engine.areas.count())
         .map(|area| engine.areas.bytes(area as u16))
         .sum();
     if counted > bytes {
-        return Err(format!("areas count {counted} bytes of {bytes} in slots"));
+        return Err(format!("areas count {counted} bytes, but only {bytes} bytes of slots are in use"));
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ fn chained<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, St
         while let Some((tag, slot)) = follow(word) {
             let link = locked.near.link(slot);
             if !all.insert(slot) || !link.linked || link.tag != tag {
-                return Err(format!("{slot:?} of bucket {bucket} is {link:?}"));
+                return Err(format!("{slot:?} in the chain of bucket {bucket} has a wrong or repeated link: {link:?}"));
             }
             word = locked.near.chain(slot);
         }
@@ -65,7 +65,7 @@ fn listed<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, Str
             let right = link.area == area && locked.class_of(slot) == class && link.prev == before;
             if !right || !all.insert(slot) {
                 return Err(format!(
-                    "{slot:?} in the list of class {class}, area {area} is {link:?}"
+                    "{slot:?} in the list of class {class}, area {area} has a wrong or repeated link: {link:?}"
                 ));
             }
             (before, at) = (at, link.next);
@@ -73,14 +73,14 @@ fn listed<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, Str
         }
         if before != list.tail || items != list.items {
             return Err(format!(
-                "the list of class {class}, area {area} is {list:?}, {items} items were found"
+                "the list of class {class}, area {area} is {list:?}, but has {items} items"
             ));
         }
     }
     Ok(all)
 }
 
-/// Bytes of the slots in use of a page that is sound.
+/// Checks a page. Returns the bytes of its slots in use.
 fn page_is_sound<N: Medium>(
     locked: &LockedState<'_, N>,
     page: u32,
@@ -100,14 +100,14 @@ fn page_is_sound<N: Medium>(
         free += 1;
         if used.contains(&locked.near.slot(page, index)) || free > slots {
             return Err(format!(
-                "slot {index} of page {page} is free and in use: {info:?}"
+                "slot {index} of page {page} is both free and in use, or the free list is too long: {info:?}"
             ));
         }
         at = locked.near.chain(locked.near.slot(page, index)) as u32;
     }
     if free != info.free || free + in_use != slots {
         return Err(format!(
-            "page {page} has {slots} slots, {free} free and {in_use} in use: {info:?}"
+            "page {page} has {slots} slots, but {free} are free and {in_use} in use: {info:?}"
         ));
     }
     let list_holds = u64::from(info.list) < PARTIALS;

@@ -1,26 +1,27 @@
-//! A session: how one worker finds items, and room for new ones.
+//! A session's worker: finds items, and free slots for new ones.
 //!
 //! ```text
-//!   get     pin ─ walk the chain (DRAM) ─ copy out what was found ─ check ─ let go
-//!   put     slot from the stash, or from a page, or of who is evicted ─ the batch (`batch`)
-//!   evict   lock: choose, claim ─ end their lives ─ drain ─ lock: unlink ─ let go
+//!   get     pin ─ walk the chain (DRAM) ─ copy the item ─ check its crc ─ unpin
+//!   put     slot from the slot cache, a page or an eviction ─ stage in the batch (`batch`)
+//!   evict   lock: choose, lock keys ─ mark dead ─ drain ─ lock: unlink ─ release key locks
 //! ```
 //!
 //! # Invariants
-//! W1  Whoever unlinks an item has made its death durable before. So of a key's versions on the medium none but the
-//!     newest can come back, however the newest one goes.
-//! W2  An item is durable before it is published: what a reader has seen a power cut cannot take, unless it also
-//!     takes a write of the same key that was under way.
-//! W3  A slot is used again only after every reader that could have found it has let go.
-//! W4  The lock is never held while far memory is read or written. A key's claim is: it keeps its writers apart.
-//! W5  Nobody waits for a claim, or for room, while pinned.
+//! W1  A session makes an item durably dead before it unlinks it. So only the newest of a key's versions on the
+//!     medium can come back, in whatever way the newest one is removed.
+//! W2  An item is durable before it is published. So a power cut cannot lose an item that a reader has seen, unless a
+//!     write of the same key was under way.
+//! W3  A slot is used again only after every reader that could have found it has unpinned.
+//! W4  The lock is never held while far memory is read or written. A key lock is held, because it serialises the
+//!     writers of the key.
+//! W5  A session never waits for a key lock or for a free slot while pinned.
 //!
 //! # Crash argument
-//! | crash before the drain of | recovery sees                                       | and does                                         |
-//! |---------------------------|-----------------------------------------------------|--------------------------------------------------|
-//! | a put                     | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
-//! | a delete                  | the item alive or dead                              | as it finds it                                   |
-//! | an eviction               | the item alive or dead                              | as it finds it: it is the newest (W1)            |
+//! | crash before drain of | recovery sees                               | recovery does                           |
+//! |-----------------------|---------------------------------------------|-----------------------------------------|
+//! | a put                 | old item live or dead, new one whole or not | keeps the newest whole item, or none    |
+//! | a delete              | the item live or dead                       | keeps it if it is live                  |
+//! | an eviction           | the item live or dead                       | keeps it if live: it is the newest (W1) |
 
 use std::time::Duration;
 
@@ -38,31 +39,31 @@ use crate::metadata::{LruLink, SlotId, follow};
 use crate::slot_cache::{SlotCache, open};
 use crate::state::EvictionVictim;
 
-/// Reads a session remembers before it tells the LRU lists.
+/// Reads that a session buffers before it updates the LRU lists.
 const BUMPS: usize = 64;
-/// Slots a session has given up at which it asks who may still read them.
+/// Number of retired slots at which a session tries to reclaim them.
 const LIMBO_SLOTS: usize = 64;
-/// How often a writer without room lets others go on before it says that the cache is full: readers of what was given up
-/// may not have a CPU.
+/// Attempts of a writer to get a slot before it fails with a full cache. Readers that hold up retired slots may not
+/// have a CPU.
 const PATIENCE: usize = 10_000;
-/// So many times it yields its CPU; after that it sleeps, so that its patience lasts at least half a second.
+/// Number of attempts that yield the CPU. Later attempts sleep, so that all attempts last at least half a second.
 const YIELDS: usize = 1_000;
-/// How long it sleeps.
+/// Time of one sleep.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Names an item: its area, its key, and how much of the key is a prefix that it shares with others.
+/// Key of an item: its area, its key bytes, and the length of the prefix that it shares with other keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemKey<'a> {
     /// The area.
     pub area: u16,
-    /// The key, its prefix included.
+    /// The key, including its prefix.
     pub key: &'a [u8],
-    /// Bytes of the prefix; 0: it has none.
+    /// Bytes of the prefix; 0 means none.
     pub prefix_bytes: u16,
 }
 
 impl<'a> ItemKey<'a> {
-    /// A key without a prefix.
+    /// Creates a key without a prefix.
     #[must_use]
     pub fn new(area: u16, key: &'a [u8]) -> ItemKey<'a> {
         ItemKey {
@@ -73,7 +74,7 @@ impl<'a> ItemKey<'a> {
     }
 }
 
-/// An item that was found.
+/// An item found on the data medium.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundItem {
     pub(crate) slot: SlotId,
@@ -82,7 +83,8 @@ pub(crate) struct FoundItem {
 }
 
 impl FoundItem {
-    /// Whether it is for everyone: what is hidden is for those who ask for it.
+    /// Returns whether ordinary reads show the item. A hidden item needs
+    /// [`CacheSession::get_hidden`](crate::CacheSession).
     pub(crate) fn is_shown(&self) -> bool {
         self.head.marks & HIDDEN == 0
     }
@@ -98,22 +100,22 @@ impl FoundItem {
     }
 }
 
-/// An item that was found, and its value.
+/// An item and its value.
 pub(crate) type FoundValue<'a> = (&'a FoundItem, &'a [u8]);
 
-/// One session.
+/// Worker of one session.
 pub(crate) struct CacheWorker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
     pub(crate) ctx: PersistCtx,
     pin: PinSlot,
     pub(crate) purse: Arc<Mutex<SlotCache>>,
-    /// Whether the purse holds many slots that were given up.
+    /// Whether the slot cache holds many retired slots.
     crowded: bool,
     bumps: Vec<(SlotId, u32)>,
     pub(crate) batch: SessionBatch,
     pub(crate) conflicts: ConflictPolicy,
-    /// Bytes of items stored, and writes that a later one of their batch took the place of, of which the cache was not told
-    /// yet.
+    /// Bytes of items stored, and writes replaced by a later one of their batch, that are not yet in the cache's
+    /// totals.
     pub(crate) stored_bytes: u64,
     pub(crate) merged_writes: u64,
     pub(crate) scratch: Vec<u8>,
@@ -149,14 +151,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.pin.unpin();
     }
 
-    /// The item called `name`, if it is alive. Under a pin.
+    /// Returns the item of `name`, if it is live. Needs a pin.
     #[inline]
     pub(crate) fn living(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let found = self.engine.find(hash, name);
         found.filter(|found| self.lives(found))
     }
 
-    /// Puts the key of `found` into `key`. Under a pin.
+    /// Copies the key of `found` to `key`. Needs a pin.
     pub(crate) fn key_of(&self, found: &FoundItem, key: &mut Vec<u8>) {
         key.clear();
         let at = found.at.plus(ITEM_HEAD_BYTES as u64);
@@ -164,7 +166,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.engine.far().append_out(at, len, key);
     }
 
-    /// Whether `found` may be shown: neither expired nor cleared.
+    /// Returns whether `found` is neither expired nor cleared.
     #[inline]
     pub(crate) fn lives(&self, found: &FoundItem) -> bool {
         let engine = &*self.engine;
@@ -172,7 +174,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             && found.head.version > engine.areas.cleared(found.head.area)
     }
 
-    /// Appends the value of `found` to `out`; false, and nothing appended, if its checksum does not hold.
+    /// Appends the value of `found` to `out`. Returns false, with nothing appended, if its crc is wrong.
     #[inline]
     pub(crate) fn copy_value(
         &self,
@@ -195,7 +197,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         false
     }
 
-    /// What was found was read: it is the newest of its list.
+    /// Records a read of `found`, which makes it the newest of its LRU list at the next update.
     #[inline]
     pub(crate) fn used(&mut self, found: &FoundItem, hash: u64) {
         self.bumps.push((found.slot, (hash >> 32) as u32));
@@ -204,7 +206,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// Tells the LRU lists what was read since the last time.
+    /// Updates the LRU lists with the buffered reads.
     pub(crate) fn tell_lists(&mut self) {
         if self.bumps.is_empty() {
             return;
@@ -218,7 +220,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     // -- writing
 
-    /// Ends the life of the item at `at`, once it is drained.
+    /// Marks the item at `at` dead. Durable after the next drain.
     pub(crate) fn mark_dead(&mut self, at: Off) {
         let far = self.engine.pool.medium();
         far.store(&mut self.ctx, at, 0);
@@ -235,7 +237,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     // -- slots
 
-    /// A free slot of `class`, if one for an item of `area` takes neither a page nor an eviction.
+    /// Takes a free slot of `class` for an item of `area`, if that needs neither a new page nor an eviction.
     #[inline]
     pub(crate) fn slot_at_hand(&mut self, class: u8, area: u16) -> Option<SlotId> {
         if self.engine.areas.quota(area).is_some() {
@@ -245,7 +247,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         slot.or_else(|| self.free_slot(class))
     }
 
-    /// A free slot of `class`: one that was given up, or of a page that has some.
+    /// Takes a free slot of `class`: a retired one that is free again, or one of a page.
     #[cold]
     fn free_slot(&mut self, class: u8) -> Option<SlotId> {
         self.recycle(Some(class));
@@ -261,7 +263,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Some(slot)
     }
 
-    /// A free slot of `class`, for an item of `area`. Not pinned; may evict.
+    /// Takes a free slot of `class` for an item of `area`, evicting items if necessary. Must not be called while
+    /// pinned.
     pub(crate) fn take_slot(&mut self, class: u8, area: u16) -> Result<SlotId, Error> {
         self.make_quota(class, area)?;
         if let Some(slot) = open(&self.purse).take(class) {
@@ -271,7 +274,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.find_slot(class, area)
     }
 
-    /// Evicts items of `area` until one more of `class` is within its quota: of the class first, then of the others.
+    /// Evicts items of `area` until another one of `class` is within its quota: from that class first, then from the
+    /// others.
     fn make_quota(&mut self, class: u8, area: u16) -> Result<(), Error> {
         let Some(quota) = self.engine.areas.quota(area) else {
             return Ok(());
@@ -297,7 +301,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             if self.take_page(class)? || self.grow() {
                 continue;
             }
-            // What was given up is on its way; only if nothing is must more go.
+            // Retired slots will become free. Evict more only if there are none.
             let coming = open(&self.purse).is_coming(class);
             if !coming && !self.evict_some(class, area, false)? {
                 self.steal_page(class)?;
@@ -314,7 +318,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         })
     }
 
-    /// Takes back what nobody reads any more (W3): slots of `class` into the stash, others to their pages.
+    /// Reclaims the retired slots that no reader can access any more (W3): slots of `class` to the stash, others to
+    /// their pages.
     fn recycle(&mut self, class: Option<u8>) {
         let engine = Arc::clone(&self.engine);
         let most = class.map_or(0, |class| engine.stash_slots(class) * 2);
@@ -323,7 +328,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.return_slots(&free);
     }
 
-    /// Gives free slots back to their pages.
+    /// Returns free slots to their pages.
     fn return_slots(&mut self, slots: &[SlotId]) {
         if slots.is_empty() {
             return;
@@ -335,21 +340,21 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
     }
 
-    /// The slot of an unlinked item is nobody's, once its readers have gone.
+    /// Retires the slot of an unlinked item.
     pub(crate) fn give_up(&mut self, slot: SlotId) {
         let class = self.engine.near.class_of(self.engine.near.page_of(slot));
         let class = class.expect("a page in use has a class");
         self.crowded = open(&self.purse).give_up(slot, class) >= LIMBO_SLOTS;
     }
 
-    /// Between operations: nothing given up waits for long.
+    /// Reclaims retired slots between operations if there are many.
     pub(crate) fn release_claims(&mut self) {
         if std::mem::take(&mut self.crowded) {
             self.recycle(None);
         }
     }
 
-    /// Takes a page of the pool for `class`; whether there was one.
+    /// Takes a free page of the pool for `class`. Returns whether there was one.
     fn take_page(&mut self, class: u8) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         let mut locked = engine.lock();
@@ -369,7 +374,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(true)
     }
 
-    /// Writes the head of a fresh page, durably, and its slots' lives where they are made ready at once.
+    /// Writes the head of a new page, durably. Also marks its slots dead, if slots are formatted with their page.
     fn format(&mut self, page: u32, class: u8) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let (slot_bytes, at) = (engine.classes.slot_bytes(class), engine.page_at(page));
@@ -388,7 +393,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.drain()
     }
 
-    /// Evicts a few items of `class`, of `area` first; whether there were any.
+    /// Evicts a few items of `class`, from `area` first. With `own`, evicts only from `area`. Returns whether there
+    /// were any.
     pub(crate) fn evict_some(&mut self, class: u8, area: u16, own: bool) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         let want = engine.stash_slots(class);
@@ -401,7 +407,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         Ok(!victims.is_empty())
     }
 
-    /// Ends the lives of `victims`, durably, and unlinks them.
+    /// Marks `victims` dead, durably, and unlinks them.
     pub(crate) fn end_all(
         &mut self,
         victims: &[EvictionVictim],
@@ -438,7 +444,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         drained
     }
 
-    /// Gives everything back: the session may go, or rest.
+    /// Returns all that the session holds, before it is dropped or idle.
     pub(crate) fn settle(&mut self) {
         self.unpin();
         self.tell_lists();
@@ -447,7 +453,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         self.return_slots(&free);
     }
 
-    /// Has every session give back what it keeps.
+    /// Returns the slots that all sessions keep.
     pub(crate) fn settle_all(&mut self) {
         self.settle();
         let mut free = Vec::new();
@@ -456,17 +462,18 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     }
 }
 
-/// Why an item goes.
+/// Reason for the removal of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalReason {
-    /// Room was needed.
+    /// Its slot was needed.
     Evicted,
-    /// It had expired, or was cleared.
+    /// It was expired or cleared.
     Over,
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
-    /// The item called `name`, dead or alive, without a look at its value. Under a pin, or alone.
+    /// Returns the item of `name`, expired and cleared ones included, without checking its value. Needs a pin, or
+    /// exclusive access.
     #[inline]
     pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let tag = (hash >> 32) as u32;
@@ -488,8 +495,8 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         None
     }
 
-    /// The item in `slot`, which a chain led to. `None`: what it says of itself does not fit its slot, so it was damaged.
-    /// Under a pin, or alone.
+    /// Returns the item in `slot`, which a chain leads to. Returns `None` if its header does not fit its slot, so
+    /// that the item is damaged. Needs a pin, or exclusive access.
     #[inline]
     pub(crate) fn item_in(&self, slot: SlotId) -> Option<FoundItem> {
         let page = self.near.page_of(slot);
@@ -500,7 +507,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         fits.then_some(FoundItem { slot, at, head })
     }
 
-    /// What links an item with this head.
+    /// Returns the links of an item with this header.
     pub(crate) fn link_of(&self, hash: u64, head: &ItemHeader) -> LruLink {
         let generation = self.areas.generation(head.area);
         let cleared = head.version <= self.areas.cleared(head.area);
@@ -508,7 +515,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             tag: (hash >> 32) as u32,
             area: head.area,
             expires_s: u32::try_from(head.expires_ms.div_ceil(1000)).unwrap_or(0),
-            // Cleared while it was on its way: it does not count.
+            // An item that was cleared while it was written is not counted.
             generation: generation.wrapping_sub(u32::from(cleared)),
             ..LruLink::default()
         }
@@ -518,10 +525,10 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 impl<N: Medium, F: Medium> Drop for CacheWorker<N, F> {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
-            return; // A forked child: all of this is its parent's.
+            return; // A forked child: this state belongs to its parent.
         }
         self.abandon();
-        // What somebody still reads stays in the purse, which others can empty.
+        // Slots that are still read stay in the slot cache, which other sessions can empty.
         self.settle();
     }
 }

@@ -1,4 +1,4 @@
-//! Batches: what a session has written and not committed.
+//! Batches: writes of a session that are not committed yet.
 
 use std::sync::Barrier;
 
@@ -38,7 +38,7 @@ fn get(door: &mut CacheSession<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
         .then_some(out)
 }
 
-/// Adds one to a number, and says what it is.
+/// Adds one to a number. Returns the new number.
 fn count(door: &mut CacheSession<Mapped>, name: &[u8]) -> u64 {
     let mut count = 0;
     let counted = door.update(key(name), &mut |item| {
@@ -56,10 +56,10 @@ fn count(door: &mut CacheSession<Mapped>, name: &[u8]) -> u64 {
 }
 
 #[test]
-fn of_a_key_written_often_in_a_batch_only_the_last_write_reaches_far_memory() {
+fn only_the_last_write_of_a_key_in_a_batch_reaches_far_memory() {
     let cache = cache();
     let mut door = cache.door();
-    // So that the session has slots of both sizes.
+    // Give the session slots of both sizes.
     put(&mut door, b"cold", &[1; 100]);
     count(&mut door, b"hits");
     door.commit().unwrap();
@@ -84,7 +84,7 @@ fn of_a_key_written_often_in_a_batch_only_the_last_write_reaches_far_memory() {
 }
 
 #[test]
-fn others_see_a_batch_when_it_is_committed_and_its_own_session_before() {
+fn other_sessions_see_a_batch_after_its_commit_and_its_own_session_before() {
     let cache = cache();
     let (mut writer, mut reader) = (cache.door(), cache.door());
     put(&mut writer, b"a", b"old");
@@ -100,7 +100,7 @@ fn others_see_a_batch_when_it_is_committed_and_its_own_session_before() {
     writer.commit().unwrap();
     assert_eq!(get(&mut reader, b"a").as_deref(), Some(&b"new"[..]));
     assert_eq!(get(&mut reader, b"b"), None);
-    // One that was stored and deleted in the same batch was never there.
+    // A key that was stored and deleted in the same batch never existed.
     put(&mut writer, b"c", b"short");
     assert!(writer.delete(key(b"c")).unwrap());
     writer.commit().unwrap();
@@ -110,7 +110,7 @@ fn others_see_a_batch_when_it_is_committed_and_its_own_session_before() {
 }
 
 #[test]
-fn a_session_that_goes_without_a_commit_keeps_nobody_waiting() {
+fn a_session_dropped_without_a_commit_holds_up_no_other_session() {
     let cache = cache();
     let mut door = cache.door();
     put(&mut door, b"a", b"1");
@@ -122,7 +122,7 @@ fn a_session_that_goes_without_a_commit_keeps_nobody_waiting() {
 }
 
 #[test]
-fn batches_of_the_same_keys_in_any_order_lose_no_update() {
+fn batches_with_the_same_keys_in_any_order_lose_no_update() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 400;
     let cache = cache();
@@ -135,7 +135,8 @@ fn batches_of_the_same_keys_in_any_order_lose_no_update() {
                 door.on_conflict(ConflictPolicy::Commit);
                 start.wait();
                 for round in 0..ROUNDS {
-                    // Each thread in an order of its own: who would wait for the other's batch writes its own first.
+                    // Each thread uses another order. A session that would wait for another one writes its own batch
+                    // first.
                     for step in 0..20_u64 {
                         let name = (step * (2 * thread + 1) % 20).to_le_bytes();
                         count(&mut door, &name);

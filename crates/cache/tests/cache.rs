@@ -1,4 +1,4 @@
-//! What a cache does, one claim at a time.
+//! Behaviour of a cache, one claim per test.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn a_value_is_found_until_it_is_replaced_or_deleted() {
 }
 
 #[test]
-fn an_item_that_fits_no_page_is_refused_and_the_largest_is_kept() {
+fn an_item_larger_than_a_page_is_refused_and_the_old_value_is_kept() {
     let cache = cache(4);
     let mut door = cache.door();
     let largest = vec![7; MIB as usize - 64 - 48 - 1];
@@ -75,7 +75,7 @@ fn an_item_that_fits_no_page_is_refused_and_the_largest_is_kept() {
 }
 
 #[test]
-fn the_least_recently_used_go_first_and_in_order() {
+fn least_recently_used_items_are_evicted_first_and_in_order() {
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
     let exact = Config {
         stash_slots: 1,
@@ -94,11 +94,12 @@ fn the_least_recently_used_go_first_and_in_order() {
         put(&mut door, &kept.to_le_bytes(), &value);
         kept += 1;
     }
-    // The class is full now. What is read is spared; the others go oldest first.
+    // The class is full now. Evictions take the least recently used items first, and a read makes an item recently
+    // used.
     let oldest: Vec<u32> = (0..kept)
         .filter(|n| get(&mut door, &n.to_le_bytes()).is_some())
         .collect();
-    // They were just read in this order, so that is the order in which they go.
+    // These items were just read in this order, so they are evicted in this order.
     assert_eq!(
         get(&mut door, &oldest[0].to_le_bytes()),
         Some(value.clone())
@@ -116,7 +117,7 @@ fn the_least_recently_used_go_first_and_in_order() {
 }
 
 #[test]
-fn expired_items_are_gone_and_their_room_is_given_back() {
+fn expired_items_are_absent_and_their_pages_are_freed() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 12).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
@@ -142,7 +143,7 @@ fn expired_items_are_gone_and_their_room_is_given_back() {
 }
 
 #[test]
-fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
+fn an_area_is_cleared_in_one_step_and_stays_cleared_after_a_restart() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 12).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
@@ -173,7 +174,7 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
     door.put_item(&ItemKey::new(60_000, &name), b"new", 0, None)
         .unwrap();
     drop(door);
-    let medium = cache.into_medium().expect("nobody else has it");
+    let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&time)).expect("it opens");
     assert_eq!(
         (cache.area_usage(3).0, cache.area_usage(60_000).0),
@@ -183,7 +184,7 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
 }
 
 #[test]
-fn an_area_that_is_none_is_refused() {
+fn an_area_that_does_not_exist_is_refused() {
     let cache = cache(4);
     let mut door = cache.door();
     let stored = door.put_item(&ItemKey::new(u16::MAX, b"k"), b"v", 0, None);
@@ -199,7 +200,7 @@ fn an_area_that_is_none_is_refused() {
 }
 
 #[test]
-fn what_is_not_shown_says_why_until_something_takes_its_place() {
+fn absence_is_reported_with_its_reason_until_the_item_is_replaced() {
     let cache = cache(4);
     let mut door = cache.door();
     let over = Value {
@@ -220,7 +221,7 @@ fn what_is_not_shown_says_why_until_something_takes_its_place() {
 }
 
 #[test]
-fn what_has_expired_stays_so_when_the_clock_is_set_back() {
+fn an_expired_item_stays_expired_when_the_clock_is_set_back() {
     let time = clock();
     let now = time.load(Relaxed);
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
@@ -232,14 +233,14 @@ fn what_has_expired_stays_so_when_the_clock_is_set_back() {
     };
     cache.door().put(key(b"k"), value).unwrap();
     time.store(now + 2_000, Relaxed);
-    let medium = cache.close().unwrap().expect("nobody else has it");
+    let medium = cache.close().unwrap().expect("no session is left");
     time.store(now, Relaxed);
     let cache = Cache::open(medium, config(&time)).unwrap();
     assert_eq!(get(&mut cache.door(), b"k"), None);
 }
 
 #[test]
-fn a_quota_is_kept_whatever_sizes_come() {
+fn a_quota_holds_for_items_of_all_sizes() {
     let cache = cache(32);
     let mut door = cache.door();
     cache.set_quota(5, Some(1 << 20)).unwrap();
@@ -261,14 +262,14 @@ fn a_quota_is_kept_whatever_sizes_come() {
 }
 
 #[test]
-fn after_a_change_of_sizes_merging_gives_pages_back() {
+fn merging_sparse_pages_frees_pages() {
     let cache = cache(40);
     let mut door = cache.door();
     let total = 40_u32 << 20;
     for n in 0..total / 220 {
         put(&mut door, &n.to_le_bytes(), &[1; 100]);
     }
-    // Nine of ten go: every page is sparse.
+    // Delete nine of ten items: every page is sparse.
     for n in (0..total / 220).filter(|n| n % 10 != 0) {
         door.delete(key(&n.to_le_bytes())).unwrap();
     }
@@ -289,7 +290,7 @@ fn after_a_change_of_sizes_merging_gives_pages_back() {
 }
 
 #[test]
-fn other_sizes_take_pages_of_those_that_are_not_used() {
+fn items_of_another_size_take_pages_from_an_idle_class() {
     let cache = cache(16);
     let mut door = cache.door();
     for n in 0..200_000_u32 {
@@ -305,7 +306,7 @@ fn other_sizes_take_pages_of_those_that_are_not_used() {
 }
 
 #[test]
-fn a_class_that_evicts_gets_pages_of_one_that_does_not_and_whose_oldest_go() {
+fn a_class_that_evicts_gets_pages_from_an_idle_class_whose_oldest_items_are_evicted() {
     let cache = cache(16);
     let mut door = cache.door();
     let pages_of = |least: u64| {
@@ -319,7 +320,7 @@ fn a_class_that_evicts_gets_pages_of_one_that_does_not_and_whose_oldest_go() {
     }
     let before = pages_of(9_000);
     assert!(before >= 8, "{before}");
-    assert!(!cache.balance().unwrap(), "nobody has evicted anything");
+    assert!(!cache.balance().unwrap(), "no class has evicted anything");
     let mut given = 0;
     for n in 0..1_000_000_u32 {
         put(&mut door, &n.to_le_bytes(), &[1; 60]);
@@ -338,7 +339,7 @@ fn a_class_that_evicts_gets_pages_of_one_that_does_not_and_whose_oldest_go() {
     let kept = |n: &u32| get(&mut door, &large(*n)).is_some();
     let kept: Vec<u32> = (0..1_000).filter(kept).collect();
     let oldest = 1_000 - kept.len() as u32;
-    assert!(kept.into_iter().eq(oldest..1_000), "the youngest are there");
+    assert!(kept.into_iter().eq(oldest..1_000), "the newest items are present");
 }
 
 #[test]
@@ -361,7 +362,7 @@ fn a_cache_shrinks_and_grows_again_within_its_pool() {
 }
 
 #[test]
-fn versions_guard_writes() {
+fn a_write_with_an_expected_version_fails_on_another_version() {
     let cache = cache(4);
     let mut door = cache.door();
     let name = ItemKey::new(0, b"k");
@@ -407,7 +408,7 @@ fn counters_stay_within_their_bounds() {
 }
 
 #[test]
-fn hidden_items_show_themselves_only_to_those_who_ask_for_them() {
+fn hidden_items_are_returned_only_by_get_hidden() {
     let cache = cache(4);
     let mut door = cache.door();
     let name = ItemKey::new(0, b"k");
@@ -428,7 +429,7 @@ fn hidden_items_show_themselves_only_to_those_who_ask_for_them() {
 }
 
 #[test]
-fn a_locked_item_takes_no_writes() {
+fn a_locked_item_refuses_writes() {
     let cache = cache(4);
     let mut door = cache.door();
     let name = ItemKey::new(0, b"k");
@@ -477,7 +478,7 @@ fn keys_of_a_prefix_are_listed_and_removed_together() {
 }
 
 #[test]
-fn a_group_is_isolated_and_sees_what_it_wrote() {
+fn a_group_sees_its_own_writes() {
     let cache = cache(4);
     let mut door = cache.door();
     put(&mut door, b"a", b"1");
@@ -501,7 +502,7 @@ fn a_group_is_isolated_and_sees_what_it_wrote() {
 }
 
 #[test]
-fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
+fn all_acknowledged_items_are_found_after_a_kill() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 24).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
@@ -521,7 +522,7 @@ fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
     }
     door.commit().unwrap();
     drop(door);
-    let medium = cache.into_medium().expect("nobody else has it");
+    let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&time)).expect("it opens");
     assert!(!cache.opened().clean);
     cache.verify().unwrap();
@@ -535,7 +536,7 @@ fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
         assert_eq!(get(&mut door, &n.to_le_bytes()), expected, "{n}");
     }
     drop(door);
-    let medium = cache.close().unwrap().expect("nobody else has it");
+    let medium = cache.close().unwrap().expect("no session is left");
     assert!(
         Cache::open(medium, config(&time))
             .expect("it opens")
@@ -545,7 +546,7 @@ fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
 }
 
 #[test]
-fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
+fn after_a_reboot_an_unclosed_pool_in_memory_is_empty() {
     let time = clock();
     let booted = |boot: u8| Config {
         boot: Some([boot; 16]),
@@ -565,9 +566,9 @@ fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
 }
 
 #[test]
-fn quotas_clears_and_sizes_hold_while_others_write() {
+fn quotas_clears_and_resizes_work_during_concurrent_writes() {
     const QUOTA: u64 = 2 << 20;
-    // Each writer may be one item over at a time.
+    // Each writer may exceed the quota by one item.
     const SLACK: u64 = 24 << 10;
     let cache = cache(16);
     cache.set_quota(1, Some(QUOTA)).unwrap();
@@ -619,7 +620,7 @@ fn quotas_clears_and_sizes_hold_while_others_write() {
 }
 
 #[test]
-fn damage_is_a_miss_wherever_it_is() {
+fn damage_anywhere_is_a_miss_after_an_open() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
@@ -629,11 +630,11 @@ fn damage_is_a_miss_wherever_it_is() {
         put(&mut door, &n.to_le_bytes(), &value(n));
     }
     drop(door);
-    let mut medium = cache.into_medium().expect("nobody else has it");
+    let mut medium = cache.into_medium().expect("no session is left");
     let (mut ctx, mut state) = (PersistCtx::new(0), 7_u64);
-    // Words of the table of areas, of heads, keys and values, and of pages.
+    // The damaged words are in the area table, in item headers, keys and values, and in page heads.
     for round in 0..40 {
-        let cache = Cache::open(medium, config(&time)).expect("damage is no error");
+        let cache = Cache::open(medium, config(&time)).expect("damage is not an error");
         let mut door = cache.door();
         for n in 0..2_000_u32 {
             if let Some(found) = get(&mut door, &n.to_le_bytes()) {
@@ -646,12 +647,12 @@ fn damage_is_a_miss_wherever_it_is() {
         door.scan(0, 0, usize::MAX, &mut |_, _| {}).unwrap();
         drop(door);
         cache.tidy().unwrap();
-        medium = cache.into_medium().expect("nobody else has it");
+        medium = cache.into_medium().expect("no session is left");
         for _ in 0..100 {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            // Segment 0, of areas, starts at 1 MiB; items follow.
+            // Segment 0, the area table, starts at 1 MiB. Pages follow.
             let at = Off(MIB + (state >> 20) % (MIB + MIB / 4) / 8 * 8);
             let word = medium.load(at) ^ (1 << (state >> 58));
             medium.store(&mut ctx, at, word);
@@ -697,7 +698,7 @@ fn damage_under_a_running_cache_is_a_miss() {
 }
 
 #[test]
-fn threads_never_see_a_value_nobody_wrote_for_the_key() {
+fn threads_never_read_a_value_that_was_not_written_for_the_key() {
     let cache = cache(6);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {

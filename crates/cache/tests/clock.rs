@@ -1,4 +1,4 @@
-//! What becomes of items that expire when the machine's clock is set.
+//! Expiry of items when the machine's clock is set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,7 +60,7 @@ fn is_there(door: &mut CacheSession<Mapped>, name: &[u8]) -> bool {
         .expect("a read")
 }
 
-/// Sees one item expire, and the other ones later in their time.
+/// Checks that the cache follows the wall clock, that an item expires in time, and that `shown` stays absent.
 fn later_expiries_fire(cache: &Cache<Mapped>, machine: &Machine) {
     let mut door = cache.door();
     assert_eq!(door.now_ms(), machine.wall.load(Relaxed));
@@ -74,7 +74,7 @@ fn later_expiries_fire(cache: &Cache<Mapped>, machine: &Machine) {
 }
 
 #[test]
-fn an_item_that_was_shown_as_expired_stays_gone_after_a_restart_and_later_ones_expire() {
+fn an_item_seen_as_expired_stays_absent_after_a_restart_and_later_items_expire_in_time() {
     let machine = Machine::new(NOW_MS + YEAR_MS);
     let medium = Mapped::anonymous(8 * MIB).expect("memory");
     let mut cache = Cache::create(medium, MIB, machine.config()).expect("a cache");
@@ -89,7 +89,7 @@ fn an_item_that_was_shown_as_expired_stays_gone_after_a_restart_and_later_ones_e
 }
 
 #[test]
-fn a_clock_that_is_a_year_ahead_for_two_seconds_moves_no_expiry_of_an_item() {
+fn a_clock_that_is_a_year_ahead_for_two_seconds_changes_no_expiry() {
     let machine = Machine::new(NOW_MS);
     let medium = Mapped::anonymous(8 * MIB).expect("memory");
     let mut cache = Cache::create(medium, MIB, machine.config()).expect("a cache");
@@ -114,7 +114,7 @@ fn a_clock_that_is_a_year_ahead_for_two_seconds_moves_no_expiry_of_an_item() {
 }
 
 #[test]
-fn a_clock_that_stays_behind_for_a_minute_is_followed_and_what_expired_stays_gone() {
+fn a_clock_that_stays_behind_is_followed_and_expired_items_stay_absent() {
     for behind in [3_000 + STEP_HELD_MS, YEAR_MS] {
         let machine = Machine::new(NOW_MS);
         let medium = Mapped::anonymous(8 * MIB).expect("memory");

@@ -1,4 +1,4 @@
-//! The cache under the crash explorer: what it shows is never old, deleted or expired.
+//! The cache under the crash explorer: no item it shows is ever old, deleted or expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,27 +22,27 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn nothing_old_comes_back_when_caches_are_not_durable() {
+fn no_old_item_comes_back_in_mode_adr() {
     holds(Persistency::Adr, 0..3);
 }
 
 #[test]
-fn nothing_old_comes_back_when_caches_are_durable() {
+fn no_old_item_comes_back_in_mode_eadr() {
     holds(Persistency::Eadr, 0..1);
 }
 
 #[test]
-fn nothing_old_comes_back_when_words_are_lost_one_by_one() {
+fn no_old_item_comes_back_in_mode_word() {
     holds(Persistency::Word, 0..2);
 }
 
 #[test]
-fn nothing_old_comes_back_when_sectors_are_lost_between_syncs() {
+fn no_old_item_comes_back_in_mode_page() {
     holds(Persistency::Page, 0..4);
 }
 
 #[test]
-fn a_crash_while_a_cache_is_made_leaves_a_cache_or_no_pool() {
+fn a_crash_during_creation_leaves_a_cache_or_no_pool() {
     const BYTES: u64 = 256 << 10;
     const PAGE_BYTES: u64 = 16 << 10;
     let config = || farbank_cache::Config {
@@ -68,7 +68,7 @@ fn a_crash_while_a_cache_is_made_leaves_a_cache_or_no_pool() {
                     Err(OpenError::Pool(PoolError::NotAPool(_))) => {
                         counted[1].fetch_add(1, Relaxed)
                     }
-                    Err(error) => panic!("{persistency}: it is made, and no cache: {error}"),
+                    Err(error) => panic!("{persistency}: the pool was created, but is not a cache: {error}"),
                 };
             }
         })));

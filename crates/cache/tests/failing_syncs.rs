@@ -1,4 +1,4 @@
-//! A sync that fails, at every place of a run: nothing is stored afterwards, and no close is clean.
+//! A failed sync at every position of a run: the cache acknowledges no write afterwards, and no close is clean.
 
 mod support;
 
@@ -17,7 +17,7 @@ use farbank_pm::{Kind, Medium};
 
 use support::{MIB, clock, config, key};
 
-/// The kernel, but the sync of a number, from 1, fails. Later ones succeed, as Linux's do.
+/// I/O through the kernel, except that sync number `fails_at`, from 1, fails. Later syncs succeed, as on Linux.
 #[derive(Default)]
 struct Failing {
     syncs: AtomicU64,
@@ -57,14 +57,14 @@ fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
     }
 }
 
-/// Fills a cache that grows twice, then closes it.
+/// Fills a cache that grows twice, and closes it.
 fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
     let config = Config {
         pool_bytes_max: MIB * 40,
         ..config(&clock())
     };
     let Ok(cache) = Cache::open(medium, config) else {
-        assert!(io.has_failed(), "{case}: it does not open");
+        assert!(io.has_failed(), "{case}: the open failed without a failed sync");
         return;
     };
     let mut door = cache.door();
@@ -86,7 +86,7 @@ fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
     assert_eq!(closed.is_err(), io.has_failed(), "{case}: closed");
 }
 
-/// One run of a case: how many syncs it made.
+/// Runs one case. Returns the number of its syncs.
 fn run_case(path: &Path, is_mapped: bool, fails_at: u64) -> u64 {
     let io = Arc::new(Failing {
         fails_at,
@@ -94,7 +94,7 @@ fn run_case(path: &Path, is_mapped: bool, fails_at: u64) -> u64 {
     });
     let case = format!("mapped: {is_mapped}, sync {fails_at} fails");
     let opened = open_path(path, &options(is_mapped, &io)).expect("it opens");
-    // The open's own syncs are not the run's.
+    // The syncs of the open do not count.
     io.syncs.store(0, SeqCst);
     match opened {
         AnyMedium::File(medium) => run(medium, &io, &case),

@@ -1,4 +1,4 @@
-//! How large a cache is: the pages it may use, and the pool that grows before anything is evicted.
+//! Size of a cache: the pages it may use, and the growth of its pool before it evicts.
 
 mod support;
 
@@ -17,17 +17,17 @@ use farbank_pm::{Kind, Medium};
 use support::{MIB, clock, config, key};
 
 #[test]
-fn a_cache_of_fewer_pages_has_as_few_after_a_restart() {
+fn a_limit_on_pages_holds_after_a_restart() {
     let medium = Mapped::anonymous(MIB * 22).expect("memory");
     let cache = Cache::create(medium, MIB, config(&clock())).expect("a cache");
     assert_eq!(cache.resize(8).unwrap(), 8);
-    let medium = cache.into_medium().expect("nobody else has it");
+    let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&clock())).expect("it opens");
     assert_eq!((cache.pages(), cache.pages_free()), (20, 8));
     cache.verify().unwrap();
 }
 
-/// Stores items of a MiB's hundredth, as many as `pages` pages have room for.
+/// Stores as many items of about a hundredth of a MiB as fit in `pages` pages.
 fn fill(door: &mut CacheSession<impl Medium>, pages: u32) {
     for n in 0..pages * 90 {
         let (name, value) = (n.to_le_bytes(), vec![n as u8; 10_000]);
@@ -40,7 +40,7 @@ fn fill(door: &mut CacheSession<impl Medium>, pages: u32) {
     }
 }
 
-/// How many of those are there.
+/// Returns how many of these items are present.
 fn holds(door: &mut CacheSession<impl Medium>, pages: u32) -> u32 {
     let mut out = Vec::new();
     let mut is_there = |n: &u32| {
@@ -60,7 +60,7 @@ fn growing(pages: u64) -> Config {
 }
 
 #[test]
-fn a_cache_of_16_pages_that_may_have_32_holds_what_32_hold_and_has_them_after_a_kill() {
+fn a_cache_grows_from_16_to_32_pages_without_evictions_and_keeps_all_after_a_kill() {
     let medium = Mapped::anonymous(MIB * 18).expect("memory");
     let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
     assert_eq!(cache.pages(), 16);
@@ -69,7 +69,7 @@ fn a_cache_of_16_pages_that_may_have_32_holds_what_32_hold_and_has_them_after_a_
     assert_eq!((cache.pages(), cache.stats().evictions), (32, 0));
     drop(door);
     cache.verify().unwrap();
-    let medium = cache.into_medium().expect("nobody else has it");
+    let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&clock())).expect("it opens");
     assert_eq!(cache.pages(), 32);
     let mut door = cache.door();
@@ -81,7 +81,7 @@ fn a_cache_of_16_pages_that_may_have_32_holds_what_32_hold_and_has_them_after_a_
 }
 
 #[test]
-fn a_cache_that_was_asked_to_use_fewer_pages_does_not_grow() {
+fn a_cache_limited_to_fewer_pages_does_not_grow() {
     let medium = Mapped::anonymous(MIB * 18).expect("memory");
     let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
     assert_eq!(cache.resize(8).unwrap(), 8);
@@ -93,7 +93,7 @@ fn a_cache_that_was_asked_to_use_fewer_pages_does_not_grow() {
     assert_eq!(cache.pages(), 32);
 }
 
-/// A disk with room for so many bytes more.
+/// I/O through the kernel, with this many free bytes on the disk.
 struct Full(AtomicU64);
 
 impl FileIo for Full {
@@ -114,7 +114,7 @@ impl FileIo for Full {
 }
 
 #[test]
-fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
+fn a_cache_on_a_full_disk_reports_it_and_evicts_until_there_is_space() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
     let disk = Arc::new(Full(AtomicU64::new(u64::MAX)));
@@ -126,7 +126,7 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     };
     let made = create_path(&path, MIB * 18, &options, &mut |_, _| {});
     let Ok(AnyMedium::File(medium)) = made else {
-        panic!("a file was asked for");
+        panic!("the medium is not a file");
     };
     let time = clock();
     let config = Config {
@@ -140,7 +140,7 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     assert_eq!(holds(&mut door, 15), 15 * 90);
     fill(&mut door, 32);
     assert_eq!(cache.pages(), 16);
-    let error = cache.health().growth_error.expect("it is told");
+    let error = cache.health().growth_error.expect("the error is reported");
     let named = error.contains(path.to_str().expect("a name"));
     assert!(named && error.contains("storage"), "{error}");
     assert!(holds(&mut door, 32) >= 13 * 90);

@@ -1,4 +1,4 @@
-//! What sessions of a cache promise each other: closing, panics, conflicts, drops, forks. One claim a test.
+//! Sessions of a cache: closing, panics, conflicts, drops, forks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier, Mutex};
@@ -55,7 +55,7 @@ fn a_cache_with_sessions_is_not_closed() {
 }
 
 #[test]
-fn a_panic_in_a_callers_function_lets_go_of_every_key() {
+fn a_panic_in_a_callers_function_releases_every_key_lock() {
     let cache = cache();
     let mut session = cache.door();
     let group = AssertUnwindSafe(|| {
@@ -82,7 +82,7 @@ fn a_panic_in_a_callers_function_lets_go_of_every_key() {
 }
 
 #[test]
-fn a_group_that_answers_with_an_error_leaves_nothing_to_be_committed() {
+fn a_group_that_returns_an_error_leaves_nothing_staged() {
     let cache = cache();
     let mut session = cache.door();
     let too_long = vec![1; 1 << 20];
@@ -105,7 +105,7 @@ fn a_group_that_answers_with_an_error_leaves_nothing_to_be_committed() {
 }
 
 #[test]
-fn a_database_that_there_is_not_is_refused_by_every_operation() {
+fn every_operation_refuses_a_database_that_does_not_exist() {
     let cache = cache();
     let mut session = cache.door();
     for db in [DATABASES as u8, u8::MAX] {
@@ -146,7 +146,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
         assert_eq!(other.flush_all(), Err(Error::Conflict));
         assert!(begun.elapsed() < CONFLICT_WAIT / 2);
     }
-    // Another thread waits until the session commits, or is dropped.
+    // Another thread waits until the session commits or is dropped.
     for dropped in [false, true] {
         let ready = Barrier::new(2);
         let took = thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
         assert!(took >= Duration::from_millis(40), "{took:?}");
         put(&mut one, b"k", b"1").unwrap();
     }
-    // With something staged it is refused at once, and after a while without.
+    // A session with staged writes gets the error at once, one without after `CONFLICT_WAIT`.
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut other = cache.door();
@@ -187,7 +187,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
 }
 
 #[test]
-fn a_session_that_is_dropped_abandons_what_it_staged() {
+fn a_dropped_session_discards_its_staged_writes() {
     let cache = cache();
     let mut session = cache.door();
     put(&mut session, b"kept", b"old").unwrap();
@@ -207,7 +207,7 @@ fn a_session_that_is_dropped_abandons_what_it_staged() {
 }
 
 #[test]
-fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
+fn a_forked_child_gets_errors_and_does_not_affect_its_parent() {
     let config = Config {
         tended: true,
         ..Config::default()

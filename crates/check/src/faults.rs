@@ -1,4 +1,4 @@
-//! Is every fault found out? The checks, checked.
+//! Checks that the crash explorer detects deliberately introduced bugs (faults).
 //!
 //! ```text
 //!   clean runs ──▶ places ──┐
@@ -9,17 +9,17 @@
 //!                                                                       ── no ───▶ survived
 //! ```
 //!
-//! A fault by place drops what one line of source makes durable, a fault by name is a deviation the
-//! structure lists. The explorer has to object to every one of them. *Found*: it did. *Idle*: no
-//! crash could have left anything else, so that the place, or the deviation, does nothing and should
-//! go. *Survived*: it changes what a crash leaves, and nobody objects: the checks are blind there.
-//! *Void*: the same seed is objected to without the fault, so that the objection shows nothing.
-//! Only *found* is well; there is no list of exceptions. What several targets share is found if one of them objects: each of
-//! those that reach a place has its turn.
+//! A fault by place omits what one source line makes durable. A fault by name is a bug that the structure lists. The
+//! explorer must detect each of them. *Found*: the explorer reported a violation. *Idle*: no crash could have left
+//! anything different, so the place or the fault has no effect and should be removed. *Survived*: the fault changes
+//! what a crash leaves, but was not detected: the checks do not cover it. *Void*: the same seed also fails without
+//! the fault, so the violation shows nothing. Only *found* is a success; there is no list of exceptions. A fault in
+//! code that several targets share is found if one of them shows it: each target that reaches the place is tried in
+//! turn.
 //!
 //! # Invariants
-//! F1  A trial is a function of target, fault and budget, but for where the clock ends it.
-//! F2  One fault at a time, each on one thread: its seconds are those of one core.
+//! F1  A trial is a function of target, fault and budget, except that the clock may end it.
+//! F2  A thread tries one fault at a time, so a fault's seconds are those of one core.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,14 +36,14 @@ use crate::explore::{ExploreConfig, computed, explore_seed};
 use crate::report::{CrashReport, CrashViolation, quote};
 use crate::target::Target;
 
-/// How much a fault may cost.
+/// Limits of the search for a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultBudget {
-    /// What a power cut may take: one mode after the other, until one objects.
+    /// Persistency modes to try, one after the other, until one detects the fault.
     pub modes: Vec<Persistency>,
-    /// Seeds, in each mode.
+    /// Seeds in each mode.
     pub seeds: Range<u64>,
-    /// No further seed is begun after so much time of one core.
+    /// CPU time of one core after which no further seed starts.
     pub cpu: Duration,
 }
 
@@ -62,31 +62,31 @@ impl Default for FaultBudget {
     }
 }
 
-/// What became of a fault.
+/// Outcome of a trial.
 #[derive(Clone, Debug)]
 pub enum FaultOutcome {
-    /// The explorer objected.
+    /// The explorer reported a violation.
     Found {
-        /// What a power cut could take when it did.
+        /// Persistency mode in which it did.
         persistency: Persistency,
-        /// What it said, and how to see it again.
+        /// The violation, and how to reproduce it.
         violation: Box<CrashViolation>,
     },
-    /// The explorer objected, but under that seed it objects without the fault, too.
+    /// The explorer reported a violation, but the same seed also fails without the fault.
     Void {
-        /// What a power cut could take when it did.
+        /// Persistency mode in which it did.
         persistency: Persistency,
-        /// What it said without the fault, and how to see it again.
+        /// The violation without the fault, and how to reproduce it.
         violation: Box<CrashViolation>,
     },
-    /// It changed nothing that a crash could leave.
+    /// The fault changed nothing that a crash could leave.
     Idle,
-    /// It changed what crashes leave, and nobody objected.
+    /// The fault changed what crashes leave, but the explorer reported no violation.
     Survived,
 }
 
 impl FaultOutcome {
-    /// As it is printed.
+    /// Returns the name as printed in reports.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -98,32 +98,33 @@ impl FaultOutcome {
     }
 }
 
-/// One fault, tried.
+/// Result of trying one fault.
 #[derive(Clone, Debug)]
 pub struct FaultTrial {
     /// The fault.
     pub fault: Fault,
-    /// What became of it.
+    /// Outcome of the trial.
     pub outcome: FaultOutcome,
-    /// Seeds it was tried under, in all modes.
+    /// Seeds tried, in all modes together.
     pub seeds: u64,
-    /// Distinct images judged until then.
+    /// Distinct images checked.
     pub images: u64,
-    /// How long it took, in time of one core.
+    /// CPU time of one core.
     pub cpu: Duration,
 }
 
 impl FaultTrial {
-    /// What [`Trial`]s in a column are headed by.
-    pub const HEADING: &str = "fault                                what     mode   seed    images   cpu s  what it led to";
+    /// Header line of a table of printed trials.
+    pub const HEADING: &str =
+        "fault                                what     mode   seed    images   cpu s  violation";
 
-    /// Whether the explorer objected.
+    /// Returns whether the explorer detected the fault.
     #[must_use]
     pub fn is_found(&self) -> bool {
         matches!(self.outcome, FaultOutcome::Found { .. })
     }
 
-    /// One JSON object.
+    /// Returns one JSON object.
     #[must_use]
     pub fn json(&self) -> String {
         let mut out = format!(
@@ -182,33 +183,33 @@ impl fmt::Display for FaultTrial {
     }
 }
 
-/// What a seed comes to without a fault.
+/// Result of a seed without a fault.
 #[derive(Clone)]
 struct CleanRun {
-    /// Of all its crash states, and what they show.
+    /// Digest of all crash states and their contents.
     digest: u64,
-    /// What the explorer objects to all the same.
+    /// Violation that occurs without a fault, if any.
     violation: Option<CrashViolation>,
 }
 
-/// Tries faults on targets.
+/// Search for faults on several targets.
 pub struct FaultSearch<'a> {
     quarries: Vec<SearchTarget<'a>>,
     budget: FaultBudget,
 }
 
-/// A target, and what is known of it.
+/// A target, with its faults and its fault-free results.
 struct SearchTarget<'a> {
     target: &'a dyn Target,
     modes: Vec<Persistency>,
-    /// The faults it lists, and those at the places that its clean runs reach.
+    /// Faults by name, and faults at the places that fault-free runs reach.
     faults: OnceLock<[Vec<Fault>; 2]>,
-    /// What each mode and seed leaves without a fault, once somebody asked.
+    /// Cached fault-free results, by mode and seed.
     clean: Mutex<HashMap<(Persistency, u64), CleanRun>>,
 }
 
 impl<'a> FaultSearch<'a> {
-    /// A hunt on `targets`, in those of the budget's modes that each is made for.
+    /// Creates a search on `targets`, each in those modes of the budget that it supports.
     #[must_use]
     pub fn new(targets: &[&'a dyn Target], budget: FaultBudget) -> FaultSearch<'a> {
         let quarry = |target: &&'a dyn Target| SearchTarget {
@@ -225,20 +226,20 @@ impl<'a> FaultSearch<'a> {
         }
     }
 
-    /// The faults the targets list, none if they are not compiled in.
+    /// Returns the faults by name of all targets; empty if they are not compiled in.
     #[must_use]
     pub fn names(&self) -> Vec<Fault> {
         self.all(0)
     }
 
-    /// The faults by place: of every line that clean runs make something durable at, all it does,
-    /// and, where that can be several lines, the first and the last of them.
+    /// Returns the faults by place. For every source line that makes data durable in a fault-free run: omit all of
+    /// it, and if it can affect several cache lines, only the first or only the last.
     #[must_use]
     pub fn places(&self) -> Vec<Fault> {
         self.all(1)
     }
 
-    /// The faults of a kind, each once.
+    /// Returns the faults of one kind without duplicates.
     fn all(&self, kind: usize) -> Vec<Fault> {
         let mut all: Vec<Fault> = Vec::new();
         for quarry in &self.quarries {
@@ -251,7 +252,7 @@ impl<'a> FaultSearch<'a> {
         all
     }
 
-    /// Tries `fault` until the explorer objects or the budget is used up.
+    /// Tries `fault` until the explorer detects it or the budget is used up.
     #[must_use]
     pub fn hunt(&self, fault: &Fault) -> FaultTrial {
         let start = computed(ClockId::ThreadCPUTime);
@@ -287,8 +288,8 @@ impl<'a> FaultSearch<'a> {
         trial
     }
 
-    /// Tries all `faults`, one a thread; `progress` is told each trial as it ends. The trials come
-    /// back in the order of the faults.
+    /// Tries all `faults`, one per thread. Calls `progress` after each trial. Returns the trials in the order of the
+    /// faults.
     pub fn hunt_all(
         &self,
         faults: &[Fault],
@@ -318,8 +319,9 @@ impl<'a> FaultSearch<'a> {
         trials.into_iter().map(|(_, trial)| trial).collect()
     }
 
-    /// Every target that has the fault, every mode and seed: a few seeds of each target and mode in turn, more each time. Most
-    /// seeds get few images of each crash point, some get as many as usual: some faults need rare runs, some rare images.
+    /// Returns all combinations of a target with the fault, a mode and a seed. A few seeds of each target and mode
+    /// take turns, with twice as many in each round. Most seeds check few images per crash point, and some the usual
+    /// number: some faults need rare runs, others rare images.
     fn rounds(
         &self,
         fault: &Fault,
@@ -350,7 +352,7 @@ impl<'a> FaultSearch<'a> {
 }
 
 impl SearchTarget<'_> {
-    /// Those it lists, if they are compiled in, and those by place.
+    /// Returns the faults by name, if they are compiled in, and the faults by place.
     fn faults(&self, budget: &FaultBudget) -> &[Vec<Fault>; 2] {
         const SEEDS: u64 = 8;
         self.faults.get_or_init(|| {
@@ -383,7 +385,7 @@ impl SearchTarget<'_> {
         modes.filter(move |mode| only.is_none_or(|only| only == *mode))
     }
 
-    /// What an objection shows: nothing, if it is raised without the fault, too.
+    /// Returns the outcome of a violation: void if it also occurs without the fault.
     fn objected(
         &self,
         config: &ExploreConfig,
@@ -403,7 +405,7 @@ impl SearchTarget<'_> {
         }
     }
 
-    /// What a seed comes to without a fault.
+    /// Result of a seed without a fault.
     fn clean(&self, config: &ExploreConfig, seed: u64) -> CleanRun {
         let key = (config.persistency, seed);
         let known = self
@@ -435,8 +437,7 @@ fn config(persistency: Persistency, seed: u64) -> ExploreConfig {
     config
 }
 
-/// The ways in which a place can fail to make something durable. The first and the last of one line are
-/// all there is.
+/// Returns the faults of a place. A place that affects only one cache line has a single fault.
 fn faults_at(place: &SourceLine) -> Vec<Fault> {
     let parts: &[FaultPart] = match place.act {
         SourceAction::Store => &[],

@@ -1,4 +1,5 @@
-//! A panic of what is checked is a finding like others: it is reported with its place, and not printed.
+//! Turns a panic of a checked structure into an error with its location, which is reported like any violation and not
+//! printed.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -6,13 +7,13 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
 thread_local! {
-    /// Calls of [`guarded`] that this thread is in.
+    /// Number of nested [`guarded`] calls of this thread.
     static GUARDS: Cell<u32> = const { Cell::new(0) };
-    /// Where the last panic in one of them was, if it did not come from another thread.
+    /// Location of the last panic in such a call. `None` if the panic was resumed from another thread.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What `f` returns; a panic is an error that says where it was, and is not printed.
+/// Returns the result of `f`. A panic becomes an error that names its location and message, and is not printed.
 pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -41,7 +42,7 @@ mod tests {
     use super::guarded;
 
     #[test]
-    fn a_panic_is_an_error_that_says_where() {
+    fn a_panic_becomes_an_error_with_its_location() {
         let (word, line) = (7, line!() + 1);
         let said = guarded(|| panic!("word {word} is damaged")).map_err(|said: String| {
             let (at, text) = said.split_once(": ").expect("a place and a text");
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn one_inside_another_is_its_own() {
+    fn a_nested_call_catches_its_own_panic_and_a_resumed_panic_has_no_location() {
         let outer = guarded(|| guarded(|| panic!("inner")).map_err(|_: String| "heard"));
         assert_eq!(outer, Ok(Err::<(), _>("heard")));
         let thread = std::thread::spawn(|| panic!("elsewhere")).join();

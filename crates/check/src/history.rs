@@ -1,31 +1,32 @@
-//! What was asked of a structure, when, and what may be found after a crash.
+//! History of the operations of a structure, and the states that a crash may leave.
 //!
 //! ```text
-//!   invoke ─────── answer ─────── commit ─────── acknowledged         one operation's life
+//!   invoke ─────── answer ─────── commit ─────── acknowledged         stages of an operation
 //!          pending: after a crash it may have happened or not │ it must have
 //! ```
 //!
-//! A [`History`] keeps, for each key, its *versions*: the states that a crash now could legally
-//! leave. A write adds one; an acknowledgement removes those that came before it. So a judgement is
-//! a look-up, whatever the length of the history, and a clone is cheap enough for every crash.
+//! A [`History`] keeps for each key its *versions*: the states that a crash at this moment may legally leave. A write
+//! adds a version. An acknowledgement removes the versions that precede it. So a check is a look-up, however long the
+//! history is, and a clone is cheap enough for every crash.
 //!
 //! # Invariants
-//! H1  Version `a` comes before `b` if their session invoked `a` first, or `a` was acknowledged, or its
-//!     process died, before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
-//!     right.
-//! H2  A version is legal unless one that comes after it has been acknowledged.
-//! H3  Judged strictly, what a read of the durable view has seen counts as acknowledged from then on,
-//!     and as the newest of what was acknowledged by then: such readers see only what is durable. The
-//!     reply to an operation that sees pending writes (a read of the own view, an update, a delete, a
-//!     group) is withheld until the ticket of its batch turns. What it saw counts as acknowledged then.
-//! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
-//! H5  A structure that forgets (a cache) may show a key as absent while a write of it is under way, and any key once it
-//!     has had to make room. That tells nothing: what it shows later must be right all the same. What a recovery has not
-//!     shown it has forgotten for good.
-//! H6  Where tickets promise nothing, a group's delete that found nothing is no part of the group: it writes nothing,
-//!     and what had deleted the key may be lost though the group is kept.
-//! H7  A value that was made from a group's value, by an update or by another group that had read it, has the group in
-//!     it: if it is there, the group is, whole. Where tickets promise nothing, the update may be there and the group lost.
+//! H1  Version `a` precedes `b` in three cases: their session invoked `a` first; `a` was acknowledged, or its process
+//!     died, before `b` was invoked; or `b` is an update of `a`. Other versions are concurrent, and both orders are
+//!     legal.
+//! H2  A version is legal unless a version that it precedes has been acknowledged.
+//! H3  Under the strict rule, a value returned by a read of the durable view counts as acknowledged from then on, and
+//!     as the newest version acknowledged by then: such reads see only durable data. The reply to an operation that
+//!     sees pending writes (a read of the own view, an update, a delete, a group) is withheld until the ticket of its
+//!     batch is durable. What that operation saw counts as acknowledged at that time.
+//! H4  The contents that a recovery has shown are acknowledged as a whole: the next crash must leave them.
+//! H5  A structure that forgets (a cache) may show a key as absent while a write of it is pending, and any key after
+//!     it had to make room. An absence is then no evidence, but a value that is shown later must still be legal. A
+//!     key that a recovery has not shown is forgotten for good.
+//! H6  Where tickets promise nothing, a delete in a group that found its key absent is not part of the group. It
+//!     writes nothing, and a power cut may undo the earlier delete of the key and keep the group.
+//! H7  A value built on a group's value, by an update or by another group that had read it, is evidence of the group:
+//!     if it is found, the whole group is. Where tickets promise nothing, the update may survive and the group be
+//!     lost.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -35,22 +36,22 @@ use farbank_pm::Ticket;
 
 use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 
-/// What counts as acknowledged.
+/// Rule that decides which writes count as acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AckRule {
-    /// Writes whose ticket has turned, and whatever a read has shown: durable linearizability.
+    /// Writes whose ticket is durable, and values that a read has returned: durable linearizability.
     #[default]
     Strict,
-    /// Writes whose ticket has turned. What a read has shown may be lost, as structures whose
-    /// readers do not wait for writers' drains have it.
+    /// Only writes whose ticket is durable. A value that a read returned may be lost, as in structures whose readers
+    /// do not wait for the drains of writers.
     Acknowledged,
 }
 
 impl AckRule {
-    /// Both.
+    /// All rules.
     pub const ALL: [AckRule; 2] = [AckRule::Strict, AckRule::Acknowledged];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,17 +67,17 @@ impl fmt::Display for AckRule {
     }
 }
 
-/// An operation's number in its history, from 1. 0 stands for what was there at the start.
+/// Number of an operation in its history, from 1. 0 is the initial state.
 pub type OpId = usize;
 
-/// A state of a key that a crash may leave.
+/// A version: a state of a key that a crash may leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyVersion {
     pub(crate) op: OpId,
     session: usize,
     invoked: u64,
     acked: Option<u64>,
-    /// When the process that was at it was found dead: it has happened by then, or never will.
+    /// Time at which its process died or its session was dropped. The write has happened by then, or never will.
     died: Option<u64>,
     state: Option<(Value, u64)>,
     /// For an update: the version it replaced.
@@ -84,7 +85,7 @@ pub(crate) struct KeyVersion {
 }
 
 impl KeyVersion {
-    /// Nothing, from the start.
+    /// The initial state: absent.
     const ABSENT: KeyVersion = KeyVersion {
         op: 0,
         session: usize::MAX,
@@ -95,7 +96,7 @@ impl KeyVersion {
         over: None,
     };
 
-    /// H1.
+    /// Returns whether this version precedes `other` (H1).
     pub(crate) fn precedes(&self, other: &KeyVersion) -> bool {
         let same = self.session == other.session && self.session != usize::MAX;
         let ended = self.acked.or(self.died);
@@ -104,14 +105,14 @@ impl KeyVersion {
             || other.over == Some(self.op)
     }
 
-    /// What a reader finds at `now_ms`.
+    /// Returns the value that a reader finds at `now_ms`.
     pub(crate) fn reads_as(&self, now_ms: u64) -> Option<Value> {
         let (value, expires_ms) = self.state?;
         (expires_ms == 0 || now_ms < expires_ms).then_some(value)
     }
 }
 
-/// A batch whose ticket has been asked for.
+/// A committed batch whose ticket is not durable yet.
 #[derive(Clone, Debug)]
 struct PendingBatch {
     session: usize,
@@ -119,22 +120,22 @@ struct PendingBatch {
     ops: Vec<OpId>,
 }
 
-/// A set of writes that must be found whole or not at all.
+/// A group of writes, of which a crash must leave all or none.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingGroup {
     pub(crate) op: OpId,
     pub(crate) keys: Arc<[u64]>,
 }
 
-/// One line of the log that violations quote.
+/// A line of the log that violations quote.
 #[derive(Clone, Debug)]
 struct HistoryEvent {
-    /// The keys concerned; `None`: all.
+    /// Affected keys; `None` means all.
     keys: Option<Arc<[u64]>>,
     text: Arc<str>,
 }
 
-/// What was asked, and what may be found.
+/// The operations so far, and the states that may be found.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     verdict: AckRule,
@@ -148,17 +149,17 @@ pub struct History {
     staged: Vec<(usize, OpId)>,
     waiting: Vec<PendingBatch>,
     touched: BTreeMap<OpId, Arc<[u64]>>,
-    /// Versions that replies will tell of which are withheld, by the operation that is answered (H3).
+    /// Versions that a withheld reply contains, by the operation of the reply (H3).
     seen: BTreeMap<OpId, (u64, OpId)>,
     log: Vec<HistoryEvent>,
 }
 
-/// What an answer tells of a key.
+/// What an operation has observed of a key.
 #[derive(Clone, Copy)]
 enum ObservedState {
-    /// Its value.
+    /// Its value, or absence.
     Value(Option<Value>),
-    /// Whether it has one.
+    /// Whether it is present.
     Presence(bool),
 }
 
@@ -171,12 +172,12 @@ impl ObservedState {
     }
 }
 
-/// A read that cannot be explained.
+/// A read that found an illegal state.
 #[derive(Clone, Debug)]
 pub struct WrongRead {
-    /// The key.
+    /// The key that was read.
     pub key: u64,
-    /// What was found and what could have been.
+    /// Message with the state found and the legal states.
     pub what: String,
 }
 
@@ -195,19 +196,19 @@ impl WrongRead {
         };
         WrongRead {
             key,
-            what: format!("a read found {found}, it could have been one of {could:?}"),
+            what: format!("a read found {found}, expected one of {could:?}"),
         }
     }
 }
 
 impl History {
-    /// The history of an empty structure, judged strictly.
+    /// Creates the history of an empty structure, with the strict rule.
     #[must_use]
     pub fn new() -> History {
         History::default()
     }
 
-    /// The same, judged by `verdict`.
+    /// Creates the history of an empty structure, with the rule `verdict`.
     #[must_use]
     pub fn judged_by(verdict: AckRule) -> History {
         History {
@@ -216,19 +217,19 @@ impl History {
         }
     }
 
-    /// The same, of a structure that may forget what it was told (H5).
+    /// Sets whether the structure may forget keys (H5).
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> History {
         History { forgets, ..self }
     }
 
-    /// The same, of a medium whose tickets promise nothing until it is synced (H6).
+    /// Sets whether the medium's tickets promise nothing until it is synced (H6).
     #[must_use]
     pub fn relaxed(self, relaxed: bool) -> History {
         History { relaxed, ..self }
     }
 
-    /// The structure has had to make room, if `made_room`: from now on it may have forgotten anything (H5).
+    /// Records that the structure had to make room, if `made_room`. From now on it may have forgotten any key (H5).
     pub fn made_room(&mut self, made_room: bool) {
         if made_room && !self.made_room {
             self.made_room = true;
@@ -236,12 +237,13 @@ impl History {
         }
     }
 
-    /// Whether a key with these versions may be absent without a reason that they tell (H5).
+    /// Returns whether a key may be absent although none of its versions says so (H5).
     pub(crate) fn may_miss(&self, versions: &[KeyVersion]) -> bool {
         self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
     }
 
-    /// Whether `version`, one of `versions`, is what operation `op` wrote, or was made from it by updates (H7).
+    /// Returns whether operation `op` wrote `version`, one of `versions`, or `version` was built on that write by
+    /// updates (H7).
     pub(crate) fn contains(&self, versions: &[KeyVersion], version: &KeyVersion, op: OpId) -> bool {
         if version.op == op {
             return true;
@@ -259,13 +261,13 @@ impl History {
         found.is_none() && known.is_some_and(|versions| self.may_miss(versions))
     }
 
-    /// Changes with everything that changes a judgement.
+    /// Returns a number that changes with every event that can change the result of a check.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.clock
     }
 
-    /// `session` invokes `op`.
+    /// Records that `session` invokes `op`. Returns the number of the operation.
     pub fn invoke(&mut self, session: usize, op: &TargetOp) -> OpId {
         self.clock += 1;
         self.ops += 1;
@@ -344,7 +346,8 @@ impl History {
             .push(version);
     }
 
-    /// Operation `id` of `session` was answered at `now_ms`. An error is a read without explanation.
+    /// Records the answer of operation `id` of `session` at `now_ms`. Returns an error if the answer contains an
+    /// illegal state.
     pub fn answered(
         &mut self,
         session: usize,
@@ -400,7 +403,7 @@ impl History {
         Ok(())
     }
 
-    /// Takes deletes that found nothing out of group `id`.
+    /// Removes the deletes that found their key absent from group `id`.
     fn leave_out_absent(&mut self, id: OpId, writes: &[KeyWrite], saw: &[Option<Value>]) {
         let wrote = |(write, found): &(&KeyWrite, &Option<Value>)| {
             found.is_some() || matches!(write, KeyWrite::Put { .. })
@@ -462,7 +465,7 @@ impl History {
         if tells && !told {
             self.seen.insert(id, (key, first.op));
         } else if tells {
-            // The read ends what was acknowledged before it: the rest of that came earlier (H3).
+            // The value read is the newest of those acknowledged so far, so the other ones precede it (H3).
             let goes_on = |v: &KeyVersion| v.acked.is_none() && v.died.is_none();
             versions.retain(|v| v.op == first.op || goes_on(v));
             self.ack(key, first.op);
@@ -470,7 +473,8 @@ impl History {
         Ok(())
     }
 
-    /// Operation `id` saw `sight` of `key`: it could be the newest, pending writes of other sessions included.
+    /// Checks that `sight`, which operation `id` saw of `key`, is legal as the newest state, counting pending writes
+    /// of other sessions.
     fn saw(
         &mut self,
         session: usize,
@@ -514,7 +518,7 @@ impl History {
         Ok(())
     }
 
-    /// `session` has committed what it staged and was given `ticket`.
+    /// Records that `session` has committed its staged operations and got `ticket`.
     pub fn commit(&mut self, session: usize, ticket: Ticket) {
         self.clock += 1;
         let mut ops = Vec::new();
@@ -524,7 +528,7 @@ impl History {
             }
             s != session
         });
-        // Replies leave in order: a batch of reads alone waits for the session's batches before it.
+        // Replies are sent in order: a batch with only reads waits for the session's earlier batches.
         let before = self.waiting.iter().filter(|b| b.session == session);
         let ticket = before.map(|b| b.ticket).fold(ticket, Ticket::max);
         if !ops.is_empty() {
@@ -540,7 +544,8 @@ impl History {
         }
     }
 
-    /// `session` was dropped. What it had staged has `never` happened; or it has by now, or never will.
+    /// Records that `session` was dropped. With `never`, its staged operations have not happened. Otherwise each has
+    /// happened by now, or never will.
     pub fn abandoned(&mut self, session: usize, never: bool) {
         self.clock += 1;
         let own = |&&(of, _): &&(usize, OpId)| of == session;
@@ -559,7 +564,7 @@ impl History {
         }
     }
 
-    /// The tickets `session` waits for, oldest first.
+    /// Returns the tickets that `session` waits for, oldest first.
     #[must_use]
     pub fn tickets(&self, session: usize) -> Vec<Ticket> {
         self.waiting
@@ -569,7 +574,7 @@ impl History {
             .collect()
     }
 
-    /// `session`'s `ticket` is durable: its batch is acknowledged.
+    /// Records that `ticket` of `session` is durable, which acknowledges its batch and all earlier ones.
     pub fn durable(&mut self, session: usize, ticket: Ticket) {
         self.clock += 1;
         let (done, waiting) = std::mem::take(&mut self.waiting)
@@ -592,7 +597,7 @@ impl History {
         }
     }
 
-    /// H2: an acknowledgement makes what came before it illegal.
+    /// Acknowledges a version, which makes the versions that precede it illegal (H2).
     fn ack(&mut self, key: u64, op: OpId) {
         let Some(versions) = self.keys.get_mut(&key) else {
             return;
@@ -607,8 +612,8 @@ impl History {
         versions.retain(|v| !v.precedes(&acked));
     }
 
-    /// A recovery at `now_ms` has shown `contents`, and they were judged: they are the start of what
-    /// follows (H4).
+    /// Records the contents that a recovery at `now_ms` has shown and that were found legal. They are the new initial
+    /// state (H4).
     pub fn recovered(&mut self, contents: &[(u64, Value)], now_ms: u64) {
         self.clock += 1;
         let old = std::mem::take(&mut self.keys);
@@ -640,7 +645,8 @@ impl History {
         }
     }
 
-    /// The process died, and nobody has looked at what is left: of what was not acknowledged any may be there.
+    /// Records that the process died and the contents were not read after the open. Any write that was not
+    /// acknowledged may have happened.
     pub fn died(&mut self) {
         self.clock += 1;
         self.staged.clear();
@@ -651,10 +657,10 @@ impl History {
                 (version.session, version.died) = (usize::MAX, Some(self.clock));
             }
         }
-        self.note(None, "opened, and not looked at".into());
+        self.note(None, "opened, contents not read".into());
     }
 
-    /// Writes a line into the log: of these keys, or of all.
+    /// Adds a line to the log, about `keys` or about all keys.
     pub(crate) fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
         self.log.push(HistoryEvent {
             keys: keys.cloned(),
@@ -662,7 +668,7 @@ impl History {
         });
     }
 
-    /// The last `n` lines of the log that concern `key`.
+    /// Returns the last `n` lines of the log about `key`.
     #[must_use]
     pub fn tail(&self, key: Option<u64>, n: usize) -> Vec<String> {
         let concerns = |event: &&HistoryEvent| match (&event.keys, key) {
@@ -682,7 +688,7 @@ impl History {
     }
 }
 
-/// An operation as violations print it.
+/// Formats an operation for a violation.
 pub(crate) fn describe(op: &TargetOp) -> String {
     let write = |write: &KeyWrite| match *write {
         KeyWrite::Put {

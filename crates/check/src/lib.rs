@@ -1,21 +1,21 @@
-//! How we know it is right: histories, oracles and crash exploration for structures in far memory.
+//! Correctness checking for structures in far memory: histories, oracles and crash exploration.
 //!
 //! ```text
-//!   workload ──▶ Subject on a Sim ──▶ crash states ──▶ images ──▶ open, contents, check
+//!   workload ──▶ subject on a Sim ──▶ crash states ──▶ images ──▶ open, contents, check
 //!       │                                                             │
-//!       └──────────▶ History: invoked, acknowledged ──▶ judge ◀───────┘
+//!       └──────────▶ History: invoked, acknowledged ──▶ oracle ◀──────┘
 //! ```
 //!
-//! * [`target`] is what a structure must implement to be checked.
-//! * [`workload`] draws what it is asked to do.
-//! * [`history`] keeps what it was asked, and so what a crash may leave.
-//! * [`oracle`] judges what was found.
-//! * [`mod@explore`] crashes it everywhere, in recovery too.
-//! * [`record`] is the same for threads: what they asked at once, judged by a general search.
-//! * [`schedules`] runs threads under many schedules, crashed in between.
-//! * [`faults`] sees that all this objects when it should.
-//! * [`marks`] sees that lists of faults and situations are complete.
-//! * [`report`] says what was found and how to see it again.
+//! * [`target`] has the traits that a structure implements to be checked.
+//! * [`workload`] draws the operations of a run from a seed.
+//! * [`history`] records the operations of one driver, and so the states that a crash may leave.
+//! * [`oracle`] checks the contents found after a crash against the history.
+//! * [`mod@explore`] crashes a structure at every crash point, including those of recovery.
+//! * [`record`] records the calls of concurrent threads and checks them with a general search.
+//! * [`schedules`] runs threads under many schedules, with crashes in between.
+//! * [`faults`] checks that the explorer detects deliberately introduced bugs.
+//! * [`marks`] checks that lists of faults and situations are complete.
+//! * [`report`] describes violations and how to reproduce them.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ pub use target::{
     Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
 };
 
-/// Has `cargo test` compile and run the example of the guide.
+/// Makes `cargo test` compile and run the example in docs/testing.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/testing.md")]
 struct GuideExample;

@@ -1,11 +1,12 @@
-//! Marks in sources, `fault!("x.y")` and `situation!("x.y")`: for the tests that a crate's lists of them are complete.
+//! Finds the marks `fault!("x.y")` and `situation!("x.y")` in sources, so that tests can check that a crate's lists
+//! of them are complete.
 
 use std::fs;
 use std::path::Path;
 
 use farbank_pm::situation::Situation;
 
-/// The names that sources below `dir` give to a `mark` such as `fault!(`, except in the file `list`, which lists them.
+/// Returns the names in every `mark`, such as `fault!(`, in sources below `dir`, except in the file `list`.
 ///
 /// # Panics
 /// If a source cannot be read.
@@ -26,10 +27,11 @@ pub fn names_in(dir: &Path, mark: &str, list: &str) -> Vec<String> {
     names
 }
 
-/// Sees that the sources of the crate in `crate_dir` mark what its `situations.rs` lists, each in one place, and nothing else.
+/// Asserts that the sources of the crate in `crate_dir` mark exactly the situations in `listed`, each in one place.
+/// The crate's `situations.rs` holds the list.
 ///
 /// # Panics
-/// If they do not.
+/// If the marks differ from the list.
 pub fn assert_marked(crate_dir: &str, listed: &[Situation]) {
     let sources = Path::new(crate_dir).join("src");
     let mut found = names_in(&sources, "situation!(", "situations.rs");
@@ -39,10 +41,10 @@ pub fn assert_marked(crate_dir: &str, listed: &[Situation]) {
     assert_eq!(found, listed);
 }
 
-/// Sees that `document` has a row for each situation that is listed.
+/// Asserts that `document` has a table row for each listed situation.
 ///
 /// # Panics
-/// If it lacks one.
+/// If a row is missing.
 pub fn assert_documented(document: &str, listed: &[Situation]) {
     for situation in listed {
         let row = format!("| `{}` | {} |", situation.name, situation.what);

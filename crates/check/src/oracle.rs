@@ -1,27 +1,26 @@
-//! Whether what was found can be explained.
+//! Oracles that decide whether the observed contents are legal.
 //!
-//! Two judges. [`judge`] is exact and quick for histories of one driver: what a recovery shows
-//! against a [`History`]. [`linearizable`] is the general search (Wing and Gong, with Lowe's memo)
-//! over the calls of one key, for histories recorded from threads. Both judge *durable
-//! linearizability*: acknowledged operations have happened, pending ones may have, each at one
-//! instant between its invocation and its acknowledgement. Keys are independent of each other, so
-//! each is judged alone; groups are judged across their keys.
+//! There are two oracles. [`check_history`] is exact and fast for histories of one driver: it compares the contents
+//! after a recovery with a [`History`]. [`linearizable`] is the general search (Wing and Gong, with Lowe's
+//! memoization) over the calls of one key, for histories of concurrent threads. Both check *durable linearizability*:
+//! an acknowledged operation has happened, and a pending one may have, each at one instant between its invocation and
+//! its acknowledgement. Keys are independent, so each key is checked alone. Groups are checked across their keys.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::history::{History, KeyVersion, PendingGroup};
 use crate::target::Value;
 
-/// Why what a recovery shows cannot be explained.
+/// Reason why the contents after a recovery are not legal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unexplained {
-    /// The key concerned.
+    /// The key whose contents are not legal.
     pub key: u64,
-    /// What was found, what could have been.
+    /// Message with the state found and the legal states.
     pub what: String,
 }
 
-/// Judges what a recovery at `now_ms` shows.
+/// Checks the contents that a recovery at `now_ms` shows against `history`.
 pub fn check_history(
     history: &History,
     shown: &[(u64, Value)],
@@ -30,7 +29,7 @@ pub fn check_history(
     let mut found = BTreeMap::new();
     for &(key, value) in shown {
         if found.insert(key, value).is_some() {
-            let what = format!("key {key} is there twice");
+            let what = format!("key {key} is listed twice");
             return Err(Unexplained { key, what });
         }
         if !history.keys.contains_key(&key) {
@@ -58,15 +57,15 @@ fn complaint(key: u64, found: Option<Value>, versions: &[KeyVersion], now_ms: u6
     let mut could: Vec<_> = versions.iter().map(|v| v.reads_as(now_ms)).collect();
     could.dedup();
     match (found, &could[..]) {
-        (None, [Some(v)]) => format!("key {key} acknowledged as {v:?}, not found"),
-        (Some(v), [None]) => format!("key {key} acknowledged as absent, found {v:?}"),
-        (Some(v), [Some(w)]) => format!("key {key} acknowledged as {w:?}, found {v:?}"),
-        (found, could) => format!("key {key}: found {found:?}, could have been one of {could:?}"),
+        (None, [Some(v)]) => format!("key {key}: acknowledged as {v:?}, not found"),
+        (Some(v), [None]) => format!("key {key}: acknowledged as absent, found {v:?}"),
+        (Some(v), [Some(w)]) => format!("key {key}: acknowledged as {w:?}, found {v:?}"),
+        (found, could) => format!("key {key}: found {found:?}, expected one of {could:?}"),
     }
 }
 
-/// All members or none. A member that a later write of its key hides tells nothing, but an update of it tells that it was
-/// there.
+/// Checks that all members of a group are found, or none. If a later write of its key hides a member, that key gives
+/// no evidence. An update built on a member is evidence that the member was applied.
 fn check_group(
     history: &History,
     group: &PendingGroup,
@@ -96,7 +95,7 @@ fn check_group(
     match (surely_in, surely_out) {
         (Some(a), Some(b)) => {
             let what = format!(
-                "group #{} is torn: key {a} has it, key {b} has not",
+                "group #{} is torn: key {a} has its write, key {b} does not",
                 group.op
             );
             Err(Unexplained { key: b, what })
@@ -105,42 +104,42 @@ fn check_group(
     }
 }
 
-/// Most calls [`linearizable`] takes.
+/// Maximum number of calls that [`linearizable`] accepts.
 pub const CALLS_MAX: usize = 32;
 
-/// What a call does to its key. States are whatever identifies them; `None` is absence.
+/// Effect of a call on its key. A state is the id of a value; `None` means absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallEffect {
-    /// Puts a value, or deletes.
+    /// Stores a value, or deletes.
     Write(Option<u64>),
-    /// Reads: what was found.
+    /// Reads; holds the state found.
     Read(Option<u64>),
-    /// Reads and writes at one instant: what was found, what was written.
+    /// Reads and writes at one instant; holds the state found and the state written.
     Update(Option<u64>, Option<u64>),
-    /// Deletes, and tells whether anything was there.
+    /// Deletes, and returns whether the key was present.
     Remove(bool),
 }
 
 /// One call on one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyCall {
-    /// What it does.
+    /// Effect of the call.
     pub act: CallEffect,
-    /// When it was invoked.
+    /// Time of the invocation.
     pub invoked: u64,
-    /// When it was acknowledged; `None`: pending at the end, so it may or may not have happened.
+    /// Time of the acknowledgement. `None` means pending at the end: the call may or may not have happened.
     pub acked: Option<u64>,
 }
 
-/// Whether `calls` on one key, which was `start`, can have happened so that `end` is left.
+/// Returns whether some legal order of `calls` on one key leads from the state `start` to the state `end`.
 ///
 /// # Panics
-/// On more than [`CALLS_MAX`] calls: cut the history into windows.
+/// On more than [`CALLS_MAX`] calls. Split a longer history into windows.
 #[must_use]
 pub fn linearizable(calls: &[KeyCall], start: Option<u64>, end: Option<u64>) -> bool {
     assert!(
         calls.len() <= CALLS_MAX,
-        "{} calls on one key are too many",
+        "{} calls on one key, at most {CALLS_MAX} are supported",
         calls.len()
     );
     let required = calls
@@ -158,7 +157,7 @@ pub fn linearizable(calls: &[KeyCall], start: Option<u64>, end: Option<u64>) -> 
             continue;
         }
         let left = |i: usize| done & 1 << i == 0;
-        // A call may be next only if no call left was acknowledged before it was invoked.
+        // A call may be next only if no remaining call was acknowledged before its invocation.
         let first_ack = (0..calls.len())
             .filter(|&i| left(i))
             .filter_map(|i| calls[i].acked)

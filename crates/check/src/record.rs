@@ -1,28 +1,27 @@
-//! What threads asked of a structure at once, and whether what was found can be explained.
+//! Record of the calls of concurrent threads, and the check that they are linearizable.
 //!
 //! ```text
 //!   thread 0   ├─ put a ─┤    ├─ get b ─┤        ├ ─ ─ ─ commit ─ ─ ─▶ acknowledged
 //!   thread 1        ├── group {a b} ──┤  crash
-//!   clock      1    2    3    4    5    6  ...   one count for all of them
+//!   clock      1    2    3    4    5    6  ...   one clock for all threads
 //! ```
 //!
-//! *Strict durable linearizability*: take the crash away, and there is one order of the calls in which
-//! each answer is right and after which what was found is left. Calls that were acknowledged are in
-//! it, pending ones may be; a call comes before another if it was acknowledged before that one was
-//! invoked. The search goes over all keys at once, so that a group, which is one call, is seen whole or
-//! not at all.
+//! *Strict durable linearizability*: without the crash, there is an order of the calls in which each answer is
+//! correct and which leads to the contents found. The order has all acknowledged calls, and may have pending ones. A
+//! call precedes another if it was acknowledged before the other was invoked. The search covers all keys at once,
+//! because a group is one call and must be seen as a whole or not at all.
 //!
 //! # Invariants
-//! R1  What changes something is acknowledged when the ticket of its batch is durable; so is a read of
-//!     a session's own pending writes, whose reply has to wait for them. A read of what is durable is
-//!     acknowledged when it is answered.
-//! R2  A session sees its own calls on one key in order, acknowledged or not, but for reads of what is
-//!     durable, which do not see its pending writes.
-//! R3  What an update replaced binds it once it is acknowledged. Nobody was told before, and a crash
-//!     may keep a pending update of a key and lose the pending write it replaced (T1).
-//! R4  What a group puts, it puts at one instant. Its deletes are calls of their own: one that finds
-//!     nothing is decided when it is asked, and holds nobody back until the puts can be seen.
-//! R5  A structure that forgets may have a crash take the key of a write that was under way: as if a delete had been, too.
+//! R1  A call that writes is acknowledged when the ticket of its batch is durable. So is a read of a session's own
+//!     pending writes, because its reply waits for them. A read of durable data is acknowledged when it is answered.
+//! R2  A session sees its own calls on one key in order, acknowledged or not. Reads of durable data are the
+//!     exception, because they do not see the session's pending writes.
+//! R3  The value that an update replaced is binding only after the update is acknowledged. Before, no client has seen
+//!     it, and a crash may keep a pending update of a key and lose the pending write that it replaced (T1).
+//! R4  The puts of a group happen at one instant. Its deletes are separate calls: a delete that finds its key absent
+//!     takes effect when it is invoked, and need not wait until the puts are visible.
+//! R5  In a structure that forgets, a crash may remove the key of a pending write, as if a delete had been pending
+//!     too.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -32,14 +31,14 @@ use crate::history::describe;
 use crate::oracle::{CALLS_MAX, CallEffect, KeyCall, Unexplained, linearizable};
 use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 
-/// The calls of several threads, as they happened.
+/// Calls of several threads, in the order of their events.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     start: BTreeMap<u64, Value>,
     forgets: bool,
     clock: u64,
     calls: Vec<RecordedCall>,
-    /// Calls of each thread that its next commit covers, and the tickets of those before.
+    /// Calls, with their thread, that the next commit covers; then committed batches with their tickets.
     staged: Vec<(usize, usize)>,
     waiting: Vec<(usize, Ticket, Vec<usize>)>,
     lines: Vec<String>,
@@ -54,19 +53,19 @@ struct RecordedCall {
     acked: Option<u64>,
 }
 
-/// A call as the search sees it: what it does to which keys, at one instant.
+/// A call in the search: its effects on several keys at one instant.
 struct JointCall {
     acts: Vec<(usize, CallEffect)>,
     thread: usize,
     invoked: u64,
     acked: Option<u64>,
     sees_pending: bool,
-    /// Calls that do not come after this one (R2).
+    /// Bit mask of the calls that must precede this one (R2).
     before: u32,
 }
 
 impl CallRecord {
-    /// Nothing was asked yet, and this is there.
+    /// Creates a record without calls, with `start` as the initial contents.
     #[must_use]
     pub fn new(start: &[(u64, Value)]) -> CallRecord {
         CallRecord {
@@ -80,19 +79,19 @@ impl CallRecord {
         }
     }
 
-    /// The same, of a structure that forgets (R5).
+    /// Sets whether the structure may forget keys (R5).
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> CallRecord {
         CallRecord { forgets, ..self }
     }
 
-    /// Changes with everything that happens.
+    /// Returns a number that changes with every event.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.clock
     }
 
-    /// How many calls were answered.
+    /// Returns the number of answered calls.
     #[must_use]
     pub fn answers(&self) -> u64 {
         self.calls
@@ -101,7 +100,7 @@ impl CallRecord {
             .count() as u64
     }
 
-    /// What happened, a line each.
+    /// Returns the events, one line each.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.lines
@@ -113,7 +112,7 @@ impl CallRecord {
         self.clock
     }
 
-    /// `thread` invokes `op`. Returns the call's number.
+    /// Records that `thread` invokes `op`. Returns the number of the call.
     pub fn invoke(&mut self, thread: usize, op: &TargetOp) -> usize {
         let call = self.calls.len();
         let invoked = self.tick(format!("t{thread} #{call} {}", describe(op)));
@@ -127,7 +126,7 @@ impl CallRecord {
         call
     }
 
-    /// `call` was answered.
+    /// Records the answer of `call`.
     pub fn answered(&mut self, call: usize, answer: OpAnswer) {
         let thread = self.calls[call].thread;
         let now = self.tick(format!("t{thread} #{call} {answer:?}"));
@@ -151,7 +150,7 @@ impl CallRecord {
         }
     }
 
-    /// `thread` has committed what it staged and was given `ticket`.
+    /// Records that `thread` has committed its staged operations and got `ticket`.
     pub fn committed(&mut self, thread: usize, ticket: Ticket) {
         let (own, others) = std::mem::take(&mut self.staged)
             .into_iter()
@@ -163,14 +162,14 @@ impl CallRecord {
         self.waiting.push((thread, ticket, calls));
     }
 
-    /// The last ticket that `thread` waits for.
+    /// Returns the last ticket that `thread` waits for.
     #[must_use]
     pub fn ticket(&self, thread: usize) -> Option<Ticket> {
         let own = self.waiting.iter().filter(|(of, _, _)| *of == thread);
         own.map(|(_, ticket, _)| *ticket).max()
     }
 
-    /// `thread`'s `ticket` is durable.
+    /// Records that `ticket` of `thread` is durable.
     pub fn durable(&mut self, thread: usize, ticket: Ticket) {
         let now = self.tick(format!("t{thread} acknowledges up to {ticket:?}"));
         let calls = &mut self.calls;
@@ -183,14 +182,14 @@ impl CallRecord {
         });
     }
 
-    /// Whether `shown` can be what is left, in the time order of the calls.
+    /// Checks that some legal order of the calls leads to the contents `shown`.
     ///
     /// # Panics
     /// On more than [`CALLS_MAX`] calls.
     pub fn explain(&self, shown: &[(u64, Value)]) -> Result<(), Unexplained> {
         let keys = self.keys(shown);
         let found: BTreeMap<u64, Value> = shown.iter().copied().collect();
-        let twice = (found.len() < shown.len()).then(|| "a key is there twice".to_owned());
+        let twice = (found.len() < shown.len()).then(|| "a key is listed twice".to_owned());
         if let Some(what) = twice {
             return Err(Unexplained { key: 0, what });
         }
@@ -213,8 +212,8 @@ impl CallRecord {
             return Ok(());
         }
         let what = format!(
-            "each key can be explained, all together cannot (a group seen half, or a session's own \
-             writes out of order): {found:?} at the end"
+            "each key alone is linearizable, but all keys together are not (part of a group was seen, or a \
+             session's own writes out of order): {found:?} at the end"
         );
         Err(Unexplained { key: keys[0], what })
     }
@@ -227,7 +226,7 @@ impl CallRecord {
         all.into_iter().collect()
     }
 
-    /// The calls that may have happened.
+    /// Returns the calls that may have happened.
     fn joint(&self, keys: &[u64]) -> Vec<JointCall> {
         let mut calls: Vec<JointCall> = Vec::new();
         for entry in &self.calls {
@@ -260,7 +259,7 @@ impl RecordedCall {
 }
 
 impl JointCall {
-    /// R5: what a crash may make of it, if it is a write that was not acknowledged.
+    /// Returns the delete that a crash may turn a pending write into (R5).
     fn lost(&self) -> Option<JointCall> {
         let acts: Vec<_> = self
             .acts
@@ -271,7 +270,7 @@ impl JointCall {
         (self.acked.is_none() && !acts.is_empty()).then_some(JointCall { acts, ..*self })
     }
 
-    /// R2: whether this, which came first, does so whatever the times.
+    /// Returns whether this earlier call of the same session must precede `then` whatever their times are (R2).
     fn stays_before(&self, then: &JointCall) -> bool {
         let on = |key: usize| then.acts.iter().any(|(theirs, _)| *theirs == key);
         self.thread == then.thread
@@ -290,7 +289,8 @@ fn keys_of(op: &TargetOp) -> Vec<u64> {
     }
 }
 
-/// What a call does, an instant each (R4); nothing, if it cannot have happened or told nobody.
+/// Returns the effects of a call, one list per instant (R4). The list is empty if the call cannot have happened, or
+/// has no effect and no answer.
 fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> {
     let place = |key: u64| keys.binary_search(&key).expect("every key is known");
     let write = |write: &KeyWrite| match *write {
@@ -351,7 +351,7 @@ fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> 
     }
 }
 
-/// The value that an update leaves.
+/// Returns the id of the value that an update leaves.
 fn written(change: Change) -> Option<u64> {
     match change {
         Change::Put(value) => Some(value.id),
@@ -359,7 +359,7 @@ fn written(change: Change) -> Option<u64> {
     }
 }
 
-/// The calls on one key.
+/// Returns the calls on one key.
 fn alone(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
     let on = |call: &JointCall| {
         let &(_, act) = call.acts.iter().find(|(at, _)| *at == place)?;
@@ -372,7 +372,7 @@ fn alone(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
     calls.iter().filter_map(on).collect()
 }
 
-/// [`linearizable`] over all keys at once, with R2.
+/// Searches like [`linearizable`], over all keys at once and with R2.
 fn together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
     let required = (0..calls.len())
         .filter(|&i| calls[i].acked.is_some())
@@ -405,7 +405,7 @@ fn together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> 
     false
 }
 
-/// The state after `call`, if what it saw was there.
+/// Returns the state after `call`, or `None` if `state` contradicts what it saw.
 fn apply(call: &JointCall, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
     let mut after = state.to_vec();
     for &(key, act) in &call.acts {
@@ -440,7 +440,7 @@ mod tests {
         TargetOp::Get { key, view }
     }
 
-    /// A record in which `op` of `thread` was answered, and acknowledged if it says so.
+    /// Adds a call to the record: answered, and acknowledged if `acked`.
     fn call(record: &mut CallRecord, thread: usize, op: TargetOp, answer: OpAnswer, acked: bool) {
         let number = record.invoke(thread, &op);
         record.answered(number, answer);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_must_be_left_and_what_is_pending_may_be() {
+    fn an_acknowledged_write_must_survive_and_a_pending_one_may() {
         let mut record = CallRecord::new(&[(1, value(1))]);
         call(
             &mut record,
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_saw_is_left() {
+    fn a_write_that_a_reader_saw_survives() {
         let mut record = CallRecord::new(&[]);
         call(
             &mut record,
@@ -486,27 +486,30 @@ mod tests {
         let saw = OpAnswer::Found(Some(value(2)));
         call(&mut record, 1, get(1, ReadView::Durable), saw, false);
         assert!(record.explain(&[(1, value(2))]).is_ok());
-        assert!(record.explain(&[]).is_err(), "thread 1 was told of it");
+        assert!(record.explain(&[]).is_err(), "thread 1 has read it");
     }
 
     #[test]
-    fn a_group_is_seen_whole_and_left_whole() {
+    fn a_group_is_read_and_recovered_as_a_whole() {
         let group = TargetOp::Group(vec![put(1, 2), put(2, 3)]);
         let mut record = CallRecord::new(&[]);
         call(&mut record, 0, group, OpAnswer::Done, false);
         assert!(record.explain(&[(1, value(2)), (2, value(3))]).is_ok());
         assert!(record.explain(&[]).is_ok());
-        assert!(record.explain(&[(1, value(2))]).is_err(), "half is left");
+        assert!(
+            record.explain(&[(1, value(2))]).is_err(),
+            "half of the group is left"
+        );
         let saw = OpAnswer::Found(Some(value(2)));
         call(&mut record, 1, get(1, ReadView::Durable), saw, false);
         let saw = OpAnswer::Found(None);
         call(&mut record, 1, get(2, ReadView::Durable), saw, false);
         let all = [(1, value(2)), (2, value(3))];
-        assert!(record.explain(&all).is_err(), "half was seen");
+        assert!(record.explain(&all).is_err(), "half of the group was seen");
     }
 
     #[test]
-    fn a_session_sees_its_own_writes_and_what_is_durable_does_not() {
+    fn a_read_of_the_own_view_sees_pending_writes_and_a_durable_read_does_not() {
         for (view, right) in [(ReadView::Own, false), (ReadView::Durable, true)] {
             let mut record = CallRecord::new(&[]);
             call(
@@ -522,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writes_of_one_session_the_later_one_wins() {
+    fn the_later_of_two_writes_of_one_session_wins() {
         let mut record = CallRecord::new(&[]);
         call(
             &mut record,

@@ -1,4 +1,4 @@
-//! What an exploration found, for people and for machines.
+//! Results of an exploration, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -8,14 +8,14 @@ use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 use crate::explore::{ExploreConfig, fold};
 use crate::history::AckRule;
 
-/// Which way to go from a crash point.
+/// What follows a crash point: an image to check, or a kill.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageChoice {
-    /// A power cut that left this image.
+    /// A power cut that leaves the image of this number.
     Image(usize),
-    /// A power cut whose memory was decided so, as it was read.
+    /// A power cut whose memory is decided while recovery reads it. Holds the choice at each decision.
     Lazy(Vec<u32>),
-    /// A kill; what follows was still volatile.
+    /// A kill. Volatile data stays visible, and stays volatile.
     Kill,
 }
 
@@ -36,7 +36,8 @@ impl std::str::FromStr for ImageChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ImageChoice, String> {
-        let wrong = || format!("{text:?} is no image: a number, `kill`, or lazy:N.N.N");
+        let wrong =
+            || format!("{text:?} is not an image; expected a number, `kill`, or lazy:N.N.N");
         if let Some(script) = text.strip_prefix("lazy:") {
             let words = script.split('.').filter(|_| !script.is_empty());
             let script = words.map(str::parse).collect::<Result<_, _>>();
@@ -50,27 +51,27 @@ impl std::str::FromStr for ImageChoice {
     }
 }
 
-/// Something that must never happen, and how to see it again.
+/// A violation, and how to reproduce it.
 #[derive(Clone, Debug)]
 pub struct CrashViolation {
     /// The seed of the run.
     pub seed: u64,
-    /// The crash point, and which way from it; `None` if no crash was needed.
+    /// The crash point, and what followed it. `None` if the run failed without a crash.
     pub crash: Option<(u64, ImageChoice)>,
-    /// From the crash to the failure, a line each.
+    /// Steps from the crash to the failure, one line each.
     pub trail: Vec<String>,
-    /// What is wrong.
+    /// Description of the violation.
     pub what: String,
-    /// The end of the history of the key concerned.
+    /// The last lines of the history of the affected key.
     pub history: Vec<String>,
-    /// What was volatile at the last crash, and what of it survived.
+    /// The data that was volatile at the last crash, and how much of it survived.
     pub survivors: Vec<String>,
-    /// Whether the same holds judged by acknowledgements alone, or what is wrong then too. `None`: it
-    /// was judged so from the start.
+    /// Whether the check holds under [`AckRule::Acknowledged`], or the violation under that rule. `None` if that rule
+    /// was used from the start.
     pub acknowledged: Option<Result<(), String>>,
-    /// The command that shows it again.
+    /// Command that reproduces the violation.
     pub command: String,
-    /// Distinct images this seed had judged by then.
+    /// Distinct images of this seed that were checked before the violation.
     pub distinct: u64,
 }
 
@@ -98,11 +99,12 @@ impl fmt::Display for CrashViolation {
             None => {}
             Some(Ok(())) => writeln!(
                 f,
-                "  by acknowledgements alone it holds: only what a read had shown is lost"
+                "  counting only acknowledged writes it holds: only data that a read had returned is lost"
             )?,
-            Some(Err(what)) => {
-                writeln!(f, "  by acknowledgements alone it is violated too: {what}")?
-            }
+            Some(Err(what)) => writeln!(
+                f,
+                "  counting only acknowledged writes it is violated too: {what}"
+            )?,
         }
         write!(f, "  again: {}", self.command)
     }
@@ -113,40 +115,40 @@ impl fmt::Display for CrashViolation {
 pub struct CrashCounts {
     /// Seeds run.
     pub seeds: u64,
-    /// Steps of all runs.
+    /// Steps of all runs together.
     pub steps: u64,
-    /// Crash points of the runs themselves.
+    /// Crash points of the runs, without those of recoveries.
     pub crash_points: u64,
-    /// Those of them of which every image was judged.
+    /// Crash points whose every image was checked.
     pub exhaustive_points: u64,
-    /// Crash points of recoveries, and of what follows them: a second crash in a row.
+    /// Crash points of recoveries and of the steps after them: a second consecutive crash.
     pub nested_points: u64,
-    /// Crash points of the recoveries from those: a third crash, or a later one.
+    /// Crash points of the recoveries from those: a third consecutive crash, or a later one.
     pub deep_points: u64,
-    /// Images judged, with those that were judged before under another history.
+    /// Images checked, including those checked before against another history.
     pub images: u64,
-    /// Distinct images opened and judged.
+    /// Distinct images opened and checked.
     pub distinct_images: u64,
-    /// Recoveries crashed: images and kills from which a run of its own was explored.
+    /// Nested runs: images and kills whose recovery was crashed in turn.
     pub nested_runs: u64,
-    /// Those of them that began with a kill.
+    /// Nested runs that began with a kill.
     pub kills: u64,
-    /// Images on which recovery was repeated and the structure used.
+    /// Images on which recovery was repeated and the structure was used afterwards.
     pub probes: u64,
-    /// Operations refused for want of room.
+    /// Operations refused for lack of space.
     pub refused: u64,
-    /// Lazily: crash points that were judged before under the same history.
+    /// Lazy exploration: crash points already checked against the same history.
     pub repeated_points: u64,
-    /// Lazily: memories that recovery could tell apart.
+    /// Lazy exploration: memory contents that recovery can tell apart (leaves).
     pub leaves: u64,
-    /// Lazily: most of them at one crash point.
+    /// Lazy exploration: maximum number of leaves at one crash point.
     pub most_leaves: u64,
-    /// Lazily: crash points that had more than [`Config::leaves`].
+    /// Lazy exploration: crash points with more leaves than [`ExploreConfig::leaves`].
     pub cut_off: u64,
 }
 
 impl CrashCounts {
-    /// The names and figures, in order.
+    /// Returns the names and values of all counts, in order.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, u64); 16] {
         [
@@ -169,8 +171,8 @@ impl CrashCounts {
         ]
     }
 
-    /// Adds the counts of another seed. Distinct images may be the same in both: the explorer counts
-    /// them itself.
+    /// Adds the counts of another seed, except distinct images: two seeds may share images, so the explorer counts
+    /// them.
     fn add(&mut self, other: &CrashCounts) {
         self.seeds += other.seeds;
         self.steps += other.steps;
@@ -190,29 +192,29 @@ impl CrashCounts {
     }
 }
 
-/// What an exploration found.
+/// Result of an exploration.
 #[derive(Clone, Debug)]
 pub struct CrashReport {
     /// The target's name.
     pub target: String,
-    /// What a power cut could take.
+    /// Persistency mode: what a power cut could lose.
     pub persistency: Persistency,
-    /// What counted as acknowledged.
+    /// Rule that decided which data must survive.
     pub verdict: AckRule,
-    /// Whether it was explored lazily.
+    /// Whether the exploration was lazy.
     pub lazy: bool,
-    /// Of every crash point, everything shown and every violation: the same for the same target,
-    /// configuration and seeds.
+    /// Digest of every crash point, all contents shown and every violation. It depends only on target, configuration
+    /// and seeds.
     pub digest: u64,
-    /// Exact counts; the same for the same seeds.
+    /// Exact counts, the same for the same seeds.
     pub counts: CrashCounts,
-    /// Every line of source that acted on far memory.
+    /// Every source line that accessed far memory.
     pub places: Vec<SourceLine>,
-    /// At most one a seed, in the order of the seeds.
+    /// Violations, at most one per seed, in the order of the seeds.
     pub violations: Vec<CrashViolation>,
-    /// How long it took.
+    /// Elapsed time.
     pub elapsed: std::time::Duration,
-    /// The computing time of all threads in it.
+    /// CPU time of all threads.
     pub cpu: std::time::Duration,
 }
 
@@ -257,14 +259,14 @@ impl CrashReport {
         self.places = all.into_values().collect();
     }
 
-    /// Whether nothing was found wrong.
+    /// Returns whether no violation was found.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Places at which no crash was tried while what they did was at stake. Where caches are durable
-    /// flushes and drains do nothing, and nothing of theirs is ever at stake.
+    /// Returns the places without a crash at a time when their effect could be lost. Where caches are durable (eADR),
+    /// flushes and drains have no effect to lose, and are left out.
     pub fn uncovered(&self) -> impl Iterator<Item = &SourceLine> {
         let idle = |act| {
             self.persistency == Persistency::Eadr
@@ -275,7 +277,7 @@ impl CrashReport {
             .filter(move |p| p.crashes == 0 && !idle(p.act))
     }
 
-    /// One JSON object on one line.
+    /// Returns one JSON object on one line.
     #[must_use]
     pub fn json(&self) -> String {
         let mut out = format!(
@@ -327,7 +329,10 @@ impl fmt::Display for CrashReport {
         for violation in &self.violations {
             writeln!(f, "{violation}\n")?;
         }
-        writeln!(f, "places (what was at stake at how many crash points):")?;
+        writeln!(
+            f,
+            "places (with the number of crash points at which their effect could be lost):"
+        )?;
         for place in &self.places {
             let act = place.act.name();
             let at = brief(place.at);
@@ -340,7 +345,7 @@ impl fmt::Display for CrashReport {
         let verdict = if self.holds() { "holds" } else { "VIOLATED" };
         let judged = match self.verdict {
             AckRule::Strict => "",
-            AckRule::Acknowledged => ", by acknowledgements alone",
+            AckRule::Acknowledged => ", counting only acknowledged writes",
         };
         write!(
             f,
@@ -354,8 +359,8 @@ impl fmt::Display for CrashReport {
         }
         write!(
             f,
-            ", {} seeds, {} violations; {} of {} places crashed at; digest {:016x}; {:.1} s, {:.1} s of \
-             computing",
+            ", {} seeds, {} violations; crashes at {} of {} places; digest {:016x}; {:.1} s, {:.1} s of \
+             CPU time",
             self.counts.seeds,
             self.violations.len(),
             self.places.len() - self.uncovered().count(),
@@ -372,7 +377,7 @@ impl CrashReport {
         let c = &self.counts;
         write!(
             f,
-            "{} distinct images ({:.0} a second of computing) at {} crash points ({} exhaustively), {} in \
+            "{} distinct images ({:.0} per CPU second) at {} crash points ({} exhaustively), {} in \
              recoveries",
             c.distinct_images,
             c.distinct_images as f64 / self.cpu.as_secs_f64().max(1e-9),
@@ -390,7 +395,7 @@ impl CrashReport {
         let c = &self.counts;
         write!(
             f,
-            "lazily {} crash points ({} without sampling, {} cut off; {} more as before), {} leaves, \
+            "lazily {} crash points ({} without sampling, {} cut off; {} repeated), {} leaves, \
              at most {} at one",
             c.crash_points,
             c.exhaustive_points,
@@ -402,7 +407,7 @@ impl CrashReport {
     }
 }
 
-/// `text` as a JSON string.
+/// Returns `text` as a JSON string.
 pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

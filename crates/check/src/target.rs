@@ -1,28 +1,29 @@
-//! What is checked: a structure that stores values by key, seen through a few words.
+//! Interface of a checked structure, which stores values by key.
 //!
 //! ```text
-//!   Target  ── create, open ──▶  Subject          one open structure on one simulated pool
-//!     │                            │ apply         one operation of one session: staged
-//!   shape: what it can do          │ commit        its session's batch → Ticket
-//!                                  │ durable       has the ticket turned?
+//!   Target  ── create, open ──▶  TargetSubject    one open structure on one simulated pool
+//!     │                            │ apply         stages one operation of one session
+//!   shape: its features            │ commit        ends its session's batch → Ticket
+//!                                  │ durable       is the ticket durable?
 //!                                  │ contents, check
-//!                                  ▼ close         clean; a kill is to drop it
+//!                                  ▼ close         closes cleanly; a kill drops the subject
 //! ```
 //!
-//! A [`Target`] is the recipe (a configuration is its own fields), a [`Subject`] one open structure.
-//! The explorer owns the [`Sim`] beside the subject: it captures crashes, turns tickets and kills.
+//! A [`Target`] creates and opens structures (its fields are their configuration). A [`TargetSubject`] is one open
+//! structure. The explorer owns the [`Sim`] under the subject: it captures crashes, makes tickets durable and kills.
 //!
 //! # The contract
-//! T1  With [`Shape::batches`], an operation is staged when `apply` returns and pending until its
-//!     session's next `commit`'s ticket is durable; what is staged and never committed may be lost or
-//!     kept, unless its session is dropped: then it never happened, now or after a crash. Without, it is durable when `apply` returns.
-//! T2  [`Answer::Refused`] means that nothing happened, now or after a crash.
-//! T3  `open` makes durable whatever it accepts before it returns. Opening a sound image never fails
-//!     and never panics.
-//! T4  All is deterministic: the same calls make the same bytes. No clock (the explorer sets the
-//!     time), no random identities.
-//! T5  Until `create` has returned, what a crash leaves of it may be refused with an error; or it
-//!     opens, and then it is empty and sound. It never panics.
+//! T1  With [`TargetShape::batches`], an operation is staged when `apply` returns. It is pending until the ticket of
+//!     its session's next `commit` is durable. An operation that is staged and never committed may be lost or kept.
+//!     If its session is dropped, it has never happened, now or after a crash. Without `batches`, an operation is
+//!     durable when `apply` returns.
+//! T2  [`OpAnswer::Refused`] means that nothing happened, now or after a crash.
+//! T3  `open` makes durable all data that it accepts before it returns. Opening a sound image never fails and never
+//!     panics.
+//! T4  The structure is deterministic: the same calls write the same bytes. It uses no clock (the explorer sets the
+//!     time) and no random identities.
+//! T5  Until `create` has returned, `open` may refuse with an error what a crash leaves. If it opens, the structure
+//!     is empty and sound. It never panics.
 
 use std::fmt;
 
@@ -31,12 +32,12 @@ use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket};
 
-/// A stored value: who it is, and how many bytes it has. Its bytes follow from both.
+/// A stored value: its id and its length, which determine its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value {
-    /// Unique in a run: no two writes write the same.
+    /// Id, unique in a run: no two writes have the same.
     pub id: u64,
-    /// Bytes, at least [`Value::BYTES_MIN`].
+    /// Length in bytes, at least [`Value::BYTES_MIN`].
     pub bytes: u32,
 }
 
@@ -47,15 +48,15 @@ impl fmt::Debug for Value {
 }
 
 impl Value {
-    /// The shortest value that can say who it is.
+    /// Length of the shortest value: the bytes of its id.
     pub const BYTES_MIN: u32 = 8;
 
-    /// The bytes to store: its id, then a sequence of which no stretch resembles another value's.
+    /// Returns the bytes to store: the id, then a pseudo-random sequence. No part of it resembles another value's.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
         assert!(
             self.bytes >= Value::BYTES_MIN,
-            "a value of {} bytes has no room",
+            "a value of {} bytes has no room for its id",
             self.bytes
         );
         let mut bytes = Vec::with_capacity(self.bytes as usize + 8);
@@ -68,11 +69,11 @@ impl Value {
         bytes
     }
 
-    /// Whose bytes these are; an error if one of them is wrong.
+    /// Returns the value that has these bytes. Returns an error if a byte is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Value, String> {
         let Some(id) = bytes.first_chunk() else {
             return Err(format!(
-                "a value of {} bytes, none was that short",
+                "found a value of {} bytes, shorter than any that was written",
                 bytes.len()
             ));
         };
@@ -92,16 +93,16 @@ impl Value {
 /// A write of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyWrite {
-    /// Store a value, whatever was there.
+    /// Store a value, whether the key is present or not.
     Put {
         /// The key.
         key: u64,
         /// The value.
         value: Value,
-        /// When it expires, in milliseconds of the explorer's time; 0 is never.
+        /// Time of expiry, in milliseconds of the explorer's time; 0 means never.
         expires_ms: u64,
     },
-    /// Delete the key, if it is there.
+    /// Delete the key, if present.
     Delete {
         /// The key.
         key: u64,
@@ -109,7 +110,7 @@ pub enum KeyWrite {
 }
 
 impl KeyWrite {
-    /// The key it writes.
+    /// Returns the key that the write changes.
     #[must_use]
     pub fn key(&self) -> u64 {
         match *self {
@@ -118,23 +119,24 @@ impl KeyWrite {
     }
 }
 
-/// What an update does with the value that it found.
+/// Change that an update makes to the value it found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Store this value, which does not expire.
     Put(Value),
     /// Delete the key.
     Delete,
-    /// Write nothing. The answer depends on what was found all the same.
+    /// Write nothing. The answer still depends on the value found.
     Keep,
 }
 
-/// What a read may see.
+/// Writes that a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadView {
-    /// Only what is durable: the reply leaves at once.
+    /// Durable writes only. The reply is sent at once.
     Durable,
-    /// The session's own pending writes as well, and others its updates were built on: the reply waits.
+    /// Also the session's own pending writes, and pending writes that its updates were built on. The reply is
+    /// withheld.
     Own,
 }
 
@@ -143,92 +145,92 @@ pub enum ReadView {
 pub enum TargetOp {
     /// Write one key.
     Write(KeyWrite),
-    /// Write several different keys, all or nothing. The answer may be [`Answer::Saw`].
+    /// Write several different keys, all or none. The answer may be [`OpAnswer::Saw`].
     Group(Vec<KeyWrite>),
-    /// Read one key and change it, on top of the newest value there is, durable or pending, of any
-    /// session. The answer is [`Answer::Found`]: what was there before.
+    /// Read one key and change it, based on its newest value, durable or pending, of any session. The answer is
+    /// [`OpAnswer::Found`] with the previous value.
     Update {
         /// The key.
         key: u64,
-        /// What is written. A shape without [`Shape::decides`] is given [`Change::Put`] only.
+        /// The change. Without [`TargetShape::decides`] it is always [`Change::Put`].
         change: Change,
     },
     /// Read one key.
     Get {
         /// The key.
         key: u64,
-        /// What may be seen.
+        /// Writes that the read may see.
         view: ReadView,
     },
-    /// Delete every key, all or nothing. Durable when it returns, with all this session staged.
+    /// Delete every key, all or none. Durable when it returns, together with all that this session staged.
     FlushAll,
 }
 
-/// What an operation answers.
+/// Answer of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpAnswer {
-    /// It is staged (or, for [`Op::FlushAll`], durable).
+    /// The operation is staged (or, for [`TargetOp::FlushAll`], durable).
     Done,
-    /// What a read or an update found.
+    /// Value that a read or an update found.
     Found(Option<Value>),
-    /// Whether the key of a [`Write::Delete`] was there. It is staged.
+    /// Whether the key of a [`KeyWrite::Delete`] was present. The delete is staged.
     Was(bool),
-    /// What a group read of its own keys before it wrote them, in the order of its writes. It is staged.
+    /// Values of a group's keys before it wrote them, in the order of its writes. The group is staged.
     Saw(Vec<Option<Value>>),
-    /// No room: nothing happened (T2).
+    /// No space: nothing happened (T2).
     Refused,
 }
 
 /// Keys that the threads of a schedule share.
 pub const SHARED_KEYS: u64 = 3;
 
-/// What a target can do, and sizes that suit it.
+/// Features of a target, and suitable sizes.
 #[derive(Clone, Debug)]
 pub struct TargetShape {
-    /// Bytes of a fresh pool.
+    /// Bytes of a new pool.
     pub pool_bytes: u64,
     /// Keys in use: `1..=keys`.
     pub keys: u64,
-    /// Shortest and longest value, in bytes. Equal: every value has that many.
+    /// Length of the shortest and of the longest value, in bytes. If equal, every value has this length.
     pub value_bytes: (u32, u32),
-    /// Bytes of a part of a long value that the structure stores by itself: a value that is nearly a whole number of parts is
-    /// drawn as exactly that. 0: none is.
+    /// Length of the parts in which the structure stores a long value, in bytes. A drawn length near a multiple of it
+    /// is rounded to the multiple. 0: values are not divided.
     pub part_bytes: u32,
     /// Sessions, numbered from 0. At least 1.
     pub sessions: usize,
-    /// Whether operations are staged until a commit, not durable when they return (T1).
+    /// Whether operations are staged until a commit, instead of being durable when they return (T1).
     pub batches: bool,
-    /// Whether it takes [`Write::Delete`].
+    /// Whether it supports [`KeyWrite::Delete`].
     pub deletes: bool,
-    /// Whether it takes [`Op::Group`].
+    /// Whether it supports [`TargetOp::Group`].
     pub groups: bool,
-    /// Whether it takes [`Op::Update`].
+    /// Whether it supports [`TargetOp::Update`].
     pub updates: bool,
-    /// Whether an update may delete what it found, or keep it.
+    /// Whether it supports [`Change::Delete`] and [`Change::Keep`].
     pub decides: bool,
     /// Whether values may expire.
     pub expiry: bool,
-    /// Whether it takes [`Op::FlushAll`].
+    /// Whether it supports [`TargetOp::FlushAll`].
     pub flush_all: bool,
-    /// Whether sessions may be dropped with something staged ([`Subject::abandon`]).
+    /// Whether sessions may be dropped with staged operations ([`TargetSubject::abandon`]).
     pub abandons: bool,
-    /// Whether [`Subject::clean`] does something.
+    /// Whether [`TargetSubject::clean`] does something.
     pub cleans: bool,
-    /// Whether the memory of a pool was used for something else before, and is no zeros. What a structure does not
-    /// clear or write is seen then.
+    /// Whether the memory of a new pool holds old data instead of zeros. This reveals fields that a structure neither
+    /// clears nor writes.
     pub used_before: bool,
-    /// Whether an open leaves something to whoever first comes to it, so that some runs have to go on without looking at
-    /// what is there.
+    /// Whether an open defers repairs to the first access of each part. Some runs then continue after an open without
+    /// reading the contents.
     pub mends_late: bool,
-    /// Keys that the threads of a schedule share in every other seed; in the rest, [`SHARED_KEYS`].
+    /// Number of keys that the threads of a schedule share under even seeds; under odd seeds it is [`SHARED_KEYS`].
     pub shared_keys: u64,
-    /// Whether it is a cache: what it was told may be missing when it had to make room ([`Subject::made_room`]), or while
-    /// it is written, but what is there is the newest.
+    /// Whether it is a cache: a key may be missing after the cache made room ([`TargetSubject::made_room`]) or while
+    /// the key is being written. A value that is present is the newest.
     pub forgets: bool,
 }
 
 impl TargetShape {
-    /// The memory of a pool before it is one, in the run of a seed.
+    /// Returns the memory of a pool before its creation, in the run of a seed.
     #[must_use]
     pub fn image(&self, seed: u64) -> PoolImage {
         let mut image = PoolImage::zeroed(self.pool_bytes);
@@ -267,92 +269,91 @@ impl Default for TargetShape {
     }
 }
 
-/// A structure that can be checked.
+/// A kind of structure that can be checked.
 pub trait Target: Sync {
-    /// Its name in reports: `kv`.
+    /// Returns its name in reports, such as `kv`.
     fn name(&self) -> &str;
 
-    /// Whether `farbank check crash --target NAME` knows it, so that a violation can name a command.
+    /// Returns whether `farbank check crash --target NAME` supports it, so that a violation can quote a command.
     fn has_command(&self) -> bool {
         false
     }
 
-    /// Deviations it has by name: switched on to see that they are found out.
+    /// Returns its named faults, which the explorer must detect when they are enabled.
     fn faults(&self) -> &'static [NamedFault] {
         &[]
     }
 
-    /// Situations that explorations must have met: [`mod@farbank_pm::situation`].
+    /// Returns the situations that explorations must reach: [`mod@farbank_pm::situation`].
     fn situations(&self) -> Vec<Situation> {
         Vec::new()
     }
 
-    /// Those that only threads can find: for [`crate::schedules`].
+    /// Returns the faults that only concurrent threads can show, for [`crate::schedules`].
     fn faults_in_threads(&self) -> &'static [NamedFault] {
         &[]
     }
 
-    /// The power cuts it is made for: those of any kind, or not those that take words one by one.
+    /// Returns the persistency modes that it supports.
     fn modes(&self) -> &'static [Persistency] {
         &Persistency::ALL
     }
 
-    /// What it can do.
+    /// Returns its features.
     fn shape(&self) -> TargetShape {
         TargetShape::default()
     }
 
-    /// What it can do in threads, and sizes that suit a schedule of a dozen operations.
+    /// Returns its features with concurrent threads, with sizes suitable for a schedule of a dozen operations.
     fn shape_in_threads(&self) -> TargetShape {
         self.shape()
     }
 
-    /// The memory of a pool before it is one, in the run of a seed.
+    /// Returns the memory of a pool before its creation, in the run of a seed.
     fn before(&self, seed: u64) -> PoolImage {
         self.shape().image(seed)
     }
 
-    /// Makes a new, empty structure of all of `sim`, which is zeros unless [`Shape::used_before`], durable when it
-    /// returns (T5). As it is: zeros are an empty structure.
+    /// Creates a new, empty structure on all of `sim`, durable when it returns (T5). The memory is zero unless
+    /// [`TargetShape::used_before`] is set. The default opens `sim`: zeros are an empty structure.
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         self.open(sim, now_ms)
     }
 
-    /// Opens what a close, a kill or a power cut left in `sim`.
+    /// Opens the structure that a close, a kill or a power cut left in `sim`.
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String>;
 
-    /// Opens what is in `sim` for several threads at once.
+    /// Opens the structure in `sim` for several concurrent threads.
     fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
         let _ = (sim, now_ms);
         Err(format!("{} does not run in threads", self.name()))
     }
 }
 
-/// One open structure, used by several threads at once. An `Err` of any method is a violation.
+/// One open structure, used by several concurrent threads. An `Err` of any method is a violation.
 pub trait SharedTarget: Send + Sync {
-    /// A session of its own for one thread.
+    /// Returns a new session for one thread.
     fn client(&self) -> Box<dyn TargetClient>;
 
-    /// Does one step of background work, if there is any to do. The calling thread's client has
-    /// nothing staged.
+    /// Does one step of background work, if any is due. The calling thread's client has nothing staged.
     fn clean(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// The structure for one caller, when every client has gone.
+    /// Returns the structure for a single caller, after every client was dropped.
     fn alone(self: Box<Self>) -> Box<dyn TargetSubject>;
 }
 
-/// One session of a [`Shared`] structure; the methods are a [`Subject`]'s. It waits inside for other
-/// sessions where it must.
+/// One session of a [`SharedTarget`]. The methods are those of a [`TargetSubject`]; they block inside on other
+/// sessions where necessary.
 pub trait TargetClient: Send {
     /// Runs `op`.
     fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String>;
 
-    /// Ends the batch: asks that all that was staged become durable.
+    /// Ends the batch: requests that all staged operations become durable.
     fn commit(&mut self) -> Result<Ticket, String>;
 
-    /// Whether `ticket` is durable.
+    /// Returns whether `ticket` is durable.
     fn durable(&mut self, ticket: Ticket) -> Result<bool, String>;
 }
 
@@ -363,52 +364,51 @@ pub trait TargetSubject {
     /// Runs `op` for `session`.
     fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String>;
 
-    /// Ends the session's batch: asks that all it staged become durable. As it is: nothing is ever
+    /// Ends the session's batch: requests that all its staged operations become durable. By default nothing is ever
     /// staged.
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
         let _ = session;
         Ok(Ticket::DURABLE)
     }
 
-    /// Whether `ticket` of `session` is durable: what it covers may be acknowledged, and is visible
-    /// to every session.
+    /// Returns whether `ticket` of `session` is durable. The operations that it covers may then be acknowledged, and
+    /// are visible to every session.
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
         let _ = session;
         Ok(ticket == Ticket::DURABLE)
     }
 
-    /// Drops the session with what it has staged, and begins another of that number. Returns whether nothing of it has
-    /// happened for certain: a session may have committed early, to make room.
+    /// Drops the session with its staged operations, and starts another with the same number. Returns whether it is
+    /// certain that none of them has happened: a session may have committed early, to make room.
     fn abandon(&mut self, session: usize) -> Result<bool, String> {
         Err(format!("session {session} cannot be dropped"))
     }
 
-    /// Everything stored now, expired values left out, in any order. Values are read back with
+    /// Returns all keys and values stored now, without expired values, in any order. Values are read with
     /// [`Value::decode`].
     fn contents(&mut self) -> Result<Vec<(u64, Value)>, String>;
 
-    /// Whether the structure is sound in itself: live + dead + free = pool, nothing leaked, no count
-    /// off.
+    /// Checks the structure's own invariants: live + dead + free = pool, nothing leaked, counters correct.
     fn check(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Does one step of background work, if there is any to do.
+    /// Does one step of background work, if any is due.
     fn clean(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether it has given up, since it was made or opened, anything that it was told to keep.
+    /// Returns whether it has evicted anything since it was created or opened.
     fn made_room(&self) -> bool {
         false
     }
 
-    /// The time is `now_ms` from now on; it never goes backwards.
+    /// Sets the time to `now_ms`. It never goes backwards.
     fn set_time(&mut self, now_ms: u64) {
         let _ = now_ms;
     }
 
-    /// Closes cleanly: everything committed is durable, and the next open may be quick.
+    /// Closes cleanly: all committed operations are durable, and the next open may be fast.
     fn close(self: Box<Self>) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a run does: steps drawn from a seed, in a style the seed also draws.
+//! Workload of a run: steps drawn from a seed. The seed also selects the mix of steps.
 
 use farbank_pm::sim::Rng;
 
@@ -11,50 +11,51 @@ pub enum WorkloadStep {
     Apply(usize, TargetOp),
     /// A session commits.
     Commit(usize),
-    /// A session is dropped with what it has staged, and another takes its place.
+    /// A session with staged operations is dropped, and a new one replaces it.
     Abandon(usize),
-    /// The medium syncs: tickets turn.
+    /// The medium syncs, which makes all tickets durable.
     Sync,
-    /// A step of background work.
+    /// One step of background work.
     Clean,
-    /// Time passes, in milliseconds.
+    /// Time advances by this many milliseconds.
     Advance(u64),
-    /// A clean close, and an open.
+    /// The structure is closed cleanly and opened.
     Close,
-    /// The process is killed; what it wrote stays visible, as volatile as it was.
+    /// The process is killed. Its writes stay visible, and those not yet durable stay volatile.
     Kill,
-    /// The power goes; one of the possible images is opened.
+    /// The power is cut, and one of the possible images is opened.
     Cut,
-    /// The drain that comes so many drains later fails.
+    /// The n-th drain from here fails.
     Fail(u64),
 }
 
-/// Draws steps. The same seed and shape give the same steps, whatever the structure answers.
+/// Generator of steps. The same seed and shape give the same steps, whatever the structure answers.
 #[derive(Clone, Debug)]
 pub struct Workload {
     shape: TargetShape,
     rng: Rng,
     next_value: u64,
     now_ms: u64,
-    /// Operations a batch has on average.
+    /// Average number of operations per batch.
     batch: u64,
-    /// Half the writes go to this many keys.
+    /// Half of the accesses go to this many keys.
     hot: u64,
-    /// What was deleted last: groups find it gone, and may rely on that.
+    /// Key deleted last. Groups delete it again, so that they find it absent.
     deleted: u64,
-    /// Whether long values are drawn as often as short ones.
+    /// Whether value sizes are drawn uniformly; otherwise short values are more likely.
     long: bool,
     disasters: bool,
-    /// Whether it lives through no disaster of its own, and cleans instead: what takes several lives of a
-    /// segment in one opening, or a tombstone's whole way, needs that.
+    /// Whether the run has background work in place of closes, kills, power cuts and failed drains. A segment can
+    /// then be recycled several times, and a tombstone reclaimed, within one open of the pool.
     calm: bool,
     io_errors: bool,
 }
 
-/// One run in so many is calm.
+/// One run in this many is calm.
 const CALM_ONE_IN: u64 = 4;
 
-/// `bytes`, or the nearest whole number of parts if that is nearly as many.
+/// Returns the nearest multiple of `part_bytes` if it differs from `bytes` by less than a sixteenth of a part,
+/// otherwise `bytes`.
 fn whole_parts(bytes: u32, part_bytes: u32) -> u32 {
     if part_bytes == 0 {
         return bytes;
@@ -66,11 +67,11 @@ fn whole_parts(bytes: u32, part_bytes: u32) -> u32 {
     }
 }
 
-/// When a run begins: no expiry is near 0.
+/// Time at which a run begins. It is far from 0, because an expiry of 0 means never.
 pub(crate) const START_MS: u64 = 1_000_000;
 
 impl Workload {
-    /// The steps of `seed` for a structure of this shape.
+    /// Creates the workload of `seed` for a structure of this shape.
     #[must_use]
     pub fn new(shape: &TargetShape, seed: u64, io_errors: bool) -> Workload {
         let mut rng = Rng::new(seed).fork(1);
@@ -89,13 +90,14 @@ impl Workload {
         }
     }
 
-    /// The time after the steps drawn so far.
+    /// Returns the time in milliseconds after the steps drawn so far.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// Other steps that continue this run, without further disasters.
+    /// Returns a workload that continues this run with other steps, without further closes, kills, power cuts or
+    /// failed drains.
     #[must_use]
     pub fn branch(&self, seed: u64) -> Workload {
         Workload {
@@ -107,7 +109,7 @@ impl Workload {
         }
     }
 
-    /// The next step.
+    /// Draws the next step.
     pub fn step(&mut self) -> WorkloadStep {
         let session = self.rng.below(self.shape.sessions as u64) as usize;
         if self.rng.one_in(self.batch + 1) {

@@ -1,5 +1,4 @@
-//! The explorer accepts a sound structure under every persistency, and objects to each of its
-//! mutants.
+//! The explorer accepts a sound structure in every persistency mode, and detects each of its mutants.
 
 mod toy;
 
@@ -54,12 +53,12 @@ fn the_same_seeds_give_the_same_digest_whatever_the_threads() {
         assert_eq!(one.digest, two.digest);
         assert_eq!((one.counts, one.places), (two.counts, two.places));
         let other = explore(&Toy(Mutant::None), &config, 4..10, 2, &mut |_| true);
-        assert_ne!(one.digest, other.digest, "a digest tells seeds apart");
+        assert_ne!(one.digest, other.digest, "other seeds give another digest");
     }
 }
 
-/// Whether a mutant is no mutant there: with saved caches nothing need be flushed or drained,
-/// and nothing valid is ever left beyond the tail.
+/// Returns whether a mutant is correct in a mode: with durable caches, flushes and drains are unnecessary, and no
+/// valid data is left beyond the tail.
 fn is_sound(mutant: Mutant, persistency: Persistency) -> bool {
     let about_caches = matches!(
         mutant,
@@ -73,7 +72,7 @@ fn is_sound(mutant: Mutant, persistency: Persistency) -> bool {
 }
 
 #[test]
-fn a_reply_that_does_not_wait_for_what_it_depends_on_is_caught() {
+fn a_reply_that_does_not_wait_for_the_writes_it_depends_on_is_caught() {
     let toy = Toy(Mutant::EarlyAnswer);
     let config = config(Persistency::Page);
     let report = explore(&toy, &config, 0..1000, 2, &mut |report| report.holds());
@@ -81,7 +80,7 @@ fn a_reply_that_does_not_wait_for_what_it_depends_on_is_caught() {
 }
 
 #[test]
-fn every_mutant_is_caught_and_its_command_shows_it_again() {
+fn every_mutant_is_caught_and_its_command_reproduces_it() {
     for persistency in Persistency::ALL {
         for mutant in Mutant::ALL {
             let config = config(persistency);
@@ -125,7 +124,7 @@ fn every_mutant_is_caught_and_its_command_shows_it_again() {
 }
 
 #[test]
-fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
+fn a_recovery_that_makes_nothing_durable_is_caught_by_a_kill_and_a_power_cut() {
     let config = ExploreConfig {
         nest_one_in: u64::MAX,
         ..config(Persistency::Adr)
@@ -148,8 +147,8 @@ fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
     );
 }
 
-/// Rare: the next record has to bring exactly the words the rejected one lacks. More nested runs
-/// find it sooner than more seeds.
+/// This is rare: the next record must complete exactly the words that the rejected one lacks. More nested runs find
+/// it sooner than more seeds do.
 #[test]
 fn a_rejected_record_that_the_next_one_completes_is_found() {
     let config = ExploreConfig {
@@ -163,7 +162,7 @@ fn a_rejected_record_that_the_next_one_completes_is_found() {
     assert!(!report.holds());
 }
 
-/// Cannot be created, and says which fault is on.
+/// A target whose creation fails with the name of the active fault.
 struct Tells;
 
 impl Target for Tells {
@@ -181,7 +180,7 @@ impl Target for Tells {
 }
 
 #[test]
-fn a_fault_is_on_in_every_exploring_thread_and_in_the_command() {
+fn a_fault_is_active_in_every_exploring_thread_and_in_the_command() {
     let fault = "drain kv/src/log.rs:88";
     let config = ExploreConfig {
         fault: Some(fault.parse().unwrap()),
@@ -199,11 +198,11 @@ fn a_fault_is_on_in_every_exploring_thread_and_in_the_command() {
 }
 
 #[test]
-fn what_only_a_read_had_shown_is_lost_by_an_early_reader_and_nothing_else() {
+fn an_early_reader_loses_only_values_that_a_read_returned() {
     let strict = config(Persistency::Adr);
     let toy = Toy(Mutant::EarlyRead);
     let report = explore(&toy, &strict, 0..64, 2, &mut |report| report.holds());
-    let found = report.violations.first().expect("strictly, it is violated");
+    let found = report.violations.first().expect("the strict rule is violated");
     assert_eq!(found.acknowledged, Some(Ok(())), "{found}");
     let acknowledged = ExploreConfig {
         verdict: AckRule::Acknowledged,
@@ -218,7 +217,7 @@ fn what_only_a_read_had_shown_is_lost_by_an_early_reader_and_nothing_else() {
 }
 
 #[test]
-fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
+fn three_consecutive_crashes_are_explored_within_bounds() {
     let explored = |depth| {
         let config = ExploreConfig {
             depth,
@@ -239,7 +238,7 @@ fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
 }
 
 #[test]
-fn a_drain_left_out_is_found_and_a_fault_that_does_nothing_is_idle() {
+fn an_omitted_drain_is_found_and_a_fault_without_effect_is_idle() {
     let budget = FaultBudget {
         modes: vec![Persistency::Adr],
         seeds: 0..4,
@@ -255,7 +254,7 @@ fn a_drain_left_out_is_found_and_a_fault_that_does_nothing_is_idle() {
     assert!(matches!(nowhere.outcome, FaultOutcome::Idle), "{nowhere}");
 }
 
-/// What opening a memory shows, or why it does not open.
+/// Returns the contents that an open shows, or the error of the open.
 fn shown(toy: &Toy, sim: &Sim) -> Result<Vec<(u64, Value)>, String> {
     let mut subject = toy.open(sim.clone(), 1_000)?;
     let mut contents = subject.contents()?;
@@ -263,7 +262,7 @@ fn shown(toy: &Toy, sim: &Sim) -> Result<Vec<(u64, Value)>, String> {
     subject.check().map(|()| contents)
 }
 
-/// The crash points of a short life: two sessions, batches of up to three.
+/// Returns the crash points of a short run with two sessions and batches of up to three.
 fn crash_points(toy: &Toy, persistency: Persistency) -> Vec<CrashState> {
     let sim = Sim::new(8 << 10, persistency);
     let states = Arc::new(Mutex::new(Vec::new()));
@@ -298,7 +297,7 @@ fn crash_points(toy: &Toy, persistency: Persistency) -> Vec<CrashState> {
 }
 
 #[test]
-fn lazily_a_crash_point_shows_what_all_its_images_show() {
+fn lazy_exploration_shows_the_same_contents_as_all_images() {
     for mutant in [Mutant::None, Mutant::HeaderFirst, Mutant::MissingFlush] {
         for persistency in Persistency::ALL {
             let toy = Toy(mutant);
@@ -329,7 +328,7 @@ fn lazily_a_crash_point_shows_what_all_its_images_show() {
     }
 }
 
-/// Those that one crash finds in a few seeds; the others need a second, or more luck.
+/// Mutants that a single crash finds within a few seeds. The others need a second crash or more seeds.
 const ONE_CRASH: [Mutant; 6] = [
     Mutant::MissingFlush,
     Mutant::MissingDrain,
@@ -340,7 +339,7 @@ const ONE_CRASH: [Mutant; 6] = [
 ];
 
 #[test]
-fn lazily_the_same_mutants_are_caught_and_shown_again() {
+fn lazy_exploration_catches_the_same_mutants_and_reproduces_them() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
         let config = ExploreConfig {
             lazy: true,
@@ -371,7 +370,7 @@ fn lazily_the_same_mutants_are_caught_and_shown_again() {
 }
 
 #[test]
-fn ways_from_a_crash_are_read_as_they_are_printed() {
+fn image_choices_are_parsed_as_they_are_printed() {
     for text in ["17", "kill", "lazy:", "lazy:0.2.1"] {
         assert_eq!(text.parse::<ImageChoice>().unwrap().to_string(), text);
     }

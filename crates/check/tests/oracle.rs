@@ -1,4 +1,4 @@
-//! The oracle: what a crash may leave, claim by claim, and against the general search.
+//! The oracle: the states that a crash may leave, checked claim by claim and against the general search.
 
 use farbank_check::history::History;
 use farbank_check::oracle::{CallEffect, KeyCall, check_history, linearizable};
@@ -40,7 +40,7 @@ fn read(history: &mut History, session: usize, view: ReadView, id: Option<u64>) 
         .is_ok()
 }
 
-/// Which of these values key 1 may have, 0 being none.
+/// Returns which of these values key 1 may have; 0 means absent.
 fn legal(history: &History, among: &[u64]) -> Vec<u64> {
     let shows = |id: u64| if id == 0 { vec![] } else { vec![(1, v(id))] };
     let found = |&id: &u64| check_history(history, &shows(id), 0).is_ok();
@@ -66,7 +66,7 @@ fn a_pending_write_may_have_happened_and_an_acknowledged_one_must_have() {
 }
 
 #[test]
-fn writes_of_two_sessions_that_overlap_may_have_happened_either_way_round() {
+fn overlapping_writes_of_two_sessions_may_happen_in_either_order() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     stage(&mut history, 1, TargetOp::Write(put(1, 2)));
@@ -74,12 +74,12 @@ fn writes_of_two_sessions_that_overlap_may_have_happened_either_way_round() {
     ack(&mut history, 0);
     assert_eq!(legal(&history, &[0, 1, 2]), [1, 2]);
     assert!(read(&mut history, 2, ReadView::Durable, Some(2)));
-    assert_eq!(legal(&history, &[1, 2]), [2], "a read has told which");
+    assert_eq!(legal(&history, &[1, 2]), [2], "a read has shown the order");
     assert!(!read(&mut history, 2, ReadView::Durable, Some(1)));
 }
 
 #[test]
-fn what_another_session_has_read_must_not_be_lost() {
+fn a_write_that_another_session_has_read_must_survive() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     assert!(
@@ -96,7 +96,7 @@ fn what_another_session_has_read_must_not_be_lost() {
 }
 
 #[test]
-fn an_own_read_of_what_another_session_has_pending_tells_nobody() {
+fn an_own_view_read_of_a_pending_write_of_another_session_does_not_acknowledge_it() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     assert!(read(&mut history, 1, ReadView::Own, Some(1)));
@@ -104,7 +104,7 @@ fn an_own_read_of_what_another_session_has_pending_tells_nobody() {
 }
 
 #[test]
-fn an_update_comes_after_what_it_replaced() {
+fn an_update_follows_the_write_it_replaced() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     let update = TargetOp::Update {
@@ -125,7 +125,7 @@ fn an_update_comes_after_what_it_replaced() {
 }
 
 #[test]
-fn what_was_refused_never_appears() {
+fn a_refused_write_never_appears() {
     let mut history = History::new();
     let op = TargetOp::Write(put(1, 1));
     let id = history.invoke(0, &op);
@@ -134,7 +134,7 @@ fn what_was_refused_never_appears() {
 }
 
 #[test]
-fn a_group_is_whole_or_absent_unless_something_newer_hides_it() {
+fn a_group_is_whole_or_absent_unless_a_newer_write_hides_it() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     ack(&mut history, 0);
@@ -146,7 +146,7 @@ fn a_group_is_whole_or_absent_unless_something_newer_hides_it() {
     stage(&mut history, 0, TargetOp::Write(put(1, 4)));
     assert!(
         check_history(&history, &[(1, v(4))], 0).is_ok(),
-        "who knows what 4 hides"
+        "4 may hide either"
     );
     assert!(check_history(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
 }
@@ -172,7 +172,7 @@ fn an_expired_value_is_absent_and_does_not_uncover_an_older_one() {
 }
 
 #[test]
-fn what_a_recovery_has_shown_the_next_must_show() {
+fn contents_shown_by_a_recovery_must_survive_the_next_crash() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     history.recovered(&[(1, v(1))], 0);
@@ -192,7 +192,7 @@ fn a_flush_of_everything_is_durable_when_it_returns() {
 }
 
 #[test]
-fn no_key_appears_that_was_never_written_and_none_twice() {
+fn a_key_that_was_never_written_and_a_repeated_key_are_rejected() {
     let history = History::new();
     assert!(check_history(&history, &[(9, v(1))], 0).is_err());
     let mut history = History::new();
@@ -201,7 +201,7 @@ fn no_key_appears_that_was_never_written_and_none_twice() {
 }
 
 #[test]
-fn a_damaged_value_is_nobodys() {
+fn a_damaged_value_is_rejected() {
     let bytes = Value { id: 7, bytes: 40 }.encode();
     assert_eq!(Value::decode(&bytes), Ok(Value { id: 7, bytes: 40 }));
     for bit in 0..bytes.len() * 8 {
@@ -213,7 +213,7 @@ fn a_damaged_value_is_nobodys() {
 }
 
 #[test]
-fn the_general_search_knows_the_textbook_cases() {
+fn the_general_search_decides_the_textbook_cases() {
     let call = |act, invoked, acked| KeyCall {
         act,
         invoked,
@@ -221,7 +221,7 @@ fn the_general_search_knows_the_textbook_cases() {
     };
     let w = |id| CallEffect::Write(Some(id));
     let r = |id| CallEffect::Read(Some(id));
-    // A write that overlaps two reads: the first may see it and the second then must.
+    // A write overlaps two reads: if the first sees it, the second must too.
     let mut calls = vec![
         call(w(1), 0, Some(1)),
         call(w(2), 2, Some(9)),
@@ -231,24 +231,24 @@ fn the_general_search_knows_the_textbook_cases() {
     assert!(!linearizable(&calls, None, Some(2)));
     calls[3].act = r(2);
     assert!(linearizable(&calls, None, Some(2)));
-    // A read of a pending write makes it happen.
+    // A pending write that a read has seen must have happened.
     let pending = [call(w(1), 0, None), call(r(1), 1, Some(2))];
     assert!(linearizable(&pending, None, Some(1)));
     assert!(!linearizable(&pending, None, None));
     assert!(linearizable(&pending[..1], None, None));
-    // Two updates cannot both have seen nothing.
+    // Two updates cannot both have found the key absent.
     let update = |id, at| call(CallEffect::Update(None, Some(id)), at, Some(at + 5));
     assert!(!linearizable(&[update(1, 0), update(2, 1)], None, Some(2)));
-    // Thirty-two concurrent writes: the memo keeps this short only if the end is reachable early.
+    // Sixteen concurrent writes: the memo of visited states keeps this search short.
     let many: Vec<KeyCall> = (0..16).map(|i| call(w(i), i, Some(100))).collect();
     assert!(linearizable(&many, None, Some(3)));
     assert!(!linearizable(&many, None, None));
 }
 
-/// Random histories of one key, one session a call: the quick judge never objects to what the search
-/// can explain, and without deletes (of which two look alike) accepts nothing else.
+/// Random histories of one key, with one session per call. The quick check never rejects a state that the search
+/// accepts. Without deletes (two of which look alike) it accepts no other state either.
 #[test]
-fn the_quick_judge_agrees_with_the_general_search() {
+fn the_quick_check_agrees_with_the_general_search() {
     let (mut accepted, mut rejected) = (0, 0);
     for seed in 0..3_000 {
         let mut rng = Rng::new(seed);
@@ -316,7 +316,7 @@ fn the_quick_judge_agrees_with_the_general_search() {
 }
 
 #[test]
-fn an_update_that_keeps_makes_what_it_saw_acknowledged_with_its_batch() {
+fn an_update_that_keeps_acknowledges_the_value_it_saw_with_its_batch() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     let keep = TargetOp::Update {
@@ -328,7 +328,7 @@ fn an_update_that_keeps_makes_what_it_saw_acknowledged_with_its_batch() {
     history.answered(1, id, &keep, &saw, 0).unwrap();
     assert_eq!(legal(&history, &[0, 1]), [0, 1], "the reply is withheld");
     ack(&mut history, 1);
-    assert_eq!(legal(&history, &[0, 1]), [1], "the reply has told of 1");
+    assert_eq!(legal(&history, &[0, 1]), [1], "the reply has shown 1");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_reply_waits_for_the_batches_before_it() {
 }
 
 #[test]
-fn the_answers_of_deletes_and_groups_are_judged() {
+fn the_answers_of_deletes_and_groups_are_checked() {
     let mut history = History::new();
     stage(&mut history, 0, TargetOp::Write(put(1, 1)));
     ack(&mut history, 0);
@@ -364,7 +364,7 @@ fn the_answers_of_deletes_and_groups_are_judged() {
 }
 
 #[test]
-fn what_a_delete_answers_is_part_of_the_search() {
+fn the_general_search_checks_the_answer_of_a_delete() {
     let call = |act, at| KeyCall {
         act,
         invoked: at,

@@ -1,8 +1,8 @@
-//! The same command in a process of its own, for code that may end its process: a plug-in's.
+//! Runs the same command in a child process, for plug-in code that may end its process.
 //!
-//! The parent starts this program again with the same arguments. The child's standard input is a socket whose other end is
-//! the parent's. The child writes a byte to it when it is about to end by itself. A child that ends without one was ended by
-//! the plug-in, whatever its exit code is.
+//! The parent starts this program again with the same arguments. The child's standard input is a socket connected to
+//! the parent. The child writes a byte to it just before it exits normally. If the child ends without that byte, the
+//! plug-in ended it, whatever its exit code is.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -19,22 +19,22 @@ use signal_hook::consts::SIGINT;
 
 use crate::Failure;
 
-/// The variable by which a child knows that it is one.
+/// Environment variable that marks the child process.
 const CHILD: &str = "FARBANK_APART";
-/// How often the parent looks whether it was interrupted.
+/// How often the parent checks for an interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long after an interrupt a child may go on.
+/// How long a child may run after an interrupt.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs `run` in a child, for `what`, which is named if it ends the child.
+/// Runs `run` in a child process. Errors name `what` if it ends the child.
 pub(crate) fn apart(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     if std::env::var_os(CHILD).is_none() {
         return parent(what);
     }
-    // Best effort: a child whose parent was killed ends as at a signal of its own.
+    // Best effort: the child gets SIGTERM if its parent is killed.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let result = run();
-    // A parent that has ended reads nothing.
+    // The write fails if the parent has ended.
     let _ = rustix::io::write(std::io::stdin(), b"e");
     result
 }
@@ -42,12 +42,12 @@ pub(crate) fn apart(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Re
 fn parent(what: &str) -> Result<(), Failure> {
     let failed = |doing, error| Failure::failed(format!("cannot {doing} for {what}: {error}"));
     let start = |error| failed("start a process", error);
-    // The child is interrupted, too, and ends in good order.
+    // The terminal sends SIGINT to the child too, and the child then shuts down.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))
         .map_err(|e| failed("wait for signals", e))?;
     let (mut ours, theirs) = UnixStream::pair().map_err(start)?;
-    ours.shutdown(Shutdown::Write).map_err(start)?; // its standard input is at its end
+    ours.shutdown(Shutdown::Write).map_err(start)?; // the child's standard input is at end of file
     ours.set_read_timeout(Some(LOOK_EVERY)).map_err(start)?;
     let program = std::env::current_exe().map_err(start)?;
     let mut child = Command::new(program)
@@ -63,7 +63,7 @@ fn parent(what: &str) -> Result<(), Failure> {
             Err(e) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&e.kind()) => {}
             Err(e) => return Err(failed("wait", e)),
         }
-        // What the plug-in has started may keep the socket open.
+        // A process started by the plug-in may keep the socket open.
         if matches!(child.try_wait(), Ok(Some(_))) {
             break false;
         }
@@ -90,7 +90,7 @@ fn parent(what: &str) -> Result<(), Failure> {
     }
 }
 
-/// How a process ended.
+/// Describes how a process ended.
 fn how(status: ExitStatus) -> String {
     const NAMES: [(i32, &str); 7] = [
         (4, "SIGILL"),

@@ -1,8 +1,8 @@
-//! `farbank bench`: the figures Farbank states, found again on this machine.
+//! `farbank bench`: measures the published figures of Farbank on this machine.
 //!
-//! Each experiment prints a table of figures, every one with how it was come by and the bound it must
-//! hold, and ends with an error if one does not. What measures is in `farbank_bench`; here are
-//! the arguments, the progress and the table.
+//! Each experiment prints a table of figures. A row says how the figure was obtained (counted, measured or modelled)
+//! and which bound it must hold. The command fails if a bound does not hold. The measurements are in `farbank_bench`;
+//! this module has the arguments, the progress bar and the table.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -28,35 +28,35 @@ use crate::{Failure, size};
 const KV_EXAMPLES: &str = "\
 Examples:
   farbank bench kv --experiment all
-      every figure of the engine, in about three minutes and 1 GiB of memory
+      all figures of the engine, in about three minutes and 1 GiB of memory
   farbank bench kv --experiment amplification --size 1gb
-      what the medium is written for what users write, on a larger pool
+      write amplification of the medium, on a larger pool
   farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
-      how 20 million keys come back on persistent memory; the file is removed afterwards
+      time to open a pool with 20 million keys on persistent memory; the file is removed afterwards
   farbank bench kv --workload workloads/updates-hot.toml
-      what hot keys cost, as the file says
+      the options of a workload file: the cost of hot keys
   farbank bench kv --medium sim --workers 1,8,32
-      what the engine costs persistent memory, counted, and how fast the model makes it";
+      accesses to persistent memory, counted, and the throughput on the model of it";
 
-/// Measure what Farbank states of itself; an error if a bound does not hold.
+/// Run the benchmarks; fails if a bound does not hold.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// The engine by itself: write amplification, what a set costs, how it comes back.
+    /// The engine alone: write amplification, cost of a set, time to open.
     Kv(BenchKv),
-    /// The server against redis-server or memcached: processor time for an operation.
+    /// The server, compared with redis-server or memcached: CPU time per operation.
     Server(BenchServer),
-    /// The Tair contest's judge: its workload and rules, for any engine.
+    /// Engines under the workload and rules of the Tair contest.
     Judge(BenchJudge),
     /// Persistent hash indexes: throughput, latency, load factor, flushes and fences, recovery.
     Index(BenchIndex),
-    /// The cache: what its arrangement costs far memory, how often it hits.
+    /// The cache: cost of its memory layout, hit ratio.
     Cache(BenchCache),
-    /// Sherman and its baselines on a simulated rack: round trips, throughput, latency.
+    /// Sherman and its baselines on a simulated cluster: round trips, throughput, latency.
     Tree(BenchTree),
 }
 
 impl BenchCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             BenchCommand::Kv(bench) => bench.run(),
@@ -69,30 +69,29 @@ impl BenchCommand {
     }
 }
 
-/// Measure the engine by itself.
+/// Benchmark the engine alone, without a server.
 #[derive(Args)]
 #[command(after_help = KV_EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchKv {
-    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
-    /// here count. See workloads/.
+    /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
+    /// command line override it. See workloads/.
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// What is measured.
+    /// Experiment to run.
     #[arg(long, value_enum, default_value = "all")]
     experiment: ExperimentChoice,
-    /// What pools are made on: dram, which is memory of this process (for reopen a file in
-    /// /dev/shm), a file that is not there yet and is removed afterwards, or sim, the model of
-    /// persistent memory, which has an experiment of its own.
+    /// Medium of the pools. dram: memory of this process (for reopen a file in /dev/shm). PATH: a file that must not
+    /// exist yet and is removed afterwards. sim: the model of persistent memory, which has an experiment of its own.
     #[arg(long, value_name = "dram|sim|PATH", default_value = "dram", value_parser = medium)]
     medium: BenchMedium,
-    /// Keys that are loaded, and that come back; on sim also operations of a run. 5,000,000, on sim
-    /// 200,000.
+    /// Keys that are loaded, and that a reopen recovers; on sim also operations per run. Default: 5,000,000, or
+    /// 200,000 on sim.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(100..=1_000_000_000))]
     keys: Option<u64>,
-    /// Bytes of the pool for amplification.
+    /// For amplification: size of the pool.
     #[arg(long, value_name = "BYTES", default_value = "128mb", value_parser = size::parse)]
     size: u64,
-    /// For amplification: what is updated.
+    /// For amplification: pattern of the updates.
     #[arg(
         long,
         value_enum,
@@ -100,16 +99,16 @@ pub(crate) struct BenchKv {
         default_value = "uniform,hot,sizes"
     )]
     updates: Vec<UpdatesChoice>,
-    /// On sim: virtual workers, a run for each number.
+    /// On sim: numbers of virtual workers, with one run for each.
     #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=256))]
     workers: Vec<u16>,
-    /// On sim: DIMMs.
+    /// On sim: number of DIMMs.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = value_parser!(u32).range(1..=64))]
     dimms: u32,
-    /// On sim: nanoseconds an operation takes besides far memory.
+    /// On sim: CPU time of an operation in nanoseconds, without far-memory accesses.
     #[arg(long, value_name = "NS", default_value_t = 100)]
     cpu_ns: u32,
-    /// On sim: decides the operations and what chance decides; the same seed gives the same digest.
+    /// On sim: seed of the random number generator. The same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -124,32 +123,32 @@ enum BenchMedium {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum UpdatesChoice {
-    /// Every key alike.
+    /// Every key equally often.
     Uniform,
-    /// Nine updates in ten on one key in ten.
+    /// Nine of ten updates go to one of ten keys.
     Hot,
-    /// Values that shrink and grow.
+    /// Updates change the size of values.
     Sizes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExperimentChoice {
-    /// Whole writes a user write, and whether anything is refused while sizes change.
+    /// Medium writes per user write, and whether any write is refused while value sizes change.
     Amplification,
-    /// Fences, far-memory reads and index bytes of new keys, and the slowest of them.
+    /// Fences, far-memory reads and index bytes per new key, and the slowest insert.
     Load,
-    /// Milliseconds to open after a kill and after a clean close.
+    /// Time to open the pool after a kill and after a clean close, in milliseconds.
     Reopen,
-    /// The slowest write that a full pool refuses or accepts, and the slowest read beside it, over sizes of values
-    /// and pools and how they came to be full.
+    /// The slowest write, refused or accepted, on a full pool, and the slowest read at the same time. Varies the
+    /// sizes of values and pools, and how the pool was filled.
     Full,
-    /// All of them.
+    /// All experiments.
     All,
 }
 
 fn medium(text: &str) -> Result<BenchMedium, String> {
     match text {
-        "" => Err("a path is not empty".into()),
+        "" => Err("the path must not be empty".into()),
         "sim" => Ok(BenchMedium::Sim),
         "dram" => Ok(BenchMedium::Real(kv::PoolPlace::Dram)),
         path => Ok(BenchMedium::Real(kv::PoolPlace::File(path.into()))),
@@ -222,16 +221,16 @@ impl BenchKv {
     }
 }
 
-/// In what form figures are shown besides the table.
+/// Output formats besides the table.
 #[derive(Args)]
 pub(crate) struct OutputForm {
     /// Print one JSON object on the last line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw the curves that were found, as a picture. A file that is there is replaced.
+    /// Write the measured curves to FILE as an SVG chart. An existing file is replaced.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Print the figures that have a published value as a Markdown table, and nothing else.
+    /// Print only a Markdown table of the figures that have a published value.
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
 }
@@ -245,26 +244,26 @@ impl OutputForm {
         }
     }
 
-    /// Refuses what could not be written in the end, before anything is measured.
+    /// Checks that the output file can be written, before the measurement.
     fn check(&self) -> Result<(), Failure> {
         let folder = self.svg.as_deref().and_then(Path::parent);
         match folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
             None => Ok(()),
             Some(folder) => {
-                let why = format!("--svg: there is no folder {}", folder.display());
+                let why = format!("--svg: the folder {} does not exist", folder.display());
                 Err(Failure::Usage(why))
             }
         }
     }
 
-    /// Draws what there is to draw, if that is wanted.
+    /// Writes the curves of `report` to the file of `--svg`, if given.
     fn draw(&self, report: &Report) -> Result<(), Failure> {
         let Some(path) = &self.svg else {
             return Ok(());
         };
         let file = path.display();
         if report.charts.0.is_empty() {
-            let why = format!("{file} was not written: this experiment found no curve");
+            let why = format!("{file} was not written: this experiment found no curve to draw");
             return Err(Failure::failed(why));
         }
         let picture = report.charts.svg().map_err(failure)?;
@@ -273,7 +272,7 @@ impl OutputForm {
     }
 }
 
-/// Measures under a progress bar, prints what was found, and fails if a bound does not hold.
+/// Runs a measurement with a progress bar, and prints the report. Fails if a bound does not hold.
 pub(crate) fn measure(
     bench: &str,
     settings: Value,
@@ -282,7 +281,7 @@ pub(crate) fn measure(
     run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
 ) -> Result<(), Failure> {
     show.check()?;
-    // A signal ends it in good order: children and files are gone when the error is told.
+    // On a signal the run stops and removes its children and files before it reports the error.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
@@ -341,7 +340,7 @@ fn complaint(figure: &Figure) -> String {
     )
 }
 
-/// The bounds of a figure that can fail a run, if it has any.
+/// Returns the bounds that `figure` must hold, as text, or `None` if it has none.
 pub(crate) fn bound(figure: &Figure) -> Option<String> {
     let binding = figure.published.filter(|published| published.binding);
     let bounds = [
@@ -359,7 +358,7 @@ pub(crate) fn bound(figure: &Figure) -> Option<String> {
     (!bounds.is_empty()).then(|| bounds.join(", "))
 }
 
-/// The bounds of a figure with the verdict of the run, and why it is no measurement if it is not.
+/// Describes the bounds of a figure, whether they hold, and why it was not measured if so.
 fn judged(figure: &Figure) -> String {
     let verdict = match figure.verdict() {
         Some(Verdict::Broken) => "DOES NOT HOLD",
@@ -373,7 +372,7 @@ fn judged(figure: &Figure) -> String {
     parts.join("; ")
 }
 
-/// The published value of a figure with the score of the run, if there is one.
+/// Describes the published value of a figure and how near the result is, if it has one.
 fn published(figure: &Figure) -> Option<String> {
     let (value, score) = (figure.published?.value, figure.score()?);
     let part = figure.value / value;
@@ -384,7 +383,7 @@ fn published(figure: &Figure) -> Option<String> {
     ))
 }
 
-/// The figures that have a published value, and the orders, as a table for a document.
+/// Formats the figures that have a published value or a bound as a Markdown table.
 fn markdown(report: &Report) -> String {
     let mut text = "| experiment | figure | | here | published | near if within | |\n\
                     |---|---|---|---:|---:|---:|---|\n"
@@ -440,7 +439,7 @@ fn with_unit(figure: &Figure) -> String {
     text.trim_end().to_owned()
 }
 
-/// A figure with as many digits as say something.
+/// Formats a value with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -451,7 +450,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The figures, one a row. Columns that no figure fills are left out.
+/// Formats the figures as a table with one row each, without empty columns.
 pub(crate) fn table(report: &Report) -> String {
     let head = [
         "experiment",
@@ -470,7 +469,7 @@ pub(crate) fn table(report: &Report) -> String {
     in_columns(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// Rows of as many cells, each as wide as its column.
+/// Formats rows, which all have the same number of cells, as aligned columns.
 pub(crate) fn in_columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|cells| cells.get(column));
@@ -503,7 +502,7 @@ fn row(figure: &Figure) -> [String; 7] {
     ]
 }
 
-/// Everything that was found, for programs.
+/// Returns the whole report as JSON.
 fn object(bench: &str, settings: Value, report: &Report, machine: &MachineInfo) -> Value {
     let figures: Vec<Value> = report
         .figures
@@ -543,7 +542,7 @@ fn object(bench: &str, settings: Value, report: &Report, machine: &MachineInfo) 
     })
 }
 
-/// Where it was measured, and what else went on there when it started.
+/// The machine of the measurement, and its load when the measurement started.
 struct MachineInfo {
     cpu: String,
     cpus: usize,
@@ -577,12 +576,12 @@ impl MachineInfo {
     }
 }
 
-/// The processor's name, from `/proc/cpuinfo`.
+/// Returns the processor's name, from the text of `/proc/cpuinfo`.
 fn cpu_name(cpuinfo: &str) -> Option<&str> {
     machine::values(cpuinfo, "model name").next()
 }
 
-/// A bar for people; hidden elsewhere.
+/// A progress bar, hidden if standard error is not a terminal.
 struct BenchProgress(ProgressBar);
 
 impl BenchProgress {
@@ -619,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_digits_that_say_something() {
+    fn numbers_are_printed_with_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.0625, "0.0625"),
@@ -633,14 +632,14 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_is_named() {
+    fn the_processor_name_is_read_from_cpuinfo() {
         let text = "processor\t: 0\nmodel name\t: Some Processor @ 2 GHz\nflags\t: a b\n";
         assert_eq!(cpu_name(text), Some("Some Processor @ 2 GHz"));
         assert_eq!(cpu_name(""), None);
     }
 
     #[test]
-    fn a_table_says_of_each_figure_what_it_is_and_whether_it_holds() {
+    fn a_table_shows_the_kind_of_each_figure_and_whether_its_bound_holds() {
         let report = Report {
             figures: vec![
                 Figure::counted("load", "fences", 1.0)

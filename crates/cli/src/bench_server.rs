@@ -1,4 +1,4 @@
-//! `farbank bench server`: the server beside redis-server or memcached.
+//! `farbank bench server`: compares the server with redis-server or memcached.
 
 use std::path::PathBuf;
 
@@ -16,46 +16,47 @@ Examples:
   farbank bench server
       five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
   farbank bench server --pipelines 32 --rounds 9
-      another pipeline, more rounds
+      a different pipeline depth, more rounds
   farbank bench server --peer memcached
-      the cache against memcached, with clients of memcached
+      compares the cache with memcached, using the memcached protocol
   farbank bench server --redis /opt/redis/bin/redis-server --pool /mnt/pmem0/bench.pool
-      another redis-server; the pool on persistent memory, removed afterwards
+      a given redis-server; the pool on persistent memory, removed afterwards
   farbank bench server --open-loop --aged 60
-      latency at fixed rates beside redis-server without persistence, in a pool whose cleaner is at work
+      latency at fixed rates compared with redis-server without persistence, in a pool whose cleaner is active
   farbank bench server --open-loop --sync everysec --loads 30 --seconds 60
-      the same with both synced once a second, at one rate, for longer";
+      the same with both servers synced once a second, at one rate, for longer";
 
-/// Measure the server against redis-server or memcached.
+/// Benchmark the server against redis-server or memcached.
 #[derive(Args)]
 #[command(after_help = SERVER_EXAMPLES)]
 pub(crate) struct BenchServer {
-    /// Beside whom: redis, then it is the durable store, or memcached, then it is the cache.
+    /// Server to compare with: redis (with the durable store) or memcached (with the cache).
     #[arg(long, value_enum, default_value = "redis")]
     peer: PeerChoice,
-    /// redis-server, run without persistence.
+    /// Path of redis-server, which runs without persistence.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis: PathBuf,
-    /// redis-benchmark, which loads both.
+    /// Path of redis-benchmark, which generates the load for both servers.
     #[arg(long, value_name = "PATH", default_value = "redis-benchmark")]
     redis_benchmark: PathBuf,
-    /// memcached, run with one thread; what loads both is built in.
+    /// Path of memcached, which runs with one thread. The load generator is built in.
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     memcached: PathBuf,
-    /// Rounds of each pipeline and operation, or of each rate, the servers taking turns.
+    /// Rounds of each pipeline depth and operation, or of each rate. The servers take turns.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..=1000))]
     rounds: u64,
-    /// Requests of a round; without pipelining a sixth of them.
+    /// Requests per round; one sixth of them with pipeline depth 1.
     #[arg(long, value_name = "N", default_value_t = 3_000_000, conflicts_with = "open_loop", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     requests: u64,
-    /// Requests a client sends before it waits.
+    /// Pipeline depths: requests that a client sends before it waits for replies.
     #[arg(long, value_name = "N,N,...", default_value = "64,16,1", value_delimiter = ',', conflicts_with = "open_loop", value_parser = value_parser!(u64).range(1..=10_000))]
     pipelines: Vec<u64>,
-    /// Farbank's pool, a file that is not there yet; if not given, one in /dev/shm, or among temporary files
-    /// where it is synced. It is removed afterwards.
+    /// Path of Farbank's pool, which must not exist yet; it is removed afterwards. Default: a file in /dev/shm, or a
+    /// temporary file if it is synced.
     #[arg(long, value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
     pool: Option<String>,
-    /// Measure latency at fixed rates, nine GETs to a SET, from when each request was due: beside redis only.
+    /// Measure latency at fixed request rates, with nine GETs per SET. Latency counts from the time a request was
+    /// due. Only with --peer redis.
     #[arg(long)]
     open_loop: bool,
     #[command(flatten)]
@@ -71,37 +72,39 @@ pub(crate) struct BenchServer {
 /// The options of `--open-loop`.
 #[derive(Args)]
 struct OpenLoopArgs {
-    /// With --open-loop: rates, in percent of what the slower server answers on as many connections without pipelining.
+    /// With --open-loop: request rates, in percent of the throughput of the slower server with as many connections
+    /// and no pipelining.
     #[arg(long, value_name = "N,N,...", default_value = "30,60", value_delimiter = ',', requires = "open_loop", value_parser = value_parser!(u64).range(1..=200))]
     loads: Vec<u64>,
-    /// With --open-loop: keys, all of which are stored before.
+    /// With --open-loop: number of keys, all stored before the measurement.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "open_loop", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     keys: u64,
     /// With --open-loop: bytes of a value.
     #[arg(long, value_name = "N", default_value_t = 100, requires = "open_loop", value_parser = value_parser!(u64).range(1..=1_000_000))]
     value_bytes: u64,
-    /// With --open-loop: when a write is durable. Without sync redis-server keeps nothing, and Farbank's pool is on tmpfs.
+    /// With --open-loop: when a write is synced. With none, redis-server persists nothing and Farbank's pool is on
+    /// tmpfs.
     #[arg(long, value_enum, default_value = "none", requires = "open_loop")]
     sync: BenchSyncChoice,
-    /// With --open-loop: seconds at each rate, for each server, divided into the rounds.
+    /// With --open-loop: seconds at each rate for each server, divided among the rounds.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "open_loop", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// With --open-loop: connections.
+    /// With --open-loop: number of connections.
     #[arg(long, value_name = "N", default_value_t = 50, requires = "open_loop", value_parser = value_parser!(u64).range(1..=1_000))]
     connections: u64,
-    /// With --open-loop: a pool of which this many percent are live, each key overwritten three times before, so that the cleaner is at
-    /// work.
+    /// With --open-loop: use a pool with this percentage of live bytes, in which each key has already been
+    /// overwritten three times, so that the cleaner is active.
     #[arg(long, value_name = "PERCENT", requires = "open_loop", value_parser = value_parser!(u64).range(10..=90))]
     aged: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum BenchSyncChoice {
-    /// Not at all.
+    /// Never synced.
     None,
-    /// Within a second.
+    /// Synced within a second.
     Everysec,
-    /// Before it is answered.
+    /// Synced before the reply.
     Always,
 }
 
@@ -114,7 +117,7 @@ enum PeerChoice {
 impl BenchServer {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let farbank = std::env::current_exe()
-            .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
+            .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
         if self.open_loop {
             return self.run_open_loop(farbank);
         }
@@ -152,7 +155,7 @@ impl BenchServer {
 
     fn run_open_loop(self, farbank: PathBuf) -> Result<(), Failure> {
         if let PeerChoice::Memcached = self.peer {
-            let why = "--open-loop is beside redis: leave --peer memcached out";
+            let why = "--open-loop works only with --peer redis";
             return Err(Failure::Usage(why.into()));
         }
         let show = self.show();

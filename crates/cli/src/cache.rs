@@ -1,4 +1,4 @@
-//! `farbank bench cache`: what the cache's arrangement costs, how often it hits, and what hot keys do.
+//! `farbank bench cache`: the cost of the cache's memory layout, its hit ratio, and its behaviour with hot keys.
 
 use std::path::PathBuf;
 
@@ -12,49 +12,50 @@ use crate::bench::{OutputForm, measure, table};
 const EXAMPLES: &str = "\
 Examples:
   farbank bench cache
-      where Tair MDB's metadata and its lock cost what, on a model of four DIMMs
+      the cost of the placement of Tair MDB's metadata and of its lock, on a model with four DIMMs
   farbank bench cache --experiment hits --memcached memcached
-      hit ratios beside memcached's, at equal memory
+      hit ratios compared with memcached's, with equal memory
   farbank bench cache --experiment hot
-      what hot keys do to it
+      throughput with hot keys
   farbank bench cache --workload workloads/cache-hotspot.toml
-      the write hotspot found and moved, as the file says";
+      the options of a workload file: a write hotspot is detected and moved";
 
-/// Measure the cache; an error if a bound does not hold.
+/// Benchmark the cache; fails if a bound does not hold.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchCache {
-    /// What is found out.
+    /// Experiment to run.
     #[arg(long, value_enum, default_value = "arrangements")]
     experiment: CacheExperimentChoice,
-    /// Options from a workload file; those given here count.
+    /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
+    /// command line override it. See workloads/.
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// Of arrangements: virtual workers.
+    /// For arrangements: number of virtual workers.
     #[arg(long, default_value_t = 16, value_parser = value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Of arrangements: DIMMs of the model.
+    /// For arrangements: number of DIMMs of the model.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u32).range(1..=16))]
     dimms: u32,
-    /// Of arrangements: nanoseconds an operation takes besides memory.
+    /// For arrangements: CPU time of an operation in nanoseconds, without memory accesses.
     #[arg(long, default_value_t = 300)]
     cpu_ns: u32,
-    /// Items; if not given 2,000,000 of hits, 200,000 of the others. Of hot 10,000 at least.
+    /// Number of items. Default: 2,000,000 for hits, 200,000 otherwise. At least 10,000 for hot.
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(1000..=100_000_000))]
     items: Option<u64>,
-    /// Bytes of a value; of hits on average.
+    /// Bytes of a value; for hits the average.
     #[arg(long, default_value_t = 100, value_parser = value_parser!(u64).range(8..=100_000))]
     value_bytes: u64,
-    /// Of hits: requests of a run. Of hot: operations of a round.
+    /// For hits: requests of a run. For hot: operations of a round.
     #[arg(long, default_value_t = 4_000_000, value_parser = value_parser!(u64).range(1000..))]
     requests: u64,
-    /// Of hits and hot: MiB each cache has.
+    /// For hits and hot: memory of each cache in MiB.
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(8..=16_384))]
     mib: u64,
-    /// Of hits: memcached's program, to be asked the same.
+    /// For hits: path of the memcached binary, which gets the same requests.
     #[arg(long, value_name = "PROGRAM")]
     memcached: Option<PathBuf>,
-    /// Decides what chance decides.
+    /// Seed of the random number generator.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Print one JSON object on the last line.
@@ -64,11 +65,12 @@ pub(crate) struct BenchCache {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CacheExperimentChoice {
-    /// Writes on the model: metadata far, padded, in DRAM; pages made ready in the lock or outside.
+    /// Writes on the model: metadata in far memory, padded or in DRAM; pages prepared while the lock is held or
+    /// outside it.
     Arrangements,
-    /// How often a read finds its item, beside memcached.
+    /// Hit ratio, compared with memcached.
     Hits,
-    /// What skew does to throughput, and how many writes a batch merges.
+    /// Throughput by skew, and the number of writes that a batch merges.
     Hot,
 }
 
@@ -95,7 +97,7 @@ impl BenchCache {
         };
         if options.experiment == CacheExperiment::Hot && options.items < HOT_ITEMS_MIN {
             return Err(Failure::Usage(format!(
-                "--experiment hot: one key in {HOT_ITEMS_MIN} is hot; ask for -n {HOT_ITEMS_MIN} at least"
+                "--experiment hot has one hot key in {HOT_ITEMS_MIN}, so -n must be at least {HOT_ITEMS_MIN}"
             )));
         }
         let settings = json!({

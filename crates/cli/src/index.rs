@@ -1,4 +1,4 @@
-//! `farbank bench index`: the persistent hash indexes beside each other.
+//! `farbank bench index`: compares the persistent hash indexes.
 
 use std::path::PathBuf;
 
@@ -18,58 +18,58 @@ use crate::{Failure, size};
 const EXAMPLES: &str = "\
 Examples:
   farbank bench index
-      inserts, lookups that find and that do not, deletes, of every table and of a map in DRAM
+      inserts, successful and failed lookups and deletes, for every table and for a hash map in DRAM
   farbank bench index --experiment counts -n 2000000
-      flushes, fences and bytes an operation, exactly
+      flushes, fences and bytes per operation, counted exactly
   farbank bench index --experiment mix -r 0.8 -i 0.2 --distribution zipfian --skew 0.99 -t 2
-      four lookups to an insert, on PiBench's ids
+      four lookups per insert, with keys drawn as PiBench does
   farbank bench index --plugin ./fptree.so -n 1000000 -p 1000000 --output pibench
-      a library written for PiBench, with PiBench's output
+      a library written for PiBench, with output in PiBench's format
   farbank bench index --plugin ./fptree.so --experiment mix -r 0.5 -s 0.5 --mode time --seconds 10
-      as many lookups and scans as can be done in ten seconds
+      lookups and scans for ten seconds
   farbank bench index --experiment dimms --target clht -t 16
-      how the model of far memory bears a table, on one DIMM to six
+      throughput of one table on the far-memory model, with one to six DIMMs
   farbank bench index --experiment load-factor -n 400000 --svg load-factor.svg
-      how full tables are while they grow, as a picture
+      load factor while the tables grow, drawn as an SVG chart
   farbank bench index --workload workloads/index-reads-hot.toml
-      hot keys looked up and some replaced, as the file says
+      the options of a workload file: lookups of hot keys and some updates
   farbank bench index --experiment recovery -n 16000000 --json
-      how long until the first answer after a kill; one JSON object on the last line";
+      time from a kill to the first reply; one JSON object on the last line";
 
-/// Run persistent hash indexes: PiBench's options, and the study's experiments.
+/// Benchmark persistent hash indexes, with PiBench's options and the experiments of the published study.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchIndex {
-    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
-    /// here count. See workloads/.
+    /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
+    /// command line override it. See workloads/.
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// What is found out.
+    /// Experiment to run.
     #[arg(long, value_enum, default_value = "throughput")]
     experiment: IndexExperimentChoice,
-    /// Who is measured, one after another: tables, or papaya, a map in DRAM. All if not given.
+    /// Tables to measure, one after another; papaya is a hash map in DRAM. Default: all.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', value_parser = contender)]
     target: Vec<IndexContender>,
-    /// A library written for PiBench or for HashEvaluation, which is measured after them, or alone if there are none, in a process
-    /// of its own.
+    /// Shared library written for PiBench or HashEvaluation. It is measured after the targets, or alone if --target
+    /// is not given. It runs in a separate process.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Ours, or as published as far as that is a matter of parameters. Published for bytes, dimms, numa and orders, which are
-    /// compared with the study's tables; else ours.
+    /// Table parameters: Farbank's, or the published ones. Default: published for bytes, dimms, numa and orders,
+    /// which are compared with the study's results; farbank otherwise.
     #[arg(long, value_enum)]
     preset: Option<PresetChoice>,
-    /// The hash function of the tables: the study's, with which published figures come out again, or one with a secret seed
-    /// for each table, as tables have by default.
+    /// Hash function of the tables. published: the study's, which reproduces the published results. seeded: one with
+    /// a random secret seed for each table, as outside benchmarks.
     #[arg(long, value_enum, default_value = "published")]
     hash: HashChoice,
-    /// Leave out flushes and fences: what durability costs.
+    /// Omit flushes and fences, to measure the cost of durability.
     #[arg(long)]
     no_flush: bool,
-    /// Keys that are loaded. 1,000,000; for tables on the model 781,250, a 256th of the study's, as 65,536 slots are of its
-    /// slots.
+    /// Keys loaded before the run. Default: 1,000,000. For tables on the model 781,250: 1/256 of the study's keys,
+    /// just as 65,536 slots are 1/256 of its slots.
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     records: Option<u64>,
-    /// For mix: whether it ends after so many operations, or after so many seconds.
+    /// For mix: end the run after --operations or after --seconds.
     #[arg(
         short = 'm',
         long,
@@ -78,19 +78,20 @@ pub(crate) struct BenchIndex {
         ignore_case = true
     )]
     mode: RunMode,
-    /// For mix by time: how long it lasts, in whole windows of --sampling-ms. Ids are drawn as it goes.
+    /// For mix with --mode time: duration of the run, rounded down to whole windows of --sampling-ms. Keys are drawn
+    /// during the run.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// For mix by operation: how many.
+    /// For mix with --mode operation: number of operations.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     operations: u64,
-    /// Threads; on the model virtual ones. 1; on the model 32, as the study's.
+    /// Threads; virtual threads on the model. Default: 1, or 32 on the model, as in the study.
     #[arg(short = 't', long, value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
     threads: Option<u32>,
-    /// Slots of a new table, as far as its parts allow.
+    /// Slots of a new table, rounded to what its layout allows.
     #[arg(short = 'S', long, alias = "hash_size", value_name = "N", default_value_t = 65_536, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     hash_size: u64,
-    /// What each key begins with. Keys of tables have 8 bytes with it.
+    /// Prefix of each key. Keys of tables have 8 bytes including the prefix.
     #[arg(
         short = 'f',
         long,
@@ -99,10 +100,10 @@ pub(crate) struct BenchIndex {
         default_value = ""
     )]
     key_prefix: String,
-    /// Bytes of a key after its prefix; beyond 8 it has zeros before its number.
+    /// Bytes of a key after its prefix. A key longer than 8 bytes has zeros before its number.
     #[arg(short = 'k', long, alias = "key_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(1..=MOST_BYTES as i64))]
     key_size: u8,
-    /// Bytes of a value; those of tables have 8.
+    /// Bytes of a value. Values of tables have 8 bytes.
     #[arg(short = 'v', long, alias = "value_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(4..=MOST_BYTES as i64))]
     value_size: u8,
     /// For mix: share of lookups. The shares add up to 1.
@@ -141,7 +142,8 @@ pub(crate) struct BenchIndex {
         default_value_t = 0.0
     )]
     remove_ratio: f64,
-    /// For mix: share of scans, of a plug-in; tables have no order. One that finds a key has succeeded.
+    /// For mix: share of scans, for a plug-in only, because the tables are unordered. A scan succeeds if it finds a
+    /// key.
     #[arg(
         short = 's',
         long,
@@ -150,25 +152,27 @@ pub(crate) struct BenchIndex {
         default_value_t = 0.0
     )]
     scan_ratio: f64,
-    /// For mix: most keys that a scan finds.
+    /// For mix: maximum number of keys that a scan returns.
     #[arg(long, alias = "scan_size", value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=1000))]
     scan_size: u32,
-    /// For mix: how ids are drawn.
+    /// For mix: distribution of the keys.
     #[arg(long, value_enum, default_value = "uniform", ignore_case = true)]
     distribution: DistributionChoice,
-    /// For mix: of selfsimilar, the share of ids that is drawn most; of zipfian, the exponent.
+    /// For mix: skew of the distribution. selfsimilar: the share of the keys that gets most of the accesses. zipfian:
+    /// the exponent.
     #[arg(long, value_name = "SKEW", default_value_t = 0.2)]
     skew: f64,
-    /// What draws start from.
+    /// Seed of the random number generator.
     #[arg(long, value_name = "N", default_value_t = 1729)]
     seed: u64,
-    /// For mix: the keys are there already, in a plug-in's pool.
+    /// For mix: skip loading; the plug-in's pool already holds the keys.
     #[arg(long, alias = "skip_load", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     skip_load: bool,
-    /// PiBench's counters of Intel's processors: there are none, and false is all it can be.
+    /// Accepted for compatibility with PiBench. Intel's performance counters are not supported, so only false is
+    /// valid.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
     pcm: bool,
-    /// For mix: share of operations that are timed.
+    /// For mix: share of operations whose latency is measured.
     #[arg(
         long,
         alias = "latency_sampling",
@@ -176,10 +180,10 @@ pub(crate) struct BenchIndex {
         default_value_t = 0.01
     )]
     latency_sampling: f64,
-    /// For mix: milliseconds between two looks at how far it is.
+    /// For mix: milliseconds between two throughput samples.
     #[arg(long, alias = "sampling_ms", value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(1..))]
     sampling_ms: u32,
-    /// Where a plug-in's pool is to be.
+    /// Path of the plug-in's pool.
     #[arg(long, alias = "pool_path", value_name = "PATH")]
     pool_path: Option<PathBuf>,
     /// Bytes of a plug-in's pool.
@@ -188,14 +192,14 @@ pub(crate) struct BenchIndex {
     /// For load-factor and resize: draw keys with replacement, as the study did.
     #[arg(long)]
     with_replacement: bool,
-    /// On the model: nanoseconds an operation takes besides far memory.
+    /// On the model: CPU time of an operation in nanoseconds, without far-memory accesses.
     #[arg(long, value_name = "NS", default_value_t = 50)]
     cpu_ns: u32,
-    /// On the model: bytes of the processor's cache. If not given, the study's 22 MiB, as much smaller as there are fewer keys
-    /// than its 200,000,000; for array 4 MiB.
+    /// On the model: bytes of the processor cache. Default: the study's 22 MiB, scaled down by the ratio of the
+    /// number of keys to the study's 200,000,000; 4 MiB for array.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
-    /// For mix of one index: the table of figures, or what PiBench prints.
+    /// Output format: a table of results, or PiBench's format (for mix of one index).
     #[arg(long, value_enum, default_value = "table", conflicts_with_all = ["json", "svg"])]
     output: OutputFormat,
     #[command(flatten)]
@@ -204,9 +208,9 @@ pub(crate) struct BenchIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RunMode {
-    /// After --operations.
+    /// End after --operations.
     Operation,
-    /// After --seconds.
+    /// End after --seconds.
     Time,
 }
 
@@ -218,29 +222,29 @@ enum OutputFormat {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum IndexExperimentChoice {
-    /// Millions of operations a second, and how long one takes.
+    /// Millions of operations per second, and the mean time of an operation.
     Throughput,
-    /// How long the slowest in a hundred thousand takes.
+    /// Tail latency, up to the slowest of 100,000 operations.
     Latency,
-    /// One mix of operations, on ids that PiBench draws.
+    /// One mix of operations, with keys drawn as PiBench does.
     Mix,
-    /// Flushes, fences and bytes an operation.
+    /// Flushes, fences and bytes per operation.
     Counts,
     /// Load factor and utilisation while a table grows.
     LoadFactor,
-    /// How long changes of the structure take, and their share of the run.
+    /// Duration of structural changes such as splits and rehashes, and their share of the run.
     Resize,
-    /// Milliseconds to the first answer after a kill.
+    /// Milliseconds from a kill to the first reply.
     Recovery,
-    /// Bytes written and read an operation on the model, by what they are for.
+    /// Bytes written and read per operation on the model, by purpose.
     Bytes,
     /// Throughput on one to six DIMMs of the model.
     Dimms,
-    /// Throughput on the model, beside the memory and from the other socket.
+    /// Throughput on the model, with local and with remote (other socket) memory.
     Numa,
-    /// Which table is faster than which on the model, beside what was published.
+    /// Ranking of the tables on the model, compared with the published ranking.
     Orders,
-    /// No table: entries written anywhere into an array of the model.
+    /// No table: random writes into an array on the model.
     Array,
 }
 
@@ -273,17 +277,17 @@ fn contender(name: &str) -> Result<IndexContender, String> {
         .map_err(|why| format!("{why}, papaya"))
 }
 
-/// A share, or why it is none.
+/// Returns `value`, or an error if it is not between 0 and 1.
 fn share(name: &str, value: f64) -> Result<f64, Failure> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(value),
         false => Err(Failure::Usage(format!(
-            "{name} {value}: a share is between 0 and 1"
+            "{name} is {value}, but a share must be between 0 and 1"
         ))),
     }
 }
 
-/// The first that is no plug-in: its keys and values are words, and it has no order.
+/// Returns the first contender that is not a plug-in. Such a contender has 8-byte keys and values, and is unordered.
 fn first_of_words(contenders: &[IndexContender]) -> Option<&IndexContender> {
     let is_plugin = |contender: &&IndexContender| matches!(contender, IndexContender::Plugin(_));
     contenders.iter().find(|contender| !is_plugin(contender))
@@ -294,7 +298,7 @@ impl BenchIndex {
         let Some(library) = &self.plugin else {
             return self.run_here();
         };
-        self.options()?; // a wrong command line needs no process
+        self.options()?; // reject a wrong command line before starting a process
         apart(&format!("the plug-in {}", library.display()), || {
             self.run_here()
         })
@@ -304,7 +308,7 @@ impl BenchIndex {
         let options = self.options()?;
         if self.output == OutputFormat::Pibench {
             if self.experiment != IndexExperimentChoice::Mix {
-                let why = "--output pibench is for --experiment mix";
+                let why = "--output pibench works only with --experiment mix";
                 return Err(Failure::Usage(why.into()));
             }
             print!("{}", index::pibench(&options).map_err(failure)?);
@@ -325,13 +329,13 @@ impl BenchIndex {
         })
     }
 
-    /// Whether all of them can do it, or only tables.
+    /// Returns whether every kind of contender can run the experiment, not only tables.
     fn for_anyone(&self) -> bool {
         use IndexExperimentChoice::{Latency, Mix, Throughput};
         matches!(self.experiment, Throughput | Latency | Mix)
     }
 
-    /// Whether it runs tables on the model, beside the study's.
+    /// Returns whether the experiment runs tables on the model and compares them with the study.
     fn models_tables(&self) -> bool {
         use IndexExperimentChoice::{Bytes, Dimms, Numa, Orders};
         matches!(self.experiment, Bytes | Dimms | Numa | Orders)
@@ -365,12 +369,12 @@ impl BenchIndex {
             .find(|contender| !matches!(contender, IndexContender::Table(_)));
         if let (Some(other), false) = (other, self.for_anyone()) {
             return Err(Failure::Usage(format!(
-                "{} has no such experiment: it is for tables; any can do throughput, latency and mix",
+                "{} cannot run this experiment, which is for tables only; it can run throughput, latency and mix",
                 other.name()
             )));
         }
         if contenders.is_empty() {
-            // First, so that the others are told in multiples of it.
+            // First, because the results of the others are printed as multiples of it.
             contenders.extend(self.for_anyone().then_some(IndexContender::Papaya));
             contenders.extend(TableKind::ALL.map(IndexContender::Table));
         }
@@ -378,7 +382,7 @@ impl BenchIndex {
             && let Some(unordered) = first_of_words(&contenders)
         {
             return Err(Failure::Usage(format!(
-                "{} has no order: --scan-ratio is for a --plugin that has one, alone",
+                "{} is unordered and has no scans: use --scan-ratio with an ordered --plugin and without --target",
                 unordered.name()
             )));
         }
@@ -397,12 +401,13 @@ impl BenchIndex {
         match (sum - 1.0).abs() <= 1e-6 {
             true => Ok(ratios),
             false => Err(Failure::Usage(format!(
-                "the shares -r, -i, -u, -d and -s add up to {sum}, and should to 1"
+                "the shares -r, -i, -u, -d and -s add up to {sum}, but must add up to 1"
             ))),
         }
     }
 
-    /// What keys and values look like, if all contenders can have such, and there are as many as are asked for.
+    /// Returns the format of keys and values. Fails if a contender does not support it, or if it has fewer distinct
+    /// keys than the run needs.
     fn bytes(&self, contenders: &[IndexContender]) -> Result<KeyValueBytes, Failure> {
         let (key, value) = (usize::from(self.key_size), usize::from(self.value_size));
         let (with_prefix, prefix) = (self.key_prefix.len() + key, &self.key_prefix);
@@ -411,24 +416,24 @@ impl BenchIndex {
             && let Some(words) = first_of_words(contenders)
         {
             return usage(format!(
-                "{} has keys and values of 8 bytes, and these have {with_prefix} (--key-prefix {prefix:?} and \
+                "{} needs keys and values of 8 bytes, but these have {with_prefix} (--key-prefix {prefix:?} and \
                  --key-size {key}) and {value} (--value-size)",
                 words.name()
             ));
         }
         if with_prefix > MOST_BYTES {
             return usage(format!(
-                "--key-prefix {prefix:?} and --key-size {key} are {with_prefix} bytes: {MOST_BYTES} at most"
+                "--key-prefix {prefix:?} and --key-size {key} make a key of {with_prefix} bytes, but at most {MOST_BYTES} are supported"
             ));
         }
         if with_prefix != key && !self.for_anyone() {
-            return usage("--key-prefix is for throughput, latency and mix".into());
+            return usage("--key-prefix is only for throughput, latency and mix".into());
         }
-        // The phases need one bit more, for keys that are not there.
+        // The phases need one more bit, for lookups of absent keys.
         let ids = self.records() + self.operations;
         if key < 8 && ids > 1 << (8 * key - 1) {
             return usage(format!(
-                "--key-size {key}: too short for {ids} different keys"
+                "--key-size {key} is too short for {ids} distinct keys"
             ));
         }
         Ok(KeyValueBytes {
@@ -438,13 +443,13 @@ impl BenchIndex {
         })
     }
 
-    /// How long a mix lasts, if that is what ends it.
+    /// Returns the duration of a mix in seconds, or `None` if the number of operations ends it.
     fn lasts(&self) -> Result<Option<u32>, Failure> {
         let endless = self.distribution == DistributionChoice::Zipfian && self.insert_ratio > 0.0;
         match self.mode {
             RunMode::Operation => Ok(None),
             RunMode::Time if endless => Err(Failure::Usage(
-                "--distribution zipfian with inserts has no end by time: its sum is over all ids there may be".into(),
+                "--distribution zipfian with inserts needs --mode operation: the distribution depends on the final number of keys".into(),
             )),
             RunMode::Time => Ok(Some(self.seconds)),
         }
@@ -455,12 +460,12 @@ impl BenchIndex {
         if !(self.skew > 0.0 && self.skew < 1.0) {
             let skew = self.skew;
             return Err(Failure::Usage(format!(
-                "--skew {skew}: it is between 0 and 1"
+                "--skew is {skew}, but must be between 0 and 1"
             )));
         }
         if self.pcm {
             return Err(Failure::Usage(
-                "--pcm true: there are no such counters".into(),
+                "--pcm true: processor counters are not supported".into(),
             ));
         }
         let timed = share("--latency-sampling", self.latency_sampling)?;

@@ -1,7 +1,7 @@
-//! `farbank bench judge`: engines under the Tair contest's workload and rules, in one table.
+//! `farbank bench judge`: compares engines under the workload and rules of the Tair contest.
 //!
-//! What judges is in `farbank_bench::judge`; here are the arguments, and the table: a row for each
-//! figure, a column for each engine.
+//! The measurements are in `farbank_bench::judge`. This module has the arguments and the table, which has a row for
+//! each figure and a column for each engine.
 
 use std::path::PathBuf;
 
@@ -20,50 +20,50 @@ use crate::bench::{OutputForm, bound, in_columns, measure, number};
 const EXAMPLES: &str = "\
 Examples:
   farbank bench judge
-      our engine in the final round at 1/256 of the contest's size, in about half a minute
+      Farbank's engine in the final round at 1/256 of the contest's size, in about half a minute
   farbank bench judge --scale 1/64 --phases performance
-      only the clock, with 6.3 million sets and ten times as many gets and sets, in 1 GiB
+      only the timed phases, with 6.3 million sets, then ten times as many gets and sets, in 1 GiB
   farbank bench judge --round preliminary --scale 1/1024
-      the first round: values of 80 bytes, hardly an update
+      the preliminary round: values of 80 bytes, almost no updates
   farbank bench judge --medium /mnt/pmem0/judge.pool --threads 16
-      on persistent memory, with the contest's threads; the file is removed afterwards
+      on persistent memory, with as many threads as the contest; the file is removed afterwards
   farbank bench judge --workload workloads/contest-final.toml
-      everyone in the final round, as the file says
+      the options of a workload file: every engine in the final round
   farbank bench judge --phases performance --batch 16
-      sets and gets asked for sixteen at a time
+      sets and gets in batches of sixteen
   farbank bench judge --target all --scale 1/1024
-      ours and the published ones in one table, with what was published beside
+      Farbank's and the published engines in one table, with the published values
   farbank bench judge --target kid --experiment tuning
-      what each tuning step of the slides' engine is worth here";
+      the effect of each tuning step of the kid engine on this machine";
 
-/// Judge engines by the Tair contest's workload and rules.
+/// Benchmark engines under the workload and rules of the Tair contest.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchJudge {
-    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
-    /// here count. See workloads/.
+    /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
+    /// command line override it. See workloads/.
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// Who is judged.
+    /// Engines to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
     target: Vec<JudgeTargetChoice>,
-    /// The round of the contest.
+    /// Round of the contest.
     #[arg(long, value_enum, default_value = "final")]
     round: RoundChoice,
-    /// How large: one part of the contest's size, a power of two. 1/1 has 402,653,184 sets in 64 GiB.
+    /// Fraction of the contest's size; N is a power of two. 1/1 means 402,653,184 sets in 64 GiB.
     #[arg(long, value_name = "1/N", default_value = "1/256", value_parser = scale)]
     scale: u64,
-    /// Threads of a phase; the contest's were 16.
+    /// Threads of a phase; the contest used 16.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Decides what is asked.
+    /// Seed of the workload.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What the clock runs on: dram, which is memory of this process, or a file that is not there yet
-    /// and is removed afterwards. Counts are always taken on memory.
+    /// Medium of the timed phases. dram: memory of this process. PATH: a file that must not exist yet and is removed
+    /// afterwards. Counts are always taken in memory.
     #[arg(long, value_name = "dram|PATH", default_value = "dram", value_parser = medium)]
     medium: PoolPlace,
-    /// What is judged.
+    /// Phases to run.
     #[arg(
         long,
         value_enum,
@@ -71,16 +71,16 @@ pub(crate) struct BenchJudge {
         default_value = "correctness,durability,performance,model"
     )]
     phases: Vec<PhaseChoice>,
-    /// Something else than the phases.
+    /// Experiment to run instead of the phases.
     #[arg(long, value_enum)]
     experiment: Option<JudgeExperimentChoice>,
-    /// Runs that are crashed at every fence, under each way to lose power.
+    /// Runs that are crashed at every fence, under each persistency mode.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=1_000_000))]
     crash_seeds: u64,
-    /// Get phases, of which the slowest counts.
+    /// Number of get phases; the slowest one counts.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Operations an engine is asked for at once, where the clock runs.
+    /// Operations per batch in the timed phases.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
     batch: u16,
     /// Print one JSON object on the last line.
@@ -90,43 +90,43 @@ pub(crate) struct BenchJudge {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum JudgeTargetChoice {
-    /// Our engine.
+    /// Farbank's engine.
     Kv,
-    /// The preliminary round's first place; only that round.
+    /// The winner of the preliminary round; runs only in that round.
     Prelim,
-    /// The third place's first engine: an index in far memory, two writes a set.
+    /// The first engine of the team in third place: an index in far memory, two writes per set.
     V1,
-    /// The third place's last engine: all keys in DRAM, one write a set.
+    /// The last engine of the team in third place: all keys in DRAM, one write per set.
     V2,
-    /// The slides' engine: hash lines of five keys, one write a set.
+    /// The engine described in the contest slides: hash lines of five keys, one write per set.
     Kid,
-    /// All of them, in one table.
+    /// All engines, in one table.
     All,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum RoundChoice {
-    /// Values of 80 bytes, hardly an update, 95 gets to 5 sets; nothing has to be durable.
+    /// Values of 80 bytes, almost no updates, 95 gets per 5 sets. Nothing has to be durable.
     Preliminary,
-    /// Values of 80 to 1,024 bytes, 43.1 % updates, 75 gets to 25 sets; every set durable.
+    /// Values of 80 to 1,024 bytes, 43.1 % updates, 75 gets per 25 sets. Every set is durable.
     Final,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PhaseChoice {
-    /// Every answer compared, and what is asked of far memory counted.
+    /// Compare every reply with the expected one, and count the far-memory accesses.
     Correctness,
-    /// Crashes at every fence on simulated memory, and a kill on a pool in a file.
+    /// Crash at every fence on simulated memory, and kill a process with a pool in a file.
     Durability,
-    /// The clock: a set phase and get phases.
+    /// Measure the time of a set phase and of the get phases.
     Performance,
-    /// The model's clock: sixteen virtual workers on six DIMMs.
+    /// Measure virtual time on the model, with sixteen virtual workers and six DIMMs.
     Model,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum JudgeExperimentChoice {
-    /// The published engines with each of their tuning steps, and without it.
+    /// Run the published engines with and without each of their tuning steps.
     Tuning,
 }
 
@@ -136,23 +136,23 @@ fn scale(text: &str) -> Result<u64, String> {
     match part {
         Some(part @ 1..=PART_MAX) if u64::is_power_of_two(part) => Ok(part),
         Some(part) => Err(format!(
-            "1/{part} cannot be: tables have a power of two of chains, so N must be a power of two \
+            "1/{part} is not supported: tables have a power of two of chains, so N must be a power of two \
              from 1 to {PART_MAX}, as in 1/64"
         )),
-        None => Err("a scale is 1/N with N a power of two, as in 1/64".into()),
+        None => Err("a scale must be 1/N with N a power of two, as in 1/64".into()),
     }
 }
 
 fn medium(text: &str) -> Result<PoolPlace, String> {
     match text {
-        "" => Err("a path is not empty".into()),
+        "" => Err("the path must not be empty".into()),
         "dram" => Ok(PoolPlace::Dram),
         path => Ok(PoolPlace::File(PathBuf::from(path))),
     }
 }
 
 impl BenchJudge {
-    /// Runs it.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
         let (v1, v2) = (V1Engine::default(), V2Engine::default());
@@ -202,7 +202,7 @@ impl BenchJudge {
     }
 }
 
-/// A row for each figure, a column for each engine; with what was published, and whether bounds hold.
+/// Formats a table with a row for each figure and a column for each engine, with published values and broken bounds.
 fn table(report: &Report) -> String {
     let mut engines: Vec<&str> = Vec::new();
     let mut names: Vec<(&str, &str, Kind)> = Vec::new();
@@ -230,7 +230,7 @@ fn table(report: &Report) -> String {
     in_columns(&rows)
 }
 
-/// A figure: what was found, what was published, and what should be if it is not.
+/// Formats a figure: the value, the published value, and the bound if it does not hold.
 fn cell(figure: &Figure) -> String {
     let mut text = number(figure.value);
     if let Some((least, most)) = figure.spread {
@@ -238,7 +238,7 @@ fn cell(figure: &Figure) -> String {
     }
     if let (Some(published), Some(score)) = (figure.published, figure.score()) {
         let score = match published.binding {
-            true => String::new(), // the bound says it
+            true => String::new(), // the bound already shows it
             false => format!(", {}", score.name()),
         };
         text += &format!(" (published {}{score})", number(published.value));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_are_columns_and_what_does_not_hold_says_so() {
+    fn engines_are_columns_and_a_broken_bound_is_marked() {
         let report = Report {
             figures: vec![
                 Figure::counted("kv", "fences", 1.0)

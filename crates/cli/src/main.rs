@@ -1,7 +1,7 @@
-//! The binary: its verbs, and how it ends.
+//! The `farbank` binary: its subcommands and its exit codes.
 //!
-//! Exit codes: 0 all is well, 1 something failed, 2 the command line was wrong. A program whose output has no reader any more
-//! dies by SIGPIPE, which a shell shows as 141.
+//! Exit codes: 0 on success, 1 if the command failed, 2 if the command line is wrong. If the reader of standard
+//! output closes its end of the pipe, the process dies by SIGPIPE, which a shell shows as 141.
 
 #![forbid(unsafe_code)]
 
@@ -32,9 +32,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 const EXIT_STATUS: &str = "\
-Exit status: 0 all is well or a bound holds, 1 something failed or does not hold, 2 the command line is wrong.";
+Exit status: 0 on success (every check and bound holds), 1 if the command failed or a check or bound does not hold,
+2 if the command line is wrong.";
 
-/// A durable store that speaks Redis, for memory that outlives the process.
+/// A durable key-value store for persistent memory that speaks the Redis protocol.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXIT_STATUS)]
 struct Cli {
@@ -44,39 +45,39 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum TopCommand {
-    /// Serve a pool to Redis clients and to memcached's.
+    /// Serve a pool to Redis and memcached clients.
     Serve(serve::ServeArgs),
-    /// Serve memcached's clients, with memcached's own flags (see `farbank memcached -h`).
+    /// Serve memcached clients; takes memcached's own flags (see `farbank memcached -h`).
     #[command(disable_help_flag = true)]
     Memcached {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
-    /// Make a pool, look into it, check it, write out what it holds.
+    /// Create, inspect, check or dump a pool that no server has open.
     #[command(subcommand)]
     Pool(pool::PoolCommand),
-    /// Check that what is promised holds.
+    /// Run the correctness checks.
     #[command(subcommand)]
     Check(check::CheckCommand),
-    /// Measure what Farbank states of itself.
+    /// Run the benchmarks.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
 }
 
-/// Why the program ends with an error.
+/// Reason for a non-zero exit.
 enum Failure {
-    /// The command line asks for what cannot be (exit code 2).
+    /// The command line is wrong (exit code 2).
     Usage(String),
-    /// Standard output cannot be written (by SIGPIPE, or exit code 1).
+    /// Standard output cannot be written (SIGPIPE, or exit code 1).
     Output(std::io::Error),
-    /// It was tried and failed (exit code 1).
+    /// The command failed (exit code 1).
     Failed {
         /// What failed.
         error: String,
-        /// What to do about it, if that can be told.
+        /// What the user can do, if known.
         hint: Option<String>,
     },
-    /// The error was printed already, by the parser of the command line or by another process of this program; the exit
+    /// The error is already printed, by the command-line parser or by a child process of this program. Holds the exit
     /// code.
     Told(i32),
 }
@@ -106,7 +107,7 @@ fn run() -> Result<(), Failure> {
         Ok(parsed) => parsed,
         Err(error) if error.use_stderr() => {
             if args != own {
-                eprintln!("with the options of the --config or --workload file:");
+                eprintln!("after adding the options of the --config or --workload file:");
             }
             error.print().ok();
             return Err(Failure::Told(2));
@@ -119,8 +120,11 @@ fn run() -> Result<(), Failure> {
     unused::refuse(&matches)?;
     match cli.verb {
         TopCommand::Serve(serve) => serve.run(),
-        // It was translated before the line was read; what is left of it is a mistake.
-        TopCommand::Memcached { .. } => Err(Failure::Usage("memcached stands first".into())),
+        // `memcached::translate` handles this subcommand before clap parses the line. It gets here only if another
+        // argument precedes it.
+        TopCommand::Memcached { .. } => Err(Failure::Usage(
+            "memcached must be the first argument".into(),
+        )),
         TopCommand::Pool(pool) => pool.run(),
         TopCommand::Check(check) => check.run(),
         TopCommand::Bench(bench) => bench.run(),

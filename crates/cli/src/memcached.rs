@@ -1,13 +1,13 @@
-//! `farbank memcached`, and the binary when it is called `memcached`: memcached's command line.
+//! memcached's command line: `farbank memcached`, or the binary under the name `memcached`.
 //!
 //! ```text
 //!   memcached -m 64 -p 11211 -c 1024 -e /mnt/pmem0/cache
 //!   farbank serve --engine mdb --port off --size 64mb --memcached-port 11211 --maxclients 1024 --pool /mnt/pmem0/cache
 //! ```
 //!
-//! Flags are translated into those of `serve`; there is no other way to start a server. What only concerns
-//! memcached's own memory or threads is taken and does nothing ([`MEANINGLESS`], [`MEANINGLESS_OPTIONS`]);
-//! what cannot be had is refused with its name. docs/compatibility.md lists all of them.
+//! The flags are translated into the options of `serve`, which starts the server. Flags that concern only memcached's
+//! own memory or threads are accepted and ignored ([`MEANINGLESS`], [`MEANINGLESS_OPTIONS`]). Unsupported flags are
+//! refused by name. docs/compatibility.md lists all of them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -22,29 +22,29 @@ use crate::settings::objection;
 use crate::{Failure, size};
 
 const HELP: &str = "\
-memcached's command line for `farbank serve`: memcached's clients only, no Redis
+memcached's command line for `farbank serve`: serves memcached clients only, not Redis clients
 -p, --port=<num>          TCP port to listen on (default: 11211)
 -l, --listen=<addr>       addresses to listen on (default: loopback)
 -m, --memory-limit=<num>  item memory in megabytes (default: 64)
--e, --memory-file=<file>  where items are kept, through a kill and, on media that can, a power cut;
-                          without it they are gone with the process
+-e, --memory-file=<file>  file that keeps items across a kill and, on media that support it, a power cut;
+                          without it items are lost when the process ends
 -I, --max-item-size=<num> largest item (default: 1m, max: 512m)
--c, --conn-limit=<num>    most connections at a time (default: 1024)
+-c, --conn-limit=<num>    maximum number of connections (default: 1024)
 -t, --threads=<num>       threads (default: 4)
 -F, --disable-flush-all   refuse flush_all
--C, --disable-cas         no cas numbers: all are 0
--M, --disable-evictions   refuse what does not fit: the durable store, not the cache
--u, --user=<user>         must be who runs it: nothing is dropped
--P, --pidfile=<file>      write the process's number there
+-C, --disable-cas         disable cas: every cas unique is 0
+-M, --disable-evictions   refuse writes when full: use the durable store, not the cache
+-u, --user=<user>         must be the current user: the process cannot change its user
+-P, --pidfile=<file>      write the process id to this file
 -d, --daemon              run in the background
--v, --verbose             say more (-vv, -vvv)
+-v, --verbose             log more (-vv, -vvv)
 -V, --version             print the version and exit
 -h, --help                print this help and exit
--o, --extended=<list>     options after commas: idle_timeout=<secs>; accept_copy, which opens a copy of a memory
-                          file that was in use; those of memcached's own memory and threads do nothing
-These do nothing: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
+-o, --extended=<list>     comma-separated options: idle_timeout=<secs>; accept_copy, which opens a copy of a memory
+                          file that was in use; options for memcached's own memory and threads are ignored
+These are accepted and ignored: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 
-/// How a flag is spelled, and what follows it.
+/// A flag: its letter, its long name, and whether it takes a value.
 struct MemcachedFlag(char, &'static str, bool);
 
 /// Flags that are translated.
@@ -71,7 +71,7 @@ const FLAGS: [MemcachedFlag; 20] = [
     MemcachedFlag('D', "prefix-delimiter", true),
 ];
 
-/// Flags that are taken and do nothing here.
+/// Flags that are accepted and ignored.
 const MEANINGLESS: [MemcachedFlag; 8] = [
     MemcachedFlag('k', "lock-memory", false),
     MemcachedFlag('L', "enable-largepages", false),
@@ -83,7 +83,7 @@ const MEANINGLESS: [MemcachedFlag; 8] = [
     MemcachedFlag('a', "unix-mask", true),
 ];
 
-/// Words of `-o` that are taken and do nothing here.
+/// Suboptions of `-o` that are accepted and ignored.
 const MEANINGLESS_OPTIONS: [&str; 31] = [
     "modern",
     "no_modern",
@@ -118,7 +118,7 @@ const MEANINGLESS_OPTIONS: [&str; 31] = [
     "relaxed_privileges",
 ];
 
-/// What the command line asks for.
+/// The parsed memcached command line.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct MemcachedArgs {
     /// The arguments of `serve`.
@@ -134,7 +134,7 @@ pub(crate) struct MemcachedArgs {
     keeps_all: bool,
 }
 
-/// The flags of a command line that is memcached's: by the program's name, or by the verb.
+/// Returns the flags of a memcached command line: the program's name is `memcached`, or the first argument is.
 pub(crate) fn flags(args: &[OsString]) -> Option<&[OsString]> {
     let program = std::path::Path::new(args.first()?);
     if program.file_name() == Some(OsStr::new("memcached")) {
@@ -144,8 +144,8 @@ pub(crate) fn flags(args: &[OsString]) -> Option<&[OsString]> {
     (verb == "memcached").then(|| &args[2..])
 }
 
-/// What `args`, the words after the program's name, come to: arguments for `serve`, or nothing if there is
-/// no more to do in this process.
+/// Translates `args`, the words after the program's name, to arguments for `serve`. Returns `None` if this process
+/// has nothing more to do.
 pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Failure> {
     let asked = read(args)?;
     if let Some(text) = asked.prints {
@@ -165,7 +165,7 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
     Ok(Some(arguments).filter(|_| !in_background))
 }
 
-/// Starts this program with `arguments`, its name among them, away from the terminal; the process's number.
+/// Starts this program in the background with `arguments`, which include the program's name. Returns the process id.
 fn start(arguments: &[OsString]) -> Result<u32, Failure> {
     let program = std::env::current_exe().map_err(Failure::failed)?;
     let mut command = Command::new(program);
@@ -196,7 +196,8 @@ impl MemcachedArgs {
         arguments
     }
 
-    /// [`Asked::put`], with what `serve` has to say of it said of the flag that was given.
+    /// Adds an option as [`Self::put`] does. If `serve` refuses its value, the error names `flag`, which the user
+    /// gave.
     fn put_for(&mut self, flag: &str, option: &str, value: &OsStr) -> Result<(), String> {
         self.put(option, value);
         let argument = &self.serve[self.serve.len() - 1];
@@ -212,7 +213,7 @@ impl MemcachedArgs {
         self.serve.push(argument);
     }
 
-    /// One flag with its value.
+    /// Applies one flag with its value.
     fn take(&mut self, letter: char, value: &OsStr) -> Result<(), String> {
         let text = value.to_string_lossy();
         match letter {
@@ -222,7 +223,9 @@ impl MemcachedArgs {
                 let megabytes: u64 = text.parse().unwrap_or(0);
                 self.bytes = megabytes.saturating_mul(1 << 20);
                 if megabytes == 0 || self.bytes == u64::MAX {
-                    return Err(format!("-m {text}: a number of megabytes, more than 0"));
+                    return Err(format!(
+                        "-m {text}: must be a number of megabytes greater than 0"
+                    ));
                 }
                 self.put("size", format!("{text}mb"));
             }
@@ -233,12 +236,12 @@ impl MemcachedArgs {
             'I' => {
                 self.item_bytes = size::parse(&text).map_err(|why| format!("-I {text}: {why}"))?;
                 if !(1024..=512 << 20).contains(&self.item_bytes) {
-                    return Err(format!("-I {text}: an item size is from 1k to 512m"));
+                    return Err(format!("-I {text}: an item size must be from 1k to 512m"));
                 }
                 self.put("memcached-item-size", value);
             }
             'c' | 't' if text.parse().is_ok_and(|n: u64| n == 0) => {
-                return Err(format!("-{letter} must be more than 0"));
+                return Err(format!("-{letter} must be greater than 0"));
             }
             'c' => self.put_for("-c", "maxclients", value)?,
             't' => self.put_for("-t", "workers", value)?,
@@ -263,11 +266,13 @@ impl MemcachedArgs {
                     }
                 }
             }
-            'U' if text != "0" => return Err("-U: there is no UDP; only -U 0 is taken".into()),
-            'B' if text != "auto" && text != "ascii" => {
-                return Err(format!("-B {text}: there is only the text protocol"));
+            'U' if text != "0" => {
+                return Err("-U: UDP is not supported; only -U 0 is accepted".into());
             }
-            'D' if text != ":" => return Err("-D: the delimiter is \":\"".into()),
+            'B' if text != "auto" && text != "ascii" => {
+                return Err(format!("-B {text}: only the text protocol is supported"));
+            }
+            'D' if text != ":" => return Err("-D: the delimiter can only be \":\"".into()),
             _ => {}
         }
         Ok(())
@@ -282,7 +287,8 @@ impl MemcachedArgs {
                 Ok(addr) => (addr.ip(), Some(addr.port())),
                 Err(_) => {
                     let ip = local.parse::<IpAddr>();
-                    let what = "an address is an IP, or localhost, with :port behind it or without";
+                    let what =
+                        "an address must be an IP or localhost, optionally followed by :port";
                     (ip.map_err(|_| format!("-l {addr}: {what}"))?, None)
                 }
             };
@@ -294,7 +300,8 @@ impl MemcachedArgs {
         }
         self.listens = true;
         self.put("bind", addrs);
-        // Whoever names an address means it: there is no password in memcached either.
+        // An explicit address counts as consent to serve without authentication, because memcached has no password
+        // either.
         self.serve.push("--unsafe-no-auth".into());
         Ok(())
     }
@@ -313,7 +320,7 @@ fn runs_as(user: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "-u {user}: start it as {user} instead, it cannot become someone else"
+        "-u {user}: the process cannot change its user; start it as {user}"
     ))
 }
 
@@ -329,20 +336,20 @@ fn read(args: &[OsString]) -> Result<MemcachedArgs, Failure> {
             Some(long) => take_long(&mut asked, long, &mut words),
             None => match text.strip_prefix('-') {
                 Some(letters) => take_letters(&mut asked, letters, &mut words),
-                None => Err(format!("{text:?}: a flag starts with -")),
+                None => Err(format!("{text:?}: a flag must start with -")),
             },
         };
         taken.map_err(Failure::Usage)?;
     }
     if asked.item_bytes > asked.bytes / 2 {
-        let text = "-I: an item cannot be larger than half of -m";
+        let text = "-I: the item size must be at most half of -m";
         return Err(Failure::Usage(text.into()));
     }
     let large = !asked.keeps_all && asked.item_bytes > PAGE_BYTES;
     let least = cache_bytes_min(asked.item_bytes.next_power_of_two());
     if large && least > asked.bytes {
         return Err(Failure::Usage(format!(
-            "-I: a cache has {} pages or more, each as large as the largest item: ask for -m {} at least",
+            "-I: a cache needs at least {} pages as large as the largest item, so -m must be at least {}",
             PAGES_MIN + 1,
             least.div_ceil(1 << 20)
         )));
@@ -407,12 +414,12 @@ mod tests {
             Ok(Some(args)) => Ok(args.into_iter().map(|a| a.into_string().unwrap()).collect()),
             Ok(None) => Ok(Vec::new()),
             Err(Failure::Usage(why)) => Err(why),
-            Err(_) => panic!("flags are mistaken, nothing has failed"),
+            Err(_) => panic!("a wrong flag must be a usage error"),
         }
     }
 
     #[test]
-    fn flags_become_those_of_serve() {
+    fn flags_are_translated_to_options_of_serve() {
         let given =
             arguments("-m 128 -p11212 -l 127.0.0.1 -c 50 -t2 -I 2m -e /x/y -F -vv -U 0 -o modern");
         let given = given.unwrap();
@@ -466,33 +473,33 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_and_unsupported_flags_are_refused_by_name() {
         for (line, why) in [
             ("-S", "invalid option -- 'S'"),
             ("--enable-ssl", "unrecognized option '--enable-ssl'"),
             ("-p", "requires an argument"),
             (
                 "-p 99999",
-                "-p 99999: a port is a number up to 65535, or off",
+                "-p 99999: a port must be a number up to 65535, or off",
             ),
             ("-t 100000", "-t 100000: 100000 is not in 0..=256"),
             ("-c x", "-c x: invalid digit found in string"),
-            ("-m x", "-m x: a number of megabytes, more than 0"),
-            ("-m 0", "-m 0: a number of megabytes, more than 0"),
-            ("-I 1", "-I 1: an item size is from 1k to 512m"),
-            ("-l there", "-l there: an address is an IP"),
+            ("-m x", "-m x: must be a number of megabytes greater than 0"),
+            ("-m 0", "-m 0: must be a number of megabytes greater than 0"),
+            ("-I 1", "-I 1: an item size must be from 1k to 512m"),
+            ("-l there", "-l there: an address must be an IP"),
             (
                 "-o idle_timeout=x",
                 "-o idle_timeout x: invalid digit found in string",
             ),
-            ("-U 11211", "no UDP"),
+            ("-U 11211", "UDP is not supported"),
             ("-B binary", "only the text protocol"),
             ("-o modern,ext_path=/x", "Illegal suboption \"ext_path\""),
             ("-I 256m", "half of -m"),
-            ("-m 11 -I 2m", "ask for -m 12 at least"),
-            ("-t 0", "more than 0"),
-            ("-u nobody-here", "cannot become someone else"),
-            ("stray", "a flag starts with -"),
+            ("-m 11 -I 2m", "-m must be at least 12"),
+            ("-t 0", "greater than 0"),
+            ("-u nobody-here", "cannot change its user"),
+            ("stray", "a flag must start with -"),
         ] {
             let error = arguments(line).unwrap_err();
             assert!(error.contains(why), "{line}: {error}");

@@ -1,15 +1,15 @@
 //! Standard output and standard error.
 //!
-//! The standard library's macros panic when nothing can be written. Those of the same names here take their place in the whole
-//! binary, since this module comes first in `main.rs`.
+//! The standard library's print macros panic if the write fails. The macros here have the same names and replace them
+//! in the whole binary, because this module comes first in `main.rs`.
 //!
-//! | macro | where to | if that fails |
+//! | macro | destination | if the write fails |
 //! |---|---|---|
-//! | `print!`, `println!` | standard output | the program ends: by SIGPIPE if the reader has gone, else with an error and status 1 |
-//! | `eprint!`, `eprintln!` | standard error | it is ignored: there is no place left to say so |
-//! | `announce!` | standard output, from a server | a warning in the log; the server goes on |
+//! | `print!`, `println!` | standard output | ends the program, by SIGPIPE or with exit code 1 |
+//! | `eprint!`, `eprintln!` | standard error | the failure is ignored: there is nowhere to report it |
+//! | `announce!` | standard output, from a server | a warning is logged and the server continues |
 //!
-//! A program ends by unwinding to `main`, so that temporary files are removed and stores are let go.
+//! The program ends by unwinding to `main`, so destructors remove temporary files and close stores.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -40,7 +40,7 @@ macro_rules! announce {
     ($($arg:tt)*) => { $crate::output::announce(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// What an unwinding to `main` carries.
+/// Panic payload of the unwinding to `main`: the error of the failed write.
 struct OutputClosed(io::Error);
 
 fn write(text: Arguments<'_>) -> io::Result<()> {
@@ -49,26 +49,26 @@ fn write(text: Arguments<'_>) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes to standard output, or ends the program.
+/// Writes to standard output. If the write fails, unwinds to [`catch`].
 pub(crate) fn write_or_end(text: Arguments<'_>) {
     if let Err(error) = write(text) {
         resume_unwind(Box::new(OutputClosed(error)));
     }
 }
 
-/// Writes to standard error, if that can be.
+/// Writes to standard error. Ignores a failed write.
 pub(crate) fn write_message(text: Arguments<'_>) {
     io::stderr().write_fmt(text).ok();
 }
 
-/// Writes what a server says at its start.
+/// Writes a line of a server's banner to standard output. If the write fails, logs a warning.
 pub(crate) fn announce(text: Arguments<'_>) {
     if let Err(error) = write(text) {
         tracing::warn!(%error, "standard output cannot be written");
     }
 }
 
-/// Runs `verb`; an end for lack of output is a failure of it.
+/// Runs `verb`. Returns [`Failure::Output`] if a write to standard output failed.
 pub(crate) fn catch(
     verb: impl FnOnce() -> Result<(), Failure> + UnwindSafe,
 ) -> Result<(), Failure> {
@@ -78,8 +78,8 @@ pub(crate) fn catch(
     })
 }
 
-/// Says that standard output could not be written. If that is because its reader has gone, the process dies as
-/// others do then: by SIGPIPE.
+/// Reports that standard output cannot be written. If its reader closed the pipe, the process instead dies by
+/// SIGPIPE, as other Unix programs do.
 pub(crate) fn tell_unwritten(error: &io::Error) {
     if error.kind() == ErrorKind::BrokenPipe {
         emulate_default_handler(SIGPIPE).ok();

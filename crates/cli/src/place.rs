@@ -1,4 +1,4 @@
-//! Where a pool is put and how it is made: what `serve` and `pool create` have in common.
+//! Location, medium and creation options of a pool, shared by `serve` and `pool create`.
 
 use std::fmt;
 use std::fs::File;
@@ -19,45 +19,46 @@ use farbank_pm::{Caps, Kind};
 use crate::progress::CommandProgress;
 use crate::{Failure, size};
 
-/// What keeps keys in a pool.
+/// Storage engine of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum StoreEngine {
-    /// A durable store: it keeps what it acknowledged, and refuses writes when it is full.
+    /// A durable store: keeps every acknowledged write, and refuses writes when the pool is full.
     Kv,
-    /// The Tair MDB cache: what was used least lately goes when it is full; warm after a kill.
+    /// The Tair MDB cache: evicts the least recently used items when the pool is full; keeps its items across a kill.
     Mdb,
 }
 
-/// Which medium, and what a new pool is like.
+/// Options that select the medium and describe a new pool.
 #[derive(Args)]
 pub(crate) struct PoolPlace {
-    /// What keeps the keys; what made the pool if it is there, else kv.
+    /// Storage engine. Default: the engine that created the pool; kv for a new pool.
     #[arg(long, value_enum)]
     engine: Option<StoreEngine>,
-    /// The medium the pool must be on; auto takes what the path is best at.
+    /// Medium that the pool must be on; auto selects the best one that the path supports.
     #[arg(long, value_enum, default_value = "auto")]
     medium: MediumChoice,
     /// Size of a new pool.
     #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
     pub(crate) size: u64,
-    /// Segment size of a new pool, a power of two from 4kb to 1gb; chosen from --size if not given. The cache's
-    /// pages, and no item is larger: 1mb (less if --size is below 64mb), or what --memcached-item-size needs.
+    /// Segment size of a new pool, a power of two from 4kb to 1gb. Default: derived from --size. For mdb this is the
+    /// page size, and no item is larger: default 1mb (less if --size is below 64mb), or more if --memcached-item-size
+    /// needs it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     segment_bytes: Option<u64>,
-    /// The item that a cache's page was asked to have room for.
+    /// Size of the largest item that a page of a cache must hold, in bytes; 0 if not given.
     #[arg(skip)]
     pub(crate) item_bytes: u64,
-    /// When a write to a file is durable: before it is acknowledged, once a second, or at the end.
-    /// Persistent memory needs no sync and ignores this.
+    /// When a write to a file is synced: before it is acknowledged, once a second, or only when the pool is closed.
+    /// Persistent memory needs no sync and ignores this option.
     #[arg(long, value_enum, default_value = "always")]
     sync: SyncChoice,
     #[command(flatten)]
     pub(crate) reading: ReadArgs,
-    /// Use a file system that pools should not be on: one that other machines share (NFS, SMB, 9p), or that
-    /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
+    /// Accept a file system that is unsafe for pools: one shared with other machines (NFS, SMB, 9p), or one that does
+    /// not sync. Also accept a file that shares blocks with a copy and cannot be given blocks of its own.
     #[arg(long)]
     accept_file_system: bool,
-    /// Whether a new pool may overwrite what is on a device.
+    /// Whether a new pool may overwrite data on a device.
     #[arg(skip)]
     pub(crate) force: bool,
 }
@@ -77,12 +78,12 @@ enum SyncChoice {
     Never,
 }
 
-/// How a file is read.
+/// Option that selects how a file is read.
 #[derive(Args)]
 pub(crate) struct ReadArgs {
-    /// How a file is read. mapped: through a mapping, the fastest. pread: by system calls, so that an error of the disk is
-    /// no signal. direct: the same, and what is not cached is read past the page cache. Other media, and the engine mdb,
-    /// are always mapped.
+    /// How a file is read. mapped: through a memory mapping, the fastest. pread: by system calls, so that a disk
+    /// error is an I/O error and not a signal. direct: like pread, but bypasses the page cache for data that is not
+    /// in it. Other media and the engine mdb always use a mapping.
     #[arg(long = "io", value_name = "HOW", default_value = ReadMode::Mapping.name(), value_parser = read_by())]
     pub(crate) read_by: ReadMode,
 }
@@ -96,20 +97,20 @@ fn read_by() -> impl TypedValueParser<Value = ReadMode> {
 }
 
 impl ReadArgs {
-    /// Warns when something else than a mapping was asked for and the medium at `path` has nothing else.
+    /// Prints a warning if `--io` requests a read mode that the medium at `path` does not have.
     pub(crate) fn warn_if_unused(&self, path: &Path, caps: &Caps) {
         let asked = self.read_by.name();
         if asked != caps.read_by {
             let (path, kind) = (path.display(), caps.kind.name());
             eprintln!(
-                "warning: {path}: --io {asked} has no effect on the {kind} medium, which is always mapped"
+                "warning: {path}: --io {asked} is ignored: the {kind} medium is always read through a mapping"
             );
         }
     }
 }
 
 impl PoolPlace {
-    /// Refuses what cannot work before anything is done.
+    /// Checks the options before anything is created or opened.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let segment_bytes = self.segment_bytes();
         if (PoolLayout { segment_bytes }).check().is_err() {
@@ -128,7 +129,7 @@ impl PoolPlace {
         Ok(())
     }
 
-    /// Refuses a size, given by `option`, that the engine's index does not reach.
+    /// Checks that the engine's index can address a pool of `bytes`, the value of `option`.
     pub(crate) fn check_most(&self, option: &str, bytes: u64) -> Result<(), Failure> {
         if self.engine == Some(StoreEngine::Mdb) || bytes <= POOL_BYTES_MAX {
             return Ok(());
@@ -137,7 +138,7 @@ impl PoolPlace {
         Err(Failure::Usage(format!("{option} must be at most {most}")))
     }
 
-    /// Refuses a medium that memory of this process is not.
+    /// Checks that `--medium` is possible for a pool in the memory of this process.
     pub(crate) fn check_in_memory(&self) -> Result<(), Failure> {
         match self.medium {
             MediumChoice::Auto | MediumChoice::Dram => Ok(()),
@@ -154,7 +155,7 @@ impl PoolPlace {
         })
     }
 
-    /// Finds out what keeps the pool at `path`, if that was not said: what made it, or the durable engine.
+    /// Sets the engine if `--engine` is not given: the engine that created the pool at `path`, or kv.
     pub(crate) fn find_engine(&mut self, path: &Path) {
         self.engine
             .get_or_insert_with(|| match made_by_cache(path) {
@@ -163,7 +164,7 @@ impl PoolPlace {
             });
     }
 
-    /// What keeps the pool.
+    /// Returns the storage engine; kv if none is set.
     pub(crate) fn engine(&self) -> StoreEngine {
         self.engine.unwrap_or(StoreEngine::Kv)
     }
@@ -176,18 +177,19 @@ impl PoolPlace {
         }
     }
 
-    /// Opens what is at `path`.
+    /// Opens the medium at `path`.
     pub(crate) fn open(&self, path: &Path) -> Result<AnyMedium, Failure> {
         open_path(path, &self.options()).map_err(|e| refused(&e))
     }
 
-    /// Makes a medium at `path`, where nothing is. It gets its name when a pool is on it.
+    /// Creates a medium at `path`, where no file exists. The file gets its name when the pool on it is complete: call
+    /// [`PendingPath::publish`].
     pub(crate) fn make(&self, path: &Path) -> Result<(AnyMedium, PendingPath), Failure> {
-        // A device is a pool as a whole. What cannot be is refused before it is written to.
+        // The pool takes up the whole device. Check its size before anything is written.
         if let Some(bytes) = device_bytes(path).map_err(|e| refused(&e))? {
-            self.check_most("the device, which is a pool as a whole,", bytes)?;
+            self.check_most("the size of the device", bytes)?;
         }
-        let mut progress = CommandProgress::new("making the pool");
+        let mut progress = CommandProgress::new("creating the pool");
         let made = prepare_path(path, self.size, &self.options(), &mut |done, all| {
             progress.show(done, all);
         });
@@ -208,7 +210,7 @@ impl PoolPlace {
             medium,
             sync: self.sync(),
             read_by: self.reading.read_by,
-            // A cache need not survive a power cut: it starts empty then.
+            // A cache need not survive a power cut: it starts empty after one.
             page_cache: self.engine() == StoreEngine::Mdb,
             accept_file_system: self.accept_file_system,
             force: self.force,
@@ -218,7 +220,7 @@ impl PoolPlace {
     }
 }
 
-/// Bytes of the smallest cache with pages of `page_bytes`: one page is that of its areas.
+/// Returns the size in bytes of the smallest cache with pages of `page_bytes`. One page holds the area table.
 pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
     let segment_bytes = page_bytes;
     let pages = PAGES_MIN.saturating_add(1);
@@ -226,8 +228,8 @@ pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
     segment_bytes.saturating_mul(pages).saturating_add(first)
 }
 
-/// Bytes of the pages of a cache of `bytes`: an item of `item_bytes`, if one was asked for, has room in
-/// one, where that leaves pages enough. Not of itself: a small cache needs pages for many classes.
+/// Returns the page size of a cache of `bytes`. A page can hold an item of `item_bytes` if enough pages remain.
+/// Without `item_bytes` a small cache keeps small pages, because it needs pages for many size classes.
 fn page_bytes_for(bytes: u64, item_bytes: u64) -> u64 {
     let usual = PAGE_BYTES.min(segment_bytes_for(bytes) * 16);
     let roomy = usual.max(item_bytes.next_power_of_two());
@@ -237,7 +239,7 @@ fn page_bytes_for(bytes: u64, item_bytes: u64) -> u64 {
     }
 }
 
-/// Whether the pool at `path`, if there is one, is a cache's.
+/// Returns whether there is a pool at `path` that the mdb engine created.
 fn made_by_cache(path: &Path) -> bool {
     superblocks(path)
         .ok()
@@ -245,7 +247,7 @@ fn made_by_cache(path: &Path) -> bool {
         .is_some_and(|summary| CacheHistory::of(&summary.root).is_some())
 }
 
-/// The copies of the superblock of the pool at `path`, as they are.
+/// Reads both copies of the superblock of the pool at `path`, without checking them.
 pub(crate) fn superblocks(path: &Path) -> std::io::Result<[[u8; COPY_BYTES]; 2]> {
     let file = File::open(path)?;
     let mut copies = [[0; COPY_BYTES]; 2];
@@ -255,7 +257,7 @@ pub(crate) fn superblocks(path: &Path) -> std::io::Result<[[u8; COPY_BYTES]; 2]>
     Ok(copies)
 }
 
-/// Prints what was found at the pool's place.
+/// Prints the medium's warnings about `path`.
 pub(crate) fn warn(path: &Path, caps: &Caps) {
     for warning in &caps.warnings {
         eprintln!("warning: {}: {warning}", path.display());
@@ -264,22 +266,26 @@ pub(crate) fn warn(path: &Path, caps: &Caps) {
 
 pub(crate) fn refused(error: &OpenError) -> Failure {
     let hint = match error {
-        OpenError::InUse { .. } => Some("one server at a time serves a pool; stop the other one"),
-        OpenError::NoSpace { .. } => Some("a smaller --size, or another file system, would do"),
+        OpenError::InUse { .. } => {
+            Some("only one process can have a pool open; stop the other one")
+        }
+        OpenError::NoSpace { .. } => Some("choose a smaller --size or another file system"),
         OpenError::Occupied { .. } => {
-            Some("`pool create --force` overwrites it; if it is a pool, `farbank serve` opens it")
+            Some("if it is a pool, `farbank serve` opens it; `pool create --force` overwrites it")
         }
-        OpenError::FileSystem { .. } => {
-            Some("use a local file system that syncs; --accept-file-system takes this one as it is")
-        }
+        OpenError::FileSystem { .. } => Some(
+            "use a local file system that supports sync; --accept-file-system uses this one anyway",
+        ),
         OpenError::Shared { .. } => Some(
             "free some space, or copy the file with `cp --reflink=never` and open the copy; \
-             --accept-file-system opens it as it is",
+             --accept-file-system opens it anyway",
         ),
         OpenError::NoDirectReads { .. } => {
-            Some("--io pread reads the file by system calls, through the page cache")
+            Some("use --io pread, which reads the file by system calls through the page cache")
         }
-        OpenError::Unavailable { .. } => Some("--medium auto takes what the path is best at"),
+        OpenError::Unavailable { .. } => {
+            Some("use --medium auto, which selects the best medium that the path supports")
+        }
         _ => None,
     };
     Failure::Failed {
@@ -288,9 +294,10 @@ pub(crate) fn refused(error: &OpenError) -> Failure {
     }
 }
 
-/// Why the pool at `path`, whose medium is fine, was not opened or made.
+/// Builds the error for a pool at `path` that cannot be opened or created although its medium can. `copy`: the pool
+/// is a copy of one that was in use.
 pub(crate) fn not_opened(path: &Path, error: impl fmt::Display, copy: bool) -> Failure {
-    let hint = "if the original is gone, --accept-copy takes this file as it is";
+    let hint = "if the original no longer exists, --accept-copy opens this copy as it is";
     Failure::Failed {
         error: format!("{}: {error}", path.display()),
         hint: copy.then(|| hint.to_owned()),

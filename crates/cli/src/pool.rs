@@ -1,7 +1,8 @@
-//! `farbank pool`: make a pool, look into it, check it, write out what it holds.
+//! `farbank pool`: creates, inspects, checks and dumps pools.
 //!
-//! `info` only reads two pages and works beside a server. The others open the pool as a server would:
-//! what a crash left is mended first, and nobody else may have it open.
+//! `info` only reads the two superblock copies, so it also works while a server has the pool open. The other
+//! subcommands open the pool as a server does: recovery repairs it after a crash, and no other process may have it
+//! open.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -25,34 +26,34 @@ use crate::{Failure, size};
 const EXAMPLES: &str = "\
 Examples:
   farbank pool create /mnt/pmem0/bank --size 64gb
-      a pool for a server to come
+      creates an empty pool for a server to open later
   farbank pool info
-      what ./farbank.pool is, also while it is served
+      describes ./farbank.pool, even while a server has it open
   farbank pool scrub /var/lib/farbank/pool
-      reads everything back and says what is damaged, and where
+      reads every value and reports what is damaged, and where
   farbank pool dump old.pool | redis-cli --pipe
-      moves the keys into another server";
+      copies the keys into another server";
 
-/// Keys visited at a time.
+/// Keys that one scan call visits.
 const STRIDE: usize = 256;
 
-/// Work on a pool that is not served.
+/// Create, inspect, check or dump a pool that no server has open.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum PoolCommand {
-    /// Make an empty pool and leave.
+    /// Create an empty pool and exit.
     Create(CreateArgs),
-    /// Say what a pool is: sizes, age, how it was closed. Changes nothing, needs no lock.
+    /// Print a pool's sizes, age and how it was closed. Changes nothing and needs no lock.
     Info(PoolArgs),
-    /// Open a pool, mend what a crash left, and count every segment again.
+    /// Open a pool, run recovery if it was not closed cleanly, and verify the counters of every segment.
     Check(OpenArgs),
-    /// As check, and read every value back against its checksum.
+    /// Like check, and also read every value and verify its checksum.
     Scrub(OpenArgs),
     /// Write every key and value to standard output.
     Dump(DumpArgs),
 }
 
-/// Which pool.
+/// Options of `pool info`, which `pool check` and `pool scrub` share.
 #[derive(Args)]
 pub(crate) struct PoolArgs {
     /// The pool: a file, or a devdax device.
@@ -61,12 +62,12 @@ pub(crate) struct PoolArgs {
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
-    /// Open it on a file system that pools should not be on.
+    /// Accept a file system that is unsafe for pools: a shared one, or one that does not sync.
     #[arg(long)]
     accept_file_system: bool,
 }
 
-/// Which pool, and how it is read.
+/// Options of `pool check` and `pool scrub`.
 #[derive(Args)]
 pub(crate) struct OpenArgs {
     #[command(flatten)]
@@ -75,36 +76,36 @@ pub(crate) struct OpenArgs {
     reading: ReadArgs,
 }
 
-/// Make a pool.
+/// Options of `pool create`.
 #[derive(Args)]
 pub(crate) struct CreateArgs {
-    /// Where: nothing may be there yet, except a devdax device.
+    /// Path of the new pool. It must not exist yet, unless it is a devdax device.
     #[arg(value_name = "PATH", default_value = "./farbank.pool")]
     path: PathBuf,
     #[command(flatten)]
     place: PoolPlace,
-    /// Overwrite what is on a device. Files are never overwritten.
+    /// Overwrite the data on a device. Files are never overwritten.
     #[arg(long)]
     force: bool,
 }
 
-/// Write out a pool.
+/// Options of `pool dump`.
 #[derive(Args)]
 pub(crate) struct DumpArgs {
     /// The pool: a file, or a devdax device.
     #[arg(value_name = "PATH", default_value = "./farbank.pool")]
     path: PathBuf,
-    /// As what.
+    /// Output format.
     #[arg(long, value_enum, default_value = "resp")]
     format: DumpFormat,
-    /// Open it on a file system that pools should not be on.
+    /// Accept a file system that is unsafe for pools: a shared one, or one that does not sync.
     #[arg(long)]
     accept_file_system: bool,
     #[command(flatten)]
     reading: ReadArgs,
 }
 
-/// Closes the pool. One that is too full for its index snapshot is sound all the same: that is a warning.
+/// Closes the pool. A pool too full to hold its index snapshot is still sound, so that is only a warning.
 fn close(db: Db) -> Result<(), Failure> {
     match db.close() {
         Err(full @ Error::NoSnapshot { .. }) => {
@@ -115,17 +116,17 @@ fn close(db: Db) -> Result<(), Failure> {
     }
 }
 
-/// How a key is written out.
+/// Output format of `pool dump`.
 #[derive(Clone, Copy, ValueEnum)]
 enum DumpFormat {
-    /// Commands that store it again: for `redis-cli --pipe`.
+    /// Redis commands that store the keys again, for `redis-cli --pipe`.
     Resp,
-    /// One JSON object a line: db, key, value, expires_ms. Bytes beyond ASCII are escaped as \u00XX.
+    /// One JSON object per line: db, key, value, expires_ms. Bytes beyond ASCII are escaped as \u00XX.
     Json,
 }
 
 impl PoolCommand {
-    /// Does what was asked.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             PoolCommand::Create(create) => create.run(),
@@ -181,10 +182,10 @@ impl CreateArgs {
     }
 }
 
-/// What is said of a copy of a pool that was in use.
+/// Warning about a copy of a pool that was in use.
 const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
 
-/// Opens a pool that is there, to look into it.
+/// Opens an existing pool for inspection.
 fn open_existing(path: &Path, accept_file_system: bool, reading: &ReadArgs) -> Result<Db, Failure> {
     if !path.exists() {
         return Err(nothing_at(path));
@@ -196,7 +197,7 @@ fn open_existing(path: &Path, accept_file_system: bool, reading: &ReadArgs) -> R
         ..Options::default()
     };
     let db = open(path, &options).map_err(|error| match &error {
-        // It names the path, and may have a hint.
+        // This error already names the path, and may have a hint.
         OpenError::Medium(error) => refused(error),
         _ => not_opened(path, &error, false),
     })?;
@@ -211,7 +212,7 @@ fn open_existing(path: &Path, accept_file_system: bool, reading: &ReadArgs) -> R
 fn nothing_at(path: &Path) -> Failure {
     Failure::Failed {
         error: format!("{}: there is no pool", path.display()),
-        hint: Some("`farbank pool create` makes one, and so does `farbank serve`".into()),
+        hint: Some("`farbank pool create` and `farbank serve` create a pool".into()),
     }
 }
 
@@ -259,22 +260,22 @@ impl PoolArgs {
             size::human(segment_bytes)
         );
         println!(
-            "made {} hours ago, opened {opened} times",
+            "created {} hours ago, opened {opened} times",
             age.as_secs() / 3600
         );
         println!(
             "{}",
             match closed_cleanly {
                 true if engine == "mdb" => "closed cleanly",
-                true => "closed cleanly: the next open reads its index",
-                false => "in use, or it crashed: the next open reads all of it",
+                true => "closed cleanly: the next open loads the index snapshot",
+                false => "in use, or not closed cleanly: the next open reads the whole pool",
             }
         );
         if copy {
             println!("warning: {COPY}");
         }
         if mended_at_open {
-            println!("one copy of the superblock is damaged or older; the next open mends it");
+            println!("one copy of the superblock is damaged or older; the next open repairs it");
         }
         Ok(())
     }
@@ -284,7 +285,7 @@ impl PoolArgs {
         let copies = superblocks(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => nothing_at(&self.path),
             ErrorKind::UnexpectedEof => Failure::failed(format!(
-                "{name}: not a pool: its {} bytes are fewer than those of a superblock",
+                "{name}: not a pool: the file has {} bytes, which is shorter than a superblock",
                 std::fs::metadata(&self.path).map_or(0, |file| file.len())
             )),
             _ => Failure::failed(format!("{name}: cannot read the superblock: {error}")),
@@ -309,7 +310,7 @@ impl OpenArgs {
             false => None,
         };
         let sum = db.verify().err();
-        damage.extend(sum.map(|what| format!("does not add up: {what}")));
+        damage.extend(sum.map(|what| format!("the counters do not add up: {what}")));
         close(db)?;
         if *json {
             let object = serde_json::json!({
@@ -325,7 +326,9 @@ impl OpenArgs {
         }
         match damage.len() {
             0 => Ok(()),
-            n => Err(Failure::failed(format!("{n} places are damaged"))),
+            n => Err(Failure::failed(format!(
+                "the pool is damaged in {n} places"
+            ))),
         }
     }
 }
@@ -349,7 +352,8 @@ impl PoolArgs {
     }
 }
 
-/// Reads every value; whole bytes of them. What cannot be read is added to `damage`.
+/// Reads every value and returns the number of value bytes read. Adds a line to `damage` for each value that cannot
+/// be read.
 fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64, Failure> {
     let mut session = db.store().session();
     let mut progress = CommandProgress::new("reading");
@@ -373,15 +377,15 @@ fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64
     Ok(read)
 }
 
-/// What is wrong with a record, behind its key or what is left of it.
+/// Formats the error of a record with its key, or with the part of the key that is readable.
 fn of_key(key: &[u8], error: Error) -> String {
     format!("key \"{}\": {error}", key.escape_ascii())
 }
 
-/// What is done with a key of a database.
+/// Callback for a key of a database.
 type EachKey<'a> = dyn FnMut(&mut dyn Session, u8, &[u8]) -> Result<(), Failure> + 'a;
 
-/// Calls `each` with every key of every database, each once.
+/// Calls `each` once for every key of every database.
 fn each_key(session: &mut dyn Session, each: &mut EachKey<'_>) -> Result<(), Failure> {
     for db in 0..DATABASES as u8 {
         let mut cursor = 0;
@@ -466,7 +470,7 @@ impl DumpFormat {
     }
 }
 
-/// JSON in ASCII only: each byte of a key or value is one character.
+/// Escapes `json` to ASCII. Each byte of a key or value becomes one character.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,14 +1,14 @@
-//! A progress bar for people, for what may take long.
+//! A progress bar for long operations.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Something takes this long before a bar is worth showing.
+/// How long an operation runs before the bar appears.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A progress bar for people, once something takes long.
+/// A progress bar on standard error, shown only on a terminal and only after [`PATIENCE`].
 pub(crate) struct CommandProgress {
     since: Instant,
     what: &'static str,

@@ -1,8 +1,7 @@
-//! `farbank serve`: from a path to a served store, and back.
+//! `farbank serve`: opens a pool and serves it to clients.
 //!
-//! The pool is opened, or made if there is none; a [`Kv`] stands on its medium; a [`Server`] serves
-//! it, to Redis's clients and to memcached's, until a signal or a client's SHUTDOWN; then the store is
-//! closed cleanly.
+//! The command opens the pool, or creates it, and opens a [`Kv`] or a [`Cache`] on its medium. A [`Server`] serves
+//! that store to Redis and memcached clients until a signal or a client's SHUTDOWN. Then the store is closed cleanly.
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
@@ -34,34 +33,34 @@ use crate::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
-SIGTERM, SIGINT, SIGQUIT and SIGUSR1 close the pool and end the server with status 0; a second one ends it at once. SIGHUP
-is ignored.
+SIGTERM, SIGINT, SIGQUIT and SIGUSR1 stop the server: it closes the pool and exits with status 0. A second signal ends
+the process at once. SIGHUP is ignored.
 
 Examples:
   farbank serve
-      a pool of 1 GiB in ./farbank.pool, for Redis's clients on port 6379 and memcached's on 11211, of this
-      machine only
+      a pool of 1 GiB in ./farbank.pool, for local Redis clients on port 6379 and local memcached clients on
+      port 11211
   farbank serve --pool /mnt/pmem0/bank --size 64gb
-      a pool on persistent memory; the medium is found out and printed
+      a pool on persistent memory; the server detects and prints the medium
   farbank serve --pool /var/lib/farbank/pool --max-size 100gb --sync everysec
-      an ordinary file that grows as it fills, synced once a second
+      a pool in an ordinary file that grows as it fills, synced once a second
   farbank serve --engine mdb --pool /var/cache/farbank.pool --size 8gb
       a cache that evicts when it is full, and is warm after a kill
   farbank serve --config /etc/farbank.toml --port 7000
-      options from a file, but for the port
+      options from a file, except the port
   redis-cli -p 6379 set greeting hello
-      talks to it";
+      stores a key";
 
-/// Most workers there may be.
+/// Maximum number of worker threads.
 const WORKERS_MAX: u64 = 256;
-/// Longest idle timeout, in seconds, as with Redis.
+/// Maximum idle timeout in seconds, as in Redis.
 const IDLE_SECS_MAX: u64 = i32::MAX as u64;
 
 fn workers() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=WORKERS_MAX)
 }
 
-/// A port, or none.
+/// A TCP port, or `None` for `off`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct OptionalPort(Option<u16>);
 
@@ -73,12 +72,12 @@ impl FromStr for OptionalPort {
             return Ok(OptionalPort(None));
         }
         let port = text.parse();
-        let port = port.map_err(|_| "a port is a number up to 65535, or off".to_owned())?;
+        let port = port.map_err(|_| "a port must be a number up to 65535, or off".to_owned())?;
         Ok(OptionalPort(Some(port)))
     }
 }
 
-/// Permissions of a file.
+/// Permission bits of a file.
 #[derive(Clone, Copy, Debug)]
 struct FileMode(u32);
 
@@ -89,47 +88,48 @@ impl FromStr for FileMode {
         let mode = u32::from_str_radix(text, 8).ok();
         let mode = mode.filter(|mode| *mode <= 0o777);
         mode.map(FileMode)
-            .ok_or_else(|| "permissions are an octal number up to 777".to_owned())
+            .ok_or_else(|| "permissions must be an octal number up to 777".to_owned())
     }
 }
 
-/// Who may do what could harm all clients.
+/// Clients that may run commands that can harm all clients.
 #[derive(Clone, Copy, ValueEnum)]
 enum ProtectedActionsArg {
     /// No client.
     No,
     /// Every client.
     Yes,
-    /// Clients of this machine.
+    /// Local clients.
     Local,
 }
 
-/// Serve a pool to Redis clients and to memcached's.
+/// Serve a pool to Redis and memcached clients.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct ServeArgs {
-    /// Options from a TOML file, named as here without dashes; those given here count.
+    /// TOML file of options: keys are option names without dashes. Options on the command line override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check the options, those of --config too, and leave.
+    /// Check the options, including those of --config, and exit.
     #[arg(long)]
     check_config: bool,
-    /// The pool: a file, or a devdax device. Made if it is not there. "none" is memory of this process,
-    /// gone with it.
+    /// Path of the pool: a file or a devdax device. A missing file is created. "none" keeps the pool in the memory of
+    /// this process only.
     #[arg(long, value_name = "PATH", default_value = "./farbank.pool")]
     pool: PathBuf,
     #[command(flatten)]
     place: PoolPlace,
-    /// Open the pool though it is a copy of one that was in use: acknowledged writes may be missing in it.
+    /// Open a pool that is a copy of one that was in use. Acknowledged writes may be missing in the copy.
     #[arg(long)]
     accept_copy: bool,
-    /// Size the pool may grow to as it fills, a cache before it evicts; without this it does not grow.
+    /// Size up to which the pool may grow; a cache grows before it evicts. Default: the pool does not grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
-    /// DRAM for copies of small values that are read often, of the durable engine; 0 keeps none.
+    /// DRAM for the read cache, which holds copies of small values that are read often; 0 disables it. Only for the
+    /// engine kv.
     #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
     read_cache: u64,
-    /// Addresses to listen on. Others than loopback need --unsafe-no-auth.
+    /// Addresses to listen on. Any address other than loopback needs --unsafe-no-auth.
     #[arg(
         long,
         value_name = "IP",
@@ -137,55 +137,56 @@ pub(crate) struct ServeArgs {
         default_value = "127.0.0.1"
     )]
     bind: Vec<IpAddr>,
-    /// Port for Redis clients; 0 takes a free one, off serves none.
+    /// Port for Redis clients; 0 selects a free port, off disables it.
     #[arg(long, value_name = "N|off", default_value = "6379")]
     port: OptionalPort,
-    /// Port for memcached's clients; 0 takes a free one, off serves none.
+    /// Port for memcached clients; 0 selects a free port, off disables it.
     #[arg(long, value_name = "N|off", default_value = "11211")]
     memcached_port: OptionalPort,
-    /// A Unix socket for Redis clients, too. One that a killed server left is replaced.
+    /// Also listen on this Unix socket for Redis clients. A socket that a killed server left is replaced.
     #[arg(long, value_name = "PATH")]
     unixsocket: Option<PathBuf>,
-    /// Permissions of the Unix socket, in octal: who can write it can connect.
+    /// Permissions of the Unix socket, in octal. A client needs write permission to connect.
     #[arg(long, value_name = "MODE", default_value = "700")]
     unixsocketperm: FileMode,
-    /// Largest item that memcached's clients may store, its key and head included; at most 512mb. If not given
-    /// 1mb, or what has room in a page of a small cache.
+    /// Largest item that memcached clients may store, including key and header; at most 512mb. Default: 1mb, or what
+    /// fits in a page of a small cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memcached_item_size: Option<u64>,
-    /// Refuse memcached's flush_all.
+    /// Refuse the memcached command flush_all.
     #[arg(long)]
     memcached_no_flush: bool,
-    /// Give memcached's items no cas numbers: all are 0, and no cas succeeds.
+    /// Disable cas for memcached clients: every cas unique is 0, and every cas command fails.
     #[arg(long)]
     memcached_no_cas: bool,
-    /// Threads that serve clients, at most 256; 0 is one for every two CPUs, at most 4.
+    /// Worker threads that serve clients, at most 256. 0 means one for every two CPUs, at most 4.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = workers())]
     workers: usize,
-    /// Most clients at a time, at least 1. Fewer if the process may not have as many files open.
+    /// Maximum number of connected clients, at least 1. The limit on open files of the process may lower it.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     maxclients: u64,
-    /// Memory that all clients may take together, or percent of the memory there is; 0 is no limit. Clients that
-    /// take most are disconnected when it is exceeded.
+    /// Memory for the buffers of all clients together, in bytes or in percent of the machine's memory; 0 means no
+    /// limit. Above the limit, the clients that use most are disconnected.
     #[arg(long, value_name = "SIZE|N%", default_value = "25%", value_parser = size::parse_clients_memory)]
     maxmemory_clients: ClientsMemory,
-    /// Seconds after which an idle client is disconnected; 0 is never.
+    /// Seconds after which an idle client is disconnected; 0 means never.
     #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
-    /// Let anyone who can reach the address read and change everything: there is no password.
+    /// Listen on addresses other than loopback without authentication: every client that can connect can read and
+    /// change all data.
     #[arg(long)]
     unsafe_no_auth: bool,
-    /// Who may change limits (CONFIG SET) and end the server (SHUTDOWN); local are clients from 127.0.0.1 and
-    /// ::1 and of the Unix socket.
+    /// Clients that may change limits (CONFIG SET) and stop the server (SHUTDOWN). local: clients from 127.0.0.1, ::1
+    /// and the Unix socket.
     #[arg(long, value_enum, default_value = "local")]
     enable_protected_configs: ProtectedActionsArg,
-    /// What is logged to stderr: off, error, warn, info, debug or trace.
+    /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
 }
 
 impl ServeArgs {
-    /// Serves until told to stop.
+    /// Serves until a signal or SHUTDOWN stops the server.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         self.check()?;
         if self.check_config {
@@ -193,7 +194,7 @@ impl ServeArgs {
                 .config
                 .as_deref()
                 .map_or("the command line".into(), Path::to_string_lossy);
-            println!("{from}: the options are sound");
+            println!("{from}: the options are valid");
             return Ok(());
         }
         tracing_subscriber::fmt()
@@ -201,11 +202,11 @@ impl ServeArgs {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
-            // It would be said on stderr, which is what cannot be written.
+            // The subscriber reports its own write errors on stderr, which is what it cannot write.
             .log_internal_errors(false)
             .init();
         let server = self.bind()?;
-        // Before the pool is touched: from here on a signal ends the server, not the process.
+        // Before the pool is opened: from here on a signal stops the server instead of killing the process.
         let handle = server.handle();
         let mut signals = Signals::new(STOPPING.into_iter().chain([SIGHUP]))
             .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
@@ -221,21 +222,21 @@ impl ServeArgs {
         }
     }
 
-    /// Refuses what cannot work before anything is done.
+    /// Checks the options before anything is opened or created.
     fn check(&mut self) -> Result<(), Failure> {
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
         {
             return Err(Failure::Usage(format!(
-                "{open} can be reached from other machines, and there is no password yet: anyone \
-                 there could read and change everything. Pass --unsafe-no-auth if that is meant"
+                "other machines can reach {open}, and this server has no passwords: every client that \
+                 connects could read and change all data. Pass --unsafe-no-auth to listen there anyway"
             )));
         }
         if self.port == OptionalPort(None)
             && self.memcached_port == OptionalPort(None)
             && self.unixsocket.is_none()
         {
-            let text = "--port and --memcached-port are both off: nobody could connect";
+            let text = "--port and --memcached-port are both off and --unixsocket is not given: no client could connect";
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
@@ -261,7 +262,8 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// The largest item, as far as its store keeps it.
+    /// Returns the largest memcached item that `--memcached-item-size` allows, in bytes. The store may have a lower
+    /// limit.
     fn item_bytes_max(&self) -> u64 {
         self.memcached_item_size.unwrap_or(PAGE_BYTES)
     }
@@ -309,7 +311,7 @@ impl ServeArgs {
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }
 
-    /// Opens the pool's medium, or makes it.
+    /// Opens the pool's medium, or creates it.
     fn medium(&self, began: Instant) -> Result<(AnyMedium, PoolOrigin), Failure> {
         if self.pool == Path::new("none") {
             let medium = Mapped::anonymous(self.place.size).map_err(Failure::failed)?;
@@ -322,7 +324,7 @@ impl ServeArgs {
         Ok((medium, PoolOrigin::Made(Some(name), began)))
     }
 
-    /// Serves the store on `medium`; `close` lets the medium go when the store is closed.
+    /// Serves the store on `medium`. `close` closes the medium after the store.
     fn serve<M: Medium>(
         &self,
         medium: M,
@@ -406,7 +408,7 @@ impl ServeArgs {
         served.map_err(|e| Failure::failed(format!("the server stopped: {e}")))
     }
 
-    /// Says where it listens, on what, what survives, and how the keys came back.
+    /// Prints the addresses, the pool, what an acknowledged write survives, and how the store was opened.
     fn print_banner(&self, server: &Server, store: &dyn Store, made: Option<Duration>) {
         let (stats, caps, opened) = (store.stats(), store.caps(), store.opened());
         let mut addrs: Vec<_> = server
@@ -432,14 +434,14 @@ impl ServeArgs {
             caps.kind.name(),
             match caps.read_by {
                 "pread" => ", read by system calls",
-                "direct" => ", read by system calls, past the page cache what is not in it",
+                "direct" => ", read by system calls, bypassing the page cache for data not in it",
                 _ => "",
             }
         );
         match self.place.engine() {
             StoreEngine::Kv => announce!("an acknowledged write survives {}", caps.survives),
             StoreEngine::Mdb => announce!(
-                "a cache: it evicts when it is full, and never shows what is old; items survive {}",
+                "a cache: it evicts when it is full and never returns an outdated value; items survive {}",
                 caps.survives
             ),
         }
@@ -448,24 +450,26 @@ impl ServeArgs {
         self.place.reading.warn_if_unused(&self.pool, caps);
         if rustix::process::geteuid().is_root() {
             tracing::warn!(
-                "serving as root: a client that finds a way to run code has the whole machine; run it as a \
-                 user of its own"
+                "running as root: a client that exploits a flaw in the server controls the whole machine; \
+                 run the server as an unprivileged user"
             );
         }
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }
         if self.unsafe_no_auth {
-            eprintln!("warning: --unsafe-no-auth: anyone who can connect can change everything");
+            eprintln!(
+                "warning: --unsafe-no-auth: every client that can connect can read and change all data"
+            );
         }
     }
 }
 
-/// Where the pool came from.
+/// Whether the pool existed or is new.
 enum PoolOrigin {
-    /// It was there.
+    /// The pool existed.
     Found,
-    /// It is new: the name that its file will have, and when making it began.
+    /// The pool is new. Holds the name that its file gets when it is complete, and the time when its creation began.
     Made(Option<PendingPath>, Instant),
 }
 
@@ -474,7 +478,8 @@ impl PoolOrigin {
         matches!(self, PoolOrigin::Made(..))
     }
 
-    /// Gives a new pool, now that it is one, its name. Returns how long it took to make.
+    /// Gives the file of a new, now complete pool its name. Returns how long the creation took, or `None` for an
+    /// existing pool.
     fn complete(self) -> Result<Option<Duration>, Failure> {
         let PoolOrigin::Made(name, began) = self else {
             return Ok(None);
@@ -486,18 +491,18 @@ impl PoolOrigin {
     }
 }
 
-/// Why no client could connect, and what helps.
+/// Builds the error for a server that cannot listen, with a hint.
 fn not_bound(error: &BindError) -> Failure {
     let hint = match error.source.kind() {
         _ if error.socket.is_some() => {
-            Some("--unixsocket names a file that is not there, in a folder that can be written")
+            Some("--unixsocket must name a file that does not exist, in a folder that is writable")
         }
         ErrorKind::AddrInUse => {
-            Some("another server is there; choose another --port or --memcached-port, or off")
+            Some("another server is there; choose a different --port or --memcached-port, or off")
         }
-        ErrorKind::AddrNotAvailable => Some("--bind names addresses of this machine"),
+        ErrorKind::AddrNotAvailable => Some("--bind must name addresses of this machine"),
         ErrorKind::PermissionDenied => {
-            Some("ports below 1024 are for privileged processes; choose a higher --port")
+            Some("ports below 1024 need privileges; choose a higher --port")
         }
         _ => None,
     };
@@ -507,7 +512,7 @@ fn not_bound(error: &BindError) -> Failure {
     }
 }
 
-/// Which start of the machine this is.
+/// Returns the kernel's boot id, which identifies this boot of the machine.
 fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits = text.trim().replace('-', "");
@@ -534,7 +539,8 @@ fn keys_line(opened: &OpenReport, made: Option<Duration>) -> String {
     }
 }
 
-/// Tells systemd, if it asked (`Type=notify`): one datagram to the socket it named.
+/// Notifies systemd of a state change (`Type=notify`): sends one datagram to the socket in `NOTIFY_SOCKET`, if that
+/// is set.
 fn tell_supervisor(what: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -546,15 +552,15 @@ fn tell_supervisor(what: &str) {
     let told = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address));
     if let Err(error) = told {
-        tracing::warn!(%error, "systemd could not be told: {what}");
+        tracing::warn!(%error, "cannot notify systemd: {what}");
     }
 }
 
-/// Signals that end a server; the last one is memcached's own.
+/// Signals that stop the server. memcached handles SIGUSR1 in this way.
 const STOPPING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGUSR1];
 
-/// The first signal that ends the server does so in good order; a second one ends the process as it would any other. SIGHUP does
-/// neither, as with Redis: there is nothing to read again, and a terminal may close.
+/// Stops the server cleanly at the first stopping signal. A second one ends the process by its default action. SIGHUP
+/// does neither, as in Redis: there is no configuration to reload, and a terminal may close.
 fn stop_on_signal(signals: &mut Signals, handle: &ServerHandle) {
     let mut is_stopping = false;
     for signal in signals.forever() {

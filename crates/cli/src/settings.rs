@@ -1,4 +1,4 @@
-//! `serve --config FILE`, and `bench kv|judge|index|cache --workload FILE`: options from a TOML file.
+//! Options from a TOML file: `serve --config FILE`, and `bench kv|judge|index|cache --workload FILE`.
 //!
 //! ```text
 //!   port = 7000            is        --port 7000
@@ -6,9 +6,9 @@
 //!   unsafe-no-auth = true            --unsafe-no-auth
 //! ```
 //!
-//! The file's keys are the command line's options without their dashes, so that there is one list of
-//! them, one description and one check. What the command line says itself comes later and counts. A workload says
-//! besides which bench it is of (`bench = "kv"`) and what it answers (`question = "..."`).
+//! The keys of the file are the command-line options without their dashes, so options are defined, described and
+//! checked in one place. Options on the command line come after those of the file and override them. A workload file
+//! also names its benchmark (`bench = "kv"`) and the question it answers (`question = "..."`).
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -20,7 +20,7 @@ use toml::de::DeTable;
 
 use crate::Failure;
 
-/// Who takes a file, and by which option.
+/// Subcommands that accept a file, and the option that names it.
 const FILES: [(&[&str], &str); 5] = [
     (&["serve"], "--config"),
     (&["bench", "kv"], "--workload"),
@@ -29,7 +29,7 @@ const FILES: [(&[&str], &str); 5] = [
     (&["bench", "cache"], "--workload"),
 ];
 
-/// The command line `args` with the options of the file it names, if it names one, before its own.
+/// Returns `args` with the options of the file that it names, if any, inserted before its own options.
 pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let asked =
         |(verbs, _): &&(&[&str], &str)| args.get(1..=verbs.len()).is_some_and(|own| own == *verbs);
@@ -41,7 +41,8 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     };
     let path = Path::new(path);
     let at = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| at(format!("cannot read it: {e}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|e| at(format!("cannot read the file: {e}")))?;
     let mut table: toml::Table = text
         .parse()
         .map_err(|e: toml::de::Error| at(e.to_string()))?;
@@ -60,7 +61,7 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     Ok(merged)
 }
 
-/// The line of `text` that has `key`.
+/// Returns the number of the line of `text` that has `key`, from 1.
 fn line_of(text: &str, key: &str) -> usize {
     let table = DeTable::parse(text).map(|table| table.into_inner());
     let place = table.ok().and_then(|table| {
@@ -70,7 +71,7 @@ fn line_of(text: &str, key: &str) -> usize {
     text[..place.unwrap_or(0)].matches('\n').count() + 1
 }
 
-/// Checks one option of a file by itself, so that a mistake is known to be the file's.
+/// Checks one option of a file alone, so that an error can name the file.
 fn check(verbs: &[&str], key: &str, option: &OsString) -> Result<(), String> {
     let verb = verbs.join(" ");
     let unknown = |tip: &str| Err(format!("{verb} has no option {key:?}{tip}"));
@@ -98,7 +99,7 @@ fn check(verbs: &[&str], key: &str, option: &OsString) -> Result<(), String> {
     }
 }
 
-/// What there is to say against one option of a verb by itself, without its name and value.
+/// Returns the parser's error for one option of a subcommand, without its name and value.
 pub(crate) fn objection(verbs: &[&str], option: &OsString) -> Option<String> {
     let args = ["farbank"].iter().chain(verbs).map(OsString::from);
     let error = crate::Cli::try_parse_from(args.chain([option.clone()])).err()?;
@@ -108,24 +109,23 @@ pub(crate) fn objection(verbs: &[&str], option: &OsString) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Takes what a workload says of itself out of `table`; it must be one of `bench`.
+/// Removes `bench` and `question` from `table`. Fails if one is missing or the workload is of another benchmark than
+/// `bench`.
 fn format_setting(table: &mut toml::Table, bench: &str) -> Result<(), String> {
     let mut text = |key: &str| match table.remove(key) {
         Some(Value::String(text)) => Ok(text),
-        _ => Err(format!(
-            "a workload has a line {key} = \"...\", this one has none"
-        )),
+        _ => Err(format!("a workload file must have a line {key} = \"...\"")),
     };
     text("question")?;
     match text("bench")? {
         of if of == bench => Ok(()),
         of => Err(format!(
-            "a workload of bench {of}, not of bench {bench}: farbank bench {of} --workload FILE"
+            "this workload is for bench {of}, not for bench {bench}; run: farbank bench {of} --workload FILE"
         )),
     }
 }
 
-/// The file of `--config FILE` or `--config=FILE`, or whatever the option is.
+/// Returns FILE of `--config FILE` or `--config=FILE`, where `option` is the name of the option.
 fn named_file<'a>(args: &'a [OsString], option: &str) -> Option<&'a OsStr> {
     let by_itself = args.iter().position(|arg| arg == option).map(|i| i + 1);
     let joined = || {
@@ -137,10 +137,10 @@ fn named_file<'a>(args: &'a [OsString], option: &str) -> Option<&'a OsStr> {
         .or_else(|| joined().map(OsStr::new))
 }
 
-/// One line of the file as an option.
+/// Converts a key and value of the file to a command-line option.
 fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
     if key == "config" || key == "workload" {
-        return Err(format!("a file cannot name another one with {key:?}"));
+        return Err(format!("a file cannot include another one with {key:?}"));
     }
     let one = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
@@ -175,7 +175,7 @@ mod tests {
         match with_file(args) {
             Ok(args) => Ok(args.into_iter().map(|a| a.into_string().unwrap()).collect()),
             Err(Failure::Usage(why)) => Err(why),
-            Err(_) => panic!("a file's mistakes are mistakes of usage"),
+            Err(_) => panic!("an error in a file must be a usage error"),
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_workload_is_one_of_its_bench_and_of_no_other() {
+    fn every_workload_is_accepted_by_its_own_bench_only() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
         let files: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
         assert!(files.len() >= 4, "{files:?}");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_a_file_are_named() {
+    fn errors_in_a_file_name_the_line_and_the_option() {
         for (file, why) in [
             ("port = ", "port"),
             ("config = 'x'", "another one"),
@@ -225,7 +225,7 @@ mod tests {
             ),
             (
                 "\n\nport = 70000",
-                "line 3: invalid value '70000' for '--port <N|off>': a port is",
+                "line 3: invalid value '70000' for '--port <N|off>': a port must",
             ),
             ("help = true", "line 1: serve has no option \"help\""),
             (

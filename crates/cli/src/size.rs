@@ -1,8 +1,8 @@
-//! Sizes as people write them: `4096`, `64kb`, `1gb`.
+//! Parsing and formatting of sizes such as `4096`, `64kb`, `1gb`.
 
 use farbank_server::ClientsMemory;
 
-/// Reads a number of bytes with an optional unit; units are powers of 1024.
+/// Parses a number of bytes with an optional unit. Units are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -15,29 +15,30 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         "t" => 1 << 40,
         _ => {
             return Err(format!(
-                "'{unit}' is no unit of size: use b, kb, mb, gb or tb"
+                "'{unit}' is not a unit of size: use b, kb, mb, gb or tb"
             ));
         }
     };
     let number: u64 = number
         .parse()
-        .map_err(|_| "a size starts with a number".to_owned())?;
+        .map_err(|_| "a size must start with a whole number".to_owned())?;
     number
         .checked_mul(scale)
-        .ok_or_else(|| "that is more than 16 exabytes".to_owned())
+        .ok_or_else(|| "the size is 16 exabytes or more".to_owned())
 }
 
-/// Reads a size as [`parse`] does, or percent of the memory there is.
+/// Parses a size as [`parse`] does, or a percentage of the machine's memory.
 pub(crate) fn parse_clients_memory(text: &str) -> Result<ClientsMemory, String> {
     let Some(digits) = text.trim().strip_suffix('%') else {
         return parse(text).map(ClientsMemory::Bytes);
     };
     let percent = digits.trim().parse().ok().filter(|percent| *percent <= 100);
-    let percent = percent.ok_or_else(|| "percent are a number up to 100".to_owned())?;
+    let percent =
+        percent.ok_or_else(|| "a percentage must be a whole number from 0 to 100".to_owned())?;
     Ok(ClientsMemory::Percent(percent))
 }
 
-/// Spells a number of bytes for people.
+/// Formats a number of bytes with a binary unit.
 pub(crate) fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].into_iter();

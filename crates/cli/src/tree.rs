@@ -1,4 +1,5 @@
-//! `farbank bench tree`: the tree and its baselines in the paper's rack, in virtual time.
+//! `farbank bench tree`: runs the Sherman tree and its baselines on a simulated cluster like the paper's, in virtual
+//! time.
 
 use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::tree::{self, TreeMix, TreeSystem};
@@ -14,31 +15,31 @@ Examples:
   farbank bench tree --experiment counts --entries 10000000
       round trips, retries and sizes as the paper counts them
   farbank bench tree --experiment locks
-      locks alone, in host memory and on chip: what the simulated rack was calibrated on
+      locks alone, in host memory and in NIC memory: the measurements that calibrate the simulated cluster
   farbank bench tree --experiment messages
-      throughput by the size of messages: the other half of the calibration
+      throughput by message size: the other half of the calibration
   farbank bench tree --experiment held-out --json
-      every published ratio beside the one found here (minutes); one JSON object on the last line
+      every published ratio and the ratio found here (takes minutes); one JSON object on the last line
   farbank bench tree --experiment published --markdown
-      every value the paper gives, scored, as a table for a document
+      every value in the paper, scored, as a Markdown table
   farbank bench tree --experiment causes
-      what would explain those that are not near
+      possible causes of the results that are not near the published ones
   farbank bench tree --system sherman,fg+ --mix range-write --range 1000 --coroutines 3
-      half of 528 clients insert, the other half ask for ranges of 1000
+      half of 528 clients insert, the other half run range queries of 1000 entries
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
-      another tree, rack and load";
+      a different tree, cluster and load";
 
-/// Run Sherman and its baselines on a simulated rack.
+/// Benchmark Sherman and its baselines on a simulated cluster.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchTree {
-    /// What is found out.
+    /// Experiment to run.
     #[arg(long, value_enum, default_value = "mix")]
     experiment: TreeExperimentChoice,
-    /// What memory servers are reached over: sim, a rack in virtual time.
+    /// Network between compute and memory servers. sim: a simulated cluster in virtual time.
     #[arg(long, value_enum, default_value = "sim")]
     fabric: FabricChoice,
-    /// For mix: the systems, one after another.
+    /// For mix: systems to measure, one after another.
     #[arg(
         long,
         value_enum,
@@ -46,38 +47,38 @@ pub(crate) struct BenchTree {
         default_value = "sherman,sherman-published,fg+"
     )]
     system: Vec<SystemChoice>,
-    /// For mix: what clients do.
+    /// For mix: operations of the clients.
     #[arg(long, value_enum, default_value = "write-intensive")]
     mix: MixChoice,
-    /// For mix: how uneven the keys are, 0 (even) to 0.99.
+    /// For mix: Zipfian skew of the keys, from 0 (uniform) to 0.99.
     #[arg(long, value_name = "0..0.99", default_value = "0.99", value_parser = skew)]
     skew: f64,
-    /// For mix: entries that a range query asks for.
+    /// For mix: entries that a range query requests.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     range: u32,
-    /// Compute servers, and memory servers, which share their cards.
+    /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(1..=64))]
     servers: u16,
     /// Threads of each compute server.
     #[arg(long, value_name = "N", default_value_t = 22, value_parser = value_parser!(u16).range(1..=128))]
     threads: u16,
-    /// Clients of each thread, which take turns on it.
+    /// Clients per thread, which run as coroutines.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=7))]
     coroutines: u16,
-    /// Entries of the tree at the start.
+    /// Number of entries in the tree at the start.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1_000..=200_000_000))]
     entries: u64,
     /// Bytes of a key.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: u16,
-    /// Bytes of internal nodes that each compute server may keep; if not given, in proportion to the paper's 500
-    /// MiB for 800 million entries.
+    /// Bytes of internal nodes that each compute server may cache. Default: in proportion to the paper's 500 MiB for
+    /// 800 million entries.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
-    /// Virtual microseconds that are measured; where nothing is fought over a fifth of that.
+    /// Length of the measured window in virtual microseconds; one fifth of it for runs without contention.
     #[arg(long, value_name = "US", default_value_t = 40_000, value_parser = value_parser!(u64).range(100..=10_000_000))]
     window_us: u64,
-    /// Decides everything that chance decides: the same seed gives the same digest.
+    /// Seed of the random number generator. The same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -86,17 +87,17 @@ pub(crate) struct BenchTree {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum TreeExperimentChoice {
-    /// Systems under one mix and skew.
+    /// The systems under one mix and one skew.
     Mix,
-    /// What operations cost, with the bounds that the paper's counts give.
+    /// Cost of operations, with bounds from the counts in the paper.
     Counts,
-    /// Locks alone: the calibration.
+    /// Locks alone, for calibration.
     Locks,
-    /// Throughput by the size of messages: the calibration.
+    /// Throughput by message size, for calibration.
     Messages,
-    /// From FG+ to Sherman, one technique after another.
+    /// From FG+ to Sherman, adding one technique at a time.
     Ablation,
-    /// The paper's mixes.
+    /// The mixes in the paper.
     Paper,
     /// Range queries.
     Ranges,
@@ -104,13 +105,14 @@ enum TreeExperimentChoice {
     Scale,
     /// Keys of 16 bytes to 1 KiB.
     Keys,
-    /// Index caches of a fifth to all of the paper's.
+    /// Index caches from a fifth of the paper's size to the full size.
     Caches,
-    /// Ablation, paper, ranges, scale, keys and caches, and how much of them is near.
+    /// Ablation, paper, ranges, scale, keys and caches, and the share of their results that is near the published
+    /// ones.
     HeldOut,
-    /// Locks, messages, counts and held-out: every published value, scored.
+    /// Locks, messages, counts and held-out, with every published value scored.
     Published,
-    /// The rack with one thing changed: why what is not near is not.
+    /// The cluster with one parameter changed, to explain results that are not near.
     Causes,
 }
 
@@ -121,14 +123,14 @@ enum FabricChoice {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum SystemChoice {
-    /// Sherman on the layout with a version in each line.
+    /// Sherman with the safe node layout, which has a version in each line.
     Sherman,
-    /// Sherman on the published layout.
+    /// Sherman with the published node layout.
     ShermanPublished,
-    /// Its baseline.
+    /// FG+, the paper's improved baseline.
     #[value(name = "fg+")]
     FgPlus,
-    /// The baseline without a cache.
+    /// FG, the baseline without an index cache.
     Fg,
 }
 
@@ -144,12 +146,12 @@ enum MixChoice {
 fn skew(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(theta) if (0.0..=0.99).contains(&theta) => Ok(theta),
-        _ => Err("a skew is a number from 0 to 0.99".into()),
+        _ => Err("a skew must be a number from 0 to 0.99".into()),
     }
 }
 
 impl BenchTree {
-    /// Runs it.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let FabricChoice::Sim = self.fabric;
         let mix = match self.mix {

@@ -1,15 +1,16 @@
-//! Options of a bench that its experiment does not use are refused: a run that ignored them would answer another question than
-//! was asked.
+//! Rejects benchmark options that the selected experiment does not use. A run that ignored such an option would
+//! measure something other than the user requested.
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::Failure;
 
-/// An option by its long name, and the experiments that use it.
+/// Long name of an option, and the experiments that use it.
 type OptionUse = (&'static str, &'static [&'static str]);
 
-/// A bench, which of its options names the experiment, and what uses its other options. Options that are not listed are for all.
+/// A benchmark, the option that selects its experiment, and the experiments that use each of its other options. Every
+/// experiment uses the options that are not listed.
 type BenchOptions = (&'static str, &'static str, &'static [OptionUse]);
 
 const MIX: &[&str] = &["mix"];
@@ -209,7 +210,7 @@ const CACHE: &[OptionUse] = &[
     ("memcached", &["hits"]),
 ];
 
-/// Of `bench kv` the medium decides first: sim is an experiment of its own.
+/// Options of `bench kv` that only the medium `sim` uses, which is an experiment of its own.
 const KV_MEDIUM: &[OptionUse] = &[
     ("workers", &["sim"]),
     ("dimms", &["sim"]),
@@ -237,11 +238,11 @@ const BENCHES: &[BenchOptions] = &[
 ];
 
 fn was_given(of: &ArgMatches, option: &str) -> bool {
-    // Options are declared as fields, with underscores.
+    // clap ids are field names, with underscores.
     of.value_source(&option.replace('-', "_")) == Some(ValueSource::CommandLine)
 }
 
-/// The last value of an option, as it is written.
+/// Returns the last value of an option, as text.
 fn value<'a>(of: &'a ArgMatches, option: &str) -> Option<&'a str> {
     of.get_raw(option)?.next_back()?.to_str()
 }
@@ -253,7 +254,7 @@ fn check(of: &ArgMatches, by: &str, uses: &[OptionUse]) -> Result<(), Failure> {
     for (option, users) in uses {
         if was_given(of, option) && !users.contains(&chosen) {
             return Err(Failure::Usage(format!(
-                "--{option} has no effect with --{by} {chosen}: it is for {}",
+                "--{option} has no effect with --{by} {chosen}; it is for {}",
                 users.join(", ")
             )));
         }
@@ -261,7 +262,7 @@ fn check(of: &ArgMatches, by: &str, uses: &[OptionUse]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Of `bench kv`: options for another medium, or another experiment.
+/// Checks `bench kv` for options that its medium or experiment does not use.
 fn check_kv(of: &ArgMatches) -> Result<(), Failure> {
     let is_sim = value(of, "medium") == Some("sim");
     if !is_sim {
@@ -281,7 +282,7 @@ fn check_kv(of: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Of `bench index --experiment mix` and of growth: options that another option makes useless.
+/// Checks `bench index` for options that another option makes useless.
 fn check_index_pairs(of: &ArgMatches) -> Result<(), Failure> {
     let refuse = |option: &str, needs: &str| {
         Err(Failure::Usage(format!(
@@ -308,7 +309,7 @@ fn check_index_pairs(of: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a command line with an option that would be ignored.
+/// Rejects a command line with an option that would have no effect.
 pub(crate) fn refuse(line: &ArgMatches) -> Result<(), Failure> {
     let Some(("bench", bench)) = line.subcommand() else {
         return Ok(());
@@ -343,7 +344,7 @@ mod tests {
         match refuse(&matches.unwrap_or_else(|error| panic!("{line:?}: {error}"))) {
             Ok(()) => None,
             Err(Failure::Usage(why)) => Some(why),
-            Err(_) => panic!("{line:?}: a mistake of usage"),
+            Err(_) => panic!("{line:?}: not a usage error"),
         }
     }
 
@@ -372,14 +373,14 @@ mod tests {
             ("server --peer memcached --redis here", "redis"),
         ] {
             let line: Vec<&str> = line.split(' ').collect();
-            let why = refused(&line).unwrap_or_else(|| panic!("{line:?} is taken"));
+            let why = refused(&line).unwrap_or_else(|| panic!("{line:?} is accepted"));
             let begin = format!("--{option} has no effect with");
             assert!(why.starts_with(&begin), "{line:?}: {why}");
         }
     }
 
     #[test]
-    fn options_that_count_and_every_workload_are_taken() {
+    fn options_that_are_used_and_every_workload_are_accepted() {
         for line in [
             "index --experiment mix -r 0.5 -i 0.5 --mode time --seconds 3",
             "index --experiment load-factor --with-replacement --seed 3",

@@ -1,4 +1,4 @@
-//! `farbank bench` as a process: what it prints for programs, and what it says when it cannot run.
+//! `farbank bench` as a process: its JSON output, and its errors.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,8 +15,8 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn every_figure_of_bench_kv_is_in_its_last_line() {
-    // Without syncs of a disk where that can be had: it is the figures' names that are asked for.
+fn the_last_line_of_bench_kv_has_every_figure() {
+    // In memory if possible, to avoid disk syncs: the test checks the names of the figures.
     let folder = match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm").unwrap(),
         false => tempfile::tempdir().unwrap(),
@@ -31,7 +31,7 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
         let mut arguments = vec!["kv", "--json", "--experiment", experiment];
         arguments.extend(options);
         let output = bench(&arguments);
-        // Whether bounds hold at this size, beside other tests, is not asked here.
+        // The test does not check the bounds, which may not hold at this size and beside other tests.
         let text = String::from_utf8(output.stdout.clone()).unwrap();
         let last = text
             .lines()
@@ -56,7 +56,7 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
     }
 }
 
-/// Figures of `bench tree`, by name, and its settings.
+/// Runs `bench tree`. Returns its output and its JSON object.
 fn tree(arguments: &[&str]) -> (Output, Value) {
     let mut all = vec!["tree", "--json", "--entries", "3000", "--window-us", "200"];
     all.extend(arguments);
@@ -68,7 +68,7 @@ fn tree(arguments: &[&str]) -> (Output, Value) {
 }
 
 #[test]
-fn bench_tree_tells_every_system_and_the_same_of_the_same_seed() {
+fn bench_tree_measures_every_system_and_repeats_a_seed_exactly() {
     let arguments = [
         "--system",
         "sherman,fg+,fg",
@@ -103,8 +103,8 @@ fn bench_tree_tells_every_system_and_the_same_of_the_same_seed() {
 }
 
 #[test]
-fn bench_tree_fails_when_a_bound_does() {
-    // The cache of so small a tree is one node, and nothing is fought over by one client.
+fn bench_tree_fails_if_a_bound_does_not_hold() {
+    // The index cache of such a small tree has one node, and a single client has no contention.
     let (output, found) = tree(&["--experiment", "counts", "--servers", "1", "--threads", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(found["holds"], false);
@@ -129,9 +129,9 @@ fn a_missing_server_is_an_error_that_names_its_package() {
 }
 
 #[test]
-fn an_open_loop_tells_percentiles_of_both_servers() {
+fn an_open_loop_reports_percentiles_of_both_servers() {
     if !Path::new("/dev/shm").is_dir() || Command::new("redis-server").arg("-v").output().is_err() {
-        eprintln!("skipped: redis-server or /dev/shm is not there");
+        eprintln!("skipped: redis-server or /dev/shm is missing");
         return;
     }
     let small = ["--keys", "2000", "--seconds", "1", "--rounds", "1"];
@@ -163,7 +163,7 @@ fn an_open_loop_tells_percentiles_of_both_servers() {
 }
 
 #[test]
-fn options_of_an_open_loop_are_its_own() {
+fn options_of_the_open_loop_and_of_the_closed_loop_exclude_each_other() {
     for arguments in [
         &["server", "--keys", "10"][..],
         &["server", "--aged", "50"],
@@ -179,7 +179,7 @@ fn options_of_an_open_loop_are_its_own() {
 }
 
 #[test]
-fn curves_are_drawn_where_there_are_any() {
+fn curves_are_drawn_if_the_experiment_has_any() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("curves.svg");
     let draw = |experiment: &str| {
@@ -211,7 +211,7 @@ fn curves_are_drawn_where_there_are_any() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn invalid_options_are_refused() {
     for arguments in [
         &["kv", "--size", "1mb"][..],
         &["kv", "--keys", "0"],

@@ -1,4 +1,4 @@
-//! `farbank check` as a process: what it prints, how it ends, and that it can fail.
+//! `farbank check` as a process: its output, its exit codes, and that it can fail.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn last_line(text: &str) -> serde_json::Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
 }
 
-/// A folder in memory, where there is one: syncs are not what is tested.
+/// Creates a folder, in memory if possible, because the tests are not about syncs.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
@@ -49,11 +49,12 @@ fn a_server_killed_three_times_under_load_loses_nothing() {
         );
         assert!(figures["live_share_min"].as_f64() > Some(0.77), "{figures}");
         assert!(figures["segments_cleaned"].as_u64() > Some(0), "{figures}");
-        assert!(!pool.exists(), "the pool was left behind");
+        assert!(!pool.exists(), "the pool was not removed");
     }
 }
 
-/// A `farbank` that, from its third start on, finds the pool as it was at its second.
+/// Creates a script that starts `farbank`, and restores the pool of the second start at every start from the third
+/// on.
 fn forgetful(folder: &Path, pool: &Path) -> std::path::PathBuf {
     let (program, pool) = (folder.join("forgetful"), pool.display());
     let script = format!(
@@ -67,7 +68,7 @@ fn forgetful(folder: &Path, pool: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_server_that_forgets_is_found_out() {
+fn a_server_that_loses_acknowledged_writes_is_detected() {
     let folder = folder();
     let launch = |name: &str, memcached| {
         let folder = folder.path().join(name);
@@ -108,7 +109,7 @@ fn a_server_that_forgets_is_found_out() {
 }
 
 #[test]
-fn histories_of_a_killed_server_have_an_order() {
+fn histories_of_a_killed_server_are_linearizable() {
     for more in [&["--medium", "file"][..], &["--full"]] {
         let folder = folder();
         let pool = folder.path().join("pool");
@@ -132,7 +133,7 @@ fn histories_of_a_killed_server_have_an_order() {
 }
 
 #[test]
-fn one_crash_of_one_seed_can_be_looked_at_again() {
+fn one_crash_of_one_seed_can_be_repeated() {
     for pick in ["0", "kill"] {
         let (code, out, error) = check(&[
             "crash",
@@ -154,7 +155,7 @@ fn one_crash_of_one_seed_can_be_looked_at_again() {
 }
 
 #[test]
-fn too_few_steps_to_crash_everywhere_do_not_pass() {
+fn a_run_too_short_to_crash_at_every_place_fails() {
     let (code, out, error) = check(&[
         "crash",
         "--persistency",
@@ -173,17 +174,17 @@ fn too_few_steps_to_crash_everywhere_do_not_pass() {
 }
 
 #[test]
-fn what_cannot_be_checked_is_refused() {
+fn invalid_options_are_refused() {
     for (arguments, text) in [
         (&["crash", "--crash", "3"][..], "--crash needs one seed"),
-        (&["crash", "--seeds", "4..4"], "no seed is in that range"),
+        (&["crash", "--seeds", "4..4"], "the range of seeds is empty"),
         (&["crash", "--image", "3"], "--crash"),
         (
             &["crash", "--persistency", "words"],
             "possible values: adr, eadr, word, page, relaxed, all",
         ),
         (&["kill", "--size", "1mb"], "--size must be at least"),
-        (&["kill", "--pool", "/"], "is there already"),
+        (&["kill", "--pool", "/"], "already exists"),
     ] {
         let (code, _, error) = check(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {error}");
@@ -216,7 +217,7 @@ fn schedules_of_the_tree_hold_and_the_same_seeds_give_the_same_digest() {
 }
 
 #[test]
-fn a_tree_that_fails_is_told_with_its_history_and_the_command_that_shows_it_again() {
+fn a_failure_of_the_tree_is_reported_with_its_history_and_a_command_that_reproduces_it() {
     let (code, out, _) = check(&[
         "schedules",
         "--target",

@@ -1,5 +1,5 @@
-//! Rules of the house that no compiler knows: who may use whom, how long a file may be, and what may
-//! not be left in one.
+//! Repository rules that the compiler does not check: the order of crates, the length of files, and forbidden
+//! leftovers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,13 +8,13 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A crate may use only crates before it.
+/// Crates in dependency order: a crate may use only crates before it.
 const ORDER: [&str; 15] = [
     "pm", "check", "index", "kv", "farbank", "contest", "cache", "fabric", "tree", "server",
     "pibench", "bench", "cli", "judge-c", "tables",
 ];
 
-/// The crates that have unsafe code: far memory's, and those that other languages call.
+/// Crates with unsafe code: the far-memory crate, and the bindings for other languages.
 const UNSAFE: [&str; 4] = ["pm", "pibench", "judge-c", "tables"];
 
 const LINES_MAX: usize = 800;
@@ -26,7 +26,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Every package of the workspace, as cargo knows it.
+/// Returns the metadata of every package in the workspace.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -51,7 +51,7 @@ fn packages() -> Vec<Value> {
     }
 }
 
-/// The short name of a crate of ours.
+/// Returns the name of a workspace crate without its prefix.
 fn short(package: &str) -> &str {
     package.strip_prefix("farbank-").unwrap_or(package)
 }
@@ -60,7 +60,7 @@ fn rank(package: &str) -> Option<usize> {
     ORDER.iter().position(|name| *name == short(package))
 }
 
-/// Every Rust file of ours.
+/// Returns every Rust file of the repository.
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = ["crates", "bindings", "fuzz", "xtask"]
@@ -81,7 +81,7 @@ fn sources() -> Vec<PathBuf> {
 }
 
 #[test]
-fn cargo_run_means_the_server_and_not_the_maintainers_commands() {
+fn cargo_run_starts_farbank_and_not_xtask() {
     let all = packages();
     let named: Vec<&str> = all
         .iter()
@@ -102,14 +102,14 @@ fn a_crate_uses_only_crates_before_it() {
             .unwrap()
             .iter()
             .map(|d| d["name"].as_str().unwrap())
-            // A crate's tests may ask for a feature of it.
+            // A crate's tests may depend on a feature of the crate itself.
             .filter(|d| rank(d).is_some() && *d != name)
             .collect();
         if name == "xtask" {
             assert!(uses.is_empty(), "xtask uses {uses:?}");
             continue;
         }
-        let own = rank(name).unwrap_or_else(|| panic!("{name} has no place in the order"));
+        let own = rank(name).unwrap_or_else(|| panic!("{name} is missing in ORDER"));
         seen.insert(short(name).to_owned());
         for used in uses {
             assert!(
@@ -127,7 +127,7 @@ fn a_crate_uses_only_crates_before_it() {
 }
 
 #[test]
-fn packages_say_who_they_are() {
+fn packages_have_complete_metadata() {
     for package in packages() {
         let name = &package["name"];
         for field in ["description", "license", "repository", "rust_version"] {
@@ -156,7 +156,7 @@ fn every_crate_but_pm_and_the_bindings_forbids_unsafe_code() {
     }
 }
 
-/// Whether a file has unsafe code: the word, where it is no comment, before a block or an item.
+/// Returns whether a file has unsafe code: the keyword outside comments, before a block or an item.
 fn has_unsafe_code(text: &str) -> bool {
     let word = concat!("uns", "afe");
     let code = text
@@ -169,7 +169,7 @@ fn has_unsafe_code(text: &str) -> bool {
     })
 }
 
-/// The name in the manifest of the package that `file` is in.
+/// Returns the name of the package that contains `file`.
 fn package_of(file: &Path) -> String {
     let manifest = file
         .ancestors()
@@ -200,8 +200,8 @@ fn the_packages_with_unsafe_code_are_those_that_security_md_lists() {
 }
 
 #[test]
-fn files_are_short_and_nothing_unfinished_is_in_them() {
-    // Put together here, so that this file does not find itself.
+fn files_are_short_and_have_no_unfinished_code() {
+    // The words are assembled here, so that this file does not match itself.
     let left_behind = ["todo", "unimplemented", "dbg"].map(|name| format!("{name}!("));
     let ignored = ["#[", "ignore"].concat();
     let mut wrong = Vec::new();

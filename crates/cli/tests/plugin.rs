@@ -1,14 +1,14 @@
-//! `farbank bench index --plugin` with libraries that answer, and end, as they should not.
+//! `farbank bench index --plugin` with libraries that return unusual values or end the process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// The interfaces that `bindings/pibench/example/faulty.rs` can have.
+/// The interfaces with which `bindings/pibench/example/faulty.rs` can be compiled.
 const INTERFACES: [&str; 3] = ["pibench", "study", "first"];
 
-/// Compiles that library with an interface.
+/// Compiles the library with an interface.
 fn library(folder: &TempDir, interface: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/pibench/example");
     let to = folder.path().join(format!("{interface}.so"));
@@ -34,7 +34,7 @@ fn bench(library: &Path) -> Command {
 }
 
 #[test]
-fn a_plugin_may_answer_any_byte_for_true_by_each_interface() {
+fn a_plugin_may_return_any_nonzero_byte_for_true_in_each_interface() {
     let folder = tempfile::tempdir().unwrap();
     for interface in INTERFACES {
         let library = library(&folder, interface);
@@ -57,7 +57,7 @@ fn a_plugin_may_answer_any_byte_for_true_by_each_interface() {
 }
 
 #[test]
-fn a_plugin_that_ends_its_process_is_named_with_how() {
+fn a_plugin_that_ends_its_process_is_reported_with_the_signal_or_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let library = library(&folder, "pibench");
     for (fault, how) in [
@@ -78,7 +78,7 @@ fn a_plugin_that_ends_its_process_is_named_with_how() {
 }
 
 #[test]
-fn a_file_that_is_no_plugin_is_refused_once() {
+fn a_file_that_is_not_a_plugin_is_refused_with_one_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("text.so");
     std::fs::write(&path, "no library").unwrap();

@@ -1,4 +1,4 @@
-//! `farbank pool` as a process: what it makes, tells, finds and writes out.
+//! `farbank pool` as a process: creation, information, checks and dumps.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A pool with some keys in two databases, one of them with an expiry far off.
+/// Creates a pool with some keys in two databases, one of them with an expiry in the far future.
 fn filled(path: &Path) {
     let options = Options {
         pool_bytes: 16 << 20,
@@ -44,7 +44,7 @@ fn filled(path: &Path) {
 }
 
 #[test]
-fn create_makes_an_empty_sound_pool_once() {
+fn create_makes_an_empty_sound_pool_and_refuses_to_overwrite_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     let made = pool("create", &path, &["--size", "16mb"]);
@@ -65,7 +65,7 @@ fn create_makes_an_empty_sound_pool_once() {
 }
 
 #[test]
-fn info_is_told_beside_an_open_pool_and_check_is_refused() {
+fn info_works_while_the_pool_is_open_and_check_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     filled(&path);
@@ -79,7 +79,7 @@ fn info_is_told_beside_an_open_pool_and_check_is_refused() {
 }
 
 #[test]
-fn dump_writes_commands_that_store_everything_again() {
+fn dump_writes_commands_that_store_all_keys_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     filled(&path);
@@ -132,7 +132,7 @@ fn scrub_finds_a_flipped_bit_of_a_value_and_names_its_key() {
 }
 
 #[test]
-fn what_is_no_pool_is_refused_by_name() {
+fn a_missing_pool_and_a_file_that_is_not_a_pool_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     for verb in ["info", "check", "scrub", "dump"] {

@@ -1,4 +1,4 @@
-//! The file of a pool: how it is made, what becomes of it while it is served, and copies of it.
+//! The file of a pool: its creation, changes to it while it is served, and copies of it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ fn serve(pool: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// A server that has said it is ready.
+/// A server that has printed its banner.
 struct Serving {
     child: Child,
     addr: String,
@@ -40,7 +40,7 @@ impl Serving {
         let Some(addr) = addr.map(str::to_owned) else {
             let mut error = String::new();
             child.stderr.unwrap().read_to_string(&mut error).unwrap();
-            panic!("it does not serve: {banner}{error}");
+            panic!("the server did not start: {banner}{error}");
         };
         Serving {
             child,
@@ -53,7 +53,7 @@ impl Serving {
         Client(BufReader::new(TcpStream::connect(&self.addr).unwrap()))
     }
 
-    /// Ends it by a signal; its exit code, and what it has logged.
+    /// Ends the server with a signal. Returns its exit code and its log.
     fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let code = self.child.wait().unwrap().code();
@@ -67,9 +67,9 @@ impl Serving {
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    /// The first line of the reply to an inline request.
+    /// Returns the first line of the reply to an inline request.
     fn ask(&mut self, request: &str) -> String {
-        // In one piece: the second of two would wait for the first one's acknowledgement.
+        // Send it in one piece: a second one would wait for the TCP acknowledgement of the first.
         let line = format!("{request}\r\n");
         self.0.get_mut().write_all(line.as_bytes()).unwrap();
         let mut line = String::new();
@@ -77,7 +77,7 @@ impl Client {
         line
     }
 
-    /// Stores values under numbers, all before the first reply is read.
+    /// Stores values under numbered keys, sending all requests before it reads the first reply.
     fn set_all<'a>(&mut self, values: impl Iterator<Item = (usize, &'a String)>) {
         let mut requests = String::new();
         let count = values
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// The value of a field of INFO.
+    /// Returns the value of a field of INFO.
     fn info(&mut self, field: &str) -> String {
         let bytes: usize = self.ask("INFO farbank")[1..].trim().parse().unwrap();
         let mut text = vec![0; bytes + 2];
@@ -126,14 +126,14 @@ fn names_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Makes the lease in the pool's file that of another boot: as after a restart of the machine, or on another one.
+/// Replaces the boot id in the lease of the pool's file, as after a reboot or on another machine.
 fn lease_of_another_boot(pool: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(pool);
     let file = file.unwrap();
-    // As docs/format.md has it.
+    // The layout is in docs/format.md.
     let mut record = [0; 512];
     file.read_exact_at(&mut record, 1024).unwrap();
-    assert_eq!(&record[..9], b"FBLEASE\n\x01", "it is held");
+    assert_eq!(&record[..9], b"FBLEASE\n\x01", "the lease is held");
     record[40..76].copy_from_slice(b"00000000-0000-0000-0000-000000000000");
     let checksum = farbank_pm::crc::crc32c_append(0, &record[..508]);
     record[508..].copy_from_slice(&checksum.to_le_bytes());
@@ -141,7 +141,7 @@ fn lease_of_another_boot(pool: &Path) {
 }
 
 #[test]
-fn a_killed_server_is_waited_for_only_if_it_may_live_on_another_host() {
+fn an_open_after_a_kill_waits_only_if_the_server_may_run_on_another_host() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let server = Serving::start(serve(&pool, &["--size", "16mb"]));
@@ -165,7 +165,7 @@ fn a_killed_server_is_waited_for_only_if_it_may_live_on_another_host() {
 }
 
 #[test]
-fn a_kill_at_any_moment_of_a_creation_leaves_nothing_that_a_later_start_refuses() {
+fn a_kill_during_creation_never_prevents_a_later_start() {
     let mut under_way = 0;
     for engine in ["kv", "mdb"] {
         let options = ["--engine", engine, "--size", "64mb"];
@@ -185,11 +185,11 @@ fn a_kill_at_any_moment_of_a_creation_leaves_nothing_that_a_later_start_refuses(
             assert_eq!(server.end(Signal::TERM).0, Some(0));
         }
     }
-    assert!(under_way > 0, "no kill met a creation under way");
+    assert!(under_way > 0, "no kill hit a creation in progress");
 }
 
 #[test]
-fn no_port_is_open_before_the_store_serves_and_its_banner_counts_the_creation() {
+fn no_port_is_open_before_the_store_is_ready_and_the_banner_includes_the_creation_time() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -205,7 +205,7 @@ fn no_port_is_open_before_the_store_serves_and_its_banner_counts_the_creation() 
         assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(pool.exists(), "a client was taken before there was a pool");
+    assert!(pool.exists(), "a client connected before the pool existed");
     let server = ready.join().unwrap();
     let whole_ms = began.elapsed().as_secs_f64() * 1e3;
     let said = server.banner.split("ready in ").nth(1).unwrap();
@@ -217,7 +217,7 @@ fn no_port_is_open_before_the_store_serves_and_its_banner_counts_the_creation() 
     server.end(Signal::TERM);
 }
 
-/// Copies a file as a slow tool does: some parts much later than others.
+/// Copies a file slowly, so that some parts are copied much later than others.
 fn copy_slowly(from: &Path, to: &Path) {
     let from = fs::File::open(from).unwrap();
     let to = fs::File::create(to).unwrap();
@@ -234,7 +234,7 @@ fn copy_slowly(from: &Path, to: &Path) {
     }
 }
 
-/// What `farbank pool` prints, whatever becomes of it.
+/// Returns the output of `farbank pool`, whatever its exit code is.
 fn printed(verb: &str, pool: &Path) -> String {
     let mut command = Command::new(PROGRAM);
     let Output { stdout, stderr, .. } = command.args(["pool", verb]).arg(pool).output().unwrap();
@@ -270,7 +270,7 @@ fn a_copy_of_a_served_pool_is_refused_unless_it_is_accepted() {
         let own = printed("info", &pool);
         assert!(!own.contains("copy"), "{own}");
         if engine == "kv" {
-            // Looking into it does not make it a pool like any other.
+            // Checking a copy does not accept it.
             let checked = printed("check", &copy);
             assert!(checked.contains("warning:"), "{checked}");
             refused(serve(&copy, &options));
@@ -281,7 +281,7 @@ fn a_copy_of_a_served_pool_is_refused_unless_it_is_accepted() {
         taken.end(Signal::KILL);
         let again = Serving::start(serve(&copy, &options));
         assert_eq!(again.end(Signal::TERM).0, Some(0));
-        // The original, killed and moved, is itself; a copy of it closed is as good.
+        // The original still opens after a kill and a move. A copy of a cleanly closed pool opens too.
         server.end(Signal::KILL);
         let moved = folder.path().join("moved");
         fs::rename(&pool, &moved).unwrap();
@@ -294,11 +294,11 @@ fn a_copy_of_a_served_pool_is_refused_unless_it_is_accepted() {
 }
 
 #[test]
-fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
+fn a_growth_failure_is_reported_in_the_reply_in_info_and_once_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let mut command = Command::new("sh");
-    // Blocks of 512 bytes: files of 18 MiB.
+    // In blocks of 512 bytes: files of at most 18 MiB.
     let limited = "ulimit -f 36864; exec \"$@\"";
     command.args(["-c", limited, "sh", PROGRAM, "serve", "--port", "0"]);
     command.args([
@@ -337,7 +337,7 @@ fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
     let (code, log) = server.end(Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(log.matches("could not grow").count(), 1, "{log}");
-    // A pool that is longer than the process may write is refused, and no signal ends the process later.
+    // A pool that is longer than the process's file size limit is refused, so that no signal ends the process later.
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -f 16384; exec \"$@\"", "sh", PROGRAM]);
     command.args(["pool", "check"]).arg(&pool);
@@ -349,7 +349,7 @@ fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
 }
 
 #[test]
-fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere() {
+fn a_file_lost_while_served_stops_acknowledgements_and_is_reported() {
     type Harm = fn(&Path);
     fn cut(pool: &Path) {
         let file = fs::OpenOptions::new().write(true).open(pool).unwrap();
@@ -379,12 +379,12 @@ fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere()
         }
         assert_eq!(client.ask("GET key"), "$5\r\n");
         let (code, log) = server.end(Signal::TERM);
-        assert_eq!(code, Some(1), "{what}: it is not silent at the end: {log}");
+        assert_eq!(code, Some(1), "{what}: the server did not exit with an error: {log}");
         assert!(log.contains("the pool's file"), "{what}: {log}");
     }
 }
 
-/// Values of 1,000 bytes under 2,000 keys, in a pool of small segments.
+/// Starts a server and stores 2,000 keys with values of 1,000 bytes.
 fn filled(pool: &Path, io: &str) -> Serving {
     // Without a read cache every GET reads the file.
     let options = ["--size", "16mb", "--read-cache", "0", "--io", io];
@@ -394,7 +394,7 @@ fn filled(pool: &Path, io: &str) -> Serving {
     server
 }
 
-/// GETs every key: how many have their value, and at which offsets records are damaged.
+/// Gets every key. Returns how many have their value, and the offsets of damaged records.
 fn get_all(client: &mut Client) -> (usize, Vec<u64>) {
     let (mut served, mut damaged) = (0, Vec::new());
     for n in 0..2000 {
@@ -415,7 +415,7 @@ fn get_all(client: &mut Client) -> (usize, Vec<u64>) {
 }
 
 #[test]
-fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
+fn a_truncated_file_loses_only_the_keys_beyond_the_cut_and_the_server_runs_on() {
     const LEFT: u64 = 9 << 20;
     let cases = [
         ("/tmp", "mapped"),
@@ -425,7 +425,7 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
     ];
     for (folder, io) in cases {
         let Ok(folder) = tempfile::tempdir_in(folder) else {
-            eprintln!("not tried: there is no {folder}");
+            eprintln!("skipped: there is no {folder}");
             continue;
         };
         let pool = folder.path().join("pool");
@@ -437,7 +437,7 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
         let before = get_all(&mut client);
         assert_eq!(before.0, 2000);
         let file = fs::OpenOptions::new().write(true).open(&pool).unwrap();
-        // Segments are filled in some order: the cut goes through those in use.
+        // Segments are filled in any order, so cut the file inside those in use.
         let cut = first_value_end(&pool).min(LEFT);
         file.set_len(cut).unwrap();
         let (served, damaged) = get_all(&mut client);
@@ -451,7 +451,7 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
         client.wait_for("pool_health", "truncated");
         let (_, log) = server.end(Signal::TERM);
         assert!(log.contains(pool.to_str().unwrap()), "{log}");
-        // A write of the engine's own that was under way at the cut may have made the file longer again.
+        // An engine write that was under way at the cut may have extended the file again.
         file.set_len(cut).unwrap();
         let error = refused(serve(&pool, &[]));
         assert!(error.contains(pool.to_str().unwrap()), "{error}");
@@ -463,7 +463,7 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
     }
 }
 
-/// Whether a pool in `folder` can be read past the page cache.
+/// Returns whether a pool in `folder` supports direct reads.
 fn has_direct_reads(folder: &Path) -> bool {
     let probe = ["--size", "16mb", "--io", "direct"];
     let mut serve = serve(&folder.join("probe"), &probe);
@@ -476,13 +476,13 @@ fn has_direct_reads(folder: &Path) -> bool {
     if !is_served {
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(why.contains("direct reads"), "{why}");
-        eprintln!("not tried: {why}");
+        eprintln!("skipped: {why}");
     }
     is_served
 }
 
 #[test]
-fn a_pool_is_read_in_each_way_after_a_kill_and_after_a_clean_end() {
+fn a_pool_is_readable_in_each_io_mode_after_a_kill_and_a_clean_end() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let pool = folder.path().join("pool");
     let has_direct = has_direct_reads(folder.path());
@@ -505,7 +505,7 @@ fn a_pool_is_read_in_each_way_after_a_kill_and_after_a_clean_end() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A byte of the file behind some of the values in it, and before others.
+/// Returns an offset in the file with values before and after it.
 fn first_value_end(pool: &Path) -> u64 {
     let bytes = fs::read(pool).unwrap();
     let middle = format!("{:01000}", 1000).into_bytes();
@@ -514,7 +514,7 @@ fn first_value_end(pool: &Path) -> u64 {
 }
 
 #[test]
-fn a_hole_punched_into_a_served_file_is_damage_and_its_place_is_named_at_the_next_start() {
+fn a_hole_punched_into_a_served_file_is_damage_and_the_next_start_names_its_offset() {
     use rustix::fs::{FallocateFlags, fallocate};
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let pool = folder.path().join("pool");
@@ -539,7 +539,7 @@ fn a_hole_punched_into_a_served_file_is_damage_and_its_place_is_named_at_the_nex
 }
 
 #[test]
-fn a_cache_without_its_file_goes_on_and_a_moved_file_is_no_loss() {
+fn a_cache_without_its_file_keeps_running_and_a_moved_file_loses_nothing() {
     for (engine, moved) in [("mdb", false), ("mdb", true), ("kv", true)] {
         let folder = tempfile::tempdir().unwrap();
         let pool = folder.path().join("pool");
@@ -566,7 +566,7 @@ fn a_cache_without_its_file_goes_on_and_a_moved_file_is_no_loss() {
 }
 
 #[test]
-fn an_error_names_what_failed_once_and_its_hint_fits() {
+fn an_error_names_the_failed_object_once_with_a_fitting_hint() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let check = |verb: &str, path: &Path| {
@@ -588,7 +588,7 @@ fn an_error_names_what_failed_once_and_its_hint_fits() {
         assert_eq!(error.matches(pool.to_str().unwrap()).count(), 1, "{error}");
     }
     fs::remove_file(&pool).unwrap();
-    // An address of no machine (RFC 5737).
+    // An address reserved for documentation (RFC 5737).
     let error = refused(serve(
         &pool,
         &["--bind", "127.0.0.1,192.0.2.1", "--unsafe-no-auth"],

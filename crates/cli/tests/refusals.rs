@@ -1,10 +1,10 @@
-//! What the binary says to input that is wrong: that it is so, where, and what would be right.
+//! Error messages for wrong input: what is wrong, where, and what is accepted.
 
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-/// Exit code and standard error of a command line.
+/// Returns the exit code and standard error of a command line.
 fn refused(args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
     let output = command.args(args).output().expect("it runs");
@@ -25,7 +25,7 @@ fn file(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn options_that_cannot_be_are_not_called_sound() {
+fn invalid_options_are_refused_by_check_config_and_other_commands() {
     for (options, text) in [
         (["--workers", "100000"], "100000 is not in 0..=256"),
         (["--maxclients", "0"], "0 is not in 1.."),
@@ -48,7 +48,7 @@ fn options_that_cannot_be_are_not_called_sound() {
         let args = ["serve", "--check-config", options[0], options[1]];
         says(&args, 2, text);
     }
-    // A device would be wiped before its pool was found to be impossible.
+    // The options are checked before the device is written to.
     let create = [
         "pool",
         "create",
@@ -93,7 +93,7 @@ fn options_that_cannot_be_are_not_called_sound() {
 }
 
 #[test]
-fn the_address_that_cannot_be_listened_on_is_named_alone() {
+fn an_error_names_only_the_address_that_cannot_be_bound() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address").port().to_string();
     let args = |port, memcached, bind| {
@@ -110,7 +110,7 @@ fn the_address_that_cannot_be_listened_on_is_named_alone() {
     let (status, error) = refused(&args("0", "off", "192.0.2.1"));
     assert_eq!(status, Some(1), "{error}");
     let text = "error: cannot listen on 192.0.2.1:0: Cannot assign requested address (os error 99)\n\
-                hint: --bind names addresses of this machine\n";
+                hint: --bind must name addresses of this machine\n";
     assert_eq!(error, text);
     let (status, error) = refused(&args("0", "off", "127.0.0.1,192.0.2.1"));
     assert_eq!((status, error.as_str()), (Some(1), text));
@@ -130,7 +130,7 @@ fn the_address_that_cannot_be_listened_on_is_named_alone() {
 }
 
 #[test]
-fn a_mistake_in_a_config_file_is_named_with_file_and_line() {
+fn an_error_in_a_config_file_names_the_file_and_the_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = file(
         folder.path(),
@@ -160,7 +160,7 @@ fn a_mistake_in_a_config_file_is_named_with_file_and_line() {
 }
 
 #[test]
-fn what_is_no_pool_is_said_to_be_none_and_once() {
+fn a_file_that_is_not_a_pool_is_refused_with_one_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let short = file(folder.path(), "short", "24 bytes, and no pool...");
     for verb in ["info", "check", "scrub", "dump"] {

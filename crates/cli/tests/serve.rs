@@ -1,4 +1,4 @@
-//! `farbank serve` as a process: what it prints, how it ends, and what is there when it comes back.
+//! `farbank serve` as a process: its output, how it ends, and what it recovers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ fn farbank(pool: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// A server that has said it is ready.
+/// A server that has printed its banner.
 struct Serving {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -66,7 +66,7 @@ impl Serving {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end; the exit code.
+    /// Waits for the server to end. Returns its exit code.
     fn end(mut self) -> Option<i32> {
         let code = self.child.wait().unwrap().code();
         let mut rest = String::new();
@@ -81,8 +81,8 @@ fn refused(command: &mut Command) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// Sets keys of `owner` to ever larger numbers, in pipelines, until the server goes. Of each key what was answered
-/// last, and what was sent last.
+/// Sets the keys of `owner` to increasing numbers, in pipelines, until the server ends. Records for each key the last
+/// acknowledged number and the last one sent.
 fn load(addr: &str, owner: usize, after: u64, acked: &mut [(u64, u64)]) {
     const PIPELINE: u64 = 16;
     let mut stream = TcpStream::connect(addr).unwrap();
@@ -116,11 +116,11 @@ fn load(addr: &str, owner: usize, after: u64, acked: &mut [(u64, u64)]) {
 }
 
 #[test]
-fn a_cache_is_warm_after_a_kill_and_shows_nothing_old() {
+fn a_cache_keeps_its_items_across_a_kill_and_returns_no_old_value() {
     const OWNERS: usize = 3;
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
-    // All of it fits: nothing has to be evicted, so that nothing may be missing.
+    // All items fit, so nothing is evicted and no key may be missing.
     let mut acked = vec![vec![(0, 0); 100]; OWNERS];
     for cycle in 1..=3 {
         let server = Serving::start_with(&pool, &["--engine", "mdb"]);
@@ -135,7 +135,7 @@ fn a_cache_is_warm_after_a_kill_and_shows_nothing_old() {
             server.signal(Signal::KILL);
         });
         assert_eq!(server.end(), None);
-        // What made the pool serves it: --engine need not be said again.
+        // The engine that created the pool opens it, without --engine.
         let server = Serving::start(&pool);
         for (owner, keys) in acked.iter().enumerate() {
             for (key, &(acked, sent)) in keys.iter().enumerate() {
@@ -157,7 +157,7 @@ fn a_cache_is_warm_after_a_kill_and_shows_nothing_old() {
 }
 
 #[test]
-fn a_cache_grows_before_it_evicts_and_is_as_large_after_a_kill() {
+fn a_cache_grows_before_it_evicts_and_keeps_its_size_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let flags = ["--engine", "mdb", "--max-size", "32mb"];
@@ -177,7 +177,7 @@ fn a_cache_grows_before_it_evicts_and_is_as_large_after_a_kill() {
 }
 
 #[test]
-fn a_pool_is_opened_by_the_engine_that_made_it_or_refused() {
+fn a_pool_is_opened_only_by_the_engine_that_created_it() {
     let folder = tempfile::tempdir().unwrap();
     for (made, asked) in [("mdb", "kv"), ("kv", "mdb")] {
         let pool = folder.path().join(made);
@@ -196,7 +196,7 @@ fn a_pool_is_opened_by_the_engine_that_made_it_or_refused() {
 }
 
 #[test]
-fn keys_come_back_after_a_clean_end_and_after_a_kill() {
+fn keys_survive_a_clean_end_and_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
 
@@ -247,7 +247,7 @@ fn keys_come_back_after_a_clean_end_and_after_a_kill() {
 }
 
 #[test]
-fn a_long_request_holds_up_neither_other_clients_nor_the_end() {
+fn a_long_request_delays_neither_other_clients_nor_the_shutdown() {
     const KEYS: usize = 50_000;
     const WALKS: usize = 300;
     let folder = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn a_long_request_holds_up_neither_other_clients_nor_the_end() {
         let pairs: String = (from..from + 100).map(|at| format!(" {at} v")).collect();
         assert_eq!(server.ask(&format!("MSET{pairs}\r\n"), 1), "+OK ");
     }
-    // Half a minute of work, if it was done.
+    // About half a minute of work if all of it ran.
     let mut long = TcpStream::connect(&server.addr).unwrap();
     let walks = "KEYS nothing*\r\n".repeat(WALKS);
     long.write_all(walks.as_bytes()).unwrap();
@@ -272,7 +272,7 @@ fn a_long_request_holds_up_neither_other_clients_nor_the_end() {
     let mut replies = String::new();
     long.read_to_string(&mut replies).unwrap();
     let answered = 1 + replies.matches("*0\r\n").count();
-    assert!(answered < WALKS, "others waited for all {WALKS} requests");
+    assert!(answered < WALKS, "other clients waited for all {WALKS} requests");
     let server = Serving::start(&pool);
     assert!(
         server.banner.contains("after a clean close"),
@@ -288,7 +288,7 @@ fn a_long_request_holds_up_neither_other_clients_nor_the_end() {
 }
 
 #[test]
-fn a_pool_is_served_once() {
+fn a_pool_cannot_be_served_twice() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let server = Serving::start(&pool);
@@ -301,7 +301,7 @@ fn a_pool_is_served_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing_behind() {
+fn invalid_options_are_refused_and_leave_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     for (options, code, text) in [
@@ -328,7 +328,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_sample_configuration_is_sound_and_says_the_defaults() {
+fn the_sample_configuration_is_valid_and_a_misspelled_option_is_refused() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../etc/farbank.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
     command
@@ -357,7 +357,7 @@ fn the_sample_configuration_is_sound_and_says_the_defaults() {
 }
 
 #[test]
-fn systemd_is_told_when_the_store_is_ready() {
+fn systemd_is_notified_when_the_store_is_ready_and_when_it_stops() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("notify");
     let listening = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
@@ -375,7 +375,7 @@ fn systemd_is_told_when_the_store_is_ready() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Starts memcached by its own flags, under its own name, and says where it listens.
+/// Starts the binary as `memcached`, with memcached's flags. Returns the child and its address.
 fn memcached(program: &Path, pool: &Path, sizes: &[&str]) -> (Child, String) {
     let mut command = Command::new(program);
     command.args(["-p", "0", "-U", "0", "-o", "modern"]);
@@ -392,7 +392,7 @@ fn memcached(program: &Path, pool: &Path, sizes: &[&str]) -> (Child, String) {
     (child, addr.to_owned())
 }
 
-/// Asks something that is answered with so many lines.
+/// Sends a request and reads `lines` lines of reply.
 fn ask_memcached(addr: &str, request: &str, lines: usize) -> Vec<String> {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -401,7 +401,7 @@ fn ask_memcached(addr: &str, request: &str, lines: usize) -> Vec<String> {
 }
 
 #[test]
-fn an_item_as_large_as_memcached_announces_fits_in_a_small_cache_too() {
+fn an_item_of_the_announced_maximum_size_fits_in_a_small_cache() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("memcached");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
@@ -436,11 +436,12 @@ fn an_item_as_large_as_memcached_announces_fits_in_a_small_cache_too() {
 }
 
 #[test]
-fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
+fn under_the_name_memcached_it_accepts_memcached_flags_and_items_survive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let (program, pool) = (folder.path().join("memcached"), folder.path().join("pool"));
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
-    // Larger than the cache's pages, which -I does not change any more: refused, and the old item is gone.
+    // The item is larger than the cache's pages, whose size -I cannot change in an existing pool. It is refused, and
+    // the old item is removed.
     let large = format!("set k 0 0 1572864\r\n{}\r\nget k\r\n", "x".repeat(3 << 19));
     for (item_size, request, replies) in [
         (
@@ -462,7 +463,7 @@ fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
     }
     let (code, error) = refused(Command::new(&program).args(["-m", "16", "-I", "4m"]));
     assert_eq!(code, Some(2));
-    assert!(error.contains("ask for -m 22 at least"), "{error}");
+    assert!(error.contains("-m must be at least 22"), "{error}");
     let (code, error) = refused(Command::new(&program).arg("-S"));
     assert_eq!(code, Some(2));
     assert!(error.contains("invalid option -- 'S'"), "{error}");

@@ -1,4 +1,4 @@
-//! The binary among Unix's tools: signals, pipes that close, devices that are full, exit codes.
+//! The binary as a Unix tool: signals, closed pipes, full devices, exit codes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write, pipe};
@@ -18,7 +18,7 @@ fn farbank(args: &[&str]) -> Command {
     command
 }
 
-/// A pipe that nothing reads from.
+/// Returns a pipe whose reading end is closed.
 fn closed() -> Stdio {
     let (reader, writer) = pipe().expect("a pipe");
     drop(reader);
@@ -40,7 +40,7 @@ fn made(folder: &Path) -> String {
     pool
 }
 
-/// Command lines that print something.
+/// Returns command lines that print to standard output.
 fn printing(pool: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["--help"],
@@ -64,7 +64,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn what_prints_into_a_pipe_that_was_closed_dies_quietly_by_sigpipe() {
+fn printing_into_a_closed_pipe_ends_by_sigpipe_without_a_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = made(folder.path());
     for args in printing(&pool) {
@@ -79,7 +79,7 @@ fn what_prints_into_a_pipe_that_was_closed_dies_quietly_by_sigpipe() {
 }
 
 #[test]
-fn what_prints_onto_a_full_disk_says_so_and_fails() {
+fn printing_to_a_full_device_fails_with_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = made(folder.path());
     for args in printing(&pool) {
@@ -92,7 +92,7 @@ fn what_prints_onto_a_full_disk_says_so_and_fails() {
 }
 
 #[test]
-fn an_error_that_cannot_be_written_changes_no_exit_code() {
+fn an_error_message_that_cannot_be_written_does_not_change_the_exit_code() {
     for (args, code) in [
         (vec!["serve", "--size", "1"], 2),
         (vec!["serve", "--nothing"], 2),
@@ -108,7 +108,7 @@ fn an_error_that_cannot_be_written_changes_no_exit_code() {
 }
 
 #[test]
-fn a_dump_into_a_pipe_that_closes_ends_by_sigpipe_and_leaves_the_pool_closed() {
+fn a_dump_into_a_closed_pipe_ends_by_sigpipe_and_closes_the_pool_cleanly() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = made(folder.path());
     let mut server = Serving::start(&pool, |_| ());
@@ -131,7 +131,7 @@ fn is_closed_cleanly(pool: &str) -> bool {
     String::from_utf8_lossy(&info.stdout).contains("closed cleanly")
 }
 
-/// A server on a port of its own, whatever becomes of what it prints.
+/// A server on a free port, whose output may go nowhere.
 struct Serving {
     child: Child,
     port: u16,
@@ -151,7 +151,7 @@ impl Serving {
         serving
     }
 
-    /// One request, one line of reply.
+    /// Sends a request and reads one line of reply.
     fn ask(&mut self, request: &str) -> String {
         let since = Instant::now();
         loop {
@@ -185,7 +185,7 @@ impl Serving {
 }
 
 #[test]
-fn signals_that_end_a_server_close_its_pool_and_sighup_does_nothing() {
+fn stopping_signals_close_the_pool_and_sighup_is_ignored() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = made(folder.path());
     for signal in [Signal::TERM, Signal::INT, Signal::QUIT, Signal::USR1] {
@@ -203,7 +203,7 @@ fn signals_that_end_a_server_close_its_pool_and_sighup_does_nothing() {
 }
 
 #[test]
-fn a_server_serves_whatever_becomes_of_what_it_prints() {
+fn a_server_runs_even_if_its_output_cannot_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = made(folder.path());
     for (stdout, stderr) in [
@@ -216,7 +216,7 @@ fn a_server_serves_whatever_becomes_of_what_it_prints() {
         });
         for _ in 0..20 {
             assert_eq!(server.ask("SET k v\r\n"), "+OK\r\n");
-            // Clients that go away and commands that are wrong are logged.
+            // Disconnected clients and wrong commands are logged.
             assert!(server.ask("NOTHING\r\n").starts_with("-ERR"));
         }
         server.end(Signal::TERM);

@@ -1,12 +1,12 @@
-//! Names of far memory.
+//! [`GAddr`], the address of a byte in far memory.
 
 use std::fmt;
 
-/// A place in a memory server's memory, as it is stored in far memory itself.
+/// The address of a byte in a memory server's memory. Far memory stores addresses in this format.
 ///
 /// ```text
 ///   bit 63      62 ... 16     15 ... 0
-///   lock memory  offset        server        0 is null: place 0 of server 0's host memory is never used
+///   lock memory  offset        server        0 is null: offset 0 of server 0's host memory is never used
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GAddr(pub u64);
@@ -15,46 +15,46 @@ const LOCK: u64 = 1 << 63;
 const SERVER_BITS: u32 = 16;
 
 impl GAddr {
-    /// Nowhere.
+    /// The null address.
     pub const NULL: GAddr = GAddr(0);
 
-    /// Byte `at` of `server`'s host memory.
+    /// Returns the address of byte `at` of `server`'s host memory.
     #[must_use]
     pub const fn host(server: u16, at: u64) -> GAddr {
         GAddr(at << SERVER_BITS | server as u64)
     }
 
-    /// Byte `at` of `server`'s lock memory: a few hundred KiB on its network card.
+    /// Returns the address of byte `at` of `server`'s lock memory: a few hundred KiB on its NIC.
     #[must_use]
     pub const fn lock(server: u16, at: u64) -> GAddr {
         GAddr(LOCK | at << SERVER_BITS | server as u64)
     }
 
-    /// Whose memory it is.
+    /// Returns the memory server.
     #[must_use]
     pub const fn server(self) -> u16 {
         self.0 as u16
     }
 
-    /// Bytes from the start of that memory.
+    /// Returns the offset from the start of the server's host or lock memory, in bytes.
     #[must_use]
     pub const fn at(self) -> u64 {
         (self.0 & !LOCK) >> SERVER_BITS
     }
 
-    /// Whether it is in lock memory.
+    /// Returns whether the address is in lock memory.
     #[must_use]
     pub const fn is_lock(self) -> bool {
         self.0 & LOCK != 0
     }
 
-    /// Whether it is nowhere.
+    /// Returns whether this is the null address.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
 
-    /// The place `bytes` further on.
+    /// Returns the address `bytes` after this one.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> GAddr {
         GAddr(self.0 + (bytes << SERVER_BITS))

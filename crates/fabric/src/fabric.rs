@@ -1,19 +1,19 @@
-//! The door to memory that is somewhere else.
+//! [`Fabric`], the trait for access to the memory of other servers.
 //!
-//! A [`Verb`] acts on one memory server without its processor. Verbs are posted in batches; a batch goes to
-//! one server and costs one round trip. Buffers are owned by the fabric while a batch is under way, so that
-//! giving up on one is safe.
+//! A [`Verb`] acts on one memory server without its CPU. Verbs are posted in batches. A batch goes to one
+//! server and costs one round trip. The fabric owns the buffers while a batch is in flight, so a caller can
+//! safely drop the future of a batch.
 //!
-//! # What a structure may rely on
-//! F1  A word (8 bytes, aligned) is never torn; anything longer may be, line by line, and the lines of a read
-//!     may be as of different moments in any order, unless [`Caps::read_line_order`] says otherwise.
-//! F2  With [`Caps::ordered`], the writes and atomics of a batch take effect in its order, and after those of
-//!     this compute server's earlier batches to that server; and who reads, after seeing an effect, sees all
-//!     before it.
-//! F3  `Ok` means that the verb has taken effect. After [`Error::Timeout`] it may have, may yet, or may never.
-//!     After [`Error::Fenced`] it has not and will not.
-//! F4  Once [`Ask::Verdict`] has been answered with [`Answer::Dead`] no verb that the fenced compute server
-//!     posted, before or later, takes effect any more.
+//! # Guarantees
+//! F1  A word (8 bytes, aligned) is never torn. Longer data may be torn at line boundaries. The lines of a read
+//!     may be taken at different times in any order, unless [`FabricCaps::read_line_order`] is set.
+//! F2  With [`FabricCaps::ordered`], the writes and atomics of a batch take effect in the order of the batch, and
+//!     after those of this compute server's earlier batches to that server. A read that starts after an effect
+//!     was seen sees all effects before it.
+//! F3  `Ok` means that the verb has taken effect. After [`FabricError::Timeout`] it may have taken effect, may
+//!     still do so, or may never do so. After [`FabricError::Fenced`] the refused verb has no effect, now or later.
+//! F4  Once [`ServiceRequest::Verdict`] was answered with [`ServiceResponse::Dead`], no verb that the fenced compute
+//!     server posted before or posts later takes effect any more.
 
 use std::fmt;
 use std::future::Future;
@@ -21,84 +21,84 @@ use std::future::Future;
 use crate::addr::GAddr;
 use crate::service::{ServiceRequest, ServiceResponse};
 
-/// Nanoseconds of the fabric's clock.
+/// A time or a duration of the fabric's clock, in nanoseconds.
 pub type Nanos = u64;
 
-/// What a memory server's card can do.
+/// The capabilities of a memory server's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricCaps {
     /// Whether the verbs of a batch take effect in order (F2).
     pub ordered: bool,
-    /// Whether a compare-and-swap may concern some bits of a word only.
+    /// Whether a compare-and-swap can apply to only some bits of a word.
     pub masked_cas: bool,
-    /// Bytes of lock memory; 0: there is none, locks are in host memory.
+    /// Bytes of lock memory. 0: there is none, and locks are in host memory.
     pub lock_bytes: u64,
-    /// Whether the lines of a read are as of moments in increasing order.
+    /// Whether a read takes its lines in increasing order of their addresses.
     pub read_line_order: bool,
 }
 
-/// One act on one memory server.
+/// One operation on one memory server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verb {
-    /// Fills `bytes` from `at` on.
+    /// Reads `bytes.len()` bytes at `at` into `bytes`.
     Read {
-        /// From where.
+        /// Address of the first byte.
         at: GAddr,
-        /// As many as there are here; what they were does not matter.
+        /// The buffer. Its contents are replaced.
         bytes: Vec<u8>,
     },
     /// Writes `bytes` at `at`.
     Write {
-        /// To where.
+        /// Address of the first byte.
         at: GAddr,
-        /// What is written.
+        /// The bytes to write.
         bytes: Vec<u8>,
     },
-    /// Replaces the bits `mask` of the word at `at` by those of `new`, if they are those of `old`.
+    /// Replaces the bits `mask` of the word at `at` with those of `new`, if they equal those of `old`.
     Cas {
-        /// An aligned word.
+        /// Address of an aligned word.
         at: GAddr,
-        /// What is expected there.
+        /// The expected value.
         old: u64,
-        /// What is to be there.
+        /// The new value.
         new: u64,
-        /// Which bits are compared and replaced; all of them without [`Caps::masked_cas`].
+        /// The bits that are compared and replaced. Must be all bits without [`FabricCaps::masked_cas`].
         mask: u64,
-        /// What was there, once the batch has been answered.
+        /// The value found, set when the batch completes.
         found: u64,
     },
-    /// Adds to the word at `at`.
+    /// Adds `by` to the word at `at`, modulo 2^64.
     Add {
-        /// An aligned word.
+        /// Address of an aligned word.
         at: GAddr,
-        /// How much.
+        /// The summand.
         by: u64,
-        /// What was there, once the batch has been answered.
+        /// The value found, set when the batch completes.
         found: u64,
     },
 }
 
 impl Verb {
-    /// A read of `len` bytes.
+    /// Returns a read of `len` bytes.
     #[must_use]
     pub fn read(at: GAddr, len: usize) -> Verb {
         let bytes = vec![0; len];
         Verb::Read { at, bytes }
     }
 
-    /// A write.
+    /// Returns a write of `bytes`.
     #[must_use]
     pub fn write(at: GAddr, bytes: Vec<u8>) -> Verb {
         Verb::Write { at, bytes }
     }
 
-    /// A compare-and-swap of a whole word.
+    /// Returns a compare-and-swap of a whole word.
     #[must_use]
     pub fn cas(at: GAddr, old: u64, new: u64) -> Verb {
         Verb::masked_cas(at, old, new, u64::MAX)
     }
 
-    /// A compare-and-swap of the bits in `mask`.
+    /// Returns a compare-and-swap of the bits in `mask`.
     #[must_use]
     pub fn masked_cas(at: GAddr, old: u64, new: u64, mask: u64) -> Verb {
         Verb::Cas {
@@ -110,13 +110,13 @@ impl Verb {
         }
     }
 
-    /// A fetch-and-add.
+    /// Returns a fetch-and-add.
     #[must_use]
     pub fn add(at: GAddr, by: u64) -> Verb {
         Verb::Add { at, by, found: 0 }
     }
 
-    /// Where it acts.
+    /// Returns the address on which the verb acts.
     #[must_use]
     pub fn at(&self) -> GAddr {
         match *self {
@@ -127,7 +127,7 @@ impl Verb {
         }
     }
 
-    /// The bytes of a read or a write; none of an atomic.
+    /// Returns the bytes of a read or a write; for an atomic, no bytes.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
@@ -136,7 +136,7 @@ impl Verb {
         }
     }
 
-    /// What an answered atomic found; 0 of a read or a write.
+    /// Returns the value that a completed atomic found; for a read or a write, 0.
     #[must_use]
     pub fn found(&self) -> u64 {
         match *self {
@@ -146,21 +146,21 @@ impl Verb {
     }
 }
 
-/// Why a batch or a call was not answered as asked.
+/// The error of a batch or a call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// No answer in time: the server is dead, or the way there is cut. What was asked may or may not happen.
+    /// The server did not answer in time: it is dead or unreachable. The request may or may not take effect.
     Timeout {
-        /// Which memory server.
+        /// The memory server.
         server: u16,
     },
-    /// This compute server's lease ran out and others were told that it is dead: none of it happened.
+    /// The lease of this compute server expired, and the memory servers refuse its requests (F3, F4).
     Fenced,
-    /// The memory server came back without its memory, under another generation than this compute server is
-    /// connected to: what was stored there is lost.
+    /// The memory server lost its memory and restarted with a generation newer than the one to which this
+    /// compute server is connected. The data on it is lost.
     Empty {
-        /// Which memory server.
+        /// The memory server.
         server: u16,
     },
 }
@@ -170,12 +170,13 @@ impl fmt::Display for FabricError {
         match self {
             FabricError::Timeout { server } => write!(f, "memory server {server} does not answer"),
             FabricError::Fenced => f.write_str(
-                "this compute server was taken for dead and fenced; join again under a new epoch",
+                "the lease of this compute server expired and memory servers refuse its requests; join again \
+                 under a new epoch",
             ),
             FabricError::Empty { server } => {
                 write!(
                     f,
-                    "memory server {server} came back empty: its part is lost"
+                    "memory server {server} restarted with empty memory: the data on it is lost"
                 )
             }
         }
@@ -184,59 +185,59 @@ impl fmt::Display for FabricError {
 
 impl std::error::Error for FabricError {}
 
-/// Far memory as one compute server sees it.
+/// The access of one compute server to the memory servers.
 pub trait Fabric: Clone + 'static {
-    /// How many memory servers there are, numbered from 0.
+    /// Returns the number of memory servers. They are numbered from 0.
     fn servers(&self) -> u16;
 
-    /// What `server`'s card can do.
+    /// Returns the capabilities of `server`'s NIC.
     fn caps(&self, server: u16) -> FabricCaps;
 
-    /// Does `verbs`, all of them to `server`, in one round trip; answers with them, reads filled and atomics'
-    /// `found` set. Where verbs are not ordered this is one after another.
+    /// Executes `verbs`, all of them on `server`, in one round trip. Returns the verbs with the bytes of reads and
+    /// the `found` values of atomics filled in. If the NIC does not order verbs, they execute one after another.
     fn batch(
         &self,
         server: u16,
         verbs: Vec<Verb>,
     ) -> impl Future<Output = Result<Vec<Verb>, FabricError>>;
 
-    /// Asks `server`'s service thread.
+    /// Sends a request to `server`'s service thread and returns its response.
     fn call(
         &self,
         server: u16,
         ask: ServiceRequest,
     ) -> impl Future<Output = Result<ServiceResponse, FabricError>>;
 
-    /// What time it is.
+    /// Returns the current time.
     fn now(&self) -> Nanos;
 
-    /// Does nothing for `ns`.
+    /// Waits for `ns` nanoseconds.
     fn sleep(&self, ns: Nanos) -> impl Future<Output = ()>;
 
-    /// Does one verb.
+    /// Executes one verb.
     fn verb(&self, verb: Verb) -> impl Future<Output = Result<Verb, FabricError>> {
         let answer = self.batch(verb.at().server(), vec![verb]);
         async { Ok(answer.await?.remove(0)) }
     }
 
-    /// Reads `len` bytes.
+    /// Reads `len` bytes at `at`.
     fn read(&self, at: GAddr, len: usize) -> impl Future<Output = Result<Vec<u8>, FabricError>> {
         let read = self.verb(Verb::read(at, len));
         async { Ok(read.await?.into_bytes()) }
     }
 
-    /// Writes `bytes`.
+    /// Writes `bytes` at `at`.
     fn write(&self, at: GAddr, bytes: Vec<u8>) -> impl Future<Output = Result<(), FabricError>> {
         let write = self.verb(Verb::write(at, bytes));
         async { write.await.map(|_| ()) }
     }
 
-    /// Compare-and-swap of the word at `at`; answers with what was there.
+    /// Compares and swaps the word at `at`. Returns the word found.
     fn cas(&self, at: GAddr, old: u64, new: u64) -> impl Future<Output = Result<u64, FabricError>> {
         self.masked_cas(at, old, new, u64::MAX)
     }
 
-    /// Compare-and-swap of the bits `mask` of the word at `at`; answers with the word that was there.
+    /// Compares and swaps the bits `mask` of the word at `at`. Returns the whole word found.
     fn masked_cas(
         &self,
         at: GAddr,
@@ -248,7 +249,7 @@ pub trait Fabric: Clone + 'static {
         async { Ok(cas.await?.found()) }
     }
 
-    /// Adds `by` to the word at `at`; answers with what was there.
+    /// Adds `by` to the word at `at`. Returns the word found.
     fn fetch_add(&self, at: GAddr, by: u64) -> impl Future<Output = Result<u64, FabricError>> {
         let add = self.verb(Verb::add(at, by));
         async { Ok(add.await?.found()) }

@@ -1,4 +1,4 @@
-//! Memory that is somewhere else: read, write and compare-and-swap it without its server's processor.
+//! Disaggregated memory: reads, writes and compare-and-swaps on the memory of another server, without its CPU.
 //!
 //! ```text
 //!   compute servers                     memory servers
@@ -6,15 +6,15 @@
 //!   ┌──────────────┐   batch of verbs   ┌─────────────────────────────┐
 //!   │ a structure  ├───────────────────▶│ NIC ── host memory          │
 //!   │ (tree)       │◀───────────────────┤  └──── lock memory, on chip │
-//!   └──────┬───────┘    their answers   └─────────────────────────────┘
-//!       Fabric: what a compute server sees of it all
+//!   └──────┬───────┘      results       └─────────────────────────────┘
+//!       Fabric: the interface of a compute server
 //! ```
 //!
-//! * [`Fabric`] is the door: batches of [`Verb`]s, in order, to one memory server; calls to its service
-//!   thread; a clock.
-//! * [`GAddr`] names far memory: a server and a place in its host or lock memory.
-//! * [`service`] is what a memory server's thread does: hand out chunks, keep leases, fence.
-//! * [`sim`] is the door's simulated twin: the servers, cards and wires of a rack in virtual time.
+//! * [`Fabric`]: the trait through which a compute server accesses memory servers. It has batches of [`Verb`]s,
+//!   calls to a server's service thread, and a clock.
+//! * [`GAddr`]: an address in far memory, which consists of a server and an offset in its host or lock memory.
+//! * [`service`]: the requests that a memory server's thread serves: chunks, leases, fencing.
+//! * [`sim`]: a simulated fabric, with the servers, NICs and wires of a cluster in virtual time.
 
 #![forbid(unsafe_code)]
 

@@ -1,48 +1,49 @@
-//! What a memory server's one thread does, asked by compute servers.
+//! Requests of compute servers that a memory server's service thread handles.
 //!
-//! Data never passes through it. It hands out chunks of its memory, and the thread of server 0 keeps the
-//! compute servers' leases: who has not renewed his for [`crate::sim::Constants::lease_ns`] may be declared dead by
-//! anyone who waits for him. Before it says so it has every memory server refuse the dead one's verbs (F4 of
-//! the door).
+//! Data never passes through this thread. It allocates chunks of its server's memory. The thread of the lease
+//! server also manages the leases of compute servers. If a lease was not renewed for
+//! [`ClusterConstants::lease_ns`](crate::sim::ClusterConstants::lease_ns), any other compute server can have its
+//! holder fenced. Every memory server refuses the holder's verbs before the lease server reports that it is dead
+//! (F4 of [`Fabric`](crate::Fabric)).
 
-/// The memory server whose thread keeps the leases.
+/// The lease server: the memory server whose service thread manages the leases.
 pub const KEEPER: u16 = 0;
 
-/// What is asked.
+/// A request to a memory server's service thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServiceRequest {
-    /// A chunk of memory for the asker.
+    /// Allocates a chunk of the server's host memory.
     Chunk,
-    /// To the [`KEEPER`]: the asker is alive.
+    /// Renews the lease of the calling compute server. For the lease server only.
     Renew,
-    /// To the [`KEEPER`]: is compute server `compute`, in its `epoch`-th life, alive? If its lease has run out, it
-    /// is fenced first.
+    /// Checks the lease of another compute server. If it has expired, fences that server first. For the lease
+    /// server only.
     Verdict {
-        /// Who.
+        /// The compute server to check.
         compute: u16,
-        /// In which life.
+        /// The epoch in which that server holds the lease. Each time it is fenced, its epoch increases.
         epoch: u8,
     },
-    /// To the [`KEEPER`]: the asker, fenced, starts a new life.
+    /// Starts a new lease of the calling compute server after it was fenced. For the lease server only.
     Join,
 }
 
-/// What is answered.
+/// A response of a memory server's service thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServiceResponse {
     /// A new chunk of the server's host memory.
     Chunk {
-        /// The byte at which it starts.
+        /// Offset of its first byte.
         at: u64,
-        /// How many it has.
+        /// Length in bytes.
         bytes: u64,
     },
-    /// The server has no memory left.
+    /// The server has no free memory.
     Full,
-    /// The lease holds from now on; or, to [`Ask::Verdict`], it still holds.
+    /// The lease is renewed. To [`ServiceRequest::Verdict`]: the lease has not expired.
     Alive,
-    /// It was fenced: none of its verbs takes effect any more.
+    /// The compute server is fenced: none of its verbs takes effect any more.
     Dead,
-    /// The asker's new life.
+    /// The new epoch of the calling compute server.
     Epoch(u8),
 }

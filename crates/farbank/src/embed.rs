@@ -1,4 +1,4 @@
-//! Opening and closing: a path becomes a [`Db`], a [`Db`] gives [`Session`]s.
+//! Opening and closing of a pool: [`open`] returns a [`Db`], and a [`Db`] returns [`Session`]s.
 
 use std::fmt;
 use std::path::Path;
@@ -11,24 +11,24 @@ use farbank_pm::{Kind, Medium};
 
 use crate::session::Session;
 
-/// How to open a pool, or make it.
+/// Options for opening or creating a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of a pool that has to be made.
+    /// Size of a new pool, in bytes.
     pub pool_bytes: u64,
-    /// Bytes the pool may grow to as it fills; 0: it does not grow.
+    /// Size up to which the pool may grow as it fills, in bytes; 0: it does not grow.
     pub pool_bytes_max: u64,
-    /// DRAM for copies of small values that are read often, in bytes; 0: none are kept.
+    /// DRAM for copies of small values that are read often, in bytes; 0: no copies.
     pub read_cache_bytes: u64,
-    /// The medium that must be had; `None` takes what the path is best at.
+    /// Required kind of medium; `None` selects the best kind that the path supports.
     pub medium: Option<Kind>,
     /// When writes to an ordinary file become durable.
     pub sync: SyncPolicy,
     /// How an ordinary file is read.
     pub read_by: ReadMode,
-    /// What becomes of a copy of a pool that was in use, or had crashed: keys may be missing in it.
+    /// Treatment of a copy of a pool that was in use or had crashed. Keys may be missing in such a copy.
     pub copies: CopiedPoolPolicy,
-    /// Whether a file system is taken that pools should not be on: see
+    /// Whether to accept a file system that pools should not be on: see
     /// [`OpenOptions::accept_file_system`].
     pub accept_file_system: bool,
 }
@@ -48,13 +48,13 @@ impl Default for Options {
     }
 }
 
-/// Why there is no store at a path.
+/// Error of [`open`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The path, its file or its device.
+    /// The path, its file or its device cannot be opened or created.
     Medium(media::OpenError),
-    /// What is stored there.
+    /// The content is no pool that can be opened.
     Pool(farbank_kv::OpenError),
 }
 
@@ -76,12 +76,12 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Opens the pool at `path`, or makes one of [`Options::pool_bytes`] if nothing is there. On `Ok` everything that was
-/// acknowledged before is in it, and durable. One process at a time has a pool open.
+/// Opens the pool at `path`, or creates one of [`Options::pool_bytes`] if the path does not exist. On `Ok` the pool has
+/// all writes that were acknowledged before, and they are durable. Only one process at a time can open a pool.
 ///
 /// # Errors
-/// [`OpenError::Medium`] if the path cannot be opened or made, or another process has it open; [`OpenError::Pool`] if
-/// what is there is no pool, is damaged beyond repair, or is a copy of a pool in use ([`Options::copies`]).
+/// [`OpenError::Medium`] if the path cannot be opened or created, or another process has it open. [`OpenError::Pool`]
+/// if the content is no pool, is damaged beyond repair, or is a copy of a pool in use ([`Options::copies`]).
 ///
 /// # Examples
 /// ```
@@ -141,11 +141,11 @@ enum Engine {
     File(Kv<File>),
 }
 
-/// An open pool. Threads share it; each takes a session of its own.
+/// An open pool. Threads share it, and each uses its own session.
 pub struct Db(Engine);
 
 impl Db {
-    /// A session for one thread.
+    /// Returns a new session, for one thread.
     ///
     /// # Examples
     /// ```
@@ -169,7 +169,7 @@ impl Db {
         Session::new(self.store().session(), self)
     }
 
-    /// The whole store: statistics, what the medium promises, how the pool came back.
+    /// Returns the store, with statistics, the durability of its medium, and the report of the open.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         match &self.0 {
@@ -178,7 +178,7 @@ impl Db {
         }
     }
 
-    /// Whether this is a copy of a pool that was in use, opened with [`Copies::Inspect`].
+    /// Whether this is a copy of a pool that was in use, opened with [`CopiedPoolPolicy::Inspect`].
     #[must_use]
     pub fn is_copy(&self) -> bool {
         match &self.0 {
@@ -187,8 +187,10 @@ impl Db {
         }
     }
 
-    /// Counts the pool's segments again, against what the engine believes of them. Nobody may write
-    /// meanwhile. `Err` says what does not add up.
+    /// Verifies the engine's counts and maps against the records in the pool. No session may write meanwhile.
+    ///
+    /// # Errors
+    /// A description of the first contradiction.
     pub fn verify(&self) -> Result<(), String> {
         match &self.0 {
             Engine::Mapped(kv) => kv.verify(),
@@ -196,8 +198,9 @@ impl Db {
         }
     }
 
-    /// Calls `each` with every record that fails a checksum: its place in the pool, and what is left of its
-    /// database and its key. Scans do not list those keys, as they may be damaged themselves.
+    /// Calls `each` for every live record that fails a checksum, with its offset in the pool, its database and its key.
+    /// If its header is damaged, the database is 0 and the key empty. Scans do not list these keys, because they may be
+    /// damaged themselves.
     pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
         match &self.0 {
             Engine::Mapped(kv) => kv.damaged(each),
@@ -205,13 +208,14 @@ impl Db {
         }
     }
 
-    /// Closes cleanly: on `Ok` all that was committed is durable, and the next open is quick. A `Db` that is
-    /// only dropped is as after a kill: the next open reads the log. Sessions borrow the `Db`, so that none can write
-    /// after this.
+    /// Closes the pool cleanly. On `Ok` all committed writes are durable, and the next open reads the index snapshot.
+    /// If a
+    /// `Db` is dropped without a close, the next open scans the log, as after a kill. Sessions borrow the `Db`, so no
+    /// session can write after a close.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the medium has failed, or in a forked child. [`Error::NoSnapshot`] if the pool is too full
-    /// for its index snapshot: all that was committed is durable, but the next open reads the log.
+    /// [`Error::Poisoned`] if the medium has failed, or in a forked child. [`Error::NoSnapshot`] if the pool is too
+    /// full for its index snapshot: all committed writes are durable, but the next open scans the log.
     pub fn close(self) -> Result<(), Error> {
         match self.0 {
             Engine::Mapped(kv) => kv.close().map(|_| ()),

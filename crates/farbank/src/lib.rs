@@ -1,12 +1,12 @@
-//! Farbank: a store for far memory that speaks Redis. Every acknowledged write survives a kill and,
-//! on media that can, a power cut.
+//! Farbank: a key-value store for far memory, with the Redis protocol. Every acknowledged write survives a kill, and a
+//! power cut if the medium is durable.
 //!
-//! The binary `farbank` serves a pool to Redis clients. This library is for programs that want the
-//! store without the server: [`open`] finds out which medium a path is and opens the pool there, or
-//! makes one, and a [`Session`] reads, writes and commits.
+//! The binary `farbank` serves a pool to Redis clients. This library is for programs that embed the store without the
+//! server. [`open`] detects the medium of a path, and opens the pool there or creates one. A [`Session`] reads, writes
+//! and commits.
 //!
-//! The parts stand behind it: [`pm`] is the memory, [`kv`] the engine on it with everything a
-//! session can do ([`kv::store`]).
+//! Two crates below have more functions: [`pm`] accesses far memory, and [`kv`] is the engine, with all operations of a
+//! session in [`kv::store`].
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub use farbank_pm::media::{ReadMode, SyncPolicy};
 pub use farbank_pm::pool::CopiedPoolPolicy;
 pub use session::{CounterError, Iter, Session, Transaction};
 
-/// The README's example is compiled.
+/// Compiles the README's example as a doc-test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

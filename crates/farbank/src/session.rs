@@ -1,4 +1,4 @@
-//! Reading and writing: what one thread does with a [`Db`](crate::Db).
+//! Sessions: reads and writes of one thread on a [`Db`](crate::Db).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,12 +9,12 @@ use farbank_kv::store::{self, Error, GroupDecision, Key, Ops, ReadView, UpdateDe
 
 use crate::Db;
 
-/// Keys an [`Iter`] asks the store for at a time.
+/// Number of keys that an [`Iter`] requests from the store at a time.
 const KEYS_AT_ONCE: usize = 64;
 
-/// One thread's session of a [`Db`]. It sees its own writes at once; others see them, and they are
-/// durable as the medium can make them, when [`Session::commit`] has returned `Ok`. Dropping a session abandons what
-/// it has not committed.
+/// A session of one thread on a [`Db`]. It sees its own writes at once. When [`Session::commit`] has returned `Ok`, the
+/// writes are visible to other sessions, and as durable as the medium can make them. A dropped session abandons its
+/// uncommitted writes.
 ///
 /// # Examples
 /// ```
@@ -40,21 +40,22 @@ impl<'a> Session<'a> {
     /// [`Error::Damaged`] if the record fails its checksum.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let value = value_of(&mut *self.0, key);
-        self.0.rest(); // The next use may be far off.
+        self.0.rest(); // The caller may not use the session again for long.
         value
     }
 
-    /// Stores `value` under `key`, whatever was there, without an expiry. Durable once committed.
+    /// Stores `value` under `key`, replacing any earlier value, without an expiry. Durable once committed.
     ///
     /// # Errors
-    /// [`Error::Full`] or [`Error::CannotGrow`] if the pool has no room, [`Error::KeyTooLong`] and
-    /// [`Error::ValueTooLong`] with the limits of this pool, [`Error::Conflict`] if another session has a write of the
-    /// key staged and does not commit it, [`Error::Poisoned`] if the medium has failed. Nothing was written then.
+    /// Nothing is written on an error. [`Error::Full`] or [`Error::CannotGrow`] if the pool has no space.
+    /// [`Error::KeyTooLong`] or [`Error::ValueTooLong`], with the limit of this pool. [`Error::Conflict`] if another
+    /// session has staged a write of the key and does not commit it. [`Error::Poisoned`] if the medium has failed.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.0.put(named(key), until(value, 0)).map(|_| ())
     }
 
-    /// Stores `value` under `key` for the time `lives`, to the millisecond. Durable once committed.
+    /// Stores `value` under `key`. The value expires after `lives`, rounded down to milliseconds. Durable once
+    /// committed.
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -75,21 +76,22 @@ impl<'a> Session<'a> {
         self.0.put(named(key), until(value, expires_ms)).map(|_| ())
     }
 
-    /// Deletes `key`. Returns whether it was there. Durable once committed.
+    /// Deletes `key`. Returns whether it existed. Durable once committed.
     ///
     /// # Errors
-    /// [`Error::Conflict`] and [`Error::Poisoned`] as [`Session::put`]; a full pool takes deletes.
+    /// [`Error::Conflict`] and [`Error::Poisoned`], as for [`Session::put`]. A full pool accepts deletes.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
         let there = self.0.delete(named(key));
         self.0.rest();
         there
     }
 
-    /// Adds `by` to the counter `key`, which is decimal text as Redis's `INCRBY` has it, 0 if absent; its expiry stays.
-    /// Returns the new count. Atomic among all sessions; durable once committed.
+    /// Adds `by` to the counter `key` and returns the new count. The value is decimal text, as for Redis's `INCRBY`. An
+    /// absent key counts as 0. The expiry of the key does not change. Atomic among all sessions; durable once
+    /// committed.
     ///
     /// # Errors
-    /// [`CounterError::NotAnInteger`] and [`CounterError::Overflow`], and nothing was written; else as
+    /// Nothing is written on an error. [`CounterError::NotAnInteger`], [`CounterError::Overflow`], and the errors of
     /// [`Session::put`].
     ///
     /// # Examples
@@ -123,8 +125,8 @@ impl<'a> Session<'a> {
         count
     }
 
-    /// Replaces the value of `key` by `new` if it is `expected`; `None` is an absent key. Returns whether it was
-    /// replaced. Atomic among all sessions; durable once committed. The new value has no expiry.
+    /// Replaces the value of `key` by `new` if it equals `expected`. `None` means an absent key. Returns whether the
+    /// value was replaced. The new value has no expiry. Atomic among all sessions; durable once committed.
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -163,12 +165,14 @@ impl<'a> Session<'a> {
         updated.map(|_| equal)
     }
 
-    /// Runs `body`, which may read and write the keys that are named, isolated from all other writers of them. What it
-    /// writes is staged if it returns `Ok`, and nothing of it if it returns `Err` or panics. After a crash all of a
-    /// transaction is there or nothing; durable once committed. `body` may be called again from the start.
+    /// Runs `body`, which may read and write the given `keys`, isolated from all other writers of these keys. If `body`
+    /// returns `Ok`, its writes are staged. If it returns `Err` or panics, none is. After a crash either all writes of
+    /// a transaction are found or none. Durable once committed. `body` may be called several times, each time from the
+    /// start.
     ///
     /// # Errors
-    /// What `body` returns; [`Error::NotInGroup`] if it touches a key that is not named; else as [`Session::put`].
+    /// The error that `body` returns. [`Error::NotInGroup`] if `body` accesses a key that is not in `keys`. Otherwise
+    /// the errors of [`Session::put`].
     ///
     /// # Examples
     /// ```
@@ -207,8 +211,9 @@ impl<'a> Session<'a> {
         outcome.expect("a group that returned has run its body")
     }
 
-    /// Visits all keys with their values, in no order. Commits first, so that this session's own writes are seen. A
-    /// key that is there all the while is visited at least once; twice at most if the store grows meanwhile.
+    /// Returns an iterator over all keys with their values, in no particular order. It commits first, so that this
+    /// session's own writes are included. A key that exists during the whole iteration is returned at least once. If
+    /// the index grows meanwhile, it may be returned twice.
     ///
     /// # Examples
     /// ```
@@ -231,30 +236,31 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes everything this session wrote durable, and waits for it.
+    /// Commits all staged writes of this session, and waits until they are durable.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the medium has failed: what was written since the last commit may be lost.
+    /// [`Error::Poisoned`] if the medium has failed: writes since the last commit may be lost.
     pub fn commit(&mut self) -> Result<(), Error> {
         let ticket = self.0.commit()?;
         Ok(self.0.wait(ticket)?)
     }
 
-    /// Everything else a session can do: databases, memcached's flags, updates, tickets. A caller that reads by these
-    /// and commits nothing calls [`store::Session::rest`] before a pause.
+    /// Returns the engine's session, with all operations: databases, memcached's flags, updates, tickets. A caller that
+    /// reads with it and does not commit should call [`store::Session::rest`] before it is idle.
     pub fn all(&mut self) -> &mut dyn store::Session {
         &mut *self.0
     }
 }
 
-/// The keys of a transaction, as its body sees them: see [`Session::transaction`].
+/// Access to the keys of a transaction in its body: see [`Session::transaction`].
 pub struct Transaction<'a>(&'a mut dyn Ops);
 
 impl Transaction<'_> {
-    /// Returns the value of `key`, with what the body has written to it.
+    /// Returns the value of `key`, including writes of this body.
     ///
     /// # Errors
-    /// [`Error::NotInGroup`] if the key was not named, [`Error::Damaged`] if its record fails its checksum.
+    /// [`Error::NotInGroup`] if the key is not one of the transaction. [`Error::Damaged`] if its record fails its
+    /// checksum.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         value_of(self.0, key)
     }
@@ -262,12 +268,12 @@ impl Transaction<'_> {
     /// Stores `value` under `key`, without an expiry.
     ///
     /// # Errors
-    /// [`Error::NotInGroup`] if the key was not named; the limits as [`Session::put`].
+    /// [`Error::NotInGroup`] if the key is not one of the transaction; the limits of [`Session::put`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.0.put(named(key), until(value, 0)).map(|_| ())
     }
 
-    /// Stores `value` under `key` for the time `lives`.
+    /// Stores `value` under `key`. The value expires after `lives`.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -276,19 +282,19 @@ impl Transaction<'_> {
         self.0.put(named(key), until(value, expires_ms)).map(|_| ())
     }
 
-    /// Deletes `key`. Returns whether it was there.
+    /// Deletes `key`. Returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::NotInGroup`] if the key was not named.
+    /// [`Error::NotInGroup`] if the key is not one of the transaction.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.0.delete(named(key))
     }
 }
 
-/// Keys with their values: see [`Session::iter`].
+/// Iterator over keys with their values: see [`Session::iter`].
 pub struct Iter<'a> {
     session: &'a mut dyn store::Session,
-    /// Where the scan goes on; `None`: it has ended.
+    /// Cursor of the next scan; `None`: the scan has ended.
     cursor: Option<u64>,
     keys: VecDeque<Vec<u8>>,
 }
@@ -301,7 +307,7 @@ impl Iterator for Iter<'_> {
             while let Some(key) = self.keys.pop_front() {
                 match value_of(self.session, &key) {
                     Ok(Some(value)) => return Some(Ok((key, value))),
-                    Ok(None) => {} // Deleted, or expired, meanwhile.
+                    Ok(None) => {} // The key was deleted or has expired meanwhile.
                     Err(error) => return Some(Err(error)),
                 }
             }
@@ -323,11 +329,11 @@ impl Drop for Iter<'_> {
     }
 }
 
-/// Why a counter was not changed.
+/// Error of [`Session::add`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// What is stored is not the decimal text of a 64-bit integer.
+    /// The value is not the decimal text of a 64-bit integer.
     NotAnInteger,
     /// The sum is not a 64-bit integer.
     Overflow,
@@ -368,7 +374,8 @@ fn until(bytes: &[u8], expires_ms: u64) -> Value<'_> {
     }
 }
 
-/// When something expires that is to live for `lives` from now on: never 0, which is no expiry.
+/// Returns the expiry of a value that is valid for `lives` from now on, in milliseconds since 1970. Never 0, which
+/// would mean no expiry.
 fn expiry(ops: &(impl Ops + ?Sized), lives: Duration) -> u64 {
     let lives_ms = u64::try_from(lives.as_millis()).unwrap_or(u64::MAX);
     ops.now_ms().saturating_add(lives_ms).max(1)
@@ -380,7 +387,7 @@ fn value_of(ops: &mut (impl Ops + ?Sized), key: &[u8]) -> Result<Option<Vec<u8>>
     Ok(found.then_some(value))
 }
 
-/// A number as Redis writes it: no sign but a minus, no leading zeros.
+/// Parses a decimal number in Redis's form: no plus sign and no leading zeros.
 fn parse(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let number: i64 = text.parse().ok()?;

@@ -1,7 +1,7 @@
-//! Masks: a bit for each of a few places.
+//! Bit masks over a few words.
 
-/// Of which words something holds. All are asked before any answer is looked at, so that the CPU need not guess which it
-/// will be, and goes on to the next lookup while this one's lines are on their way.
+/// Returns the mask of the words for which `holds` is true. All words are tested before the result is used, so that the
+/// CPU needs no branch prediction and can start the next lookup while this one's lines are being fetched.
 #[inline(always)]
 pub(crate) fn those<const N: usize>(words: [u64; N], holds: impl Fn(u64) -> bool) -> u64 {
     let mut found = 0;

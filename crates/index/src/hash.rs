@@ -1,30 +1,30 @@
-//! Hash functions of the tables: each maps the words one to one onto the words, and can be undone.
+//! Hash functions of the tables. Each is a bijection on words and can be inverted.
 //!
-//! The published one is libstdc++'s `_Hash_bytes` of a key's eight bytes, bit for bit, a 64-bit variant of MurmurHash 2.
-//! Load factors and orders of growth follow from it, so the published figures come out again only with the same bits. It
-//! takes no secret: a caller that can choose keys can make all of them collide.
+//! The published function is libstdc++'s `_Hash_bytes` of a key's eight bytes, bit for bit, a 64-bit variant of
+//! MurmurHash 2. Load factors and growth depend on the hash, so published figures can be reproduced only with the same
+//! bits. The function has no secret: a client that chooses keys can make all of them collide.
 //!
-//! A seeded one has the same steps. Its constants are drawn from a seed that the table keeps, so that keys cannot be chosen
-//! against it without knowing the seed. The last step multiplies by an odd constant of the seed, which is a universal
-//! family for the top bits (Dietzfelbinger et al., J. Algorithms '97): for a random seed, two keys agree in their
-//! top n bits with a probability of at most 2 / 2^n, whichever keys they are.
+//! A seeded function has the same steps. Its constants are derived from a seed that the table stores, so a client
+//! cannot choose colliding keys without the seed. The last step multiplies by an odd constant of the seed, which is a
+//! universal family for the top bits (Dietzfelbinger et al., J. Algorithms '97): for a random seed, any two keys agree
+//! in their top n bits with a probability of at most 2 / 2^n.
 
 use std::num::NonZeroU64;
 
-/// Start value of the study's hash.
+/// Start value of the published hash.
 pub const SEED: u64 = 0x00c7_0697;
 
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// Which hash function a new table uses. The table keeps it.
+/// The hash function of a new table. The table stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hashing {
-    /// Seeded from the random id of the table's pool, so that each table has another one.
+    /// Seeded from the random id of the table's pool, so that tables differ.
     #[default]
     Random,
-    /// Seeded with this number: the same keys are laid out in the same way in each such table.
+    /// Seeded with this number: tables with the same seed place the same keys alike.
     Seeded(NonZeroU64),
-    /// The study's, which has no secret: for figures that are compared with published ones.
+    /// The published function, which has no secret: for figures that are compared with published ones.
     Published,
 }
 
@@ -40,9 +40,9 @@ const fn mix(word: u64) -> u64 {
     word ^ (word >> 47)
 }
 
-/// The number that undoes a multiplication by an odd one.
+/// Returns the multiplicative inverse of an odd number modulo 2^64.
 const fn inverse(odd: u64) -> u64 {
-    // Right in the low 3 bits; each step doubles how many are.
+    // Newton's method. The start is correct in the low 3 bits; each step doubles the correct bits.
     let mut found = odd;
     let mut right = 3;
     while right < u64::BITS {
@@ -52,7 +52,7 @@ const fn inverse(odd: u64) -> u64 {
     found
 }
 
-/// Number `n` of a seed (SplitMix64).
+/// Returns the `n`th number derived from a seed (SplitMix64).
 const fn drawn(seed: u64, n: u64) -> u64 {
     let word = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,7 +61,7 @@ const fn drawn(seed: u64, n: u64) -> u64 {
 }
 
 impl Hashing {
-    /// The word that a table in a pool of this id keeps: its seed, or 0 for the study's hash.
+    /// Returns the word that a table in the pool with id `pool` stores: its seed, or 0 for the published hash.
     pub(crate) fn word(self, pool: [u8; 16]) -> u64 {
         match self {
             Hashing::Published => 0,
@@ -69,17 +69,17 @@ impl Hashing {
             Hashing::Random => {
                 let halves = u128::from_le_bytes(pool);
                 let seed = drawn(halves as u64, 0) ^ (halves >> 64) as u64;
-                seed.max(1) // 0 is the study's
+                seed.max(1) // 0 means the published hash
             }
         }
     }
 }
 
 impl Hasher {
-    /// The study's.
+    /// The published hash function.
     pub const PUBLISHED: Hasher = Hasher::published(SEED);
 
-    /// The study's, from another start value: published tables with two hashes take two.
+    /// Returns the published function with another start value. Published tables with two hashes use two.
     #[must_use]
     pub const fn published(start: u64) -> Hasher {
         Hasher {
@@ -88,7 +88,7 @@ impl Hasher {
         }
     }
 
-    /// The one of a seed.
+    /// Returns the hash function of a seed.
     #[must_use]
     pub fn seeded(seed: NonZeroU64) -> Hasher {
         let seed = seed.get();
@@ -98,14 +98,14 @@ impl Hasher {
         }
     }
 
-    /// The two of a table with two hashes. The first is [`Hasher::seeded`].
+    /// Returns the two hash functions of a table that uses two. The first is [`Hasher::seeded`].
     #[must_use]
     pub fn pair(seed: NonZeroU64) -> [Hasher; 2] {
         let other = NonZeroU64::new(drawn(seed.get(), 5)).unwrap_or(seed);
         [seed, other].map(Hasher::seeded)
     }
 
-    /// Those of a table whose seed is `word`. It is 0 if there is none: they are the study's, from these start values.
+    /// Returns the two hash functions for a stored seed. For 0 they are the published ones with these start values.
     pub(crate) fn of_word(word: u64, starts: [u64; 2]) -> [Hasher; 2] {
         match NonZeroU64::new(word) {
             None => starts.map(Hasher::published),
@@ -113,7 +113,7 @@ impl Hasher {
         }
     }
 
-    /// The hash of `key`.
+    /// Returns the hash of `key`.
     #[inline]
     #[must_use]
     pub const fn hash(&self, key: u64) -> u64 {
@@ -123,7 +123,7 @@ impl Hasher {
         mix(mix(joined).wrapping_mul(last))
     }
 
-    /// The key whose hash is `hash`: no two keys have the same one, as every step can be undone.
+    /// Returns the only key whose hash is `hash`. Every step of the hash can be inverted.
     #[must_use]
     pub const fn key_of(&self, hash: u64) -> u64 {
         let [first, second, third, last] = self.multipliers;
@@ -133,7 +133,7 @@ impl Hasher {
     }
 }
 
-/// The study's hash of `key`.
+/// Returns the published hash of `key`.
 #[inline]
 #[must_use]
 pub const fn hash(key: u64) -> u64 {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_those_of_libstdcxx() {
+    fn the_published_hash_equals_that_of_libstdcxx() {
         // Printed by a C++ program that called std::_Hash_bytes(&key, 8, seed).
         for (seed, key, bits) in KNOWN {
             let hash = Hasher::published(seed).hash(key);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_leads_back_to_its_key() {
+    fn inverting_a_hash_returns_its_key() {
         for hasher in [Hasher::PUBLISHED, seeded(1), seeded(2)] {
             for key in (0..1000).chain([u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef]) {
                 assert_eq!(hasher.key_of(hasher.hash(key)), key, "{hasher:?}, {key:#x}");
@@ -166,14 +166,14 @@ mod tests {
         }
     }
 
-    /// A seed's constants come from its number alone: a table that is opened again finds its keys.
+    /// A seed's constants depend on its number alone, so a reopened table finds its keys.
     #[test]
     fn a_seed_stands_for_one_hash_function_in_every_version() {
         let hashes = [1, u64::MAX].map(|seed| seeded(seed).hash(0x2a));
         assert_eq!(hashes, SEEDED, "{hashes:x?}");
     }
 
-    /// Keys that the published hash sends to one place, and keys that differ in their top bits alone.
+    /// Covers keys that the published hash maps to one bucket, and keys that differ only in their top bits.
     #[test]
     fn keys_chosen_against_the_published_hash_are_spread_by_a_seeded_one() {
         let alike = |n: u64| Hasher::PUBLISHED.key_of(n << 8);

@@ -1,4 +1,4 @@
-//! What all tables are to their users.
+//! The interface of every table.
 
 use std::fmt;
 
@@ -6,31 +6,31 @@ use farbank_pm::Poisoned;
 
 use crate::pool_heap::TableWorker;
 
-/// Why an operation was not done. Nothing happened, now or after a crash.
+/// The reason why an operation failed. The table is unchanged, now and after a crash, unless the medium failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexError {
-    /// The pool has no room for what the table needs next.
+    /// The pool has no free space of the size that the table needs next.
     Full {
-        /// Bytes that were asked for in one piece.
+        /// Bytes that the table needs in one piece.
         bytes: u64,
     },
-    /// The hashes of too many keys are alike: they find no slot, and the table is much larger already than so many keys need. No
-    /// room in the pool would help.
+    /// Too many keys have similar hashes: they find no slot, although the table is already much larger than its keys
+    /// need. A larger pool would not help.
     Crowded {
-        /// How many bits of a hash the table has used to tell keys apart.
+        /// Number of hash bits by which the table distinguishes keys.
         bits: u32,
     },
-    /// As many workers as the pool was made for are at the table.
+    /// All contexts of the pool are in use by workers.
     Workers {
-        /// How many.
+        /// Number of contexts of the pool.
         most: u32,
     },
-    /// A word in the pool is none that the table writes, and what was asked for needs what it leads to.
+    /// A word in the pool has a value that the table never writes, and the operation needs what the word refers to.
     Damaged {
-        /// What was found, what was expected, and where.
+        /// The value found, the value expected, and the offset.
         what: String,
     },
-    /// The medium failed. What was asked for last may be kept or lost; nothing more is acknowledged.
+    /// The medium failed. The last change may be kept or lost. No later operation is acknowledged.
     Poisoned(Poisoned),
 }
 
@@ -39,21 +39,21 @@ impl fmt::Display for IndexError {
         match self {
             IndexError::Full { bytes } => write!(
                 f,
-                "the pool is full: {bytes} bytes in one piece are needed; remove keys, or make a larger pool"
+                "the pool is full: the table needs {bytes} contiguous bytes; remove keys, or create a larger pool"
             ),
             IndexError::Crowded { bits } => write!(
                 f,
-                "too many keys have hashes that agree in the {bits} bits by which the table tells keys apart, which is more \
-                 than its keys need: a larger pool does not help; remove some of these keys, or make the table anew with \
-                 another seed of its hash"
+                "too many keys agree in the {bits} hash bits by which the table distinguishes keys, more bits than so few \
+                 keys need; a larger pool does not help; remove some of these keys, or create the table again \
+                 with another hash seed"
             ),
             IndexError::Workers { most } => write!(
                 f,
-                "{most} workers are at the table, for more the pool was not made; create it with more contexts"
+                "the pool was created for {most} workers and all are in use; create it again with more contexts"
             ),
             IndexError::Damaged { what } => write!(
                 f,
-                "the table is damaged: {what}; restore the pool from a copy"
+                "the table is damaged: {what}; restore the pool from a backup"
             ),
             IndexError::Poisoned(poisoned) => poisoned.fmt(f),
         }
@@ -69,57 +69,57 @@ impl From<Poisoned> for IndexError {
 }
 
 impl IndexError {
-    /// That a word in the pool is none that the table writes: what was found, what was expected, and where.
+    /// Returns a [`IndexError::Damaged`]. `what` holds the value found, the value expected, and the offset.
     #[cold]
     pub(crate) fn damaged(what: impl Into<String>) -> IndexError {
         IndexError::Damaged { what: what.into() }
     }
 }
 
-/// What a table takes and holds.
+/// Size and space use of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUse {
-    /// Keys it holds.
+    /// Keys in the table.
     pub keys: u64,
-    /// Places for a key and its value it has now, taken or not.
+    /// Slots of the table at its present size, used or not.
     pub slots: u64,
-    /// Bytes of far memory its parts have, as the structures are declared: what papers count.
+    /// Bytes of far memory of the table's structures as they are declared. Papers report this figure.
     pub table_bytes: u64,
-    /// Bytes of far memory the allocator has handed out for them, rounded as it rounds.
+    /// Bytes of far memory that the allocator has allocated for them, with its rounding.
     pub far_bytes: u64,
-    /// Bytes of DRAM it needs beside, locks and allocator included.
+    /// Bytes of DRAM that the table needs, with locks and allocator.
     pub dram_bytes: u64,
 }
 
 impl SpaceUse {
-    /// Keys over slots.
+    /// Returns keys divided by slots.
     #[must_use]
     pub fn load_factor(&self) -> f64 {
         self.keys as f64 / self.slots.max(1) as f64
     }
 
-    /// Bytes of keys and values over bytes of the table: what papers call utilisation.
+    /// Returns the bytes of keys and values divided by the bytes of the table. Papers call it utilisation.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         16.0 * self.keys as f64 / self.table_bytes.max(1) as f64
     }
 }
 
-/// A hash table in far memory, of words to words.
+/// A hash table in far memory that maps words to words.
 ///
-/// `Ok` of a change means durable and visible to everyone. Nothing can be read that a power cut could take
-/// back, with every table's default arrangement.
+/// `Ok` of a change means that the change is durable and visible to every thread. With the default configuration of
+/// every table, no operation returns data that a power cut could take back.
 ///
-/// What leads nowhere is [`Refused::Damaged`]: it is looked at before it is followed, by the open or by whoever first
-/// comes to it. A key or a value that is another one than was stored is not noticed: they have no checksums.
+/// A reference that leads nowhere is reported as [`IndexError::Damaged`]: the open or the first access validates each
+/// reference before following it. A corrupted key or value is not detected, because keys and values have no checksums.
 pub trait Index: Send + Sync {
-    /// Its name on the command line: `cceh`.
+    /// Returns the table's name on the command line, for example `cceh`.
     fn name(&self) -> &'static str;
 
-    /// One more thread at the table.
+    /// Returns a handle for one more thread.
     fn worker(&self) -> Result<TableWorker, IndexError>;
 
-    /// Stores `value` under `key` if the key is not there; the value it has if it is.
+    /// Stores `value` under `key` if the key is absent. Returns the present value if the key exists.
     fn insert(
         &self,
         worker: &mut TableWorker,
@@ -127,10 +127,10 @@ pub trait Index: Send + Sync {
         value: u64,
     ) -> Result<Option<u64>, IndexError>;
 
-    /// The value under `key`.
+    /// Returns the value of `key`.
     fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
 
-    /// Replaces the value of `key` if it is there; the value it had, `None` if it is not.
+    /// Replaces the value of `key` if the key exists. Returns the old value, or `None` if the key is absent.
     fn update(
         &self,
         worker: &mut TableWorker,
@@ -138,14 +138,14 @@ pub trait Index: Send + Sync {
         value: u64,
     ) -> Result<Option<u64>, IndexError>;
 
-    /// Removes `key`; the value it had.
+    /// Removes `key`. Returns the value it had.
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
 
-    /// Has the CPU fetch what lookups of these keys will read, as far as the layout tells where it is.
+    /// Prefetches the lines that lookups of these keys will read, as far as the layout predicts them.
     fn fetch(&self, keys: &[u64]);
 
-    /// The values under several keys, into `found`, which is as long. What each needs is fetched before the
-    /// first is looked at ([`Index::fetch`]).
+    /// Looks up several keys and writes their values into `found`, which has the same length. The lines of all keys are
+    /// prefetched before the first lookup ([`Index::fetch`]).
     fn get_batch(
         &self,
         worker: &mut TableWorker,
@@ -159,24 +159,24 @@ pub trait Index: Send + Sync {
         Ok(())
     }
 
-    /// Tells `each` of every key and value, in any order. Nobody changes the table meanwhile.
+    /// Calls `each` for every key and value, in any order. No thread may change the table meanwhile.
     fn each(
         &self,
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError>;
 
-    /// How many keys there are: counted, by reading all of it. Nobody changes the table meanwhile.
+    /// Counts the keys by reading the whole table. No thread may change the table meanwhile.
     fn len(&self, worker: &mut TableWorker) -> Result<u64, IndexError> {
         let mut keys = 0;
         self.each(worker, &mut |_, _| keys += 1)?;
         Ok(keys)
     }
 
-    /// What it takes and holds. As costly as [`Index::len`].
+    /// Returns the table's size and space use. Costs as much as [`Index::len`].
     fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError>;
 
-    /// Whether the table is sound in itself: no key twice, none where it would not be found, every block of
-    /// the allocator's led to by exactly the table. Nobody changes the table meanwhile.
+    /// Checks the table's consistency: no key occurs twice, every key is where a lookup finds it, and every allocated
+    /// block is referenced by the table exactly once. No thread may change the table meanwhile.
     fn check(&self) -> Result<(), IndexError>;
 }

@@ -1,19 +1,20 @@
-//! Locks in DRAM with versions: writers exclude each other, readers notice them.
+//! Version locks in DRAM: writers exclude each other, and readers detect writers.
 //!
-//! A word of DRAM stands for each granule of far memory, from offset 0. Odd is locked. A writer lets go only
-//! after its drain, so a reader whose version has not changed has read nothing but what is durable.
+//! One word of DRAM guards each granule of far memory, from offset 0. An odd version means locked. A writer releases
+//! the lock only after its drain, so a reader that sees an unchanged version has read only durable data.
 //!
-//! A kill leaves bytes that are visible and not durable, wherever a worker was. To find them all would take a walk
-//! through the whole table; so after an open the first who comes to a granule *accepts* it: looks whether it is what the
-//! table makes, and makes durable what is there before anybody builds on it. What is not accepted stays so: whoever comes next
-//! is told the same.
+//! A kill can leave bytes that are visible but not durable, wherever a worker was writing. Finding them all would need
+//! a scan of the whole table. Instead, the first thread that accesses a granule after an open validates its structure
+//! and makes its bytes durable (the `accept` closures). A granule whose validation fails stays unvalidated, and every
+//! later access gets the same error.
 //!
 //! # Invariants
-//! L1  What a lock guards is changed in far memory only while its version is odd.
-//! L2  It is let go after the change is durable. When a drain of the table has failed, it is not, and who would wait for it is
-//!     told.
-//! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody believes what is there.
-//! L4  Unless readers are early, words read between two equal, even answers are of one state, and that state is durable.
+//! L1  Far memory guarded by a lock changes only while the lock's version is odd.
+//! L2  A writer releases the lock after its change is durable. After a failed drain of the table the lock stays locked,
+//!     and threads that wait for it return the error.
+//! L3  In an opened table, a granule whose version is 0 has not been validated, and no thread uses its content.
+//! L4  Unless early reads are configured, words read between two equal even versions belong to one state, and that
+//!     state is durable.
 
 use farbank_pm::fault::NamedFault;
 use farbank_pm::grow_table::GrowTable;
@@ -24,40 +25,40 @@ use farbank_pm::{Off, fault};
 use crate::index::IndexError;
 use crate::pool_heap::SharedFailure;
 
-/// Versions of every granule of a stretch of far memory.
+/// Version locks for the granules of a range of far memory.
 pub(crate) struct LockTable {
     versions: GrowTable<AtomicU64>,
     granule_bits: u32,
-    /// Whether what is there was found and not made: version 0 means not accepted (L3).
+    /// Whether the table was opened, not created: version 0 then means not validated (L3).
     found: bool,
-    /// Whether readers wait for no writer and accept nothing: without L4.
+    /// Whether readers neither wait for writers nor validate: L4 does not hold.
     early: bool,
     failure: Arc<SharedFailure>,
 }
 
-/// Searches of the published codes that take no lock a writer keeps until its change is durable.
+/// Fault: searches as in the published codes, which take no lock that a writer holds until its change is durable.
 pub(crate) const EARLY_READS: NamedFault = NamedFault {
     name: "index.early_reads",
-    what: "a search shows what is not durable yet: it waits for no writer, and accepts nothing after an open",
+    what: "a search returns data that is not durable: it does not wait for writers, and persists nothing after an open",
     source: "the published codes of CCEH, P-CLHT and Clevel",
     shows_in: None,
 };
 
-/// A lock that is held; let go when dropped (L2).
+/// A held lock, released on drop (L2).
 pub(crate) struct LockGuard<'a> {
     version: &'a AtomicU64,
     held: u64,
     failure: &'a SharedFailure,
 }
 
-/// What a lookup led to, and what it read on the way, so that it can be asked whether it still does.
+/// The result of a lookup, with the words it was read from, so that the caller can check whether it is still current.
 #[derive(Clone, Copy)]
 pub(crate) struct VersionedRef<W> {
     pub(crate) to: Off,
     pub(crate) by: W,
 }
 
-/// A version that was even: what to ask [`Seen::unchanged`].
+/// An even version. [`VersionSnapshot::unchanged`] compares it with the present version.
 #[derive(Clone, Copy)]
 pub(crate) struct VersionSnapshot<'a> {
     version: &'a AtomicU64,
@@ -65,7 +66,7 @@ pub(crate) struct VersionSnapshot<'a> {
 }
 
 impl VersionSnapshot<'_> {
-    /// Whether no writer has been there since (L4).
+    /// Returns whether no writer has taken the lock since (L4).
     #[inline]
     pub(crate) fn unchanged(self) -> bool {
         fence(Ordering::Acquire);
@@ -74,8 +75,8 @@ impl VersionSnapshot<'_> {
 }
 
 impl LockTable {
-    /// A lock for every `granule_bytes`, rounded down to a power of two, of `far_bytes`; whether what is there was
-    /// `found` by an open.
+    /// Creates a lock for every `granule_bytes` (rounded down to a power of two) of `far_bytes`. `found` says whether
+    /// the table was opened, not created.
     pub(crate) fn new(
         failure: &Arc<SharedFailure>,
         far_bytes: u64,
@@ -95,8 +96,8 @@ impl LockTable {
         }
     }
 
-    /// Has readers wait for no writer, as some published codes do. What they are told then was there while they read, but may
-    /// be lost.
+    /// Configures early reads, as some published codes have them: readers do not wait for writers. Such a read may
+    /// return data that a crash loses.
     pub(crate) fn read_early(self, early: bool) -> LockTable {
         LockTable { early, ..self }
     }
@@ -111,12 +112,12 @@ impl LockTable {
         self.versions.get((at.0 >> self.granule_bits) as usize)
     }
 
-    /// Has the CPU fetch the lock of `at`.
+    /// Prefetches the lock of `at`.
     pub(crate) fn prefetch(&self, at: Off) {
         farbank_pm::grow_table::prefetch(self.version(at));
     }
 
-    /// Says that what is at `at` was made since the open, and is durable.
+    /// Marks the granule of `at` as created since the open and durable.
     pub(crate) fn is_new(&self, at: Off) {
         let version = self.version(at);
         if version.load(Ordering::Relaxed) == 0 {
@@ -124,7 +125,8 @@ impl LockTable {
         }
     }
 
-    /// Waits until no writer is at `at`, which is read next. Whoever comes first after an open runs `accept`.
+    /// Waits until no writer holds the lock of `at`, and returns the version for a read. Runs `accept` at the first
+    /// access after an open.
     #[inline]
     pub(crate) fn begin(
         &self,
@@ -148,7 +150,7 @@ impl LockTable {
         self.even(at)
     }
 
-    /// The version of `at`, once no writer is there.
+    /// Waits until no writer holds the lock of `at`, and returns the version.
     #[inline]
     pub(crate) fn even(&self, at: Off) -> Result<VersionSnapshot<'_>, IndexError> {
         let version = self.version(at);
@@ -172,7 +174,7 @@ impl LockTable {
         }
     }
 
-    /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
+    /// Takes the lock of `at`. Runs `accept` under it at the first access after an open.
     #[inline]
     pub(crate) fn lock(
         &self,
@@ -182,7 +184,7 @@ impl LockTable {
         self.accepted(self.lock_made(at)?, accept)
     }
 
-    /// Takes the lock of `at`, which there is nothing to accept about.
+    /// Takes the lock of `at`, without validation: the granule needs none.
     #[inline]
     pub(crate) fn lock_made(&self, at: Off) -> Result<LockGuard<'_>, IndexError> {
         let mut tries = 0;
@@ -195,7 +197,8 @@ impl LockTable {
         }
     }
 
-    /// As [`Locks::lock`], but waits for nobody: for a lock out of the order in which others take them.
+    /// Like [`LockTable::lock`], but returns `None` if the lock is taken. For a lock that is taken out of the lock
+    /// order.
     #[inline]
     pub(crate) fn try_lock(
         &self,
@@ -216,7 +219,7 @@ impl LockTable {
         version
             .compare_exchange_weak(held, held + 1, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        // What is changed from here on is changed after the version was seen to be odd.
+        // Orders the writer's later stores after the store that made the version odd.
         fence(Ordering::Release);
         Some(LockGuard {
             version,
@@ -241,8 +244,8 @@ impl LockTable {
         Ok(guard)
     }
 
-    /// Takes the lock of what `lookup` leads to, and `still` does when it is held. What `fetch` asks the CPU for comes
-    /// while the lock is waited for.
+    /// Takes the lock of the granule that `lookup` returns, and retries until `still` confirms the lookup under the
+    /// lock. `fetch` starts prefetches that overlap the wait for the lock.
     #[inline]
     pub(crate) fn hold<W: Copy>(
         &self,
@@ -261,7 +264,8 @@ impl LockTable {
         }
     }
 
-    /// What `read` finds at what `lookup` leads to, and `still` does when it has been read: both of one durable state (L4).
+    /// Returns the result of `read` on the granule that `lookup` returns. Retries until `still` confirms the lookup and
+    /// the version is unchanged, so both belong to one durable state (L4).
     #[inline]
     pub(crate) fn read<W: Copy, T>(
         &self,
@@ -280,7 +284,7 @@ impl LockTable {
         }
     }
 
-    /// Makes locks for the first `count` granules, if there are not as many yet.
+    /// Allocates locks for the first `count` granules, if fewer exist.
     pub(crate) fn reserve(&self, count: usize) {
         self.versions.reserve(count);
     }
@@ -302,7 +306,7 @@ impl Drop for LockGuard<'_> {
     }
 }
 
-/// Lets others go on: at once under a model checker, after a while otherwise.
+/// Waits before a retry: yields at once under a model checker; otherwise spins 64 times, then yields.
 #[cold]
 pub(crate) fn wait(tries: &mut u32) {
     *tries += 1;
@@ -318,14 +322,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_first_could_not_accept_nobody_believes() {
+    fn a_granule_that_fails_validation_stays_unvalidated() {
         let locks = LockTable::new(&Arc::default(), 128, 64, true);
         let at = Off(64);
         let fails = || Err(IndexError::damaged("it was lost"));
         assert!(locks.lock(at, fails).is_err());
-        assert!(locks.begin(at, fails).is_err(), "a reader is told too");
+        assert!(
+            locks.begin(at, fails).is_err(),
+            "a reader gets the error too"
+        );
         assert!(locks.begin(at, || Ok(())).is_ok());
-        let accepted = || unreachable!("it is accepted once");
+        let accepted = || unreachable!("a granule is validated once");
         assert!(locks.lock(at, accepted).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Tables by their names.
+//! The table kinds by name, with their presets and faults.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,45 +20,46 @@ use crate::pool_heap::{OpenError, PoolPlan};
 use crate::situations;
 use crate::soft::{self, Soft};
 
-/// A table.
+/// A kind of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TableKind {
     /// Cacheline-conscious extendible hashing.
     Cceh,
     /// The cache-line hash table, made persistent.
     Clht,
-    /// Sets with an optimal flushing technique.
+    /// The hash set SOFT (sets with an optimal flushing technique).
     Soft,
     /// Level hashing.
     Level,
-    /// Level hashing whose searches are not blocked.
+    /// Level hashing with lock-free search.
     Clevel,
-    /// Dash, extendible.
+    /// Dash over extendible hashing.
     DashEh,
-    /// Dash, linear.
+    /// Dash over linear hashing.
     DashLh,
 }
 
-/// How large a new table is.
+/// Size of a new table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableSize {
-    /// The paper's parts, as many of them as hold this many slots.
+    /// The paper's sizes of segments and buckets, in a number that gives this many slots.
     Slots(u64),
-    /// Parts so small that a dozen keys make the table grow: for explorers.
+    /// Parts so small that a dozen keys make the table grow: for the crash explorers.
     Small,
 }
 
-/// Which arrangement a new table has.
+/// Configuration of a new table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TablePreset {
-    /// Ours: correct by default.
+    /// Farbank's configuration, which is crash-consistent.
     Farbank,
-    /// The paper's, as far as it is parameters, with the study's hash, whatever the plan says; named faults are the rest.
+    /// The published configuration, as far as parameters express it, with the published hash in place of the plan's.
+    /// Named faults express the other differences.
     Published,
 }
 
 impl TableKind {
-    /// All of them.
+    /// All table kinds.
     pub const ALL: [TableKind; 7] = [
         TableKind::Cceh,
         TableKind::Clht,
@@ -69,7 +70,7 @@ impl TableKind {
         TableKind::DashLh,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +84,7 @@ impl TableKind {
         }
     }
 
-    /// Deviations it has by name.
+    /// Returns the faults of this table that sequential exploration finds.
     #[must_use]
     pub fn faults(self) -> &'static [NamedFault] {
         match self {
@@ -97,13 +98,13 @@ impl TableKind {
         }
     }
 
-    /// Situations that explorations of it must have met.
+    /// Returns the situations that the exploration of this table must reach.
     #[must_use]
     pub fn situations(self) -> Vec<Situation> {
         situations::of(self)
     }
 
-    /// Those of them, and others, that threads find.
+    /// Returns the faults that exploration with threads finds. Some also occur in [`TableKind::faults`].
     #[must_use]
     pub fn faults_in_threads(self) -> &'static [NamedFault] {
         const EARLY: [NamedFault; 1] = [EARLY_READS];
@@ -115,7 +116,7 @@ impl TableKind {
         }
     }
 
-    /// Makes an empty one of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create<M: Medium>(
         self,
         medium: M,
@@ -171,7 +172,7 @@ impl TableKind {
         })
     }
 
-    /// Opens what is on `medium`, after a crash or not.
+    /// Opens the table on `medium`, with recovery if it is needed.
     pub fn open<M: Medium>(self, medium: M) -> Result<Box<dyn Index>, OpenError> {
         Ok(match self {
             TableKind::Cceh => Box::new(Cceh::open(medium)?),
@@ -200,7 +201,10 @@ impl FromStr for TableKind {
             .find(|table| table.name() == text);
         known.ok_or_else(|| {
             let names: Vec<_> = TableKind::ALL.iter().map(|table| table.name()).collect();
-            format!("{text:?} is no table: {}", names.join(", "))
+            format!(
+                "unknown table {text:?}, expected one of: {}",
+                names.join(", ")
+            )
         })
     }
 }

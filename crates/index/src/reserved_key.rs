@@ -1,4 +1,4 @@
-//! The one key that a table cannot hold among the others, because it means an empty slot there.
+//! The reserved key: the key that means an empty slot in a table, and is therefore stored outside of it.
 //!
 //! ```text
 //!   0         8         16                     a line in the head of the pool
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! # Invariants
-//! X1  `present` is 0 or 1; the value is stored before it, in the same line, and so survives if it does.
-//! X2  It is changed under a lock of its own, which is let go when the change is durable. An open makes all of the head
-//!     durable, so there is nothing to accept.
+//! X1  `present` is 0 or 1. The value is stored before it, in the same line, so if `present` survives, the value does.
+//! X2  The line is changed under a lock of its own, which is released when the change is durable. An open makes the
+//!     whole head durable, so the first access needs no validation.
 
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
@@ -16,7 +16,7 @@ use farbank_pm::{Medium, Off};
 use crate::index::IndexError;
 use crate::pool_heap::{TablePool, TableWorker};
 
-/// The cell of a key that means empty.
+/// Accessor of the reserved key's line.
 pub(crate) struct ReservedKey<'a, M> {
     ground: &'a TablePool<M>,
 }
@@ -39,12 +39,12 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         (medium.load(self.present()) == 1).then(|| medium.load(self.value()))
     }
 
-    /// Whether its words are what they may be (X1).
+    /// Checks that `present` is 0 or 1 (X1).
     pub(crate) fn check(&self) -> Result<(), IndexError> {
         match self.ground.medium().load(self.present()) {
             0 | 1 => Ok(()),
             word => Err(IndexError::damaged(format!(
-                "{:?} says whether the key that means empty is there, and is {word:#x}, not 0 or 1",
+                "the presence word of the reserved key at {:?} is {word:#x}, expected 0 or 1",
                 self.present()
             ))),
         }

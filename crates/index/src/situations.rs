@@ -1,13 +1,13 @@
-//! The tables' situations: branches that are rare, which the explorer must have come by.
+//! The situations of the tables: rare branches that the crash explorer must reach.
 //!
-//! Each is one mark in the code, `situation!("cceh.x")`. `check situations` explores each table until it has met its own and
-//! those of what it is built on.
+//! Each is one mark in the code, `situation!("cceh.x")`. `check situations` explores each table until it has reached
+//! the situations of the table and of the parts it is built on.
 
 use farbank_pm::situation::Situation;
 
 use crate::registry::TableKind;
 
-/// Of chunks, which every table has.
+/// Situations of chunks, which every table uses.
 const RUNS: [Situation; 2] = [
     Situation::new("ground.full", "an allocation finds no chunks"),
     Situation::new(
@@ -16,7 +16,7 @@ const RUNS: [Situation; 2] = [
     ),
 ];
 
-/// Of blocks, which are parts of chunks.
+/// Situations of blocks, which are parts of chunks.
 const BLOCKS: [Situation; 4] = [
     Situation::new("ground.slab_made", "a chunk is cut into blocks"),
     Situation::new(
@@ -33,7 +33,7 @@ const BLOCKS: [Situation; 4] = [
     ),
 ];
 
-/// Of the directory of extendible hashing.
+/// Situations of the directory of extendible hashing.
 const EXTENDIBLE: [Situation; 7] = [
     Situation::new(
         "extendible.not_doubled",
@@ -54,11 +54,11 @@ const EXTENDIBLE: [Situation; 7] = [
     ),
     Situation::new(
         "extendible.split_ended",
-        "an open ends a split that was published",
+        "an open completes a published split",
     ),
     Situation::new(
         "extendible.split_had_ended",
-        "an open finds a split that has ended",
+        "an open finds a completed split",
     ),
 ];
 
@@ -92,7 +92,7 @@ const CLHT: [Situation; 8] = [
     Situation::new("clht.chained_by_copy", "a copy chains a bucket"),
     Situation::new(
         "clht.young_freed_by_open",
-        "an open frees an array that was being built",
+        "an open frees an array that a resize was building",
     ),
     Situation::new(
         "clht.old_freed_by_open",
@@ -100,7 +100,7 @@ const CLHT: [Situation; 8] = [
     ),
     Situation::new(
         "clht.chain_in_doubt",
-        "an open makes the chain of the bucket that a worker took last durable",
+        "an open persists the chain of the bucket that a worker allocated last",
     ),
 ];
 
@@ -134,10 +134,10 @@ const LEVEL: [Situation; 11] = [
         "a pair is moved under a third lock",
     ),
     Situation::new("level.grown", "a level is added and the bottom one emptied"),
-    Situation::new("level.move_ended", "an open ends the move of a pair"),
+    Situation::new("level.move_ended", "an open completes the move of a pair"),
     Situation::new(
         "level.move_had_ended",
-        "an open finds a move that has ended",
+        "an open finds a completed move",
     ),
     Situation::new(
         "level.move_not_begun",
@@ -152,7 +152,7 @@ const CLEVEL: [Situation; 7] = [
     ),
     Situation::new(
         "clevel.resize_ended",
-        "an insert ends a resize that was cut short",
+        "an insert completes an interrupted resize",
     ),
     Situation::new("clevel.level_added", "a level is added"),
     Situation::new("clevel.moved_up", "a pair of the bottom level is moved up"),
@@ -170,8 +170,8 @@ const CLEVEL: [Situation; 7] = [
     ),
 ];
 
-/// Of a segment of Dash, whatever its parts. What only large buckets meet is listed by `dash-eh`, what only several stashes
-/// meet by `dash-lh`.
+/// Situations of a segment of Dash. Those that need large buckets are listed under `dash-eh`, those that need several
+/// stash buckets under `dash-lh`.
 const DASH: [Situation; 9] = [
     Situation::new("dash.resident", "an insert puts a pair into its home"),
     Situation::new("dash.guest", "an insert puts a pair into the next bucket"),
@@ -181,27 +181,27 @@ const DASH: [Situation; 9] = [
     ),
     Situation::new(
         "dash.pair_beside_bits",
-        "a pair lies in the line of its bits",
+        "a pair shares the line of its bits",
     ),
     Situation::new(
         "dash.stashed_of_home",
-        "the home names the bucket of the stash",
+        "the home bucket's word gets an entry for a stashed pair",
     ),
     Situation::new(
         "dash.split_mended",
-        "the first touch drops pairs that a split has copied",
+        "the first access drops pairs that a split has copied",
     ),
     Situation::new(
         "dash.brought_home_twice",
-        "the first touch drops a pair of the stash that is at home, too",
+        "the first access drops a stashed pair that is also in its home or next bucket",
     ),
     Situation::new(
         "dash.copied_home",
-        "a split copies a pair of the stash to where it belongs",
+        "a split copies a stashed pair to its home or next bucket",
     ),
     Situation::new(
         "dash.brought_home",
-        "a split moves a pair of the stash that stays to where it belongs",
+        "a split moves a stashed pair that stays to its home or next bucket",
     ),
 ];
 
@@ -220,7 +220,7 @@ const DASH_EH: [Situation; 5] = [
     ),
     Situation::new(
         "dash.displaced_twice",
-        "the first touch drops one of two copies of a displaced pair",
+        "the first access drops one of two copies of a displaced pair",
     ),
     Situation::new("dash.full", "an insert finds no slot in a segment"),
 ];
@@ -232,27 +232,27 @@ const DASH_LH: [Situation; 13] = [
     ),
     Situation::new(
         "dash.stashed_of_next",
-        "the next bucket names the bucket of the stash",
+        "the next bucket's word gets an entry for a stashed pair",
     ),
     Situation::new(
         "dash.stashed_counted",
-        "the home counts a pair of the stash that it cannot name",
+        "the home bucket's word counts a stashed pair without an entry",
     ),
     Situation::new(
         "dash.unstashed_of_next",
-        "a pair of the stash that the next bucket named is removed",
+        "a stashed pair with an entry in the next bucket's word is removed",
     ),
     Situation::new(
         "dash.unstashed_counted",
-        "a pair of the stash that the home counted is removed",
+        "a stashed pair without an entry is removed",
     ),
     Situation::new("dash-lh.chained", "a stash gets another bucket"),
-    Situation::new("dash-lh.array_made", "an array of segments is made"),
-    Situation::new("dash-lh.array_was_made", "a split finds its array made"),
+    Situation::new("dash-lh.array_made", "an array of segments is created"),
+    Situation::new("dash-lh.array_was_made", "a split finds its array already created"),
     Situation::new("dash-lh.not_split", "a split finds no room"),
     Situation::new(
         "dash-lh.chain_left",
-        "a split finds what a copy that was cut short has chained",
+        "a split finds buckets that an interrupted copy has chained",
     ),
     Situation::new(
         "dash-lh.round_begins",
@@ -260,18 +260,18 @@ const DASH_LH: [Situation; 13] = [
     ),
     Situation::new(
         "dash-lh.chain_in_doubt",
-        "an open makes the chain of the bucket that a worker took last durable",
+        "an open persists the chain of the bucket that a worker allocated last",
     ),
     Situation::new(
         "dash-lh.chain_of_the_next",
-        "an open finds a bucket that a split has chained to a segment that is not the table's yet",
+        "an open finds a bucket chained to a segment that an interrupted split was creating",
     ),
 ];
 
 const SOFT: [Situation; 9] = [
     Situation::new(
         "soft.more_nodes",
-        "an insert takes a node that no worker had in reach",
+        "an insert finds no free node in its cache and the common list",
     ),
     Situation::new(
         "soft.full",
@@ -289,7 +289,7 @@ const SOFT: [Situation; 9] = [
     Situation::new("soft.many_in_area", "an open links many nodes of an area"),
 ];
 
-/// What a table lists: its own situations, after those of what it is built on.
+/// Returns the situations of a table, preceded by those of the parts it is built on.
 pub(crate) fn of(table: TableKind) -> Vec<Situation> {
     let parts: &[&[Situation]] = match table {
         TableKind::Cceh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &CCEH],
@@ -309,7 +309,7 @@ mod tests {
 
     use super::{Situation, TableKind, of};
 
-    /// Those of all tables, each once.
+    /// Returns the situations of all tables, each once.
     fn all() -> Vec<Situation> {
         let mut all: Vec<Situation> = TableKind::ALL.into_iter().flat_map(of).collect();
         all.sort_unstable_by_key(|situation| situation.name);

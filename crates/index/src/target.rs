@@ -1,9 +1,9 @@
-//! A table as the explorers see it: `farbank check crash --target cceh`.
+//! Adapter of a table to the crash explorer: `farbank check crash --target cceh`.
 //!
-//! Values are their own identities: eight bytes. An operation is durable when it returns. Keys of the explorer are
-//! small numbers; key 1 is stored as 0 and key 2 as the largest word, so that what a table may not be able to hold among
-//! the others is in every run. Some are stored as words whose hashes begin and end alike, so that halving a segment may move
-//! nothing and has to be done again at once, and chains are long.
+//! Values are eight bytes and serve as their own identities. An operation is durable when it returns. Keys of the
+//! explorer are small numbers. Key 1 is stored as 0 and key 2 as the largest word, so that every run contains the keys
+//! a table may reserve. Some keys are stored as words with equal leading and trailing hash bits. So a split may move
+//! nothing and be repeated at once, and chains get long.
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,23 +22,24 @@ use crate::index::{Index, IndexError};
 use crate::pool_heap::{OpenError, PoolPlan, TableWorker};
 use crate::registry::{TableKind, TablePreset, TableSize};
 
-/// A table with small parts, on a small pool, and its hash function. With the published one some of the keys have hashes that
-/// are alike.
+/// A kind of table with small parts on a small pool, and its hash function. With the published hash, some of the keys
+/// have similar hashes.
 #[derive(Clone, Copy, Debug)]
 pub struct TableTarget(pub TableKind, pub Hashing);
 
 const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNKS: u32 = 8;
-/// Short pools have as many chunks as an empty table takes, or up to so many more, this one not included.
+/// Number of sizes of short pools. A short pool has the chunks of an empty table plus 0 to `SHORT_SIZES - 1`.
 const SHORT_SIZES: u64 = 4;
 const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: CHUNK_BYTES,
 };
 const WORKERS: usize = 3;
 const KEYS: u64 = 40;
-/// The explorer's keys from here on are stored as words whose hashes begin and end alike, the second half of them in more bits.
+/// The explorer's keys from here on are stored as words with equal leading and trailing hash bits. Those of the second
+/// half agree in more bits.
 const ALIKE_FROM: u64 = 25;
-/// Those words.
+/// These words.
 static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
     const HALF: usize = (KEYS - ALIKE_FROM + 1) as usize / 2;
     let alike = |begin: u32, end: u32| {
@@ -51,7 +52,7 @@ static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let fewer = alike(4, 2).filter(|word| !more.contains(word));
     fewer.take(HALF).chain(more.iter().copied()).collect()
 });
-/// Every pool's, so that the same calls make the same bytes.
+/// Identity of every pool, so that the same calls produce the same bytes.
 const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank explorer",
     created_unix_s: 1_700_000_000,
@@ -66,7 +67,8 @@ impl Target for TableTarget {
         true
     }
 
-    /// The papers rely on a line's stores becoming durable in their order, which a medium of words does not give.
+    /// The papers rely on the stores to one line becoming durable in order, which a medium of single words does not
+    /// guarantee.
     fn modes(&self) -> &'static [Persistency] {
         &[Persistency::Adr, Persistency::Eadr, Persistency::Page]
     }
@@ -97,8 +99,8 @@ impl Target for TableTarget {
         }
     }
 
-    /// Every other pool was such a table's before, and has lost its superblock: what a new one does not clear looks right. Every
-    /// fourth one is short: the table cannot grow, or not often.
+    /// Every other pool held a table of the same kind before and lost its superblock, so bytes that a new table does
+    /// not clear look valid. Every fourth pool is short: the table can grow rarely or not at all.
     fn before(&self, seed: u64) -> PoolImage {
         if seed % 4 == 2 {
             let chunks = self.chunks_least() + (seed / 4 % SHORT_SIZES) as u32;
@@ -113,9 +115,11 @@ impl Target for TableTarget {
             return image;
         }
         let sim = Sim::from_image(image.clone(), Persistency::Eadr);
-        let mut older = self.create(sim.clone(), 0).expect("it fits");
+        let mut older = self
+            .create(sim.clone(), 0)
+            .expect("the pool fits the table");
         for key in 1..=KEYS {
-            // A deviation that is looked for may spoil it.
+            // A fault under test may make the operation fail.
             let _ = older.apply(0, &TargetOp::Write(put(key)));
         }
         let mut left = sim.visible();
@@ -149,7 +153,7 @@ impl Target for TableTarget {
 }
 
 impl TableTarget {
-    /// The fewest chunks that an empty table takes.
+    /// Returns the least number of chunks for an empty table.
     fn chunks_least(&self) -> u32 {
         let is_enough = |chunks: &u32| {
             let image = PoolImage::zeroed(LAYOUT.pool_bytes(*chunks));
@@ -165,7 +169,7 @@ fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn TargetSub
     Ok(Box::new(SharedTableSubject(table)).alone())
 }
 
-/// The key of a table that stands for the explorer's.
+/// Returns the table's key for a key of the explorer.
 fn key_of(key: u64) -> u64 {
     match key {
         1 => 0,
@@ -217,7 +221,7 @@ impl SharedTarget for SharedTableSubject {
     }
 }
 
-/// One worker and its table.
+/// A worker with its table.
 struct TableClient {
     table: Arc<dyn Index>,
     worker: TableWorker,
@@ -227,7 +231,7 @@ impl TableClient {
     fn of(table: &Arc<dyn Index>) -> TableClient {
         TableClient {
             table: Arc::clone(table),
-            worker: table.worker().expect("the plan has contexts enough"),
+            worker: table.worker().expect("the plan has enough contexts"),
         }
     }
 
@@ -255,8 +259,7 @@ impl TableClient {
         }
     }
 
-    /// Stores a value, whatever was there, and tells what was. Who loses a race against an insert or a remove tries
-    /// again.
+    /// Stores a value and returns the old one. Retries when a concurrent insert or remove interferes.
     fn exchange(&mut self, key: u64, value: u64) -> Result<OpAnswer, IndexError> {
         loop {
             if let Some(old) = self.table.update(&mut self.worker, key, value)? {
@@ -307,7 +310,7 @@ impl TargetSubject for TableSubject {
             let got = client.table.get(&mut client.worker, key_of(*key));
             if got != Ok(Some(value.id)) {
                 return Err(format!(
-                    "key {key} is there with {value:?}, and a get finds {got:?}"
+                    "the scan finds key {key} with {value:?}, but get returns {got:?}"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! Keys that are chosen so that their hashes are alike.
+//! Keys that are chosen so that their hashes are similar.
 
 use std::num::NonZeroU64;
 
@@ -23,13 +23,13 @@ fn make(kind: TableKind, hashing: Hashing) -> Box<dyn Index> {
     made.unwrap()
 }
 
-/// Keys whose hashes agree in their first 24 bits and their last 20: no table that has room for them tells them apart. A table
-/// with two hashes has the first 16 of the other one agree, too.
+/// Returns keys whose hashes agree in their first 24 bits and their last 20. No table of reasonable size distinguishes
+/// them. For a table with two hashes, the last 16 bits of the second hash agree, too.
 fn alike(kind: TableKind, hashing: Hashing, count: usize) -> Vec<u64> {
     let [first, second] = match hashing {
         Hashing::Published => [Hasher::PUBLISHED, Hasher::published(0x9e37_79b9_7f4a_7c15)],
         Hashing::Seeded(seed) => Hasher::pair(seed),
-        Hashing::Random => unreachable!("nobody knows it"),
+        Hashing::Random => unreachable!("a random hash is unknown"),
     };
     let bits = if kind == TableKind::Level { 16 } else { 0 };
     let keys = (0..1 << 24).map(|n| first.key_of(n << 20));
@@ -41,12 +41,12 @@ fn ordinary(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Most bytes that a table of so many keys may take whatever they are: 6 MiB, and 512 bytes a key.
+/// Returns the maximum bytes that a table of `keys` keys may take, whatever the keys are: 6 MiB, and 512 bytes per key.
 fn bytes_for(keys: usize) -> u64 {
     (6 << 20) + 512 * keys as u64
 }
 
-/// By default a table has a hash of its own: keys that are alike by the published one are as good as any.
+/// By default a table has a seeded hash, so keys that collide under the published hash are ordinary keys.
 #[test]
 fn keys_chosen_against_the_published_hash_are_ordinary_keys() {
     for kind in TableKind::ALL {
@@ -74,10 +74,10 @@ fn keys_chosen_against_the_published_hash_are_ordinary_keys() {
     }
 }
 
-/// Whoever knows the hash can still choose keys. A table refuses them by what is wrong with them, long before it has taken the
-/// pool; it keeps what it has, replaces and removes it, and takes other keys.
+/// A client that knows the seed can still choose keys. A table refuses them with the right error, long before it has
+/// used up the pool. It keeps, updates and removes its other keys, and accepts more.
 #[test]
-fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
+fn too_many_keys_with_similar_hashes_are_refused_as_crowded() {
     for (kind, hashing) in TableKind::ALL
         .into_iter()
         .flat_map(|kind| KNOWN.map(|h| (kind, h)))
@@ -117,9 +117,10 @@ fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
     }
 }
 
-/// A chain of buckets takes any number of keys. The table grows with their number, and not with their hashes.
+/// A chain of buckets takes any number of keys. The table grows with the number of keys, not with the similarity of
+/// their hashes.
 #[test]
-fn chains_of_keys_that_are_alike_do_not_have_a_table_grow_without_bound() {
+fn keys_with_similar_hashes_do_not_make_a_chained_table_grow_without_bound() {
     const KEYS: usize = 4_000;
     for kind in [TableKind::Clht, TableKind::DashLh, TableKind::Soft] {
         let table = make(kind, Hashing::Published);
@@ -151,7 +152,7 @@ fn on_sim(kind: TableKind, hashing: Hashing) -> Sim {
 }
 
 #[test]
-fn a_table_that_is_opened_again_has_the_hash_that_it_was_made_with() {
+fn a_reopened_table_has_the_hash_it_was_created_with() {
     for (kind, hashing) in TableKind::ALL
         .into_iter()
         .flat_map(|kind| [Hashing::Random, KNOWN[0], KNOWN[1]].map(|h| (kind, h)))
@@ -166,9 +167,10 @@ fn a_table_that_is_opened_again_has_the_hash_that_it_was_made_with() {
     }
 }
 
-/// The words of docs/format.md: the kind says whether there is a seed, so that programs that know of none refuse the pool.
+/// Checks the words that docs/format.md describes. The kind says whether there is a seed, so that programs without
+/// support for seeds refuse the pool.
 #[test]
-fn the_superblock_has_the_seed_of_the_hash_and_says_so_in_the_kind() {
+fn the_superblock_has_the_hash_seed_and_the_kind_says_so() {
     const ROOT: u64 = 128;
     for kind in TableKind::ALL {
         for hashing in [Hashing::Random, KNOWN[0], KNOWN[1]] {
@@ -180,12 +182,12 @@ fn the_superblock_has_the_seed_of_the_hash_and_says_so_in_the_kind() {
                 Hashing::Seeded(told) => assert_eq!((seeded, seed), (1, told.get()), "{kind}"),
                 Hashing::Random => assert!(seeded == 1 && seed != 0, "{kind}"),
             }
-            assert_eq!(word(39), 0, "{kind}: a cache's");
+            assert_eq!(word(39), 0, "{kind}: this word belongs to the cache engine");
         }
     }
     let other = TableKind::Clht.open(on_sim(TableKind::Cceh, Hashing::Random));
     let Err(OpenError::Kind { found, .. }) = other.map(|_| ()) else {
-        panic!("it is of another kind");
+        panic!("a table of another kind must be refused");
     };
     assert_eq!(&found.to_le_bytes()[..4], b"cceh");
 }

@@ -1,4 +1,4 @@
-//! What CLHT costs, counted.
+//! Counted costs of P-CLHT.
 
 use farbank_index::PoolPlan;
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
@@ -28,10 +28,10 @@ fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
     assert_eq!((all.lines, all.fences), (3_000, 3_000));
 }
 
-/// As the published code was counted: from 65,536 slots, growth included. That took 1.90 lines and 2.43 fences, and ended
-/// at a load factor of 56.24 %.
+/// Measured like the published code: from 65,536 slots, growth included. The published code took 1.90 lines and 2.43
+/// fences, and ended at a load factor of 56.24 %.
 #[test]
-fn growth_costs_a_line_and_a_quarter_of_a_drain_an_insert() {
+fn growth_adds_a_line_and_a_quarter_of_a_drain_per_insert() {
     const KEYS: u64 = 2_000_000;
     let medium = Mapped::anonymous(512 << 20).unwrap();
     let size = TableSize::Slots(65_536);
@@ -55,8 +55,8 @@ fn growth_costs_a_line_and_a_quarter_of_a_drain_an_insert() {
     assert!((0.561..0.564).contains(&load), "{load}");
 }
 
-/// The array is replaced when there are as many chained buckets, at five keys a bucket of the array: 5 in 6 slots. The
-/// study counted 83 %, and 62.2 % of the bytes.
+/// The array is replaced when there are as many chained buckets as array buckets, at five keys per array bucket: 5 of 6
+/// slots. The published benchmark measured 83 %, and 62.2 % of the bytes.
 #[test]
 fn the_load_factor_before_a_resize_is_the_papers() {
     let medium = Mapped::anonymous(256 << 20).unwrap();

@@ -1,10 +1,10 @@
-//! What an operation asks of the medium, counted: lines flushed and drains.
+//! Counted costs of operations: lines flushed and drains.
 
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::{Index, PoolPlan, TableWorker};
 use farbank_pm::media::Mapped;
 
-/// Lines and drains of what `run` does.
+/// Returns the lines and drains of `run`.
 fn cost(worker: &mut TableWorker, run: impl FnOnce(&mut TableWorker)) -> (u64, u64) {
     let before = worker.counters();
     run(worker);
@@ -21,8 +21,8 @@ fn table(kind: TableKind) -> (Box<dyn Index>, TableWorker) {
     (table, worker)
 }
 
-/// One and one, as the paper says. An area of 1 MiB has 16,384 lines, and takes 3 more and 3 drains to be had, every 32,766
-/// inserts; the first is named by the drain of the insert that needs it.
+/// One line and one drain, as in the paper. Every 32,766 inserts need another area of 1 MiB. It has 16,384 lines, and
+/// takes 3 more and 3 drains. The first area is named by the drain of the insert that needs it.
 #[test]
 fn soft_flushes_a_line_and_drains_once() {
     const KEYS: u64 = 100_000;
@@ -61,12 +61,12 @@ fn soft_flushes_a_line_and_drains_once() {
     assert_eq!(
         cost(&mut worker, again),
         (KEYS, KEYS),
-        "nodes are used again"
+        "nodes are reused"
     );
 }
 
-/// The pair's bit, the pair and the slot; two drains. Taking and freeing are the allocator's lines. What an insert costs beyond
-/// that is groups of pairs and levels.
+/// The pair's bit, the pair and the slot; two drains. Allocating and freeing add the allocator's lines. The other costs
+/// of inserts are those of groups of pairs and of levels.
 #[test]
 fn clevel_flushes_three_lines_and_drains_twice() {
     const KEYS: u64 = 10_000;
@@ -77,7 +77,8 @@ fn clevel_flushes_three_lines_and_drains_twice() {
         }
     };
     let slabs = cost(&mut worker, first);
-    // A slab has a line for each 448 pairs, zeroed once; each group is named in the line of the worker that takes it.
+    // A slab has one line per 448 pairs, zeroed once. Each group is named in the context's line of the worker that
+    // takes it.
     let groups = KEYS.div_ceil(448);
     let (more_lines, more_drains) = (slabs.0 - 3 * KEYS, slabs.1 - 2 * KEYS);
     assert_eq!(more_drains, groups + 2, "{slabs:?}");
@@ -96,9 +97,9 @@ fn clevel_flushes_three_lines_and_drains_twice() {
     assert_eq!(cost(&mut worker, remove), (3 * KEYS, 2 * KEYS));
 }
 
-/// The published code: 13.0 lines and 9.0 fences an insert, growth and its allocator included.
+/// The published code takes 13.0 lines and 9.0 fences per insert, with growth and its allocator.
 #[test]
-fn clevel_grows_at_less_than_published() {
+fn clevel_inserts_with_growth_cost_less_than_published() {
     const KEYS: u64 = 200_000;
     let medium = Mapped::anonymous(256 << 20).unwrap();
     let size = TableSize::Slots(65_536);
@@ -118,8 +119,8 @@ fn clevel_grows_at_less_than_published() {
     table.check().unwrap();
 }
 
-/// A line holds a bucket, so that a pair and its token need one flush. What has room in its bucket costs that; one that has
-/// a resident moved, three.
+/// A bucket is a line, so that a pair and its token need one flush. An insert costs one line and one drain, or three if
+/// it moves a resident pair.
 #[test]
 fn level_flushes_a_line_and_drains_once() {
     const KEYS: u64 = 10_000;
@@ -150,10 +151,10 @@ fn level_flushes_a_line_and_drains_once() {
     assert_eq!(cost(&mut worker, remove), (KEYS, KEYS));
 }
 
-/// The published code: 5.5 lines and 6.4 fences an insert, two where one would do, growth and its allocator included; after 2,000,000 keys from
-/// 65,536 slots, which are 36,864, a load factor of 42.39 %.
+/// The published code takes 5.5 lines and 6.4 fences per insert (two fences where one would do), with growth and its
+/// allocator. After 2,000,000 keys from 65,536 slots, which become 36,864, its load factor is 42.39 %.
 #[test]
-fn level_grows_as_published_at_less() {
+fn level_has_the_published_load_factor_at_lower_cost() {
     const KEYS: u64 = 2_000_000;
     for (preset, some_lines, some_drains) in [
         (TablePreset::Farbank, 2.0..2.2, 1.0..1.1),
@@ -182,9 +183,9 @@ fn level_grows_as_published_at_less() {
     }
 }
 
-/// A table grows when one key finds no way, which is a matter of luck: with other seeds 84 to 88 % at this size, less the
-/// larger it is and the more often it has grown. The study's figures are 79 % and 52.6 % of the bytes, looked at once in a
-/// million operations while a table grew from 9.4 million slots to 302 million.
+/// A table grows when one key finds no free slot, which depends on chance: other seeds give 84 to 88 % at this size,
+/// and less for larger tables and tables that have grown more often. The published benchmark's figures are 79 % and
+/// 52.6 % of the bytes, sampled once per million operations while a table grew from 9.4 million slots to 302 million.
 #[test]
 fn level_is_as_full_as_published_before_it_grows() {
     let medium = Mapped::anonymous(512 << 20).unwrap();

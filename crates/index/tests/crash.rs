@@ -1,4 +1,4 @@
-//! Every table under the crash explorer, with parts so small that it grows in every run.
+//! Every table under the crash explorer, with parts so small that the table grows in every run.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,7 +21,7 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_tables_with_a_seed() {
-    let seed = NonZeroU64::new(0x5eed).expect("it is not 0");
+    let seed = NonZeroU64::new(0x5eed).expect("the seed is not 0");
     for table in TableKind::ALL {
         let target = TableTarget(table, Hashing::Seeded(seed));
         let config = ExploreConfig::new(Persistency::Adr);
@@ -35,10 +35,10 @@ fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
     holds(Persistency::Adr, 0..3);
 }
 
-/// Whoever does not mind an error and asks for more is refused; and what is in far memory then is what a crash may leave, however
-/// much was asked for.
+/// A client that ignores the error of a failed drain and continues gets errors. Afterwards far memory holds only what a
+/// crash may leave, whatever the client did.
 #[test]
-fn who_goes_on_after_a_drain_has_failed_harms_nothing() {
+fn operations_after_a_failed_drain_corrupt_nothing() {
     for (n, table) in TableKind::ALL.into_iter().enumerate() {
         for fails in (1..200).step_by(3) {
             let (sim, kept) = used_until_a_drain_fails(table, fails, 200 * n as u64 + fails);
@@ -73,7 +73,8 @@ fn small(table: TableKind) -> (Sim, Box<dyn Index>) {
     (sim, made.unwrap())
 }
 
-/// A small table that two workers have changed and gone on changing when the drain had failed; and what each key may have.
+/// Returns a small table that two workers have changed, also after a drain had failed, with the possible values of each
+/// key.
 fn used_until_a_drain_fails(
     table: TableKind,
     fails: u64,
@@ -97,9 +98,9 @@ fn used_until_a_drain_fails(
                 assert_eq!(answer, was, "{table:?}, drain {fails}: {key}");
                 *may = vec![then];
             }
-            // Nothing was to be changed.
+            // The operation had nothing to change.
             Ok(answer) => assert!(may.contains(&answer), "{table:?}, drain {fails}: {key}"),
-            // The one whose drain failed may be kept or lost.
+            // The operation whose drain failed may be kept or lost.
             Err(_) => {
                 assert!(sim.is_poisoned(), "{table:?}: {answer:?}");
                 may.insert(0, then);
@@ -109,9 +110,9 @@ fn used_until_a_drain_fails(
     (sim, kept)
 }
 
-/// What a failed drain was about stays locked: whoever comes there is told, and waits for nobody.
+/// The locks of an operation whose drain failed stay locked. Other threads get the error instead of waiting.
 #[test]
-fn nobody_waits_for_who_has_failed() {
+fn no_thread_waits_for_a_lock_after_a_failed_drain() {
     for table in TableKind::ALL {
         for fails in (1..200).step_by(8) {
             let (sim, made) = small(table);
@@ -139,9 +140,10 @@ fn nobody_waits_for_who_has_failed() {
     }
 }
 
-/// A medium that fails, then a kill, then a power cut: runs that find a published segment freed if a split that failed frees it.
+/// Runs with a failing medium, then a kill, then a power cut. With a bug that frees the new segment of a failed split,
+/// they find a published segment freed.
 #[test]
-fn what_a_failing_medium_left_is_freed_by_nobody() {
+fn a_split_on_a_failing_medium_does_not_free_its_segment() {
     for (table, seed) in [(TableKind::Cceh, 0xf7), (TableKind::DashEh, 0x9e8)] {
         let config = ExploreConfig::new(Persistency::Adr);
         let seeds = seed..seed + 1;

@@ -1,8 +1,8 @@
-//! Damaged pools of every table: an error, or keys lost, and never a panic or a search without an end.
+//! Damaged pools of every table: the result may be an error or lost keys, but never a panic or an endless loop.
 //!
-//! A trial overwrites a few words of a pool in which a table of some thousand keys was made: words of its head, words that
-//! look like offsets, any. Then the table is opened and used, and opened and used again. A test that does not end has
-//! found a search that does not.
+//! A trial overwrites a few words of the pool of a table with some thousand keys: words of its head, words that look
+//! like offsets, or any words. Then the table is opened and used, twice. If this test does not end, it has found an
+//! endless loop.
 
 use farbank_check::guarded;
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
@@ -11,12 +11,12 @@ use farbank_pm::Off;
 use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 
 const BYTES: u64 = 2 << 20;
-/// Chunks for parts so small that a dozen keys make them grow, and for those of the papers.
+/// Sizes of tables with their chunk sizes: parts so small that a dozen keys make them grow, and those of the papers.
 const CHUNKS: [(TableSize, u64); 2] =
     [(TableSize::Small, 4 << 10), (TableSize::Slots(1), 32 << 10)];
-/// Where the table's own words start. What is before them has checksums.
+/// Start of the table's own words. The superblock before them has checksums.
 const HEAD: u64 = 8 << 10;
-/// Bytes of it before the words of the chunks: the root, the outlier, four contexts.
+/// Bytes of the head before the words of the chunks: the root, the reserved key, four contexts.
 const HEAD_BYTES: u64 = 128 + 64 + 4 * 64;
 const KEYS: u64 = 3_000;
 const TRIALS: u64 = 300;
@@ -25,7 +25,7 @@ fn key(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A pool whose table has grown, lost keys and grown again, until it had enough or was full.
+/// Returns a pool whose table has grown, lost keys and grown again, up to `KEYS` keys or until it was full.
 fn made(kind: TableKind, (size, chunk_bytes): (TableSize, u64)) -> PoolImage {
     let plan = PoolPlan {
         chunk_bytes,
@@ -48,7 +48,7 @@ fn made(kind: TableKind, (size, chunk_bytes): (TableSize, u64)) -> PoolImage {
     sim.visible()
 }
 
-/// Overwrites some words, with what may be written there by chance or by mistake.
+/// Overwrites some words with plausible wrong values.
 fn damage(image: &mut PoolImage, chunk_bytes: u64, links: &[u64], rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         let at = match rng.below(3) {
@@ -74,7 +74,7 @@ fn damage(image: &mut PoolImage, chunk_bytes: u64, links: &[u64], rng: &mut Rng)
     }
 }
 
-/// Where words are that may be offsets.
+/// Returns the offsets of words that may be offsets.
 fn links(image: &PoolImage) -> Vec<u64> {
     let words = (HEAD..BYTES).step_by(8);
     let is_link = |at: &u64| (HEAD..BYTES).contains(&(image.word(Off(*at)) & ((1 << 48) - 1)));
@@ -90,7 +90,7 @@ fn done<T>(result: Result<T, IndexError>) {
     }
 }
 
-/// Opens what is in a pool and does everything to it; what it is then. `None`: it is refused.
+/// Opens the table of a pool and performs all operations. Returns the pool afterwards; `None` if the open refuses it.
 fn used(kind: TableKind, image: PoolImage) -> Option<PoolImage> {
     let sim = Sim::from_image(image, Persistency::Eadr);
     let table = match kind.open(sim.clone()) {
@@ -117,7 +117,7 @@ fn used(kind: TableKind, image: PoolImage) -> Option<PoolImage> {
 }
 
 #[test]
-fn a_damaged_pool_is_an_error_or_loses_keys_and_nothing_panics() {
+fn a_damaged_pool_gives_an_error_or_loses_keys_without_a_panic() {
     for kind in TableKind::ALL {
         for size in CHUNKS {
             let image = made(kind, size);

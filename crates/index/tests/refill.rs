@@ -8,7 +8,7 @@ fn key(n: u64) -> u64 {
     (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A table with as many keys as a pool of 4 MiB takes, until the first is refused; and how many they are.
+/// Returns a table in a pool of 4 MiB, filled until the first key is refused, with the number of its keys.
 fn full(kind: TableKind) -> (Box<dyn Index>, TableWorker, u64) {
     let medium = Mapped::anonymous(4 << 20).unwrap();
     let plan = PoolPlan {
@@ -41,8 +41,9 @@ fn accepts(table: &dyn Index, worker: &mut TableWorker, n: u64) -> bool {
     }
 }
 
-/// What is removed leaves room. Where a key goes depends on which were there before it, so that some segment may be full sooner
-/// than it was, and cannot be split in a full pool: docs/papers/dash-eh.md has the figures. Nothing else is lost.
+/// Removed keys leave free slots. The placement of a key depends on the keys inserted before, so a segment may be full
+/// sooner than the first time, and cannot be split in a full pool. docs/papers/dash-eh.md has the figures. No other
+/// slot is lost.
 #[test]
 fn nearly_all_keys_fit_again_when_half_were_removed() {
     for kind in TableKind::ALL {
@@ -59,7 +60,7 @@ fn nearly_all_keys_fit_again_when_half_were_removed() {
         }
         let first = refused.first().map_or(keys, |n| keys - removed + n / 2);
         println!(
-            "{kind}: {keys} keys; again {first} until one is refused, {} are",
+            "{kind}: {keys} keys; after the removals {first} keys until the first refusal, {} refused",
             refused.len()
         );
         assert!(
@@ -71,9 +72,10 @@ fn nearly_all_keys_fit_again_when_half_were_removed() {
     }
 }
 
-/// Other keys than those that a table grew for. A slot of P-CLHT's is of one chain for good: other keys need other slots.
+/// Inserts other keys than those for which the table grew. A slot of P-CLHT's chained buckets belongs to one chain
+/// permanently, and other keys need slots in other chains.
 #[test]
-fn most_of_as_many_other_keys_fit_when_half_were_removed() {
+fn most_of_the_same_number_of_other_keys_fit_when_half_were_removed() {
     for kind in TableKind::ALL {
         let (table, mut worker, keys) = full(kind);
         for n in (0..keys).step_by(2) {
@@ -84,7 +86,7 @@ fn most_of_as_many_other_keys_fit_when_half_were_removed() {
         let first = taken.iter().position(|taken| !taken).unwrap_or(taken.len());
         let refused = taken.iter().filter(|taken| !**taken).count();
         println!(
-            "{kind}: {keys} keys; {} with others until one is refused, {refused} are",
+            "{kind}: {keys} keys; {} with other keys until the first refusal, {refused} refused",
             keys / 2 + first as u64
         );
         let most = if kind == TableKind::Clht { 10 } else { 50 };

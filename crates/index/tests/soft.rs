@@ -1,4 +1,4 @@
-//! What only SOFT promises.
+//! Guarantees that only SOFT gives.
 
 use std::sync::Barrier;
 
@@ -6,7 +6,7 @@ use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::{Index, PoolPlan};
 use farbank_pm::media::Mapped;
 
-/// A table, and its keys: more have no room.
+/// Returns a table in a full pool, and its keys.
 fn full() -> (Box<dyn Index>, Vec<u64>) {
     let plan = PoolPlan {
         chunk_bytes: 4 << 10,
@@ -24,7 +24,7 @@ fn full() -> (Box<dyn Index>, Vec<u64>) {
 }
 
 #[test]
-fn what_was_removed_from_a_full_pool_is_room_for_whoever_inserts_next() {
+fn a_remove_from_a_full_pool_makes_space_for_another_workers_insert() {
     let (table, keys) = full();
     let (mut one, mut other) = (table.worker().unwrap(), table.worker().unwrap());
     for key in keys {
@@ -36,7 +36,7 @@ fn what_was_removed_from_a_full_pool_is_room_for_whoever_inserts_next() {
 }
 
 #[test]
-fn what_one_worker_removes_another_inserts_into_and_the_table_does_not_grow() {
+fn nodes_that_one_worker_removes_are_reused_by_another_without_growth() {
     const KEYS: u64 = 100_000;
     let medium = Mapped::anonymous(64 << 20).unwrap();
     let size = TableSize::Slots(1 << 10);

@@ -1,4 +1,4 @@
-//! Every table against a model, alone and with threads, at sizes at which it has grown many times.
+//! Every table against a model, with one thread and with several, at sizes at which it has grown many times.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn table_with(table: TableKind, size: TableSize, hashing: Hashing) -> Box<dyn In
         .unwrap()
 }
 
-/// A few keys of which every operation meets, the smallest and the largest word among them.
+/// Returns one of few keys, so that operations meet, the smallest and the largest word among them.
 fn key(rng: &mut Rng) -> u64 {
     match rng.below(3_000) {
         0 => u64::MAX,
@@ -91,11 +91,11 @@ fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
         );
     });
     each.unwrap();
-    assert!(found == *model, "{} holds something else", table.name());
+    assert!(found == *model, "{} has other entries than the model", table.name());
     let (keys, values): (Vec<_>, Vec<_>) = model.iter().map(|(k, v)| (*k, Some(*v))).unzip();
     let mut got = vec![None; keys.len()];
     table.get_batch(&mut worker, &keys, &mut got).unwrap();
-    assert!(got == values, "{} answers a batch otherwise", table.name());
+    assert!(got == values, "get_batch of {} differs from the model", table.name());
     let space = table.space(&mut worker).unwrap();
     assert_eq!(space.keys, model.len() as u64);
     assert!(
@@ -104,7 +104,7 @@ fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
     );
 }
 
-/// Threads insert keys of their own, and fight for one more that each of them may insert once.
+/// Threads insert keys of their own, and compete for common keys, each of which only one thread may insert.
 #[test]
 fn no_key_is_lost_or_doubled_by_threads() {
     const KEYS: u64 = 20_000;
@@ -142,14 +142,14 @@ fn no_key_is_lost_or_doubled_by_threads() {
     }
 }
 
-/// What a worker of `contend` wrote, and what it was told was there before.
+/// Values that a worker of `contend` wrote, and the old values that its operations returned.
 #[derive(Default)]
 struct Told {
     written: Vec<u64>,
     taken: Vec<u64>,
 }
 
-/// Inserts, updates and removes of a dozen keys, each with a value of its own.
+/// Performs inserts, updates and removes of a dozen keys, each write with a unique value.
 fn contend(table: &dyn Index, thread: u64) -> Told {
     let mut worker = table.worker().unwrap();
     let mut rng = Rng::new(thread);
@@ -194,13 +194,13 @@ fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
         assert!(written.len() > 1_000, "{kind} wrote {}", written.len());
         assert!(
             taken == written,
-            "{kind}: a value was lost, or told of twice"
+            "{kind}: a value was lost, or returned twice"
         );
     }
 }
 
 #[test]
-fn a_full_pool_refuses_by_name_and_loses_nothing() {
+fn an_insert_into_a_full_pool_fails_and_loses_nothing() {
     for kind in TableKind::ALL {
         let medium = Sim::new(256 << 10, Persistency::Adr);
         let plan = PoolPlan {
@@ -229,7 +229,7 @@ fn a_full_pool_refuses_by_name_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_no_pool_of_the_table_is_refused_by_name() {
+fn opening_a_medium_without_a_table_fails() {
     for kind in TableKind::ALL {
         assert!(kind.open(medium()).is_err());
         let empty = Sim::new(4 << 10, Persistency::Adr);

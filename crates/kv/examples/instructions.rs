@@ -1,13 +1,14 @@
-//! So many sets, in batches or alone, or gets, one by one or 16 at a time, and nothing else: for counting
-//! instructions.
+//! Executes COUNT operations of one kind, and nothing else, so that their instructions can be counted: sets with a
+//! commit each (`set`), sets by `put_durable` (`alone`), gets of one key (`get`), or gets of 16 keys at a time
+//! (`together`).
 //!
 //! ```text
 //! cargo run --release -p farbank-kv --example instructions -- set 20000
 //! ```
 //!
-//! Memory of this process, with real write-backs and fences. Every run does the same: the pool's id
-//! is always the same one, and the clock stands still. Counted with valgrind for two counts of
-//! operations, the difference is the operations' alone: context `zero-cost` does that.
+//! The pool is memory of this process, with real write-backs and fences. Every run executes the same instructions,
+//! because the pool's id and the clock are constant. The suite `zero-cost` counts the instructions of two runs with
+//! different COUNT under valgrind. The difference is the cost of the operations alone.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ fn main() {
     }
 }
 
-/// An empty store in memory whose id is no secret.
+/// Returns an empty store in memory with a constant pool id.
 fn store() -> Kv<Mapped> {
     const ID: std::ops::Range<usize> = 40..56;
     const CHECKSUM: usize = 496;

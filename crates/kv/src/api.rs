@@ -1,4 +1,4 @@
-//! The doors: create and open an engine, and its faces as a [`Store`] and a [`Session`].
+//! Creating, opening and closing an engine ([`Kv`]), and its implementation of [`Store`] and [`Session`].
 
 use std::fmt;
 
@@ -21,18 +21,18 @@ use crate::store::{
     ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
 };
 
-/// Smallest number of segments a pool may have.
+/// Smallest number of segments in a pool.
 pub const SEGMENTS_MIN: u64 = 12;
 
-/// Why a pool could not be made or opened.
+/// Reason why a pool could not be created or opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The pool's superblock, or its medium, was not to be used.
+    /// The pool's superblock, or its medium, cannot be used.
     Pool(PoolError),
-    /// The pool is too small, or too large, for its segments: what it is and what it must be.
+    /// The pool has too few segments, or is too large for the index. The text gives the limit.
     Size(String),
-    /// The pool was made by another engine.
+    /// The pool belongs to another engine.
     Foreign,
 }
 
@@ -62,7 +62,7 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// The segment size that suits a pool of `pool_bytes`: 2 MiB, less where that would leave few. In pools
+/// Returns the segment size for a pool of `pool_bytes`: 2 MiB, or less where that would leave few segments. In pools
 /// below 256 MiB the longest keys and values do not fit.
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
@@ -70,7 +70,7 @@ pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
     (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
 }
 
-/// A durable key-value store on one medium. Shared by threads; each takes a session.
+/// A durable key-value store on one medium. Threads share it; each uses a session of its own.
 pub struct Kv<M: Medium> {
     pub(crate) engine: Arc<Engine<M>>,
     cleaner: Mutex<Option<thread::JoinHandle<()>>>,
@@ -78,15 +78,14 @@ pub struct Kv<M: Medium> {
 }
 
 impl<M: Medium> Kv<M> {
-    /// Makes an empty store of all of `medium`, in segments of `segment_bytes` (a power of two from
-    /// 4 KiB). Durable on `Ok`.
+    /// Creates an empty store on all of `medium`, in segments of `segment_bytes` (a power of two, at least 4 KiB).
+    /// Durable on `Ok`.
     pub fn create(medium: M, segment_bytes: u64, config: Config) -> Result<Kv<M>, OpenError> {
         let identity = PoolIdentity::fresh().map_err(PoolError::Random)?;
         Kv::create_as(medium, segment_bytes, identity, config)
     }
 
-    /// As [`Kv::create`], with an identity of the caller's choosing: under the simulator the same calls
-    /// make the same bytes.
+    /// As [`Kv::create`], with a given identity: under the simulator the same calls then write the same bytes.
     pub fn create_as(
         medium: M,
         segment_bytes: u64,
@@ -99,8 +98,8 @@ impl<M: Medium> Kv<M> {
         Kv::on(pool, config)
     }
 
-    /// Opens the store on `medium`. Everything acknowledged before is there; on `Ok` it is durable
-    /// again, whatever happened in between. [`Kv::opened`] tells what was found.
+    /// Opens the store on `medium` and recovers it if it was not closed cleanly. Every acknowledged write is found,
+    /// and on `Ok` everything that was found is durable. [`Kv::opened`] returns the report.
     pub fn open(medium: M, config: Config) -> Result<Kv<M>, OpenError> {
         let mut ctx = PersistCtx::new(0);
         let pool = Pool::open_with(medium, &mut ctx, config.copies)?;
@@ -126,25 +125,26 @@ impl<M: Medium> Kv<M> {
         })
     }
 
-    /// A door for one worker.
+    /// Creates a session for one worker.
     pub fn session(&self) -> Box<dyn Session> {
         Box::new(KvSession::new(Arc::clone(&self.engine)))
     }
 
-    /// How the store came back when it was opened.
+    /// Returns the report of the open.
     #[must_use]
     pub fn opened(&self) -> &OpenReport {
         &self.engine.opened
     }
 
-    /// Whether this is a copy of a pool in use, opened to look into it: see [`Copies::Inspect`](farbank_pm::pool::Copies::Inspect).
+    /// Returns whether this is a copy of a pool in use, opened for inspection only: see
+    /// [`CopiedPoolPolicy::Inspect`](farbank_pm::pool::CopiedPoolPolicy::Inspect).
     #[must_use]
     pub fn is_copy(&self) -> bool {
         self.engine.pool.is_copy()
     }
 
-    /// Cleans until one more segment is free, removes what has expired, and writes the segment maps that are due; false if there is nothing
-    /// to gain. For those who run with [`Cleaning::Inline`].
+    /// Cleans until one more segment is free, removes expired values, and writes the segment maps that are due.
+    /// Returns false if there is nothing to gain. For stores with [`CleaningMode::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
         self.sweeper.lock().expect("no holder panics").sweep()?;
         let outcome = self.engine.clean_until(self.engine.free_count() + 1)?;
@@ -152,32 +152,32 @@ impl<M: Medium> Kv<M> {
         Ok(outcome == CleanOutcome::Gained)
     }
 
-    /// Cleans by one slice, whatever is free.
+    /// Runs one slice of cleaning, however many segments are free.
     #[cfg(feature = "check")]
     pub(crate) fn clean_slice(&self) -> Result<(), Error> {
         Ok(self.engine.help_clean(u64::MAX).map(drop)?)
     }
 
-    /// Checks what the engine believes of its segments against the log: live, dead and free bytes.
-    /// No session may write meanwhile; nothing is cleaned. `Err` says what does not add up.
+    /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may
+    /// write meanwhile; nothing is cleaned. `Err` describes the first difference.
     pub fn verify(&self) -> Result<(), String> {
         let _sweeper = self.sweeper.lock().expect("no holder panics");
         let _cleaner = self.engine.cleaner_at_rest().map_err(|e| e.to_string())?;
         crate::verify::verify(&self.engine)
     }
 
-    /// Calls `each` with every record of the index that fails a checksum: its place, and what is left of its
-    /// database and its key, which may be damaged as well. [`Session::scan`] does not list those. Bytes of large
-    /// values outside the log are not looked at.
+    /// Calls `each` with every indexed record that fails a checksum: its offset, and its database and key as far as
+    /// they can be read (they may be damaged too). [`Session::scan`] does not list these records. Extents of large
+    /// values are not checked.
     pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
         crate::verify::damaged(&self.engine, each);
     }
 
-    /// Closes cleanly; see [`Store::close`]. Returns the medium.
+    /// Closes the store cleanly and returns the medium; see [`Store::close`].
     ///
     /// # Errors
-    /// [`Error::SessionsAlive`] and [`Error::NoSnapshot`], see [`Store::close`]; [`Error::Poisoned`] if the medium has
-    /// failed, or in a forked child.
+    /// [`Error::SessionsAlive`] and [`Error::NoSnapshot`] as in [`Store::close`]; [`Error::Poisoned`] if the medium
+    /// has failed, or in a forked child.
     pub fn close(self) -> Result<Option<M>, Error> {
         self.engine.check_poison()?;
         let sessions = self.sessions_alive();
@@ -188,7 +188,7 @@ impl<M: Medium> Kv<M> {
         let mut ctx = PersistCtx::new(0);
         self.sweeper.lock().expect("no holder panics").close()?;
         self.engine.close_cleaner()?;
-        // Where drains are relaxed, too: nothing is lost by a clean close.
+        // Needed where drains are relaxed: a clean close loses nothing.
         self.engine.settle(Ticket::DURABLE)?;
         self.engine.rebirth(&mut ctx)?;
         let saved = crate::snapshot::save(&self.engine, &mut ctx);
@@ -199,7 +199,8 @@ impl<M: Medium> Kv<M> {
         Ok(self.into_medium())
     }
 
-    /// The medium, if nobody else holds the store, without closing: as after a kill.
+    /// Returns the medium without closing the store, as after a kill. `None` if the engine is still referenced
+    /// elsewhere.
     pub fn into_medium(self) -> Option<M> {
         self.stop();
         let engine = Arc::clone(&self.engine);
@@ -207,15 +208,15 @@ impl<M: Medium> Kv<M> {
         Arc::into_inner(engine).map(|engine| engine.pool.into_medium())
     }
 
-    /// Sessions that were handed out and not dropped.
+    /// Returns the number of sessions that were created and not dropped.
     fn sessions_alive(&self) -> usize {
-        // The engine's own place, and the sweeper's.
+        // All but the engine's own entry and the expiry sweeper's.
         self.engine.enrolled().len() - 2
     }
 
     fn stop(&self) {
         if !self.engine.process.is_current() {
-            return; // A forked child: the cleaner's thread is its parent's.
+            return; // In a forked child the cleaner's thread does not exist.
         }
         self.engine.stop.store(true, Release);
         self.engine.free.ring();
@@ -236,13 +237,13 @@ fn check_size<M: Medium>(pool: &Pool<M>) -> Result<(), OpenError> {
     let end = pool.segment(0).0 + segments * bytes;
     if segments < SEGMENTS_MIN {
         return Err(OpenError::Size(format!(
-            "the pool has {segments} segments of {bytes} bytes; it needs at least {SEGMENTS_MIN}: \
-             make it larger, or its segments smaller"
+            "the pool has {segments} segments of {bytes} bytes; the minimum is {SEGMENTS_MIN} segments: \
+             make the pool larger, or its segments smaller"
         )));
     }
     if end > POOL_BYTES_MAX {
         return Err(OpenError::Size(format!(
-            "the pool has {end} bytes; the index reaches {POOL_BYTES_MAX}"
+            "the pool has {end} bytes; the limit is {POOL_BYTES_MAX}: make the pool smaller"
         )));
     }
     Ok(())
@@ -400,7 +401,8 @@ impl<M: Medium> Session for KvSession<M> {
                 };
                 left = left.saturating_sub(1);
                 let shown = header.db == db && !engine.is_expired(header.expires_ms, header.seq);
-                // A damaged key is nobody's, and an open that found it has indexed it under a hash of its own.
+                // A damaged key belongs to no client: an open that found the damage indexed it under a hash of its
+                // own.
                 if shown && engine.body_holds(*at, &header) {
                     key.clear();
                     let from = at.plus(header.len() as u64);

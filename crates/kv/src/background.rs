@@ -1,4 +1,4 @@
-//! The background thread: keeps segments free, follows the clock, removes what has expired.
+//! The background thread: keeps segments free, follows the clock, removes expired values.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::segment::SegmentState;
 use crate::session::KvSession;
 use crate::store::Error;
 
-/// How often a run cleans so that extents of replaced groups are free.
+/// Maximum number of times that one run cleans in order to free the extents of replaced groups.
 const EXTENT_ROUNDS: u32 = 64;
 
 impl<M: Medium> Engine<M> {
-    /// Keeps a few segments free, and the pool growing if it may.
+    /// Keeps a few segments free, and grows the pool if it may.
     fn clean_ahead(&self) {
         let (run, demand) = self.free.begin_run();
         let mut held_up = false;
-        // An error has poisoned the engine: writers will hear of it.
+        // An error has poisoned the engine, so the next write fails.
         let mut note = |outcome| held_up |= outcome == Ok(CleanOutcome::HeldUp);
-        // What fits for a moment is gained, though others take it.
+        // A request for bytes succeeds if they fitted at any moment, even if other sessions have taken them since.
         let fitted = Cell::new(false);
         let fits = || {
             let fits = self.fits_exactly(demand.bytes);
@@ -37,7 +37,7 @@ impl<M: Medium> Engine<M> {
             note(self.clean_until(self.stock_high().max(demand.segments)));
             self.grow_while(&|| self.free_count() < demand.segments);
         }
-        // Extents of replaced groups are in the way: they go with the segments that their groups' records lie in.
+        // Extents of replaced groups take up space until the segments with their groups' records are cleaned.
         for _ in 0..EXTENT_ROUNDS {
             if !lacks_bytes() || !self.has_dead_extents() {
                 break;
@@ -46,11 +46,11 @@ impl<M: Medium> Engine<M> {
         }
         let many = self.has_many_tombstones() && self.is_nearly_full();
         if many || demand.bytes > 0 {
-            // More than the writers that wait need: they go on as soon as they can.
+            // The waiting writers need less than this; they continue as soon as they fit.
             let is_over = || fits() || !self.would_fit(demand.bytes);
             note(self.empty_oldest(&|| is_over() && self.has_few_tombstones()));
         }
-        self.grow_while(&lacks_bytes); // Cleaning packs records otherwise, and can cost capacity.
+        self.grow_while(&lacks_bytes); // Cleaning repacks records, which can reduce the capacity.
         let gained = self.free.had(demand.segments) && (fits() || fitted.get());
         let outcome = match (gained, held_up) {
             (true, _) => CleanOutcome::Gained,
@@ -60,17 +60,16 @@ impl<M: Medium> Engine<M> {
         self.free.end_run(run, outcome);
     }
 
-    /// Has the pool grow step by step while `lacks` says so. After each step the writers that it suffices for
-    /// go on.
+    /// Grows the pool step by step while `lacks` returns true. After each step the waiting writers retry.
     fn grow_while(&self, lacks: &dyn Fn() -> bool) {
         while lacks() && !self.stop.load(Acquire) && self.grow_pool() {
             self.free.wake_waiters();
         }
     }
 
-    /// Makes the clock durable and names the segments that hold something that has expired.
+    /// Makes the clock durable and returns the segments that hold expired values.
     fn due(&self, now_ms: u64) -> Vec<u32> {
-        // An error has poisoned the engine: writers will hear of it.
+        // An error has poisoned the engine, so the next write fails.
         self.record_time().ok();
         (0..self.pool.segments())
             .filter(|segment| {
@@ -83,7 +82,7 @@ impl<M: Medium> Engine<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Replaces what has expired by tombstones.
+    /// Replaces expired values by tombstones.
     pub(crate) fn sweep(&mut self) -> Result<(), Error> {
         self.engine.follow_clock()?;
         for segment in self.engine.clone().due(self.engine.now_ms()) {
@@ -93,7 +92,7 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
+/// Runs the cleaner, and once a second the expiry sweep, until the engine stops.
 pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<KvSession<M>>) {
     const TICK: Duration = Duration::from_millis(100);
     const SWEEP: Duration = Duration::from_secs(1);
@@ -101,14 +100,14 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
     while !engine.stop.load(Acquire) {
         engine.clean_ahead();
         engine.index.touch_ahead();
-        // Both look at every segment: not after each bell.
+        // The map writer and the sweep scan all segments, so they do not run at each wakeup.
         if mapped.elapsed() >= TICK {
-            // An error has poisoned the engine: writers will hear of it.
+            // An error has poisoned the engine, so the next write fails.
             engine.write_maps_in_background().ok();
             mapped = Instant::now();
         }
         if swept.elapsed() >= SWEEP {
-            // An error has poisoned the engine, or the pool is full: either way writers hear of it.
+            // An error has poisoned the engine, or the pool is full. Either way the next write fails.
             sweeper.lock().expect("no holder panics").sweep().ok();
             swept = Instant::now();
         }

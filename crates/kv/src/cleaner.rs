@@ -1,37 +1,39 @@
-//! The cleaner: empties segments by moving what lives in them.
+//! The cleaner: makes free segments by moving live records out of others.
 //!
-//! A pass takes a few victims, copies their live records and needed tombstones to open segments of its
-//! own (by expected lifetime, like sessions do), drains, swings the index, and puts the victims in
-//! retired. When no reader can be in them any more they are reborn under new generations, drained, and
-//! are free. A pass is done in slices (`pass`), and the cleaner's lock is free between them.
+//! A pass takes a few victims and copies their live records and needed tombstones to open segments of the cleaner.
+//! Like sessions, the cleaner has an open segment for each class of expected lifetime. The pass then drains, updates
+//! the index, and retires the victims. When no reader can be in a retired segment any more, the segment is recycled
+//! with a new generation, drained, and free. A pass is done in slices (`cleaning_pass`), and the cleaner's lock is
+//! free between slices.
 //!
 //! Victims are chosen by declining cost (Lomet and Luo, ICDE 2021, section 4): not the emptiest
 //! segments first, but those whose emptiness will grow least by waiting.
 //!
 //! # Invariants
-//! C1  A victim is reborn only after its moved records are durable and published, and no reader that
-//!     could have found an old place is still pinned.
-//! C2  A copy that loses the race to a newer write is never published; it stays on the medium, valid,
-//!     until its segment dies. The segments a pass fills count as opened when the pass began, or when
-//!     the oldest tombstone was written that was not published by then, so that tombstones published
-//!     meanwhile wait for them too.
-//! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
-//!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once. A segment
-//!     counts the bytes of its tombstones until it goes, be they copied or not: only one that has none is
-//!     cleaned by the live map, which does not know them.
-//! C4  The cleaner can always go on: `cleaner_reserve` segments are taken by nobody else. They are used up while
-//!     readers are still in what it has emptied. A pass that ends for want of room keeps what it has copied by then, the
-//!     rest stays where it is; what was copied is dead there, and tombstones are not copied again.
-//! C5  A victim whose live records were not all found or fail their checksums is damaged: it is quarantined,
-//!     never reborn. So is one that is read from end to end and holds bytes that are no record: what cannot be
-//!     read may be a tombstone. One that is cleaned by the live map has none that is needed.
+//! C1  A victim is recycled only after its moved records are durable and published, and after every reader that
+//!     could have found an old offset has unpinned.
+//! C2  A copy that loses the race to a newer write is never published. It stays on the medium, valid, until its
+//!     segment is recycled. The segments that a pass fills get an earlier opening stamp: that of the pass's begin, or
+//!     the reclaim stamp of the oldest tombstone that was unpublished then. So a tombstone that is published during
+//!     the pass waits for these segments, too.
+//! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone: then no record
+//!     that it hides is left. A tombstone that a newer record of its key has replaced is dropped at once. A segment
+//!     counts the bytes of its tombstones until it is retired, including tombstones that have copies. Only a segment
+//!     without tombstones is cleaned by the live map, which does not include tombstones.
+//! C4  The cleaner can always make progress: only the cleaner takes the last `cleaner_reserve` free segments. It can
+//!     use them up while readers still pin segments that it has emptied. A pass that runs out of free segments ends.
+//!     The records copied by then are published, and the others stay in their victims. Copied tombstones are not copied
+//!     again.
+//! C5  A victim is damaged if not all of its live records were found, or if one fails its checksum. It is quarantined
+//!     and never recycled. The same holds for a victim that is read from end to end and has bytes that are no record:
+//!     unreadable bytes may be a tombstone. A victim that is cleaned by the live map has no needed tombstone.
 //!
 //! # Crash argument
-//! | crash between          | recovery sees                      | and does                           |
-//! |------------------------|------------------------------------|------------------------------------|
-//! | copied, drained        | old records, perhaps some copies   | keeps one: same key, same number (V6) |
-//! | drained, reborn        | both                               | keeps one                          |
-//! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
+//! | crash                             | recovery sees                    | recovery does                           |
+//! |-----------------------------------|----------------------------------|-----------------------------------------|
+//! | after copying, before the drain   | old records, perhaps some copies | keeps one: same key, same number (V6)   |
+//! | after the drain, before recycling | both                             | keeps one                               |
+//! | while tail and head are rewritten | two generations                  | uses the higher: the segment is empty   |
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -51,49 +53,50 @@ use crate::segment::SegmentInfo;
 use crate::session_log::SessionLog;
 use crate::unreadable;
 
-/// Bytes of victims a pass takes where a drain is a fence; and segments, at most.
+/// Bytes of victims that a pass takes where a drain is a fence.
 const PASS_BYTES: usize = 2 << 20;
+/// Maximum number of victims of a pass.
 const PASS_SEGMENTS: usize = 4;
-/// How often the oldest segments are emptied in turn until tombstones are gone.
+/// How often each segment is emptied, at most, to remove tombstones.
 const PURGE_ROUNDS: u32 = 3;
 /// Bytes of records that one slice of a pass copies.
 pub(crate) const SLICE_BYTES: usize = 256 << 10;
 
-/// Whoever waits for readers lets others run so often before it sleeps.
+/// How often a wait for readers yields the processor before it sleeps instead.
 const YIELDS: u32 = 1_000;
-/// And so long, each time.
+/// Duration of each of those sleeps.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What waiting for readers has come to.
+/// Result of waiting for readers to leave retired segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RetiredWait {
-    /// Nothing waits for them.
+    /// No segment is retired.
     Empty,
-    /// They have left something.
+    /// Segments became free during the wait.
     Passing,
-    /// They have not.
+    /// Readers still pin all retired segments.
     Held,
 }
 
-/// What one call of [`Engine::clean_slice`] has done.
+/// Result of [`Engine::clean_slice`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SliceOutcome {
-    /// A slice of a pass.
+    /// A slice of a pass was done.
     Pass(SliceProgress),
-    /// There is nothing to gain.
+    /// Cleaning would gain nothing.
     Nothing,
 }
 
-/// What the cleaner keeps between passes, and slices of them.
+/// State of the cleaner between slices and passes.
 pub(crate) struct Cleaner {
     pub ctx: PersistCtx,
     pub log: SessionLog,
     pub slot: EpochSlot,
-    /// Of victims that had to be kept: where tombstones were met that have copies by now, and need no more.
+    /// For each victim that was kept: offsets of its tombstones that have copies and need no other.
     pub copied: HashMap<u32, HashSet<Off>>,
-    /// The pass that has begun, if one has.
+    /// The current pass.
     pub pass: Option<Box<CleaningPass>>,
-    /// Passes that have begun so far.
+    /// Number of passes begun so far.
     pub passes: u64,
 }
 
@@ -109,21 +112,21 @@ impl Cleaner {
         }
     }
 
-    /// Whether the tombstone at `at` was copied when `victim` was cleaned before, and had to be kept.
+    /// Whether an earlier pass copied the tombstone at `at` and kept `victim`.
     pub(crate) fn has_copied(&self, victim: u32, at: Off) -> bool {
         let places = self.copied.get(&victim);
         places.is_some_and(|places| places.contains(&at))
     }
 
-    /// What the cleaner's context has asked of the medium.
+    /// Counters of the cleaner's operations on the medium.
     pub(crate) fn counters(&self) -> farbank_pm::PersistCounters {
         self.ctx.counters
     }
 }
 
 impl<M: Medium> Engine<M> {
-    /// The class of a record that replaces the one at `old`: the longer the old one lived, the longer the new
-    /// one is expected to. Ages are counted in appended bytes, relative to the live ones.
+    /// Returns the lifetime class of a record that replaces the one at `old`. The longer the old record lived, the
+    /// longer the new one is expected to live. Ages are in appended bytes, relative to the live bytes of the pool.
     pub(crate) fn lifetime(&self, old: Option<Off>) -> usize {
         let classes = self.classes();
         if classes == 1 {
@@ -147,11 +150,11 @@ impl<M: Medium> Engine<M> {
         class.min(self.classes() - 1)
     }
 
-    /// Cleans until `want` segments are free, or there is nothing to gain. The caller is
+    /// Cleans until `want` segments are free, or until cleaning would gain nothing. The caller is
     /// unpinned and holds no lock. The cleaner's lock is free between slices.
     pub(crate) fn clean_until(&self, want: u32) -> Result<CleanOutcome, Poisoned> {
         let _spending = Category::Resize.spend();
-        // Once round: what a run moves twice it does not gain.
+        // One victim for each segment of the pool: moving a record twice gains nothing.
         let mut budget = self.pool.segments();
         loop {
             self.check_poison()?;
@@ -168,7 +171,7 @@ impl<M: Medium> Engine<M> {
                 SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => continue,
                 SliceOutcome::Pass(_) | SliceOutcome::Nothing => {}
             }
-            // Nothing to empty, or no room to empty it: others have to leave what was emptied before.
+            // There is no victim, or no free segment to copy its records to. Wait for readers of retired segments.
             match self.wait_for_limbo(want)? {
                 RetiredWait::Passing => {}
                 RetiredWait::Empty if step != SliceOutcome::Nothing => thread::yield_now(),
@@ -176,13 +179,13 @@ impl<M: Medium> Engine<M> {
                     return Ok(CleanOutcome::Gained);
                 }
                 RetiredWait::Empty if budget > 0 => return Ok(CleanOutcome::Nothing),
-                // Each pass was to gain something, and others have taken that, or do not leave it.
+                // Passes gained segments, but other sessions have taken them, or readers still pin them.
                 RetiredWait::Empty | RetiredWait::Held => return Ok(CleanOutcome::HeldUp),
             }
         }
     }
 
-    /// The largest slice, for callers that may wait for the device.
+    /// Returns the limits of the largest slice, for callers that may wait for the device.
     pub(crate) fn whole_slice(&self) -> SliceLimit {
         SliceLimit {
             records: self.config.slice_records.max(1) as usize,
@@ -191,8 +194,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Goes on with the cleaner's pass by a slice. Begins one if there is none, over at most `budget` victims, and takes
-    /// them off it.
+    /// Continues the cleaner's pass by a slice. If there is no pass and `budget` is not 0, begins one and reduces
+    /// `budget` by the number of its victims.
     pub(crate) fn clean_slice(
         &self,
         cleaner: &mut Cleaner,
@@ -213,8 +216,9 @@ impl<M: Medium> Engine<M> {
         self.advance_pass(cleaner, slice).map(SliceOutcome::Pass)
     }
 
-    /// Gives new lives to segments in retired. Where that waits for the device it is put off while a pass is under way, so that
-    /// one wait is for many segments; `may_settle` is whether the caller may wait.
+    /// Recycles retired segments, between slices. Where that waits for the device, it is postponed until the current
+    /// pass is over, so that one wait serves many segments. `may_settle`: whether the caller may wait. Returns the
+    /// number of segments recycled.
     pub(crate) fn rebirth_between(
         &self,
         cleaner: &mut Cleaner,
@@ -227,7 +231,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Goes on with the pass numbered `number` until it is over.
+    /// Continues the pass numbered `number` until it is over.
     fn finish_pass(&self, number: u64) -> Result<(), Poisoned> {
         loop {
             self.check_poison()?;
@@ -241,16 +245,16 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Empties the oldest segments until tombstones that wait for them are gone and `len` bytes fit; false if that
-    /// does not happen, at once if tombstones are not what is in the way. The caller is unpinned and holds no
-    /// lock.
+    /// Empties the oldest segments, so that tombstones that wait for them are dropped, until `len` bytes fit. Returns
+    /// whether they fit. Does nothing if `len` bytes would not fit without tombstones either. The caller is unpinned
+    /// and holds no lock.
     pub(crate) fn make_tombstones_go(&self, len: usize) -> Result<bool, Poisoned> {
         self.empty_oldest(&|| self.fits_exactly(len) || !self.would_fit(len))?;
         Ok(self.fits_exactly(len))
     }
 
-    /// Empties the oldest segments, one after the other, until `is_enough`, or all of them some times: what is
-    /// copied in the first round, because a segment of the tombstone's time is still there, goes in the next.
+    /// Empties the oldest segment again and again, until `is_enough`, or [`PURGE_ROUNDS`] times for each segment. The
+    /// first round copies a tombstone if a segment opened before it still exists. A later round drops it.
     pub(crate) fn empty_oldest(
         &self,
         is_enough: &dyn Fn() -> bool,
@@ -261,7 +265,7 @@ impl<M: Medium> Engine<M> {
                 return Ok(CleanOutcome::Gained);
             }
             if self.config.cleaning == CleaningMode::Background && self.free_count() < low {
-                self.clean_until(low)?; // Writers that need no room of tombstones do not wait for all this.
+                self.clean_until(low)?; // So that other writers do not wait until all of this is done.
             }
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
             if cleaner.pass.is_some() {
@@ -299,7 +303,7 @@ impl<M: Medium> Engine<M> {
         Ok(CleanOutcome::Nothing)
     }
 
-    /// Seals parked segments that `is_wanted`. Returns how many.
+    /// Seals those parked segments that `is_wanted` selects. Returns the number sealed.
     fn seal_parked(&self, ctx: &mut PersistCtx, is_wanted: &dyn Fn(&SegmentInfo) -> bool) -> usize {
         let mut sealed = 0;
         for shared in self.enrolled().iter() {
@@ -309,7 +313,7 @@ impl<M: Medium> Engine<M> {
         sealed
     }
 
-    /// Bytes that emptying the parked segments would gain.
+    /// Bytes that cleaning the parked segments would gain.
     fn gain_of_parked(&self) -> u64 {
         let sessions = self.enrolled();
         let parked = sessions
@@ -318,7 +322,8 @@ impl<M: Medium> Engine<M> {
         parked.map(|parked| parked.gain(self)).sum()
     }
 
-    /// Gives readers some time to leave retired.
+    /// Waits until readers leave a retired segment, `want` segments are free, or
+    /// [`Config::patience`](crate::Config::patience) is used up. Recycles the segments that readers have left.
     fn wait_for_limbo(&self, want: u32) -> Result<RetiredWait, Poisoned> {
         for round in 0..self.config.patience {
             if self.retired.lock().expect("no holder panics").is_empty() {
@@ -339,7 +344,7 @@ impl<M: Medium> Engine<M> {
         Ok(RetiredWait::Held)
     }
 
-    /// Victims for one pass, best first; none if the bytes that passes could gain make up no segment.
+    /// Returns the victims of one pass, best first. Returns none if all passes together could not gain a whole segment.
     fn choose(&self, cleaner: &mut Cleaner) -> Vec<u32> {
         let payload = self.geometry.payload() as u64;
         let now = self.written.load(Relaxed);
@@ -368,15 +373,15 @@ impl<M: Medium> Engine<M> {
                 scored.push((cost, segment));
             }
         }
-        // Extents of large groups go with the segment that their group's record lies in. A session that writes little else
-        // would have it open for long.
+        // The extents of a large group are freed with the segment that holds the group's record. A session that writes
+        // little else could keep that segment open for long.
         let has_groups = |info: &SegmentInfo| info.groups.load(Relaxed) > 0;
         if has_dead_extents && self.seal_parked(&mut cleaner.ctx, &has_groups) > 0 {
             return self.choose(cleaner);
         }
         if gain < payload {
             if gain + parked >= payload {
-                // What idle sessions have open is what is missing.
+                // The parked segments of idle sessions make up the difference.
                 self.seal_parked(&mut cleaner.ctx, &|_| true);
                 return self.choose(cleaner);
             }
@@ -389,7 +394,7 @@ impl<M: Medium> Engine<M> {
         }
         scored.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut victims: Vec<u32> = scored.into_iter().take(most).map(|(_, s)| s).collect();
-        // Tombstones wait for the oldest segment: when they are many, it goes whatever it holds.
+        // Tombstones wait for the oldest segment. If there are many, it is a victim whatever it holds.
         if let Some((_, segment)) = oldest.filter(|_| too_many_tombs)
             && !victims.contains(&segment)
         {
@@ -399,8 +404,8 @@ impl<M: Medium> Engine<M> {
         victims
     }
 
-    /// Bytes of victims a pass takes: few where a drain is a fence, so that what waits for the pass waits for a
-    /// millisecond; more where each pass waits for the device.
+    /// Bytes of victims that a pass takes. Few where a drain is a fence: then a thread that waits for the pass waits
+    /// for about a millisecond. More where each pass waits for the device.
     fn pass_bytes(&self) -> usize {
         match self.caps().drain {
             Drain::Fence => PASS_BYTES,
@@ -408,7 +413,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Gives a new life to the segments in retired that no reader can be in (C1). Returns how many.
+    /// Recycles the retired segments that no reader can be in (C1). Returns their number.
     pub(crate) fn rebirth(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest();
         let mut reborn = Vec::new();
@@ -433,7 +438,7 @@ impl<M: Medium> Engine<M> {
         Ok(reborn.len())
     }
 
-    /// Gives up the cleaner's pass and closes its open segments.
+    /// Ends the cleaner's pass early and closes its open segments.
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.

@@ -1,17 +1,18 @@
-//! The pace of writers: each pays for the bytes it appends with a slice of cleaning, in proportion.
+//! Cleaning by writers: each session cleans in proportion to the bytes that it appends.
 //!
 //! ```text
-//!   free segments   0 ··· reserves ··· low ─────── line ───── high
-//!                   │ writers wait     │ writers pay │ the background thread cleans │ nothing to do
+//!   free segments   0 ··· reserves ··· low ──────── line ───── high
+//!                   │ writers wait     │ writers help │ the background thread cleans │ no cleaning
 //! ```
 //!
-//! While fewer segments than the line are free, a session owes the cleaner the bytes it must move to gain as much as the session
-//! has appended: appended bytes times the bytes kept for each byte gained in the victims of the last pass. It pays when a
-//! batch is over, never more than a slice, and twice as much where the stock is not near the line. So the stock does not run out, and no write waits for a
-//! whole pass.
+//! While fewer segments than `line` are free, the appends of a session add to its cleaning debt. The debt is the bytes
+//! that the cleaner must move to gain the appended bytes. It is the appended bytes times the bytes kept for each byte
+//! gained in the victims of the last pass. The session works its debt off at the end of a batch, by one slice at most.
+//! The debt counts double if more than one free segment is missing to `line`. So free segments do not run out, and no
+//! write waits for a whole pass.
 //!
-//! A session that finds the cleaner's lock taken goes on, and its debt is kept, up to a few slices: the holder may not have the
-//! processor. While the background thread is fast enough no session pays.
+//! A session that finds the cleaner's lock taken continues without cleaning, because the thread that holds the lock may
+//! not be running. Its debt is kept, up to a few slices. While the background thread is fast enough, no session cleans.
 
 use farbank_pm::Medium;
 use farbank_pm::model::Category;
@@ -23,23 +24,26 @@ use crate::cleaning_pass::{SliceLimit, SliceProgress};
 use crate::engine::Engine;
 use crate::session::KvSession;
 
-/// Bytes a session pays at once, at least: each slice has costs of its own. In pools of small segments it is a part of one.
+/// Minimum debt, in bytes, at which a session cleans, because each slice has fixed costs.
 const PAID_BYTES_MIN: i64 = 16 << 10;
+/// In pools of small segments the minimum is 1 / `PAID_PART` of a segment instead.
 const PAID_PART: i64 = 8;
-/// Debt that is kept at most while another thread cleans.
+/// Maximum debt of a session while another thread cleans, in bytes.
 const UNPAID_BYTES_MAX: i64 = 4 * SLICE_BYTES as i64;
-/// What a session is let off when its help was of no use, so that it does not look for victims after each batch.
+/// Credit of a session, in slices, after cleaning gained nothing, so that it does not look for victims after each
+/// batch.
 const USELESS_SLICES: i64 = 16;
-/// Bytes kept for a byte gained are counted in so many parts, up to this many bytes.
+/// Resolution of the ratio of bytes kept to bytes gained: it is counted in 1 / `PARTS`.
 const PARTS: u64 = 16;
+/// Maximum ratio of bytes kept to bytes gained.
 const KEPT_BYTES_MAX: u64 = 64;
-/// Bytes kept for a byte gained, until a pass has begun.
+/// Ratio of bytes kept to bytes gained until the first pass begins.
 const KEPT_BYTES: u32 = 4;
 
-/// What gaining a byte costs.
+/// Cost of gaining a byte by cleaning.
 #[derive(Debug)]
 pub(crate) struct CleaningPace {
-    /// Bytes the last pass kept for each that it gained, in parts.
+    /// Bytes kept for each byte gained in the last pass, times [`PARTS`].
     kept_parts: AtomicU32,
 }
 
@@ -52,28 +56,29 @@ impl Default for CleaningPace {
 }
 
 impl CleaningPace {
-    /// A pass begins over victims that keep `kept` bytes and gain `gain`.
+    /// Updates the cost when a pass begins. Its victims have `kept` bytes to move, and emptying them gains `gain`
+    /// bytes.
     pub(crate) fn note_victims(&self, kept: u64, gain: u64) {
         let parts = kept * PARTS / gain.max(1) + 1;
         let parts = parts.min(KEPT_BYTES_MAX * PARTS) as u32;
         self.kept_parts.store(parts, Relaxed);
     }
 
-    /// What a session owes that has appended `bytes`.
+    /// Returns the bytes of cleaning that `bytes` appended bytes cost.
     fn debt_of(&self, bytes: u64) -> u64 {
         bytes * u64::from(self.kept_parts.load(Relaxed)) / PARTS
     }
 }
 
 impl<M: Medium> Engine<M> {
-    /// Free segments below which sessions pay for what they append: the cleaner opens a segment for each class before it has
-    /// emptied one.
+    /// Number of free segments below which sessions help to clean. It allows for the segments that the cleaner itself
+    /// takes, one for each class, before it has emptied one.
     fn pace_line(&self) -> u32 {
         self.stock_low() + self.classes() as u32
     }
 
-    /// Does a slice of cleaning, of about `bytes`, for a session that is unpinned and holds no lock. It waits neither for another
-    /// thread that cleans nor for the device.
+    /// Cleans about `bytes`, one slice at most. The calling session is unpinned and holds no lock. Waits neither for
+    /// another thread that cleans nor for the device.
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
@@ -106,19 +111,19 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// What came of a session's help.
+/// Result of [`Engine::help_clean`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HelpOutcome {
-    /// A slice was done.
+    /// A slice was done, or a segment became free.
     Done,
-    /// Another thread cleans.
+    /// Another thread holds the cleaner's lock.
     Busy,
-    /// There is nothing to gain, or the pass waits for the device.
+    /// Cleaning would gain nothing, or the pass waits for the device.
     Useless,
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Pays for what this session has appended. Nothing may be locked, staged or pinned.
+    /// Cleans in proportion to the bytes that this session has appended. Nothing may be locked, staged or pinned.
     pub(crate) fn keep_pace(&mut self) {
         let appended = std::mem::take(&mut self.unpaid);
         if appended == 0 && self.debt <= 0 {
@@ -130,7 +135,7 @@ impl<M: Medium> KvSession<M> {
             self.debt = 0;
             return;
         }
-        // Where few are left the stock has to grow again.
+        // If more than one is missing, the number of free segments has to grow again.
         let times = match free + 1 < line {
             true => 2,
             false => 1,
@@ -140,7 +145,7 @@ impl<M: Medium> KvSession<M> {
         if self.debt < PAID_BYTES_MIN.min(payload / PAID_PART) {
             return;
         }
-        // An error has poisoned the engine: the next operation hears of it. This batch is durable.
+        // An error has poisoned the engine, and the next operation returns it. This batch is durable.
         match engine.help_clean(self.debt as u64) {
             Ok(HelpOutcome::Done) => self.debt = (self.debt - SLICE_BYTES as i64).max(0),
             Ok(HelpOutcome::Busy) => self.debt = self.debt.min(UNPAID_BYTES_MAX),

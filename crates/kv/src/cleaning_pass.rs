@@ -1,31 +1,33 @@
 //! One pass of the cleaner, in slices.
 //!
-//! A pass empties a few victims. It is kept between slices, in the cleaner under its lock, so that any thread can go on with it:
-//! the background thread, a writer that pays for its own bytes (`pace`), or a caller that needs all of it.
+//! A pass empties a few victims. Between slices it is stored in the [`Cleaner`], under the cleaner's lock. So any
+//! thread can continue it: the background thread, a writer that cleans in proportion to its own appends
+//! (`cleaning_pace`), or a caller that needs the whole pass.
 //!
 //! ```text
-//!   begin ──▶ copy a slice ── drain ──▶ swing ──▶ copy a slice ... ──▶ end      where a drain is a fence
-//!   begin ──▶ copy a slice ──▶ copy a slice ... ── drain ──▶ swing a slice ...  where it waits for the device
+//!   begin ──▶ copy a slice ── drain ──▶ publish ──▶ copy a slice ... ──▶ end      where a drain is a fence
+//!   begin ──▶ copy a slice ──▶ copy a slice ... ── drain ──▶ publish a slice ...  where it waits for the device
 //! ```
 //!
-//! A victim is put in retired as soon as its walk has ended and its moves are swung. The invariants are the cleaner's (C1 to C5);
-//! slices add these:
+//! To publish a move is to make the index point at the copy. A victim is retired as soon as its walk has ended and its
+//! moves are published. The invariants of the cleaner (C1 to C5) hold. Slices add these:
 //!
 //! # Invariants
-//! KV-PASS-1  A victim is walked to its end before it is put in retired, and stays in the state `Cleaning` until then: no other
-//!     pass takes it, and it is not reborn between slices.
-//! KV-PASS-2  Stamps are taken when a pass begins. Both keep their meaning: later tombstones have higher fences (C2), and what is
-//!     older than every segment stays so (C3).
-//! KV-PASS-3  Between slices the cleaner pins no epoch. It holds places in its victims and in extents of their groups only. Those
-//!     are freed by the cleaner, or by FLUSHALL, which gives the pass up first.
-//! KV-PASS-4  Moves that are drained are swung before anything that moves depend on changes: the clock's setbacks, FLUSHALL's floor.
-//! KV-PASS-5  What is copied is durable before its copy is written. Where drains are relaxed that takes a sync when the pass
-//!     begins: else a power cut could leave copies of a few members of a group that was lost, or a copy that vouches for
-//!     extents that were.
+//! KV-PASS-1  A victim is walked to its end before it is retired. It stays in the state `Cleaning` until then, so no
+//!     other pass takes it, and it is not recycled between slices.
+//! KV-PASS-2  Stamps are taken when a pass begins, and stay valid until it ends. Later tombstones have higher reclaim
+//!     stamps (C2), and a tombstone older than every segment stays older (C3).
+//! KV-PASS-3  Between slices the cleaner pins no epoch. It holds offsets only in its victims and in extents of their
+//!     groups. Only the cleaner frees those, or FLUSHALL, which ends the pass first.
+//! KV-PASS-4  Drained moves are published before the inputs of a move change: the setbacks of the clock, and the floor
+//!     of FLUSHALL.
+//! KV-PASS-5  A record is durable before its copy is written. Where drains are relaxed, this needs a sync when the
+//!     pass begins. Without it a power cut could leave copies of a few members of a group that was lost, or a MOVED
+//!     copy whose extents were lost (R6).
 //!
 //! # Crash argument
-//! | crash between          | recovery sees                         | and does                           |
-//! |------------------------|---------------------------------------|------------------------------------|
+//! | crash between          | recovery sees                         | recovery does                         |
+//! |------------------------|---------------------------------------|---------------------------------------|
 //! | two slices             | the victim, copies of some records    | keeps one: same key, same number (V6) |
 
 use std::collections::VecDeque;
@@ -45,36 +47,37 @@ use crate::segment::{SegmentInfo, SegmentState};
 use crate::session_log::RelocationOrigin;
 use crate::store::Key;
 
-/// Records that are met before what the index says of them is fetched.
+/// Maximum number of records read ahead, whose index lines are prefetched.
 const MET_MAX: usize = 64;
-/// Bytes that a record costs that is looked at and not copied.
+/// Bytes that a record counts as if it is examined and not copied.
 const LOOK_BYTES: usize = 64;
 /// How often a victim may keep live records that no walk finds before it counts as damaged.
 const FAILURES_MAX: u8 = 8;
 
-/// How much of a pass is done at once.
+/// Limits of one slice of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SliceLimit {
-    /// Records that are looked at, or swung, at most.
+    /// Maximum number of records that are examined, or of moves that are published.
     pub records: usize,
-    /// Bytes that are copied; the record that exceeds them is the last. A record that is only looked at counts as 64.
+    /// Bytes to copy. The record that reaches the limit is the last. A record that is only examined counts as
+    /// [`LOOK_BYTES`].
     pub bytes: usize,
     /// Whether the caller may wait for the device.
     pub may_settle: bool,
 }
 
-/// What a slice has done.
+/// Result of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SliceProgress {
-    /// The pass goes on.
+    /// The pass is not over.
     Going,
     /// The pass has to wait for the device, which this caller must not do.
     Undrained,
-    /// The pass is over, and has put so many victims in retired.
+    /// The pass is over, and has retired this number of victims.
     Ended { retired: usize },
 }
 
-/// A record on its way to a new place.
+/// A record that was copied, and whose move is not published yet.
 struct Relocation {
     hash: u64,
     old: Off,
@@ -84,54 +87,55 @@ struct Relocation {
     tomb: bool,
 }
 
-/// A victim that is being walked, or was.
+/// A victim whose walk has begun.
 struct PassVictim {
     segment: u32,
     walk: RecordWalk,
-    /// Tables of large groups in it.
+    /// Extent tables of the large groups in it.
     tables: Vec<Vec<u8>>,
-    /// Whether something in it was damaged.
+    /// Whether the walk found damage.
     damaged: bool,
 }
 
-/// A record that was met and not yet looked at.
+/// A record that the walk has returned and that is not examined yet.
 struct WalkedRecord {
     at: Off,
     header: RecordHeader,
     hash: u64,
 }
 
-/// What a pass needs to know until it ends.
+/// State of a pass.
 pub(crate) struct CleaningPass {
-    /// When the segments it fills count as opened: [`Engine::pass_stamp`].
+    /// Opening stamp of the segments that the pass fills: [`Engine::pass_stamp`].
     stamp: u64,
-    /// The two oldest stamps of segments with records, and which segment has the oldest.
+    /// The lowest opening stamp of a segment with records, that segment, and the second lowest stamp.
     oldest: (u64, u32, u64),
-    /// Whether what the victims hold is durable (KV-PASS-5).
+    /// Whether the records of the victims are durable (KV-PASS-5).
     sources_durable: bool,
-    /// Victims that are still to be walked.
+    /// Victims whose walk has not begun.
     waiting: VecDeque<u32>,
     /// The victim that is being walked.
     current: Option<PassVictim>,
-    /// Victims that were walked and have moves to be swung.
+    /// Victims whose walk has ended and that are not retired yet.
     walked: Vec<PassVictim>,
+    /// Records of the current victim that are to be examined.
     met: VecDeque<WalkedRecord>,
-    /// Copied and not swung.
+    /// Moves that are copied and not published.
     moves: VecDeque<Relocation>,
     /// Whether `moves` are durable.
     drained: bool,
-    /// Whether there was no room for a copy.
+    /// Whether there was no free segment for a copy.
     is_out_of_room: bool,
-    /// Tombstones with copies, in case their victims are kept.
+    /// Tombstones that have copies, with their victims. Needed if a victim is kept.
     tombs: Vec<(u32, Off)>,
-    /// Victims in retired.
+    /// Number of victims retired so far.
     retired: usize,
-    /// Key and value of the record that is being copied.
+    /// Buffer for key and value of the record that is being copied.
     body: Vec<u8>,
 }
 
 impl CleaningPass {
-    /// Whether nothing is left to copy.
+    /// Whether the pass copies no more records.
     fn is_copied(&self) -> bool {
         self.is_out_of_room
             || (self.current.is_none() && self.waiting.is_empty() && self.met.is_empty())
@@ -139,7 +143,7 @@ impl CleaningPass {
 }
 
 impl<M: Medium> Engine<M> {
-    /// Begins a pass over those of `victims` that are sealed. The cleaner must have none.
+    /// Begins a pass over those of `victims` that are sealed. The cleaner must have no pass.
     pub(crate) fn begin_pass(&self, cleaner: &mut Cleaner, victims: &[u32]) {
         debug_assert!(cleaner.pass.is_none());
         let turned = |v: &u32| {
@@ -172,10 +176,10 @@ impl<M: Medium> Engine<M> {
         }));
     }
 
-    /// Goes on with the cleaner's pass, if it has one, by a slice.
+    /// Continues the cleaner's pass, if it has one, by a slice.
     ///
     /// # Errors
-    /// [`Poisoned`] if the medium has failed. The pass is given up, and its victims are left alone.
+    /// [`Poisoned`] if the medium has failed. The pass is dropped, and its victims stay in the state `Cleaning`.
     pub(crate) fn advance_pass(
         &self,
         cleaner: &mut Cleaner,
@@ -192,7 +196,7 @@ impl<M: Medium> Engine<M> {
             self.settle(Ticket::DURABLE)?; // KV-PASS-5
             pass.sources_durable = true;
         }
-        // Where a drain is a fence each slice has its own, and its moves are swung at once.
+        // Where a drain is a fence, each slice drains, and its moves are published at once.
         let at_once = self.caps().drain == Drain::Fence;
         if !pass.drained {
             if !pass.is_copied() {
@@ -223,8 +227,8 @@ impl<M: Medium> Engine<M> {
         Ok(SliceProgress::Going)
     }
 
-    /// The cleaner with no pass and no moves in flight: what was copied is swung, victims that are not empty are sealed
-    /// again (KV-PASS-3, KV-PASS-4).
+    /// Ends the cleaner's pass, if it has one, and returns the locked cleaner. Copied moves are published, and victims
+    /// that are not empty are sealed again (KV-PASS-3, KV-PASS-4).
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
@@ -241,7 +245,8 @@ impl<M: Medium> Engine<M> {
         Ok(cleaner)
     }
 
-    /// Copies records of the pass's victims until the slice is full, nothing is left, or there is no room.
+    /// Copies records of the pass's victims until the slice's limits are reached, all are copied, or no free segment is
+    /// left for copies.
     fn copy_slice(&self, cleaner: &mut Cleaner, pass: &mut CleaningPass, slice: SliceLimit) {
         self.epochs.pin(&cleaner.slot);
         let (mut records, mut bytes) = (0, 0);
@@ -272,8 +277,7 @@ impl<M: Medium> Engine<M> {
         cleaner.slot.unpin();
     }
 
-    /// Meets up to `most` records of the current victim, or of the next. What the index says of them is fetched for all at
-    /// once.
+    /// Reads up to `most` records ahead, of the current victim or the next. Prefetches the index lines of all of them.
     fn visit(&self, pass: &mut CleaningPass, most: usize) {
         if pass.current.is_none() {
             let next = pass.waiting.pop_front();
@@ -295,7 +299,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// A walk through what must be kept of `segment`.
+    /// Begins a walk over the records of `segment`: by the live map if only live values must be kept, otherwise from
+    /// end to end.
     fn walk_of(&self, segment: u32) -> PassVictim {
         let info = self.info(segment);
         let groups = if fault!("kv.groups_cleaned_away") {
@@ -324,7 +329,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// The current victim was walked to its end.
+    /// Ends the walk of the current victim.
     fn end_walk(&self, pass: &mut CleaningPass) {
         pass.met.clear();
         if let Some(mut victim) = pass.current.take() {
@@ -333,8 +338,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// What a pass that begins now gives its segments as stamp (C2): no later than the fence of any
-    /// tombstone that is listed now, or will be. What those delete may still be copied.
+    /// Returns the opening stamp for the segments of a pass that begins now (C2). It is no higher than the reclaim
+    /// stamp of any tombstone that is pending now or later, because the pass may copy the records that those delete.
     fn pass_stamp(&self) -> u64 {
         let now = self.stamp.load(Relaxed);
         let fences = self.stripes.iter().map(|s| s.lock().lowest_fence());
@@ -358,7 +363,8 @@ impl<M: Medium> Engine<M> {
         oldest
     }
 
-    /// Copies one record of the current victim if it must be kept. Returns the bytes copied; `None` if there is no room.
+    /// Copies one record of the current victim if it must be kept. Returns the bytes copied; `None` if there is no free
+    /// segment for the copy.
     fn copy_record(
         &self,
         cleaner: &mut Cleaner,
@@ -392,7 +398,7 @@ impl<M: Medium> Engine<M> {
             bytes: &body[..header.key_len],
         };
         let tomb = header.what == RecordType::Tomb;
-        // A tombstone whose key cannot be trusted may be needed.
+        // A tombstone with a damaged key may be needed.
         let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
         let needed = || self.tomb_is_needed(pass.oldest, segment, hash, key, header, body);
         let keep = !tomb || !sound || needed();
@@ -421,7 +427,7 @@ impl<M: Medium> Engine<M> {
         };
         cleaner.log.stage(self, class, &copy, &[body]);
         let expires_ms = match self.clock.is_set_back(header.expires_ms, header.seq) {
-            true => 1, // It has expired, whatever the time is.
+            true => 1, // A setback applies: the value has expired, whatever the time is.
             false => header.expires_ms,
         };
         if tomb {
@@ -438,7 +444,7 @@ impl<M: Medium> Engine<M> {
         Some(len)
     }
 
-    /// C3.
+    /// Whether a tombstone must be kept (C3).
     fn tomb_is_needed(
         &self,
         oldest: (u64, u32, u64),
@@ -453,7 +459,7 @@ impl<M: Medium> Engine<M> {
         let fence = body
             .get(header.key_len..)
             .map_or(u64::MAX, |rest| u64_at(rest, 0));
-        // A fence of an earlier opening of the pool waits for everything this one found.
+        // A tombstone of an earlier open epoch waits for all segments that this open found.
         let boot_stamp = if fault!("kv.tombstone_of_earlier_opening") {
             0
         } else {
@@ -466,7 +472,7 @@ impl<M: Medium> Engine<M> {
         newer.is_none_or(|newer| newer.seq() < header.seq)
     }
 
-    /// Makes what was copied durable.
+    /// Makes the copies durable.
     fn drain_moves(&self, cleaner: &mut Cleaner, pass: &mut CleaningPass) -> Result<(), Poisoned> {
         let ticket = self.medium().drain(&mut cleaner.ctx);
         cleaner.log.drained(self, ticket);
@@ -477,7 +483,7 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Swings the index to up to `most` moves, which are durable.
+    /// Publishes up to `most` moves, which are durable: makes the index point at the copies.
     fn swing(&self, pass: &mut CleaningPass, most: usize) {
         let count = pass.moves.len().min(most);
         for moved in pass.moves.drain(..count) {
@@ -500,7 +506,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Puts the victims that were walked in retired, quarantines the damaged (C5). Every move must be swung.
+    /// Retires the victims whose walk has ended, and quarantines damaged ones (C5). All moves must be published.
     fn retire_walked(&self, pass: &mut CleaningPass) {
         if pass.walked.is_empty() {
             return;
@@ -511,13 +517,13 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Puts an emptied victim in retired; false if it is kept.
+    /// Retires an emptied victim. Returns false if it is kept.
     fn retire(&self, victim: &PassVictim, epoch: u64) -> bool {
         let info = self.info(victim.segment);
         let is_holding = self.free_tables(&victim.tables);
         let left = info.live_records();
         if left != 0 || victim.damaged || is_holding {
-            // Someone may have swung the index and not counted yet: it is looked at again.
+            // Another thread may have updated the index and not the counts yet, so the victim is cleaned again later.
             let again = info.failures.fetch_add(1, Relaxed) < FAILURES_MAX;
             let damaged = victim.damaged || !again;
             info.set_state(if damaged {
@@ -531,7 +537,7 @@ impl<M: Medium> Engine<M> {
             }
             return false;
         }
-        // Its tombstones, copied or not needed, go with it, and so does what damage hid.
+        // Its tombstones are copied or not needed. Live bytes may be left over where damage hid a record's length.
         situation!("kv.segment_emptied");
         self.drop_tombstones(info);
         let hidden = info.forget_live();
@@ -546,8 +552,8 @@ impl<M: Medium> Engine<M> {
         true
     }
 
-    /// Frees the extents of large groups whose members have all been moved. Returns whether some group still has members
-    /// there.
+    /// Frees the extents of large groups that have no live members left in them. Returns whether a group still has
+    /// some.
     fn free_tables(&self, tables: &[Vec<u8>]) -> bool {
         let mut is_holding = false;
         for table in tables {
@@ -563,13 +569,13 @@ impl<M: Medium> Engine<M> {
         is_holding
     }
 
-    /// Counts no tombstone of a segment any more.
+    /// Removes a segment's tombstones from the counts.
     pub(crate) fn drop_tombstones(&self, info: &SegmentInfo) {
         let tombs = info.tombs.swap(0, Relaxed);
         self.tombs.fetch_sub(i64::from(tombs), Relaxed);
     }
 
-    /// Ends a pass: victims that were not walked to their ends stay where they are.
+    /// Ends a pass. Victims that were not walked to their ends are sealed again.
     fn end_pass(&self, cleaner: &mut Cleaner, pass: CleaningPass) -> SliceProgress {
         debug_assert!(pass.moves.is_empty() && pass.walked.is_empty());
         situation!(
@@ -580,7 +586,7 @@ impl<M: Medium> Engine<M> {
         for segment in unwalked.chain(pass.waiting) {
             self.info(segment).set_state(SegmentState::Sealed);
         }
-        // Which tombstones have copies, as long as their victims are still to be cleaned.
+        // Remember which tombstones have copies, as long as their victims are to be cleaned again.
         let is_kept = |victim: u32| self.info(victim).state() == SegmentState::Sealed;
         cleaner.copied.retain(|victim, _| is_kept(*victim));
         for (victim, at) in pass.tombs.into_iter().filter(|(v, _)| is_kept(*v)) {

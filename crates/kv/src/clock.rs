@@ -1,29 +1,29 @@
 //! The store's clock: the time that expiries are compared with.
 //!
 //! ```text
-//!   wall clock of the machine ──▶ base           read at open, and when it has differed for a minute
+//!   wall clock of the machine ──▶ base           adopted at open, and when it has differed for a minute
 //!   store's clock               = base + uptime  so a step of the wall clock does not move it
 //!
 //!   expired:   expires ≤ store's clock
 //!         or   expires ≤ a setback's time, and the record is no newer than the setback
 //! ```
 //!
-//! A wall clock can be wrong by years for some seconds. Within a process time is measured by the machine's uptime,
-//! so such a step changes nothing. A difference that lasts [`STEP_HELD_MS`] is taken for a correction, and followed.
-//! An open takes the wall clock as it is.
+//! A wall clock can be wrong by years for some seconds. While a pool is open, time is measured by the machine's
+//! uptime, so such a step has no effect. A difference that lasts [`STEP_HELD_MS`] is taken for a correction, and the
+//! store's clock follows it. An open adopts the wall clock as it is.
 //!
-//! When the store's clock is set back, values that were shown as expired must stay so. A *setback* says which:
-//! it holds the latest time that was acted on, and the highest version given out by then. Values written later are
-//! compared with the new time only. A setback that is older and reaches less far is dropped, and so is one that the
-//! clock has passed. Up to [`SETBACKS_MAX`] are kept; when there is no room for another, the store's clock is
-//! not set back until it has passed one.
+//! When the store's clock is set back, values that were shown as expired must stay expired. A *setback* records
+//! which: it holds the latest time at which a value was found expired, and the highest version assigned by then.
+//! Values written later are compared with the new time only. A setback is dropped once the clock has passed it, or
+//! when a later setback covers it. Up to [`SETBACKS_MAX`] setbacks are kept. When there is no room for another, the
+//! store's clock is not set back until it has passed one of them.
 //!
 //! # Invariants
 //! KV-CLOCK-1  A setback is durable before the clock is set back.
-//! KV-CLOCK-2  An answer that a value has expired counts only if the clock was not changed meanwhile. So every time that
-//!             was acted on is in the setback that follows it.
-//! KV-CLOCK-3  Times are written to the medium under the same lock as the clock is changed: a time from before a
-//!             setback is never written after it.
+//! KV-CLOCK-2  The result that a value has expired counts only if the clock was not changed meanwhile. So a setback
+//!             includes every time at which a value was found expired before it.
+//! KV-CLOCK-3  The clock is changed, and times are written to the medium, under the same lock. So a time from before
+//!             a setback is never written after it.
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
@@ -31,47 +31,48 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use crate::config::ClockFn;
 
-/// Setbacks that are kept at a time.
+/// Number of setbacks that are kept at a time.
 pub const SETBACKS_MAX: usize = 8;
-/// How long the machine's clock must differ from the store's before the store follows it, in milliseconds.
+/// How long, in milliseconds, the machine's clock must differ from the store's before the store adopts its time.
 pub const STEP_HELD_MS: u64 = 60_000;
-/// Differences up to this are none, in milliseconds: two clocks are not read at one moment.
+/// Largest difference in milliseconds that is ignored: two clocks cannot be read at the same moment.
 const TOLERANCE_MS: u64 = 10;
 
-/// The clock was set back: values of versions up to `version_max` that expire by `clock_ms` have expired.
+/// A setback of the clock: values of versions up to `version_max` that expire by `clock_ms` have expired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Setback {
-    /// Latest time that was acted on, in milliseconds since 1970; 0: no setback.
+    /// Latest time at which a value was found expired, in milliseconds since 1970; 0: no setback.
     pub clock_ms: u64,
-    /// Highest version that was given out by then.
+    /// Highest version assigned by then.
     pub version_max: u64,
 }
 
-/// All setbacks, the furthest first.
+/// All setbacks, the one with the latest time first.
 pub type Setbacks = [Setback; SETBACKS_MAX];
 
-/// A time that is shared, with the clocks it is made of.
+/// The store's clock, shared by all threads.
 pub struct StoreClock {
     wall: ClockFn,
     uptime: ClockFn,
     held_ms: u64,
-    /// Store's time at uptime 0.
+    /// The store's time at uptime 0.
     base: AtomicU64,
-    /// Odd while base and setbacks change.
+    /// Version counter of changes. Odd while base and setbacks change.
     epoch: AtomicU64,
-    /// Latest time of a setback; 0: there is none.
+    /// Latest time of all setbacks; 0: there is none.
     setback_max_ms: AtomicU64,
     setbacks: [(AtomicU64, AtomicU64); SETBACKS_MAX],
     /// Latest time at which a value was found expired.
     acted_ms: AtomicU64,
     /// Latest such time that is durable.
     recorded_ms: AtomicU64,
-    /// A difference of the wall clock: the uptime since when, and how many milliseconds it is ahead.
+    /// Current difference between the wall clock and the store's clock: the uptime at which it was first seen, and by
+    /// how many milliseconds the wall clock is ahead.
     difference: Mutex<Option<(u64, i64)>>,
     changing: Mutex<()>,
 }
 
-/// Where the wall clock has been for long enough.
+/// Direction in which the wall clock has differed for long enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClockShift {
     /// Later than the store's clock.
@@ -81,8 +82,9 @@ pub enum ClockShift {
 }
 
 impl StoreClock {
-    /// A clock that starts at the machine's time, but no earlier than `recorded_ms`, the latest time that was acted on
-    /// before; with the setbacks there were. Steps are followed after `held_ms`.
+    /// Creates a clock that starts at the machine's time, but not before `recorded_ms`, the latest recorded time at
+    /// which a value was found expired. `setbacks` are those that were in force. A step of the wall clock is adopted
+    /// after `held_ms`.
     #[must_use]
     pub fn new(
         (wall, uptime): (ClockFn, ClockFn),
@@ -108,21 +110,21 @@ impl StoreClock {
         clock
     }
 
-    /// Now, in milliseconds since 1970.
+    /// Returns the store's time, in milliseconds since 1970.
     #[inline]
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         (self.uptime)().wrapping_add(self.base.load(Relaxed))
     }
 
-    /// Milliseconds of the uptime clock, which no step of the wall clock moves.
+    /// Returns the milliseconds of the uptime clock, which no step of the wall clock moves.
     #[must_use]
     pub fn uptime_ms(&self) -> u64 {
         (self.uptime)()
     }
 
-    /// Whether a value of `version` that expires at `expires_ms` (0: never) has expired. `record` is called before it is first
-    /// found so, to make the time durable with [`StoreClock::record`] where that must come first.
+    /// Returns whether a value of `version` that expires at `expires_ms` (0: never) has expired. Before this first
+    /// returns true for the value, it calls `record`, which may make the time durable with [`StoreClock::record`].
     #[inline]
     pub fn has_expired(&self, expires_ms: u64, version: u64, record: impl Fn()) -> bool {
         expires_ms != 0
@@ -157,7 +159,7 @@ impl StoreClock {
         }
     }
 
-    /// Whether a value of `version` that expires at `expires_ms` had expired before the clock was set back.
+    /// Returns whether a value of `version` that expires at `expires_ms` had expired before the clock was set back.
     #[inline]
     #[must_use]
     pub fn is_set_back(&self, expires_ms: u64, version: u64) -> bool {
@@ -178,7 +180,7 @@ impl StoreClock {
         }
     }
 
-    /// All setbacks.
+    /// Returns all setbacks.
     #[must_use]
     pub fn setbacks(&self) -> Setbacks {
         let load = |at: usize| Setback {
@@ -197,12 +199,13 @@ impl StoreClock {
         self.setback_max_ms.store(furthest, SeqCst);
     }
 
-    /// Counts the time as acted on, as if a value had been found expired.
+    /// Records the current time as one at which a value was found expired.
     pub fn act_on_time(&self) {
         self.acted_ms.fetch_max(self.now_ms(), SeqCst);
     }
 
-    /// Calls `write_down` with the latest time that was acted on. It must be durable on `Ok`.
+    /// Calls `write_down` with the latest time at which a value was found expired. `write_down` must make it durable
+    /// before it returns `Ok`.
     pub fn record<E>(&self, write_down: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
         let _changing = self.changing.lock().expect("no holder panics"); // KV-CLOCK-3
         let acted_ms = self.acted_ms.load(SeqCst).min(self.now_ms());
@@ -211,13 +214,14 @@ impl StoreClock {
         Ok(())
     }
 
-    /// Whether the wall clock has differed by the same amount for long enough to be followed. To be asked now and then.
+    /// Returns the direction of the wall clock's difference if it has been the same for long enough to be adopted.
+    /// Must be called periodically.
     pub fn shift(&self) -> Option<ClockShift> {
         let before = (self.uptime)();
         let wall = (self.wall)();
         let uptime = (self.uptime)();
         if uptime.wrapping_sub(before) > TOLERANCE_MS {
-            return None; // The two were not read together.
+            return None; // The readings are too far apart.
         }
         let ahead = wall.wrapping_sub(self.now_ms()).cast_signed();
         let mut difference = self.difference.lock().expect("no holder panics");
@@ -242,7 +246,7 @@ impl StoreClock {
         }
     }
 
-    /// Takes the time of a wall clock that is ahead.
+    /// Adopts the time of a wall clock that is ahead.
     pub fn set_ahead(&self) {
         let _changing = self.changing.lock().expect("no holder panics");
         let wall = (self.wall)();
@@ -251,9 +255,9 @@ impl StoreClock {
         }
     }
 
-    /// Takes the time of a wall clock that is behind. `version_max` is the highest version given out so far; values written from
-    /// now on have higher ones. `write_down` makes the setbacks durable, and the latest time that was acted on with them. Returns
-    /// whether the clock was set back.
+    /// Adopts the time of a wall clock that is behind. `version_max` is the highest version assigned so far; values
+    /// written from now on have higher versions. `write_down` makes the setbacks durable, with the latest time at
+    /// which a value was found expired. Returns whether the clock was set back.
     pub fn set_back<E>(
         &self,
         version_max: u64,
@@ -289,7 +293,7 @@ impl StoreClock {
     }
 }
 
-/// The setbacks that count when the clock is set back to `now_ms`; `None`: there is no room for so many.
+/// Returns the setbacks in force when the clock is set back to `now_ms`; `None` if there is no room for so many.
 fn with(setbacks: &Setbacks, new: Setback, now_ms: u64) -> Option<Setbacks> {
     let mut with = Setbacks::default();
     let further = setbacks.iter().filter(|old| old.clock_ms > new.clock_ms);
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_and_its_undoing_are_two_steps() {
+    fn a_step_that_is_undone_before_a_minute_is_never_adopted() {
         let machine = MachineClock::new();
         let clock = machine.clock(0);
         for _ in 0..10 {
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_as_expired_stays_so_and_what_comes_later_expires_in_its_time() {
+    fn a_value_seen_expired_stays_expired_after_a_setback_and_later_values_expire_on_time() {
         let machine = MachineClock::new();
         machine.step(YEAR_MS as i64);
         let clock = machine.clock(0);
@@ -406,7 +410,7 @@ mod tests {
         assert!(expired(&clock, shown, 7) && expired(&clock, NOW_MS, 7));
         assert!(
             !expired(&clock, NOW_MS + YEAR_MS + 1, 7),
-            "nobody has seen it expire"
+            "no reader has seen it expire"
         );
         assert!(!expired(&clock, NOW_MS + 1_000, 10));
         machine.pass(1_000);
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn setbacks_within_setbacks_are_all_kept_until_there_is_no_room() {
+    fn nested_setbacks_are_all_kept_until_there_is_no_room() {
         let machine = MachineClock::new();
         machine.step(20 * YEAR_MS as i64);
         let clock = machine.clock(0);
@@ -437,7 +441,7 @@ mod tests {
         clock.set_ahead();
         assert!(expired(&clock, clock.now_ms(), 50));
         machine.step(-500);
-        assert!(set_back(&clock, 50), "a setback that was passed makes room");
+        assert!(set_back(&clock, 50), "a passed setback is dropped");
     }
 
     #[test]
@@ -446,7 +450,7 @@ mod tests {
         let clock = machine.clock(NOW_MS + YEAR_MS);
         assert_eq!(clock.now_ms(), NOW_MS + YEAR_MS);
         assert!(set_back(&clock, 1));
-        clock.acted_ms.store(NOW_MS + YEAR_MS, SeqCst); // A reader that was slow.
+        clock.acted_ms.store(NOW_MS + YEAR_MS, SeqCst); // A slow reader.
         let mut recorded = 0;
         let wrote = clock.record(|ms| {
             recorded = ms;

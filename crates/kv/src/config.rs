@@ -1,4 +1,4 @@
-//! How an engine runs: nothing of it is stored.
+//! Settings of an engine. None of them is stored in the pool.
 
 use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
@@ -6,51 +6,52 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::STEP_HELD_MS;
 
-/// Most bytes a read cache takes.
+/// Largest size of a read cache in bytes.
 pub const READ_CACHE_BYTES_MAX: u64 = 64 << 30;
 
-/// A source of milliseconds.
+/// A function that returns a time in milliseconds.
 pub type ClockFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Who empties segments.
+/// Threads that clean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CleaningMode {
-    /// A thread of the engine's own. Sessions that find no room wait for it.
+    /// A background thread of the engine. Sessions that find no room wait for it.
     Background,
-    /// Only sessions that find no room: nothing happens behind the caller's back.
+    /// Only sessions that find no room; no background thread runs.
     Inline,
 }
 
-/// How an engine runs; nothing of it is stored.
+/// Settings of an engine. None of them is stored in the pool.
 #[derive(Clone)]
 pub struct Config {
     /// The machine's wall clock, in milliseconds since 1970.
     pub clock: ClockFn,
-    /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
+    /// A monotonic clock in milliseconds, from any origin. It measures time while the pool is open.
     pub uptime: ClockFn,
-    /// How long the wall clock must differ from the store's before the store follows it, in milliseconds.
+    /// How long, in milliseconds, the wall clock must differ from the store's clock before the store adopts its time.
     pub step_held_ms: u64,
-    /// Who empties segments.
+    /// Threads that clean.
     pub cleaning: CleaningMode,
-    /// The pool may grow to this many bytes when it fills up (0: it does not grow).
+    /// Size in bytes up to which a full pool grows (0: it does not grow).
     pub pool_bytes_max: u64,
-    /// Keys the index has room for without growing, in an empty pool or after a scan (0: it grows as keys
-    /// come). Ten bytes of DRAM each, taken when the pool is opened.
+    /// Number of keys for which the index is sized when the pool is opened empty or after a scan (0: the index grows
+    /// with the keys). Takes about ten bytes of DRAM a key at open.
     pub keys_expected: u64,
-    /// DRAM for copies of small values that are read often, in bytes, taken as they come (0: none are kept; at most
-    /// [`READ_CACHE_BYTES_MAX`]).
+    /// Size in bytes of the read cache in DRAM, for copies of small values that are read often (0: no cache; at most
+    /// [`READ_CACHE_BYTES_MAX`]). The memory is allocated as values are cached.
     pub read_cache_bytes: u64,
-    /// How many expected lifetimes records are told apart by, each with an open segment of its own in each session: up to 4
-    /// (0: 1, 2 or 4, by how many segments the pool has).
+    /// Number of classes of expected lifetime into which records are sorted, at most 4. Each session has an open
+    /// segment for each class. 0: 1, 2 or 4, by the number of segments in the pool.
     pub classes: usize,
-    /// Records that the cleaner moves in one slice, at most: writers that clean, or wait for its lock, wait for that many (0: 1).
+    /// Largest number of records that the cleaner moves in one slice (0: 1). Writers that clean, or that wait for the
+    /// cleaner's lock, wait for at most one slice.
     pub slice_records: u32,
-    /// What becomes of a copy of a pool in use when it is opened.
+    /// What an open does with a copy of a pool that is in use.
     pub copies: CopiedPoolPolicy,
-    /// Threads that scan the pool at open.
+    /// Threads that scan the pool when it is opened.
     pub open_threads: usize,
-    /// How often a session that finds no room lets others run, so that they leave segments that were
-    /// emptied, before it takes the pool for full: a thousand times at once, then a millisecond each.
+    /// How often the cleaner waits for readers to leave retired segments before it gives up and a write may find the
+    /// pool full. The first thousand waits only yield the CPU; each later one sleeps for a millisecond.
     pub patience: u32,
 }
 
@@ -73,7 +74,7 @@ impl Default for Config {
     }
 }
 
-/// The machine's clock, as a [`Clock`].
+/// Returns the machine's wall clock, in milliseconds since 1970. A [`ClockFn`].
 #[must_use]
 pub fn wall_clock_ms() -> u64 {
     std::time::SystemTime::now()
@@ -81,7 +82,7 @@ pub fn wall_clock_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Milliseconds since the machine started, time it was suspended included, as a [`Clock`].
+/// Returns the milliseconds since the machine started, including suspended time. A [`ClockFn`].
 #[must_use]
 pub fn uptime_ms() -> u64 {
     let since = clock_gettime(ClockId::Boottime);

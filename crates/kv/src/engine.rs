@@ -1,4 +1,4 @@
-//! What all sessions of one pool share.
+//! The state that all sessions of one pool share.
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::EpochTable;
@@ -33,17 +33,17 @@ use crate::session_log::OpenSegments;
 use crate::store::{DATABASES, Error, OpenReport};
 use crate::stripe::{PendingWrite, Stripe};
 
-/// How the pool is cut, and the secrets derived from its id.
+/// Segment layout of the pool, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub first: u64,
     pub segment_bytes: usize,
-    /// Bytes of a segment's map, before its tail; 0 in a pool of format version 1, which has none.
+    /// Bytes of the map at the end of a segment, before the tail. 0 in a pool of format version 1, which has no maps.
     pub map_bytes: usize,
     shift: u32,
     pub pool_key: u64,
     key_hash: KeyHash,
-    /// The seed of the hash that pools of format version 1 have instead.
+    /// Seed of the key hash of format version 1. `None` in later versions, which use `key_hash`.
     seed_of_version_1: Option<u64>,
 }
 
@@ -64,28 +64,29 @@ impl Geometry {
         }
     }
 
-    /// Bytes of records a segment holds.
+    /// Returns the bytes of records that a segment holds.
     pub(crate) fn payload(&self) -> usize {
         self.segment_bytes - OVERHEAD - self.map_bytes
     }
 
-    /// Where records may end, at most, in bytes from a segment's start: there its map, or its tail, begins.
+    /// Returns the largest end of the records, in bytes from a segment's start: there the map begins, or without a
+    /// map the tail.
     pub(crate) fn records_end(&self) -> usize {
         FIRST + self.payload()
     }
 
-    /// The longest record that lies in the log; longer values get segments of their own.
+    /// Returns the length of the longest record that lies in the log. Longer values get segments of their own.
     pub(crate) fn inline_max(&self) -> usize {
         self.payload() / 4
     }
 
-    /// The segment `at` lies in.
+    /// Returns the segment that contains `at`.
     #[inline]
     pub(crate) fn segment_of(&self, at: Off) -> u32 {
         ((at.0 - self.first) >> self.shift) as u32
     }
 
-    /// Where `at` lies in its segment.
+    /// Returns the position of `at` in its segment.
     #[inline]
     pub(crate) fn within(&self, at: Off) -> usize {
         (at.0 - self.first) as usize & (self.segment_bytes - 1)
@@ -112,21 +113,21 @@ impl Geometry {
     }
 }
 
-/// What a session lets the others see.
+/// State of a session that other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct SessionShared {
     pub keys: [AtomicI64; DATABASES],
-    /// Gets that the read cache answered, and those that it did not.
+    /// Gets answered by the read cache, and gets that missed it.
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
     pub counters: Mutex<farbank_pm::PersistCounters>,
     /// Bytes of values that [`Engine::live`] does not count yet.
     pub outstanding: AtomicI64,
-    /// Its open segments, while it has nothing unpublished.
+    /// The session's open segments, while it has nothing unpublished.
     pub parked: Mutex<OpenSegments>,
 }
 
-/// Figures that only grow.
+/// Counters that only grow.
 #[derive(Debug, Default)]
 pub(crate) struct EngineCounters {
     pub user_bytes: AtomicU64,
@@ -136,7 +137,7 @@ pub(crate) struct EngineCounters {
     pub damaged: AtomicU64,
 }
 
-/// One pool, opened.
+/// An open pool.
 pub(crate) struct Engine<M: Medium> {
     pub pool: Pool<M>,
     pub geometry: Geometry,
@@ -146,34 +147,34 @@ pub(crate) struct Engine<M: Medium> {
     pub stripes: Vec<CachePadded<Stripe>>,
     pub segments: GrowTable<SegmentInfo>,
     pub live_map: LiveMap,
-    /// The same of tombstones: those that were once a key's newest record, until their segment is reborn.
+    /// Map of the tombstones that were once their key's newest record. A bit is cleared when its segment is recycled.
     pub tomb_map: LiveMap,
     pub maps: Mutex<MapWriter>,
     pub epochs: EpochTable,
     pub free: FreeSegments,
     pub growth: GrowthState,
     pub pace: CleaningPace,
-    /// Counts segment openings; a tombstone's fence is its value.
+    /// Number of segment openings so far. A tombstone's reclaim stamp is the number at which it was listed.
     pub stamp: CachePadded<AtomicU64>,
     pub generation: AtomicU64,
-    /// Bytes appended so far: the clock of ages.
+    /// Bytes appended so far. Ages of segments are measured in it.
     pub written: CachePadded<AtomicU64>,
     pub live: CachePadded<AtomicI64>,
     pub tombs: CachePadded<AtomicI64>,
-    /// Segments that hold bytes of large values and groups.
+    /// Segments that hold extents of large values and of groups.
     pub extents: AtomicU32,
-    /// Bytes of large values in them.
+    /// Bytes of large values in these segments.
     pub extent_bytes: AtomicI64,
-    /// Bytes of records the pool takes if every segment is filled to its end.
+    /// Capacity in bytes of records if every segment could be filled to its end.
     pub capacity_unwasted: AtomicU64,
-    /// Sealed segments, and the bytes at their ends that no record fits into.
+    /// Sealed segments, and the unused bytes at their ends.
     pub sealed: AtomicU32,
     pub waste: AtomicU64,
-    /// The share of those bytes that the capacity counts with.
+    /// Share of wasted bytes that the capacity currently accounts for.
     pub waste_share: AtomicU64,
-    /// Emptied segments that readers may still be in: epoch, segment.
+    /// Emptied segments that readers may still use: epoch, segment.
     pub retired: Mutex<std::collections::VecDeque<(u64, u32)>>,
-    /// Odd while a group is being published.
+    /// Version counter of group publications. Odd while a group is being published.
     pub groups: CachePadded<AtomicU64>,
     pub group_lock: Mutex<()>,
     pub split_lock: Mutex<()>,
@@ -183,12 +184,12 @@ pub(crate) struct Engine<M: Medium> {
     pub cleaner: Mutex<Cleaner>,
     pub sessions: Mutex<Vec<Arc<SessionShared>>>,
     pub next_session: AtomicU32,
-    /// Which opening of the pool this is.
+    /// Number of this opening of the pool (the open epoch).
     pub boot: u32,
-    /// The stamp of every segment that held something when the pool was opened.
+    /// Opening stamp of every segment that held records when the pool was opened.
     pub boot_stamp: u64,
     pub tally: EngineCounters,
-    /// The one that has the pool open: a forked child uses nothing of this.
+    /// The process that opened the pool. A forked child must not use the engine.
     pub process: ProcessStamp,
     pub opened: OpenReport,
     pub poisoned: Mutex<Option<Poisoned>>,
@@ -259,13 +260,13 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Starts the clock of segment openings: everything there now is as old as it gets.
+    /// Starts the counter of segment openings. All segments that hold records now get the oldest stamp.
     pub(crate) fn start_stamps(&mut self) {
         self.boot_stamp = self.generation.load(Relaxed);
         self.stamp.store(self.boot_stamp, Relaxed);
     }
 
-    /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.
+    /// Sets the engine's index and creates its stripes. Sequence numbers continue from `seq_max`.
     pub(crate) fn install(&mut self, index: HashIndex, seq_max: u64) {
         let stripes = 1_usize << index.first_depth().min(10);
         self.stripes = (0..stripes)
@@ -287,14 +288,14 @@ impl<M: Medium> Engine<M> {
         self.medium().caps()
     }
 
-    /// Whether a drain's ticket is durable when it is issued.
+    /// Returns whether a drain's ticket is durable as soon as it is issued.
     #[inline]
     pub(crate) fn tickets_turn_at_once(&self) -> bool {
         self.caps().drain != Drain::Sync
     }
 
-    /// Whether a ticket that has turned says something. Where drains are relaxed nothing is ever known
-    /// to be durable without settling: no record vouches for others, no end is written down.
+    /// Returns whether a completed ticket proves durability. With relaxed drains only a settle proves it. Then no
+    /// record may certify the records before it, and no segment is sealed.
     #[inline]
     pub(crate) fn drains_are_real(&self) -> bool {
         self.caps().drain != Drain::Relaxed
@@ -305,7 +306,7 @@ impl<M: Medium> Engine<M> {
         &self.stripes[self.stripe_number(hash)]
     }
 
-    /// Whether any session has yet to drain a write.
+    /// Returns whether any session has staged writes that are not drained.
     #[cfg(feature = "check")]
     pub(crate) fn is_staged(&self) -> bool {
         let staged = |stripe: &CachePadded<Stripe>| stripe.lock().all().any(|p| p.ticket.is_none());
@@ -317,8 +318,7 @@ impl<M: Medium> Engine<M> {
         hash as usize & (self.stripes.len() - 1)
     }
 
-    /// Has the CPU fetch what a write of `hash`'s key looks at first: its stripe, and the word of its
-    /// group of the index.
+    /// Prefetches what a write of `hash`'s key accesses first: its stripe, and the directory word of its index group.
     #[inline]
     pub(crate) fn fetch_for_write(&self, hash: u64) {
         farbank_pm::grow_table::prefetch_for_write(self.stripe(hash));
@@ -326,7 +326,7 @@ impl<M: Medium> Engine<M> {
         self.read_cache.fetch(hash);
     }
 
-    /// Has the CPU fetch what is changed when the record at `at` lives no more.
+    /// Prefetches the counters that change when the record at `at` dies.
     #[inline]
     pub(crate) fn fetch_for_count(&self, at: Off) {
         farbank_pm::grow_table::prefetch_for_write(self.info_at(at));
@@ -343,30 +343,31 @@ impl<M: Medium> Engine<M> {
         self.info(self.geometry.segment_of(at))
     }
 
-    /// Now, as expiries see it.
+    /// Returns the store's time, with which expiries are compared.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 
-    /// Whether a value numbered `seq` that expires at `expires_ms` is gone. What is once gone stays gone, whatever becomes of the
-    /// machine's clock: the time is made durable first (on a file, by the cleaner, within a second).
+    /// Returns whether a value with sequence number `seq` that expires at `expires_ms` has expired. An expired value
+    /// stays expired, even if the machine's clock is set back: the time is made durable first (on a file: by the
+    /// background thread, within a second).
     #[inline]
     pub(crate) fn is_expired(&self, expires_ms: u64, seq: u64) -> bool {
         self.clock.has_expired(expires_ms, seq, || {
             if self.caps().drain == Drain::Fence {
-                // An error has poisoned the engine: writers will hear of it.
+                // An error has poisoned the engine, so the next write fails.
                 self.record_time().ok();
             }
         })
     }
 
-    /// Makes the latest time that was acted on durable.
+    /// Makes the latest time at which a value was found expired durable.
     pub(crate) fn record_time(&self) -> Result<(), Poisoned> {
         self.clock
             .record(|acted_ms| self.set_root(|words| words.clock_ms = words.clock_ms.max(acted_ms)))
     }
 
-    /// Follows the wall clock if it has differed for long enough.
+    /// Adopts the wall clock's time if it has differed from the store's for long enough.
     pub(crate) fn follow_clock(&self) -> Result<(), Poisoned> {
         match self.clock.shift() {
             None => {}
@@ -376,9 +377,10 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Takes the time of a wall clock that is behind, if it is.
+    /// Sets the store's clock back to the wall clock, if that is behind.
     pub(crate) fn set_clock_back(&self) -> Result<(), Poisoned> {
-        // No copies in flight (KV-PASS-4), and no group half published: both take stripes after these.
+        // Excludes relocations in progress (KV-PASS-4) and half-published groups: both lock stripes after these
+        // locks.
         let _cleaner = self.cleaner_at_rest()?;
         let _group = self.group_lock.lock().expect("no holder panics");
         let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| stripe.lock()).collect();
@@ -395,7 +397,7 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Has the sweep look at every segment with a value that expires.
+    /// Makes the expiry sweep visit every segment that holds a value with an expiry.
     fn sweep_all(&self) {
         for segment in 0..self.pool.segments() {
             let due = &self.info(segment).expires_ms;
@@ -405,7 +407,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Changes the engine's words of the superblock; durable on `Ok`.
+    /// Changes the engine's words in the superblock. Durable on `Ok`.
     pub(crate) fn set_root(&self, change: impl FnOnce(&mut RootWords)) -> Result<(), Poisoned> {
         let mut root = self.root.lock().expect("no holder panics");
         let (ctx, words) = &mut *root;
@@ -422,7 +424,7 @@ impl<M: Medium> Engine<M> {
         result
     }
 
-    /// Remembers that nothing may be acknowledged any more.
+    /// Poisons the engine: nothing is acknowledged any more.
     pub(crate) fn poison(&self, why: &Poisoned) {
         self.poisoned
             .lock()
@@ -442,14 +444,14 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Polls a ticket; an error poisons the engine.
+    /// Polls a ticket. An error poisons the engine.
     pub(crate) fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.medium()
             .poll(ticket)
             .inspect_err(|why| self.poison(why))
     }
 
-    /// Waits until everything drained so far is durable for certain; an error poisons the engine.
+    /// Waits until everything drained so far is certainly durable. An error poisons the engine.
     pub(crate) fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
         if fault!("kv.settled_by_tickets") {
             return self.wait(ticket);
@@ -459,49 +461,48 @@ impl<M: Medium> Engine<M> {
             .inspect_err(|why| self.poison(why))
     }
 
-    /// Waits for a ticket; an error poisons the engine.
+    /// Waits for a ticket. An error poisons the engine.
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
         self.medium()
             .wait(ticket)
             .inspect_err(|why| self.poison(why))
     }
 
-    /// Under the stripe's lock: makes the index name the record at `at` of a key it has no entry for.
+    /// Adds an index entry for the record at `at`, whose key has none. The caller holds the stripe's lock.
     #[inline]
     pub(crate) fn insert(&self, hash: u64, at: Off) {
         self.index
             .insert(hash, at, &self.epochs, &|at| self.rehash(at));
     }
 
-    /// Under the stripe's lock: makes room in a full group of the index. Where its entries are to be
-    /// looked for from now on.
+    /// Makes room in a full index group and returns the group's new location. The caller holds the stripe's lock.
     pub(crate) fn lengthen(&self, spot: &BucketRef) -> BucketRef {
         self.index
             .lengthen(spot, &self.epochs, &|at| self.rehash(at))
     }
 
-    /// Counts a record that the index now points at.
+    /// Counts a record that the index now refers to as live.
     #[inline]
     pub(crate) fn mark_live(&self, at: Off, len: u32) {
         self.live_map.set(at);
         self.info_at(at).mark_live(len);
     }
 
-    /// Counts a record that the index no longer points at.
+    /// Counts a record that the index no longer refers to as dead.
     #[inline]
     pub(crate) fn mark_dead(&self, at: Off, len: u32) {
         self.live_map.clear(at);
         self.info_at(at).mark_dead(len);
     }
 
-    /// Counts a tombstone that is its key's newest record.
+    /// Counts a tombstone that is now its key's newest record.
     #[inline]
     pub(crate) fn bury(&self, at: Off, len: u32) {
         self.tomb_map.set(at);
         self.info_at(at).tombs.fetch_add(len, Relaxed);
     }
 
-    /// The fence of a record that is about to be listed. Under its stripe's lock.
+    /// Returns the reclaim stamp of a record that is about to be listed. The caller holds its stripe's lock.
     pub(crate) fn fence_of(&self, what: RecordType) -> u64 {
         match what {
             RecordType::Tomb => self.stamp.load(Relaxed),
@@ -509,7 +510,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Takes a free segment if more than `keep` would remain.
+    /// Takes a free segment if more than `keep` segments would remain free.
     pub(crate) fn take_segment(&self, keep: u32) -> Option<u32> {
         let Some((segment, left)) = self.free.take(keep) else {
             self.free.ring();
@@ -518,7 +519,7 @@ impl<M: Medium> Engine<M> {
         if self.config.cleaning == CleaningMode::Background
             && (left < self.stock_wanted() || self.should_grow())
         {
-            self.free.ring(); // Before writers have to wait.
+            self.free.ring(); // The cleaner starts before writers have to wait.
         }
         let info = self.info(segment);
         let generation = info.generation.load(Relaxed);
@@ -537,7 +538,7 @@ impl<M: Medium> Engine<M> {
         Some(segment)
     }
 
-    /// Gives `segments` new, free lives, durable on `Ok` (S1: tail, then head).
+    /// Initialises `segments` as free, each with a new generation. Durable on `Ok` (S1: tail, then head).
     pub(crate) fn bear(&self, ctx: &mut PersistCtx, segments: &[u32]) -> Result<(), Poisoned> {
         let lives: Vec<(SegmentPlace, u64, &SegmentInfo)> = segments
             .iter()
@@ -550,7 +551,7 @@ impl<M: Medium> Engine<M> {
             })
             .collect();
         if !self.drains_are_real() && !fault!("kv.reborn_before_sync") {
-            // What has replaced their records was published when it was drained, and may not be durable.
+            // The writes that replaced these segments' records were published when drained; make them durable first.
             self.settle(Ticket::DURABLE)?;
         }
         for (place, generation, _) in &lives {
@@ -561,7 +562,7 @@ impl<M: Medium> Engine<M> {
             place.write_head(self.medium(), ctx, *generation);
         }
         self.settle(self.medium().drain(ctx))?;
-        // Whoever frees an extent looks at its life and takes it under this lock.
+        // A thread that frees an extent checks its generation and retires it under this lock (L4).
         let _limbo = self.retired.lock().expect("no holder panics");
         for (_, generation, info) in &lives {
             info.reset(*generation);
@@ -569,13 +570,14 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Gives a reborn segment back.
+    /// Returns an initialised segment to the free list.
     pub(crate) fn give_segment(&self, segment: u32) {
         self.info(segment).set_state(SegmentState::Free);
         self.free.give(segment);
     }
 
-    /// Open segments a session keeps, by expected lifetime. Few segments: few classes.
+    /// Returns how many open segments, one for each class of expected lifetime, a session keeps. Small pools have few
+    /// classes.
     pub(crate) fn classes(&self) -> usize {
         match (self.config.classes, self.pool.segments()) {
             (0, 0..=63) => 1,
@@ -585,7 +587,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Bytes of live records, those of large values outside of the log included.
+    /// Returns the bytes of live records, including large values outside the log.
     pub(crate) fn live_bytes(&self) -> u64 {
         let live = self.live.load(Relaxed) + self.extent_bytes.load(Relaxed);
         live.max(0) as u64
@@ -598,30 +600,30 @@ impl<M: Medium> Engine<M> {
         self.generation.fetch_add(1, Relaxed) + 1
     }
 
-    /// Why a write that finds no room is refused.
+    /// Returns the error for a write that finds no room.
     #[cold]
     pub(crate) fn full(&self) -> Error {
         self.growth.error().map_or(Error::Full, Error::CannotGrow)
     }
 
-    /// Whether the pool may become larger, as far as is known.
+    /// Returns whether the pool may grow and the attempt may succeed.
     pub(crate) fn may_grow(&self) -> bool {
         self.growth_step() > 0 && self.growth.may_succeed()
     }
 
-    /// Segments that the next step of growth adds.
+    /// Returns how many segments the next growth step adds.
     pub(crate) fn growth_step(&self) -> u32 {
-        let has = self.pool.segments(); // Read first: another thread may make the pool larger, and none makes it smaller.
+        let has = self.pool.segments(); // Read first: another thread may grow the pool; none shrinks it.
         self.segments_next() - has
     }
 
-    /// Segments that the pool has after the next step of growth.
+    /// Returns the number of segments after the next growth step.
     fn segments_next(&self) -> u32 {
         let most = self.pool.segments_within(self.config.pool_bytes_max);
         self.pool.segments_next(most)
     }
 
-    /// Grows the pool by a step, if it may; false if not, or if there is no space.
+    /// Grows the pool by one step. Returns false if it may not grow or there is no space.
     pub(crate) fn grow_pool(&self) -> bool {
         if !self.growth.may_succeed() {
             return false;
@@ -664,7 +666,7 @@ impl<M: Medium> Engine<M> {
         true
     }
 
-    /// Splits groups of the index that are behind. No locks may be held.
+    /// Splits index groups until the index has caught up with its growth. The caller must hold no locks.
     pub(crate) fn grow_index(&self) {
         if self.index.wants_touch() && self.config.cleaning == CleaningMode::Background {
             self.free.ring();
@@ -679,8 +681,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// A fresh identity for a session, and its place to be seen. The first place is the engine's own:
-    /// what was there at open, and what sessions leave behind.
+    /// Registers a session: returns its id and its shared state. The first entry is the engine's own: it holds the
+    /// counts found at open and those of dropped sessions.
     pub(crate) fn enroll(&self) -> (u32, Arc<SessionShared>) {
         let shared = Arc::new(SessionShared::default());
         self.enrolled().push(Arc::clone(&shared));
@@ -688,7 +690,7 @@ impl<M: Medium> Engine<M> {
         (self.next_session.fetch_add(1, Relaxed), shared)
     }
 
-    /// Takes a session's place away; its counts stay.
+    /// Unregisters a session. Its counts move to the engine's own entry.
     pub(crate) fn leave(&self, shared: &Arc<SessionShared>) {
         let mut sessions = self.enrolled();
         let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else {
@@ -711,12 +713,12 @@ impl<M: Medium> Engine<M> {
         self.recount_capacity();
     }
 
-    /// All sessions' places.
+    /// Locks the list of registered sessions' shared state.
     pub(crate) fn enrolled(&self) -> MutexGuard<'_, Vec<Arc<SessionShared>>> {
         self.sessions.lock().expect("no holder panics")
     }
 
-    /// Keys in `db`.
+    /// Returns the number of keys in `db`.
     pub(crate) fn keys(&self, db: usize) -> u64 {
         let sum: i64 = self
             .enrolled()

@@ -1,59 +1,59 @@
-//! The engine's faults by name: deviations that the explorer has to find out.
+//! The engine's named faults: deliberately introduced bugs, each of which the explorer must find.
 //!
-//! Each is one condition in the code, `fault!("kv.x")`, at the line it takes away or changes. Some were
-//! bugs of this engine once; the others are what its invariants are there for.
+//! Each is one condition in the code, `fault!("kv.x")`, at the line that it removes or changes. Some were
+//! bugs of this engine. Each of the others violates an invariant.
 
 use farbank_pm::fault::NamedFault;
 use farbank_pm::sim::Persistency;
 
-/// Those that the explorer finds, in one thread.
+/// Faults that the explorer finds with one thread.
 pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "pm.cached_pages_trusted",
-        what: "a start after a failed sync trusts pages that the file's device does not have",
+        what: "an open after a failed sync trusts cached pages that the file's device does not have",
         source: "ext4 without a journal on a full device: fdatasync fails, kill, start",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.seed_without_opening",
-        what: "a record's checksum says nothing of the opening of the pool it was written in",
-        source: "the crash explorer, mended in 6703750",
+        what: "the seed of a record's checksum does not include the open epoch",
+        source: "a bug that the crash explorer found",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.settled_by_tickets",
-        what: "a step that others build on waits for its ticket, and under everysec and never for no sync",
+        what: "a step that later steps rely on waits only for its ticket, so under everysec and never for no sync",
         source: "the promise of Medium::settle",
         shows_in: Some(Persistency::Relaxed),
     },
     NamedFault {
         name: "kv.copied_before_sync",
-        what: "under everysec and never the cleaner copies what no sync has made durable",
+        what: "under everysec and never the cleaner copies records before a sync has made them durable",
         source: "the crash explorer, relaxed, seeds 0x5 and 0x10: a large value was damaged, half a group was there",
         shows_in: Some(Persistency::Relaxed),
     },
     NamedFault {
         name: "kv.reborn_before_sync",
-        what: "under everysec and never a segment is reborn before what has replaced its records is durable",
+        what: "under everysec and never a segment is recycled before the records that replace its own are durable",
         source: "the crash explorer, relaxed, seed 0x5: a synced large value was gone after a power cut",
         shows_in: Some(Persistency::Relaxed),
     },
     NamedFault {
         name: "kv.same_generation",
-        what: "a segment is reborn under the generation it had",
+        what: "a segment is recycled without a new generation",
         source: "invariant S1 of segment.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.sealed_too_soon",
-        what: "a segment's end is written down before its records are durable",
+        what: "`sealed` is written before the segment's records are durable",
         source: "invariant S3 of segment.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.parked_unpublished",
         what: "a session's open segments may be sealed and cleaned while its writes in them are unpublished",
-        source: "invariant KV-ROOM-1 of room.rs",
+        source: "invariant KV-ROOM-1 of room_request.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
@@ -64,7 +64,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
     },
     NamedFault {
         name: "kv.published_before_durable",
-        what: "the index names a record whose ticket has not turned",
+        what: "the index points at a record whose ticket is not durable",
         source: "invariant N1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
         shows_in: Some(Persistency::Page),
     },
@@ -76,38 +76,38 @@ pub(crate) const ALL: [NamedFault; 26] = [
     },
     NamedFault {
         name: "kv.answer_relies_on_nothing",
-        what: "an answer that depends on another session's pending write does not wait for it",
+        what: "a reply that depends on another session's pending write does not wait for that write",
         source: "invariant H3 of history.rs: SETNX answered 0, and its key was lost in a power cut",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.group_relies_on_pending",
-        what: "a group does not carry the pending writes it was decided on",
-        source: "invariant G3 of group.rs, mended in 9cfe07e",
+        what: "a group does not include the pending writes that its body has read",
+        source: "invariant G3 of group.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.group_left_behind",
-        what: "what was decided on one member of a group that is not durable may survive without the others",
-        source: "invariant G6 of group.rs; the histories of a killed server: INCR kept, its MULTI lost",
+        what: "a change that depends on one member of a group that is not durable may survive without the others",
+        source: "invariant G6 of group.rs; the histories of a killed server: INCR was kept and its MULTI lost",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.groups_cleaned_away",
         what: "a segment in which only large groups' records are left counts as empty",
-        source: "the crash explorer, mended in 6703750",
+        source: "a bug that the crash explorer found",
         shows_in: None,
     },
     NamedFault {
         name: "kv.victims_before_copies",
-        what: "a cleaned segment is reborn before its moved records are durable",
+        what: "a cleaned segment is recycled before its moved records are durable",
         source: "invariant C1 of cleaner.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.tombstone_of_earlier_opening",
-        what: "a tombstone of an earlier opening is dropped by comparing its stamp with stamps of this one",
-        source: "the crash explorer, mended in 4a1f1d6",
+        what: "the reclaim stamp of a tombstone of an earlier open epoch is compared with stamps of this one",
+        source: "a bug that the crash explorer found",
         shows_in: None,
     },
     NamedFault {
@@ -118,26 +118,26 @@ pub(crate) const ALL: [NamedFault; 26] = [
     },
     NamedFault {
         name: "kv.snapshot_kept",
-        what: "an open does not forget the snapshot it has read",
+        what: "an open does not clear the snapshot's word in the superblock after reading the snapshot",
         source: "the promise of snapshot.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.group_unchecked",
-        what: "a group is believed without its body's checksum",
-        source: "invariant V3 of recover.rs",
+        what: "recovery accepts a group without its body's checksum",
+        source: "invariant V3 of recovery.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.sequence_of_values_only",
-        what: "sequence numbers go on from the newest value, though a tombstone is newer",
+        what: "after an open, sequence numbers continue from the newest value, though a tombstone is newer",
         source: "invariant W1 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.torn_not_padded",
         what: "recovery leaves torn bytes as they are and seals their segment",
-        source: "invariant V2 of recover.rs",
+        source: "invariant V2 of recovery.rs",
         shows_in: None,
     },
     NamedFault {
@@ -148,80 +148,80 @@ pub(crate) const ALL: [NamedFault; 26] = [
     },
     NamedFault {
         name: "kv.map_before_durable",
-        what: "a map leaves a value out as soon as a newer record of its key is staged",
+        what: "a map omits a value as soon as a newer record of its key is staged",
         source: "invariant KV-MAP-1 of segment_map.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.map_unchecked",
-        what: "a segment's map counts without its checksum",
+        what: "a segment's map is used without its checksum",
         source: "invariant KV-MAP-3 of segment_map.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.read_cache_kept",
-        what: "a write leaves what the read cache holds of its key",
+        what: "a write does not remove its key from the read cache",
         source: "invariant H2 of read_cache.rs",
         shows_in: None,
     },
 ];
 
-/// Those that need values of more than one extent.
+/// Faults that need values of more than one extent.
 pub(crate) const LARGE: [NamedFault; 2] = [
     NamedFault {
         name: "kv.first_extent_checked",
-        what: "recovery accepts a large value whose first extent is whole",
+        what: "recovery accepts a large value if its first extent is whole",
         source: "invariant L1 of large.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.first_extent_flushed",
         what: "recovery flushes only the first extent of a value that it accepts",
-        source: "invariant V1 of recover.rs",
+        source: "invariant V1 of recovery.rs",
         shows_in: None,
     },
 ];
 
-/// Those that the explorer finds where the cleaner moves a few records at a time.
+/// Faults that the explorer finds if the cleaner moves a few records at a time.
 pub(crate) const IN_SLICES: [NamedFault; 1] = [NamedFault {
     name: "kv.slice_ends_victim",
-    what: "a victim that was walked in part is put in limbo if no live record is left in it",
-    source: "invariant KV-PASS-1 of pass.rs",
+    what: "a victim that was walked in part is retired if no live record is left in it",
+    source: "invariant KV-PASS-1 of cleaning_pass.rs",
     shows_in: None,
 }];
 
-/// Those that only threads can find.
+/// Faults that show only with several threads.
 pub(crate) const IN_THREADS: [NamedFault; 4] = [
     NamedFault {
         name: "kv.flush_takes_extents",
-        what: "FLUSHALL frees the extents of a large value that is numbered after it",
-        source: "schedule 31 of seed 0x11, chosen at random: a bug of this engine until then",
+        what: "FLUSHALL frees the extents of a large value whose sequence number is higher than the floor",
+        source: "a bug that the schedule explorer found, in schedule 31 of seed 0x11",
         shows_in: None,
     },
     NamedFault {
         name: "kv.stripe_released_early",
-        what: "a stripe is let go between the look at its list and the entry in it",
+        what: "a stripe's lock is released between the check of its pending writes and the addition of a new one",
         source: "invariant W4 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.older_published_later",
-        what: "a drained write is published though a newer one of its key has been",
+        what: "a drained write is published although a newer write of its key was published before",
         source: "invariant W2 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.group_seen_half",
-        what: "a group is published outside of its sequence lock",
+        what: "a group is published without its sequence lock",
         source: "invariant G2 of group.rs",
         shows_in: None,
     },
 ];
 
-/// Those that only threads can find whose every operation is a batch by itself.
+/// Faults that show only with several threads, if each operation is a batch of its own.
 pub(crate) const IN_THREADS_ALONE: [NamedFault; 1] = [NamedFault {
     name: "kv.read_cache_torn",
-    what: "a value of the read cache is taken though its slot was written meanwhile",
+    what: "a read uses a value of the read cache although its slot was written meanwhile",
     source: "invariant H3 of read_cache.rs",
     shows_in: None,
 }];
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_listed_and_every_name_is_in_one_place() {
-        // The simulator's are found by way of the engine.
+        // The list includes the simulator's faults, because exploring the engine finds them.
         let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         let dirs = ["src", "../pm/src/sim"].map(|dir| crate_dir.join(dir));
         let names = dirs.map(|dir| names_in(&dir, "fault!(", "faults.rs"));

@@ -1,8 +1,8 @@
-//! FLUSHALL: a durable floor under all sequence numbers, not a walk.
+//! FLUSHALL: a durable lower bound on sequence numbers instead of a walk over the keys.
 //!
-//! Every record numbered up to the floor is dead from the moment the superblock says so. Under all
-//! locks: the floor is made durable, the index is emptied, and what segments hold is counted as dead;
-//! the cleaner finds them empty.
+//! Every record whose sequence number is at or below the bound, the *floor*, is dead as soon as the floor is durable
+//! in the superblock. Under all locks, FLUSHALL makes the floor durable, clears the index, and counts the records in
+//! all segments as dead. The cleaner then finds these segments empty.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
@@ -13,7 +13,7 @@ use crate::engine::Engine;
 
 /// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
 pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
-    // No pass of the cleaner (KV-PASS-3), and no group half published: both take stripes after these.
+    // Excludes a pass of the cleaner (KV-PASS-3) and half-published groups: both lock stripes after these locks.
     let _cleaner = engine.cleaner_at_rest()?;
     let _group = engine.group_lock.lock().expect("no holder panics");
     let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
@@ -22,7 +22,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         engine.set_root(|words| words.floor = floor)?;
     }
     engine.floor.store(floor, Release);
-    // As at a group's publication: readers that overlap start over, and see all keys or none.
+    // As when a group is published, overlapping readers retry: they see all keys or none.
     engine.groups.fetch_add(1, AcqRel);
     for stripe in &mut stripes {
         stripe.raise_seq(floor);

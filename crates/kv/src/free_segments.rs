@@ -1,15 +1,14 @@
-//! The free segments, and how sessions that need them and the background thread that makes them wake each
-//! other.
+//! The free segments, and the wakeups between sessions that need segments and the background thread that frees them.
 //!
 //! ```text
 //!   session     request(want) ── wait ─────────────────────── is_over? ──▶ take a segment, or Full
-//!                    │ bell                    ▲ freed
+//!                    │ ring                    ▲ freed
 //!   background     listen ── begin ── clean ───┴── end
 //! ```
 //!
-//! A request is over when a run of the cleaner has ended that began after it: only such a run says whether
-//! there is anything to gain. It has gained if as many segments as were asked for were free at one moment of the run: those
-//! that are not there at its end were taken by other sessions.
+//! A request is over when a run of the cleaner has ended that began after the request: only such a run shows whether
+//! there is anything to gain. The request has succeeded if enough segments were free at one moment of the run. Other
+//! sessions may have taken them by its end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,61 +17,61 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use farbank_pm::sync::{Arc, Condvar, Mutex};
 
-/// Called when room was made, or when there is none to make.
+/// A function that is called when room was made, or when there is none to gain.
 pub(crate) type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
-/// The free segments, and a bell for the thread that makes more.
+/// The free segments, and the wakeup of the background thread.
 #[derive(Default)]
 pub(crate) struct FreeSegments {
     list: Mutex<VecDeque<u32>>,
     count: AtomicU32,
-    /// Most segments that were free at a time since the run began.
+    /// Largest number of segments that were free at a time since the run began.
     most: AtomicU32,
     bell: Condvar,
     bell_lock: Mutex<()>,
-    /// Rung, and not yet heard.
+    /// Whether the background thread was woken and has not reacted yet.
     rung: AtomicBool,
     runs: Mutex<CleanerRuns>,
-    /// The number of the last run that ended, of the last one that gained what was asked for, and of the last one that sessions
-    /// held up.
+    /// Numbers of the last run that ended, of the last run that gained what was requested, and of the last run that
+    /// was held up by sessions.
     ended: AtomicU64,
     gained: AtomicU64,
     held_up: AtomicU64,
     freed: Condvar,
-    /// Whether a session that does not wait itself wants to be woken.
+    /// Whether a session that does not block itself wants the wakers called.
     awaited: AtomicBool,
     wakes: Mutex<Vec<WakeFn>>,
 }
 
-/// Runs of the cleaner, and what they are asked for.
+/// Number of the last run of the cleaner that began, and the demand for the next one.
 #[derive(Debug, Default)]
 struct CleanerRuns {
     begun: u64,
     demand: RoomDemand,
 }
 
-/// What the sessions that wait have asked for.
+/// Room requested by waiting sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RoomDemand {
-    /// Segments that are to be free; 0: none were asked for.
+    /// Number of segments that must be free; 0: none requested.
     pub segments: u32,
-    /// Bytes of values that are to fit once tombstones are gone; 0: none were asked for.
+    /// Bytes of values that must fit once tombstones are removed; 0: none requested.
     pub bytes: usize,
 }
 
-/// What a session waits for: this run of the cleaner.
+/// A session's request: the number of the first run of the cleaner that serves it.
 #[derive(Debug)]
 pub(crate) struct CleanRequest(u64);
 
-/// What cleaning has come to.
+/// Outcome of cleaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CleanOutcome {
-    /// What was asked for was free, for a moment at least.
+    /// The requested room was free, at least for a moment.
     Gained,
     /// It was not, and there is nothing more to gain.
     Nothing,
-    /// It was not, and that says nothing: sessions have not left what was emptied within
-    /// [`Config::patience`](crate::Config::patience), or have taken what became free as fast as it did.
+    /// It was not, but a later run may gain it: readers did not leave retired segments within
+    /// [`Config::patience`](crate::Config::patience), or other sessions took segments as fast as they became free.
     HeldUp,
 }
 
@@ -90,7 +89,7 @@ impl FreeSegments {
         self.most.fetch_max(count, Relaxed);
     }
 
-    /// Takes a free segment if more than `keep` would remain; with it, how many do.
+    /// Takes a free segment if more than `keep` would remain. Returns it and the number of segments that remain free.
     pub(crate) fn take(&self, keep: u32) -> Option<(u32, u32)> {
         let mut list = self.list.lock().expect("no holder panics");
         if list.len() as u32 <= keep {
@@ -102,20 +101,19 @@ impl FreeSegments {
         Some((segment, left))
     }
 
-    /// Whether `segments` were free at one moment since the run began.
+    /// Returns whether `segments` were free at one moment since the run began.
     pub(crate) fn had(&self, segments: u32) -> bool {
         self.most.load(Relaxed) >= segments
     }
 
-    /// Wakes the thread that makes more. Cheap while it has yet to hear an earlier bell: waking costs a system
-    /// call.
+    /// Wakes the background thread. Cheap if a wakeup is pending already; otherwise it may cost a system call.
     pub(crate) fn ring(&self) {
         if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
             self.bell.notify_all();
         }
     }
 
-    /// Waits for the bell, but not longer than `most`.
+    /// Waits for [`FreeSegments::ring`], for `most` at most.
     pub(crate) fn listen(&self, most: Duration) {
         let bell = self.bell_lock.lock().expect("no holder panics");
         if !self.rung.swap(false, Relaxed) {
@@ -125,7 +123,7 @@ impl FreeSegments {
         }
     }
 
-    /// Asks that `segments` be free, and that `bytes` of values fit.
+    /// Requests that `segments` be free and that `bytes` of values fit.
     pub(crate) fn request(&self, segments: u32, bytes: usize) -> CleanRequest {
         let mut runs = self.runs.lock().expect("no holder panics");
         runs.demand.segments = runs.demand.segments.max(segments);
@@ -136,12 +134,12 @@ impl FreeSegments {
         request
     }
 
-    /// Whether the run that was to serve `request` has ended.
+    /// Returns whether a run that serves `request` has ended.
     pub(crate) fn is_over(&self, request: &CleanRequest) -> bool {
         self.ended.load(Relaxed) >= request.0
     }
 
-    /// What the runs since `request`, which is over, have come to at best.
+    /// Returns the best outcome of the runs since `request`, which is over.
     pub(crate) fn outcome(&self, request: &CleanRequest) -> CleanOutcome {
         if self.gained.load(Relaxed) >= request.0 {
             CleanOutcome::Gained
@@ -152,14 +150,14 @@ impl FreeSegments {
         }
     }
 
-    /// Waits until something was freed or a run ended, but not longer than `most`.
+    /// Waits until segments were freed or a run ended, for `most` at most.
     pub(crate) fn wait(&self, most: Duration) {
         let runs = self.runs.lock().expect("no holder panics");
         let woken = self.freed.wait_timeout(runs, most);
         drop(woken.expect("no holder panics"));
     }
 
-    /// Begins a run: its number, and what it is to gain.
+    /// Begins a run. Returns its number and the demand that it must serve.
     pub(crate) fn begin_run(&self) -> (u64, RoomDemand) {
         let mut runs = self.runs.lock().expect("no holder panics");
         runs.begun += 1;
@@ -167,7 +165,7 @@ impl FreeSegments {
         (runs.begun, std::mem::take(&mut runs.demand))
     }
 
-    /// Ends a run, which has come to `outcome`.
+    /// Ends a run with `outcome`.
     pub(crate) fn end_run(&self, run: u64, outcome: CleanOutcome) {
         match outcome {
             CleanOutcome::Gained => self.gained.store(run, Relaxed),
@@ -189,12 +187,12 @@ impl FreeSegments {
         }
     }
 
-    /// Has the wakers called when room was made next.
+    /// Requests that the wakers be called the next time room is made.
     pub(crate) fn want_wake(&self) {
         self.awaited.store(true, Relaxed);
     }
 
-    /// Has `wake` called when room was made, or when there is none to make.
+    /// Registers a waker, called when room was made, or when there is none to gain.
     pub(crate) fn on_room(&self, wake: WakeFn) {
         self.wakes.lock().expect("no holder panics").push(wake);
     }

@@ -1,4 +1,4 @@
-//! Groups: several keys written all or nothing, isolated from other writers, seen whole by readers.
+//! Groups: atomic writes of several keys, isolated from other writers and seen by readers as a whole.
 //!
 //! ```text
 //!   ┌────────────────────────────────────────────────────────────────┐
@@ -6,25 +6,27 @@
 //!   └────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A group is one record whose body is records, so that it is torn or whole like any other. Members
-//! carry headers of their own and are found, moved and replaced one by one. A group that is too long
-//! for the log lies in extents, like a large value; when its record is cleaned, its members move to the
-//! log.
+//! A group is one record whose body consists of records, so a crash leaves it whole or torn like any other record.
+//! Members have headers of their own; they are looked up, relocated and replaced one by one. A group that is too long
+//! for the log is stored in extents, like a large value. When the cleaner relocates its record, the members move to
+//! the log.
 //!
 //! # Invariants
-//! G1  The stripes of all keys are locked, in order, from the first read of the body to the listing of
-//!     the last write: nobody else writes them in between.
-//! G2  Members get their ticket, and later are published, under [`Engine::groups`], which makes overlapping readers
-//!     start over: a ticket that turns early shows all of them or none.
-//! G3  A group stands by itself: what it relied on that is not durable yet becomes a member, too. Else
-//!     a crash could keep the group and lose what it was decided on.
-//! G4  What replaces a member is not seen before the whole group is: who has seen one key as it was
-//!     after the group sees none as it was before.
-//! G5  The body runs before anything is staged, and its panic is held back until the stripes are released: nothing of the
-//!     group remains, and no lock is poisoned.
-//! G6  What was read of a group that is not durable yet is written in a group with all keys of that one: those that are
-//!     not written otherwise become members as they are (G3). Else a crash could keep what was decided on one member, and
-//!     lose the others. If they are many, the group is waited for instead.
+//! G1  The stripes of all keys are locked, in order, from the body's first read until the last write is listed. So no
+//!     other session writes these keys meanwhile.
+//! G2  Members get their ticket, and are published, under [`Engine::groups`]; readers that overlap with this retry.
+//!     So readers see all members or none, even if the ticket becomes durable early.
+//! G3  A group does not depend on other writes that are not durable: a value that it read and that is not durable
+//!     becomes a member, too. Otherwise a crash could keep the group and lose the value on which it was decided.
+//! G4  A write that replaces a member is not visible before the whole group is. So a reader that has seen one key as
+//!     it was after the group sees no key as it was before the group.
+//! G5  The body runs before anything is staged. If it panics, the stripes are released before the panic continues. So
+//!     nothing of the group remains, and no lock is poisoned.
+//! G6  A write that depends on a member of a group that is not durable forms a group with all keys of that group;
+//!     keys that are not written otherwise become members with their current values (G3). Otherwise a crash could
+//!     keep the dependent write and lose the other members. If the group has too many keys, the write instead waits
+//!     until the group is durable. So does a group that depends on another one where a drain is a fence: that wait is
+//!     short.
 
 mod plan;
 
@@ -51,38 +53,38 @@ use crate::store::{
 };
 use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
 
-/// Keys that a group takes along for G6, at most.
+/// Largest number of keys that a group adds because of G6.
 const TAKEN_MAX: usize = 16;
 
-/// One key of a group.
+/// A key of a group.
 struct GroupKey {
     hash: u64,
     located: EntryLocation,
     newest: NewestValue,
-    /// Whether the group is decided on what is there.
+    /// Whether the group's decision depends on the key's current value.
     is_read: bool,
-    /// What the body wants written.
+    /// The body's decision for this key.
     change: UpdateDecision,
 }
 
-/// The operations a group's body sees.
+/// The operations that a group's body may use.
 struct GroupOps<'a, M: Medium> {
     worker: &'a mut KvSession<M>,
     slots: Vec<GroupKey>,
     by_key: HashMap<KeyRef, usize>,
 }
 
-/// Why a group is tried again.
+/// What must happen before a group is tried again.
 enum GroupRetry {
-    /// Another session must drain its write of this hash's key first.
+    /// Another session must drain its write of this hash's key.
     Foreign(u64),
-    /// There must be room for this many bytes, and this many extents, first.
+    /// There must be room for this many bytes and this many extents.
     Room(usize, u32),
-    /// This must be durable first.
+    /// This ticket must be durable.
     Durable(Ticket),
-    /// These keys must be members, too, or this must be durable (G6).
+    /// These keys must become members, or this ticket must be durable (G6).
     Together(Vec<KeyRef>, Ticket),
-    /// Another session has yet to drain its write of such a key: the groups that were read must be durable first.
+    /// The groups that were read must be durable: another session has not drained its write of a key that G6 added.
     Alone,
 }
 
@@ -127,7 +129,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Room for a group's record, or for its table and its extents.
+    /// Waits for room for a group's record, or for its table and its extents.
     fn room_for_group(&mut self, class: usize, bytes: usize, extents: u32) -> Result<(), Error> {
         if !self.fits(bytes) {
             self.grow_or_refuse(bytes)?;
@@ -139,7 +141,7 @@ impl<M: Medium> KvSession<M> {
         self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
     }
 
-    /// Tries to write a group. Its body knows the first `named` of the keys; the others are taken along (G6).
+    /// Tries to write a group. Its body may use the first `named` keys; the others were added by G6.
     fn try_group(
         &mut self,
         engine: &Arc<Engine<M>>,
@@ -215,7 +217,8 @@ impl<M: Medium> KvSession<M> {
         self.write_members(engine, class, members, &mut locks)
     }
 
-    /// G6: what must be done before the group is written, if it was decided on members of groups that are not durable.
+    /// Returns what must happen before the group is written (G6). `None` if it depends on no member of a group that
+    /// is not durable.
     fn keep_together(
         &self,
         slots: &[GroupKey],
@@ -244,18 +247,19 @@ impl<M: Medium> KvSession<M> {
         })
     }
 
-    /// Ends the batch, and waits until it and what has this ticket are durable.
+    /// Commits the batch, and waits until it and the ticket `theirs` are durable.
     pub(crate) fn settle_all(&mut self, theirs: Ticket) -> Result<(), Poisoned> {
         let ours = self.commit_batch()?;
         self.settle(ours.max(theirs))
     }
 
-    /// Whether a value of so many bytes may become a member for G3 or G6.
+    /// Returns whether a value of `bytes` bytes may become a member for G3 or G6.
     pub(crate) fn can_be_member(&self, bytes: usize) -> bool {
         bytes <= self.engine.geometry.inline_max() / 2
     }
 
-    /// The ticket of a write that is not durable yet: [`Ticket::DURABLE`] as long as it has none.
+    /// Returns the ticket of a write that is not durable: [`Ticket::DURABLE`] if it has no ticket yet. `None` if it
+    /// is durable.
     fn undurable(&self, pending: &PendingWrite) -> Result<Option<Ticket>, Poisoned> {
         match pending.ticket {
             Some(ticket) if self.engine.poll(ticket)? => Ok(None),
@@ -263,7 +267,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// The keys of the group that a write is a member of, and its ticket, if that is not durable yet.
+    /// Returns the keys and the ticket of the group to which a write belongs, if that is not durable yet.
     pub(crate) fn undurable_group<'a>(
         &self,
         newest: &'a NewestValue,
@@ -276,7 +280,7 @@ impl<M: Medium> KvSession<M> {
         Ok(ticket.map(|ticket| (group.as_slice(), ticket)))
     }
 
-    /// Changes a key in a group of its own, and of what must be kept together with it (G6).
+    /// Changes a key in a group of its own, with the keys that G6 adds.
     pub(crate) fn change_in_group(
         &mut self,
         key: Key<'_>,
@@ -301,8 +305,8 @@ impl<M: Medium> KvSession<M> {
         })
     }
 
-    /// G3: makes members of values the group relied on and does not replace, if they are not durable
-    /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
+    /// Makes members of values that the group read but does not replace, if they are not durable (G3). If such a
+    /// value is too long to be a member, returns its ticket, to be awaited instead.
     fn rebase(&mut self, slots: &mut [GroupKey]) -> Result<Option<Ticket>, Error> {
         if fault!("kv.group_relies_on_pending") {
             return Ok(None);
@@ -340,7 +344,7 @@ impl<M: Medium> KvSession<M> {
         Ok(None)
     }
 
-    /// Under all locks: lists and stages the members as one record.
+    /// Lists the members and stages them as one record. The caller holds all locks.
     fn write_members(
         &mut self,
         engine: &Arc<Engine<M>>,
@@ -448,7 +452,7 @@ impl<M: Medium> KvSession<M> {
             .fetch_add(u32::from(header.large), Relaxed);
     }
 
-    /// Writes a group's extent: the whole payload, so that its length needs no telling.
+    /// Writes an extent of a group. It fills the whole payload, so its length need not be stored.
     fn fill_member_extent(
         &mut self,
         engine: &Arc<Engine<M>>,
@@ -547,14 +551,15 @@ impl<M: Medium> GroupOps<'_, M> {
         named.copied().ok_or(Error::NotInGroup)
     }
 
-    /// The slot of a key that the group is decided on.
+    /// Returns the slot of a key and marks it as read: the group depends on its value.
     fn read_slot(&mut self, key: Key<'_>) -> Result<usize, Error> {
         let slot = self.slot(key)?;
         self.slots[slot].is_read = true;
         Ok(slot)
     }
 
-    /// What the group has decided on for the key in `slot`: its value, or that it is absent.
+    /// Returns the value that the group has decided to store for the key in `slot`. `None` if it deletes or keeps the
+    /// key.
     fn decided(&self, slot: usize) -> Option<(ValueMeta, &[u8])> {
         let UpdateDecision::Put {
             bytes,
@@ -572,12 +577,12 @@ impl<M: Medium> GroupOps<'_, M> {
             kind: *kind,
             version: 0,
         };
-        // It has no number yet.
+        // The value has no sequence number yet.
         let is_expired = self.worker.engine.is_expired(*expires_ms, u64::MAX);
         (!is_expired).then_some((meta, bytes.as_slice()))
     }
 
-    /// Where the record of the key in `slot` lies, if the group leaves the key as it was.
+    /// Returns the offset of the record of the key in `slot`, if the group does not change the key.
     fn kept_at(&self, slot: usize) -> Option<Off> {
         let base = &self.slots[slot];
         match (&base.change, &base.newest) {
@@ -590,7 +595,7 @@ impl<M: Medium> GroupOps<'_, M> {
         }
     }
 
-    /// The value of a key as the group sees it.
+    /// Returns a key's value as the group sees it.
     fn current(&mut self, slot: usize, bytes: &mut Vec<u8>) -> Result<Option<ValueMeta>, Error> {
         bytes.clear();
         if let Some(at) = self.kept_at(slot) {

@@ -1,15 +1,15 @@
-//! Whether the pool could grow when it last had to.
+//! The last failure to grow the pool.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use farbank_pm::sync::{Arc, Mutex};
 
-/// How long growth is not tried again after it failed: a full disk stays full for a while, and each try
-/// asks the file system for space.
+/// Pause before another attempt after growth has failed: a full disk stays full for a while, and each attempt asks
+/// the file system for space.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The last growth that failed, if none has succeeded since.
+/// The last failed growth, if none has succeeded since.
 #[derive(Debug, Default)]
 pub(crate) struct GrowthState(Mutex<Option<GrowthFailure>>);
 
@@ -20,7 +20,7 @@ struct GrowthFailure {
 }
 
 impl GrowthState {
-    /// Whether it is worth trying.
+    /// Returns whether an attempt is worthwhile.
     pub(crate) fn may_succeed(&self) -> bool {
         let last = self.0.lock().expect("no holder panics");
         last.as_ref()
@@ -38,7 +38,7 @@ impl GrowthState {
         *self.0.lock().expect("no holder panics") = None;
     }
 
-    /// Why the last growth failed.
+    /// Returns the reason why the last growth failed.
     pub(crate) fn error(&self) -> Option<Arc<str>> {
         let last = self.0.lock().expect("no holder panics");
         last.as_ref().map(|failure| Arc::clone(&failure.why))

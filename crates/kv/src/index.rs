@@ -1,4 +1,4 @@
-//! The index: where the newest durable record of each key is. It lives in DRAM.
+//! The index: the offset of each key's newest durable record. It lives in DRAM.
 //!
 //! ```text
 //!   directory                         group: a run of lines            entry (8 bytes)
@@ -6,32 +6,32 @@
 //!   │  0  │  1  │  2  │       │──────▶│ line 0 │ line 1 │ line 2 │     │ tag : 26  │ offset/16:38 │
 //!   └─────┴─────┴─────┴─ ... ─┘       └────────┴────────┴────────┘     └───────────┴──────────────┘
 //!    one word a group:                  8 entries a line (64 bytes)      tag: a 1, then the hash bits
-//!    lines, first line, depth                                            that are still known
+//!    lines, first line, depth                                            that it still stores
 //! ```
 //!
-//! It is linear hashing over groups: with N groups, a hash's low bits choose one of them, and growing
-//! splits one group after another, in order, so that nothing ever pauses. Groups that are not split
-//! yet hold twice as many keys as those that are; they are longer, not fuller: a group is a run of as
-//! many lines as it needs, and an entry's line in it follows from its tag. So memory stays near eight
-//! bytes a key however far growth has come.
+//! It is linear hashing over groups. The low bits of a hash choose one of N groups. Growth splits one group after
+//! another, in order, so that no operation pauses for a resize. Groups that are not split yet hold twice as many keys
+//! as split groups. They are longer, not fuller: a group is a run of as many lines as it needs, and an entry's line
+//! in it follows from its tag. So memory stays near eight bytes a key at every stage of growth.
 //!
-//! An index that is told how many keys to expect gives each group a *home*: a run of its own, in the order of the
-//! groups. Most stay there, so that a key's line can be fetched before its group's word has arrived.
+//! An index that is created for an expected number of keys gives each group a *home*: a run of its own, in the order
+//! of the groups. Most groups stay in their home, so a key's line can be prefetched before its group's word has
+//! arrived.
 //!
-//! A tag holds the hash bits just above those that chose the group. Splitting uses up the lowest one:
-//! the tag shifts down and knows one bit less, which the leading 1 keeps count of. No key is read from
-//! far memory to grow.
+//! A tag holds the hash bits just above those that chose the group. A split uses up the lowest bit: the tag shifts
+//! down and stores one bit less. The leading 1 marks how many bits are left. Growth reads a key from far memory only
+//! if its entry is so old that its tag has too few bits left (X5).
 //!
 //! # Invariants
-//! X1  A group is changed only under its stripe's lock. Stripes are chosen by the lowest hash bits, so
-//!     a group and all its descendants have one stripe.
-//! X2  Readers take no lock. They read the group's word once; the run it names stays readable while
-//!     they are pinned, and holds what the index held when the word was read or later.
-//! X3  A group's word knows its depth (how many hash bits chose it). A reader that came by fewer bits
-//!     looks again with that many: its key may have moved to a sibling.
-//! X4  An entry sits in its home line, or in the lines after it (cyclically) if every line before it
-//!     was full. A removed entry in a full line leaves a `GONE` mark, so that fullness stays visible.
-//! X5  Every tag knows at least `HOME_BITS` bits: enough to find its line and to split once more.
+//! X1  A group is changed only under its stripe's lock. Stripes are chosen by the lowest hash bits, so a group and
+//!     all groups split from it have one stripe.
+//! X2  Readers take no lock. A reader reads the group's word once. The run to which the word points stays readable
+//!     while the reader is pinned, and holds what the index held when the word was read or later.
+//! X3  A group's word stores its depth (how many hash bits chose it). A reader that used fewer bits looks again with
+//!     that many: its key may have moved to a sibling group.
+//! X4  An entry is in its home line, or in one of the lines after it (cyclically) if every line before it was full.
+//!     Removing an entry from a full line leaves a `GONE` mark, so that the line still counts as full.
+//! X5  Every tag stores at least `HOME_BITS` bits: enough to find its line and to split once more.
 
 mod bulk;
 mod image;
@@ -52,20 +52,20 @@ const OFFSET_BITS: u32 = 38;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 const TAG_BITS: u32 = 64 - OFFSET_BITS;
 const HOME_BITS: u32 = 12;
-/// A removed entry whose line was full; has no tag, so it matches nothing.
+/// Mark of a removed entry whose line was full. It has no tag, so it matches nothing.
 const GONE: u64 = 1;
-/// Where a tag begins in an entry's upper half, and the bits there that every tag knows (X5).
+/// Position of the tag in an entry's upper half, and the tag bits there that every entry stores (X5).
 const HALF_SHIFT: u32 = OFFSET_BITS - 32;
 const HOME_HALF: u32 = ((1 << HOME_BITS) - 1) << HALF_SHIFT;
-/// Farthest byte an entry can name: 4 TiB.
+/// Largest pool that the index can address: 4 TiB.
 pub const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
-/// Lines of a group, on average, just before the index splits one, if it was not told how many keys to
-/// expect. Longer runs leave pieces behind, when they are split, that are of no use to others.
+/// Lines of a group, on average, just before the index splits one, if the index was created without an expected number
+/// of keys. Splitting longer runs leaves free pieces that no other group can use.
 const LINES_PER_GROUP: u64 = 3;
-/// Lines of a group in an index that was told. There are fewer groups then, so that their words stay near
-/// the processor, and nothing is to be split.
+/// Lines of a group in an index created for an expected number of keys. Fewer groups keep their words in the CPU's
+/// caches, and no splits are expected.
 const LINES_PER_EXPECTED_GROUP: u64 = 8;
-/// Runs that may wait for readers before anyone looks whether they have gone.
+/// Number of retired runs from which on an allocation tries to reclaim them.
 const RETIRED_MAX: usize = 64;
 
 farbank_pm::zeroed! {
@@ -75,11 +75,11 @@ farbank_pm::zeroed! {
 
 const _: () = assert!(size_of::<IndexRow>() == LINE || farbank_pm::sync::CHECKED);
 
-/// The entries of a group, on their way to another run. Those of any group as long as most are need no
-/// allocation: growth is all over the index, and the allocator is everyone's.
+/// Entries of a group on their way to another run. Groups of usual length need no heap allocation: growth happens in
+/// every thread, and they share the allocator.
 type RunEntries = SmallVec<[u64; 8 * SLOTS]>;
 
-/// A group's word, decoded.
+/// A group's directory word, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IndexGroup {
     first: usize,
@@ -101,7 +101,7 @@ impl IndexGroup {
     }
 }
 
-/// Where an entry is to be looked for: its group, as it was then.
+/// Location of a hash's entries: its group, as the directory word was when read, and the tag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketRef {
     number: usize,
@@ -109,7 +109,7 @@ pub(crate) struct BucketRef {
     tag: u64,
 }
 
-/// An entry, and where it was.
+/// An entry that may be the key's, and its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     row: usize,
@@ -118,51 +118,50 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// The offset it names.
+    /// Returns the offset of the record.
     #[inline]
     pub(crate) fn at(&self) -> Off {
         at_of(self.entry)
     }
 }
 
-/// Hash to offset, see the module's documentation.
+/// The map from hashes to offsets; see the module's documentation.
 pub(crate) struct HashIndex {
     directory: GrowTable<AtomicU64>,
     rows: GrowTable<IndexRow>,
     first_depth: u32,
-    /// Lines a group of that depth starts with.
+    /// Lines that a group of depth `first_depth` starts with.
     first_lines: usize,
-    /// Lines of each group's home run, which lie in the order of the groups from the first row on; 0: none
-    /// was given any. Most groups stay there, so that their lines can be fetched before their words are
-    /// known.
+    /// Lines of each group's home run; 0: the index has no homes. Homes lie in the order of the groups from the first
+    /// row on. Most groups stay there, so that their lines can be prefetched before their words are read.
     home_lines: usize,
     /// Lines of a group, on average, just before one is split.
     lines_per_group: u64,
-    // Apart from what is only read: everyone reads those, and these change with every run.
+    // On other cache lines than the read-only fields above, which every thread reads: these change with every run.
     groups: CachePadded<AtomicU64>,
     lines: CachePadded<AtomicU64>,
     space: CachePadded<Mutex<RowSpace>>,
-    /// Rows that were ever taken, and rows whose pages have been touched before they are.
+    /// Rows ever allocated, and rows whose pages have been faulted in ahead of that.
     taken: AtomicU64,
     touched: AtomicU64,
 }
 
-/// Which rows are in use.
+/// Allocator of rows.
 #[derive(Default)]
 struct RowSpace {
     used: usize,
-    /// Free runs by length in lines.
+    /// First rows of the free runs, by length in lines.
     free: Vec<Vec<usize>>,
-    /// Runs that readers may still be in: epoch, first, lines.
+    /// Retired runs that readers may still use: epoch, first row, lines.
     retired: std::collections::VecDeque<(u64, usize, usize)>,
 }
 
-/// How many rows are touched ahead when so many are taken: a quarter, from 512 KiB to 32 MiB of them.
+/// Returns how many rows to fault in ahead when `taken` are allocated: a quarter, from 512 KiB to 32 MiB.
 fn ahead(taken: u64) -> u64 {
     (taken / 4).clamp(8 << 10, 512 << 10)
 }
 
-/// The tag of a hash at a depth: all bits known.
+/// Returns the full tag of a hash at a depth.
 #[inline]
 fn tag_of(hash: u64, depth: u32) -> u64 {
     (hash >> depth) & ((1 << (TAG_BITS - 1)) - 1) | 1 << (TAG_BITS - 1)
@@ -179,25 +178,25 @@ fn at_of(entry: u64) -> Off {
     Off((entry & OFFSET_MASK) << 4)
 }
 
-/// How many hash bits an entry's tag knows.
+/// Returns how many hash bits an entry's tag stores.
 #[inline]
 fn known_bits(entry: u64) -> u32 {
     63 - OFFSET_BITS - entry.leading_zeros()
 }
 
-/// Whether every bit the entry knows agrees with `tag`. False for empty slots and `GONE` marks.
+/// Returns whether every hash bit that the entry stores agrees with `tag`. False for empty slots and `GONE` marks.
 #[inline]
 fn agrees(entry: u64, tag: u64) -> bool {
     let theirs = entry >> OFFSET_BITS;
     let differ = (theirs ^ tag) as u32;
-    // The low bits are known in every tag (X5): most strangers fail here.
+    // Every tag stores the low bits (X5), and most entries of other keys differ in them.
     differ & ((1 << HOME_BITS) - 1) == 0 && theirs != 0 && differ << (32 - known_bits(entry)) == 0
 }
 
-/// A slot of a row that may be taken.
+/// Returns a free slot of a row.
 #[inline]
 fn free_slot(row: &[AtomicU64; SLOTS]) -> Option<&AtomicU64> {
-    // What holds an entry has a tag, and that is never all zeros.
+    // An entry has a tag, and no tag is all zeros.
     let words = std::array::from_fn(|n| row[n].load(Ordering::Relaxed));
     row.get(upper_halves_equal(words, 0, u32::MAX << HALF_SHIFT).trailing_zeros() as usize)
 }
@@ -208,7 +207,7 @@ fn home(tag: u64, lines: usize) -> usize {
 }
 
 impl HashIndex {
-    /// An index of `2^depth` empty groups.
+    /// Creates an index of `2^depth` empty groups.
     pub(crate) fn new(depth: u32) -> HashIndex {
         let groups = 1_usize << depth;
         let directory = GrowTable::new(groups.max(64));
@@ -242,18 +241,18 @@ impl HashIndex {
         }
     }
 
-    /// How many hash bits, at least, choose every group: stripes may use that many.
+    /// Returns the number of hash bits that choose every group, at least. Stripes may use that many.
     pub(crate) fn first_depth(&self) -> u32 {
         self.first_depth
     }
 
-    /// Bytes of DRAM in use: lines, free ones included, and the directory.
+    /// Returns the bytes of DRAM in use: lines, including free ones, and the directory.
     pub(crate) fn bytes(&self) -> u64 {
         let used = self.space.lock().expect("no holder panics").used;
         used as u64 * LINE as u64 + self.groups.load(Ordering::Relaxed) * 8
     }
 
-    /// The number of `hash`'s group, if nothing is split meanwhile.
+    /// Returns the number of `hash`'s group, unless a split happens meanwhile.
     #[inline]
     fn number(&self, hash: u64) -> u64 {
         let groups = self.groups.load(Ordering::Acquire);
@@ -266,7 +265,7 @@ impl HashIndex {
         }
     }
 
-    /// The group of `hash` and its number (X3).
+    /// Returns the group of `hash` and its number (X3).
     #[inline(always)]
     fn find(&self, hash: u64) -> (usize, IndexGroup) {
         let mut number = self.number(hash);
@@ -281,14 +280,14 @@ impl HashIndex {
         }
     }
 
-    /// Has the CPU fetch the word of `hash`'s group, and the line that is likely to be looked at.
+    /// Prefetches the word of `hash`'s group, and its line in the group's home run.
     #[inline]
     pub(crate) fn touch_group(&self, hash: u64) {
         farbank_pm::grow_table::prefetch(self.directory.get(self.number(hash) as usize));
         self.touch_home(hash);
     }
 
-    /// Has the CPU fetch `hash`'s line in its group's home run.
+    /// Prefetches `hash`'s line in its group's home run.
     #[inline]
     fn touch_home(&self, hash: u64) {
         if self.home_lines > 0 {
@@ -298,7 +297,7 @@ impl HashIndex {
         }
     }
 
-    /// Where `hash`'s entry is to be looked for.
+    /// Returns the location of `hash`'s entries.
     #[inline(always)]
     pub(crate) fn spot(&self, hash: u64) -> BucketRef {
         self.touch_home(hash);
@@ -307,7 +306,7 @@ impl HashIndex {
         BucketRef { number, group, tag }
     }
 
-    /// Has the CPU fetch the first line to look at.
+    /// Prefetches the first line of a search at `spot`.
     #[inline]
     pub(crate) fn touch(&self, spot: &BucketRef) {
         if spot.group.lines > 0 {
@@ -316,15 +315,15 @@ impl HashIndex {
         }
     }
 
-    /// Whether the group is as it was when `spot` was made. Under its stripe's lock it stays so.
+    /// Returns whether the group has not changed since `spot` was read. Under its stripe's lock it stays so.
     #[inline]
     fn is_current(&self, spot: &BucketRef) -> bool {
         let word = self.directory.get(spot.number).load(Ordering::Acquire);
         word == spot.group.word()
     }
 
-    /// Whether nothing has changed there since: the group's run is the same, and so is the entry. Under
-    /// the pin under which both were found, so that neither run nor offset can have come back.
+    /// Returns whether neither the group's run nor the entry has changed since they were read. The caller is still
+    /// under the same pin, so neither run nor offset can have been freed and reused.
     #[inline]
     pub(crate) fn holds(&self, spot: &BucketRef, hit: &Candidate) -> bool {
         let current = self.is_current(spot);
@@ -332,7 +331,7 @@ impl HashIndex {
         current && entry == hit.entry
     }
 
-    /// Calls `look` with each entry at `spot` that may be its hash's until it answers.
+    /// Calls `look` with each entry at `spot` whose tag matches, until it returns a value.
     #[inline(always)]
     pub(crate) fn search_at<R>(
         &self,
@@ -366,37 +365,39 @@ impl HashIndex {
         None
     }
 
-    /// The first entry at `spot` that may be its hash's.
+    /// Returns the first entry at `spot` whose tag matches.
     #[inline(always)]
     pub(crate) fn first(&self, spot: &BucketRef) -> Option<Candidate> {
         self.search_at(spot, Some)
     }
 
-    /// Calls `look` with the offset of each entry that may be `hash`'s until it answers.
+    /// Calls `look` with the offset of each entry whose tag matches `hash`, until it returns a value.
     #[inline]
     pub(crate) fn search<R>(&self, hash: u64, mut look: impl FnMut(Off) -> Option<R>) -> Option<R> {
         self.search_at(&self.spot(hash), |hit| look(hit.at()))
     }
 
-    /// The entry at `spot` that names `at`.
+    /// Returns the entry at `spot` that refers to `at`.
     #[inline]
     pub(crate) fn hit(&self, spot: &BucketRef, at: Off) -> Option<Candidate> {
         self.search_at(spot, |hit| (hit.at() == at).then_some(hit))
     }
 
-    /// Whether an entry for `hash` names `at`.
+    /// Returns whether an entry of `hash` refers to `at`.
     pub(crate) fn names(&self, hash: u64, at: Off) -> bool {
         self.hit(&self.spot(hash), at).is_some()
     }
 
-    /// Under the stripe's lock: makes the entry that was found at `spot` in this holding of it name `new`.
+    /// Changes the entry `hit` to refer to `new`. The caller has held the stripe's lock since it found the entry at
+    /// `spot`.
     #[inline]
     pub(crate) fn update_entry(&self, spot: &BucketRef, hit: &Candidate, new: Off) {
         debug_assert!(self.holds(spot, hit), "nobody else changes the index");
         self.rows.get(hit.row).0[hit.slot].store(entry(spot.tag, new), Ordering::Release);
     }
 
-    /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
+    /// Changes the entry that refers to `old` to refer to `new`. Returns false if there is none. The caller holds the
+    /// stripe's lock.
     #[inline]
     pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
         let spot = self.spot(hash);
@@ -407,7 +408,7 @@ impl HashIndex {
         hit.is_some()
     }
 
-    /// Under the stripe's lock: removes the entry that names `at`. False if none does.
+    /// Removes the entry that refers to `at`. Returns false if there is none. The caller holds the stripe's lock.
     pub(crate) fn remove(&self, hash: u64, at: Off) -> bool {
         let Some(Candidate { row, slot, .. }) = self.hit(&self.spot(hash), at) else {
             return false;
@@ -432,8 +433,8 @@ impl HashIndex {
             .find_map(visit)
     }
 
-    /// Under the stripe's lock: adds an entry. `rehash` finds the hash of what is at an offset, for
-    /// entries so old that growth has used up their tags.
+    /// Adds an entry. `rehash` returns the hash of the key of the record at an offset, for old entries whose tags
+    /// have too few bits left. The caller holds the stripe's lock.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -449,7 +450,8 @@ impl HashIndex {
         }
     }
 
-    /// Under the stripe's lock: puts an entry in the first free slot; false if its group is full.
+    /// Puts an entry into the first free slot. Returns false if the group is full. The caller holds the stripe's
+    /// lock.
     #[inline]
     pub(crate) fn place(&self, spot: &BucketRef, at: Off) -> bool {
         let placed = self.probe_rows(spot.group, spot.tag, |row| {
@@ -460,15 +462,14 @@ impl HashIndex {
         placed.is_some()
     }
 
-    /// Under the stripe's lock: whether [`Index::place`] would find a slot.
+    /// Returns whether [`HashIndex::place`] would find a slot. The caller holds the stripe's lock.
     #[inline]
     pub(crate) fn has_room(&self, spot: &BucketRef) -> bool {
         let free = |row: &[AtomicU64; SLOTS]| free_slot(row).map(|_| ());
         self.probe_rows(spot.group, spot.tag, free).is_some()
     }
 
-    /// Under the stripe's lock: gives a full group a longer run. Where its entries are to be looked for
-    /// from now on.
+    /// Moves a full group to a longer run and returns its new location. The caller holds the stripe's lock.
     #[inline(never)]
     pub(crate) fn lengthen(
         &self,
@@ -478,8 +479,8 @@ impl HashIndex {
     ) -> BucketRef {
         let BucketRef { number, group, tag } = *spot;
         let entries = self.entries(group);
-        // One line at a time, with at least one free slot to spare. The first groups start with as
-        // many as they will have when splitting begins: short runs would be of no use later.
+        // Grow by one line at a time, and keep at least one slot free. Groups of the first depth start with as many
+        // lines as they will have when splitting begins: shorter runs could not be reused later.
         let fewest = if group.depth == self.first_depth {
             self.first_lines
         } else {
@@ -498,7 +499,7 @@ impl HashIndex {
         }
     }
 
-    /// The live entries of a group.
+    /// Returns the live entries of a group.
     fn entries(&self, group: IndexGroup) -> RunEntries {
         for line in 0..group.lines {
             farbank_pm::grow_table::prefetch(self.rows.get(group.first + line));
@@ -510,7 +511,7 @@ impl HashIndex {
             .collect()
     }
 
-    /// A new run holding `entries`; nobody sees it yet.
+    /// Builds a new run that holds `entries`. No reader sees it yet.
     fn build(
         &self,
         entries: &[u64],
@@ -553,20 +554,19 @@ impl HashIndex {
         group
     }
 
-    /// Whether growth is behind: groups are longer than they should be.
+    /// Returns whether a split is due: groups are longer than intended.
     pub(crate) fn wants_split(&self) -> bool {
         self.lines.load(Ordering::Relaxed)
             > self.groups.load(Ordering::Relaxed) * self.lines_per_group
     }
 
-    /// The group whose turn it is to be split; its low bits name its stripe.
+    /// Returns the number of the group to be split next. Its low bits choose its stripe.
     pub(crate) fn next_split(&self) -> u64 {
         let groups = self.groups.load(Ordering::Acquire);
         groups - (1 << groups.ilog2())
     }
 
-    /// Splits the group whose turn it is. The caller holds that group's stripe, and no one else
-    /// splits meanwhile.
+    /// Splits the next group. The caller holds that group's stripe, and no other thread splits meanwhile.
     pub(crate) fn split(&self, epochs: &EpochTable, rehash: &dyn Fn(Off) -> Option<u64>) {
         let groups = self.groups.load(Ordering::Acquire);
         let low = self.next_split() as usize;
@@ -595,14 +595,14 @@ impl HashIndex {
         self.retire(old, epochs);
     }
 
-    /// Whether rows are taken faster than they are touched ahead.
+    /// Returns whether rows are being allocated faster than they are faulted in.
     pub(crate) fn wants_touch(&self) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
         taken + ahead(taken) / 2 > self.touched.load(Ordering::Relaxed)
     }
 
-    /// Touches the pages of rows and directory words that will be taken soon, so that nobody waits for them. One caller at
-    /// a time.
+    /// Faults in the pages of rows and directory words that will be allocated soon, so that no writer waits for that.
+    /// One thread at a time may call this.
     pub(crate) fn touch_ahead(&self) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
         let taken = self.taken.load(Ordering::Relaxed);
@@ -613,7 +613,7 @@ impl HashIndex {
         }
         self.rows.reserve(to as usize);
         for row in (from as usize..to as usize).step_by(ROWS_PER_PAGE) {
-            // A write that changes nothing: the row may be taken by now.
+            // A write that changes nothing: the row may have been allocated meanwhile.
             self.rows.get(row).0[0].fetch_or(0, Ordering::Relaxed);
         }
         let groups = self.groups.load(Ordering::Relaxed) as usize;
@@ -625,7 +625,7 @@ impl HashIndex {
         self.touched.store(to, Ordering::Relaxed);
     }
 
-    /// Under every stripe's lock: forgets every entry.
+    /// Removes every entry. The caller holds every stripe's lock.
     pub(crate) fn clear(&self, epochs: &EpochTable) {
         for number in 0..self.groups.load(Ordering::Acquire) as usize {
             let word = self.directory.get(number);
@@ -640,13 +640,12 @@ impl HashIndex {
         }
     }
 
-    /// Calls `each` for the entries of groups in hash order from `cursor`, group by group, until it
-    /// answers false at a group's end. Returns the next cursor; 0 at the end. The entries of a group are in the order of
-    /// the pool: the order of their lines would show bits of their hashes.
+    /// Calls `each` with the entries of each group, in hash order from `cursor`, until it returns false. Returns the
+    /// next cursor; 0 at the end. The entries of a group are passed in the order of their offsets: the order of their
+    /// lines would reveal bits of their hashes.
     ///
-    /// Hash order is the order of the hash's bits read backwards: a group is one interval of it, and
-    /// splitting cuts the interval in two. A cursor is a position read backwards again, so that it is a
-    /// small number.
+    /// Hash order is the order of the bit-reversed hashes. A group is one interval of it, and a split cuts the
+    /// interval in two. A cursor is a position, bit-reversed again, so that it is a small number.
     pub(crate) fn walk(&self, cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
         let mut position = cursor.reverse_bits();
         loop {
@@ -663,7 +662,7 @@ impl HashIndex {
         }
     }
 
-    /// A run of `lines` rows, or one more, that nobody uses: where, and how many.
+    /// Allocates a run of `lines` rows, or of one more. Returns its first row and its length.
     fn take(&self, lines: usize, epochs: &EpochTable) -> (usize, usize) {
         let mut space = self.space.lock().expect("no holder panics");
         let mut reused = space.reuse(lines);
@@ -683,12 +682,12 @@ impl HashIndex {
         run
     }
 
-    /// Gives every group of an empty index a home run of `lines`, and touches its pages: nobody waits for
-    /// them later.
+    /// Gives every group of an empty index a home run of `lines`, and faults in its pages, so that no writer waits
+    /// for that later.
     fn give_homes(&mut self, lines: usize) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
         let groups = 1_usize << self.first_depth;
-        self.rows = GrowTable::new(groups * lines); // In one piece: huge pages, and no other to look in.
+        self.rows = GrowTable::new(groups * lines); // One piece: huge pages, and no lookup of the piece.
         let first = self.take_fresh(groups * lines);
         debug_assert_eq!(first, 0, "nothing has been taken yet");
         for row in (0..groups * lines).step_by(ROWS_PER_PAGE) {
@@ -703,7 +702,7 @@ impl HashIndex {
         });
     }
 
-    /// So many rows that were never used, hence zero.
+    /// Allocates rows that were never used, and so are zero. Returns the first.
     fn take_fresh(&self, lines: usize) -> usize {
         let mut space = self.space.lock().expect("no holder panics");
         let first = space.used;
@@ -724,7 +723,7 @@ impl HashIndex {
 }
 
 impl RowSpace {
-    /// A free run of `lines`, or one more: a single line left over is of no use to anyone else.
+    /// Returns a free run of `lines`, or of one more: a single leftover line would be useless.
     fn reuse(&mut self, lines: usize) -> Option<(usize, usize)> {
         let longer = (lines..self.free.len()).find(|n| !self.free[*n].is_empty())?;
         let first = self.free[longer].pop()?;
@@ -753,7 +752,7 @@ impl RowSpace {
     }
 }
 
-/// `entry` with a tag that knows enough (X5); `None` if its key can no longer be read.
+/// Returns `entry` with a tag that has enough bits (X5); `None` if its key can no longer be read.
 fn refreshed(entry: u64, depth: u32, rehash: &dyn Fn(Off) -> Option<u64>) -> Option<u64> {
     if known_bits(entry) > HOME_BITS {
         return Some(entry);

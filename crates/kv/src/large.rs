@@ -1,5 +1,5 @@
-//! Large values: those whose record would take more than a quarter of a segment lie in segments of
-//! their own, *extents*, and their record holds a table of them.
+//! Large values: a value whose record would take more than a quarter of a segment is stored in segments of its own,
+//! *extents*. Its record holds a table of them.
 //!
 //! ```text
 //!   record   ┌────────┬─────┬─ table: segment, crc, generation ─┬─ ...
@@ -9,15 +9,16 @@
 //! ```
 //!
 //! # Invariants
-//! L1  Extents are written before their record and drained with it. A record whose extents do not have
-//!     their checksums is torn like one whose body does not.
-//! L2  An extent belongs to one table, and is freed when the table's record is replaced, durably, or
-//!     was never published. Moving the record copies the table: the extents stay.
-//! L3  After a crash, extents that no accepted table names are free: nothing leaks.
-//! L4  An extent is freed in the life its table names: FLUSHALL may have freed it before, and somebody
-//!     else may have it by now. Lives begin under the lock of retired, too.
-//! L5  Whoever fills an extent is pinned until it has drained it. FLUSHALL takes extents at any time, and
-//!     what is still on its way to one must not reach its next life.
+//! L1  Extents are written before their record and drained with it. A record whose extents fail their checksums is
+//!     torn, like a record whose body fails its checksum.
+//! L2  An extent belongs to one table. It is freed when a durable write has replaced the table's record, or when the
+//!     record was never published. Relocating the record copies the table; the extents stay.
+//! L3  After a crash, extents that are in no table of an accepted record are free: nothing leaks.
+//! L4  An extent is freed only if its segment still has the generation in the table. FLUSHALL may have freed it
+//!     before, and another session may have reused it. So a segment gets a new generation under the lock of
+//!     [`Engine::retired`], too.
+//! L5  A session that fills an extent stays pinned until it has drained it. FLUSHALL frees extents at any time, and
+//!     stores still in flight must not reach a segment that has been recycled.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
@@ -32,8 +33,8 @@ use crate::session::{KvSession, NewRecord};
 use crate::store::Error;
 
 impl<M: Medium> KvSession<M> {
-    /// Writes a value that is too long for the log into extents. Returns the table, empty if the value
-    /// stays in its record. Nothing may be locked.
+    /// Writes a value that is too long for the log into extents. Returns the extent table, empty if the value stays
+    /// in its record. The caller must hold no locks.
     pub(crate) fn place_large(
         &mut self,
         header: &mut RecordHeader,
@@ -43,7 +44,7 @@ impl<M: Medium> KvSession<M> {
             return Ok(Vec::new());
         };
         let geometry = self.engine.geometry;
-        header.large = false; // It may have been placed before, in vain.
+        header.large = false; // A previous attempt may have set it.
         if self.engine.record_len(header) <= geometry.inline_max() {
             return Ok(Vec::new());
         }
@@ -58,7 +59,7 @@ impl<M: Medium> KvSession<M> {
         if self.engine.record_len(header) > geometry.payload() {
             return Err(too_long(&geometry, header, table_bytes));
         }
-        // All of it, before anything is written: what is refused costs nothing.
+        // Check the room for all extents before writing any, so that a refused write has no cost.
         let room = self.engine.room_of_large(value.bytes.len()) + self.engine.record_len(header);
         if !self.fits(room) {
             self.grow_or_refuse(room)?;
@@ -73,7 +74,7 @@ impl<M: Medium> KvSession<M> {
         Ok(table)
     }
 
-    /// Writes `bytes` into an extent of its own and adds it to `table`.
+    /// Writes `bytes` into a new extent and adds it to `table`.
     fn write_extent(&mut self, bytes: &[u8], table: &mut Vec<u8>) -> Result<(), Error> {
         let segment = self.take_extent()?;
         self.fill_extent(segment, bytes, SegmentState::Extent, table);
@@ -136,7 +137,7 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// Which of key and table is why a record does not fit into a segment, and how long it might be.
+/// Returns the error for a record that does not fit into a segment: its key or its extent table is too long.
 fn too_long(geometry: &Geometry, header: &RecordHeader, table_bytes: usize) -> Error {
     let room = (geometry.payload() / ALIGN * ALIGN).saturating_sub(header.len());
     let (key, value) = (header.key_len, header.value_len);
@@ -153,7 +154,7 @@ fn too_long(geometry: &Geometry, header: &RecordHeader, table_bytes: usize) -> E
 }
 
 impl<M: Medium> Engine<M> {
-    /// Appends a large value's bytes to `out`; false if an extent fails its checksum.
+    /// Appends a large value's bytes to `out`. Returns false if an extent fails its checksum.
     pub(crate) fn read_extents(&self, value_len: usize, table: &[u8], out: &mut Vec<u8>) -> bool {
         let mut left = value_len;
         for extent in ValueExtent::decode_all(table) {
@@ -168,27 +169,28 @@ impl<M: Medium> Engine<M> {
         left == 0
     }
 
-    /// Whether an extent exists, in the right life, with the right bytes.
+    /// Returns whether an extent has the right generation and the right bytes.
     pub(crate) fn extent_holds(&self, extent: &ValueExtent, len: usize) -> bool {
         let at = self.geometry.base(extent.segment).plus(FIRST as u64);
         self.is_alive(extent) && self.medium().crc_is(at, len, 0, extent.crc)
     }
 
-    /// Whether an entry of a table, which may be damaged, names a segment in the life it was in.
+    /// Returns whether an entry of a table, which may be damaged, names a segment that still has the entry's
+    /// generation.
     pub(crate) fn is_alive(&self, extent: &ValueExtent) -> bool {
         extent.segment < self.pool.segments()
             && self.info(extent.segment).generation.load(Relaxed) == extent.generation
     }
 
-    /// Under a stripe's lock: whether a table's extents are still its writer's. A FLUSHALL takes what
-    /// no listed write names yet.
+    /// Returns whether the extents of a table still belong to the session that wrote them. FLUSHALL frees extents of
+    /// writes that are not listed yet. The caller holds a stripe's lock.
     pub(crate) fn keeps(&self, table: &[u8]) -> bool {
         ValueExtent::decode_all(table).all(|extent| {
             self.is_alive(&extent) && self.info(extent.segment).state() == SegmentState::Extent
         })
     }
 
-    /// The table of the large record at `at`.
+    /// Returns the extent table of the large record at `at`.
     pub(crate) fn table_of(&self, at: Off, header: &RecordHeader) -> Vec<u8> {
         let mut table = Vec::new();
         let from = at.plus((header.len() + header.key_len) as u64);
@@ -197,14 +199,14 @@ impl<M: Medium> Engine<M> {
         table
     }
 
-    /// Frees the extents of a record that nobody can find any more (L2).
+    /// Frees the extents of a record that no reader can find any more (L2).
     pub(crate) fn free_extents_of(&self, at: Off) {
         if let Some(header) = self.header(at) {
             self.free_table(&self.table_of(at, &header));
         }
     }
 
-    /// Frees the extents of what a write has replaced, if it had some.
+    /// Frees the extents of a replaced record, if it has any.
     #[inline]
     pub(crate) fn free_replaced(&self, old: Option<FoundRecord>) {
         if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
@@ -212,7 +214,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Counts an extent that holds something from now on.
+    /// Counts an extent that has been filled.
     pub(crate) fn count_extent(&self, info: &SegmentInfo) {
         self.extents.fetch_add(1, AcqRel);
         if info.state() == SegmentState::Extent {
@@ -220,7 +222,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Puts an extent in retired and counts it no more; false if the segment is none.
+    /// Retires an extent's segment and subtracts it from the counts. Returns false if the segment is not an extent.
     pub(crate) fn empty_extent(&self, info: &SegmentInfo) -> bool {
         if info.turn(SegmentState::Extent, SegmentState::Limbo) {
             self.extent_bytes.fetch_sub(info.extent_bytes(), Relaxed);
@@ -231,7 +233,7 @@ impl<M: Medium> Engine<M> {
         true
     }
 
-    /// Frees the extents of a table: they wait in retired until the last reader has left.
+    /// Frees the extents of a table: they stay retired until the last reader has left.
     pub(crate) fn free_table(&self, table: &[u8]) {
         if table.is_empty() {
             return;
@@ -252,7 +254,7 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Flushes the `len` bytes in a table's extents, or as many as they hold; their heads were flushed when they were read.
+/// Flushes the extents of a table, `len` bytes in all. Their segments' heads were flushed when they were read.
 pub(crate) fn flush_extents<M: Medium>(
     engine: &Engine<M>,
     ctx: &mut PersistCtx,

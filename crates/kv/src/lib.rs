@@ -1,25 +1,30 @@
 //! A durable key-value engine in far memory: one log, one cleaner.
 //!
 //! ```text
-//!   sessions ── stage, drain, publish ──▶ index (DRAM): where each key's newest durable record is
+//!   sessions ── stage, drain, publish ──▶ index (DRAM): offset of each key's newest durable record
 //!      │                                    │
 //!      ▼                                    ▼
 //!   segments of the pool: [ records ][ records ][ free ][ records ] ...
 //!      ▲
-//!   cleaner ── moves what lives out of segments that are mostly dead ──▶ free segments
+//!   cleaner ── relocates live records out of segments that are mostly dead ──▶ free segments
 //! ```
 //!
-//! * [`store`] is what a front end sees; [`Kv`] is the engine behind it.
-//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them; `seek` finds a key's record,
-//!   `read_cache` holds copies of those that are asked for often.
-//! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
-//!   once, `large` long values, `flush` empties the store; `wait` is what a session does about a key that another has
-//!   staged.
-//! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
-//! * [`clock`] is the time that expiries are compared with.
-//! * `segment_map` says on the medium which records of a full segment an open must read.
-//! * `cleaner` makes room, in slices of a `pass` that `walk`s segments; `background` has it do so in time, and writers keep its `pace`; `recover` opens a pool after anything (`lives` reads what its segments say of themselves, `scan` what is in them), `snapshot` after a clean close, `past` is
-//!   what the superblock keeps for them.
+//! * Interface: [`store`] defines the traits that a server uses; [`Kv`] (`api`) is the engine behind them; `config`
+//!   holds its settings and [`clock`] the time that expiries are compared with.
+//! * Data on the medium: `record`, `segment`, `segment_map` (which records of a sealed segment an open must read),
+//!   `pool_root` (the engine's words in the superblock).
+//! * Data in DRAM: `index`, `stripe` (locks and unpublished writes), `live_map`, `read_cache`; `lookup` finds the
+//!   record of a key and `read` its value; `engine` holds what all sessions share.
+//! * Writing: `session` runs operations and batches on a `session_log` of open segments; `single_write` handles
+//!   batches of one write, `group` atomic writes of several keys, `large` long values, `publish` makes durable writes
+//!   visible, `flush` is FLUSHALL, and `wait` resolves conflicts between sessions.
+//! * Space: `space` does the accounting and admits writes, `room_request` gets a session the room for a write,
+//!   `free_segments` keeps the free segments, `growth` remembers failures to grow.
+//! * Cleaning: `cleaner` runs a `cleaning_pass` in slices, with `record_walk` to visit the records of a segment;
+//!   `background` is the thread that cleans ahead of demand; `cleaning_pace` makes writers help.
+//! * Opening: `recovery` opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner`
+//!   their records) and `snapshot` after a clean close; `verify` checks an open pool, `unreadable` handles media
+//!   errors.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,20 @@
-//! The live map: where in the pool live records begin, a bit in DRAM for each 32 bytes.
+//! The live map: a bitmap in DRAM of the places where live records begin, one bit for each 32 bytes of the pool.
 //!
 //! ```text
-//!   pool  │ record ··│········│ record ··│········│····rec│ord ····│     bytes of a bit: 32, the least a record has,
-//!   bits  │    1     │   0    │    0     │   0    │   1   │   0    │     so that no two records begin in one
+//!   pool  │ record ··│········│ record ··│········│····rec│ord ····│     bytes of a bit: 32, the size of the smallest
+//!   bits  │    1     │   0    │    0     │   0    │   1   │   0    │     record, so no two records begin in one
 //!                                dead
 //! ```
 //!
-//! A segment that is cleaned is mostly dead. With the map the cleaner goes from one live record to the next and reads
-//! nothing else; without it, it reads every header, and asks the index about every key.
+//! A segment that is cleaned is mostly dead. With the map, the cleaner visits only the live records. Without it, the
+//! cleaner reads every header and looks every key up in the index.
 //!
 //! # Invariants
-//! L1  A bit that is set is a live record's: it is set when the record is counted as live, by a write or by an
-//!     open, and goes when that is taken back. Live records of a segment in which an open found damage have none.
-//! L2  So a segment with as many bits as live records has them all, and only such a segment is cleaned by the map. Both are
-//!     read while others count: who sees too few, or too many, walks. What the map leaves out by mistake is
-//!     found missing before the segment is given up (C5).
+//! L1  A set bit belongs to a live record: it is set when a write or an open counts the record as live, and cleared
+//!     when the record is counted as dead. Live records of a segment in which an open found damage have no bits.
+//! L2  So if a segment has as many bits as live records, the bits are complete; only such a segment is cleaned by the
+//!     map. Both numbers are read while other threads change them. If they differ, the cleaner walks the segment. A
+//!     record that the map misses by mistake is detected before the segment is recycled (C5).
 
 use farbank_pm::Off;
 use farbank_pm::grow_table::{GrowTable, prefetch_for_write};
@@ -23,37 +23,37 @@ use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
 use crate::record::{ALIGN, RECORD_MIN};
 
-/// Bytes of the pool that a word of bits is about.
+/// Bytes of the pool that one word of bits covers.
 const WORD_BYTES: u64 = (RECORD_MIN * u64::BITS as usize) as u64;
 
-/// See the module's documentation.
+/// The live map; see the module's documentation.
 pub(crate) struct LiveMap(GrowTable<AtomicU64>);
 
 impl LiveMap {
-    /// A map of the first `pool_bytes` of a pool; nothing lives there.
+    /// Creates an empty map of the first `pool_bytes` of a pool.
     pub(crate) fn new(pool_bytes: u64) -> LiveMap {
         let map = LiveMap(GrowTable::new(word_of(pool_bytes) + 1));
         map.reserve(pool_bytes);
         map
     }
 
-    /// Makes room for `pool_bytes` in all.
+    /// Enlarges the map to cover `pool_bytes`.
     pub(crate) fn reserve(&self, pool_bytes: u64) {
         self.0.reserve(word_of(pool_bytes) + 1);
     }
 
-    /// Bytes of DRAM one takes, of a pool of `pool_bytes` that was written everywhere.
+    /// Returns the bytes of DRAM of a map of `pool_bytes`, once every part of the pool has been written.
     pub(crate) fn bytes(pool_bytes: u64) -> u64 {
         pool_bytes.div_ceil(8 * RECORD_MIN as u64)
     }
 
-    /// Has the CPU fetch what will be changed for the record at `at`.
+    /// Prefetches the word of the record at `at`, for a change.
     #[inline]
     pub(crate) fn fetch(&self, at: Off) {
         prefetch_for_write(self.0.get(word_of(at.0)));
     }
 
-    /// A record lives at `at`.
+    /// Sets the bit of the record at `at`.
     #[inline]
     pub(crate) fn set(&self, at: Off) {
         self.0
@@ -61,7 +61,7 @@ impl LiveMap {
             .fetch_or(bit_of(at), Ordering::Relaxed);
     }
 
-    /// None does any more.
+    /// Clears the bit of the record at `at`.
     #[inline]
     pub(crate) fn clear(&self, at: Off) {
         self.0
@@ -69,30 +69,30 @@ impl LiveMap {
             .fetch_and(!bit_of(at), Ordering::Relaxed);
     }
 
-    /// Nothing lives in the `bytes` from `from` on, both multiples of a segment's least size.
+    /// Clears the bits of the `bytes` from `from` on. Both must be multiples of the smallest segment size.
     pub(crate) fn clear_all(&self, from: Off, bytes: usize) {
         for word in word_of(from.0)..word_of(from.0 + bytes as u64) {
             let word = self.0.get(word);
-            // A page of the table that was never written to takes no memory.
+            // A read does not allocate the page of the table; a write would.
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    /// Whether a record lives at `at`.
+    /// Returns whether the bit of a record at `at` is set.
     pub(crate) fn has(&self, at: Off) -> bool {
         self.0.get(word_of(at.0)).load(Ordering::Relaxed) & bit_of(at) != 0
     }
 
-    /// The bits of the `bytes` from `from` on, both multiples of a segment's least size.
+    /// Returns the words of bits of the `bytes` from `from` on. Both must be multiples of the smallest segment size.
     pub(crate) fn words_of(&self, from: Off, bytes: usize) -> impl Iterator<Item = u64> {
         let words = word_of(from.0)..word_of(from.0 + bytes as u64);
         words.map(|word| self.0.get(word).load(Ordering::Relaxed))
     }
 
-    /// Where live records may begin in the `bytes` from `from` on, if `live` of them have a bit there (L2): for each,
-    /// the two places its bit is about.
+    /// Returns, for each live record in the `bytes` from `from` on, the two places at which it may begin. `None` if
+    /// not exactly `live` bits are set there (L2).
     pub(crate) fn all_of(&self, from: Off, bytes: usize, live: u32) -> Option<Vec<[Off; 2]>> {
         let mut found = Vec::with_capacity(live as usize);
         let first = word_of(from.0);
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_listed_if_all_that_lives_there_has_a_bit() {
+    fn live_records_are_listed_only_if_their_number_equals_that_of_the_bits() {
         let map = LiveMap::new(1 << 16);
         let segment = |live| map.all_of(Off(1 << 13), 1 << 13, live);
         let [first, second] = [Off((1 << 13) + 64), Off((1 << 14) - 48)];
@@ -130,9 +130,9 @@ mod tests {
         let begins = |places: [Off; 2], at| places.contains(&at);
         let found = segment(2).expect("two live, two bits");
         assert!(begins(found[0], first) && begins(found[1], second));
-        assert_eq!(segment(3), None, "one that an open found has no bit");
+        assert_eq!(segment(3), None, "one live record has no bit");
         map.clear(first);
-        assert_eq!(segment(2), None, "one is being taken back");
+        assert_eq!(segment(2), None, "one bit was cleared");
         assert_eq!(segment(1).map(|found| found.len()), Some(1));
         map.clear_all(Off(1 << 13), 1 << 13);
         assert_eq!(segment(0), Some(Vec::new()));

@@ -1,14 +1,15 @@
-//! Looking a key up: from its hash to its record.
+//! Lookup: from a key's hash to its record.
 //!
 //! ```text
-//!   hash ──▶ spot: group, line of the index ──▶ hit: an entry whose tag agrees ──▶ found: the record, by its own header
+//!   hash ──▶ spot: group, line of the index ──▶ hit: an entry whose tag matches ──▶ found: the record, by its header
 //! ```
 //!
-//! A tag that agrees is most likely the key's. The record it leads to is asked: its header's checksum, its
-//! database, the length of its key, its key. What fails its checksum may have been the key's before it was damaged.
+//! An entry whose tag matches is most likely the key's. The record itself decides: the checksum of its header, its
+//! database, the length of its key, its key. A record that fails its checksum may have been the key's before it was
+//! damaged.
 //!
-//! The usual way, one entry and a sound record, is straight code that is expanded where it is used: headers
-//! that pass through memory between functions cost more than all that is asked of them.
+//! The usual path, one matching entry and a valid record, is inlined into its callers: passing headers through memory
+//! between functions would cost more than all the checks.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off};
@@ -23,26 +24,26 @@ use crate::store::Key;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundRecord {
     pub at: Off,
-    /// `None`: its header is damaged; nothing else is known.
+    /// `None`: the header is damaged, and only the offset is valid.
     pub header: Option<RawHeader>,
     pub len: u32,
 }
 
-/// What the index says of a key.
+/// The index entries of a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryLocation {
     pub found: Option<FoundRecord>,
-    /// Entries that looked like the key's and are another's.
+    /// Offsets of entries whose tag matches the key, but whose records belong to other keys.
     pub tag_collisions: Vec<Off>,
 }
 
 impl<M: Medium> Engine<M> {
-    /// The header of the record at `at`, if its checksum holds.
+    /// Returns the header of the record at `at`, if its checksum is valid.
     pub(crate) fn header(&self, at: Off) -> Option<RecordHeader> {
         self.raw(at)?.header()
     }
 
-    /// As [`Engine::header`], not taken apart.
+    /// As [`Engine::header`], but not decoded.
     #[inline(always)]
     fn raw(&self, at: Off) -> Option<RawHeader> {
         let within = self.geometry.within(at);
@@ -51,7 +52,7 @@ impl<M: Medium> Engine<M> {
         }
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
         let vouched = |bytes: &[u8]| {
-            let raw = RawHeader::new(bytes.try_into().expect("as many as were asked for"));
+            let raw = RawHeader::new(bytes.try_into().expect("HEADER_MAX bytes"));
             match raw.is_vouched_for(seed) {
                 true => raw.len(),
                 false => 0,
@@ -76,14 +77,14 @@ impl<M: Medium> Engine<M> {
         header.body_len(self.geometry.payload())
     }
 
-    /// Whether the body of the record at `at` has its checksum (of a large value: its table).
+    /// Returns whether the body of the record at `at` has its checksum (for a large value: key and extent table).
     pub(crate) fn body_holds(&self, at: Off, header: &RecordHeader) -> bool {
         let body = at.plus(header.len() as u64);
         let len = self.body_len(header);
         self.medium().crc_is(body, len, 0, header.body_crc)
     }
 
-    /// The key of a record whose header is known.
+    /// Returns the key of a record with this header.
     pub(crate) fn key_of(&self, at: Off, header: &RecordHeader) -> Vec<u8> {
         let mut key = Vec::with_capacity(header.key_len);
         self.medium()
@@ -91,14 +92,14 @@ impl<M: Medium> Engine<M> {
         key
     }
 
-    /// The hash of the key of the record at `at`, if it can be read.
+    /// Returns the hash of the key of the record at `at`, if the key can be read.
     pub(crate) fn rehash(&self, at: Off) -> Option<u64> {
         let header = self.header(at)?;
         Some(self.geometry.hash(header.db, &self.key_of(at, &header)))
     }
 
-    /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
-    /// header counts as a match without a header: nobody else can be asked about it.
+    /// Returns the record at `at` if it belongs to `key`, or `None` if it belongs to another key. A damaged record
+    /// counts as a match without a header: its key cannot be trusted.
     #[inline]
     pub(crate) fn classify(&self, at: Off, key: Key<'_>) -> Option<FoundRecord> {
         let Some(raw) = self.raw(at) else {
@@ -109,13 +110,13 @@ impl<M: Medium> Engine<M> {
         if self.is_of(at, &raw, key) {
             return Some(found);
         }
-        // Its key may have been ours before it was damaged.
+        // The record may have been this key's before it was damaged.
         let header = None;
         self.is_damaged(at, &raw)
             .then_some(FoundRecord { header, ..found })
     }
 
-    /// What is known of the record at `at`, whose header this is.
+    /// Describes the record at `at`, which has this header.
     #[inline(always)]
     pub(crate) fn found(&self, at: Off, raw: RawHeader) -> FoundRecord {
         let len = raw.record_len(self.geometry.payload()) as u32;
@@ -123,14 +124,14 @@ impl<M: Medium> Engine<M> {
         FoundRecord { at, header, len }
     }
 
-    /// Whether the record at `at`, which looked like somebody's and was another's, is not sound.
+    /// Returns whether the record at `at`, whose tag matched but whose key did not, is damaged.
     #[cold]
     fn is_damaged(&self, at: Off, raw: &RawHeader) -> bool {
         !raw.header()
             .is_some_and(|header| self.body_holds(at, &header))
     }
 
-    /// Looks `key` up in the index. A sound record of the key wins over damaged ones.
+    /// Looks `key` up in the index. A valid record of the key wins over damaged ones.
     #[inline]
     pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> EntryLocation {
         let mut strangers = Vec::new();
@@ -141,8 +142,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// As [`Engine::locate`], for those who only want the record, and `fetched` bytes of it soon: all its
-    /// lines arrive together then. Tells `pass` of every other entry that looked like the key's.
+    /// As [`Engine::locate`], for callers that need only the record. Prefetches its first `fetched` bytes, so that
+    /// all their cache lines arrive together. Calls `pass` with every other entry whose tag matches.
     #[inline(always)]
     pub(crate) fn seek(
         &self,
@@ -155,7 +156,7 @@ impl<M: Medium> Engine<M> {
         sought.map(|(_, found)| found)
     }
 
-    /// As [`Engine::seek`], at a place of the index; and the entry.
+    /// As [`Engine::seek`], at a known location in the index. Also returns the entry.
     #[inline(always)]
     pub(crate) fn seek_at(
         &self,
@@ -172,7 +173,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// As [`Engine::seek_at`], of several entries, or damaged records.
+    /// The slow path of [`Engine::seek_at`]: several matching entries, or damaged records.
     #[cold]
     fn seek_among(
         &self,
@@ -207,8 +208,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Under the stripe's lock: the entry of the key, most likely; its record is fetched, and what is known
-    /// of its segment.
+    /// Returns the first entry whose tag matches the key, and prefetches its record and the counters of its segment.
+    /// The caller holds the stripe's lock.
     #[inline(always)]
     pub(crate) fn likely(&self, spot: &BucketRef) -> Option<Candidate> {
         let hit = self.index.first(spot)?;
@@ -217,7 +218,7 @@ impl<M: Medium> Engine<M> {
         Some(hit)
     }
 
-    /// What an entry leads to, if that is a sound record of `key`.
+    /// Returns the record to which an entry refers, if that is a record of `key` with a valid header.
     #[inline(always)]
     pub(crate) fn follow(&self, hit: Candidate, key: Key<'_>) -> Option<(Candidate, FoundRecord)> {
         let at = hit.at();
@@ -226,12 +227,12 @@ impl<M: Medium> Engine<M> {
             .then(|| (hit, self.found(at, raw)))
     }
 
-    /// Whether the record at `at` is sound in its header, and of `key`.
+    /// Returns whether the record at `at` has a valid header and belongs to `key`.
     pub(crate) fn holds(&self, at: Off, key: Key<'_>) -> bool {
         self.raw(at).is_some_and(|raw| self.is_of(at, &raw, key))
     }
 
-    /// Whether the record at `at` is of `key`.
+    /// Returns whether the record at `at` belongs to `key`.
     #[inline(always)]
     fn is_of(&self, at: Off, raw: &RawHeader, key: Key<'_>) -> bool {
         raw.db() == key.db
@@ -239,8 +240,8 @@ impl<M: Medium> Engine<M> {
             && self.medium().matches(at.plus(raw.len() as u64), key.bytes)
     }
 
-    /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is
-    /// there (a key has one), or, if none was, no entry has come that was not looked at.
+    /// Returns whether `located` is still current: the entry that was found still exists (a key has only one), or, if
+    /// none was found, no new matching entry has been added. The caller holds the stripe's lock.
     pub(crate) fn confirm(&self, hash: u64, located: &EntryLocation) -> bool {
         if let Some(found) = located.found {
             return self.index.names(hash, found.at);
@@ -249,7 +250,7 @@ impl<M: Medium> Engine<M> {
         self.index.search(hash, is_new).is_none()
     }
 
-    /// Checks the body of a key and value against `header`.
+    /// Returns whether key and value (or table) match the body checksum in `header`.
     pub(crate) fn body_matches(header: &RecordHeader, key: &[u8], rest: &[u8]) -> bool {
         body_crc(key, rest) == header.body_crc
     }

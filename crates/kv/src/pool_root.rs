@@ -1,24 +1,24 @@
-//! What the superblock keeps for the engine: words that are read at open and replaced whole.
+//! The engine's words in the superblock. They are read at an open, and always written all together.
 
 use farbank_pm::pool::{PoolRoot, ROOT_WORDS};
 
 use crate::clock::{Setback, Setbacks};
 use crate::record::SEQ_MAX;
 
-/// First word of the setbacks of the clock.
+/// Index of the first word with setbacks of the clock.
 const SETBACKS_AT: usize = 16;
 
-/// What the engine's words of a superblock say, for people.
+/// Facts about a pool's past, from the engine's words in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolHistory {
-    /// Whether the last close was clean: the next open reads a snapshot, not the log.
+    /// Whether the last close was clean. Then the next open reads the index snapshot instead of the log.
     pub closed_cleanly: bool,
     /// How many times the pool was opened.
     pub opened: u64,
 }
 
 impl PoolHistory {
-    /// Reads the words of [`farbank_pm::pool::Summary::root`].
+    /// Reads the words of [`farbank_pm::pool::PoolSummary::root`].
     #[must_use]
     pub fn of(root: &PoolRoot) -> PoolHistory {
         let words = RootWords::from_root(root);
@@ -28,7 +28,7 @@ impl PoolHistory {
         }
     }
 
-    /// Whether they are another engine's: this one leaves the last word 0.
+    /// Whether the words belong to another engine. This engine leaves the last word 0.
     pub(crate) fn is_foreign(root: &PoolRoot) -> bool {
         root[ROOT_WORDS - 1] != 0
     }
@@ -39,17 +39,17 @@ impl PoolHistory {
 pub(crate) struct RootWords {
     /// First snapshot segment plus one, if the last close was clean; 0 otherwise.
     pub snapshot: u64,
-    /// Its generation.
+    /// Generation of the first snapshot segment.
     pub snapshot_generation: u64,
-    /// Records with sequence numbers up to this were flushed.
+    /// Highest sequence number that FLUSHALL has deleted. Records up to this number are dead.
     pub floor: u64,
-    /// No clock that was acted on was later than this.
+    /// Latest time at which an expiry was applied since the clock was last set back, in milliseconds since 1970.
     pub clock_ms: u64,
-    /// How many times the pool was opened.
+    /// The open epoch: how many times the pool was opened.
     pub boot: u64,
-    /// So many segments, from the first on, have been born: both ends of each were durable.
+    /// Number of initialised segments, from the first on: both ends of each of them were durable.
     pub born: u64,
-    /// How the clock was set back.
+    /// Setbacks of the clock.
     pub setbacks: Setbacks,
 }
 

@@ -1,10 +1,10 @@
-//! Publication: the index comes to name what is durable.
+//! Publication: durable writes enter the index and become visible.
 //!
-//! Each write of a batch whose ticket has turned is taken off its stripe's list and the index is swung
-//! to it, under the stripe's lock; what it replaced is counted as dead. The members of a group are
-//! swung under [`Engine::groups`], which makes readers that overlap start over (G2). Where tickets turn
-//! late, a session may come to overtake another's group that is durable and not published yet: it publishes
-//! that first (G4).
+//! When the ticket of a batch is durable, each of its writes is unlisted from its stripe, and the index entry is
+//! updated to its record, under the stripe's lock; the record that it replaces is counted as dead. The members of a
+//! group are published under [`Engine::groups`], which makes overlapping readers retry (G2). Where tickets become
+//! durable later than they are issued, a session may supersede a member of another session's group that is durable
+//! and not published yet. It first publishes that group (G4).
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
@@ -22,7 +22,7 @@ use crate::store::Key;
 use crate::stripe::{LockedStripe, PendingWrite};
 
 impl<M: Medium> KvSession<M> {
-    /// Publishes what has become durable. Returns whether `ticket` is.
+    /// Publishes the writes that have become durable. Returns whether `ticket` is durable.
     pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.engine.process.check()?;
         while let Some((first, _)) = self.unsynced.front() {
@@ -43,7 +43,7 @@ impl<M: Medium> KvSession<M> {
         Ok(turned)
     }
 
-    /// Waits for `ticket` and publishes what it covers.
+    /// Waits for `ticket` and publishes the writes that it covers.
     pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
         self.engine.process.check()?;
         if ticket == Ticket::DURABLE && self.unsynced.is_empty() {
@@ -53,7 +53,7 @@ impl<M: Medium> KvSession<M> {
         self.publish_durable(ticket).map(|_| ())
     }
 
-    /// Publishes durable writes, in order; groups at once.
+    /// Publishes durable writes in order, each group as a whole.
     pub(crate) fn publish_all(&mut self, writes: &mut Vec<StagedWrite>) -> Result<(), Poisoned> {
         self.pin();
         for (run, at_once) in runs(writes) {
@@ -65,7 +65,7 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Publishes writes that are durable; whether they are this session's own.
+    /// Publishes durable writes. `own`: whether they are this session's.
     fn publish_run(&self, run: &[StagedWrite], at_once: bool, own: bool) {
         let (mut live, mut tombs) = (0, 0);
         let group = at_once && !fault!("kv.group_seen_half");
@@ -80,9 +80,8 @@ impl<M: Medium> KvSession<M> {
         self.engine.tombs.fetch_add(tombs, Relaxed);
     }
 
-    /// G4: what another session has drained before `writes`, is about to be overtaken by one of them, and
-    /// must be seen with others, is published first, for that session. Only where tickets turn later than
-    /// they are issued can there be any.
+    /// Publishes other sessions' groups that one of `writes` supersedes (G4): members that were drained before
+    /// `writes`. Such groups exist only where tickets become durable later than they are issued.
     fn let_groups_pass(&self, writes: &[StagedWrite]) {
         if self.engine.caps().drain != Drain::Sync {
             return;
@@ -100,7 +99,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Publishes what must be seen with the write at `with`; all of it is durable.
+    /// Publishes another session's writes that must become visible together with the write at `with`. All of them are
+    /// durable.
     fn publish_for_another(&self, with: Off) {
         let stripes = self.engine.stripes.iter();
         let theirs: Vec<PendingWrite> = stripes
@@ -117,7 +117,7 @@ impl<M: Medium> KvSession<M> {
         self.publish_run(&writes, true, false);
     }
 
-    /// Another session's write, as its record has it.
+    /// Reconstructs another session's write from its record.
     fn write_of(&self, pending: &PendingWrite) -> Option<StagedWrite> {
         let mut body = Vec::new();
         let header = self.read_record(pending.at, &mut body)?;
@@ -140,7 +140,7 @@ impl<M: Medium> KvSession<M> {
         })
     }
 
-    /// Publishes one write. Returns by how much live and tombstone bytes grew.
+    /// Publishes one write. Returns the changes of live bytes and of tombstone bytes.
     fn publish(&self, write: &StagedWrite, own: bool) -> (i64, i64) {
         let engine = &*self.engine;
         let swung = match write.outrun {
@@ -150,7 +150,7 @@ impl<M: Medium> KvSession<M> {
         match swung {
             PublishOutcome::Before => (0, 0),
             PublishOutcome::Never => {
-                // Another session's may have been published by that one meanwhile: it is its own to free.
+                // Another session's extents are left to that session: it may have published the write meanwhile.
                 if write.large && own {
                     engine.free_extents_of(write.at);
                 }
@@ -167,8 +167,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Swings the index to `write` and takes it off its list; another session's stays there for that one
-    /// to find.
+    /// Updates the index to `write` and unlists it. Another session's write stays listed, marked as published.
     fn publish_entry(&self, write: &StagedWrite) -> PublishOutcome {
         let engine = &*self.engine;
         let stripe = engine.stripe(write.hash);
@@ -209,8 +208,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Under the stripe's lock: makes the index name `write` instead of what was located, and counts.
-    /// False, and nothing done, if something else is there by now (N3).
+    /// Updates the index from the located entry to `write`, and the counts. Returns false, with no effect, if the
+    /// index has changed since the entry was located (N3). The caller holds the stripe's lock.
     fn swing_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
         let engine = &*self.engine;
         let old = located.found;
@@ -239,7 +238,7 @@ impl<M: Medium> KvSession<M> {
         true
     }
 
-    /// Under the stripe's lock: counts a value that the index has come to name instead of `old`.
+    /// Counts a value that the index now refers to instead of `old`. The caller holds the stripe's lock.
     #[inline]
     pub(crate) fn count_put(
         &self,
@@ -261,8 +260,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Under a stripe's lock: counts keys. Nobody else does so in this place but FLUSHALL, under every
-    /// lock, so that no atomic addition is needed.
+    /// Adds to this session's key count. The caller holds a stripe's lock. Only this session and FLUSHALL, which
+    /// holds every lock, change the count, so a plain store suffices.
     #[inline]
     fn count_keys(&self, db: u8, more: i64) {
         if more == 0 {
@@ -272,7 +271,7 @@ impl<M: Medium> KvSession<M> {
         keys.store(keys.load(Relaxed) + more, Relaxed);
     }
 
-    /// Drained writes of the same key that were not published yet never will be.
+    /// Unlists drained writes of the same key that `write` supersedes before they were published.
     fn unlist_older(&self, locked: &mut LockedStripe<'_>, write: &StagedWrite) {
         let older: Vec<PendingWrite> = locked
             .of(write.hash)
@@ -296,7 +295,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Looks again for what a durable write replaces.
+    /// Locates again the entry that a durable write replaces.
     fn relocate(&self, write: &StagedWrite) -> EntryLocation {
         let mut body = Vec::new();
         let Some(header) = self.read_record(write.at, &mut body) else {
@@ -310,26 +309,27 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// What became of a write that was to be published.
+/// Outcome of publishing a write.
 enum PublishOutcome {
-    /// The index names it now, instead of this.
+    /// Published now; it replaced this record.
     Now(Option<FoundRecord>),
-    /// It had, before: another session was overtaking it.
+    /// Published before, by another session that superseded it.
     Before,
-    /// It never will: a newer write, or a flush, was faster.
+    /// Never to be published: a newer write or a FLUSHALL came first.
     Never,
 }
 
-/// A batch in the pieces in which it is published, and whether a piece is seen at once: groups are, and
-/// with them what outruns one of their members (G4).
+/// Splits a batch into runs for publication, each with whether it is published as a whole. Adjacent members of groups
+/// form such a run. A batch in which a write supersedes a group's member is a single one (G4).
 fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> {
     let whole = writes.iter().any(|write| write.grouped && write.outrun);
     let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
     runs.map(move |run| (run, whole || run[0].grouped))
 }
 
-/// Lists a batch's writes as drained under `ticket`; but first, of all that are to be seen at once, with
-/// which: as soon as one of them is drained it may be overtaken. Readers that overlap start over (G2).
+/// Marks a batch's writes as drained under `ticket`. Before that, links each write of a run that is published as a
+/// whole to the run's first write: once one of them is drained, another session may supersede it. Overlapping readers
+/// retry (G2).
 pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite], ticket: Ticket) {
     let each = |writes: &[StagedWrite], note: &dyn Fn(&mut LockedStripe<'_>, u64)| {
         for write in writes.iter().filter(|write| !write.outrun) {
@@ -343,13 +343,13 @@ pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite]
             }
         });
     }
-    // The ticket may turn before all of them have it.
+    // The ticket may become durable before all of them have it.
     let group = runs(writes).any(|(_, at_once)| at_once);
     let _group = group.then(|| GroupPublication::start(engine));
     each(writes, &|locked, seq| locked.drained(seq, ticket));
 }
 
-/// Readers that overlap with this start over: they see all of a group or nothing of it.
+/// Scope in which a group is published. Overlapping readers retry, so they see all of the group or none.
 struct GroupPublication<'a, M: Medium> {
     engine: &'a Engine<M>,
     _one: MutexGuard<'a, ()>,
@@ -369,7 +369,7 @@ impl<M: Medium> Drop for GroupPublication<'_, M> {
     }
 }
 
-/// Lowers a segment's earliest expiry.
+/// Lowers a segment's earliest expiry to `expires_ms`.
 pub(crate) fn note_expiry(earliest: &AtomicU64, expires_ms: u64) {
     if expires_ms != 0 {
         let _ = earliest.fetch_update(Relaxed, Relaxed, |known| {

@@ -1,9 +1,9 @@
-//! Reading: the newest value of a key, the one a reader may see, several at one moment.
+//! Reading: a key's newest value, the newest value that a reader may see, and consistent reads of several keys.
 //!
-//! A key's newest value is its newest listed write (W2), else what the index names. A reader may see
-//! what is durable: the index, and listed writes whose ticket has turned; and, on request, whatever its
-//! own session has written. A record is checked against its checksums each time it is read; what the read cache
-//! answers was checked when it came there.
+//! A key's newest value is its newest listed write (W2), or else the record in the index. A reader may see durable
+//! values: the index, and listed writes whose ticket is durable. On request it also sees its own session's writes. A
+//! record's checksums are verified each time it is read. Values in the read cache were verified when they were stored
+//! there.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
@@ -23,24 +23,24 @@ use crate::store::{
 };
 use crate::stripe::{LockedStripe, PendingWrite};
 
-/// How much of a record is fetched before anything is known of it: its header and a short key; with them,
-/// a small value.
+/// Bytes of a record that are prefetched before its header is known: the header and a short key; for a read also a
+/// small value.
 pub(crate) const FETCHED_HEAD: usize = 48;
 pub(crate) const FETCHED_VALUE: usize = 176;
 
-/// Longer values are left to the processor to fetch ahead, once it sees where they are read.
+/// Bytes of a value that are prefetched at most. For longer values the CPU's hardware prefetcher takes over.
 const VALUE_FETCHED_MAX: usize = 1024;
 
-/// Largest scratch buffers that a session keeps for its next read.
+/// Sizes up to which a session keeps its scratch buffers for the next read.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 const GATHERED_KEPT: usize = 1 << 12;
 
-/// Where a reader finds a value.
+/// Place where a reader finds a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ValueSource {
-    /// The index names it, and its header has been read.
+    /// A record in the index, with its header.
     Indexed(FoundRecord),
-    /// A write on its way, durable or the session's own.
+    /// A listed write, durable or the session's own.
     Listed(Off),
 }
 
@@ -53,26 +53,26 @@ impl ValueSource {
     }
 }
 
-/// What was met when a key was fetched ahead.
+/// What a prefetch found in the index for one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrefetchState {
     hash: u64,
     spot: BucketRef,
-    /// The first entry that may be the key's.
+    /// The first entry whose tag matches.
     hit: Option<Candidate>,
 }
 
-/// Counts one in a place that nobody else counts in.
+/// Adds one to a counter that only the calling thread changes.
 #[inline]
 fn count_one(counter: &AtomicU64) {
     counter.store(counter.load(Relaxed) + 1, Relaxed);
 }
 
-/// One value of several read together: where its bytes end in the scratch buffer, and what is known of it.
+/// One value of a multi-key read: the end of its bytes in the scratch buffer, and its metadata. `None`: absent.
 pub(crate) type PrefetchedValue = Option<(usize, ValueMeta)>;
 
 impl<M: Medium> KvSession<M> {
-    /// The newest write of `key`, in its stripe's list or beyond.
+    /// Returns the state of the newest write of `key`.
     pub(crate) fn newest(&self, locked: &LockedStripe<'_>, hash: u64, key: Key<'_>) -> NewestValue {
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
@@ -91,7 +91,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Notes that a reply depends on a write that may not be durable yet, whoever wrote it.
+    /// Records that a reply depends on a write, of any session, that may not be durable yet.
     pub(crate) fn rely_on(&mut self, newest: &NewestValue) {
         if let NewestValue::Drained(PendingWrite {
             ticket: Some(ticket),
@@ -104,7 +104,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Whether a listed write that may be read (W3) is of `key`.
+    /// Returns whether a listed write that may be read (W3) is of `key`.
     pub(crate) fn is_of(&self, pending: &PendingWrite, key: Key<'_>) -> bool {
         match self.staged_record(pending.at) {
             Some((header, body)) => {
@@ -115,7 +115,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// The header and the body of a record that is staged here.
+    /// Returns the header and the body of a record staged by this session.
     fn staged_record(&self, at: Off) -> Option<(RecordHeader, &[u8])> {
         let staged = self.log.staged(at)?;
         let mut bytes = [0; HEADER_MAX];
@@ -128,8 +128,8 @@ impl<M: Medium> KvSession<M> {
         ))
     }
 
-    /// What is known of the value of the record at `at`; `None` if it is no value any more. Its body is
-    /// not read.
+    /// Returns the metadata of the value of the record at `at`, without reading its body. `None` if the record is a
+    /// tombstone or has expired.
     pub(crate) fn meta_at(&self, at: Off) -> Result<Option<ValueMeta>, Error> {
         let staged = self.staged_record(at).map(|(header, _)| header);
         let header = staged.or_else(|| self.engine.header(at));
@@ -139,7 +139,7 @@ impl<M: Medium> KvSession<M> {
         Ok((!absent).then(|| meta_of(&header)))
     }
 
-    /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
+    /// Returns the header of a record, staged by this session or on the medium, and reads its body into `body`.
     pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<RecordHeader> {
         body.clear();
         if let Some((header, bytes)) = self.staged_record(at) {
@@ -154,8 +154,8 @@ impl<M: Medium> KvSession<M> {
         Some(header)
     }
 
-    /// Appends the value of the record at `at` to `out`, after `head`; `Ok(false)` if it is no value
-    /// any more. On error `out` is as it was.
+    /// Calls `head`, then appends the value of the record at `at` to `out`. Returns `Ok(false)` if the record is a
+    /// tombstone or has expired. On error `out` is unchanged.
     pub(crate) fn append_value(
         &mut self,
         at: Off,
@@ -188,7 +188,7 @@ impl<M: Medium> KvSession<M> {
         result
     }
 
-    /// Frees scratch buffers that one large read has grown.
+    /// Frees scratch buffers that a large read has grown.
     fn shrink_scratch(&mut self) {
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
@@ -198,8 +198,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// As [`Worker::emit`], for `key`'s record that the index names: the value goes straight to `out`, and
-    /// its checksum is taken there.
+    /// As [`KvSession::append_value`], for `key`'s record in the index: the value is copied directly to `out` and
+    /// verified there.
     #[inline(always)]
     pub(crate) fn emit_found(
         &self,
@@ -228,7 +228,7 @@ impl<M: Medium> KvSession<M> {
         Error::Damaged(at.0)
     }
 
-    /// Appends the value of `key`'s record at `at`; false if a checksum fails.
+    /// Appends the value of `key`'s record at `at`. Returns false if a checksum fails.
     #[inline(always)]
     fn append_body(&self, key: Key<'_>, at: Off, raw: &RawHeader, out: &mut Vec<u8>) -> bool {
         let rest = at.plus((raw.len() + raw.key_len()) as u64);
@@ -250,7 +250,7 @@ impl<M: Medium> KvSession<M> {
             && self.engine.read_extents(raw.value_len(), &table, out)
     }
 
-    /// Appends a value whose record's body has been read; false if a checksum fails.
+    /// Appends the value of a record whose body has been read. Returns false if a checksum fails.
     fn emit_body(&self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) -> bool {
         let (key, rest) = body.split_at(header.key_len);
         if !Engine::<M>::body_matches(header, key, rest) {
@@ -263,19 +263,19 @@ impl<M: Medium> KvSession<M> {
         true
     }
 
-    /// Whether a reader with `view` sees writes of its own session.
+    /// Returns whether a reader with `view` sees writes of its own session.
     #[inline]
     fn sees_own(&self, view: ReadView) -> bool {
         view == ReadView::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE)
     }
 
-    /// Whether what a reader with `view` may see can be listed and not yet in the index.
+    /// Returns whether a value that a reader with `view` may see can be listed and not yet in the index.
     #[inline]
     fn looks_at_lists(&self, view: ReadView) -> bool {
         self.sees_own(view) || !self.engine.tickets_turn_at_once()
     }
 
-    /// Where the value of `key` that a reader may see lies; `None`: absent.
+    /// Returns where the value of `key` that a reader may see lies; `None`: absent.
     #[inline(always)]
     fn visible(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         if self.looks_at_lists(view)
@@ -288,13 +288,13 @@ impl<M: Medium> KvSession<M> {
         found.map(ValueSource::Indexed)
     }
 
-    /// As [`Worker::visible`], for those who have looked before.
+    /// As [`KvSession::visible`], not inlined: for second lookups.
     #[inline(never)]
     fn look_again(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.visible(hash, key, view)
     }
 
-    /// Where the newest listed write of `key` that a reader may see lies.
+    /// Returns the offset of the newest listed write of `key` that a reader may see.
     #[inline(never)]
     fn listed(&self, hash: u64, key: Key<'_>, view: ReadView) -> Option<Off> {
         let own = self.sees_own(view);
@@ -303,9 +303,9 @@ impl<M: Medium> KvSession<M> {
         for pending in locked.of(hash) {
             let readable = match pending.ticket {
                 None => own && pending.session == self.id,
-                // What was lost to an I/O error is not readable; what was there before is.
+                // A write lost to an I/O error is not readable; the value before it is.
                 Some(ticket) => {
-                    // What a reply relied on before is there for the replies after it.
+                    // A write on which an earlier reply of this session depended is visible to later reads.
                     (own && (pending.session == self.id || ticket <= self.relied_on))
                         || self.engine.poll(ticket).unwrap_or(false)
                 }
@@ -318,7 +318,7 @@ impl<M: Medium> KvSession<M> {
         newest.map(|pending| pending.at)
     }
 
-    /// Waits until no group is being published; what to ask [`Worker::is_undivided`] with.
+    /// Waits until no group is being published. Returns the version to pass to [`KvSession::is_undivided`].
     #[inline(always)]
     fn undivided_from(&self) -> u64 {
         loop {
@@ -330,14 +330,14 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Whether no group's publication fell into what was read meanwhile.
+    /// Returns whether no group was published since `from` was read.
     #[inline(always)]
     fn is_undivided(&self, from: u64) -> bool {
         farbank_pm::sync::atomic::fence(Acquire);
         self.engine.groups.load(Relaxed) == from
     }
 
-    /// Runs `read` so that no group's publication falls into it.
+    /// Runs `read` again until no group is published during it.
     fn retry_during_groups<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
         loop {
             let from = self.undivided_from();
@@ -348,7 +348,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// A get that the read cache answers; `None`: it does not.
+    /// Answers a get from the read cache. `None`: the cache does not have the key.
     #[inline(always)]
     pub(crate) fn get_cached(
         &self,
@@ -382,7 +382,7 @@ impl<M: Medium> KvSession<M> {
         Some(true)
     }
 
-    /// Offers a value that was found, the last bytes of `out`, to the read cache, if it is wanted there.
+    /// Offers a value that was found, the last bytes of `out`, to the read cache.
     #[inline]
     pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &FoundRecord, out: &[u8]) {
         if !self.engine.read_cache.wants(hash) {
@@ -395,7 +395,7 @@ impl<M: Medium> KvSession<M> {
         if !fits(key.bytes, value) {
             return;
         }
-        // Somebody may have written it meanwhile, and whoever has the lock is about to.
+        // The key may have been written meanwhile, and a session that holds the lock may be about to write it.
         if let Some(_locked) = self.engine.stripe(hash).try_lock()
             && self.engine.index.names(hash, found.at)
         {
@@ -404,8 +404,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// What of `key` may be seen. As [`Worker::undivided`], written out: from a closure the answer would
-    /// pass through memory, which costs more than the search of a line.
+    /// Returns where the value of `key` that a reader may see lies. As [`KvSession::retry_during_groups`], but
+    /// without a closure: its result would pass through memory, which costs more than the search of a line.
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.pin();
@@ -418,8 +418,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Reads several keys as they were at one moment: where each lies is looked up twice, and nothing
-    /// changed in between (an offset is not used again while this session is pinned).
+    /// Reads several keys as of one moment: each location is looked up twice, and nothing changed in between (an
+    /// offset is not reused while this session is pinned).
     pub(crate) fn read_together(
         &mut self,
         keys: &[Key<'_>],
@@ -449,7 +449,7 @@ impl<M: Medium> KvSession<M> {
         whole
     }
 
-    /// As [`Worker::read_together`], straight into `out`.
+    /// As [`KvSession::read_together`], directly into `out`.
     pub(crate) fn read_together_into(
         &mut self,
         keys: &[Key<'_>],
@@ -483,7 +483,7 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Where the values of `keys` lay at one moment.
+    /// Returns where the values of `keys` lay at one moment.
     fn places_together(&mut self, keys: &[Key<'_>], view: ReadView) -> Vec<Option<ValueSource>> {
         let lists = self.looks_at_lists(view);
         loop {
@@ -500,8 +500,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Where the value of `key` lies, most likely where [`Worker::fetch`] has met an entry for it; fetches
-    /// what is left of the record.
+    /// Returns where the value of `key` lies, usually at the entry that [`KvSession::fetch`] found, and prefetches
+    /// more of the record.
     #[inline]
     fn look_where_fetched(
         &mut self,
@@ -525,8 +525,8 @@ impl<M: Medium> KvSession<M> {
         Some(ValueSource::Indexed(found))
     }
 
-    /// Whether values still lie where they were found. If the entry that named one has not changed, it
-    /// need not be followed again.
+    /// Returns whether all values still lie where they were found. An entry that has not changed need not be followed
+    /// again.
     fn still_lie(
         &mut self,
         keys: &[Key<'_>],
@@ -580,15 +580,14 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Fetches what operations on `keys` will look at: first every line of the index, then the records
-    /// those name.
+    /// Prefetches what operations on `keys` will read: first every line of the index, then the records.
     pub(crate) fn fetch_ahead(&mut self, keys: &[Key<'_>], reads: bool) {
         self.pin();
         self.fetch(keys, if reads { FETCHED_VALUE } else { FETCHED_HEAD });
     }
 
-    /// Under a pin: fetches the lines of the index that `keys` are in, then `bytes` of the records that
-    /// the first entries there name. Leaves what it met in `ahead`.
+    /// Prefetches the index lines of `keys`, then `bytes` bytes of the record of each first matching entry. Stores
+    /// what it found in `ahead`. The caller is pinned.
     fn fetch(&mut self, keys: &[Key<'_>], bytes: usize) {
         let engine = &*self.engine;
         let hashes = &mut self.hashes;
@@ -613,7 +612,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// A located value's bytes and meta, into `bytes`.
+    /// Reads the value of the record at `at` into `bytes` and returns its metadata.
     pub(crate) fn load(
         &mut self,
         at: Off,

@@ -1,4 +1,4 @@
-//! The read cache: small values that are asked for often, in DRAM.
+//! The read cache: copies in DRAM of small values that are read often.
 //!
 //! ```text
 //!   hash ──▶ row: a mark for each slot ──▶ slot: 256 bytes
@@ -11,23 +11,26 @@
 //!   word  hash:26  version:37  HELD:1
 //! ```
 //!
-//! A get that finds its key here touches neither the index nor far memory. A get that does not offers what it
-//! found. An empty slot takes it; a full row only if the key was asked for before, not long ago: it remembers as many of those
-//! it did not have as it has slots, by a byte of the hash each. So who reads every key once leaves a full cache as it
-//! was. What goes for it is the first slot that nobody has read since all had been read.
-//! A write of one value puts the new one in the place of the old; any other empties it. And it need not read far
-//! memory to know what it replaces: the slot says where that lies and how long it is.
+//! A get that hits touches neither the index nor far memory. A get that misses offers the value that it found. An
+//! empty slot accepts any value. A full row accepts one only if its key missed before, not long ago: the row
+//! remembers its last eight misses, by a byte of the hash each. So a client that reads every key once does not evict
+//! the contents of a full cache. The victim is the first slot that has not been read since all slots of the row had
+//! been read.
+//!
+//! A write of a single value replaces the cached one; any other write empties its slot. A single write of a cached
+//! key need not read far memory to learn what it replaces: the slot has that record's offset and length.
 //!
 //! # Invariants
-//! H1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash choose
-//!     both. Marks and slots change only under that stripe's lock.
-//! H2  What a slot holds is what the index names: whoever makes the index name something else for a key, the cleaner
-//!     too, empties the key's slot before that, in the same holding of the lock. So its offset is the key's record's,
-//!     and never that of a later record in the same place.
-//! H3  A slot's word changes before the rest of it does, and each time to a word it has not been: who finds it the
-//!     same before and after has read what one writer wrote. Marks only say where to look.
-//! H4  Only what the index names is here, so nothing that is not durable. Who may have to see a listed write
-//!     does not look here.
+//! H1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash
+//!     choose both. Marks and slots change only under that stripe's lock.
+//! H2  A slot holds the record to which the index refers. Before a thread (the cleaner, too) changes a key's index
+//!     entry, it empties the key's slot, under the same lock. So the slot's offset is that of the key's record, never
+//!     that of a later record at the same place.
+//! H3  A slot's word changes before the other words do, each time to a value that it has not had before. So a reader
+//!     that finds the same word before and after has read the bytes of one writer. Marks are only hints where to
+//!     look.
+//! H4  The cache holds only records in the index, hence only durable ones. A reader that may have to see a listed
+//!     write does not use the cache.
 
 use farbank_pm::Off;
 use farbank_pm::fault;
@@ -54,30 +57,30 @@ farbank_pm::zeroed! {
     struct CacheSlot([AtomicU64; SLOT_WORDS]);
 }
 
-/// See the module's documentation.
+/// The read cache; see the module's documentation.
 pub(crate) struct ReadCache {
-    /// 0: there is none.
+    /// Number of rows; 0: the cache is off.
     rows: usize,
     marks: GrowTable<AtomicU64>,
     slots: GrowTable<CacheSlot>,
-    /// Of each row which slots were read since they were filled: a bit each.
+    /// For each row, one bit for each slot: set if it was read since it was filled, or since all bits were cleared.
     read: GrowTable<AtomicU32>,
-    /// Of each row the marks of the keys that were asked for last and were not there, the newest lowest.
+    /// For each row, the marks of its last misses, the newest in the lowest byte.
     asked: GrowTable<AtomicU64>,
 }
 
-/// A key's value, as long as it [`Held::still_holds`].
+/// A cached value, valid as long as [`CachedValue::still_holds`] returns true.
 pub(crate) struct CachedValue<'a> {
     slot: &'a CacheSlot,
     was: u64,
-    /// Where the record lies.
+    /// Offset of the record.
     pub(crate) at: Off,
-    /// The header, as it was on the log.
+    /// Header of the record, as it is in the log.
     pub(crate) raw: RawHeader,
     value_at: usize,
 }
 
-/// A slot that has been emptied for another value of its key.
+/// A slot that was emptied to take another value of its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EmptiedSlot {
     row: usize,
@@ -94,7 +97,7 @@ fn mark_of(hash: u64) -> u8 {
 }
 
 impl ReadCache {
-    /// A cache of `bytes`, or of a few more: H1.
+    /// Creates a cache of about `bytes`; it may be larger because of H1.
     pub(crate) fn new(bytes: u64, stripes: usize) -> ReadCache {
         let row_bytes = (WAYS * size_of::<CacheSlot>()) as u64;
         let rows = (bytes.min(READ_CACHE_BYTES_MAX) / row_bytes) as usize;
@@ -115,7 +118,7 @@ impl ReadCache {
         cache
     }
 
-    /// Bytes of DRAM it takes when it is full.
+    /// Returns the bytes of DRAM that the cache uses when it is full.
     pub(crate) fn bytes(&self) -> u64 {
         let marks = 2 * size_of::<AtomicU64>() + size_of::<AtomicU32>();
         (self.rows * (marks + WAYS * size_of::<CacheSlot>())) as u64
@@ -136,21 +139,21 @@ impl ReadCache {
         self.slots.get(row * WAYS + way)
     }
 
-    /// The slots of a row that may be `hash`'s.
+    /// Returns the slots of a row that may hold `hash`'s key.
     #[inline(always)]
     fn ways_of(&self, row: usize, hash: u64) -> impl Iterator<Item = usize> {
         let marks = self.marks.get(row).load(Ordering::Relaxed);
         ones(bytes_equal([marks, 0], mark_of(hash))).map(|way| way as usize)
     }
 
-    /// The empty slots of a row: a bit each.
+    /// Returns the empty slots of a row, one bit each.
     #[inline]
     fn empty_ways(&self, row: usize) -> u64 {
         let marks = self.marks.get(row).load(Ordering::Relaxed);
         bytes_equal([marks, u64::MAX], 0)
     }
 
-    /// Has the CPU fetch what a write of `hash`'s key looks at.
+    /// Prefetches the slots that a write of `hash`'s key reads.
     #[inline]
     pub(crate) fn fetch(&self, hash: u64) {
         if self.is_off() {
@@ -162,7 +165,7 @@ impl ReadCache {
         }
     }
 
-    /// The value of `key`, if it is here.
+    /// Returns the cached value of `key`.
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, key: Key<'_>) -> Option<CachedValue<'_>> {
         if self.is_off() {
@@ -178,7 +181,8 @@ impl ReadCache {
         None
     }
 
-    /// Written only if it changes: what is hot stays in every reader's cache.
+    /// Marks a slot as read. Stores only if that changes the word, so that a hot row stays in every reader's CPU
+    /// cache.
     #[inline]
     fn note_read(&self, row: usize, way: usize) {
         let read = self.read.get(row);
@@ -188,7 +192,7 @@ impl ReadCache {
         }
     }
 
-    /// Has the CPU fetch what is looked at when a value was found elsewhere.
+    /// Prefetches what [`ReadCache::wants`] accesses after a miss.
     #[inline]
     pub(crate) fn fetch_asked(&self, hash: u64) {
         if !self.is_off() {
@@ -196,8 +200,8 @@ impl ReadCache {
         }
     }
 
-    /// Whether a key that was asked for and is not here should come: if there is an empty slot, or if this was most likely not
-    /// the first time of late. Notes that it was asked for.
+    /// Returns whether a key that missed should be cached: if its row has an empty slot, or if the key most likely
+    /// missed before, not long ago. Otherwise records the miss.
     #[inline]
     pub(crate) fn wants(&self, hash: u64) -> bool {
         if self.is_off() {
@@ -216,7 +220,8 @@ impl ReadCache {
         again
     }
 
-    /// Under the stripe's lock, before the index changes: empties the slot of `hash`'s key, if it has one.
+    /// Empties the slot of `hash`'s key, if it has one. The caller holds the stripe's lock and has not yet changed
+    /// the index.
     #[inline]
     pub(crate) fn take(&self, hash: u64) -> Option<EmptiedSlot> {
         if self.is_off() || fault!("kv.read_cache_kept") {
@@ -234,7 +239,7 @@ impl ReadCache {
         emptied
     }
 
-    /// H3: the slot's word is the next version's, of nothing.
+    /// Sets the slot's word to the next version, without `HELD` (H3).
     #[inline]
     fn empty(&self, row: usize, way: usize) {
         let word = &self.slot(row, way).0[0];
@@ -251,7 +256,7 @@ impl ReadCache {
         marks.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
     }
 
-    /// Under the stripe's lock: holds a value that the index names from now on, in a slot that was emptied.
+    /// Stores a value, to which the index now refers, in a slot that was emptied. The caller holds the stripe's lock.
     #[inline]
     pub(crate) fn put(
         &self,
@@ -265,7 +270,7 @@ impl ReadCache {
             return;
         }
         let slot = &self.slot(row, way).0;
-        fence(Ordering::Release); // H3: whoever reads a byte of what follows finds the slot emptied.
+        fence(Ordering::Release); // H3: a reader that sees a store below sees the slot emptied.
         slot[1].store(at.0, Ordering::Relaxed);
         let (header, rest) = slot[HEADER_AT..].split_at(HEADER_WORDS);
         for (to, word) in header.iter().zip(raw.words()) {
@@ -279,7 +284,8 @@ impl ReadCache {
         self.mark(row, way, mark_of(hash));
     }
 
-    /// Under the stripe's lock: holds what the index names for `key`, in the place of something else.
+    /// Stores the record to which the index refers for a key, in place of another one. The caller holds the stripe's
+    /// lock.
     #[inline(never)]
     pub(crate) fn offer(&self, hash: u64, at: Off, raw: &RawHeader, body: [&[u8]; 2]) {
         let row = self.row(hash);
@@ -292,7 +298,7 @@ impl ReadCache {
         self.put(place, hash, at, raw, body);
     }
 
-    /// The slot of a row that is to go: one that is empty, or one that was not read for long.
+    /// Chooses the slot of a row to be replaced: an empty one, or else one that has not been read for long.
     fn victim(&self, row: usize) -> usize {
         if let Some(way) = ones(self.empty_ways(row)).next() {
             return way as usize;
@@ -306,7 +312,7 @@ impl ReadCache {
         0
     }
 
-    /// Under every stripe's lock: empties it.
+    /// Empties every slot. The caller holds every stripe's lock.
     pub(crate) fn clear(&self) {
         for row in 0..self.rows {
             let marks = self.marks.get(row).load(Ordering::Relaxed).to_le_bytes();
@@ -317,13 +323,13 @@ impl ReadCache {
     }
 }
 
-/// Whether a slot with this word holds what is most likely `hash`'s key.
+/// Returns whether a slot with this word most likely holds `hash`'s key.
 #[inline(always)]
 fn is_held(word: u64, hash: u64) -> bool {
     (word ^ hash) & HASH_MASK == 0 && word & HELD != 0
 }
 
-/// What `slot` holds, if that is `key`'s.
+/// Returns the content of `slot`, if it is `key`'s.
 #[inline(always)]
 fn held<'a>(slot: &'a CacheSlot, hash: u64, key: Key<'_>) -> Option<CachedValue<'a>> {
     for line in slot.0.chunks(WORD).skip(1) {
@@ -341,7 +347,7 @@ fn held<'a>(slot: &'a CacheSlot, hash: u64, key: Key<'_>) -> Option<CachedValue<
     (is_held(was, hash) && held.is_of(key) && held.still_holds()).then_some(held)
 }
 
-/// Whether a slot has room for a key and its value.
+/// Returns whether a slot has room for a key and its value.
 #[inline]
 pub(crate) fn fits(key: &[u8], value: &[u8]) -> bool {
     KEY_AT + words_of(key.len()) + words_of(value.len()) <= SLOT_WORDS
@@ -361,7 +367,7 @@ fn store_bytes(to: &[AtomicU64], bytes: &[u8]) {
 }
 
 impl CachedValue<'_> {
-    /// Whether all that was read of it so far is one value's, and the index named it when it was found.
+    /// Returns whether all bytes read so far belong to one value, to which the index referred when it was found.
     #[inline]
     pub(crate) fn still_holds(&self) -> bool {
         fence(Ordering::Acquire);
@@ -385,7 +391,7 @@ impl CachedValue<'_> {
             .all(|(word, ours)| word.load(Ordering::Relaxed) == u64::from_le_bytes(*ours))
     }
 
-    /// Appends the value; what was appended is it only if it still holds.
+    /// Appends the value. The bytes are valid only if [`CachedValue::still_holds`] afterwards.
     #[inline]
     pub(crate) fn append(&self, out: &mut Vec<u8>) {
         append_words(&self.slot.0[self.value_at..], self.raw.value_len(), out);

@@ -1,42 +1,42 @@
-//! Records: what the log is made of.
+//! Records: the entries of the log.
 //!
 //! ```text
 //!  0           4           8                      16                     24
 //!  ┌───────────┬───────────┬──────────────────────┬──────────────────────┬─────────┬───────┬─────┬───────┬─────┐
 //!  │ head crc  │ body crc  │ sequence             │ shape                │ expires │ attrs │ key │ value │ pad │
 //!  └───────────┴───────────┴──────────────────────┴──────────────────────┴─────────┴───────┴─────┴───────┴─────┘
-//!                                                                          if EXPIRES if ATTRS      to a multiple of 16
+//!                                                                          if EXPIRES, if ATTRS     to a multiple of
+//!                                                                          16
 //!
-//!  shape  value length:30  key length:17  value kind:8  type:3  EXPIRES:1  ATTRS:1  LARGE:1  SETTLED:1  MEMBER:1  MOVED:1
-//!  attrs  client flags:32  database:8  unused:24
+//!  shape  value length:30  key length:17  value kind:8  type:3  EXPIRES:1  ATTRS:1  LARGE:1  SETTLED:1  MEMBER:1
+//!  MOVED:1 attrs  client flags:32  database:8  unused:24
 //! ```
 //!
 //! # Invariants
-//! R1  The head crc covers bytes 4 to the end of the header, and starts from a seed made of the pool's
-//!     secret id, the segment's generation and the record's place. A header is valid at one place in
-//!     one life of one segment of one pool, so no value can pose as a record.
-//! R2  The body crc covers key and value (for a LARGE record, key and extent table) and nothing of the
-//!     place: moving a record copies its body and its body crc, and never blesses damaged bytes.
-//! R3  A length is believed only after the head crc has been.
-//! R4  MEMBER marks a record that lies in a group's body; by itself, outside a whole group, it is not
-//!     to be believed.
-//! R5  SETTLED says: everything before this record in its segment was durable before it was written.
-//!     What fails its checksum before such a record is damage, not a torn write.
-//! R6  MOVED says: the cleaner copied this record, so its extents were durable before it was written.
+//! R1  The head crc covers bytes 4 to the end of the header. It starts from a seed made of the pool's secret id, the
+//!     segment's generation and open epoch, and the record's offset. A header is valid at one offset in one generation
+//!     of one segment of one pool, so no value can pose as a record.
+//! R2  The body crc covers key and value (for a LARGE record, key and extent table), and does not depend on the
+//!     offset. A move copies the body with its body crc, so damaged bytes never get a valid checksum.
+//! R3  A length is used only after the head crc has been verified.
+//! R4  MEMBER marks a record that lies in a group's body. It counts only as part of a whole group.
+//! R5  SETTLED means: everything before this record in its segment was durable before the record was written.
+//!     Bytes before such a record that fail their checksum are damage, not a torn write.
+//! R6  MOVED means: the cleaner copied this record, so its extents were durable before it was written.
 
 use farbank_pm::crc::{crc32c_append, crc32c_words};
 
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Records start at multiples of this.
+/// Alignment of records, in bytes.
 pub(crate) const ALIGN: usize = 16;
-/// The shortest header.
+/// Bytes of the shortest header.
 pub(crate) const HEADER_MIN: usize = 24;
-/// The longest header.
+/// Bytes of the longest header.
 pub(crate) const HEADER_MAX: usize = 40;
-/// The shortest record, hence the shortest gap that can be padded.
+/// Bytes of the shortest record, and so of the shortest gap that can be padded.
 pub(crate) const RECORD_MIN: usize = 32;
-/// No sequence number is higher: numbers that count on from any of a pool cannot run over.
+/// Highest valid sequence number. It is so low that numbers counted up from any in a pool cannot overflow.
 pub(crate) const SEQ_MAX: u64 = 1 << 62;
 /// Bytes of one entry of an extent table: segment u32, crc u32, generation u64.
 pub(crate) const EXTENT_ENTRY: usize = 16;
@@ -55,18 +55,18 @@ const MOVED: u64 = 1 << (TYPE_AT + 8);
 
 const _: () = assert!(VALUE_BYTES_MAX < 1 << VALUE_BITS && KEY_BYTES_MAX < 1 << KEY_BITS);
 
-/// What a record is for.
+/// Type of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub(crate) enum RecordType {
     /// A key and its value.
     #[default]
     Put = 1,
-    /// A deleted key; the value is its fence, see the cleaner.
+    /// A tombstone: a deleted key. The value is the reclaim stamp, see the cleaner.
     Tomb = 2,
-    /// Records in a record: all of them or none. No key; the value is the members.
+    /// A group: records that count all together or not at all. The value is the members.
     Group = 3,
-    /// Nothing: space that recovery gave up. The value length covers it.
+    /// Padding over the bytes of a torn write. The value length covers them.
     Pad = 4,
 }
 
@@ -100,8 +100,8 @@ impl RecordHeader {
         self.flags != 0 || self.db != 0
     }
 
-    /// Bytes of key and value, or key and extent table, that follow the header; `extent_payload` is
-    /// what one extent holds.
+    /// Bytes of the body: key and value, or key and extent table. `extent_payload` is the capacity of one extent,
+    /// in bytes.
     #[inline]
     pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
         body_len(self.key_len, self.value_len, self.large, extent_payload)
@@ -113,7 +113,7 @@ impl RecordHeader {
         (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
     }
 
-    /// The header as it lies on the medium, but for its checksum: zero.
+    /// Encodes the header without its checksum, which is 0.
     #[inline]
     pub(crate) fn raw(&self) -> RawHeader {
         let mut shape = self.value_len as u64
@@ -145,7 +145,7 @@ impl RecordHeader {
         RawHeader(words)
     }
 
-    /// Appends the header to `out`, its checksum started from `seed` (R1).
+    /// Appends the header to `out`, with a checksum that starts from `seed` (R1).
     #[inline]
     pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
         let RawHeader(mut words) = self.raw();
@@ -155,7 +155,7 @@ impl RecordHeader {
         out.extend_from_slice(&bytes.as_flattened()[..len]);
     }
 
-    /// The header in `bytes`, if its checksum, started from `seed`, holds.
+    /// Decodes the header in `bytes`. `None` if its checksum, started from `seed`, does not hold.
     #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<RecordHeader> {
         let raw = RawHeader::new(bytes);
@@ -163,8 +163,9 @@ impl RecordHeader {
     }
 }
 
-/// A header as it lies on the medium, with what follows it if it is short. It is taken apart only as far as
-/// it is asked: whoever looks a key up wants to know little of it. Words, because they stay in registers.
+/// A header as encoded on the medium. If it is shorter than [`HEADER_MAX`], bytes of the body follow in the array. Each
+/// field is decoded on access only, because a lookup needs few of them. The array has words so that they stay in
+/// registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawHeader([u64; HEADER_MAX / 8]);
 
@@ -198,14 +199,14 @@ impl RawHeader {
             + if shape & ATTRS != 0 { 8 } else { 0 }
     }
 
-    /// Whether its checksum, started from `seed`, holds (R1).
+    /// Whether the checksum, started from `seed`, holds (R1).
     #[inline(always)]
     pub(crate) fn is_vouched_for(&self, seed: u32) -> bool {
         let covered = &self.0[1..self.len() / 8];
         crc32c_words(seed, self.body_crc(), covered) == self.0[0] as u32
     }
 
-    /// Whether it is one that we write: what is not has no checksum of ours but by forgery.
+    /// Whether type and sequence number are valid. A header with a valid checksum and invalid fields was forged.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
         self.what().is_some() && self.seq() <= SEQ_MAX
@@ -278,7 +279,7 @@ impl RawHeader {
         (self.attrs() >> 32) as u8
     }
 
-    /// As [`Header::body_len`].
+    /// As [`RecordHeader::body_len`].
     #[inline]
     pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
         body_len(
@@ -289,13 +290,13 @@ impl RawHeader {
         )
     }
 
-    /// As [`Header::record_len`].
+    /// As [`RecordHeader::record_len`].
     #[inline]
     pub(crate) fn record_len(&self, extent_payload: usize) -> usize {
         (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
     }
 
-    /// The header, if it is one that we write.
+    /// Decodes all fields. `None` if the type, the sequence number or the length of the header is invalid.
     #[inline]
     pub(crate) fn header(&self) -> Option<RecordHeader> {
         let shape = self.shape();
@@ -339,7 +340,7 @@ impl RecordType {
     }
 }
 
-/// The body crc of a key and what follows it (R2).
+/// Returns the body crc of a key and the value or extent table (`rest`) after it (R2).
 #[inline]
 pub(crate) fn body_crc(key: &[u8], rest: &[u8]) -> u32 {
     crc32c_append(crc32c_append(0, key), rest)
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_as_it_was() {
+    fn a_header_is_decoded_as_encoded() {
         for (key_len, value_len) in [(0, 0), (KEY_BYTES_MAX, VALUE_BYTES_MAX), (16, 201)] {
             for (expires_ms, flags, db) in
                 [(0, 0, 0), (u64::MAX, 0, 0), (0, u32::MAX, 15), (1, 1, 1)]
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_and_any_other_seed_is_found_out() {
+    fn a_flipped_bit_or_a_wrong_seed_makes_a_header_invalid() {
         let header = RecordHeader {
             seq: 5,
             key_len: 3,

@@ -1,7 +1,7 @@
-//! The records of a segment, one after the other, for the cleaner, the sweep and checks.
+//! Iteration over the records of a segment, for the cleaner, the removal of expired records and checks.
 //!
-//! A [`Walk`] keeps its place: the cleaner stops after some records and goes on later. What it has yet to read must not be
-//! reborn meanwhile.
+//! A [`RecordWalk`] can be suspended: the cleaner stops after some records and continues later. Segments that the walk
+//! has yet to read must not be recycled meanwhile.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off};
@@ -11,15 +11,15 @@ use crate::read::FETCHED_VALUE;
 use crate::record::{ALIGN, RecordHeader, RecordType, ValueExtent};
 use crate::segment::FIRST;
 
-/// Live records that are fetched before they are looked at.
+/// Prefetch distance among the places of a walk, in records.
 const PLACES_AHEAD: usize = 8;
 
-/// The records that lie in a stretch of one segment.
+/// Iteration over all records in a range of one segment.
 struct RecordSpan {
     base: Off,
     within: usize,
     end: usize,
-    /// Whether all bytes so far were records.
+    /// Whether all bytes so far belonged to records.
     whole: bool,
 }
 
@@ -33,7 +33,7 @@ impl RecordSpan {
         }
     }
 
-    /// The next record, members of groups and large groups' records included.
+    /// Returns the next record. Members of small groups and the records of large groups are included.
     fn next<M: Medium>(&mut self, engine: &Engine<M>) -> Option<(Off, RecordHeader)> {
         while self.within < self.end {
             let at = self.base.plus(self.within as u64);
@@ -43,7 +43,7 @@ impl RecordSpan {
                 continue;
             };
             if header.what == RecordType::Group && !header.large {
-                // Its members follow its own header and are met next.
+                // Skips only the group's own header: its members follow.
                 self.within += header.len() + header.key_len;
             } else {
                 self.within += engine.record_len(&header);
@@ -54,35 +54,35 @@ impl RecordSpan {
     }
 }
 
-/// Where a walk finds the segment's own records.
+/// Source of the offsets of the segment's own records.
 enum WalkScope {
-    /// At one of the two places of each pair, which the live map names.
+    /// Pairs of offsets from the live map. A record begins at one offset of each pair.
     Places {
         places: Vec<[Off; 2]>,
         next: usize,
         whole: bool,
     },
-    /// One after the other.
+    /// All records of a range.
     Span(RecordSpan),
 }
 
-/// A walk through the records of a segment, members of groups included wherever they lie. A large group itself comes after its
-/// members.
+/// Iteration over the records of a segment, including the members of its groups. The members of a large group lie in
+/// extents; the record of the group comes after its members.
 pub(crate) struct RecordWalk {
     own: WalkScope,
-    /// Extents of a large group whose members are met now, the next last.
+    /// Extents of the current large group that are not finished. The current extent is the last in the list.
     members: Vec<RecordSpan>,
-    /// That group.
+    /// The record of the current large group.
     group: Option<(Off, RecordHeader)>,
 }
 
 impl RecordWalk {
-    /// A walk through the first `end` bytes of `segment`.
+    /// Returns a walk over the first `end` bytes of `segment`.
     pub(crate) fn through<M: Medium>(engine: &Engine<M>, segment: u32, end: usize) -> RecordWalk {
         RecordWalk::over(WalkScope::Span(RecordSpan::new(engine, segment, end)))
     }
 
-    /// A walk through the records that begin at one of the two places of each pair.
+    /// Returns a walk over records of which each begins at one of the two offsets of a pair.
     pub(crate) fn at(places: Vec<[Off; 2]>) -> RecordWalk {
         RecordWalk::over(WalkScope::Places {
             places,
@@ -99,7 +99,7 @@ impl RecordWalk {
         }
     }
 
-    /// The next record; `None` at the end.
+    /// Returns the next record; `None` at the end.
     pub(crate) fn next<M: Medium>(&mut self, engine: &Engine<M>) -> Option<(Off, RecordHeader)> {
         loop {
             if let Some(span) = self.members.last_mut() {
@@ -117,7 +117,7 @@ impl RecordWalk {
                 return Some((at, header));
             }
             let table = engine.table_of(at, &header);
-            // An entry of a damaged table may name anything.
+            // An entry of a damaged table may name any segment.
             let alive = ValueExtent::decode_all(&table).filter(|extent| engine.is_alive(extent));
             let mut members: Vec<RecordSpan> = alive
                 .map(|extent| {
@@ -154,7 +154,7 @@ impl RecordWalk {
         }
     }
 
-    /// Whether the segment's own bytes so far were all records, or each pair of places had one.
+    /// Whether all of the segment's own bytes so far belonged to records, or each pair of offsets had a record.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.own {
             WalkScope::Span(span) => span.whole,
@@ -164,9 +164,8 @@ impl RecordWalk {
 }
 
 impl<M: Medium> Engine<M> {
-    /// Calls `each` for every record in a segment's first `end` bytes, members of groups included
-    /// wherever they lie; large groups themselves come after their members. Whether the segment's own bytes were all
-    /// records.
+    /// Calls `each` for every record in a segment's first `end` bytes, and for the members of its groups. The record of
+    /// a large group comes after its members. Returns whether all of the segment's own bytes belonged to records.
     pub(crate) fn walk(
         &self,
         segment: u32,
@@ -180,8 +179,8 @@ impl<M: Medium> Engine<M> {
         walk.is_whole()
     }
 
-    /// Calls `each` for every record that lies in a segment's first `end` bytes, members of groups and
-    /// large groups' records included.
+    /// Calls `each` for every record that lies in a segment's first `end` bytes. Members of small groups and the
+    /// records of large groups are included; members of large groups lie in other segments and are not.
     pub(crate) fn walk_own(
         &self,
         segment: u32,

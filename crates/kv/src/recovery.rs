@@ -1,36 +1,36 @@
 //! Opening a pool: from its snapshot after a clean close, else by scanning every segment.
 //!
-//! The scan believes what its checksums hold for. What fails them is *damage* if it is known to have
-//! been durable (the segment is sealed there, or a later record is SETTLED), else a *torn* write that
-//! nobody was told about. Torn bytes are overwritten by a pad; damaged values stay indexed, so that
-//! reading them is an error and not an older value. Bytes that the device cannot read are damage, too.
+//! The scan accepts a record if its checksums hold. Bytes that fail a checksum are *damage* if they were certainly
+//! durable: the segment is sealed there, or a later record in it is SETTLED. Otherwise they are a *torn* write, which
+//! was never acknowledged. Recovery overwrites torn bytes with a pad. Damaged values stay indexed, so that a read of
+//! one returns an error instead of an older value. Bytes that the device cannot read are damage, too.
 //!
 //! ```text
-//!   read every head ─▶ scan opened segments ─▶ newest of each key ─▶ fill the index
-//!                                                     │
-//!   A  pads, flush what was accepted, drain ◀─────────┘
-//!   B  seal, rebirth of what is not needed, drain        then serve
+//!   read every head ─▶ scan opened segments ─▶ newest record of each key ─▶ fill the index
+//!                                                          │
+//!   A  write pads, flush accepted records, drain ◀─────────┘
+//!   B  seal, recycle segments without needed data, drain        then serve
 //! ```
 //!
 //! # Invariants
-//! V1  What is accepted is durable before anything is served, cleaned or reborn (A before B): else a
-//!     kill, this open, and a power cut could lose both the old and the new version of a key. So are the heads
-//!     of segments that hold no records (`lives`).
-//! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed, and a pad is
-//!     SETTLED if what it replaces was. Else the bytes that one had vouched for could be torn for the next
-//!     scan, which would pad them, and damage again for the one after, if of the two pads this one is lost.
-//! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
-//! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
-//! V5  The superblock counts segments as born when both ends of each are durable. From then on a head is
-//!     only ever replaced by another head: zeros there are damage, not a crash.
-//! V6  Of two copies of a record the one in the segment that was born last counts. So of two segments only one
-//!     keeps what both have: most often the one the cleaner has filled, and what it had emptied is empty. Were
-//!     both to keep a part, a pool could come back without a segment that can be emptied (C4).
+//! V1  Accepted records are durable before any data is served, cleaned or recycled (A before B). Otherwise a
+//!     kill, this open, and a power cut could lose both the old and the new version of a key. The same holds for
+//!     the heads of segments without records (`segment_heads`).
+//! V2  A second scan finds the same records. Torn bytes are padded before their segment is sealed, and a pad is
+//!     SETTLED if the header that it replaces was. Without that, bytes before the pad that were damage would be torn
+//!     for the next scan, which would pad them. If the first pad were then lost, they would be damage again.
+//! V3  Members count only in a whole group. Other members are torn, or salvaged from a damaged group.
+//! V4  Every segment is free, holds records, or is an extent of an accepted table: no segment leaks.
+//! V5  The superblock counts a segment as initialised when both ends of it are durable. From then on a head is
+//!     only ever replaced by another head: zeros there are damage, not the result of a crash.
+//! V6  Of two copies of a record, the one in the segment with the higher generation counts. So if two segments hold
+//!     the same records, one of them keeps all: usually the segment that the cleaner filled, and its victim is empty.
+//!     If each kept a part, an open could find no segment that the cleaner can empty (C4).
 //!
 //! # Crash argument
-//! Before A is drained nothing the scan relies on has changed: pads lie in torn bytes only. Between A
-//! and B the same records are found, now durable. In B each segment changes by itself: sealed or not,
-//! it holds the same records; reborn or not, it holds nothing that counts.
+//! Until A is drained, nothing that the scan relies on has changed: pads lie in torn bytes only. Between A
+//! and B a scan finds the same records, now durable. In B each segment changes by itself. Sealed or not,
+//! it holds the same records; recycled or not, it holds no record that counts.
 
 #[cfg(test)]
 mod tests;
@@ -55,26 +55,29 @@ use crate::segment_scanner::{ScannedRecord, SegmentScan, SegmentScanner, TornRan
 use crate::store::{DATABASES, OpenReport};
 use crate::unreadable;
 
-/// Hash groups are at least this many bits: stripes, too, follow from it.
+/// Minimum depth of the index, in bits of hash. The number of stripes depends on it, too.
 fn depth_min(segments: u32) -> u32 {
     (segments.ilog2() + 2).clamp(4, 12)
 }
 
-/// Accepted records are sorted and indexed in parts of this many bits of hash, a part at a time.
+/// Bits of hash that select a part. Accepted records are sorted and indexed part by part.
 const PART_BITS: u32 = 8;
 
-/// Items, some lists of them.
+/// Scanned records, partitioned by hash.
 type PartitionedItems = Vec<Vec<ScannedRecord>>;
 
-/// What the index will point at, counted by one thread.
+/// Counts of one thread: the records that the index will point at, and tombstones.
 struct RecoveryCounts {
     keys: [i64; DATABASES],
-    /// Of each segment: live records in the high half, their bytes in the low half.
+    /// For each segment: live records in the high half, their bytes in the low half.
     live: Vec<u64>,
     tombs: Vec<u32>,
 }
 
-/// Opens what is in `pool`.
+/// Opens the store in `pool`.
+///
+/// # Errors
+/// [`Poisoned`] if the medium has failed.
 pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engine<M>>, Poisoned> {
     let started = std::time::Instant::now();
     let mut ctx = PersistCtx::new(0);
@@ -106,7 +109,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             }
             let (from, segments) = (engine.geometry.base(0), engine.pool.segments() as usize);
             let bytes = segments * engine.geometry.segment_bytes;
-            engine.live_map.clear_all(from, bytes); // What a damaged snapshot has left.
+            engine.live_map.clear_all(from, bytes); // Bits that the damaged snapshot has set.
             scan_and_build(&mut engine, &mut ctx, &lives, depth)?;
         }
     }
@@ -114,8 +117,8 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     if words.boot == 0 {
         settle(&mut engine, &mut ctx, &mut lives)?; // V5
     }
-    // The snapshot's segments are about to be reborn: nobody may look for it again. And no record is
-    // written before this opening has its number.
+    // The snapshot's segments are about to be recycled, so no later open may look for the snapshot. And no record
+    // is written before this open has its open epoch.
     engine.set_root(|words| {
         if !fault!("kv.snapshot_kept") {
             (words.snapshot, words.snapshot_generation) = (0, 0);
@@ -148,7 +151,7 @@ fn scan_and_build<M: Medium>(
     let (scanned, items) = scan_all(engine, lives, &logs, parts);
     note_maps(engine, lives, &scanned);
     let floor = engine.floor.load(Relaxed);
-    // Numbers go on above those that a setback of the clock is about.
+    // New sequence numbers are higher than those that a setback of the clock applies to.
     let setbacks = engine.clock.setbacks();
     let set_back = setbacks.iter().map(|s| s.version_max).max().unwrap_or(0);
     let mut seq_max = floor.max(set_back);
@@ -164,9 +167,9 @@ fn scan_and_build<M: Medium>(
     for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
         let base = engine.geometry.base(*segment);
         let bytes = engine.geometry.segment_bytes;
-        engine.live_map.clear_all(base, bytes); // L1: the cleaner reads all of it, and keeps it (C5).
+        engine.live_map.clear_all(base, bytes); // L1: the cleaner reads the whole segment and keeps it (C5).
     }
-    // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
+    // A: accepted records become durable, torn bytes become pads (V1, V2).
     for (segment, found) in &scanned {
         engine
             .info(*segment)
@@ -179,7 +182,7 @@ fn scan_and_build<M: Medium>(
     }
     engine.settle(engine.medium().drain(ctx))?;
     for (segment, found) in scanned {
-        let life = lives[segment as usize].expect("a scanned segment has a life");
+        let life = lives[segment as usize].expect("a scanned segment has a valid head or tail");
         if found.end > FIRST {
             engine.info(segment).set_state(SegmentState::Sealed);
             situation!("kv.sealed_by_recovery", life.sealed.is_none());
@@ -192,8 +195,8 @@ fn scan_and_build<M: Medium>(
     Ok(())
 }
 
-/// Scans segments in parallel. Returns what each holds, and each thread's items by the low bits of
-/// their hashes.
+/// Scans the segments in `logs` in parallel. Returns the scan of each segment, and each thread's records,
+/// partitioned by the low bits of their hashes.
 fn scan_all<M: Medium>(
     engine: &Engine<M>,
     lives: &[Option<SegmentMeta>],
@@ -206,7 +209,7 @@ fn scan_all<M: Medium>(
         let mut scanned = Vec::new();
         let mut items = vec![Vec::new(); parts];
         while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
-            let life = lives[segment as usize].expect("an opened segment has a life");
+            let life = lives[segment as usize].expect("an opened segment has a valid head or tail");
             let scan = SegmentScanner::new(engine, lives, segment, life);
             let mut found = scan.run(std::mem::take(&mut items));
             items = std::mem::take(&mut found.items);
@@ -220,7 +223,7 @@ fn scan_all<M: Medium>(
     (scanned, items)
 }
 
-/// Tells the writer of maps which segments have one, and which are not to have one.
+/// Records in the map writer which segments have a map, and which must not get one.
 fn note_maps<M: Medium>(
     engine: &mut Engine<M>,
     lives: &[Option<SegmentMeta>],
@@ -228,7 +231,7 @@ fn note_maps<M: Medium>(
 ) {
     let mut maps = engine.maps.lock().expect("no holder panics");
     for (segment, found) in scanned {
-        let life = lives[*segment as usize].expect("a scanned segment has a life");
+        let life = lives[*segment as usize].expect("a scanned segment has a valid head or tail");
         engine.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
         if !found.damage.is_empty() {
             maps.note(*segment, life.generation, None); // KV-MAP-4
@@ -239,7 +242,7 @@ fn note_maps<M: Medium>(
 }
 
 fn threads_for<M: Medium>(engine: &Engine<M>, segments: usize) -> usize {
-    // A thread is worth starting for some megabytes.
+    // A thread is worth its start for 8 MiB or more.
     let bytes = segments * engine.geometry.segment_bytes;
     engine.config.open_threads.min(1 + bytes / (8 << 20)).max(1)
 }
@@ -257,7 +260,7 @@ fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R
     })
 }
 
-/// The newest record of each key, in hash order, a part at a time.
+/// Returns the newest record of each key, in hash order, part by part.
 fn newest_of<M: Medium>(
     engine: &Engine<M>,
     items: Vec<PartitionedItems>,
@@ -304,7 +307,7 @@ fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<ScannedRecord>) {
             .iter()
             .rev()
             .take_while(|k| k.rank == item.rank);
-        // Equal hashes are nearly always equal keys, but only the keys tell.
+        // Equal hashes nearly always mean equal keys, but only a comparison of the keys is certain.
         situation!(
             "kv.two_copies",
             twins.clone().any(|newer| newer.seq == item.seq)
@@ -333,7 +336,7 @@ fn same_key<M: Medium>(engine: &Engine<M>, a: Off, b: Off) -> bool {
     }
 }
 
-/// Fills an index with the newest records, and counts them.
+/// Builds an index of the newest records, and counts them.
 fn build<M: Medium>(
     engine: &mut Engine<M>,
     newest: &[Vec<ScannedRecord>],
@@ -408,7 +411,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut Recove
 }
 
 impl<M: Medium> Engine<M> {
-    /// Adds what one thread counted.
+    /// Adds the counts of one thread to the engine's.
     fn add(&self, tally: &RecoveryCounts) {
         for (total, more) in self.enrolled()[0].keys.iter().zip(tally.keys) {
             total.fetch_add(more, Relaxed);
@@ -424,7 +427,7 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Marks the extents of an accepted table as in use: those of a value of so many bytes, or of a group.
+/// Marks the extents in an accepted table as in use. `value_len` is the length of a large value, `None` for a group.
 fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) {
     let payload = engine.geometry.payload();
     let mut left = value_len.unwrap_or(0);
@@ -448,7 +451,7 @@ fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) 
     }
 }
 
-/// Pads what is torn and flushes what was accepted of a segment that was still open.
+/// Pads the torn ranges of a segment. Flushes its accepted records and their extents if it was not sealed.
 fn make_durable<M: Medium>(
     engine: &Engine<M>,
     ctx: &mut PersistCtx,
@@ -471,7 +474,7 @@ fn make_durable<M: Medium>(
             let at = base.plus(from as u64);
             pad.encode(crate::session_log::SessionLog::seed(engine, at), &mut bytes);
             bytes.resize(RECORD_MIN, 0);
-            // What was accepted lies behind it, and its flush takes the pad along.
+            // Accepted records follow the pad. Their flush, of the whole used range, includes the pad.
             for (at, word) in (at.0..).step_by(WORD).zip(bytes.chunks_exact(WORD)) {
                 engine.medium().store(ctx, Off(at), u64_at(word, 0));
             }
@@ -501,7 +504,7 @@ fn make_durable<M: Medium>(
     }
 }
 
-/// Torn ranges that touch become one.
+/// Merges adjacent torn ranges.
 fn merged(pads: &[TornRange]) -> Vec<TornRange> {
     let mut merged: Vec<TornRange> = Vec::new();
     for pad in pads {
@@ -513,7 +516,7 @@ fn merged(pads: &[TornRange]) -> Vec<TornRange> {
     merged
 }
 
-/// B: every segment that is not needed is reborn and free (V4).
+/// Step B: recycles every segment that holds no needed data, and adds it to the free segments (V4).
 fn settle<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,

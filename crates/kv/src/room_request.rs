@@ -1,4 +1,4 @@
-//! Room for a session's writes: admission, open segments, and waiting for the cleaner.
+//! Space for a session's writes: admission, open segments, and waiting for the cleaner.
 //!
 //! ```text
 //!   admitted? ── no ──▶ wait for growth ── no ──▶ Full                    (arithmetic: `space`)
@@ -6,20 +6,24 @@
 //!   open segment ── full ──▶ free segment ── none ──▶ another session's ── none ──▶ wait for the cleaner
 //! ```
 //!
-//! With [`Cleaning::Background`] a session never has the pool grow. It asks the background thread for room, helps it with slices while
-//! it has not begun, and waits until there is room or a run of that thread that began later has found nothing to gain. A session that
-//! serves others does not wait either: it asks with [`Worker::prepare`] before it takes a request on, and has the
-//! client wait.
+//! With [`CleaningMode::Background`] a session never grows the pool itself. It requests space from the background
+//! thread, and does slices of cleaning itself as long as that gains something. Then it waits until there is space, or
+//! until a run of the background thread that began after the request has found nothing to gain.
+//!
+//! A server's session must not wait, because it serves many clients. It calls [`Session::prepare`] before it executes a
+//! request, and only that request's client waits.
+//!
+//! [`Session::prepare`]: crate::store::Session::prepare
 //!
 //! # Invariants
-//! KV-ROOM-1  Open segments are parked only while the session has nothing staged and nothing unpublished:
-//!     sealing or adopting one never makes the cleaner drop a record that is about to be published.
-//! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
-//! KV-ROOM-3  A write that was promised room is refused only if a run of the cleaner has found nothing to gain. If other
-//!     sessions have taken the room, it waits for [`HURRIED_WAIT`] first and then for the cleaner's run, however long that
-//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`]. A run that sessions have held up is
-//!     followed by another, up to [`HELD_UP_MAX`] times ([`Outcome::HeldUp`]). Nor does a run whose gain others have taken
-//!     say that there is none.
+//! KV-ROOM-1  A session parks its open segments only while it has nothing staged and nothing unpublished. So sealing or
+//!     adopting a parked segment never makes the cleaner drop a record that is about to be published.
+//! KV-ROOM-2  A waiting session has no undrained writes and pins no epoch (N2, C1).
+//! KV-ROOM-3  A write for which `prepare` has returned ready is refused only if a run of the cleaner has found nothing
+//!     to gain. If other sessions have taken the space meanwhile, the write waits for [`HURRIED_WAIT`] first, and then
+//!     for the whole run: on a busy machine the cleaner may not get a CPU within [`HURRIED_WAIT`]. After a run that
+//!     sessions have held up ([`CleanOutcome::HeldUp`]) the write waits for another, up to [`HELD_UP_MAX`] times. If
+//!     other sessions have taken all that a run gained, the run does not count as one that found nothing.
 
 use std::time::{Duration, Instant};
 
@@ -37,20 +41,20 @@ use crate::session::{KvSession, StagedWrite};
 use crate::session_log::NoRoom;
 use crate::store::{Error, RoomReply};
 
-/// How long a session waits for consecutive_inserts of the cleaner before it looks by itself.
+/// How long a session waits for a wakeup by the cleaner before it checks again.
 const WAIT: Duration = Duration::from_millis(5);
-/// How long a session waits that has asked with [`Worker::prepare`] before.
+/// How long a session that has called `prepare` waits.
 const HURRIED_WAIT: Duration = Duration::from_millis(2);
-/// Runs of the cleaner a session waits for whose gain other sessions take.
+/// Maximum number of runs of the cleaner that a session waits for while other sessions take all that is gained.
 const RUNS_MAX: u32 = 64;
-/// Runs of the cleaner a session waits for that sessions hold up, each for a second at most with the default
-/// [`Config::patience`](crate::Config::patience).
+/// Maximum number of runs that a session waits for while sessions hold the cleaner up. With the default
+/// [`Config::patience`](crate::Config::patience) each takes about a second at most.
 const HELD_UP_MAX: u32 = 8;
-/// Bytes a record takes beside its key and value, at most.
+/// Maximum bytes of a record beside its key and value.
 const RECORD_OVERHEAD: usize = 128;
 
 impl<M: Medium> KvSession<M> {
-    /// Whether `len` bytes of values more are admitted.
+    /// Whether `len` more bytes of values are admitted.
     #[inline]
     pub(crate) fn fits(&self, len: usize) -> bool {
         len <= self.admitted || self.engine.fits(len, self.uncounted())
@@ -62,7 +66,7 @@ impl<M: Medium> KvSession<M> {
         self.untold.live + self.unpublished_bytes
     }
 
-    /// Shows the others what this session has not counted yet.
+    /// Publishes to other sessions how many bytes this session has not counted yet.
     #[inline]
     pub(crate) fn show_outstanding(&self) {
         self.shared.outstanding.store(self.uncounted(), Relaxed);
@@ -82,17 +86,22 @@ impl<M: Medium> KvSession<M> {
         self.show_outstanding();
     }
 
-    /// Free segments that a write leaves for the cleaner, and a write that is no delete for deletes.
+    /// Number of free segments that a write must leave: the cleaner's reserve, and unless it is a delete, that of
+    /// deletes.
     pub(crate) fn keep_free(&self, delete: bool) -> u32 {
         let engine = &self.engine;
         match delete || self.hurried {
-            // What is in a hurry was promised room before (`prepare`).
+            // `prepare` has kept the reserve of deletes free for this write.
             true => engine.cleaner_reserve(),
             false => engine.cleaner_reserve() + engine.delete_reserve(),
         }
     }
 
-    /// Room for a record in `class`, made by others if need be. Nothing may be locked.
+    /// Makes sure that the open segment of `class` has space for a record of `len` bytes. Waits for the cleaner if
+    /// necessary. Nothing may be locked.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no space and cleaning gains none.
     pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
         if !delete && !self.fits(len) {
             self.grow_or_refuse(len)?;
@@ -104,19 +113,22 @@ impl<M: Medium> KvSession<M> {
             let own = self.log.make_room(engine, class, len, keep, None);
             match own.or_else(|NoRoom| self.log.adopt(engine, class, len)) {
                 Ok(()) => return Ok(()),
-                Err(NoRoom) => self.await_free(keep)?, // What is refused has parked them.
+                Err(NoRoom) => self.await_free(keep)?, // This has parked the open segments.
             }
         }
     }
 
-    /// Has the pool grow until `len` bytes fit, or tombstones that are in the way go.
+    /// Grows the pool, or has tombstones removed, until `len` bytes are admitted.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if neither helps.
     pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         while !self.fits(len) {
             if engine.config.cleaning == CleaningMode::Inline && engine.grow_pool() {
                 continue;
             }
-            // What this batch replaces still counts as live until it is published.
+            // Values that this batch replaces count as live until the batch is published.
             let ticket = self.commit_batch()?;
             if !self.hurried {
                 self.settle(ticket)?;
@@ -134,7 +146,7 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Whether the background thread has the pool grow until `len` bytes fit.
+    /// Waits while the background thread grows the pool. Returns whether `len` bytes fit then.
     fn await_growth(&self, len: usize) -> Result<bool, Poisoned> {
         let engine = &self.engine;
         if engine.config.cleaning == CleaningMode::Inline {
@@ -145,7 +157,7 @@ impl<M: Medium> KvSession<M> {
                 break;
             }
             let request = engine.free.request(0, len);
-            // Also in a hurry: a pool that may grow is not full.
+            // A session that has called `prepare` waits, too: a pool that may grow is not full.
             while !self.fits(len) && !engine.free.is_over(&request) {
                 engine.check_poison()?;
                 engine.free.wait(WAIT);
@@ -157,7 +169,7 @@ impl<M: Medium> KvSession<M> {
         Ok(self.fits(len))
     }
 
-    /// Whether tombstones could be removed until `len` bytes fit.
+    /// Has tombstones removed until `len` bytes fit. Returns whether they fit.
     fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
         match self.engine.config.cleaning {
             CleaningMode::Inline => Ok(self.engine.make_tombstones_go(len)?),
@@ -167,12 +179,13 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Has a write that was promised room wait as long as the cleaner takes (KV-ROOM-3); whether it was in a hurry before.
+    /// Lets a write for which `prepare` has returned ready wait as long as the cleaner takes (KV-ROOM-3). Returns
+    /// whether its wait was limited before.
     fn loses_hurry(&mut self) -> bool {
         self.promised && std::mem::take(&mut self.hurried)
     }
 
-    /// Waits while `lacks` says so; what is in a hurry for a moment only.
+    /// Waits while `lacks` returns true. A hurried session waits for [`HURRIED_WAIT`] at most.
     fn wait_while(&self, lacks: impl Fn(&Engine<M>) -> bool) -> Result<(), Poisoned> {
         let until = self.hurried.then(|| Instant::now() + HURRIED_WAIT);
         while lacks(&self.engine) {
@@ -188,7 +201,10 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Gets at least one segment freed beyond `keep`, or says that there is nothing to free.
+    /// Waits until more than `keep` segments are free.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if cleaning and growing free none.
     pub(crate) fn await_free(&mut self, keep: u32) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let ticket = self.commit_batch()?;
@@ -199,7 +215,7 @@ impl<M: Medium> KvSession<M> {
             return Ok(());
         }
         if self.hurried {
-            // It needs more than its request told, or another session was faster.
+            // The write is longer than `prepare` was called for, or another session has taken the segment.
             if self.await_runs(keep + 1, 0, |engine| engine.free_count() > keep)? {
                 return Ok(());
             }
@@ -214,14 +230,14 @@ impl<M: Medium> KvSession<M> {
             CleaningMode::Inline => engine.clean_until(keep + 1)? == CleanOutcome::Gained,
             CleaningMode::Background => self.await_cleaner(keep + 1)?,
         };
-        // The background thread has had the pool grow, too.
+        // In background mode, the background thread has tried to grow the pool, too.
         match freed || (engine.config.cleaning == CleaningMode::Inline && engine.grow_pool()) {
             true => Ok(()),
             false => Err(engine.full()),
         }
     }
 
-    /// Waits until `want` segments are free; false if a run of the cleaner could not make them.
+    /// Waits until `want` segments are free. Returns false if a run of the cleaner could not free them.
     fn await_cleaner(&self, want: u32) -> Result<bool, Poisoned> {
         let engine = &self.engine;
         engine.free.request(want, 0);
@@ -229,8 +245,9 @@ impl<M: Medium> KvSession<M> {
         self.await_runs(want, 0, |engine| engine.free_count() >= want)
     }
 
-    /// Waits for runs of the cleaner that are to make `segments` free and `len` bytes fit, until `suffices`; false if one of
-    /// them has found nothing to gain. What is in a hurry waits for one run, and for a moment only.
+    /// Requests runs of the cleaner for `segments` free segments and `len` bytes of values, and waits until `suffices`.
+    /// Returns false if a run has found nothing to gain. A hurried session waits for one run, for [`HURRIED_WAIT`] at
+    /// most.
     fn await_runs(
         &self,
         segments: u32,
@@ -256,7 +273,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Puts the open segments where others can take them (KV-ROOM-1).
+    /// Parks the open segments: other sessions and the cleaner can take them (KV-ROOM-1).
     pub(crate) fn park(&mut self) {
         if self.has_pending() && !fault!("kv.parked_unpublished") {
             return;
@@ -269,7 +286,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Takes the open segments back, those that nobody has taken.
+    /// Takes the parked segments back, except those that were taken meanwhile.
     pub(crate) fn unpark(&mut self) {
         if self.parked {
             let mut parked = self.shared.parked.lock().expect("no holder panics");
@@ -278,7 +295,8 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Says whether a write of about `bytes` can be made without waiting, and asks the cleaner for room if not.
+    /// Returns whether a write of about `bytes` can proceed without waiting. Requests space from the cleaner if not.
+    /// See [`Session::prepare`](crate::store::Session::prepare).
     pub(crate) fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
         let engine = Arc::clone(&self.engine);
         if engine.config.cleaning == CleaningMode::Inline {
@@ -295,7 +313,7 @@ impl<M: Medium> KvSession<M> {
         let keep = engine.cleaner_reserve() + engine.delete_reserve();
         let fits = self.fits(len);
         if fits {
-            // What the cleaner counts twice for a moment does not revoke it.
+            // Stays admitted even if the cleaner counts a moved record twice for a moment.
             self.admitted = len;
         }
         if fits && engine.free_count() > engine.stock_low() + segments {
@@ -303,9 +321,9 @@ impl<M: Medium> KvSession<M> {
             return Ok(RoomReply::Ready);
         }
         if engine.check_poison().is_err() {
-            return Ok(RoomReply::Ready); // The operation says what is wrong.
+            return Ok(RoomReply::Ready); // The operation returns the error.
         }
-        self.park(); // A write that was refused after it had room leaves its segments here.
+        self.park(); // A refused write may have left its open segments unparked.
         if !delete && !fits {
             return self.prepare_admission(len);
         }
@@ -325,26 +343,28 @@ impl<M: Medium> KvSession<M> {
         self.request_room(keep + segments + 1, 0)
     }
 
-    /// What is not admitted now: what this session has on its way may be in the way, or tombstones.
+    /// Continues `prepare` for a write that is not admitted now. Pending writes of this session, or tombstones, may
+    /// take the space.
     fn prepare_admission(&mut self, len: usize) -> Result<RoomReply, Error> {
         let engine = Arc::clone(&self.engine);
         if self.has_pending() {
             self.commit_batch()?;
             if self.has_pending() && engine.caps().drain != Drain::Fence {
-                return Ok(RoomReply::Wait); // Its ticket turns, and wakes the worker.
+                return Ok(RoomReply::Wait); // The worker is woken when the ticket is durable.
             }
         }
-        // How long the record will be is not known yet: it may be shorter than `len`.
+        // The length of the record is not known yet: it may be shorter than `len`.
         let may_gain =
             engine.may_grow() || engine.lacks_room_for_tombstones(len) || engine.has_dead_extents();
         self.promised = self.fits(len);
         if self.promised || !may_gain {
-            return Ok(RoomReply::Ready); // Admitted by now, or to be refused.
+            return Ok(RoomReply::Ready); // The write is admitted by now, or will be refused.
         }
         self.request_room(0, len)
     }
 
-    /// Waits for runs of the cleaner that begin after this; ready when one has found nothing to gain.
+    /// Requests a run of the cleaner, unless one is requested already, and returns [`RoomReply::Wait`]. Returns
+    /// [`RoomReply::Ready`] if the requested run has ended and found nothing to gain.
     fn request_room(&mut self, segments: u32, len: usize) -> Result<RoomReply, Error> {
         let free = &self.engine.free;
         let mut held_up = 0;
@@ -367,11 +387,11 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// What a session that does not wait has asked for.
+/// Pending request for space of a session that does not wait.
 #[derive(Debug)]
 pub(crate) struct RoomRequest {
     request: CleanRequest,
-    /// Runs before this one that sessions have held up.
+    /// Number of earlier runs for this request that sessions have held up.
     held_up: u32,
 }
 

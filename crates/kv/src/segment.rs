@@ -1,4 +1,4 @@
-//! Segments: equal pieces of the pool, each with a life of its own.
+//! Segments: the equal pieces of a pool that are allocated, filled and recycled as a whole.
 //!
 //! ```text
 //!  0                        64                                              n - 64        n
@@ -7,25 +7,26 @@
 //!  └────────────────────────┴───────────────────────────────────────────────┴─────────────┘
 //!
 //!  head   0 magic  4 crc  8 generation  16 unused      32 opened, 40 opened  48 sealed  56 unused
-//!  tail   the first 16 bytes again, with a crc of their own place
+//!  tail   the first 16 bytes of the head again, with a crc for the tail's offset
 //! ```
 //!
-//! A segment is born *free*: its tail, then its head are written under a generation no segment had
-//! before, each drained. That ends its former life: records are checksummed with their generation, so
-//! nothing old can be found in it again. Its first batch also writes `opened` (and what for), one drain makes both
-//! durable. When all its records are durable, `sealed` says where they end; nobody waits for that
-//! word, it leaves the cache when its line does. `opened` is there twice: without it no record could be read.
+//! A segment is initialised as *free*: its tail and then its head are written with a new generation, and each is
+//! drained. That ends the earlier generation. The checksums of records include the generation, so no earlier record
+//! is valid any more. The first batch in a segment also writes `opened`, with the segment's purpose; one drain makes
+//! both durable. When all records of a full segment are durable, `sealed` is written with the end of the records.
+//! No thread waits for that word: it reaches the medium when its line leaves the cache. `opened` has two copies,
+//! because no record can be read without it.
 //!
 //! # Invariants
-//! S1  Generations only grow, over the whole pool. At any time head or tail is whole, and they agree,
-//!     except after a crash while a segment was being reborn, when nothing in either life is needed;
-//!     the later one then counts.
-//! S2  `opened` is durable before anything in the segment is acknowledged. Not opened: free.
-//!     Records are checksummed with the number of the pool's opening, too: what a crash left of a batch
-//!     in a segment that was not opened yet counts as nothing when the segment is used later.
-//! S3  `sealed` is written after everything before that point was durable. What fails its checksum
-//!     there is damage; in an unsealed segment it may be a torn write. A segment that was not opened is
-//!     never sealed: its next use would lie beyond an end that was settled already.
+//! S1  Generations only grow, over the whole pool. At any time the head or the tail is valid. Both have the same
+//!     generation, except after a crash while the segment was recycled. Then no record of either generation is
+//!     needed, and the higher generation counts.
+//! S2  `opened` is durable before any record in the segment is acknowledged. A segment that is not opened is free.
+//!     The checksums of records include the open epoch, too. So if a crash leaves parts of a batch in a segment that
+//!     was not opened yet, they are invalid when the segment is used later.
+//! S3  `sealed` is written when everything before the end that it gives is durable. Bytes before that end that fail
+//!     their checksum are damage; in an unsealed segment they may be a torn write. A segment that was not opened is
+//!     never sealed: its next records would lie beyond an end that is final.
 
 use std::cell::Cell;
 
@@ -38,21 +39,21 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::record::{HEADER_MAX, RecordHeader, u32_at, u64_at};
 
-/// Where records begin in a segment.
+/// Offset of the first record in a segment.
 pub(crate) const FIRST: usize = LINE;
 /// Bytes of a segment that hold no records.
 pub(crate) const OVERHEAD: usize = 2 * LINE;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBsg");
 const FIXED: usize = 16;
-/// More lives than any pool has: a later generation was forged.
+/// Highest generation that is valid. No pool reaches it, so a higher one was forged.
 const GENERATION_MAX: u64 = 1 << 62;
 const OPENED_AT: [usize; 2] = [32, 40];
 const SEALED_AT: usize = 48;
-/// Openings of the pool are told apart by their low bits.
+/// Bits of the open epoch that a segment stores.
 const BOOT_MASK: u32 = 0xff_ffff;
 
-/// What a segment was opened for.
+/// Purpose that a segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SegmentPurpose {
@@ -64,34 +65,34 @@ pub(crate) enum SegmentPurpose {
     Snapshot = 3,
 }
 
-/// What the head and tail of a segment say.
+/// Content of the head and tail of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentMeta {
     pub generation: u64,
-    /// What it was opened for; `None`: free.
+    /// Purpose of the segment; `None`: free.
     pub opened: Option<SegmentPurpose>,
-    /// The opening of the pool in which it was opened.
+    /// The open epoch in which it was opened.
     pub boot: u32,
-    /// Where its records end, once that is settled.
+    /// End of its records, if the segment is sealed.
     pub sealed: Option<usize>,
     /// The copy that fails its checksum, if one does.
     pub damaged: Option<MetaCopy>,
-    /// Whether one of the two copies of `opened` was not written, or fails its checksum.
+    /// Whether only one of the two copies of `opened` is valid.
     pub opened_once: bool,
-    /// Whether a rebirth stopped half-way: it holds nothing, and must be reborn again.
+    /// Whether a crash interrupted recycling: the segment holds nothing, and must be recycled again.
     pub torn: bool,
-    /// Whether the head is all zeros: not yet born, or damaged.
+    /// Whether the head is invalid and all zeros: not yet initialised, or damaged.
     pub headless: bool,
 }
 
-/// One of the two copies of what a segment says of itself.
+/// One of the two copies of a segment's magic and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MetaCopy {
     Head,
     Tail,
 }
 
-/// Where a segment lies and whose it is: enough to write and read its head.
+/// Location of a segment, and the key of its pool: enough to write and read its head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPlace {
     pub at: Off,
@@ -117,27 +118,30 @@ impl SegmentPlace {
         xxh3_64_with_seed(&at.0.to_le_bytes(), self.pool) as u32
     }
 
-    /// Writes the tail of a new, free life: the first step of a rebirth, drained before the second.
+    /// Writes the tail of a free segment with a new `generation`: the first step of recycling, drained before the
+    /// second.
     pub(crate) fn write_tail<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
         let _spending = Category::Allocator.spend();
         let tail = self.fixed(self.tail(), generation);
         m.copy_in(ctx, self.tail(), &[&tail, &[0; LINE - FIXED]]);
     }
 
-    /// Writes the head of a new, free life: the second step, drained before the segment is used.
+    /// Writes the head of a free segment with a new `generation`: the second step of recycling, drained before the
+    /// segment is used.
     pub(crate) fn write_head<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
         let _spending = Category::Allocator.spend();
         let head = self.fixed(self.at, generation);
         m.copy_in(ctx, self.at, &[&head, &[0; LINE - FIXED]]);
     }
 
-    /// Flushes the head. A tail needs none: it was durable before its head was written, or the head is
+    /// Flushes the head. The tail needs no flush: either it was durable before the head was written, or the head is
     /// enough.
     pub(crate) fn flush_head<M: Medium>(&self, m: &M, ctx: &mut PersistCtx) {
         m.flush(ctx, self.at, LINE);
     }
 
-    /// Writes a damaged copy of the fixed part, or of `opened`, again. A head is to be flushed after that.
+    /// Rewrites the copy of the generation or of `opened` that is damaged, from the valid copy. The caller flushes the
+    /// head after that.
     pub(crate) fn repair<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, life: &SegmentMeta) {
         match life.damaged {
             None => {}
@@ -147,7 +151,7 @@ impl SegmentPlace {
                     m.store(ctx, self.at.plus(at as u64), u64_at(&fixed, at));
                 }
             }
-            // Where the device cannot read, it may not be able to write.
+            // A device may fail to write a line that it cannot read.
             Some(MetaCopy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
             Some(MetaCopy::Tail) => self.write_tail(m, ctx, life.generation),
         }
@@ -156,7 +160,7 @@ impl SegmentPlace {
         }
     }
 
-    /// Writes `opened`; it rides on the drain of the first batch (S2).
+    /// Writes `opened`. The drain of the segment's first batch makes it durable (S2).
     pub(crate) fn open<M: Medium>(
         &self,
         m: &M,
@@ -170,15 +174,15 @@ impl SegmentPlace {
         m.copy_in(ctx, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
-    /// Writes `sealed`; everything before `end` must be durable (S3). Nobody waits for this word, and
-    /// nothing flushes it: without it an open reads on to where the records end.
+    /// Writes `sealed`; everything before `end` must be durable (S3). This word is not flushed, and no thread waits
+    /// for it: without it an open scans to the end of the segment.
     pub(crate) fn seal<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64, end: usize) {
         let _spending = Category::Allocator.spend();
         let at = self.at.plus(SEALED_AT as u64);
         m.store(ctx, at, sealed_word(generation, end));
     }
 
-    /// Reads what head and tail say. `None`: both are damaged.
+    /// Reads the head and the tail. `None`: both are invalid.
     pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<SegmentMeta> {
         let [from_head, from_tail] = [self.at, self.tail()].map(|at| {
             let decode = |bytes: &[u8]| self.decode(bytes, at);
@@ -191,7 +195,7 @@ impl SegmentPlace {
             _ => None,
         };
         if from_tail > from_head && damaged.is_none() {
-            // A rebirth stopped between its steps: the head is of the life before.
+            // Recycling was interrupted between its steps: the head has the earlier generation.
             return Some(SegmentMeta {
                 generation,
                 opened: None,
@@ -210,7 +214,7 @@ impl SegmentPlace {
         let unopened = || m.matches(self.at.plus(OPENED_AT[0] as u64), &[0; 2 * WORD]);
         let (purpose, boot) = match opened[0].or(opened[1]) {
             Some((purpose, boot)) => (Some(purpose), boot),
-            // A damaged word is not zero: the segment was opened, most likely for records.
+            // A damaged word is not zero: the segment was opened, and most segments are opened for records.
             None => ((!unopened()).then_some(SegmentPurpose::Log), 0),
         };
         let sealed = checked::<WORD, _>(m, self.at.plus(SEALED_AT as u64), |bytes| {
@@ -236,8 +240,8 @@ impl SegmentPlace {
         m.matches(self.at, &[0; LINE])
     }
 
-    /// The opening of the pool, up to `boot`, in which the first record of this life was written. For
-    /// a segment that has lost its head: nothing else there says so.
+    /// Returns the open epoch, `boot` at most, in which the first record of `generation` was written. `None` if the
+    /// record fits none. For a segment that has lost its head, the only other place with the open epoch.
     pub(crate) fn opening_of<M: Medium>(&self, m: &M, generation: u64, boot: u64) -> Option<u32> {
         let mut bytes = [0; HEADER_MAX];
         m.copy_out(self.at.plus(FIRST as u64), &mut bytes);
@@ -256,9 +260,9 @@ impl SegmentPlace {
         (sound && generation <= GENERATION_MAX).then_some(generation)
     }
 
-    /// The seed of the head crcs of this life's records, before their place is mixed in. What an
-    /// earlier opening of the pool left in a segment whose `opened` never became durable is not
-    /// valid under a later one's.
+    /// Returns the seed of the head crcs of records of `generation`, before a record's own offset is mixed in. The seed
+    /// includes the open epoch `boot`. So if `opened` of a segment never became durable, records of that open epoch
+    /// are invalid in a later one.
     pub(crate) fn record_seed(&self, generation: u64, boot: u32) -> u32 {
         let boot = if fault!("kv.seed_without_opening") {
             0
@@ -273,7 +277,7 @@ impl SegmentPlace {
     }
 }
 
-/// What `decode` makes of the `N` bytes at `at`, if their checksum holds.
+/// Decodes the `N` bytes at `at`. `None` if `decode` finds their checksum wrong.
 fn checked<const N: usize, R: std::marker::Copy>(
     m: &impl Medium,
     at: Off,
@@ -294,7 +298,7 @@ fn opened_word(generation: u64, boot: u32, purpose: SegmentPurpose) -> u64 {
     u64::from(crc) << 32 | u64::from(low)
 }
 
-/// What a copy of `opened` says, if it was written in this life and is whole.
+/// Decodes a copy of `opened`. `None` if its checksum for `generation` does not hold.
 fn opened_of(generation: u64, word: u64) -> Option<(SegmentPurpose, u32)> {
     let boot = (word >> 8) as u32 & BOOT_MASK;
     let purpose = [
@@ -313,53 +317,53 @@ fn sealed_word(generation: u64, end: usize) -> u64 {
         | u64::from(u32::from_le_bytes(end))
 }
 
-/// What a segment is doing now.
+/// State of a segment, in DRAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SegmentState {
-    /// Reborn, waiting to be opened.
+    /// Initialised or recycled, and not opened.
     Free = 0,
-    /// Some context, or the cleaner, appends to it.
+    /// A session or the cleaner appends to it.
     Open = 1,
     /// Full; holds records.
     Sealed = 2,
-    /// The cleaner is emptying it.
+    /// A victim of the cleaner's pass.
     Cleaning = 3,
-    /// Emptied; some reader may still look at it.
+    /// Retired: emptied, but a pinned reader may still read from it.
     Limbo = 4,
     /// Holds bytes of a large value or group.
     Extent = 5,
     /// Holds records of a large group.
     Members = 6,
-    /// Damaged: left alone.
+    /// Damaged: neither cleaned nor used again.
     Quarantined = 7,
 }
 
 farbank_pm::zeroed! {
-    /// What DRAM knows of a segment. All-zero is a free segment without a life.
+    /// Facts about a segment that the engine keeps in DRAM. All zeros: a free segment without a generation.
     #[repr(C, align(64))]
     pub(crate) struct SegmentInfo {
         pub generation: AtomicU64,
-        /// Stamp of the log's clock when it was opened: what a tombstone's fence is compared with.
+        /// Number of segment openings when this segment was opened. Reclaim stamps are compared with it.
         pub opened: AtomicU64,
-        /// When its bytes were written, on average, in appended bytes of the whole log.
+        /// Average write time of its bytes, in bytes appended to the whole log.
         pub born: AtomicU64,
-        /// No expiry in it is earlier than this (0: nothing in it expires).
+        /// Lower bound of the expiry times of its records, in milliseconds since 1970; 0: no record expires.
         pub expires_ms: AtomicU64,
-        /// Records the index points at: bytes in the low half, how many in the high half.
+        /// Records that the index points at: their bytes in the low half, their number in the high half.
         live: AtomicU64,
+        /// Seed of the head crcs of its records ([`SegmentPlace::record_seed`]).
         pub seed: AtomicU32,
-        /// Bytes of its tombstones that were once a key's newest record; those that were copied out of it, too.
+        /// Bytes of its tombstones that were once a key's newest record, including those already copied out of it.
         pub tombs: AtomicU32,
-        /// Where its records end.
+        /// End of its records, in bytes from its start.
         pub used: AtomicU32,
-        /// Whether its end is still to be written down: its last records may be unpublished, and it cannot
-        /// be cleaned before.
+        /// Nonzero while `sealed` is yet to be written: its last records may be unpublished, and it cannot be cleaned.
         pub unsettled: AtomicU32,
-        /// Records of large groups: their members lie in extents and leave with them.
+        /// Number of records of large groups in it. Their extents are freed when this segment is emptied.
         pub groups: AtomicU32,
         state: AtomicU8,
-        /// Times it was cleaned and live records remained.
+        /// How often it was cleaned and still had live records afterwards.
         pub failures: AtomicU8,
         unused: [u8; 2],
     }
@@ -383,32 +387,32 @@ impl SegmentInfo {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Moves from one state to another; false if it was in a third.
+    /// Changes the state from `from` to `to`. Returns false if the state is not `from`.
     pub(crate) fn turn(&self, from: SegmentState, to: SegmentState) -> bool {
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
-    /// Counts a record that the index points at from now on.
+    /// Counts a record that the index now points at.
     pub(crate) fn mark_live(&self, bytes: u32) {
         self.live
             .fetch_add(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
 
-    /// Counts a record that the index no longer points at. A damaged header hides its length: bytes
-    /// are left over then.
+    /// Stops counting a record that the index no longer points at. If a damaged header hides the record's length,
+    /// live bytes stay counted.
     pub(crate) fn mark_dead(&self, bytes: u32) {
         self.live
             .fetch_sub(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
 
-    /// Bytes of the records the index points at.
+    /// Bytes of the records that the index points at.
     pub(crate) fn live_bytes(&self) -> u32 {
         self.live.load(Ordering::Relaxed) as u32
     }
 
-    /// Bytes of a large value that an extent has.
+    /// Bytes of a large value in this extent.
     pub(crate) fn extent_bytes(&self) -> i64 {
         i64::from(self.used.load(Ordering::Relaxed)) - FIRST as i64
     }
@@ -418,12 +422,12 @@ impl SegmentInfo {
         self.state() == SegmentState::Members && self.live_records() == 0
     }
 
-    /// How many records the index points at.
+    /// Number of records that the index points at.
     pub(crate) fn live_records(&self) -> u32 {
         (self.live.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Counts so many records, of so many bytes.
+    /// Sets the counts of live records and of their bytes.
     pub(crate) fn set_live(&self, records: u32, bytes: u32) {
         self.live.store(
             u64::from(records) << 32 | u64::from(bytes),
@@ -431,12 +435,12 @@ impl SegmentInfo {
         );
     }
 
-    /// Counts no record any more. Returns the bytes that were counted.
+    /// Sets the counts of live records and bytes to 0. Returns the bytes counted before.
     pub(crate) fn forget_live(&self) -> u32 {
         self.live.swap(0, Ordering::Relaxed) as u32
     }
 
-    /// Forgets its former life.
+    /// Resets everything but the state for a new `generation`.
     pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
         for counter in [&self.tombs, &self.used, &self.unsettled, &self.groups] {

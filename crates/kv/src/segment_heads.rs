@@ -1,29 +1,34 @@
-//! The lives of a pool's segments, as an open finds them: what head and tail say, and what it means if
-//! they do not.
+//! Reading the heads and tails of a pool's segments at an open, and repairing damaged ones.
 //!
-//! | head                | tail    | segment           | is                                        |
-//! |---------------------|---------|-------------------|-------------------------------------------|
-//! | sound               | any     |                   | what the head says (S1)                   |
-//! | not sound, not zero | sound   |                   | the tail's life; the head is mended       |
-//! | zero                | sound   | counted as born   | damaged: see below                        |
-//! | zero                | sound   | not counted       | a first birth cut short                   |
-//! | not sound           | not so  | counted as born   | damaged, out of reach                     |
-//! | not sound           | not so  | not counted       | not born yet, whatever lies there         |
+//! | head                   | tail    | segment               | meaning                                               |
+//! |------------------------|---------|-----------------------|-------------------------------------------------------|
+//! | valid                  | any     |                       | the head counts (S1)                                  |
+//! | invalid, not all zeros | valid   |                       | the tail counts; the head is repaired                 |
+//! | zeros                  | valid   | counted               | damaged: see below                                    |
+//! | zeros                  | valid   | not counted           | its first initialisation was interrupted              |
+//! | invalid                | invalid | counted               | damaged: its records cannot be read                   |
+//! | invalid                | invalid | not counted           | not initialised, whatever bytes it holds              |
 //!
-//! A head that was zeroed has lost which opening of the pool its records are of, and where they end. If the
-//! first record fits one of the openings so far, the records are read as those of a segment that was never
-//! sealed. If it fits none, the segment is left alone and reported: it may have been free, and may not. Both
-//! copies of `opened` damaged is the same case, but for a rebirth that can leave that, too.
+//! *Counted*: the superblock counts the segment as initialised.
+//!
+//! A head of zeros has lost the open epoch of the segment's records, and their end. If the first record fits one of
+//! the open epochs so far, the segment is read like one that was never sealed. If it fits none, the segment is
+//! quarantined and reported: it may hold records. Two damaged copies of `opened` are the same case, except that an
+//! interrupted recycling can cause them, too; then the segment holds nothing.
 //!
 //! # Crash argument
-//! A head's line is written by a birth (all of it, beginning with the magic) and by `opened` and `sealed`,
-//! which leave the magic alone. So once one birth was durable, every crash leaves a head that begins
-//! with the magic. Segments are counted as born in the superblock, after that (V5); between the two a
-//! crash leaves them uncounted, and they are born again. What a killed process left of births is flushed
-//! before it is counted: a head may be visible and not durable. After a crash that holds of every head: a
-//! segment that is used, or born again, on a head that a power cut can take back would lose both ends, or show its former life
-//! with other bytes in it. Pools that were made before segments were
-//! counted have a count of 0 and openings: there a zero head counts as unborn, until the first open counts.
+//! Initialisation writes the whole line of a head, beginning with the magic. `opened` and `sealed` do not write the
+//! magic. So once a segment's initialisation was durable, every crash leaves a head that begins with the magic. The
+//! superblock counts the segment after that (V5). A crash between the two leaves it uncounted, and it is initialised
+//! again.
+//!
+//! After a kill, a head may be visible and not durable. So every head is flushed before its segment is counted. After
+//! a crash the heads of all segments without records are flushed; a segment of records is flushed with its records.
+//! Otherwise a segment could be used or recycled while a power cut can still revert its head. The segment could then
+//! lose both ends, or show its earlier generation with other bytes in it.
+//!
+//! Pools of programs that did not count segments have a count of 0 and an open epoch above 0. There a head of zeros
+//! means that the segment is not initialised, until the first open writes the count.
 
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -33,15 +38,16 @@ use crate::engine::Engine;
 use crate::pool_root::RootWords;
 use crate::segment::{MetaCopy, SegmentMeta, SegmentPlace, SegmentPurpose, SegmentState};
 
-/// Reads the head of every segment and tells the engine its life; mends what is damaged at one end. A
-/// segment that was never born has no life; one that is out of reach is quarantined.
+/// Reads head and tail of every segment, sets up the engine's [`SegmentInfo`](crate::segment::SegmentInfo) from them,
+/// and repairs a head or tail if the other one is valid. The result has `None` for a segment that was never
+/// initialised, and for a damaged one, which is quarantined.
 pub(crate) fn read<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,
     words: RootWords,
 ) -> Vec<Option<SegmentMeta>> {
     if words.boot == 0 {
-        // Never opened: what a making that was cut short has left is not worth a look.
+        // Never opened. An interrupted creation may have left anything; it does not matter.
         return vec![None; engine.pool.segments() as usize];
     }
     let crashed = words.snapshot == 0;
@@ -68,17 +74,15 @@ pub(crate) fn read<M: Medium>(
                 if lost.is_none() {
                     place.repair(m, ctx, life);
                 }
-                // It is about to be counted, or was mended; or it is used, or born again, while it may still be visible
-                // and not durable. What holds records is flushed with them.
+                // The head must be durable if the segment is about to be counted, if the head was repaired, or if
+                // it may be visible only, after a crash. A segment of records is flushed with its records.
                 let is_log = life.opened == Some(SegmentPurpose::Log);
                 if !is_born || life.damaged == Some(MetaCopy::Head) || (crashed && !is_log) {
                     place.flush_head(m, ctx);
                 }
             }
             None if may_be_unborn(&place, m, is_born, words) => {}
-            None => {
-                lost = Some("both copies of its header are damaged; its records are out of reach")
-            }
+            None => lost = Some("its head and its tail are damaged; its records cannot be read"),
         }
         if let Some(why) = lost {
             info.set_state(SegmentState::Quarantined);
@@ -91,8 +95,9 @@ pub(crate) fn read<M: Medium>(
     lives
 }
 
-/// Has a life that has lost its opening go on as a segment of records; says what is lost if it cannot. A
-/// rebirth that was cut short, too, leaves an `opened` that fits nothing: nothing is lost then.
+/// Finds the open epoch of a segment that has lost it, and marks the segment as one of records. Returns an error
+/// text if no open epoch fits and the head is zeros. With a valid head, `opened` may also be left over from an
+/// interrupted recycling: then the segment holds nothing, and nothing is lost.
 fn resume<M: Medium>(
     place: &SegmentPlace,
     m: &M,
@@ -104,12 +109,12 @@ fn resume<M: Medium>(
             (life.opened, life.boot, life.opened_once) = (Some(SegmentPurpose::Log), boot, true);
             None
         }
-        None if life.headless => Some("its head is zeros; what records it has are out of reach"),
+        None if life.headless => Some("its head is zeros; its records, if any, cannot be read"),
         None => None,
     }
 }
 
-/// Whether a segment without a sound end may never have been born.
+/// Whether a segment without a valid head and tail may never have been initialised.
 fn may_be_unborn<M: Medium>(place: &SegmentPlace, m: &M, is_born: bool, words: RootWords) -> bool {
     let nobody_counted = words.born == 0 && words.boot != 0;
     match nobody_counted {

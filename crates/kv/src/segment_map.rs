@@ -9,36 +9,37 @@
 //!             └──────────────┴─────────┴─────────┴────────┴───────────────────────────┘
 //! ```
 //!
-//! A segment of a used pool is mostly dead records. Its map marks the others: values that the index names, and
-//! tombstones. An open reads those and nothing else of the segment. The background thread writes the map when the
-//! segment is full, and again when an eighth of the segment has died since.
+//! Most records in a segment of a used pool are dead. The segment's map marks the others: values that the index
+//! points at, and tombstones. An open reads only the marked records of the segment. The background thread writes the
+//! map when the segment is sealed. It writes the map again when an eighth of the segment has died since.
 //!
 //! # Invariants
-//! KV-MAP-1  A value is left out of a map only after the index has stopped naming it. Then a newer record of its
-//!     key, or the floor of FLUSHALL above it, is durable; where drains are relaxed, the writer settles before it
-//!     writes the map. The newer record is found: it lies in a segment without a map, or its map marks it until
-//!     the index stops naming it in turn.
-//! KV-MAP-2  A segment has a map only once it is sealed and settled: each of its records is published or never will
-//!     be. No record comes to life after that, so each map of a life marks what a later one marks, and more.
-//! KV-MAP-3  A map that fails its checksum does not count. The checksum's seed has the segment's place, its generation and
-//!     the opening of the pool in which it was opened (a rebirth that a crash cut short may leave a free segment in its former generation),
-//!     so a map of a former life fails it. A segment whose map does not count is scanned from end to end.
-//! KV-MAP-4  Tombstones stay marked until their segment is reborn; C3 alone says when that may be. Segments with
-//!     records of large groups have no map, and neither has one in which an open found damage.
+//! KV-MAP-1  A map omits a value only if the index no longer points at it. Then a newer record of its key is durable,
+//!     or the floor of a FLUSHALL above it. Where drains are relaxed, the map writer waits for a sync before it writes
+//!     the map. An open finds the newer record: it lies in a segment without a map, or that segment's map marks it
+//!     until the index no longer points at it either.
+//! KV-MAP-2  A segment gets a map only when it is sealed and settled: each of its records is published or never will
+//!     be. No record becomes live after that. So of two maps of one generation, the earlier marks at least the records
+//!     that the later one marks.
+//! KV-MAP-3  A map that fails its checksum is ignored, and its segment is scanned from end to end. The checksum's seed
+//!     includes the segment's offset, its generation and its open epoch, so a map of an earlier use fails it. The open
+//!     epoch matters because interrupted recycling may leave a free segment in its earlier generation.
+//! KV-MAP-4  Tombstones stay marked until their segment is recycled; C3 alone decides when that may be. Segments with
+//!     records of large groups have no map, and neither have segments in which an open found damage.
 //!
 //! # Crash argument
-//! By KV-MAP-2 an older map is right, and so is none: both only make an open read more. So a map needs no second
-//! copy, no flush and no drain: its words leave the cache with their lines, as `sealed` does.
+//! By KV-MAP-2 an older map is correct, and so is a missing map: both only make an open read more. So a map needs no
+//! second copy, no flush and no drain. Its words reach the medium when their lines leave the cache, like `sealed`.
 //!
-//! | crash                           | recovery sees              | and does                         |
-//! |---------------------------------|----------------------------|----------------------------------|
-//! | before the map is durable       | none, or the one before    | scans, or reads a few dead records |
-//! | while it is written             | a checksum that fails      | scans the segment                |
-//! | after a kill, not durable yet   | the map, visible only      | relies on what is durable (KV-MAP-1) |
+//! | crash                           | recovery sees              | recovery does                             |
+//! |---------------------------------|----------------------------|-------------------------------------------|
+//! | before the map is durable       | no map, or the earlier one | scans, or reads a few dead records        |
+//! | while it is written             | a checksum that fails      | scans the segment                         |
+//! | kill, before it is durable      | the map, visible only      | relies on durable records (KV-MAP-1)      |
 //!
 //! # Damage
-//! Of a record that is marked a header that fails makes the open scan the whole segment, which reports what is
-//! lost. A body that fails is reported as in a scan. Damage in dead records is not looked for.
+//! If the header of a marked record is invalid, the open scans the whole segment and reports lost records. If the body
+//! of a marked record is invalid, the open reports it as a scan would. Damage in dead records is not detected.
 
 use std::collections::HashSet;
 
@@ -53,25 +54,25 @@ use crate::engine::{Engine, Geometry};
 use crate::record::{ALIGN, RECORD_MIN, RecordType, u32_at, u64_at};
 use crate::segment::{FIRST, SegmentInfo, SegmentState};
 
-/// Bytes before the bits.
+/// Bytes of a map before its bits.
 const HEAD: usize = 32;
-/// A map is written again when one part in so many of its segment has died.
+/// A map is written again when 1 / `STALE_SHARE` of its segment has died since.
 const STALE_SHARE: usize = 8;
-/// Bytes of segments whose maps are written while the cleaner's lock is held.
+/// Maximum size of the segments whose maps are written under one hold of the cleaner's lock, in bytes.
 const BATCH_BYTES: usize = 32 << 20;
-/// Batches of one step of the background thread, at most.
+/// Maximum number of batches in one step of the background thread.
 const BATCHES: usize = 4;
 
-/// Bytes of a segment of `segment_bytes` that its map takes.
+/// Returns the bytes that a map takes in a segment of `segment_bytes`.
 pub(crate) const fn map_bytes(segment_bytes: usize) -> usize {
     (HEAD + segment_bytes / RECORD_MIN / 8).next_multiple_of(LINE)
 }
 
-/// When a segment was opened: a life of it, and which opening of the pool.
+/// One use of a segment: its generation and its open epoch.
 #[derive(Clone, Copy, Debug)]
 struct SegmentOpening {
     generation: u64,
-    /// The seed of its records, which has the opening of the pool.
+    /// The seed of its records, which includes the open epoch.
     seed: u32,
 }
 
@@ -84,17 +85,17 @@ impl SegmentOpening {
     }
 }
 
-/// What a map on the medium says.
+/// A segment map, decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SegmentMap {
-    /// Where the segment's records end, in bytes from its start.
+    /// End of the segment's records, in bytes from its start.
     pub end: usize,
-    /// A bit for each 32 bytes of the segment: a record that counts begins there.
+    /// A bit for each 32 bytes of the segment: whether a record that an open must read begins there.
     words: Vec<u64>,
 }
 
 impl SegmentMap {
-    /// For each mark the two places in the segment where the record may begin.
+    /// Returns, for each mark, the two offsets in the segment where the record may begin.
     pub(crate) fn places(&self) -> impl Iterator<Item = [usize; 2]> {
         let words = self.words.iter().enumerate();
         words.flat_map(|(number, word)| {
@@ -159,7 +160,7 @@ fn place(geometry: &Geometry, segment: u32) -> Off {
     geometry.base(segment).plus(geometry.records_end() as u64)
 }
 
-/// Reads the map of `segment` as it was opened last; `None` if it has none that counts.
+/// Reads the map of `segment`; `None` if it has no valid one for its current use.
 pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<SegmentMap> {
     let geometry = &engine.geometry;
     if geometry.map_bytes == 0 {
@@ -175,20 +176,20 @@ pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<Segmen
     holds.then(|| decode(&bytes)).flatten()
 }
 
-/// What the writer of maps keeps of a segment.
+/// Facts about the map of a segment that the map writer keeps.
 #[derive(Clone, Copy, Debug)]
 struct WrittenMap {
-    /// The life of the segment that this is about.
+    /// Generation of the segment that this applies to.
     generation: u64,
-    /// Bytes of values that its last map marks; `None`: it is not to have a map in this life.
+    /// Bytes of the records of values that its last map marks; `None`: it must not get a map in this generation.
     marked_bytes: Option<u32>,
 }
 
-/// The writer of maps: what it keeps between steps.
+/// State of the map writer between steps.
 #[derive(Default)]
 pub(crate) struct MapWriter {
     written: Vec<Option<WrittenMap>>,
-    /// Segments whose tombstones are still to be found: a snapshot does not say where they are.
+    /// Segments whose tombstones have yet to be located, because the index snapshot does not have their offsets.
     tombs_unknown: HashSet<u32>,
     /// Maps written since the open.
     count: u64,
@@ -200,7 +201,8 @@ impl MapWriter {
         self.count
     }
 
-    /// Notes that the map of `segment` marks so many bytes of values; `None`: it is not to have one in this life.
+    /// Notes that the map of `segment` marks `marked_bytes` of values; `None`: the segment must not get a map in this
+    /// generation.
     pub(crate) fn note(&mut self, segment: u32, generation: u64, marked_bytes: Option<u32>) {
         let number = segment as usize;
         if self.written.len() <= number {
@@ -212,7 +214,7 @@ impl MapWriter {
         });
     }
 
-    /// Notes that the tombstones of `segment` are still to be found.
+    /// Notes that the tombstones of `segment` have yet to be located.
     pub(crate) fn note_tombs_unknown(&mut self, segment: u32) {
         self.tombs_unknown.insert(segment);
     }
@@ -224,8 +226,8 @@ impl MapWriter {
 }
 
 impl<M: Medium> Engine<M> {
-    /// A step of the background thread: writes the maps that are due. Where drains are relaxed that takes a sync,
-    /// and is done when there is a whole batch.
+    /// Writes the maps that are due, as a step of the background thread. Where drains are relaxed, this needs a sync,
+    /// so it waits until a whole batch is due.
     pub(crate) fn write_maps_in_background(&self) -> Result<(), Poisoned> {
         let batch = self.maps_a_batch();
         let least = match self.drains_are_real() {
@@ -250,12 +252,12 @@ impl<M: Medium> Engine<M> {
         (BATCH_BYTES / self.geometry.segment_bytes).clamp(1, 1024)
     }
 
-    /// Writes a batch of maps if at least `least` are due. Returns how many. The caller holds no lock.
+    /// Writes a batch of maps if at least `least` are due. Returns the number written. The caller holds no lock.
     fn write_maps(&self, least: usize) -> Result<usize, Poisoned> {
         if self.geometry.map_bytes == 0 {
             return Ok(0);
         }
-        // No segment is reborn meanwhile.
+        // Under this lock no segment is recycled.
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         let mut maps = self.maps.lock().expect("no holder panics");
         let due: Vec<u32> = (0..self.pool.segments())
@@ -297,7 +299,7 @@ impl<M: Medium> Engine<M> {
         Ok(batch.len())
     }
 
-    /// Stores those lines of `bytes` at `at` that differ from what is there: as many of them at once as lie together.
+    /// Stores those lines of `bytes` that differ from the medium at `at`. Adjacent lines are stored with one call.
     fn store_changed(&self, ctx: &mut PersistCtx, at: Off, bytes: &[u8]) {
         let differs = |line: usize| {
             let (from, line) = (line * LINE, &bytes[line * LINE..][..LINE]);
@@ -316,7 +318,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Whether a segment is to have a map (KV-MAP-2) and has none, or one that marks too much.
+    /// Whether a segment may have a map (KV-MAP-2) and has none, or a stale one.
     fn needs_map(&self, maps: &MapWriter, segment: u32) -> bool {
         let info = self.info(segment);
         let is_settled = info.unsettled.load(Acquire) == 0 || fault!("kv.map_unsettled");
@@ -332,7 +334,7 @@ impl<M: Medium> Engine<M> {
         })
     }
 
-    /// What the map of `segment` is to say. `None` if that is not known now, or the segment is damaged.
+    /// Returns a new map for `segment`. `None` if its marks are not known now, or if the segment is damaged.
     fn marks_of(&self, maps: &mut MapWriter, segment: u32) -> Option<SegmentMap> {
         let info = self.info(segment);
         let (base, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
@@ -351,7 +353,7 @@ impl<M: Medium> Engine<M> {
         let mut words: Vec<u64> = self.live_map.words_of(base, bytes).collect();
         let marks: u32 = words.iter().map(|word| word.count_ones()).sum();
         if marks != info.live_records() {
-            return None; // A thread is about to count one less.
+            return None; // Another thread has cleared a bit and not yet decremented the count.
         }
         if fault!("kv.map_before_durable") {
             self.leave_out_pending(base, &mut words);
@@ -362,7 +364,7 @@ impl<M: Medium> Engine<M> {
         Some(SegmentMap { end, words })
     }
 
-    /// The fault: takes out the marks of values that a session has staged a newer record for.
+    /// Implements a fault: clears the marks of values for which a session has staged a newer record.
     fn leave_out_pending(&self, base: Off, words: &mut [u64]) {
         let marked = SegmentMap {
             end: 0,
@@ -381,8 +383,11 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Checks that the map of `segment`, if one counts, marks every record that the index names and every tombstone
-/// that counts.
+/// Checks that the map of `segment`, if there is one, marks every record that the index points at and every
+/// tombstone in the tombstone map.
+///
+/// # Errors
+/// A description of the first contradiction.
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), String> {
     let info = engine.info(segment);
     let generation = info.generation.load(Relaxed);
@@ -391,13 +396,13 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
         let written = maps.of(segment, generation).and_then(|w| w.marked_bytes);
         return match written {
             None => Ok(()),
-            Some(_) => Err(format!("segment {segment}: its map does not count")),
+            Some(_) => Err(format!("segment {segment}: its map is invalid")),
         };
     };
     let end = info.used.load(Relaxed) as usize;
     if map.end != end {
         return Err(format!(
-            "segment {segment}: its map ends at {}, its records at {end}",
+            "segment {segment}: its map ends at {}, but its records end at {end}",
             map.end
         ));
     }
@@ -431,7 +436,7 @@ mod tests {
     use farbank_pm::media::Mapped;
 
     #[test]
-    fn a_map_says_what_it_was_told_in_its_own_life_only() {
+    fn a_map_is_decoded_as_encoded_and_only_for_its_own_segment_generation_and_open_epoch() {
         let config = Config {
             cleaning: CleaningMode::Inline,
             ..Config::default()
@@ -453,8 +458,8 @@ mod tests {
         let decode =
             |bytes: &[u8], segment, life| SegmentMap::decode(bytes, geometry, segment, life);
         assert_eq!(decode(&bytes, 3, life(9, 1)), Some(map));
-        assert_eq!(decode(&bytes, 3, life(10, 1)), None, "another life");
-        assert_eq!(decode(&bytes, 3, life(9, 2)), None, "another opening");
+        assert_eq!(decode(&bytes, 3, life(10, 1)), None, "another generation");
+        assert_eq!(decode(&bytes, 3, life(9, 2)), None, "another open epoch");
         assert_eq!(decode(&bytes, 4, life(9, 1)), None, "another segment");
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();

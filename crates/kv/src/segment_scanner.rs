@@ -1,6 +1,6 @@
-//! Reading one segment at an open: by its map, or from end to end.
+//! The scan of one segment at an open: by its map, or from end to end.
 //!
-//! `recover` says what the pieces mean and what becomes of them (V1 to V6).
+//! `recovery` has the invariants (V1 to V6): how records, torn writes and damage are told apart and treated.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
@@ -14,15 +14,15 @@ use crate::segment_map::{self, SegmentMap};
 use crate::store::DATABASES;
 use crate::unreadable;
 
-/// How far ahead of the scan bytes are fetched.
+/// Prefetch distance of a scan, in bytes.
 const AHEAD: usize = 1024;
-/// Marked records that are fetched before they are read.
+/// Prefetch distance among marked records, in records.
 const MARKED_AHEAD: usize = 12;
 
-/// A record the scan accepted.
+/// A record that the scan accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScannedRecord {
-    /// The hash, read backwards: sorts by group, whatever their number.
+    /// The hash with its bits reversed. Sorting by it sorts by index group, for any number of groups.
     pub rank: u64,
     pub seq: u64,
     pub at: Off,
@@ -33,34 +33,35 @@ pub(crate) struct ScannedRecord {
     pub expires: bool,
 }
 
-/// What scanning a segment found.
+/// Result of the scan of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentScan {
-    /// By the low bits of their hashes.
+    /// Accepted records, partitioned by the low bits of their hashes.
     pub items: Vec<Vec<ScannedRecord>>,
     /// Torn ranges, to be padded.
     pub pads: Vec<TornRange>,
-    /// Where accepted records end.
+    /// End of the accepted records, in bytes from the segment's start.
     pub end: usize,
-    /// Extents of accepted groups.
+    /// Extent tables of accepted large groups.
     pub tables: Vec<Vec<u8>>,
-    /// Accepted large values.
+    /// Offsets of accepted records with large values.
     pub large: Vec<Off>,
     pub damage: Vec<String>,
     pub records: u64,
     pub seq_max: u64,
-    /// Bytes of the values that the segment's map marks, if it was read by its map.
+    /// Bytes of the records of values that the segment's map marks; `None` if the map was not used.
     pub marked_bytes: Option<u32>,
-    /// The key that was read last.
+    /// Buffer for the key that was read last.
     key: Vec<u8>,
 }
 
-/// Bytes of a write that was not acknowledged.
+/// Range of bytes of an unacknowledged write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TornRange {
     pub from: usize,
     pub to: usize,
-    /// Whether they start with a header that is SETTLED. Others in there are not: what is before them is durable.
+    /// Whether the range starts with a header that is SETTLED. Later headers in the range are not SETTLED: then the
+    /// bytes before them would be durable, not torn.
     pub settled: bool,
 }
 
@@ -68,9 +69,9 @@ pub(crate) struct TornRange {
 struct SegmentPiece {
     from: usize,
     to: usize,
-    /// `None`: bytes that are no record.
+    /// Header of the record; `None`: the bytes are no record.
     header: Option<RecordHeader>,
-    /// Whether its body has its checksum.
+    /// Whether the body's checksum holds.
     whole: bool,
 }
 
@@ -89,13 +90,13 @@ pub(crate) struct SegmentScanner<'a, M: Medium> {
     engine: &'a Engine<M>,
     lives: &'a [Option<SegmentMeta>],
     segment: u32,
-    /// Where its records end, if everything before is known to have been durable.
+    /// End of the segment's records, if all bytes before it were certainly durable.
     sealed: Option<usize>,
     map: Option<SegmentMap>,
 }
 
 impl<'a, M: Medium> SegmentScanner<'a, M> {
-    /// The scan of `segment`, whose life is `life`; `lives` are those of all segments.
+    /// Returns a scan of `segment`, whose head and tail say `life`; `lives` has the same for all segments.
     pub(crate) fn new(
         engine: &'a Engine<M>,
         lives: &'a [Option<SegmentMeta>],
@@ -107,13 +108,13 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             engine,
             lives,
             segment,
-            // What a map was written for was durable up to its end (KV-MAP-2).
+            // All records before a map's end were durable when the map was written (KV-MAP-2).
             sealed: life.sealed.or(map.as_ref().map(|map| map.end)),
             map,
         }
     }
 
-    /// Reads the segment. Adds the records it finds to `items`, by the low bits of their hashes.
+    /// Scans the segment. Adds accepted records to `items`, partitioned by the low bits of their hashes.
     pub(crate) fn run(&self, items: Vec<Vec<ScannedRecord>>) -> SegmentScan {
         let mut found = SegmentScan {
             items,
@@ -146,14 +147,15 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         }
         let mut pieces = Vec::new();
         self.cut(&mut |piece| pieces.push(piece));
-        // From the right: what a settled record to the right vouches for.
+        // From the right: every piece before a SETTLED record was durable.
         let mut vouched = false;
         let mut durable = vec![false; pieces.len()];
         for (piece, durable) in pieces.iter().zip(&mut durable).rev() {
             *durable = vouched;
             vouched |= piece.header.is_some_and(|h| h.settled);
         }
-        // What cannot be read may have been; so may members that follow it, whose group it was.
+        // Bytes that the device cannot read may have been durable. So may members that follow them, because
+        // the unreadable bytes may be their group's header.
         let mut lost = false;
         for (piece, durable) in pieces.iter().zip(&mut durable) {
             let is_member = piece.header.is_some_and(|h| h.member);
@@ -166,8 +168,8 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         found
     }
 
-    /// The records that the segment's map marks; `None` if it has no map, or one of them is none: then all of the
-    /// segment is to be read.
+    /// Returns the records that the segment's map marks. `None` if there is no map, or if a marked place holds no
+    /// record: then the whole segment must be read.
     fn marked(&self) -> Option<Vec<(usize, RecordHeader)>> {
         let map = self.map.as_ref()?;
         let end = self.sealed.filter(|end| *end == map.end)?;
@@ -185,7 +187,8 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         Some(marked)
     }
 
-    /// The header of the record that begins at `from`, if it holds and the record ends at `limit` or before.
+    /// Returns the header of the record that begins at `from`, if its checksum holds and the record ends at `limit`
+    /// or before.
     fn header_at(&self, from: usize, limit: usize) -> Option<RecordHeader> {
         let fits = |header: &RecordHeader| from + self.engine.record_len(header) <= limit;
         let begins = (FIRST..limit).contains(&from);
@@ -203,7 +206,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         }
     }
 
-    /// Cuts the segment into records and bytes that are none, from left to right.
+    /// Cuts the segment into records and gaps, from left to right, and calls `each` for every piece.
     fn cut(&self, each: &mut dyn FnMut(SegmentPiece)) {
         let end = self.engine.geometry.records_end();
         let limit = self.sealed.unwrap_or(end);
@@ -246,7 +249,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         unchecked || self.engine.body_holds(self.at(from), header)
     }
 
-    /// Whether the extents of a record that may be torn are there, opened and whole.
+    /// Whether all extents of a record that may be torn are opened, and their checksums hold.
     fn extents_hold(&self, at: Off, header: &RecordHeader) -> bool {
         let payload = self.engine.geometry.payload();
         let mut left = header.value_len;
@@ -301,7 +304,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         unreadable::is_any(self.engine, self.range(piece), header)
     }
 
-    /// What is wrong with a piece.
+    /// Describes what is wrong with a piece: that the device cannot read it, or `otherwise`.
     fn why(&self, piece: &SegmentPiece, otherwise: &str) -> String {
         unreadable::why(self.engine, self.range(piece), otherwise)
     }
@@ -315,7 +318,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             found.end = piece.to;
             found.damage.push(format!(
                 "{} bytes at {:#x} (segment {}) {}: values there are lost, and their keys may show an \
-                 older one",
+                 older value",
                 piece.to - piece.from,
                 self.at(piece.from).0,
                 self.segment,
@@ -359,7 +362,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         });
     }
 
-    /// V3: all members of a whole group, or those that can be salvaged from a damaged one.
+    /// Accepts all members of a whole group. Of a damaged group, accepts the members whose own checksums hold (V3).
     fn take_group(&self, at: Off, header: &RecordHeader, whole: bool, found: &mut SegmentScan) {
         situation!("kv.large_group_recovered", whole && header.large);
         situation!("kv.small_group_recovered", whole && !header.large);
@@ -385,15 +388,15 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         }
     }
 
-    /// Whether a group's extent has its checksum; if not, that is damage.
+    /// Whether the checksum of a group's extent holds. If not, adds the extent to the damage.
     fn is_extent_whole(&self, extent: &ValueExtent, found: &mut SegmentScan) -> bool {
         let whole = self
             .engine
             .extent_holds(extent, self.engine.geometry.payload());
         if !whole {
             found.damage.push(format!(
-                "segment {}: keys and values written together there fail their checksum: some are \
-                 lost, and their keys may show an older value",
+                "segment {}: this extent of a group of keys and values fails its checksum: some values \
+                 are lost, and their keys may show an older value",
                 extent.segment
             ));
         }

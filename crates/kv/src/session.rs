@@ -1,19 +1,19 @@
-//! A session: one worker's operations and batches. `read` finds values, `publish` ends a batch.
+//! A session: one worker's operations and batches. `read` finds values, `publish` makes durable writes visible.
 //!
 //! ```text
-//!   put ── locate ── lock stripe ── number, list ── unlock ── stage      (any number of times)
+//!   put ── locate ── lock stripe ── number, list ── unlock ── stage          (any number of times)
 //!   commit ── copy in ── drain ──▶ ticket
-//!   ticket durable ── lock stripe ── unlist, swing the index ── unlock   (each write)
+//!   ticket durable ── lock stripe ── unlist, update the index ── unlock      (for each write)
 //! ```
 //!
 //! # Invariants
-//! N1  A write is published only when its ticket is durable: the index names nothing volatile.
+//! N1  A write is published only when its ticket is durable: the index refers to durable records only.
 //! N2  A session that meets another session's undrained write of its key (W3) waits for it only with nothing staged
-//!     itself, and releases every lock and its pin: so two sessions never wait for each other while either holds
-//!     undrained data. `wait` has how.
-//! N3  A publication replaces exactly what was found when the write was staged, or looks again.
-//! N4  A session that is dropped takes what it has staged off the lists; the medium has seen nothing of it but extents,
-//!     which are freed.
+//!     itself, and first releases every lock and its pin. So two sessions never wait for each other while either
+//!     holds undrained data. See `wait`.
+//! N3  A publication replaces exactly the entry that was found when the write was staged. If that entry has changed,
+//!     the publishing thread locates the key again.
+//! N4  Dropping a session unlists its staged writes. Only their extents have reached the medium; these are freed.
 //!
 //! # Crash argument
 //! | crash between                 | recovery sees                      | and does                         |
@@ -45,10 +45,10 @@ use crate::store::{
 };
 use crate::stripe::{LockedStripe, PendingWrite};
 
-/// Reads between two renewals of the pin, so that a long batch holds nothing back.
+/// Number of reads after which the pin is renewed, so that a long batch does not delay reclamation.
 const READS_PER_PIN: u32 = 256;
 
-/// A staged write, until it is published.
+/// A staged write that is not published yet.
 #[derive(Debug)]
 pub(crate) struct StagedWrite {
     pub hash: u64,
@@ -59,29 +59,29 @@ pub(crate) struct StagedWrite {
     pub what: RecordType,
     pub large: bool,
     pub expires_ms: u64,
-    /// What it replaces, as found when it was staged.
+    /// Index entry that the write replaces, as located when it was staged.
     pub located: EntryLocation,
-    /// Outrun by a later write of the same batch: never published.
+    /// Whether a later write of the same batch supersedes it. It is then never published.
     pub outrun: bool,
-    /// Belongs to a group: published together with its neighbours that do.
+    /// Whether it belongs to a group. Adjacent grouped writes are published together.
     pub grouped: bool,
 }
 
-/// The newest value of a key.
+/// State of a key's newest write, as seen by a session.
 #[derive(Clone, Debug)]
 pub(crate) enum NewestValue {
     /// A write of this session that is still in its buffers.
     Staged(PendingWrite),
-    /// A drained write, not yet published.
+    /// A drained write, of any session, that is not published yet.
     Drained(PendingWrite),
-    /// What the index names, or nothing.
+    /// The newest write is published, or there is none: the index is up to date.
     Published,
-    /// A write another session has yet to drain.
+    /// A write that another session has not drained yet.
     Foreign,
 }
 
 impl NewestValue {
-    /// The listed write, if it is one that this session may read.
+    /// Returns the listed write, if this session may read it.
     pub(crate) fn pending(&self) -> Option<&PendingWrite> {
         match self {
             NewestValue::Staged(pending) | NewestValue::Drained(pending) => Some(pending),
@@ -90,7 +90,7 @@ impl NewestValue {
     }
 }
 
-/// One worker.
+/// One worker's session.
 pub(crate) struct KvSession<M: Medium> {
     pub(crate) engine: Arc<Engine<M>>,
     pub(crate) ctx: PersistCtx,
@@ -99,34 +99,34 @@ pub(crate) struct KvSession<M: Medium> {
     pub(crate) slot: EpochSlot,
     pinned: bool,
     reads: u32,
-    /// Whether something was written to extents since the last drain.
+    /// Whether extents were written since the last drain.
     pub(crate) undrained_extents: bool,
     pub(crate) writes: Vec<StagedWrite>,
-    /// Tables of what is staged and has extents.
+    /// Extent tables of staged writes.
     pub(crate) tables: Vec<Vec<u8>>,
     pub(crate) conflicts: ConflictPolicy,
     pub(crate) unsynced: VecDeque<(Ticket, Vec<StagedWrite>)>,
-    /// The newest ticket of another session's write that something was decided on.
+    /// Newest ticket of a drained write, of any session, on which an operation of this session depended.
     pub(crate) relied_on: Ticket,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) untold: LocalCounters,
-    /// Bytes appended that were not paid for with cleaning yet, and bytes of cleaning owed, below 0 if it is let off some
-    /// ([`Worker::keep_pace`]).
+    /// Bytes appended for which this session has not done its share of cleaning yet, and the bytes of cleaning that
+    /// it owes. A negative debt is credit ([`KvSession::keep_pace`]).
     pub(crate) unpaid: u64,
     pub(crate) debt: i64,
-    /// Writes of new keys since the last one of an old key.
+    /// Writes of new keys since the last write of an existing key.
     pub(crate) consecutive_inserts: u32,
     /// Bytes of staged values that are not published yet.
     pub(crate) unpublished_bytes: i64,
-    /// Whether the open segments lie in [`Shared::parked`].
+    /// Whether the open segments are in [`SessionShared::parked`].
     pub(crate) parked: bool,
-    /// Whether operations answer [`Error::Full`] where they would otherwise wait for the cleaner.
+    /// Whether operations fail with [`Error::Full`] where they would otherwise wait for the cleaner.
     pub(crate) hurried: bool,
-    /// Whether there was room for the next write when it was asked for ([`Worker::prepare`]).
+    /// Whether [`KvSession::prepare`] found room for the next write.
     pub(crate) promised: bool,
-    /// Bytes of values that were admitted for the next write ([`Worker::prepare`]).
+    /// Bytes of values that [`KvSession::prepare`] admitted for the next write.
     pub(crate) admitted: usize,
-    /// What was asked of the cleaner, until it is there.
+    /// Pending request to the cleaner for room.
     pub(crate) room_request: Option<RoomRequest>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
@@ -134,14 +134,14 @@ pub(crate) struct KvSession<M: Medium> {
     pub(crate) gathered: Vec<PrefetchedValue>,
 }
 
-/// What a session has counted and not yet told the engine: lines that all threads write are dear.
+/// Counts not yet added to the engine's counters. Those are shared cache lines, so they are updated rarely.
 #[derive(Debug, Default)]
 pub(crate) struct LocalCounters {
     pub live: i64,
     pub written: u64,
 }
 
-/// What is to be written of one key.
+/// A record to be written.
 #[derive(Clone, Copy)]
 pub(crate) struct NewRecord<'a> {
     pub key: Key<'a>,
@@ -200,20 +200,20 @@ impl<M: Medium> KvSession<M> {
         self.pinned = false;
     }
 
-    /// Drains what is on its way to extents, if anything is: somebody else may get them (L5).
+    /// Drains extents that are still being written. Afterwards another session may reuse them (L5).
     pub(crate) fn drain_extents(&mut self) {
         if std::mem::take(&mut self.undrained_extents) {
             self.engine.medium().drain(&mut self.ctx);
         }
     }
 
-    /// Whether any write of this session is not yet published.
+    /// Returns whether any write of this session is not published yet.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.writes.is_empty() || !self.unsynced.is_empty()
     }
 
-    /// Refuses what could not be written.
+    /// Checks that a write is within the limits of keys and values.
     pub(crate) fn admit(&self, draft: &NewRecord<'_>) -> Result<(), Error> {
         self.engine.check_poison()?;
         check_database(draft.key.db)?;
@@ -231,14 +231,14 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Refuses a read that cannot be made.
+    /// Checks that a read of database `db` is possible.
     #[inline]
     pub(crate) fn admit_read(&self, db: u8) -> Result<(), Error> {
         self.engine.process.check()?;
         check_database(db)
     }
 
-    /// Stages `draft` if `still` holds under the stripe's lock; `Ok(None)` if it does not.
+    /// Stages `draft` if `still` holds under the stripe's lock. Returns `Ok(None)` if it does not.
     fn write(
         &mut self,
         hash: u64,
@@ -250,7 +250,7 @@ impl<M: Medium> KvSession<M> {
         let mut header = header_of(draft);
         let mut large = self.place_large(&mut header, draft)?;
         let pending = loop {
-            // Waiting for others may have changed what the class has room for.
+            // While this session waited, the class's segment may have filled up: check the room again.
             let len = self.engine.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
             let mut locked = self.engine.stripe(hash).lock();
@@ -303,7 +303,7 @@ impl<M: Medium> KvSession<M> {
         Ok(Some(pending.seq))
     }
 
-    /// Stages the record of a write that has its number and its place.
+    /// Stages the record of a write whose sequence number and offset are known.
     fn stage(
         &mut self,
         class: usize,
@@ -342,7 +342,7 @@ impl<M: Medium> KvSession<M> {
         });
     }
 
-    /// Ends the batch.
+    /// Ends the batch: copies it to the medium and drains it.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
         self.engine.process.check()?;
         let unpublished = self.unsynced.front().map(|(first, _)| *first);
@@ -382,7 +382,7 @@ impl<M: Medium> KvSession<M> {
         Ok(ticket)
     }
 
-    /// Tells the engine what was counted.
+    /// Adds this session's counts to the engine's counters.
     pub(crate) fn flush_counters(&mut self) {
         let LocalCounters { live, written } = std::mem::take(&mut self.untold);
         let engine = &*self.engine;
@@ -406,7 +406,7 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
     }
 }
 
-/// A later write of the same batch replaces `old`, one of `writes`, before anyone saw it.
+/// Marks `old`, one of `writes`, as superseded by a later write of the same batch, before any other session saw it.
 pub(crate) fn outrun(
     writes: &mut [StagedWrite],
     locked: &mut LockedStripe<'_>,
@@ -426,7 +426,7 @@ pub(crate) fn outrun(
 }
 
 impl RawHeader {
-    /// What a reader is told of a value besides its bytes.
+    /// Returns the metadata of the record's value.
     #[inline]
     pub(crate) fn meta(&self) -> ValueMeta {
         ValueMeta {
@@ -449,7 +449,7 @@ pub(crate) fn meta_of(header: &RecordHeader) -> ValueMeta {
     }
 }
 
-/// The header of a record to be written; sequence and body crc come later.
+/// Returns the header of a new record, without sequence number and body checksum.
 pub(crate) fn header_of(draft: &NewRecord<'_>) -> RecordHeader {
     let header = RecordHeader {
         db: draft.key.db,
@@ -545,8 +545,8 @@ impl<M: Medium> Ops for KvSession<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Reads, decides and writes one key. `damage_is_content`: a damaged record is something to
-    /// delete, not an error.
+    /// Reads a key, decides and writes it. With `damage_is_content`, a damaged record counts as a value that can be
+    /// deleted, not as an error.
     fn change(
         &mut self,
         key: Key<'_>,
@@ -558,7 +558,7 @@ impl<M: Medium> KvSession<M> {
         let mut bytes = Vec::new();
         loop {
             self.pin();
-            // In this order: what leaves the list in between is in the index already.
+            // In this order: a write that leaves the list in between is in the index by then.
             let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
             let located = self.engine.locate(hash, key);
             self.rely_on(&newest);
@@ -644,7 +644,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Under the stripe's lock: whether the newest value is still the one that was read.
+    /// Returns whether the newest value is still the one that was read. The caller holds the stripe's lock.
     fn is_still(
         &self,
         read: &NewestValue,
@@ -665,7 +665,7 @@ impl<M: Medium> KvSession<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Replaces what has expired in `segment` by tombstones.
+    /// Replaces the expired values in `segment` by tombstones.
     pub(crate) fn sweep_segment(&mut self, segment: u32) -> Result<(), Error> {
         self.pin();
         let engine = Arc::clone(&self.engine);
@@ -687,13 +687,13 @@ impl<M: Medium> KvSession<M> {
         );
         let mut due = due.into_iter();
         let reaped = due.try_for_each(|(at, db, bytes)| self.reap(at, Key { db, bytes: &bytes }));
-        self.commit_batch()?; // What was staged by then keeps its keys until it is drained.
+        self.commit_batch()?; // Also after an error: staged writes block their keys until drained.
         reaped?;
         info.expires_ms.store(next, Relaxed);
         Ok(())
     }
 
-    /// Deletes `key` if the record at `at`, which has expired, is still its newest.
+    /// Deletes `key` if its newest record is still the expired one at `at`.
     fn reap(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
@@ -715,7 +715,7 @@ impl<M: Medium> KvSession<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Gives up what is staged (N4).
+    /// Abandons the staged writes (N4).
     fn abandon(&mut self) {
         if self.writes.is_empty() {
             return;
@@ -727,8 +727,8 @@ impl<M: Medium> KvSession<M> {
             }
         }
         self.log.discard();
-        // Nothing of it need be durable, and nothing is on its way: the locks taken since have drained the buffers in which
-        // stores around the cache are combined (L5).
+        // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have
+        // drained the write-combining buffers (L5).
         self.undrained_extents = false;
         situation!("kv.extents_abandoned", !self.tables.is_empty());
         for table in std::mem::take(&mut self.tables) {
@@ -736,7 +736,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Settles everything and seals this session's segments. It may go on afterwards.
+    /// Settles all writes and seals this session's segments. The session stays usable.
     pub(crate) fn close(&mut self) -> Result<(), Poisoned> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
@@ -749,10 +749,10 @@ impl<M: Medium> KvSession<M> {
 impl<M: Medium> Drop for KvSession<M> {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
-            return; // A forked child: all of this is its parent's.
+            return; // In a forked child the session belongs to the parent.
         }
         self.abandon();
-        // A poisoned pool has nothing left to settle, and whoever wrote to it has been told.
+        // After an error the pool is poisoned, and an earlier operation has reported it.
         self.close().ok();
         self.flush_counters();
         self.unpin();

@@ -1,21 +1,21 @@
-//! Appending: a session's open segments and what it has staged for them.
+//! The append path: a session's open segments and the records staged for them.
 //!
-//! Records of a batch are made in DRAM, one buffer an open segment, and go to the medium together when
-//! the batch ends: one copy a segment, one drain for all. Segments are kept apart by how long their
-//! records are expected to live ([`CLASSES`] of them), so that they die together.
+//! The records of a batch are built in DRAM, in one buffer for each open segment. They go to the medium when the
+//! batch ends: one copy for each segment, one drain for all. Records are put into segments by their expected lifetime
+//! (one of [`CLASSES`] classes), so that the records of a segment die at about the same time.
 //!
 //! ```text
 //!   segment   ┌──────┬──────── drained ────┬───────── staged ────────┬──── free ────┬──────┐
 //!             │ head │ records             │ records                 │              │ tail │
 //!             └──────┴────────────────┬────┴─────────────────────────┴──┬───────────┴──────┘
-//!                                   `line`  `from`                      the line's end
+//!                                   `line`  `from`                      end of that cache line
 //!                                     └──── `buffer`, then zeros ───────┘
 //! ```
 //!
-//! What goes to the medium is whole lines: the buffer keeps the drained bytes that share a line with the
-//! next record, and zeros fill the last line. So a line need not be fetched to be written, and can go
-//! around the cache. Storing a drained word again as it is changes nothing, whenever the power fails; the
-//! zeros lie in the segment's free part, where anything may lie.
+//! A session writes whole cache lines: the buffer keeps the drained bytes that share a line with the next record, and
+//! zeros fill the last line. So a line need not be fetched before it is written, and the stores can bypass the cache.
+//! Rewriting a drained word with the same value is safe at any power cut. The zeros lie in the segment's free part,
+//! whose content does not matter.
 
 use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
@@ -25,14 +25,15 @@ use crate::engine::Engine;
 use crate::record::{ALIGN, RecordHeader};
 use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
 
-/// Kinds of expected lifetime.
+/// Number of classes of expected lifetime.
 pub(crate) const CLASSES: usize = 4;
 
-/// No free segment may be taken.
+/// Error: no free segment may be taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// What a segment that the cleaner fills inherits: when its pass began, when its records were written.
+/// Ages that a segment filled by the cleaner inherits: the stamp at which its pass began, and when its records were
+/// written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RelocationOrigin {
     pub opened: u64,
@@ -46,38 +47,38 @@ struct OpenSegment {
     base: Off,
     seed: u32,
     generation: u64,
-    /// Where what is staged begins in the segment.
+    /// Offset in the segment at which the staged records begin.
     from: usize,
-    /// From the start of the line that `from` lies in.
+    /// Bytes from the start of the cache line that contains `from`.
     buffer: Vec<u8>,
-    /// The ticket of what lies before `from`, if anything does.
+    /// Ticket of the last drain of this segment, if it was ever drained.
     last: Option<Ticket>,
 }
 
 impl OpenSegment {
-    /// Where the line begins that `from` lies in.
+    /// Returns the start of the cache line that contains `from`, as an offset in the segment.
     fn line(&self) -> usize {
         self.from / LINE * LINE
     }
 
-    /// Where the next record will lie in the segment.
+    /// Returns the offset in the segment of the next record.
     fn end(&self) -> usize {
         self.line() + self.buffer.len()
     }
 
-    /// Bytes that are staged.
+    /// Returns the number of staged bytes.
     fn staged(&self) -> usize {
         self.end() - self.from
     }
 
-    /// Whether `len` more bytes fit.
+    /// Returns whether `len` more bytes fit.
     fn takes<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
         self.end() + len <= engine.geometry.records_end()
     }
 
     /// Stages a record: header, key, and value or table.
     fn stage<M: Medium>(&mut self, engine: &Engine<M>, header: &RecordHeader, body: &[&[u8]]) {
-        // R5: the first record of a batch vouches for what lies before it.
+        // R5: the first record of a batch certifies that all records before it are durable.
         let settled = self.staged() == 0
             && engine.drains_are_real()
             && self
@@ -90,13 +91,13 @@ impl OpenSegment {
         for part in body {
             self.buffer.extend_from_slice(part);
         }
-        // A line starts at a multiple of the alignment, so the buffer's length tells the place's.
+        // The buffer starts at a line, a multiple of ALIGN, so aligning its length aligns the record's offset.
         let padded = self.buffer.len().next_multiple_of(ALIGN);
         self.buffer.resize(padded, 0);
         debug_assert_eq!(self.end() - within, engine.record_len(&header));
     }
 
-    /// Copies what is staged to the medium, in whole lines.
+    /// Copies the staged bytes to the medium, in whole cache lines.
     fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
         let m = engine.medium();
         if self.from == FIRST {
@@ -110,7 +111,7 @@ impl OpenSegment {
         self.buffer.truncate(len);
     }
 
-    /// Notes that what was copied in has been drained under `ticket`.
+    /// Records that the copied bytes have been drained under `ticket`.
     fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
         let end = self.end();
         let kept = self.buffer.len() / LINE * LINE;
@@ -121,14 +122,13 @@ impl OpenSegment {
         engine.info(self.segment).used.store(end as u32, Relaxed);
     }
 
-    /// Writes down where it ends; everything in it is durable and published.
+    /// Seals the segment: its records are durable and published.
     fn write_end<M: Medium>(&self, engine: &Engine<M>, ctx: &mut PersistCtx) {
         write_end(engine, ctx, self.segment, self.generation, self.from);
     }
 }
 
-/// Writes down that the records of `segment` end at `end`, all of them durable and published: from now on
-/// the cleaner may take it.
+/// Seals `segment`: its records end at `end`, and all are durable and published. From now on the cleaner may take it.
 fn write_end<M: Medium>(
     engine: &Engine<M>,
     ctx: &mut PersistCtx,
@@ -136,7 +136,7 @@ fn write_end<M: Medium>(
     generation: u64,
     end: usize,
 ) {
-    // S3: what was taken and never written to is not opened either, and stays as it was born.
+    // S3: a segment that was taken and never written is not opened, and stays as it was initialised.
     if engine.drains_are_real() && end > FIRST {
         let place = engine.geometry.place(segment);
         place.seal(engine.medium(), ctx, generation, end);
@@ -144,7 +144,7 @@ fn write_end<M: Medium>(
     engine.info(segment).unsettled.store(0, Release);
 }
 
-/// A full segment whose end is to be written down once its last records are durable.
+/// A full segment that is to be sealed once its last records are durable.
 struct SealPending {
     segment: u32,
     generation: u64,
@@ -152,17 +152,17 @@ struct SealPending {
     ticket: Ticket,
 }
 
-/// One session's open segments, at most one a class.
+/// One session's open segments, at most one for each class.
 ///
-/// While the session has nothing unpublished they are *parked* in [`Shared::parked`]: an idle session
-/// holds no segment that another session or the cleaner could not take.
+/// While the session has nothing unpublished they are *parked* in [`SessionShared::parked`]. There other sessions and
+/// the cleaner can take them, so an idle session holds no space.
 ///
-/// [`Shared::parked`]: crate::engine::Shared::parked
+/// [`SessionShared::parked`]: crate::engine::SessionShared::parked
 #[derive(Debug, Default)]
 pub(crate) struct OpenSegments([Option<Box<OpenSegment>>; CLASSES]);
 
 impl OpenSegments {
-    /// Whether every class has a segment with room for `len` bytes more.
+    /// Returns whether every class has a segment with room for `len` more bytes.
     pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
         let mut classes = self.0.iter().take(engine.classes());
         classes.all(|open| open.as_ref().is_some_and(|open| open.takes(engine, len)))
@@ -176,14 +176,14 @@ impl OpenSegments {
         self.0.iter_mut().flatten().map(|open| &mut **open)
     }
 
-    /// Bytes that cleaning gains once they are sealed.
+    /// Returns the bytes that cleaning these segments would gain once they are sealed.
     pub(crate) fn gain<M: Medium>(&self, engine: &Engine<M>) -> u64 {
         let open = self.iter();
         open.map(|open| engine.gain_of(engine.info(open.segment)))
             .sum()
     }
 
-    /// Whether a record of `len` bytes can go to `class` by itself.
+    /// Returns whether a record of `len` bytes can be written to `class` as a batch of its own.
     #[inline]
     pub(crate) fn takes_alone<M: Medium>(
         &self,
@@ -195,14 +195,14 @@ impl OpenSegments {
         open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
     }
 
-    /// Where the next record of `class` will lie. Room must have been made.
+    /// Returns the offset of the next record of `class`. Room must have been made.
     #[inline]
     pub(crate) fn next(&self, class: usize) -> Off {
         let open = self.0[class].as_ref().expect("room was made");
         open.base.plus(open.end() as u64)
     }
 
-    /// Copies in a record by itself, at [`OpenSegments::next`]. It must be drained next.
+    /// Copies a single record to the medium, at [`OpenSegments::next`]. The caller must drain it next.
     #[inline]
     pub(crate) fn copy_in_alone<M: Medium>(
         &mut self,
@@ -217,7 +217,7 @@ impl OpenSegments {
         open.copy_in(engine, ctx);
     }
 
-    /// Notes that the record copied in by itself has been drained under `ticket`.
+    /// Records that the single record has been drained under `ticket`.
     #[inline]
     pub(crate) fn drained_alone<M: Medium>(
         &mut self,
@@ -229,7 +229,7 @@ impl OpenSegments {
         open.drained(engine, ticket);
     }
 
-    /// Takes out a segment with room for `len` bytes, of `class` if there is one.
+    /// Takes out a segment with room for `len` bytes, preferably one of `class`.
     fn take_with_room<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -241,8 +241,8 @@ impl OpenSegments {
         same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
     }
 
-    /// Seals the parked segments for which `is_wanted` says so. What was never written to is free again. Returns how
-    /// many segments left.
+    /// Seals the parked segments that `is_wanted` selects. Segments that were never written become free again.
+    /// Returns the number of segments removed.
     pub(crate) fn seal<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -267,7 +267,7 @@ impl OpenSegments {
     }
 }
 
-/// What a session appends to.
+/// The log of a session: its open segments, and the full ones that are not sealed yet.
 #[derive(Default)]
 pub(crate) struct SessionLog {
     open: OpenSegments,
@@ -277,7 +277,7 @@ pub(crate) struct SessionLog {
 }
 
 impl SessionLog {
-    /// Bytes that still fit into the open segments.
+    /// Returns the bytes that still fit into the open segments.
     pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
         let end = engine.geometry.records_end();
         let open = self.open.iter();
@@ -290,18 +290,18 @@ impl SessionLog {
         std::mem::swap(&mut self.open, parked);
     }
 
-    /// The open segments, and the full ones that are still to be copied in.
+    /// Returns the open segments, and the full ones that are not copied in yet.
     fn segments(&self) -> impl Iterator<Item = &OpenSegment> {
         self.open.iter().chain(&self.full)
     }
 
-    /// Whether a segment that is full still waits to be copied in or sealed.
+    /// Returns whether a full segment still has to be copied in or sealed.
     #[inline]
     pub(crate) fn has_full(&self) -> bool {
         !self.full.is_empty() || !self.sealing.is_empty()
     }
 
-    /// Goes on in a segment that an idle session has parked, if one there has room for `len` bytes.
+    /// Continues in a segment parked by an idle session, if one has room for `len` bytes.
     pub(crate) fn adopt<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -319,8 +319,8 @@ impl SessionLog {
         Err(NoRoom)
     }
 
-    /// Makes sure that a record of `len` bytes fits into the open segment of `class`; opens another if
-    /// more than `keep` free ones would remain, and gives it the age of `heritage` (`None`: now).
+    /// Ensures that a record of `len` bytes fits into the open segment of `class`. Opens another segment if more than
+    /// `keep` free segments would remain. The new segment gets the ages of `heritage` (`None`: the current ones).
     pub(crate) fn make_room<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -344,7 +344,7 @@ impl SessionLog {
                 info.born.store(from.born, Relaxed);
             }
         }
-        // Its end is still to be written down.
+        // The segment is not sealed yet.
         info.unsettled.store(1, Release);
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
@@ -362,12 +362,12 @@ impl SessionLog {
         Ok(())
     }
 
-    /// Where the next record of `class` will lie. Room must have been made.
+    /// Returns the offset of the next record of `class`. Room must have been made.
     pub(crate) fn next(&self, class: usize) -> Off {
         self.open.next(class)
     }
 
-    /// Stages a record at [`Log::next`]: header, key, and value or table.
+    /// Stages a record at [`SessionLog::next`]: header, key, and value or table.
     pub(crate) fn stage<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -379,12 +379,12 @@ impl SessionLog {
         open.stage(engine, header, body);
     }
 
-    /// The seed of a record at `at`, which lies in an open segment of this log.
+    /// Returns the checksum seed of a record at `at`, in an open segment of this log.
     pub(crate) fn seed<M: Medium>(engine: &Engine<M>, at: Off) -> u32 {
         engine.info_at(at).seed.load(Relaxed) ^ engine.geometry.within(at) as u32
     }
 
-    /// The staged bytes from `at` on, if `at` is staged here.
+    /// Returns the staged bytes from `at` on, if `at` is staged in this log.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
         self.segments().find_map(|open| {
             let start = open.base.plus(open.line() as u64).0;
@@ -395,7 +395,7 @@ impl SessionLog {
         })
     }
 
-    /// Forgets what is staged: the medium has seen nothing of it.
+    /// Discards the staged records. The medium has seen none of them.
     pub(crate) fn discard(&mut self) {
         for open in self.open.iter_mut().chain(&mut self.full) {
             let drained = open.from - open.line();
@@ -403,13 +403,13 @@ impl SessionLog {
         }
     }
 
-    /// Whether anything is staged.
+    /// Returns whether any record is staged.
     pub(crate) fn is_staged(&self) -> bool {
         self.segments().any(|open| open.staged() > 0)
     }
 
-    /// Copies what is staged to the medium. Returns how many bytes. `unpublished` is the first ticket
-    /// whose writes are not published yet: segments they lie in are not settled before.
+    /// Copies the staged records to the medium. Returns the number of bytes. `unpublished` is the first ticket whose
+    /// writes are not published yet: segments with such writes are not sealed.
     pub(crate) fn copy_in<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -427,8 +427,8 @@ impl SessionLog {
         bytes
     }
 
-    /// Writes down where the full segments end whose records are durable and published, so that they may be
-    /// cleaned. `unpublished` is the first ticket whose writes are not published yet.
+    /// Seals the full segments whose records are durable and published, so that the cleaner may take them.
+    /// `unpublished` is the first ticket whose writes are not published yet.
     pub(crate) fn seal_durable<M: Medium>(
         &mut self,
         engine: &Engine<M>,
@@ -446,7 +446,7 @@ impl SessionLog {
         });
     }
 
-    /// Notes that what was copied in has been drained under `ticket`.
+    /// Records that the copied bytes have been drained under `ticket`.
     pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
         for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
@@ -455,7 +455,7 @@ impl SessionLog {
         }
         for open in self.full.drain(..) {
             let Some(ticket) = open.last else {
-                // Nothing was written in it, not even that it is open: it is as free as it was.
+                // Nothing was written to the segment, not even its opening: it is still free.
                 engine.give_segment(open.segment);
                 self.spare.push(open.buffer);
                 continue;
@@ -471,7 +471,7 @@ impl SessionLog {
         }
     }
 
-    /// Gives up open segments that tombstones have waited for too long. Nothing may be staged in them.
+    /// Closes open segments so old that they keep tombstones from being reclaimed. Nothing may be staged in them.
     pub(crate) fn rotate<M: Medium>(&mut self, engine: &Engine<M>) {
         let Some(limit) = engine.rotation_limit() else {
             return;
@@ -487,9 +487,9 @@ impl SessionLog {
         }
     }
 
-    /// Seals every open segment, so that others may clean them. Nothing may be staged, and everything
-    /// drained must be durable. Nobody waits for the seals: without one an open reads on to where the
-    /// records end.
+    /// Seals every open segment, so that other threads may clean them. Nothing may be staged, and everything drained
+    /// must be durable. The seals are not drained: without a seal, an open reads the segment to the end of its
+    /// records.
     pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
         debug_assert!(!self.is_staged());
         for open in &mut self.open.0 {

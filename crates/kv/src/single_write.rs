@@ -1,30 +1,32 @@
-//! A write that is a batch by itself: numbered, made durable and published in one go.
+//! A write that is a batch by itself: numbered, made durable and published under one lock.
 //!
 //! ```text
-//!   fetch ahead ── lock stripe ── number ── copy in ── look up ── drain ── swing the index ── unlock
+//!   prefetch ── lock stripe ── number ── copy in ── look up ── drain ── update the index ── unlock
 //! ```
 //!
-//! A batch of several lists its writes, lets go of the stripes and takes each again to publish (W2).
-//! Where a drain is a fence, a single write holds its stripe from its number to its publication: a
-//! few hundred nanoseconds, in which nobody can see it, so that it need not be listed, found again
-//! and taken off. Nothing it looks at can be taken away meanwhile: the cleaner swings entries under the
-//! same lock before it gives a segment up, so that no epoch is pinned either.
+//! A batch of several writes lists them, releases the stripes, and locks each stripe again to publish (W2). Where a
+//! drain is a fence, a single write instead holds its stripe from its number to its publication, for a few hundred
+//! nanoseconds. No other thread sees the write before it is published, so it is neither listed nor unlisted. No epoch
+//! is pinned either: the cleaner updates entries under the same lock before it recycles a segment, so nothing that
+//! this write reads can be reused meanwhile.
 //!
-//! The record is on its way to far memory before what it replaces is read there: the two take about as
-//! long, and neither needs the other. Only the choice of a segment comes first, and for that the place of
-//! the first entry that looks like the key's will do; nothing else depends on it. Of a key that the read cache holds
-//! the index is not waited for before that, and the record never: the slot says where it lies and what it is. Nor is it
-//! while a session writes one new key after another (a load): the next key is expected to be new.
+//! The new record is on its way to far memory before the record that it replaces is read there. The two take about as
+//! long, and neither depends on the other. Only the choice of the segment comes first. It needs the offset of the old
+//! record, and for that the first entry whose tag matches is good enough.
+//!
+//! Two cases avoid that wait. If the read cache holds the key, its slot has the old record's offset and header, so
+//! the old record is never read. If a session writes one new key after another (a load), the next key is assumed to
+//! be new.
 //!
 //! # Invariants
-//! A1  Only with nothing staged, nothing unpublished, and none of the key's writes on its way: what the
-//!     index names is the newest value (W2), and the drain covers this write alone.
-//! A2  The index is swung after the drain, in the same holding of the lock (N1, N3).
-//! A3  Whatever does not fit (room, a large value, a segment to be sealed) goes the way of batches.
+//! A1  Only a session with nothing staged and nothing unpublished takes this path, and only if no other write of the
+//!     key is listed. So the index refers to the key's newest value (W2), and the drain covers this write alone.
+//! A2  The index is updated after the drain, under the same lock (N1, N3).
+//! A3  Writes that do not fit (no room, a large value, a segment that must be sealed) take the batch path.
 //!
 //! # Crash argument
-//! As for a batch: before the drain nothing was told to anyone, and recovery keeps the record or pads
-//! it; after it the record is whole.
+//! As for a batch. Before the drain the write is neither acknowledged nor visible, and recovery keeps the record or
+//! pads it. After the drain the record is whole.
 
 use farbank_pm::{Drain, Medium, Off, Ticket};
 
@@ -35,12 +37,12 @@ use crate::record::body_crc;
 use crate::session::{KvSession, NewRecord, header_of};
 use crate::store::{Error, Key, Ops, Value};
 
-/// From so many new keys in a row on, the next one is expected to be new.
+/// Number of consecutive writes of new keys after which the next key is assumed to be new.
 const NEWS_EXPECTED: u32 = 4;
-/// The engine is told of what was counted at least every this part of a segment: what it counts with is read by
-/// every set, and dear to write while others read it.
+/// A session adds its counts to the engine's at least once for each such part of a segment that it appends. The
+/// engine's counters are read by every set, so updating them is expensive.
 const PART_TOLD: u64 = 8;
-/// A session that writes one value at a time looks whether it owes cleaning each time it has appended so many bytes.
+/// Bytes that a session of single writes appends before it checks whether it owes cleaning.
 const UNPAID_BYTES: u64 = 4 << 10;
 
 impl<M: Medium> KvSession<M> {
@@ -63,7 +65,7 @@ impl<M: Medium> KvSession<M> {
                 if self.untold.written * PART_TOLD >= self.engine.geometry.payload() as u64 {
                     self.flush_counters();
                 }
-                self.unpin(); // It was a batch: what was read before it is done with.
+                self.unpin(); // End of a batch: earlier reads are over.
                 if self.unpaid >= UNPAID_BYTES {
                     self.keep_pace();
                 }
@@ -76,7 +78,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// The short way; `None`, and nothing done, if it cannot be taken (A1, A3).
+    /// Writes on the short path. Returns `None`, with no effect, if that is not possible (A1, A3).
     fn write_alone(
         &mut self,
         hash: u64,
@@ -106,7 +108,7 @@ impl<M: Medium> KvSession<M> {
         header.seq = locked.next_seq();
         let at = open.next(class);
         open.copy_in_alone(engine, &mut self.ctx, class, &header, &body);
-        // While the record drains: what it replaces, and growth.
+        // While the record drains: look up the old record, and make room in the index.
         let mut spot = engine.index.spot(hash);
         let old = engine.replaced(&spot, &guess, draft.key);
         let grown = old.is_none() && !engine.index.has_room(&spot);
@@ -116,9 +118,9 @@ impl<M: Medium> KvSession<M> {
         let ticket = engine.medium().drain(&mut self.ctx);
         open.drained_alone(engine, class, ticket);
         drop(open);
-        engine.poll(ticket)?; // A2: what could not be drained is not published.
+        engine.poll(ticket)?; // A2: a write that could not be drained is not published.
         let cached = match guess {
-            ReplacedGuess::Held(_) => engine.read_cache.take(hash), // H2: under this lock nobody else fills a slot.
+            ReplacedGuess::Held(_) => engine.read_cache.take(hash), // H2: only this lock's holder fills a slot.
             _ => None,
         };
         match &old {
@@ -141,7 +143,7 @@ impl<M: Medium> KvSession<M> {
         }))
     }
 
-    /// Whether a value may go the short way now (A1).
+    /// Returns whether a value may take the short path now (A1).
     fn goes_alone(&self) -> bool {
         self.engine.caps().drain == Drain::Fence
             && !self.has_pending()
@@ -149,8 +151,8 @@ impl<M: Medium> KvSession<M> {
             && !self.log.has_full()
     }
 
-    /// Under the stripe's lock: what a write of `key` most likely replaces, as far as that can be told without far
-    /// memory; what will be looked at is on its way.
+    /// Guesses what a write of `key` replaces, without reading far memory, and prefetches what will be read. The
+    /// caller holds the stripe's lock.
     #[inline(always)]
     fn guess(&self, hash: u64, key: Key<'_>) -> ReplacedGuess {
         let engine = &*self.engine;
@@ -165,7 +167,7 @@ impl<M: Medium> KvSession<M> {
         likely.map_or(ReplacedGuess::New, ReplacedGuess::Likely)
     }
 
-    /// Without a lock: counts what was written, and does what it has left to do.
+    /// Counts a write and does the work that it has postponed. The caller holds no lock.
     #[inline]
     fn note(&mut self, written: &SingleWrite) {
         let old = written.old;
@@ -184,24 +186,24 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// What a write by itself has done.
+/// Result of a write on the short path.
 struct SingleWrite {
     version: u64,
-    /// Bytes of its record.
+    /// Length of its record in bytes.
     len: u32,
-    /// What it replaced.
+    /// The record that it replaced.
     old: Option<FoundRecord>,
-    /// Whether the index has more groups to split now.
+    /// Whether it lengthened a group of the index, so that the index may have to split groups.
     grown: bool,
 }
 
-/// What a write most likely replaces.
+/// Guess at the record that a write replaces.
 enum ReplacedGuess {
-    /// The read cache holds it.
+    /// The record held by the read cache.
     Held(FoundRecord),
-    /// The first entry that looks like the key's.
+    /// The first entry whose tag matches the key.
     Likely(Candidate),
-    /// Nothing.
+    /// No record: the key is assumed to be new.
     New,
 }
 
@@ -217,7 +219,7 @@ impl ReplacedGuess {
 }
 
 impl<M: Medium> Engine<M> {
-    /// Under the stripe's lock: what a write of `key` replaces, and the entry that names it.
+    /// Returns the record that a write of `key` replaces, and its index entry. The caller holds the stripe's lock.
     #[inline(always)]
     fn replaced(
         &self,

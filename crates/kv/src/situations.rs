@@ -1,10 +1,10 @@
-//! The engine's situations: thresholds of its sizes and branches that are rare, which the explorer must have come by.
+//! The engine's situations: size thresholds and rare branches that the explorer must reach.
 //!
-//! Each is one mark in the code, `situation!("kv.x")`. `check situations` explores until all were met.
+//! Each is one mark in the code, `situation!("kv.x")`. `check situations` explores until each was reached.
 
 use farbank_pm::situation::Situation;
 
-/// All of them, in the order of a record's life: written, published, recovered, cleaned.
+/// All situations, in the order of a record's states: written, published, recovered, cleaned.
 pub(crate) const ALL: [Situation; 59] = [
     Situation::new("kv.key_is_empty", "a write of the empty key"),
     Situation::new(
@@ -31,7 +31,7 @@ pub(crate) const ALL: [Situation; 59] = [
     ),
     Situation::new(
         "kv.update_on_drained",
-        "an update builds on a write whose ticket has not turned",
+        "an update builds on a write whose ticket is not durable",
     ),
     Situation::new(
         "kv.change_joins_group",
@@ -39,80 +39,77 @@ pub(crate) const ALL: [Situation; 59] = [
     ),
     Situation::new(
         "kv.change_waits_for_group",
-        "a change of a key whose group is not durable waits, as its value is too long to be a member (G6)",
+        "a change of a key whose group is not durable waits, because its value is too long to be a member (G6)",
     ),
     Situation::new(
         "kv.swept",
-        "the sweep replaces what has expired by a tombstone",
+        "the background sweep replaces an expired value by a tombstone",
     ),
-    Situation::new(
-        "kv.abandoned",
-        "a session ends with writes that it has staged",
-    ),
+    Situation::new("kv.abandoned", "a session is dropped with staged writes"),
     Situation::new(
         "kv.extents_abandoned",
-        "a session ends with large values that it has staged",
+        "a session is dropped with staged large values",
     ),
     Situation::new(
         "kv.ticket_turns_later",
-        "a batch is drained and its ticket has not turned",
+        "a batch is drained and its ticket is not durable yet",
     ),
     Situation::new(
         "kv.answer_relies",
-        "an answer relies on a write that is not durable",
+        "a reply depends on a write that is not durable",
     ),
     Situation::new("kv.group_is_large", "a group takes extents"),
     Situation::new("kv.group_in_pieces", "a group takes several extents"),
     Situation::new("kv.group_is_small", "a group is one record"),
-    Situation::new("kv.group_deletes", "a group deletes a key that is there"),
+    Situation::new("kv.group_deletes", "a group deletes a key that exists"),
     Situation::new(
         "kv.group_replaces_staged",
         "a group replaces a write of its own batch",
     ),
     Situation::new(
         "kv.group_carries",
-        "a group carries a write that it was decided on and that is not durable (G3)",
+        "a group includes a write that its body has read and that is not durable (G3)",
     ),
     Situation::new(
         "kv.group_takes_along",
-        "a group takes along members of a group that is not durable (G6)",
+        "a group includes members of a group that is not durable (G6)",
     ),
     Situation::new(
         "kv.group_published_for_another",
-        "a session publishes what another session has drained",
+        "a session publishes a write that another session has drained",
     ),
     Situation::new(
         "kv.overtaken",
-        "a drained write is not published: a newer one of its key has been",
+        "a drained write is not published, because a newer write of its key was published before",
     ),
     Situation::new(
         "kv.flushed_before_published",
-        "a drained write is not published: FLUSHALL was faster",
+        "a drained write is not published, because FLUSHALL has deleted it",
     ),
     Situation::new(
         "kv.relocated",
-        "what a write replaces has moved before it is published",
+        "the record that a write replaces has moved before the write is published",
     ),
     Situation::new(
         "kv.drained_twice",
-        "a write replaces a drained one of its key before that is published",
+        "a write replaces a drained write of its key before that is published",
     ),
-    Situation::new("kv.flush_empties_extents", "FLUSHALL empties extents"),
+    Situation::new("kv.flush_empties_extents", "FLUSHALL frees extents"),
     Situation::new(
         "kv.head_lost",
-        "a segment lost its opening, or its head is zeros",
+        "a segment has lost its open epoch, or its head is zeros",
     ),
     Situation::new(
         "kv.segment_unborn",
-        "an open finds a segment that was never born",
+        "an open finds a segment that was never initialised",
     ),
     Situation::new(
         "kv.copy_of_header_damaged",
-        "one of the two copies of a segment's header does not hold",
+        "the head or the tail of a segment is invalid, and the other is valid",
     ),
     Situation::new(
         "kv.sealed_by_recovery",
-        "an open seals a segment that was open",
+        "an open seals a segment that was not sealed",
     ),
     Situation::new(
         "kv.large_value_made_durable",
@@ -125,28 +122,25 @@ pub(crate) const ALL: [Situation; 59] = [
     Situation::new("kv.torn_padded", "an open pads torn bytes"),
     Situation::new(
         "kv.torn_settled_padded",
-        "an open pads a torn record that vouched for what was before it",
+        "an open pads a torn record whose header is SETTLED",
     ),
     Situation::new("kv.two_copies", "an open finds two copies of a record (V6)"),
     Situation::new(
         "kv.tombstone_is_newest",
         "the newest record of a key is a tombstone",
     ),
-    Situation::new(
-        "kv.reborn_by_recovery",
-        "an open gives a segment a new life",
-    ),
+    Situation::new("kv.reborn_by_recovery", "an open recycles a segment"),
     Situation::new(
         "kv.snapshot_read",
         "an open reads the snapshot of a clean close",
     ),
     Situation::new(
         "kv.map_used",
-        "an open reads only what a segment's map marks",
+        "an open reads only the records that a segment's map marks",
     ),
     Situation::new(
         "kv.sealed_without_map",
-        "an open reads all of a sealed segment",
+        "an open scans a sealed segment from end to end",
     ),
     Situation::new("kv.body_torn", "a record is torn in its key or its value"),
     Situation::new("kv.extents_torn", "a large value is torn in its extents"),
@@ -173,11 +167,11 @@ pub(crate) const ALL: [Situation; 59] = [
     Situation::new("kv.segment_emptied", "the cleaner empties a segment"),
     Situation::new(
         "kv.reborn",
-        "a segment that readers have left gets a new life",
+        "the cleaner recycles a segment that readers have left",
     ),
     Situation::new(
         "kv.limbo_held",
-        "sessions hold up what the cleaner has emptied",
+        "readers pin the retired segments until the cleaner stops waiting",
     ),
     Situation::new("kv.grown", "the pool grows"),
     Situation::new("kv.map_written", "a segment gets a map"),

@@ -1,4 +1,4 @@
-//! The index snapshot a clean close leaves, so that the next open need not scan.
+//! The index snapshot, which a clean close writes so that the next open need not scan the segments.
 //!
 //! ```text
 //!   superblock ──▶ segment ──────▶ segment ──────▶ ...          each: next, its generation, length, crc
@@ -7,9 +7,9 @@
 //!                  └──────┴──────┘ └──────┴──────┘              sequence, keys, segments, index
 //! ```
 //!
-//! It is only ever an aid: every record it names can be found by a scan too. The superblock names it as
-//! the last step of a close, and forgets it as the first step after an open has read it (one update
-//! each), so that a snapshot that is named is of the log as it stands.
+//! The snapshot is optional: a scan finds the same records. The last step of a close writes the snapshot's first
+//! segment into the superblock. The first write after an open has read the snapshot clears that word again. Each step
+//! is one update of the superblock. So if the superblock names a snapshot, the snapshot matches the log.
 
 use std::time::{Duration, Instant};
 
@@ -23,21 +23,22 @@ use crate::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
 use crate::segment::{FIRST, SegmentPurpose, SegmentState};
 use crate::store::{DATABASES, Error};
 
-/// Bytes before each piece.
+/// Bytes of the header of each piece.
 const PIECE_HEAD: usize = 32;
-/// Bytes kept of each segment.
+/// Bytes of one segment's row in the snapshot.
 const SEGMENT_BYTES: usize = 48;
-/// Where in them it says where the segment's records end.
+/// Offset in a row of the end of the segment's records.
 const ENDS_AT: usize = 32;
-/// How long a close cleans, at most, to make room for the snapshot.
+/// Maximum time that a close cleans to make space for the snapshot.
 const CLEANING_MAX: Duration = Duration::from_secs(30);
 
-/// Writes the snapshot into free segments and names it in the superblock, which is durable on `Ok`. No session
-/// may be alive. The segments that are kept for the cleaner and for deletes are taken, too: the next open frees them
-/// before it serves. Cleans, for [`CLEANING_MAX`] at most, and has the pool grow if it may, until there are enough.
+/// Writes the snapshot into free segments and names it in the superblock. Both are durable on `Ok`. No session may be
+/// alive. The snapshot may use the segments reserved for the cleaner and for deletes, because the next open frees them
+/// before it serves. If there are too few free segments, cleans for [`CLEANING_MAX`] at most, and grows the pool if it
+/// may grow.
 ///
 /// # Errors
-/// [`Error::NoSnapshot`] if there are too few free segments all the same: nothing was written.
+/// [`Error::NoSnapshot`] if there are still too few free segments. No snapshot is written then.
 pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Error> {
     make_room(engine)?;
     // No segment may stay open: the snapshot would count it as free.
@@ -46,14 +47,14 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Resul
     engine.rebirth(ctx)?;
     let (needed, free) = (segments_needed(engine), engine.free_count());
     if needed > free {
-        engine.write_all_maps()?; // The next open reads by them.
+        engine.write_all_maps()?; // The next open scans by the maps.
         return Err(Error::NoSnapshot { needed, free });
     }
     write(engine, ctx)?;
     Ok(())
 }
 
-/// Free segments that the snapshot takes.
+/// Number of segments that the snapshot takes.
 fn segments_needed<M: Medium>(engine: &Engine<M>) -> u32 {
     let before_index = 8 + 8 * DATABASES + 8 + engine.pool.segments() as usize * SEGMENT_BYTES;
     let bytes = before_index + engine.index.export_bytes();
@@ -65,7 +66,7 @@ fn piece_bytes<M: Medium>(engine: &Engine<M>) -> usize {
     engine.geometry.payload() - PIECE_HEAD
 }
 
-/// Makes segments free until the snapshot fits, or nothing is gained any more.
+/// Cleans and grows the pool until the snapshot fits, or until that gains nothing more.
 fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     let began = Instant::now();
     let lacks = || engine.free_count() < segments_needed(engine);
@@ -150,8 +151,8 @@ fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
     out
 }
 
-/// Reads the snapshot the superblock names. Returns the number of keys; `None` if anything about it is
-/// wrong, and then nothing was changed.
+/// Loads the snapshot that the superblock names. Returns the number of keys. `None` if anything about it is wrong; then
+/// nothing was changed, except that bits in the live map may be set.
 pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Option<u64> {
     let bytes = read(engine, words)?;
     let seq_max = u64_at(bytes.get(..8)?, 0);
@@ -200,7 +201,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
     Some(total)
 }
 
-/// Whether what is said of a segment is of its life, and of its size.
+/// Whether the row of a segment is for its current generation, with counts that its size allows.
 fn is_likely<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) -> bool {
     let info = engine.info(segment);
     let (live, tombs) = (u32_at(bytes, 24) as usize, u32_at(bytes, 28) as usize);
@@ -250,7 +251,7 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     }
 }
 
-/// The joined pieces, if all have their checksums.
+/// Reads and joins the pieces of the snapshot. `None` if a checksum or a generation is wrong.
 fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let (mut next, mut generation) = (words.snapshot, words.snapshot_generation);

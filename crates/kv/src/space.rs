@@ -1,22 +1,22 @@
-//! Space accounting: what the pool holds, what it can hold, and whether a write is admitted.
+//! Space accounting: the used and total capacity of the pool, and the admission of writes.
 //!
 //! ```text
 //!   pool  =  reserves of the cleaner, of deletes and of open segments
 //!         +  capacity:  live records │ tombstones │ extents │ slack of the cleaner
 //! ```
 //!
-//! Admission is arithmetic: a refused write costs a few loads and moves nothing. The arithmetic never
-//! promises room that the cleaner cannot make, so that an admitted write waits for a bounded amount of
-//! cleaning only.
+//! Admission is arithmetic: a refused write costs a few loads and moves no data. The arithmetic never admits a write
+//! for which the cleaner cannot make space. So an admitted write waits for a bounded amount of cleaning only.
 //!
 //! # Invariants
-//! KV-SPACE-1  The end of a sealed segment that was too short for the record that came next is *waste*: no
-//!     cleaning gains it while records have these lengths. Of what extents do not take, capacity shrinks by the share of it,
-//!     in steps: a pool of large values has few sealed segments, and one that was sealed early says nothing about extents.
-//! KV-SPACE-2  A write is admitted against everything that is live, staged or not yet counted by any session,
-//!     once that comes near the capacity. Far from it a session looks at the shared counters and its own only.
-//! KV-SPACE-3  Open segments take at most [`OPEN_SHARE`] of the capacity, however many sessions there are:
-//!     idle sessions park theirs.
+//! KV-SPACE-1  The end of a sealed segment that was too short for the next record is *waste*: no cleaning gains it
+//!     while records have these lengths. The share of waste in sealed segments reduces the part of the capacity that
+//!     extents do not take, in steps. It does not reduce the part of extents: a pool of large values has few sealed
+//!     segments, and their waste does not apply to extents.
+//! KV-SPACE-2  Near the capacity, a write is admitted against all bytes that are live, staged or not yet counted, of
+//!     all sessions. Far from it a session reads only the shared counters and its own.
+//! KV-SPACE-3  Open segments count as at most 1 / [`OPEN_SHARE`] of the segments, or as two for each lifetime class if
+//!     that is more. The limit holds for any number of sessions, because idle sessions park their open segments.
 
 use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -24,41 +24,42 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use crate::engine::Engine;
 use crate::segment::{SegmentInfo, SegmentState};
 
-/// Of what a pool takes, tombstones have one part in so many for themselves.
+/// 1 / `TOMBSTONES_SHARE` of the capacity is reserved for tombstones.
 const TOMBSTONES_SHARE: u64 = 64;
-/// Of its segments, open ones are counted as one part in so many, at most.
+/// Open segments count as 1 / `OPEN_SHARE` of the segments at most.
 const OPEN_SHARE: u64 = 32;
-/// The share of waste is counted in so many parts, and followed where it changes the capacity by one part in so many.
+/// Resolution of the share of waste: it is counted in 1 / `WASTE_PARTS`.
 const WASTE_PARTS: u64 = 1 << 16;
+/// The share of waste is updated only if that changes the capacity by more than 1 / `WASTE_STEP`.
 const WASTE_STEP: u64 = 50;
-/// From this part of the capacity on, sessions count exactly.
+/// Sessions count exactly when no more than 1 / `EXACT_SHARE` of the capacity is left.
 const EXACT_SHARE: u64 = 16;
 
 impl<M: Medium> Engine<M> {
-    /// Segments that only the cleaner may take, so that it can always go on.
+    /// Number of segments that only the cleaner may take, so that it can always make progress.
     pub(crate) fn cleaner_reserve(&self) -> u32 {
         2 + self.classes() as u32
     }
 
-    /// Segments beyond the cleaner's that only deletes may take.
+    /// Number of segments, besides the cleaner's, that only deletes may take.
     pub(crate) fn delete_reserve(&self) -> u32 {
         1 + self.classes() as u32
     }
 
-    /// Free segments below which sessions that do not wait ask for room.
+    /// Number of free segments below which sessions that do not wait request space.
     pub(crate) fn stock_low(&self) -> u32 {
         self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32
     }
 
-    /// Free segments below which the background thread cleans: near those it cleans up to, so that writers do not have to keep
-    /// its pace while it gets the processor.
+    /// Number of free segments below which the background thread begins to clean. It is close to
+    /// [`stock_high`](Self::stock_high), so that writers need not help while the thread waits for a CPU.
     pub(crate) fn stock_wanted(&self) -> u32 {
         let (low, high) = (self.stock_low(), self.stock_high());
         high - (high - low) / 4
     }
 
-    /// Whether the pool is to grow before writers need it: it may, cleaning would gain little, and what is left, of free
-    /// segments or for values, is less than half a step. Writers do not use that up while the step is made.
+    /// Whether the pool should grow before writers need it: it may grow, cleaning would gain little, and free segments
+    /// or free capacity are less than half a growth step. Writers do not use that up while the pool grows.
     pub(crate) fn should_grow(&self) -> bool {
         if !self.may_grow() || !self.is_nearly_full() {
             return false;
@@ -68,23 +69,23 @@ impl<M: Medium> Engine<M> {
         self.free_count() < self.stock_wanted().max(least) || !self.fits_exactly(bytes)
     }
 
-    /// Whether so much is live that cleaning gains little, and a pool that may grow had better do so.
+    /// Whether so many bytes are in use that cleaning gains little.
     pub(crate) fn is_nearly_full(&self) -> bool {
         self.occupied() > self.capacity() / 8 * 7
     }
 
-    /// Free segments up to which the background thread cleans once it has begun.
+    /// Number of free segments up to which the background thread cleans once it has begun.
     pub(crate) fn stock_high(&self) -> u32 {
         self.stock_low() + (self.pool.segments() / 64).max(4)
     }
 
-    /// Bytes of records, tombstones included, the pool takes before it refuses writes.
+    /// Bytes of records, including tombstones, that the pool holds before it refuses writes.
     pub(crate) fn capacity(&self) -> u64 {
         let whole = self.capacity_unwasted.load(Relaxed);
         whole.saturating_sub(self.bytes_wasted(self.waste_share.load(Relaxed)))
     }
 
-    /// Counts again what is left when the cleaner, deletes and open segments have theirs.
+    /// Recomputes the capacity: what the reserves of the cleaner, of deletes and of open segments leave.
     pub(crate) fn recount_capacity(&self) {
         let (segments, classes) = (u64::from(self.pool.segments()), self.classes() as u64);
         let sessions = self.enrolled().len() as u64;
@@ -96,8 +97,9 @@ impl<M: Medium> Engine<M> {
         self.follow_waste();
     }
 
-    /// KV-SPACE-1. A capacity that would change little stays as it is: else a pool that is full could refuse a value in
-    /// place of one just deleted, because cleaning has packed others less well. The cleaner's slack is larger.
+    /// Updates the share of waste (KV-SPACE-1). A small change is ignored. Otherwise a full pool could refuse a value
+    /// in place of one just deleted, because cleaning has packed other records less well. The cleaner's slack is
+    /// larger.
     fn follow_waste(&self) {
         let sealed = u64::from(self.sealed.load(Relaxed)) * self.geometry.payload() as u64;
         let now = (self.waste.load(Relaxed).min(sealed) * WASTE_PARTS).checked_div(sealed);
@@ -108,15 +110,15 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Bytes that waste takes of the pool if its share of what extents leave is `share`.
+    /// Bytes of waste in the pool, if `share` of the capacity without extents is waste.
     fn bytes_wasted(&self, share: u64) -> u64 {
         let whole = self.capacity_unwasted.load(Relaxed);
         let in_log = whole.saturating_sub(self.extents_payload());
         (u128::from(in_log) * u128::from(share) / u128::from(WASTE_PARTS)) as u64
     }
 
-    /// Bytes at the end of a segment, sealed where its records end, that records as long as its own cannot
-    /// use. A segment that was sealed early has none: what is left of it is worth gaining.
+    /// Bytes of waste at the end of a segment. A segment that was sealed early has none: its unused end is long enough
+    /// for any record, and cleaning gains it.
     fn waste_of(&self, info: &SegmentInfo) -> u64 {
         let used = info.used.load(Relaxed) as usize;
         let left = self.geometry.records_end().saturating_sub(used);
@@ -126,7 +128,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Bytes of a sealed segment that cleaning gains: dead records, and an end that was left unused.
+    /// Bytes that cleaning gains from a sealed segment: dead records, and an unused end that is not waste.
     pub(crate) fn gain_of(&self, info: &SegmentInfo) -> u64 {
         let kept = u64::from(info.live_bytes()) + u64::from(info.tombs.load(Relaxed));
         let payload = self.geometry.payload() as u64;
@@ -136,7 +138,7 @@ impl<M: Medium> Engine<M> {
         payload.saturating_sub(kept + self.waste_of(info))
     }
 
-    /// A segment is full, or is given up: no record is added any more.
+    /// Marks a segment as sealed, and counts its waste.
     pub(crate) fn note_sealed(&self, segment: u32) {
         let info = self.info(segment);
         info.set_state(SegmentState::Sealed);
@@ -145,7 +147,7 @@ impl<M: Medium> Engine<M> {
         self.follow_waste();
     }
 
-    /// A segment that was sealed no longer holds records.
+    /// Stops counting a sealed segment, which no longer holds records or is quarantined.
     pub(crate) fn note_emptied(&self, segment: u32) {
         self.waste
             .fetch_sub(self.waste_of(self.info(segment)), Relaxed);
@@ -153,7 +155,7 @@ impl<M: Medium> Engine<M> {
         self.follow_waste();
     }
 
-    /// Counts the waste of all sealed segments, when the pool is opened.
+    /// Counts the waste of all sealed segments, at an open.
     pub(crate) fn count_waste(&self) {
         let infos = (0..self.pool.segments()).map(|segment| self.info(segment));
         let sealed = infos.filter(|info| info.state() == SegmentState::Sealed);
@@ -167,36 +169,37 @@ impl<M: Medium> Engine<M> {
         self.recount_capacity();
     }
 
-    /// Bytes of values that must be kept, with their records.
+    /// Bytes of live values, with their records and extents.
     fn kept(&self) -> u64 {
         let live = self.live.load(Relaxed) + self.extents_payload() as i64;
         live.max(0) as u64
     }
 
-    /// Bytes that extents take, which are counted whole.
+    /// Bytes that extents take. Each counts as a whole segment.
     fn extents_payload(&self) -> u64 {
         u64::from(self.extents.load(Relaxed)) * self.geometry.payload() as u64
     }
 
-    /// Bytes of tombstones that must be kept.
+    /// Bytes of tombstones that are not dropped yet.
     pub(crate) fn buried(&self) -> u64 {
         self.tombs.load(Relaxed).max(0) as u64
     }
 
-    /// Bytes of records that must be kept.
+    /// Bytes of live values and of tombstones.
     pub(crate) fn occupied(&self) -> u64 {
         self.kept() + self.buried()
     }
 
-    /// Bytes that no session has counted in [`Engine::live`] yet: staged, or written and not told.
+    /// Bytes of all sessions that are not counted in [`Engine::live`] yet: staged or unpublished records, and counts
+    /// that sessions have not flushed.
     fn outstanding(&self) -> u64 {
         let sessions = self.enrolled();
         let sum: i64 = sessions.iter().map(|s| s.outstanding.load(Relaxed)).sum();
         sum.max(0) as u64
     }
 
-    /// Whether there is room for `len` bytes of values more, beside the `own` bytes that the calling session
-    /// has not counted yet (KV-SPACE-2).
+    /// Whether `len` more bytes of values fit, besides the `own` bytes that the calling session has not counted yet
+    /// (KV-SPACE-2).
     #[inline]
     pub(crate) fn fits(&self, len: usize, own: i64) -> bool {
         let capacity = self.capacity();
@@ -204,13 +207,14 @@ impl<M: Medium> Engine<M> {
         self.occupied() + own.max(0) as u64 + len as u64 <= near || self.fits_exactly(len)
     }
 
+    /// Whether `len` more bytes of values fit, besides the uncounted bytes of all sessions.
     #[cold]
     pub(crate) fn fits_exactly(&self, len: usize) -> bool {
         let len = len as u64 + self.outstanding();
         self.leaves_tombstones_room(len) && self.occupied() + len <= self.capacity()
     }
 
-    /// Extents that a record of `len` bytes takes: none if it lies in the log.
+    /// Number of extents that a record of `len` bytes takes: 0 if it lies in the log.
     pub(crate) fn extents_for(&self, len: usize) -> usize {
         match len > self.geometry.inline_max() {
             true => len.div_ceil(self.geometry.payload()),
@@ -218,46 +222,50 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Bytes that a value of `len` bytes takes of the pool if it lies in extents, which are counted whole.
+    /// Bytes of capacity that a value of `len` bytes takes if it lies in extents. Each extent counts as a whole
+    /// segment.
     pub(crate) fn room_of_large(&self, len: usize) -> usize {
         len.div_ceil(self.geometry.payload()) * self.geometry.payload()
     }
 
-    /// Whether there would be room for `len` bytes of values more without any tombstones. Values leave them a
-    /// share: a pool that is full of values takes many deletes, and values in place of those deleted, before the
-    /// segments that tombstones wait for must be emptied, which moves most of the pool.
+    /// Whether `len` more bytes of values would fit if there were no tombstones. Values leave a share of the capacity
+    /// to tombstones. So a pool full of values accepts many deletes, and values in place of the deleted ones, before
+    /// the segments that tombstones wait for must be emptied, which moves most of the pool.
     pub(crate) fn would_fit(&self, len: usize) -> bool {
         self.leaves_tombstones_room(len as u64 + self.outstanding())
     }
 
-    /// Whether extents of large groups are kept whose members have all been replaced: cleaning the segment of their
+    /// Whether there are extents of large groups whose members have all been replaced. Cleaning the segment with the
     /// group's record frees them.
     pub(crate) fn has_dead_extents(&self) -> bool {
         (0..self.pool.segments()).any(|segment| self.info(segment).is_dead_extent())
     }
 
-    /// Whether `len` bytes of values more do not fit beside the tombstones, and there are tombstones to remove.
+    /// Whether `len` more bytes of values do not fit besides the tombstones, and there are tombstones to remove.
     pub(crate) fn lacks_room_for_tombstones(&self, len: usize) -> bool {
         let occupied = self.occupied() + self.outstanding();
         occupied + len as u64 > self.capacity() && !self.has_few_tombstones()
     }
 
+    /// Whether `len` more bytes of values leave the tombstones their share of the capacity.
     fn leaves_tombstones_room(&self, len: u64) -> bool {
         let capacity = self.capacity();
         self.kept() + len <= capacity - capacity / TOMBSTONES_SHARE
     }
 
-    /// Whether tombstones take so much that the segments they wait for should be emptied.
+    /// Whether there are so many tombstones that the segments that they wait for should be emptied.
     pub(crate) fn has_many_tombstones(&self) -> bool {
         self.buried() > self.capacity() / TOMBSTONES_SHARE / 2
     }
 
-    /// Whether tombstones have been removed until their share has room for many again.
+    /// Whether tombstones take at most a quarter of their share.
     pub(crate) fn has_few_tombstones(&self) -> bool {
         self.buried() <= self.capacity() / TOMBSTONES_SHARE / 4
     }
 
-    /// Open segments from before this stamp should be given up: tombstones that wait for them are many.
+    /// Returns the opening stamp below which open segments should be sealed early, because many tombstones wait for
+    /// them.
+    /// `None` if there are few tombstones.
     pub(crate) fn rotation_limit(&self) -> Option<u64> {
         let segments = u64::from(self.pool.segments());
         self.has_many_tombstones()
@@ -277,8 +285,8 @@ mod tests {
     use crate::api::Kv;
     use crate::config::Config;
 
-    /// What a pool takes after `sealed` of its segments were sealed at four fifths of their length, while `extents` of them
-    /// are extents; and what it would take if none were.
+    /// Returns the capacity of a pool with `extents` extents, after `sealed` of its segments were sealed at four fifths
+    /// of their length, and the capacity before that.
     fn capacities(sealed: u32, extents: u32) -> (u64, u64) {
         let medium = Mapped::anonymous(32 << 20).expect("memory");
         let kv = Kv::create(medium, 32 << 10, Config::default()).expect("a fresh store");
@@ -304,6 +312,9 @@ mod tests {
     #[test]
     fn a_pool_that_is_full_of_extents_loses_no_capacity_when_a_segment_is_sealed_early() {
         let (capacity, whole) = capacities(3, 930);
-        assert_eq!(capacity, whole, "it would refuse a value in place of one");
+        assert_eq!(
+            capacity, whole,
+            "a full pool would refuse a value in place of another"
+        );
     }
 }

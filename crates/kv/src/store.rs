@@ -1,20 +1,21 @@
-//! What a front end sees: a [`Store`] hands out [`Session`]s, one a worker, and a session runs
-//! operations ([`Ops`]) and commits them in batches.
+//! The interface between a server and a store: a [`Store`] creates one [`Session`] for each worker, and a session
+//! runs operations ([`Ops`]) and commits them in batches.
 //!
-//! A batch is everything a session did since its last [`Session::commit`]. Its writes are not
-//! visible to other sessions, and must not be acknowledged, before the ticket that `commit` returns
-//! is durable ([`Session::durable`]). Its own reads see them on request ([`View::Pending`]); such a
-//! reply must be withheld by the same ticket. A session that is dropped abandons what it has staged and not committed.
-//! (It may have been committed already: a session commits early where it must, to make room in a full pool, before a
-//! [`Session::scan`], and as [`Conflicts::Commit`] says.)
+//! A batch is everything a session did since its last [`Session::commit`]. `commit` returns a ticket. Until that
+//! ticket is durable ([`Session::durable`]), the writes of the batch are not visible to other sessions and must not
+//! be acknowledged. The session's own reads see them with [`ReadView::Pending`]; replies to such reads must wait for
+//! the same ticket. Dropping a session abandons the writes that it has staged and not committed.
 //!
-//! # One key, two sessions
-//! A staged write keeps its key: another session that writes the key waits until the first commits or is dropped.
-//! [`Conflicts`] says what it does meanwhile, and when it answers with [`Error::Conflict`] instead.
+//! A session sometimes commits before its caller does: to make room in a full pool, before a [`Session::scan`], and
+//! on a conflict with [`ConflictPolicy::Commit`].
+//!
+//! # Two sessions, one key
+//! A staged write reserves its key: another session that writes the key waits until the first session commits or is
+//! dropped. [`ConflictPolicy`] says how it waits, and when it fails with [`Error::Conflict`] instead.
 //!
 //! # Processes
-//! A store belongs to the process that opened it. In a forked child every operation answers with [`Error::Poisoned`], and
-//! dropping sessions and store does nothing there.
+//! A store belongs to the process that opened it. In a forked child every operation fails with [`Error::Poisoned`],
+//! and dropping sessions and the store has no effect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,58 +27,59 @@ use farbank_pm::{Caps, FileTrouble, PersistCounters, Poisoned, Ticket};
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 512 << 20;
-/// Databases, numbered from 0.
+/// Number of databases. They are numbered from 0.
 pub const DATABASES: usize = 16;
-/// How long a write waits for another session to commit or to be dropped, with [`Conflicts::Refuse`].
+/// Longest time that a write waits for another session with [`ConflictPolicy::Refuse`].
 pub const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// The bits of a kind that are the value's type; 0 is a string. The two bits above are marks of
-/// memcached's meta commands: a store keeps them like the rest, and who asks for a type masks them.
+/// Mask of the bits of a kind that hold the value's type; type 0 is a string. The two bits above hold marks of
+/// memcached's meta commands. A store keeps the marks unchanged; callers mask them out to get the type.
 pub const KIND_TYPE: u8 = 0x3f;
-/// The mark of a value that is out of date and still served.
+/// Mark of a stale value: out of date, but still served.
 pub const KIND_STALE: u8 = 0x80;
-/// The mark of a value that one client was told to replace.
+/// Mark of a value that one client has been chosen to replace (memcached's "win" flag).
 pub const KIND_WON: u8 = 0x40;
 
-/// Names a value: a key in a database.
+/// A key in a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key<'a> {
     /// Database, below [`DATABASES`].
     pub db: u8,
-    /// Up to [`KEY_BYTES_MAX`] bytes, any bytes.
+    /// The key: any bytes, at most [`KEY_BYTES_MAX`].
     pub bytes: &'a [u8],
 }
 
-/// A value to be stored, with what is kept beside it.
+/// A value to be stored, with its metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Value<'a> {
-    /// Up to [`VALUE_BYTES_MAX`] bytes.
+    /// The value: at most [`VALUE_BYTES_MAX`] bytes.
     pub bytes: &'a [u8],
-    /// When it expires, in milliseconds since 1970; 0 is never.
+    /// Expiry time in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
-    /// 32 bits that belong to the client (memcached's flags).
+    /// The client's 32-bit flags (as in memcached).
     pub flags: u32,
-    /// What kind of value this is: a type ([`KIND_TYPE`]) and marks; 0 is a string without marks.
+    /// Kind of the value: a type ([`KIND_TYPE`]) and marks. 0 is a string without marks.
     pub kind: u8,
 }
 
-/// What is known about a stored value besides its bytes.
+/// Metadata of a stored value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ValueMeta {
     /// Length of the value in bytes.
     pub value_bytes: usize,
-    /// When it expires, in milliseconds since 1970; 0 is never.
+    /// Expiry time in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
-    /// The client's 32 bits.
+    /// The client's 32-bit flags.
     pub flags: u32,
-    /// The kind of value.
+    /// Kind of the value: type and marks.
     pub kind: u8,
-    /// The version: changes with every write of the key. 0 only for a group's own, unwritten values.
+    /// Version of the value. It changes with every write of the key. 0 only for values that a group has decided to
+    /// write and not yet written.
     pub version: u64,
 }
 
 impl ValueMeta {
-    /// The value's type, without the marks its kind may carry.
+    /// Returns the value's type, without the marks of its kind.
     #[inline]
     #[must_use]
     pub fn type_of(&self) -> u8 {
@@ -85,126 +87,127 @@ impl ValueMeta {
     }
 }
 
-/// A stored value, as [`Ops::update`] shows it.
+/// A stored value, as [`Ops::update`] passes it to its function.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredItem<'a> {
     /// The value's bytes.
     pub bytes: &'a [u8],
-    /// The rest.
+    /// The value's metadata.
     pub meta: ValueMeta,
 }
 
-/// What [`Ops::update`]'s function decides.
+/// Decision of the function given to [`Ops::update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdateDecision {
-    /// Leave everything as it is. Nothing is written.
+    /// Write nothing.
     Keep,
-    /// Store this instead.
+    /// Store a new value.
     Put {
         /// The new value.
         bytes: Vec<u8>,
-        /// When it expires, in milliseconds since 1970; 0 is never.
+        /// Expiry time in milliseconds since 1970; 0: never.
         expires_ms: u64,
-        /// The client's 32 bits.
+        /// The client's 32-bit flags.
         flags: u32,
-        /// The kind of value.
+        /// Kind of the value: type and marks.
         kind: u8,
     },
-    /// Delete the key (nothing happens if it is absent).
+    /// Delete the key. No effect if it is absent.
     Delete,
 }
 
-/// Which writes a read may see.
+/// Writes that a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadView {
-    /// Only what is durable: the reply may leave at once.
+    /// Only durable writes: the reply may be sent at once.
     Durable,
-    /// This session's own writes too: the reply must wait for [`Session::commit`]'s ticket.
+    /// Also the session's own writes that are not durable yet: the reply must wait for the ticket of
+    /// [`Session::commit`].
     Pending,
 }
 
-/// Why a read finds nothing.
+/// Reason why a read finds no value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absence {
-    /// There is no such item, or none that is shown.
+    /// The key has no value, or none that is visible.
     Missing,
-    /// There is one whose time has passed.
+    /// The value has expired.
     Expired,
-    /// There is one from before everything was removed.
+    /// The value was written before a flush of the whole store.
     Flushed,
 }
 
-/// Why an operation did nothing.
+/// Reason why an operation failed. A failed operation has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The medium failed; see [`Poisoned`].
     Poisoned(Poisoned),
-    /// The pool has no room for this write. Deletes are still taken.
+    /// The pool has no room for this write. Deletes still succeed.
     Full,
-    /// The pool has no room for this write, and could not grow: why. Deletes are still taken.
+    /// The pool has no room for this write and could not grow, for the reason given. Deletes still succeed.
     CannotGrow(Arc<str>),
     /// The key is too long for this store.
     KeyTooLong {
-        /// Bytes it has.
+        /// Length of the key in bytes.
         bytes: usize,
-        /// Bytes it may have: [`KEY_BYTES_MAX`], less in a pool of small segments.
+        /// Largest length in bytes: [`KEY_BYTES_MAX`], or less in a pool with small segments.
         bytes_max: usize,
     },
     /// The value is too long for this store.
     ValueTooLong {
-        /// Bytes it has.
+        /// Length of the value in bytes.
         bytes: usize,
-        /// Bytes it may have: [`VALUE_BYTES_MAX`], less in a pool of small segments and in a group.
+        /// Largest length in bytes: [`VALUE_BYTES_MAX`], or less in a pool with small segments and in a group.
         bytes_max: usize,
     },
-    /// A group writes more than one record can hold.
+    /// The writes of a group do not fit into one record.
     GroupTooLong {
-        /// Bytes of its records.
+        /// Bytes of the group's records.
         bytes: usize,
-        /// Bytes they may have.
+        /// Largest number of bytes.
         bytes_max: usize,
     },
-    /// There is no such database: they are numbered below [`DATABASES`].
+    /// The database does not exist: databases are numbered below [`DATABASES`].
     NoDatabase {
-        /// The database.
+        /// The database's number.
         db: u8,
     },
-    /// The body of a group has touched a key that was not named when the group began.
+    /// The body of a group used a key that is not among the group's keys.
     NotInGroup,
-    /// Another session has staged a write of the key and not committed it, and waiting for that cannot end or has taken
-    /// too long; see [`Conflicts`]. Nothing happened.
+    /// Another session has staged a write of the key and not committed it, and waiting for that session would
+    /// deadlock or has taken too long; see [`ConflictPolicy`].
     Conflict,
-    /// The store cannot be closed while so many sessions are alive.
+    /// The store cannot be closed while sessions exist.
     SessionsAlive {
-        /// How many.
+        /// Number of sessions.
         sessions: usize,
     },
-    /// The store was closed, and all that was acknowledged is durable; but its pool has no room for the index
-    /// snapshot: the next open reads the log, as after a kill.
+    /// The store was closed and every acknowledged write is durable, but the pool has no room for the index snapshot.
+    /// The next open scans the log, as after a kill.
     NoSnapshot {
-        /// Free segments that the snapshot takes.
+        /// Free segments that the snapshot needs.
         needed: u32,
-        /// Free segments there are.
+        /// Free segments in the pool.
         free: u32,
     },
-    /// An item of so many bytes, key and overhead included, does not fit the cache's largest slot.
+    /// An item does not fit into the cache's largest slot.
     ItemTooLarge {
-        /// Bytes it takes.
+        /// Bytes of the item, key and overhead included.
         bytes: usize,
-        /// Bytes there are for one.
+        /// Bytes of the largest slot.
         bytes_max: usize,
     },
-    /// The item is locked: it takes no writes until it is unlocked.
+    /// The item is locked: writes fail until it is unlocked.
     Locked,
-    /// The cache has no such area.
+    /// The cache has no area of this number.
     NoArea {
-        /// The area.
+        /// The area's number.
         area: u16,
-        /// How many there are, from 0 on.
+        /// Number of areas. They are numbered from 0.
         areas: u32,
     },
-    /// The record that holds the key's value fails its checksum: offset of the record.
+    /// The record that holds the key's value fails its checksum. The number is the record's offset.
     Damaged(u64),
 }
 
@@ -213,68 +216,68 @@ impl fmt::Display for Error {
         match self {
             Error::Poisoned(p) => p.fmt(f),
             Error::Full => f.write_str(
-                "the pool has no room for this write: delete something, or make it larger",
+                "the pool has no room for this write: delete keys, or make the pool larger",
             ),
             Error::CannotGrow(why) => write!(
                 f,
-                "the pool is full and cannot grow: {why}; delete something, or make room there"
+                "the pool is full and cannot grow: {why}; delete keys, or free space on its file system"
             ),
             Error::KeyTooLong { bytes, bytes_max } => write!(
                 f,
-                "the key has {bytes} bytes, at most {bytes_max} are taken{}",
+                "the key has {bytes} bytes; the limit is {bytes_max}{}",
                 small_segments(*bytes_max, KEY_BYTES_MAX)
             ),
             Error::ValueTooLong { bytes, bytes_max } => write!(
                 f,
-                "the value has {bytes} bytes, at most {bytes_max} are taken{}",
+                "the value has {bytes} bytes; the limit is {bytes_max}{}",
                 small_segments(*bytes_max, VALUE_BYTES_MAX)
             ),
             Error::GroupTooLong { bytes, bytes_max } => write!(
                 f,
-                "the group writes {bytes} bytes, at most {bytes_max} are taken at once: use several groups, or a \
+                "the group writes {bytes} bytes; the limit for one group is {bytes_max}: use several groups, or a \
                  pool with larger segments"
             ),
             Error::NoDatabase { db } => {
-                write!(f, "there is no database {db}: they are numbered from 0 to {}", DATABASES - 1)
+                write!(f, "there is no database {db}: the databases are 0 to {}", DATABASES - 1)
             }
             Error::NotInGroup => {
-                f.write_str("the group's body touched a key that the group does not name: name it")
+                f.write_str("the group's body used a key that is not in the group: name it")
             }
             Error::Conflict => f.write_str(
-                "another session has staged a write of this key and not committed it: commit or drop that session \
-                 first, and commit what this one has staged",
+                "another session has staged a write of this key and not committed it: commit or drop that session, \
+                 commit the staged writes of this session, and retry",
             ),
             Error::SessionsAlive { sessions } => write!(
                 f,
-                "the store was not closed cleanly: {sessions} of its sessions are alive; drop them first"
+                "the store was not closed cleanly: {sessions} of its sessions still exist; drop them first"
             ),
             Error::NoSnapshot { needed, free } => write!(
                 f,
-                "the store was closed and loses nothing, but its index snapshot takes {needed} free segments and the \
-                 pool has {free}: the next start reads the log and takes longer; delete something, or make the pool \
+                "the store was closed and every write is durable, but its index snapshot needs {needed} free segments \
+                 and the pool has {free}: the next open scans the log and takes longer; delete keys, or make the pool \
                  larger"
             ),
             Error::ItemTooLarge { bytes, bytes_max } => write!(
                 f,
-                "an item of {bytes} bytes does not fit the cache's largest slot of {bytes_max}: store less, or make \
-                 the pool with larger pages"
+                "an item of {bytes} bytes does not fit the cache's largest slot of {bytes_max} bytes: store a smaller \
+                 item, or create the pool with larger pages"
             ),
             Error::NoArea { area, areas } => write!(
                 f,
-                "there is no area {area}: a pool with pages of this size has {areas}, from 0 on"
+                "there is no area {area}: a pool with pages of this size has {areas} areas, numbered from 0"
             ),
             Error::Locked => f.write_str("the item is locked: unlock it first"),
             Error::Damaged(at) => write!(
                 f,
-                "the record at offset {at:#x} is damaged (checksum); its bytes are kept; \
-                 overwrite or delete the key to go on"
+                "the record at offset {at:#x} fails its checksum; the record is kept as it is; \
+                 overwrite or delete the key"
             ),
         }
     }
 }
 
 impl Error {
-    /// Whether the pool has no room for the write.
+    /// Returns whether the operation failed because the pool has no room for the write.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Error::Full | Error::CannotGrow(_))
@@ -283,7 +286,7 @@ impl Error {
 
 impl std::error::Error for Error {}
 
-/// Why a limit is below the one of every store.
+/// Returns the end of an error message: why a limit is below the general one.
 fn small_segments(bytes_max: usize, most: usize) -> &'static str {
     match bytes_max < most {
         true => " in a pool with segments of this size, or in a group",
@@ -297,29 +300,29 @@ impl From<Poisoned> for Error {
     }
 }
 
-/// Called with what is known of a value before its bytes are appended, to write a frame header. Returns
-/// whether the bytes are wanted; if not, none is copied.
+/// Called with a value's metadata before its bytes are appended, to write a frame header. Returns whether the bytes
+/// are to be appended; if not, none is copied.
 pub type BeforeValue<'a> = &'a mut dyn FnMut(&ValueMeta, &mut Vec<u8>) -> bool;
 
-/// What a caller of [`Session::get_many_into`] wants after it has seen what is known of a key's value.
+/// What [`Session::get_many_into`] does after its caller has seen the metadata of a key's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GetStep {
-    /// The value's bytes, if the key has a value, then the next key.
+    /// Append the value's bytes, if the key has a value; go on with the next key.
     Value,
-    /// The next key.
+    /// Skip the value's bytes; go on with the next key.
     NextKey,
-    /// Nothing: no further key is read.
+    /// Stop: read no further key.
     Nothing,
 }
 
-/// As [`Head`], for each of several keys, with `None` for a key that is absent.
+/// Called like [`BeforeValue`] for each of several keys, with `None` for an absent key.
 pub type BeforeValues<'a> = &'a mut dyn FnMut(Option<&ValueMeta>, &mut Vec<u8>) -> GetStep;
 
-/// Operations on single keys. A key whose expiry has passed is absent to all of them.
+/// Operations on single keys. For all of them, a key whose value has expired is absent.
 pub trait Ops {
-    /// Appends the value of `key` to `out`, after `head` has run on `out`. `Ok(false)`: absent, and
-    /// `head` was not called. If `head` returns `false`, the value is not appended and the answer is
-    /// `Ok(true)`. On `Err`, `out` is as it was.
+    /// Calls `head` with the metadata of the value of `key`, then appends the value to `out`. `Ok(false)`: the key is
+    /// absent, and `head` was not called. If `head` returns `false`, the value is not appended and the result is
+    /// `Ok(true)`. On `Err`, `out` is unchanged.
     fn get(
         &mut self,
         key: Key<'_>,
@@ -328,18 +331,19 @@ pub trait Ops {
         head: BeforeValue<'_>,
     ) -> Result<bool, Error>;
 
-    /// What is known about `key`, without its bytes.
+    /// Returns the metadata of the value of `key`.
     fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error>;
 
-    /// Stores `value`, whatever was there. Returns the new version (in a group: 0, it is not known yet).
+    /// Stores `value` under `key`, present or absent. Returns the new version (in a group 0: the version is assigned
+    /// later).
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error>;
 
-    /// Deletes `key`. Returns whether it was there.
+    /// Deletes `key`. Returns whether it was present.
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error>;
 
-    /// Reads, decides and writes `key` atomically, on top of the newest value, durable or pending.
-    /// `decide` may be called again if another session was faster; the last call counts. Returns the
-    /// version the key has now (0: absent).
+    /// Reads `key`, calls `decide` and writes its decision atomically, based on the newest value, durable or not. If
+    /// another session writes the key meanwhile, `decide` is called again; the last call counts. Returns the key's
+    /// version afterwards (0: absent).
     ///
     /// A damaged record is an error here; `put` and `delete` replace it.
     fn update(
@@ -348,59 +352,62 @@ pub trait Ops {
         decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error>;
 
-    /// Now, in milliseconds since 1970, as this store's expiries see it. It goes backwards only when the machine's clock has
-    /// been behind it for a minute ([`crate::clock`]).
+    /// Returns the store's time in milliseconds since 1970, with which expiries are compared. It goes backwards only
+    /// when the machine's clock has been behind it for a minute ([`crate::clock`]).
     fn now_ms(&self) -> u64;
 }
 
-/// What [`Session::group`]'s function decides.
+/// Decision of the function given to [`Session::group`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupDecision {
-    /// Write the group, all of it or nothing.
+    /// Write all of the group, atomically.
     Apply,
     /// Write nothing.
     Abandon,
 }
 
-/// What [`Session::prepare`] answers.
+/// Result of [`Session::prepare`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoomReply {
-    /// The write can be made now; it will be executed or refused without waiting.
+    /// The next write succeeds or fails without waiting for room.
     Ready,
-    /// Room is being made. Ask again when the store's waker was called ([`Store::on_turn`]).
+    /// The cleaner is making room. Call `prepare` again after the function registered with [`Store::on_turn`] was
+    /// called.
     Wait,
 }
 
-/// What a session does when it is to write a key of which another session has staged a write and not committed it.
+/// What a session does when it writes a key for which another session has a staged, uncommitted write.
+///
+/// With either policy, the write fails at once with [`Error::Conflict`] if the other session's write was staged by
+/// the same thread: that session could not commit while the thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ConflictPolicy {
-    /// With nothing staged itself it sleeps until the other session commits or is dropped, for [`CONFLICT_WAIT`] at
-    /// most. With something staged it answers with [`Error::Conflict`] at once: each could wait for the other.
+    /// A session with nothing staged sleeps until the other session commits or is dropped, for [`CONFLICT_WAIT`] at
+    /// most. A session with staged writes fails with [`Error::Conflict`] at once, because two such sessions could
+    /// wait for each other.
     #[default]
     Refuse,
-    /// It commits what it has staged, so that no session waits for this one, and sleeps until the other session commits
-    /// or is dropped. For sessions that all commit soon, as a server's do.
-    ///
-    /// In both cases the answer is [`Error::Conflict`] at once where the other session's write was staged by the thread
-    /// that asks: it cannot commit while it waits.
+    /// The session commits its staged writes, so that no session waits for it, and sleeps until the other session
+    /// commits or is dropped. For sessions that all commit soon, as a server's do.
     Commit,
 }
 
-/// One worker's door to a store. Used by one thread at a time. Dropping it abandons what it has staged and not committed.
+/// One worker's handle to a store, used by one thread at a time. Dropping it abandons the writes that it has staged
+/// and not committed.
 pub trait Session: Ops + Send {
-    /// Sets what writes do about keys that other sessions have staged writes of.
+    /// Sets the policy for writes of keys that other sessions have staged writes of.
     fn on_conflict(&mut self, conflicts: ConflictPolicy);
 
-    /// [`Ops::put`], then [`Session::commit`]: a batch of one, with what the session has staged before.
-    /// Returns the new version and the ticket. Where a drain is a fence, a write that is a batch by
-    /// itself takes a shorter way than the two calls.
+    /// Calls [`Ops::put`], then [`Session::commit`], which also commits what the session has staged before. Returns
+    /// the new version and the ticket. Where a drain is a fence, a store may take a shorter path for a write that is
+    /// a batch by itself.
     fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
         let version = self.put(key, value)?;
         Ok((version, self.commit()?))
     }
 
-    /// Reads several keys at one moment: no write is seen for one and missed for another. `each` is
-    /// called in order with a key's position and its value, only when all of them are known.
+    /// Reads several keys as of one moment: no write is seen for one key and missed for another. Then calls `each`,
+    /// in order, with each key's position and its value.
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
@@ -408,8 +415,8 @@ pub trait Session: Ops + Send {
         each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error>;
 
-    /// As [`Session::get_many`], but appends each value to `out` after `head` has run on `out`, so that no
-    /// second copy of the values is made. On `Err`, `out` is as it was.
+    /// As [`Session::get_many`], but calls `head` for each key and appends the values to `out`, which saves a copy of
+    /// them. On `Err`, `out` is unchanged.
     fn get_many_into(
         &mut self,
         keys: &[Key<'_>],
@@ -418,31 +425,31 @@ pub trait Session: Ops + Send {
         head: BeforeValues<'_>,
     ) -> Result<(), Error>;
 
-    /// Runs `body` isolated from other writers of `keys`; what it writes becomes visible and durable
-    /// whole or not at all. `body` may touch only `keys` (others are [`Error::NotInGroup`]), and may be called again from the
-    /// start. When it answers with an error, or panics, nothing of the group is staged; the panic goes on in the caller.
+    /// Runs `body` isolated from other writers of `keys`. Its writes become visible and durable atomically. `body`
+    /// may use only `keys` (other keys fail with [`Error::NotInGroup`]), and may be called again from the start. If
+    /// it returns an error or panics, nothing of the group is staged; a panic continues in the caller.
     fn group(
         &mut self,
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
     ) -> Result<GroupDecision, Error>;
 
-    /// Hints that operations on `keys` follow soon: what they will need is fetched for all of them
-    /// at once; for `reads`, values too. Changes nothing.
+    /// Prefetches what operations on `keys` will read, for all keys at once; with `reads`, values too. A hint: it
+    /// changes nothing.
     fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
         let _ = (keys, reads);
     }
 
-    /// Why a read of `key` finds nothing, as far as is known: what expired or was flushed is forgotten once it is
-    /// removed.
+    /// Returns why a read of `key` finds no value. Best effort: once an expired or flushed value has been removed,
+    /// the result is [`Absence::Missing`].
     fn absence(&mut self, key: Key<'_>) -> Absence {
         let _ = key;
         Absence::Missing
     }
 
-    /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start); returns the next
-    /// cursor, 0 at the end. A key that is there all the while is visited at least once, across
-    /// restarts too. Commits first, and waits, so that this session's own writes are seen.
+    /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start). Returns the next cursor, 0 at
+    /// the end. A key that exists during the whole scan is visited at least once, across restarts too. Commits and
+    /// waits first, so that this session's own writes are seen.
     fn scan(
         &mut self,
         db: u8,
@@ -451,159 +458,162 @@ pub trait Session: Ops + Send {
         each: &mut dyn FnMut(&[u8], &ValueMeta),
     ) -> Result<u64, Error>;
 
-    /// Keys in `db`, those expired but not yet removed included. Commits first, and waits.
+    /// Returns the number of keys in `db`, including expired keys that have not been removed yet. Commits and waits
+    /// first.
     fn len(&mut self, db: u8) -> Result<u64, Error>;
 
-    /// Removes every key of every database; durable on `Ok`. Commits first.
+    /// Removes every key of every database. Durable on `Ok`. Commits first.
     fn flush_all(&mut self) -> Result<(), Error>;
 
-    /// Ends the batch: asks that it become durable. [`Ticket::DURABLE`] if it wrote nothing, or is
+    /// Ends the batch and starts making it durable. Returns [`Ticket::DURABLE`] if the batch wrote nothing or is
     /// durable already.
     fn commit(&mut self) -> Result<Ticket, Error>;
 
-    /// Says whether a write of about `bytes`, key and value together, can be made without waiting for room, and
-    /// asks for room if not; `delete`: it writes nothing but deletes. From the first call on, writes of this session
-    /// answer [`Error::Full`] where they would otherwise wait until room was made: a front end whose worker serves
-    /// many clients calls this before each write and has only this client wait.
+    /// Returns whether a write of about `bytes`, key and value together, can proceed without waiting for room, and
+    /// requests room if not. `delete` means that the write only deletes.
+    ///
+    /// After the first call, writes of this session fail with [`Error::Full`] where they would otherwise wait for
+    /// room. A server whose worker serves many clients calls this before each write, so that only the writing client
+    /// waits.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if what the session had staged could not be committed.
+    /// [`Error::Poisoned`] if the session's staged writes could not be committed.
     fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
         let _ = (bytes, delete);
         Ok(RoomReply::Ready)
     }
 
-    /// Lets go of what reads hold. What a session has read since its last commit stays where it is, so that the room of
-    /// it cannot be used again: one that has read, and will not be used for a while, rests, or commits. What is staged
-    /// stays staged, and holds on.
+    /// Releases the session's read pin. Until its next commit, a session keeps the memory that it has read from being
+    /// reused. A session that has read and then stays idle should call this or [`Session::commit`]. If writes are
+    /// staged or not durable yet, this has no effect.
     fn rest(&mut self) {}
 
-    /// Whether `ticket` is durable and what it covers visible to everyone.
+    /// Returns whether `ticket` is durable and the writes that it covers are visible to every session.
     fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned>;
 
     /// Waits until `ticket` is durable.
     fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned>;
 }
 
-/// Figures for INFO and the status page. All since the pool was opened unless said otherwise.
+/// Figures for INFO and the status page, counted since the pool was opened unless stated otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Keys in each database now.
     pub keys: [u64; DATABASES],
-    /// Bytes of the pool.
+    /// Size of the pool in bytes.
     pub pool_bytes: u64,
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// Segments of the pool.
+    /// Number of segments in the pool.
     pub segments: u32,
-    /// Segments that are free now.
+    /// Number of free segments now.
     pub segments_free: u32,
-    /// Bytes of live records now: keys, values of any size, and what is kept beside them.
+    /// Bytes of live records now: keys, values of any size, and their headers.
     pub live_bytes: u64,
-    /// Bytes of tombstones now.
+    /// Bytes of live tombstones now.
     pub tombstone_bytes: u64,
     /// Live bytes the pool can hold before it refuses writes.
     pub capacity_bytes: u64,
-    /// Bytes of records appended for users.
+    /// Bytes of records appended by clients' writes.
     pub user_bytes: u64,
-    /// Writes that a later one of the same key and batch took the place of, before any reached far memory; 0 in a store
-    /// that keeps each.
+    /// Writes that were replaced by a later write of the same key in the same batch before they reached far memory. 0
+    /// in a store that writes every one.
     pub merged_writes: u64,
-    /// Bytes of records the cleaner moved.
+    /// Bytes of records that the cleaner relocated.
     pub moved_bytes: u64,
-    /// Segments the cleaner emptied.
+    /// Segments that the cleaner emptied.
     pub segments_cleaned: u64,
-    /// Bytes of DRAM the index takes.
+    /// Bytes of DRAM used by the index.
     pub index_bytes: u64,
-    /// Bytes of DRAM that say where live records and tombstones are in the pool: two bits for each 32 bytes of it.
-    /// They become resident as the pool is written.
+    /// Bytes of DRAM for the maps of live records and of tombstones: two bits for each 32 bytes of the pool. They
+    /// become resident as the pool is written.
     pub live_map_bytes: u64,
-    /// Segment maps written since the open.
+    /// Segment maps written.
     pub segment_maps_written: u64,
-    /// Bytes of DRAM the read cache takes when it is full.
+    /// Bytes of DRAM that the read cache uses when it is full.
     pub read_cache_bytes: u64,
-    /// Gets of one key that the read cache answered.
+    /// Single-key gets answered by the read cache.
     pub read_cache_hits: u64,
-    /// Gets of one key that it was asked for and did not answer.
+    /// Single-key gets that looked into the read cache and missed.
     pub read_cache_misses: u64,
     /// Keys found expired and removed.
     pub expired_keys: u64,
-    /// Live keys removed to make room; a store that refuses writes when it is full evicts none.
+    /// Live keys evicted to make room. 0 in a store that refuses writes when it is full.
     pub evictions: u64,
-    /// Times an expired key's room was taken for another at once.
+    /// Expired items whose room was reused at once for another item.
     pub reclaimed: u64,
-    /// Slab classes that have pages, smallest slots first; none in a store without slabs.
+    /// Slab classes that have pages, smallest slots first. Empty in a store without slabs.
     pub classes: Vec<SlabClass>,
-    /// Records quarantined: found damaged at open, or since.
+    /// Records found damaged, at open or later.
     pub damaged_records: u64,
-    /// What was asked of the medium by all sessions.
+    /// Persistence operations issued to the medium by all sessions.
     pub counters: PersistCounters,
 }
 
-/// A slab class: slots of one size.
+/// Figures of a slab class: slots of one size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlabClass {
-    /// Its number, from 1.
+    /// Number of the class, from 1.
     pub id: u32,
-    /// Bytes of a slot.
+    /// Size of a slot in bytes.
     pub slot_bytes: u64,
-    /// Slots of a page.
+    /// Slots in a page.
     pub slots_per_page: u64,
-    /// Pages it has now.
+    /// Pages of the class now.
     pub pages: u64,
-    /// Slots with an item in them now.
+    /// Slots that hold an item now.
     pub slots_used: u64,
-    /// Slots without one.
+    /// Free slots now.
     pub slots_free: u64,
-    /// Items now.
+    /// Items in the class now.
     pub items: u64,
-    /// Bytes of those items: keys, values and what is kept beside them.
+    /// Bytes of these items: keys, values and headers.
     pub item_bytes: u64,
-    /// Seconds since the item next to be evicted was last used.
+    /// Seconds since the last use of the item that would be evicted next.
     pub age_secs: u64,
     /// Live items evicted.
     pub evicted: u64,
-    /// Of those, how many had an expiry.
+    /// Evicted live items that had an expiry.
     pub evicted_nonzero: u64,
-    /// Seconds since the item evicted last had been used.
+    /// Seconds between the last use and the eviction of the item evicted last.
     pub evicted_time: u64,
-    /// Writes refused because nothing could be evicted.
+    /// Writes refused because no item could be evicted.
     pub out_of_memory: u64,
-    /// Times an expired item's slot was taken for another.
+    /// Expired items whose slot was reused for another item.
     pub reclaimed: u64,
 }
 
-/// How a pool came back.
+/// Report of an open: what it found in the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpenReport {
     /// Whether the last close was clean and its index snapshot was used.
     pub clean: bool,
-    /// Live keys.
+    /// Number of live keys.
     pub keys: u64,
     /// Records read by the scan (0 after a clean close).
     pub records_scanned: u64,
-    /// Segments of which the scan read only what their maps mark.
+    /// Segments of which the scan read only the records marked in their segment maps.
     pub segments_mapped: u64,
-    /// What took how long, and what was found wrong: lines for people, empty when all is well.
+    /// Messages for people: durations, and any damage found. Empty when nothing needs attention.
     pub damage: Vec<String>,
-    /// Milliseconds the open took.
+    /// Duration of the open in milliseconds.
     pub elapsed_ms: f64,
 }
 
-/// What is wrong with a store that is open. All is well by default.
+/// Problems of an open store. The default is a healthy store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// Why nothing is acknowledged any more.
+    /// Error after which the store acknowledges nothing more.
     pub poisoned: Option<Poisoned>,
-    /// What has happened to the pool's file.
+    /// Problem with the pool's file.
     pub file: Option<FileTrouble>,
-    /// Why the pool could not grow when it last had to.
+    /// Error of the last attempt to grow the pool, if it failed.
     pub growth_error: Option<Arc<str>>,
 }
 
 impl StoreHealth {
-    /// One word for monitoring, the worst first: `ok`, or `lease-lost`, `truncated`, `removed`, `replaced`,
-    /// `unreadable`, `poisoned`, `moved`, `cannot-grow`.
+    /// Returns one word for monitoring, for the worst problem: `ok`, or `lease-lost`, `truncated`, `removed`,
+    /// `replaced`, `unreadable`, `poisoned`, `moved`, `cannot-grow`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -627,38 +637,40 @@ impl StoreHealth {
 
 /// A durable store, shared by threads.
 pub trait Store: Send + Sync {
-    /// A door for one more worker.
+    /// Creates a session for one more worker.
     fn session(&self) -> Box<dyn Session>;
-    /// What the medium promises.
+    /// Returns the persistence guarantees of the medium.
     fn caps(&self) -> &Caps;
-    /// Figures, now.
+    /// Returns the current figures.
     fn stats(&self) -> Stats;
-    /// Bytes of the pool, now.
+    /// Returns the current size of the pool in bytes.
     fn pool_bytes(&self) -> u64 {
         self.stats().pool_bytes
     }
-    /// How the pool came back when it was opened.
+    /// Returns the report of the open.
     fn opened(&self) -> &OpenReport;
-    /// What is wrong with it, now. Cheap: nothing is looked up for it.
+    /// Returns the store's current problems. Cheap: it reads only flags.
     fn health(&self) -> StoreHealth {
         StoreHealth::default()
     }
-    /// Whether it is a cache: what was used least lately goes when it is full.
+    /// Returns whether the store is a cache that evicts the least recently used items when it is full.
     fn evicts(&self) -> bool {
         false
     }
-    /// Bytes of the largest item it keeps, or about that: what is near may be refused.
+    /// Returns the approximate size in bytes of the largest item that the store accepts. Slightly smaller items may
+    /// be refused.
     fn item_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }
-    /// Has `wake` called, from any thread, when withheld tickets may have turned.
+    /// Registers `wake`, called from any thread when tickets may have become durable or room may have been made.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
-    /// Closes cleanly: everything committed is durable and an index snapshot is left, so that the
-    /// next open is quick.
+    /// Closes the store cleanly: everything committed is durable, and an index snapshot makes the next open fast.
     ///
     /// # Errors
-    /// [`Error::SessionsAlive`] if sessions are left. Nothing is lost then: what they have acknowledged and still
-    /// acknowledge is found by the next open, which reads the log as after a kill. [`Error::NoSnapshot`] if the pool is
-    /// so full that the snapshot does not fit, also after cleaning: the store is closed and everything is durable.
+    /// [`Error::SessionsAlive`] if sessions exist. Nothing is lost: the next open scans the log, as after a kill, and
+    /// finds all that these sessions have acknowledged and still acknowledge.
+    ///
+    /// [`Error::NoSnapshot`] if the snapshot does not fit into the pool even after cleaning. The store is closed and
+    /// everything is durable.
     fn close(self: Box<Self>) -> Result<(), Error>;
 }

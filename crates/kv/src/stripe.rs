@@ -1,18 +1,18 @@
-//! Stripes: who may write which keys, and what is written but not yet published.
+//! Stripes: locks over parts of the key space, each with the list of its pending writes.
 //!
-//! A key belongs to the stripe its hash's low bits name. The stripe's lock hands out sequence numbers
-//! and guards the index's groups of those keys; it is held over DRAM only.
+//! The low bits of a key's hash select its stripe. Under the stripe's lock sequence numbers are assigned, and the index
+//! groups of the stripe's keys are changed. The lock is held only while DRAM is accessed.
 //!
 //! # Invariants
 //! W1  Sequence numbers of a stripe only grow, across restarts too: of two records of one key the one
 //!     with the higher number is the newer.
-//! W2  From the moment a write has a number until it is published (or outrun by a newer write of its
-//!     key) it is listed here. So the newest value of a key is its newest listed write, else what the
-//!     index names.
-//! W3  A listed write without a ticket may be read only by the session that owns it: its bytes are in
-//!     that session's buffer. With a ticket, anyone may read it from the medium.
-//! W4  All listed writes of one key that have no ticket belong to one session.
-//! W5  Whoever takes a write off the list, or gives it a ticket, wakes the sessions that wait for that.
+//! W2  A write is listed as pending from the moment it has a sequence number until it is published, or superseded by
+//!     a newer published write of its key. So the newest value of a key is its newest pending write, or without
+//!     one the record that the index points at.
+//! W3  A pending write without a ticket may be read only by the session that staged it: its bytes are in
+//!     that session's buffer. A pending write with a ticket may be read from the medium by any session.
+//! W4  All pending writes of one key that have no ticket belong to one session.
+//! W5  A thread that removes a pending write, or sets its ticket, wakes the sessions that wait for that.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ use farbank_pm::sync::atomic::{AtomicU32, Ordering};
 use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
 use farbank_pm::{Off, Ticket};
 
-/// The name of a key: its database and its bytes.
+/// A key: its database and its bytes.
 pub(crate) type KeyRef = (u8, Vec<u8>);
 
-/// A write on its way.
+/// A write that is staged or drained and not yet published.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingWrite {
     pub hash: u64,
@@ -32,34 +32,34 @@ pub(crate) struct PendingWrite {
     pub session: u32,
     /// The thread that staged it; 0: not known.
     pub thread: u32,
-    /// `None` until its session has drained it.
+    /// Ticket of the drain; `None` until its session has drained it.
     pub ticket: Option<Ticket>,
-    /// Of a tombstone its fence, read under the stripe's lock; of a value [`Pending::NO_FENCE`].
+    /// Reclaim stamp of a tombstone, read under the stripe's lock; [`PendingWrite::NO_FENCE`] for a value.
     pub reclaim_stamp: u64,
-    /// The first of the drained writes that it must be seen with; null: it is seen alone.
+    /// Offset of the first member of its group, with which it becomes visible; null: it becomes visible alone.
     pub with: Off,
-    /// All keys of the group that it is a member of; `None`: it was written alone.
+    /// All keys of the group that it is a member of; `None`: it is not a member.
     pub group: Option<Arc<Vec<KeyRef>>>,
-    /// Published by another session, which overtook it; its own has yet to notice.
+    /// Whether another session has published it before its own.
     pub seen: bool,
 }
 
 impl PendingWrite {
-    /// The fence of what waits for no segment.
+    /// Reclaim stamp of a write that waits for no segment.
     pub(crate) const NO_FENCE: u64 = u64::MAX;
 }
 
-/// What a stripe's lock guards.
+/// The state that a stripe's lock guards.
 #[derive(Debug, Default)]
 pub(crate) struct StripeState {
     pub seq: u64,
     pub pending: Vec<PendingWrite>,
-    /// Sessions that wait for a write to be drained or abandoned.
+    /// Number of sessions that wait for a pending write to be drained or removed.
     waiting: u32,
 }
 
 impl StripeState {
-    /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
+    /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
     fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
         let is_foreign =
             |p: &&PendingWrite| p.hash == hash && p.ticket.is_none() && p.session != session;
@@ -67,12 +67,13 @@ impl StripeState {
     }
 }
 
+/// A part of the key space with its lock and its pending writes.
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
     inner: Mutex<StripeState>,
-    /// Rung when a write is drained or leaves the list, if a session waits for that.
+    /// Signalled when a pending write is drained or removed, if a session waits for that.
     changed: Condvar,
-    /// Length of the list, for those who only want to know whether to look.
+    /// Number of pending writes, readable without the lock.
     listed: AtomicU32,
 }
 
@@ -90,7 +91,7 @@ impl Stripe {
         }
     }
 
-    /// The stripe locked, if nobody else has it.
+    /// Locks the stripe if no other thread holds it.
     pub(crate) fn try_lock(&self) -> Option<LockedStripe<'_>> {
         Some(LockedStripe {
             guard: self.inner.try_lock().ok()?,
@@ -98,8 +99,8 @@ impl Stripe {
         })
     }
 
-    /// Waits, `limit` at most, until no session but `session` has yet to drain a write of `hash`'s key. Returns whether
-    /// that is so.
+    /// Waits until no session other than `session` has an undrained write of `hash`'s key. Returns false if that takes
+    /// longer than `limit`.
     pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut inner = self.inner.lock().expect("no holder panics");
@@ -116,7 +117,7 @@ impl Stripe {
         true
     }
 
-    /// Whether nothing is on its way.
+    /// Whether the stripe has no pending writes.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.listed.load(Ordering::Acquire) == 0
@@ -124,46 +125,47 @@ impl Stripe {
 }
 
 impl LockedStripe<'_> {
-    /// The next sequence number.
+    /// Assigns the next sequence number.
     pub(crate) fn next_seq(&mut self) -> u64 {
         self.guard.seq += 1;
         self.guard.seq
     }
 
-    /// The last sequence number.
+    /// Returns the last assigned sequence number.
     pub(crate) fn seq(&self) -> u64 {
         self.guard.seq
     }
 
-    /// Goes on from `seq` at least.
+    /// Makes later sequence numbers higher than `seq`.
     pub(crate) fn raise_seq(&mut self, seq: u64) {
         self.guard.seq = self.guard.seq.max(seq);
     }
 
+    /// Adds a pending write.
     pub(crate) fn list(&mut self, pending: PendingWrite) {
         self.guard.pending.push(pending);
         self.count();
     }
 
-    /// Tells readers how long the list is.
+    /// Publishes the number of pending writes.
     fn count(&self) {
         let listed = self.guard.pending.len() as u32;
         self.stripe.listed.store(listed, Ordering::Release);
     }
 
-    /// W5
+    /// Wakes the waiting sessions (W5).
     fn wake(&self) {
         if self.guard.waiting > 0 {
             self.stripe.changed.notify_all();
         }
     }
 
-    /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
+    /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
     pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
         self.guard.foreign(hash, session)
     }
 
-    /// Notes that the write `seq` has been drained under `ticket`.
+    /// Sets the ticket of the pending write `seq`, which has been drained.
     pub(crate) fn drained(&mut self, seq: u64, ticket: Ticket) {
         if let Some(pending) = self.listed(seq) {
             pending.ticket = Some(ticket);
@@ -171,7 +173,7 @@ impl LockedStripe<'_> {
         }
     }
 
-    /// Takes the write `seq` off the list; false if it was not there any more.
+    /// Removes the pending write `seq`. Returns false if it was removed before.
     pub(crate) fn unlist(&mut self, seq: u64) -> bool {
         let Some(found) = self.guard.pending.iter().position(|p| p.seq == seq) else {
             return false;
@@ -182,30 +184,30 @@ impl LockedStripe<'_> {
         true
     }
 
-    /// The lowest fence of the listed tombstones.
+    /// Returns the lowest reclaim stamp of the pending tombstones.
     pub(crate) fn lowest_fence(&self) -> u64 {
         let fences = self.guard.pending.iter().map(|p| p.reclaim_stamp);
         fences.min().unwrap_or(PendingWrite::NO_FENCE)
     }
 
-    /// Forgets every listed write.
+    /// Removes all pending writes.
     pub(crate) fn unlist_all(&mut self) {
         self.guard.pending.clear();
         self.count();
         self.wake();
     }
 
-    /// The listed writes that may be of `hash`'s key.
+    /// Returns the pending writes of keys with this hash.
     pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = &PendingWrite> {
         self.guard.pending.iter().filter(move |p| p.hash == hash)
     }
 
-    /// All listed writes.
+    /// Returns all pending writes.
     pub(crate) fn all(&self) -> impl Iterator<Item = &PendingWrite> {
         self.guard.pending.iter()
     }
 
-    /// What is listed as `seq`, to note what became of it.
+    /// Returns the pending write `seq` for a change.
     pub(crate) fn listed(&mut self, seq: u64) -> Option<&mut PendingWrite> {
         self.guard.pending.iter_mut().find(|p| p.seq == seq)
     }

@@ -1,7 +1,8 @@
-//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, `kv-large`, `kv-classes` and `kv-slices`.
+//! The engine as a target of the explorers: `check crash --target kv`, `kv-alone`, `kv-large`, `kv-classes` and
+//! `kv-slices`.
 //!
-//! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
-//! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
+//! The pool has a few small segments, so that every run has records, groups, large values, cleaning and recovery. A
+//! [`TargetSubject`] executes all operations in the caller's thread. Each [`TargetClient`] has a thread of its own.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,39 +31,41 @@ use crate::store::{
 
 use crate::target_names::{self as names, KeyName};
 
-/// The engine, as it is explored. The machine's clock is wrong most of the time: a pool is opened while it is behind, it jumps ahead
-/// and back while time passes, and at some cleaning steps it has been behind for long enough to be followed.
+/// A configuration of the engine for exploration. The machine's clock is wrong most of the time. It is behind when a
+/// pool is opened, and jumps ahead and back while time passes. At some cleaning steps it has been behind for so long
+/// that the store's clock follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvTarget {
-    /// With its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
+    /// The default configuration, on a pool of 16 segments of 4 KiB that may grow to 24.
     Plain,
-    /// The same with every operation a batch by itself: values are written by [`Session::put_alone`].
+    /// Like [`KvTarget::Plain`], but each operation is a batch of its own. Values are written by
+    /// [`Session::put_durable`].
     Alone,
-    /// With values of up to three extents, on 40 segments that are all there are.
+    /// Values of up to three extents, on 40 segments. The pool does not grow.
     Large,
-    /// With as many classes as a large pool has, on 32 segments that are all there are; and between one cleaning and the
-    /// next but one somebody reads, so that what was emptied meanwhile is not free.
+    /// As many lifetime classes as a large pool has, on 32 segments. The pool does not grow. At every second cleaning
+    /// step a reader pins an epoch until the next step, so that segments emptied meanwhile do not become free.
     Classes,
-    /// As [`KvTarget::Plain`], with a cleaner that moves two records at a time: operations, crashes and FLUSHALL come between two
-    /// slices of a pass.
+    /// Like [`KvTarget::Plain`] with more segments, and a cleaner that moves two records at a time. Operations, crashes
+    /// and FLUSHALL happen between two slices of a pass.
     Slices,
 }
 
 const SEGMENT_BYTES: u64 = 4 << 10;
-/// Bytes of a large value that an extent holds.
+/// Bytes of a large value in one extent.
 const EXTENT_BYTES: u32 =
     SEGMENT_BYTES as u32 - (OVERHEAD + map_bytes(SEGMENT_BYTES as usize)) as u32;
 
-/// Segments that explored opens have read by their maps, in this process.
+/// Number of segments that explored opens have read by their maps, in this process.
 static SEGMENTS_MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// How many segments explored opens have read by their maps in this process so far.
+/// Returns the number of segments that explored opens have read by their maps in this process so far.
 #[must_use]
 pub fn segments_mapped() -> u64 {
     SEGMENTS_MAPPED.load(Relaxed)
 }
 const SESSIONS: usize = 2;
-/// Every explored pool's, so that the same calls make the same bytes.
+/// Identity of every explored pool. It is constant, so that the same calls write the same bytes.
 pub const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank explorer",
     created_unix_s: 1_700_000_000,
@@ -78,7 +81,7 @@ impl KvTarget {
         }
     }
 
-    /// Records of one slice of the cleaner.
+    /// Maximum number of records in one slice of the cleaner.
     fn slice_records(self) -> u32 {
         match self {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Classes => 1_024,
@@ -86,7 +89,7 @@ impl KvTarget {
         }
     }
 
-    /// Cleans a little: a slice, or until a segment is free.
+    /// Does one cleaning step: a slice, or until a segment is free.
     fn clean<M: Medium>(self, kv: &Kv<M>) -> Result<(), String> {
         let is_whole = self != KvTarget::Slices || kv.engine.now_ms().is_multiple_of(5);
         let done = match is_whole {
@@ -114,10 +117,10 @@ impl KvTarget {
             slice_records: self.slice_records(),
             copies: CopiedPoolPolicy::Refuse,
             keys_expected: 0,
-            // A row a stripe: keys meet there.
+            // One row for each stripe, so that keys share rows.
             read_cache_bytes: 1,
             open_threads: 1,
-            // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
+            // A pinned reader is this thread itself, or a thread that needs few yields.
             patience: 8,
         }
     }
@@ -128,7 +131,9 @@ impl KvTarget {
         machine.set_time(&kv, now_ms);
         SEGMENTS_MAPPED.fetch_add(kv.opened().segments_mapped, Relaxed);
         match kv.opened().damage.first() {
-            Some(damage) => Err(format!("damage where there is none: {damage}")),
+            Some(damage) => Err(format!(
+                "the open reports damage, but nothing was damaged: {damage}"
+            )),
             None => Ok(KvSharedTarget {
                 kv,
                 machine,
@@ -155,17 +160,17 @@ impl Target for KvTarget {
 
     fn modes(&self) -> &'static [Persistency] {
         match self {
-            // An operation that is durable when it returns needs tickets that promise it.
+            // An operation is durable when it returns only if tickets are durable.
             KvTarget::Alone => &Persistency::ALL,
             _ => &Persistency::EVERY,
         }
     }
 
     fn shape(&self) -> TargetShape {
-        // The longest values do not fit into the log.
+        // The longest values lie in extents.
         let (segments, keys, value_bytes) = match self {
             KvTarget::Plain | KvTarget::Alone => (16, 12, (8, 1_500)),
-            // Some of its groups take several extents.
+            // Some groups take several extents.
             KvTarget::Slices => (24, 8, (8, 2_500)),
             KvTarget::Large => (40, 6, (8, 9_000)),
             KvTarget::Classes => (32, 12, (8, 1_500)),
@@ -260,8 +265,8 @@ impl TestMachine {
         }
     }
 
-    /// Time passes until it is `now_ms` for `kv`. What the wall clock says then has no meaning for an open pool: now and then that
-    /// is another time each time, far ahead.
+    /// Advances the uptime until the time of `kv` is `now_ms`. A jump of the wall clock must not affect an open pool,
+    /// so the wall clock is set far ahead at every even `now_ms`.
     fn set_time<M: Medium>(&self, kv: &Kv<M>, now_ms: u64) {
         let passed = now_ms.saturating_sub(kv.engine.now_ms());
         self.uptime.fetch_add(passed, Relaxed);
@@ -269,7 +274,8 @@ impl TestMachine {
         self.wall.store(now_ms * times, Relaxed);
     }
 
-    /// Everything that has expired by now was seen to, and then the wall clock is set back for good.
+    /// Sets the wall clock back for so long that the store's clock follows. Values that have expired by now count as
+    /// expired.
     fn set_back<M: Medium>(&self, kv: &Kv<M>) -> Result<(), String> {
         kv.engine.clock.act_on_time();
         self.wall
@@ -283,10 +289,10 @@ impl TestMachine {
     }
 }
 
-/// How long the wall clock must differ to be followed: longer than no time.
+/// Time for which the wall clock must differ before the store's clock follows it, in milliseconds: the minimum.
 const STEP_HELD_MS: u64 = 1;
 
-/// A time before `now_ms`: a little, or long.
+/// Returns a time before `now_ms`, by a little or by much.
 fn behind(now_ms: u64) -> u64 {
     match now_ms % 3 {
         0 => now_ms.saturating_sub(700).max(STEP_HELD_MS),
@@ -299,34 +305,37 @@ const fn pool_bytes(segments: u64) -> u64 {
     8192 + segments * SEGMENT_BYTES
 }
 
-/// How many operations a batch has.
+/// Number of operations in a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchMode {
-    /// As many as its session stages before it commits.
+    /// All operations that the session stages before it commits.
     Many,
-    /// One: it is durable when it returns.
+    /// One operation, which is durable when it returns.
     OfOne,
 }
 
-/// The engine for one caller: its sessions take turns.
+/// The engine for one thread, which calls all sessions in turn.
 struct KvSubject<M: Medium> {
-    /// Gone before the store is.
+    /// Declared before the store, because sessions are dropped first.
     clients: Vec<SessionClient>,
-    /// Keys each session has staged and not committed.
+    /// Keys that each session has staged and not committed.
     staged: Vec<HashSet<u64>>,
-    /// Bytes that all sessions had committed when each began its batch.
+    /// For each session, the bytes that all sessions had committed when its batch began.
     began: Vec<Option<u64>>,
-    /// Somebody who reads, now and then.
+    /// A reader that pins an epoch at every second cleaning step.
     reader: SlowReader,
     kv: Kv<M>,
     machine: TestMachine,
     target: KvTarget,
 }
 
-/// Who may be in segments that are emptied.
+/// A reader that keeps emptied segments from being recycled while it pins an epoch.
 enum SlowReader {
+    /// The target has no such reader.
     Nobody,
+    /// The reader pins no epoch.
     Outside(EpochSlot),
+    /// The reader pins an epoch.
     Inside(EpochSlot),
 }
 
@@ -351,7 +360,7 @@ impl<M: Medium> KvSubject<M> {
         })
     }
 
-    /// Whoever reads leaves, or comes.
+    /// Pins the reader's epoch if it is not pinned, and unpins it otherwise.
     fn turn_reader(&mut self) {
         self.reader = match std::mem::replace(&mut self.reader, SlowReader::Nobody) {
             SlowReader::Nobody => SlowReader::Nobody,
@@ -366,7 +375,8 @@ impl<M: Medium> KvSubject<M> {
         };
     }
 
-    /// A session waits for whoever staged its key last. With one thread, that one is committed here.
+    /// Commits the other sessions that have staged keys of `op`, because `session` would wait for them, and there is
+    /// only one thread.
     fn let_through(&mut self, session: usize, op: &TargetOp) -> Result<(), String> {
         let keys: Vec<u64> = match op {
             TargetOp::Write(write) => vec![write.key()],
@@ -413,21 +423,24 @@ impl<M: Medium> SharedTarget for KvSharedTarget<M> {
     }
 }
 
-/// One session of a store, this engine's or another's.
+/// A client with one session of a store, of this engine or another.
 pub struct SessionClient {
     session: Box<dyn Session>,
     batches: BatchMode,
 }
 
 impl SessionClient {
-    /// A client whose operations are `session`'s.
+    /// Returns a client that executes its operations with `session`.
     #[must_use]
     pub fn new(mut session: Box<dyn Session>, batches: BatchMode) -> SessionClient {
         session.on_conflict(ConflictPolicy::Commit);
         SessionClient { session, batches }
     }
 
-    /// Everything stored now, each key once.
+    /// Returns all keys with their values, each key once.
+    ///
+    /// # Errors
+    /// If a read fails, or a key or value was never written.
     pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
         let mut contents = Vec::new();
         for key in self.keys()? {
@@ -438,7 +451,7 @@ impl SessionClient {
         Ok(contents)
     }
 
-    /// An operation that is durable when it returns.
+    /// Executes an operation that is durable when it returns.
     fn apply_alone(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
         let TargetOp::Write(KeyWrite::Put {
             key,
@@ -524,7 +537,7 @@ impl SessionClient {
         Ok(OpAnswer::Found(found.map_err(|e| e.to_string())??))
     }
 
-    /// All keys.
+    /// Returns all keys.
     fn keys(&mut self) -> Result<Vec<u64>, String> {
         let mut keys = Vec::new();
         for db in KeyName::databases() {
@@ -544,7 +557,7 @@ impl SessionClient {
     }
 }
 
-/// The value of `key`. An error inside `Ok` is a value that was never stored.
+/// Returns the value of `key`. An error inside `Ok` means that the bytes are no value that was ever stored.
 fn read<O: Ops + ?Sized>(
     ops: &mut O,
     key: Key<'_>,
@@ -614,7 +627,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         self.staged[session].clear();
         self.began[session] = None;
         let ticket = self.clients[session].commit()?;
-        // The background thread of a server does so ten times a second.
+        // In a server the background thread writes maps, ten times a second.
         let written = self.kv.engine.write_all_maps();
         written.map_err(|e| e.to_string()).map(|()| ticket)
     }
@@ -630,7 +643,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         self.clients[session] = SessionClient::new(self.kv.session(), self.target.batches());
         let keeps = |staged: &HashSet<u64>| !staged.is_empty();
         if !self.staged.iter().any(keeps) && self.kv.engine.is_staged() {
-            return Err("a session that was dropped keeps keys".into());
+            return Err("a dropped session still has staged writes".into());
         }
         Ok(never)
     }
@@ -645,7 +658,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
 
     fn clean(&mut self) -> Result<(), String> {
         self.turn_reader();
-        // Only that one may be in segments: the sessions hold nothing between batches.
+        // Only this reader may pin an epoch here: sessions pin none between batches.
         self.target.clean(&self.kv)?;
         match self.kv.engine.now_ms().is_multiple_of(2) {
             true => self.machine.set_back(&self.kv),

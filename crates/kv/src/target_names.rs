@@ -1,16 +1,17 @@
-//! What the explorers' numbered keys are called in a store: names of several lengths, in several databases.
+//! Mapping between the explorers' key numbers and keys of a store, of several lengths and in several databases.
 
 use farbank_check::target::Value;
 
 use crate::store::Key;
 
-/// Databases that keys lie in, by turns.
+/// Databases of the keys, in turn.
 const DATABASES: [u8; 3] = [0, 5, 15];
-/// Lengths of names in bytes, by turns. The key that has the empty name is [`EMPTY`].
+/// Lengths of the keys in bytes, in turn. [`EMPTY`] is an exception.
 const LENGTHS: [usize; 4] = [8, 1, 41, 17];
+/// Number of the empty key.
 const EMPTY: u64 = 7;
 
-/// The name of a key.
+/// A key of the store, for a key number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeyName {
     db: u8,
@@ -18,7 +19,7 @@ pub(crate) struct KeyName {
 }
 
 impl KeyName {
-    /// The name of the explorers' key `key`, which is below 256.
+    /// Returns the key with the number `key`, which is below 256.
     pub(crate) fn of(key: u64) -> KeyName {
         let first = u8::try_from(key).expect("an explorer has few keys");
         let mut bytes = vec![first; LENGTHS[key as usize % LENGTHS.len()]];
@@ -31,17 +32,22 @@ impl KeyName {
         }
     }
 
-    /// The key that is called `bytes` in `db`; an error if none is.
+    /// Returns the number of the key `bytes` in `db`.
+    ///
+    /// # Errors
+    /// If no number has this key.
     pub(crate) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, String> {
         let key = bytes.first().map_or(EMPTY, |first| u64::from(*first));
         let found = KeyName { db, bytes };
         match KeyName::of(key) == found {
             true => Ok(key),
-            false => Err(format!("a key that was never written: {found:?}")),
+            false => Err(format!(
+                "the store has a key that was never written: {found:?}"
+            )),
         }
     }
 
-    /// The databases that names lie in.
+    /// Returns the databases of all keys.
     pub(crate) fn databases() -> impl Iterator<Item = u8> {
         DATABASES.into_iter()
     }
@@ -54,7 +60,8 @@ impl KeyName {
     }
 }
 
-/// The client's 32 bits that are stored with `value`: most values have some, so that a record has the field or not.
+/// Returns the client flags that are stored with `value`. They are 0 for a third of the values, so that some records
+/// have no attributes.
 pub(crate) fn flags_of(value: Value) -> u32 {
     match value.id % 3 {
         0 => 0,
@@ -62,11 +69,14 @@ pub(crate) fn flags_of(value: Value) -> u32 {
     }
 }
 
-/// The value that `bytes` are of, if its flags are `flags`.
+/// Decodes a value from `bytes`.
+///
+/// # Errors
+/// If the bytes are no value, or `flags` are not those of the value.
 pub(crate) fn decode(bytes: &[u8], flags: u32) -> Result<Value, String> {
     let value = Value::decode(bytes)?;
     match flags == flags_of(value) {
         true => Ok(value),
-        false => Err(format!("{value:?} has the flags {flags:#x}")),
+        false => Err(format!("{value:?} has wrong flags: {flags:#x}")),
     }
 }

@@ -1,7 +1,7 @@
-//! Bytes that the device cannot read, as recovery meets them.
+//! Treatment of bytes that the device cannot read.
 //!
-//! The medium shows zeros in their place ([`Medium::unreadable`]), and zeros prove nothing: neither that
-//! bytes were never written, nor that a write was torn.
+//! The medium returns zeros in their place ([`Medium::unreadable`]). From these zeros recovery must conclude nothing:
+//! neither that the bytes were never written, nor that a write was torn.
 
 use farbank_pm::{Medium, Off};
 
@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::record::{RecordHeader, ValueExtent};
 use crate::segment::{FIRST, SegmentState};
 
-/// Whether a part of `len` bytes at `at` cannot be read; or, of the record with this header there, which is
-/// whole, a part of the extents it names.
+/// Whether the device cannot read all of the `len` bytes at `at`. With `header`, the header of a whole record at `at`,
+/// the extents of the record are included.
 pub(crate) fn is_any<M: Medium>(
     engine: &Engine<M>,
     (at, len): (Off, usize),
@@ -30,7 +30,7 @@ pub(crate) fn is_any<M: Medium>(
     })
 }
 
-/// What is wrong with `len` bytes at `at`: that they cannot be read, or what is said `otherwise`.
+/// Returns a description of what is wrong with `len` bytes at `at`: that the device cannot read them, or `otherwise`.
 pub(crate) fn why<M: Medium>(
     engine: &Engine<M>,
     (at, len): (Off, usize),
@@ -42,8 +42,8 @@ pub(crate) fn why<M: Medium>(
     }
 }
 
-/// Takes those of `segments`, which hold nothing, out that the device cannot read everywhere: what is
-/// written there may be lost, or refused, and what was there is scanned again by the next open. Says which.
+/// Removes those of the free `segments` that the device cannot read completely, and quarantines them. Writes to them
+/// could be lost or fail, and the next open would scan their earlier content again. Returns a description of each.
 pub(crate) fn keep_out<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -> Vec<String> {
     let mut kept_out = Vec::new();
     segments.retain(|segment| {
@@ -56,7 +56,7 @@ pub(crate) fn keep_out<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -
         };
         engine.info(*segment).set_state(SegmentState::Quarantined);
         kept_out.push(format!(
-            "segment {segment} at {:#x}: it cannot be read at {:#x}, and is not used",
+            "segment {segment} at {:#x}: the device cannot read {:#x}; the segment is not used",
             base.0, first.0
         ));
         false

@@ -1,4 +1,4 @@
-//! Counting again: what the engine believes of its segments, against the log.
+//! Verification of the engine's counts and maps in DRAM against the log.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,9 +10,12 @@ use crate::record::RecordType;
 use crate::segment::SegmentState;
 use crate::store::Key;
 
-/// Checks that every segment is accounted for, that no two have the same generation (S1), that live
-/// bytes are what the index names, that segment maps mark what counts (KV-MAP-1), and that no delete can be
-/// forgotten (C3).
+/// Checks that every segment is accounted for, and that no two have the same generation (S1). Checks that the counts of
+/// live records match the index, that segment maps mark all records that an open needs (KV-MAP-1), and that no needed
+/// tombstone can be lost (C3). No session may write meanwhile.
+///
+/// # Errors
+/// A description of the first contradiction.
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut free = 0;
     let mut extents = 0;
@@ -24,7 +27,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
         let generation = info.generation.load(Relaxed);
         if info.state() != SegmentState::Quarantined && !generations.insert(generation) {
             return Err(format!(
-                "segment {segment}: generation {generation} is another's, too"
+                "segment {segment}: another segment has its generation {generation}, too"
             ));
         }
         match info.state() {
@@ -58,12 +61,12 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
         ));
     }
     let known: u64 = (0..crate::store::DATABASES).map(|db| engine.keys(db)).sum();
-    expect("keys in the log that the index names", keys, known)?;
+    expect("keys in the log that the index points at", keys, known)?;
     tombs_are_counted(engine)
 }
 
-/// Checks that the newest tombstone of each key the index does not name lies in a segment that counts some: it
-/// would be given up with one that counts none (C3).
+/// Checks that the newest tombstone of each key without a value lies in a segment that counts tombstones. A segment
+/// that counts none would be recycled without copying the tombstone (C3).
 fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
     each_tomb(engine, TombstoneRule::Uncounted, &mut |db, bytes, seq| {
@@ -81,30 +84,31 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     }
     each_tomb(engine, TombstoneRule::Counted, &mut |db, bytes, seq| {
         let key = (db, bytes);
-        // It is newer, or a copy.
+        // A newer tombstone of the key, or a copy.
         if forgotten.get(&key).is_some_and(|newest| *newest <= seq) {
             forgotten.remove(&key);
         }
     });
     match forgotten.iter().next() {
         Some(((db, key), seq)) => Err(format!(
-            "database {db}, key {}: its delete, number {seq}, lies in a segment that counts none",
+            "database {db}, key {}: its newest tombstone, with sequence number {seq}, lies in a segment \
+             that counts no tombstones",
             key.escape_ascii()
         )),
         None => Ok(()),
     }
 }
 
-/// Which tombstones.
+/// Selection of tombstones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TombstoneRule {
-    /// Those in segments that count some, or that may still come to.
+    /// Tombstones in segments that count some, or that may still do so.
     Counted,
-    /// Those in segments that count none.
+    /// Tombstones in segments that count none.
     Uncounted,
 }
 
-/// Calls `each` with database, key and number of tombstones.
+/// Calls `each` with the database, the key and the sequence number of every selected tombstone.
 fn each_tomb<M: Medium>(
     engine: &Engine<M>,
     which: TombstoneRule,
@@ -137,8 +141,8 @@ fn each_tomb<M: Medium>(
     }
 }
 
-/// Calls `each` with every record that the index names and that fails a checksum: where it is, and what is
-/// left of its database and key.
+/// Calls `each` for every record that the index points at and that fails a checksum, with its offset, database and key.
+/// If the header is damaged, the database is 0 and the key empty.
 pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u8, &[u8])) {
     let slot = engine.epochs.slot();
     let mut cursor = 0;
@@ -161,7 +165,10 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
     }
 }
 
-/// Live records of one segment, after checking its bytes.
+/// Counts the live records of one segment.
+///
+/// # Errors
+/// If the number of records or bytes differs from the segment's counts.
 fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let info = engine.info(segment);
     let (mut live, mut records) = (0, 0);
@@ -182,8 +189,8 @@ fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let (believed, counted) = (info.live_bytes(), info.live_records());
     if live != u64::from(believed) || records != u64::from(counted) {
         return Err(format!(
-            "segment {segment}: {records} live records of {live} bytes, believed to be {counted} of \
-             {believed}"
+            "segment {segment}: {records} live records of {live} bytes, but its counts are {counted} \
+             records of {believed} bytes"
         ));
     }
     Ok(records)

@@ -1,4 +1,4 @@
-//! Waiting for another session: what a write does about a key that another session has staged a write of.
+//! Waiting for another session: the treatment of a write whose key has a staged write of another session.
 //!
 //! ```text
 //!   session A   put k ── staged ........................ commit, or drop
@@ -6,7 +6,7 @@
 //!                             something staged: commits it first, or is refused
 //! ```
 //!
-//! A session sleeps on its key's stripe. Draining a write and taking it off the list both wake it (W5).
+//! A session sleeps on its key's stripe. It is woken when a pending write is drained or removed (W5).
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,15 @@ use farbank_pm::sync::Arc;
 use crate::session::KvSession;
 use crate::store::{CONFLICT_WAIT, ConflictPolicy, Error};
 
-/// How long a session sleeps before it looks whether the medium has failed: a failed session drains nothing.
+/// How long a session sleeps before it checks whether the medium has failed. After a failure no session drains.
 const NAP: Duration = Duration::from_millis(100);
 
 impl<M: Medium> KvSession<M> {
-    /// Waits until no other session has yet to drain a write of `hash`'s key (N2). Nothing may be locked.
+    /// Waits until no other session has an undrained write of `hash`'s key (N2). Nothing may be locked.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if this thread staged the other write, or if this session must not wait with its staged
+    /// writes.
     pub(crate) fn wait_for_other(&mut self, hash: u64) -> Result<(), Error> {
         self.engine.check_poison()?;
         if !self.writes.is_empty() {

@@ -1,4 +1,4 @@
-//! What becomes of expiries when the machine's clock is set, in both directions, by seconds and by years.
+//! Tests of expiries when the machine's clock is set, in both directions, by seconds and by years.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ fn memory_of(time: &Time) -> Kv<Mapped> {
     Kv::create(medium, 16 << 10, time.config()).expect("a fresh store")
 }
 
-/// Lets a minute pass, as the background does it: it looks once a second.
+/// Lets a minute pass, with a cleaning step each second, like the background thread.
 fn a_minute(time: &Time, kv: &Kv<Mapped>) {
     for _ in 0..=STEP_HELD_MS / 1_000 {
         kv.clean().expect("a clean");
@@ -60,7 +60,7 @@ fn a_clock_that_is_wrong_for_seconds_moves_no_expiry() {
 }
 
 #[test]
-fn after_a_restart_what_was_shown_as_expired_is_gone_and_later_expiries_fire() {
+fn after_a_restart_expired_values_stay_expired_and_later_expiries_take_effect() {
     for (step, clean) in [
         (SECONDS_MS, true),
         (SECONDS_MS, false),
@@ -82,16 +82,20 @@ fn after_a_restart_what_was_shown_as_expired_is_gone_and_later_expiries_fire() {
         user.set_until(b"later", b"v", shown + 10_000);
         assert_eq!(user.get(b"shown"), None);
         drop(user);
-        // The clock is right again.
+        // The machine's clock is corrected.
         time.set(now);
         for _ in 0..3 {
             kv = back(kv, &time);
             let mut user = User::of(&kv);
-            assert_eq!(user.0.now_ms(), time.now(), "it is the machine's at once");
+            assert_eq!(
+                user.0.now_ms(),
+                time.now(),
+                "the open takes the machine's time"
+            );
             assert_eq!(user.get(b"shown"), None, "{step} {clean}");
             assert!(user.get(b"later").is_some(), "{step} {clean}");
             kv.clean().expect("a clean");
-            assert_eq!(user.0.len(0), Ok(1), "the sweep removes what has expired");
+            assert_eq!(user.0.len(0), Ok(1), "the sweep removes expired values");
             user.set_until(b"n", b"v", time.now() + 1_000);
             user.set_until(b"shown again", b"v", time.now() + 1_000);
             assert!(user.get(b"n").is_some(), "{step} {clean}");
@@ -135,7 +139,7 @@ fn a_clock_that_stays_different_for_a_minute_is_followed() {
         a_minute(&time, &kv);
         assert_eq!(user.0.now_ms(), time.now(), "{step}");
         assert_eq!(user.get(b"shown"), None, "{step}");
-        // What is written now is compared with the time of now.
+        // Later writes are compared with the current time.
         user.set_until(b"n", b"v", time.now() + 1_000);
         assert!(user.get(b"n").is_some(), "{step}");
         time.pass(1_000);
@@ -148,8 +152,8 @@ fn a_clock_that_stays_different_for_a_minute_is_followed() {
 }
 
 #[test]
-fn a_pool_whose_clock_had_stopped_goes_on_with_the_machines() {
-    // Pools of versions before 0.2 have a clock that a step has left a year ahead, and no setbacks.
+fn a_pool_whose_clock_is_ahead_follows_the_machines_clock_after_an_open() {
+    // Pools of versions before 0.2 may have a clock that is a year ahead, and no setbacks.
     let time = calendar();
     let now = time.now();
     time.set(now + YEAR_MS as u64);
@@ -164,7 +168,7 @@ fn a_pool_whose_clock_had_stopped_goes_on_with_the_machines() {
     assert_eq!(user.get(b"n"), None);
 }
 
-/// What a test may look at of the crash points of a medium.
+/// The recorded crash points of a medium.
 #[derive(Clone, Default)]
 struct Points(Arc<Mutex<Vec<CrashState>>>);
 
@@ -178,19 +182,19 @@ impl Points {
         points
     }
 
-    /// Those since it was asked last.
+    /// Returns the crash points since the last call.
     fn take(&self) -> Vec<CrashState> {
         std::mem::take(&mut *self.0.lock().expect("no holder panics"))
     }
 }
 
-/// Writes a value that is durable on return.
+/// Writes a value that is durable when this returns.
 fn set_durably(user: &mut User, k: &[u8], expires_ms: u64) {
     user.set_until(k, b"v", expires_ms);
     user.0.len(0).expect("a commit");
 }
 
-/// Opens every image that a crash at one of `states` may leave.
+/// Opens up to 100 crash images of each of `states`, and calls `each` with a session.
 fn each_image(
     states: &[CrashState],
     persistency: Persistency,
@@ -221,9 +225,9 @@ fn alone(time: &Time) -> Config {
     }
 }
 
-/// The power goes anywhere around a setback, at an open or while the pool is served.
+/// Power is cut at every crash point around a setback, at an open and while the pool is served.
 #[test]
-fn no_crash_around_a_setback_brings_back_what_had_expired_or_takes_what_came_later() {
+fn no_crash_around_a_setback_restores_an_expired_value_or_loses_a_later_one() {
     for persistency in Persistency::ALL {
         let time = calendar();
         let now = time.now();
@@ -235,7 +239,7 @@ fn no_crash_around_a_setback_brings_back_what_had_expired_or_takes_what_came_lat
         set_durably(&mut user, b"kept", 0);
         assert_eq!(user.get(b"shown"), None);
         drop(user);
-        kv.clean().expect("a clean"); // A file has the time a second later.
+        kv.clean().expect("a clean"); // Writes the clock to the superblock, which a server does each second.
         drop(kv);
         let sim = sim.crash_state().killed();
         // An open, with the clock set back by a year.
@@ -270,9 +274,9 @@ fn no_crash_around_a_setback_brings_back_what_had_expired_or_takes_what_came_lat
     }
 }
 
-/// Numbers that were given out before a setback, and lost with the power, are not given out again.
+/// Sequence numbers that were assigned before a setback and lost in a power cut are not assigned again.
 #[test]
-fn what_is_written_after_a_crash_does_not_count_as_written_before_the_setback() {
+fn a_value_written_after_a_crash_does_not_count_as_written_before_the_setback() {
     let time = calendar();
     let now = time.now();
     time.set(now + YEAR_MS as u64);

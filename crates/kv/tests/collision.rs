@@ -1,6 +1,6 @@
-//! Keys that the index cannot tell apart: the same group, the same tag. Only their records say whose
-//! an entry is. A set of the first of two such keys once never ended: the entry behind the one it had
-//! found was a surprise to it, each time anew.
+//! Tests of keys that the index cannot distinguish, because they have the same group and the same tag. Only a
+//! comparison with the record finds the entry of a key. A bug to guard against: a set of the first of two such keys
+//! never ends, because it starts over whenever it finds another matching entry after its own.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,12 @@ use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off};
 
 const SEGMENT: u64 = 4096;
-/// Few segments: 2^7 groups, whose number and whose 25 bits of tag two keys must share.
+/// Few segments, so that the index has 2^7 groups.
 const POOL: u64 = 8192 + 60 * SEGMENT;
+/// Bits of hash that two keys must share: the number of the group, and 25 bits of tag.
 const SHARED_BITS: u32 = 7 + 25;
 
-/// Pairs of keys that a pool with this id cannot tell apart, found by trying.
+/// Searches for pairs of keys that the index of a pool with this id cannot distinguish.
 fn twins(id: &[u8; 16]) -> Vec<[Vec<u8>; 2]> {
     let key_hash = KeyHash::of_pool(id);
     let mut seen: HashMap<u64, u32> = HashMap::new();
@@ -98,7 +99,7 @@ fn keys_that_share_group_and_tag_are_set_updated_and_deleted_apart() {
     for [one, two] in &twins {
         set(user, one, b"1");
         set(user, two, b"2");
-        // Whichever entry comes first, the other lies behind it.
+        // Each order of the two entries is tested.
         for k in [one, two, one] {
             set(user, k, k);
             append(user, k, b" and more");

@@ -1,4 +1,4 @@
-//! The engine under the crash explorer: a fixed set of seeds in every persistency mode. The lane `crash` has more.
+//! The engine under the crash explorer, with a few fixed seeds in every persistency mode. The suite `crash` runs more.
 
 use farbank_check::explore::{ExploreConfig, explore, explore_seed};
 use farbank_check::target::Target;
@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_when_caches_are_durable() {
     holds(Persistency::Eadr, 0..1);
 }
 
-/// What the other tests here say of segment maps counts only if opens read by them.
+/// The other tests here cover segment maps only if opens use them.
 #[test]
 fn opens_that_are_explored_read_segments_by_their_maps() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
@@ -61,7 +61,7 @@ fn nothing_acknowledged_is_lost_when_words_overtake_each_other() {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
+fn nothing_acknowledged_is_lost_in_any_crash_image_that_recovery_can_tell_apart() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
         let config = ExploreConfig {
             lazy: true,
@@ -74,16 +74,16 @@ fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
     }
 }
 
-/// Seed 7 once lost what lay beyond a stale `sealed` of a segment that had never been opened.
+/// Seed 7 covers a stale `sealed` of a segment that was never opened: records beyond it must not be lost.
 #[test]
 fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
     holds(Persistency::Page, 6..8);
 }
 
-/// Under `everysec`, seed 5 once lost large values that had been synced: their extents were reborn before what had
-/// replaced the values was durable, and copies of records vouched for extents that were not.
+/// Seed 5 covers two losses of synced large values under `everysec`: extents that are recycled before the newer values
+/// are durable, and MOVED copies of records whose extents are not durable.
 #[test]
-fn nothing_synced_is_lost_where_tickets_promise_nothing() {
+fn nothing_synced_is_lost_where_drains_are_relaxed() {
     holds(Persistency::Relaxed, 5..7);
 }
 
@@ -105,10 +105,11 @@ fn the_same_seed_gives_the_same_digest() {
     }
 }
 
-/// A segment that was handed out after a kill, while its head was visible and not durable, lost both copies of its header in a
-/// power cut during the open after a second kill. And a check took a delete in a group that was not committed yet for forgotten.
+/// A segment is used after a kill, while its head is visible and not durable. A power cut during the open after a
+/// second kill must not lose both its head and its tail. The last seed covers a check of the engine: a delete in a
+/// group that is not committed yet is not lost.
 #[test]
-fn a_header_outlives_two_kills_and_a_power_cut() {
+fn a_segments_head_survives_two_kills_and_a_power_cut() {
     let seeds = [
         (Persistency::Adr, 0x46),
         (Persistency::Adr, 0xb3),

@@ -1,5 +1,7 @@
-//! What the engine promises, one claim a test, on plain memory. `full`: what it does when the pool is full, `growing`:
-//! when the pool may grow.
+//! Tests of the engine on plain memory.
+//!
+//! * `full` tests full pools, `growing` pools that may grow.
+//! * `closing` tests the index snapshot, `maps` segment maps.
 
 use std::collections::HashMap;
 
@@ -21,7 +23,7 @@ mod growing;
 mod maps;
 mod support;
 
-/// A small, fixed sequence of pseudo-random numbers.
+/// A generator of pseudo-random numbers (xorshift), with a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -40,7 +42,7 @@ fn value(dice: &mut Dice, max: u64) -> Vec<u8> {
 }
 
 #[test]
-fn it_behaves_like_a_map_through_kills_and_closes() {
+fn the_store_behaves_like_a_map_across_kills_and_closes() {
     let time = Time::new();
     let mut kv = memory(16 << 20, 16 << 10);
     let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
@@ -97,7 +99,7 @@ fn it_behaves_like_a_map_through_kills_and_closes() {
 }
 
 #[test]
-fn a_batch_sees_its_own_writes_and_nobody_else_does_before_the_commit() {
+fn a_session_sees_its_staged_writes_and_others_see_them_after_the_commit() {
     let kv = memory(4 << 20, 64 << 10);
     let (mut one, mut other) = (kv.session(), User::of(&kv));
     one.put(
@@ -246,7 +248,7 @@ fn a_group_larger_than_a_segment_is_whole_too_and_can_be_cleaned() {
 }
 
 #[test]
-fn a_segment_that_was_taken_for_nothing_takes_records_later() {
+fn a_segment_taken_for_a_refused_group_holds_records_later() {
     let config = || Time::new().config();
     let put = |ops: &mut dyn Ops, k: &[u8], bytes: &[u8]| {
         let value = Value {
@@ -259,7 +261,7 @@ fn a_segment_that_was_taken_for_nothing_takes_records_later() {
     let kv = Kv::create(sim.clone(), 4 << 10, config()).unwrap();
     let names: Vec<Vec<u8>> = (0..6).map(|n| format!("big{n}").into_bytes()).collect();
     let keys: Vec<Key<'_>> = names.iter().map(|n| key(n)).collect();
-    // There is room for its record, which takes a segment, and none for its six extents.
+    // There is a free segment for the group's record, and not enough for its six extents.
     let refused = kv.session().group(&keys, &mut |ops| {
         names.iter().try_for_each(|n| put(ops, n, &[0; 2_100]))?;
         Ok(GroupDecision::Apply)
@@ -274,10 +276,10 @@ fn a_segment_that_was_taken_for_nothing_takes_records_later() {
     assert_eq!(kv.opened().keys, 1);
 }
 
-/// Two sessions on a medium whose tickets turn late: the second overtakes the first's group, which is durable
-/// by then and not published.
+/// Two sessions on a medium whose tickets become durable late. The second session writes a member of the first
+/// session's group, and publishes its write while the group is durable and not published.
 #[test]
-fn a_group_is_seen_before_what_overtakes_it() {
+fn a_group_becomes_visible_before_a_later_write_of_its_member() {
     let put = |ops: &mut dyn Ops, k: &[u8], bytes: &[u8]| {
         let value = Value {
             bytes,
@@ -301,7 +303,7 @@ fn a_group_is_seen_before_what_overtakes_it() {
         Ok(GroupDecision::Apply)
     });
     wrote.unwrap();
-    // It replaces a member in the same batch, and lies in a segment of its own.
+    // This write replaces a member in the same batch, and lies in a different segment.
     put(&mut *first, b"b", &large).unwrap();
     let theirs = first.commit().unwrap();
     put(&mut *second, b"b", b"newer").unwrap();
@@ -319,7 +321,7 @@ fn a_group_is_seen_before_what_overtakes_it() {
 }
 
 #[test]
-fn what_has_expired_is_gone_and_stays_gone_when_the_clock_goes_back() {
+fn an_expired_value_stays_expired_when_the_clock_is_set_back() {
     let time = Time::new();
     let medium = farbank_pm::media::Mapped::anonymous(4 << 20).unwrap();
     let mut kv = farbank_kv::Kv::create(medium, 16 << 10, time.config()).unwrap();
@@ -386,7 +388,7 @@ fn a_flush_empties_every_database_for_good() {
     assert_eq!(User::of(&kv).get(b"after").unwrap(), b"1");
 }
 
-/// Puts `hot` as often as it takes to open some segments, and cleans in between.
+/// Writes `hot` 60 times, which fills several segments, and cleans after every fourth write.
 fn churn(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>, user: &mut User, hot: &[u8]) {
     for n in 0..60_u8 {
         user.set(hot, &[n; 400]);
@@ -402,13 +404,13 @@ fn a_delete_staged_before_its_value_is_moved_hides_the_copy_for_good() {
     let (mut a, mut b) = (User::of(&kv), User::of(&kv));
     a.set(b"k", &[1; 400]);
     b.0.delete(key(b"k")).unwrap();
-    // What `b` has staged nobody sees yet: the value is alive, and moves with its segment.
+    // The delete that `b` has staged is not visible yet. The value is live, and is moved when its segment is cleaned.
     churn(&kv, &mut a, b"hot");
     assert_eq!(a.get(b"k").unwrap(), [1; 400]);
     assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
     b.0.commit().unwrap();
     assert_eq!(a.get(b"k"), None);
-    // The tombstone's segment fills up and is cleaned; the copy is still on the medium.
+    // The tombstone's segment is filled and cleaned, while the copy of the value is still on the medium.
     churn(&kv, &mut b, b"hot");
     churn(&kv, &mut a, b"hot");
     drop((a, b));
@@ -417,12 +419,12 @@ fn a_delete_staged_before_its_value_is_moved_hides_the_copy_for_good() {
 }
 
 #[test]
-fn what_is_being_read_stays_until_it_has_been_read() {
+fn a_record_is_not_overwritten_while_a_reader_copies_it() {
     let kv = memory(8192 + 24 * 4096, 4096);
     let (mut writer, mut reader) = (User::of(&kv), kv.session());
     writer.set(b"k", &[1; 400]);
     let mut out = Vec::new();
-    // The header has been read, the value not yet: the record moves, and every segment is wanted.
+    // The reader has read the header and not the value. Meanwhile the record moves, and the pool needs all segments.
     let mut refused = None;
     let mut meanwhile = |_: &ValueMeta, _: &mut Vec<u8>| {
         let write = |n: u16| {
@@ -437,14 +439,14 @@ fn what_is_being_read_stays_until_it_has_been_read() {
     assert_eq!(
         refused,
         Some(Error::Full),
-        "somebody got the reader's place"
+        "a segment that the reader pins was reused"
     );
     assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
     reader.commit().unwrap();
     writer.set(b"hot", &[1; 400]);
 }
 
-/// A small pool that is three quarters full, and what must be found in it.
+/// A small pool that is three quarters full, with a model of its contents.
 struct Crowded {
     kv: Kv<Mapped>,
     dice: Dice,
@@ -462,7 +464,8 @@ impl Crowded {
         }
     }
 
-    /// Sets and deletes keys at random until so many were refused; at most `ops`. Returns how many were.
+    /// Sets and deletes random keys until `refusals_max` writes were refused, `ops` times at most. Returns the number
+    /// of refused writes.
     fn set_and_delete(&mut self, ops: u32, refusals_max: u32) -> u32 {
         let (mut user, mut refused) = (User::of(&self.kv), 0);
         for _ in 0..ops {
@@ -484,7 +487,7 @@ impl Crowded {
         refused
     }
 
-    /// The same, while somebody reads: no segment that is emptied meanwhile gets free.
+    /// Like [`Crowded::set_and_delete`], while a reader pins an epoch: segments emptied meanwhile do not become free.
     fn set_and_delete_while_one_reads(&mut self) {
         let mut reader = self.kv.session();
         User::of(&self.kv).set(b"held", b"1");
@@ -497,7 +500,7 @@ impl Crowded {
         assert_eq!(found, Ok(true));
     }
 
-    /// Kills it, opens it, and compares.
+    /// Reopens the pool as after a kill, and compares it with the model.
     fn killed(mut self) -> Crowded {
         self.kv.verify().unwrap();
         self.kv = kill(self.kv, Time::new().config());
@@ -512,9 +515,9 @@ impl Crowded {
     }
 }
 
-/// Cleaning that runs out of room has copied some tombstones of a segment and not the others.
+/// A pass that runs out of free segments has copied some tombstones of a victim and not the others.
 #[test]
-fn a_delete_holds_however_often_its_segment_was_cleaned_half() {
+fn a_delete_survives_repeated_partial_cleaning_of_its_segment() {
     let mut crowded = Crowded::new();
     for _ in 0..40 {
         crowded.set_and_delete_while_one_reads();
@@ -523,7 +526,7 @@ fn a_delete_holds_however_often_its_segment_was_cleaned_half() {
     }
 }
 
-/// Every free segment was used up for copies of what lies in segments that were not free yet.
+/// All free segments are used up for copies of records, while readers still pin the emptied segments.
 #[test]
 fn a_pool_that_is_killed_with_no_segment_free_takes_writes_again() {
     let mut crowded = Crowded::new();
@@ -564,7 +567,7 @@ fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
 }
 
 #[test]
-fn a_full_pool_refuses_at_once_and_takes_values_in_place_of_others_without_moving_the_rest() {
+fn a_full_pool_refuses_writes_at_once_and_takes_values_after_deletes_with_little_cleaning() {
     let kv = memory(8 << 20, 16 << 10);
     let mut user = User::of(&kv);
     let mut stored = 0_u32;
@@ -626,7 +629,7 @@ fn kv_stats(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>) -> farbank_kv::store
 }
 
 #[test]
-fn large_values_come_back_and_their_space_too() {
+fn large_values_are_read_back_and_their_space_is_reused() {
     let mut kv = memory(4 << 20, 16 << 10);
     let big: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
     for round in 0..30 {
@@ -646,7 +649,7 @@ fn large_values_come_back_and_their_space_too() {
 }
 
 #[test]
-fn a_scan_meets_every_key_of_its_database() {
+fn a_scan_visits_every_key_of_its_database() {
     let kv = memory(4 << 20, 16 << 10);
     let mut session = kv.session();
     for n in 0..3_000_u32 {

@@ -1,4 +1,4 @@
-//! Whether the figures a store gives of itself are what was put into it.
+//! Tests of a store's statistics: live bytes and bytes written match the values that were written.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn reopen(kv: Kv<Mapped>, clean: bool) -> Kv<Mapped> {
     Kv::open(medium.expect("no session is left"), config()).expect("it opens")
 }
 
-/// What was put into a store: the length of each key's value.
+/// A model of the store: the length of each key's value.
 #[derive(Default)]
 struct Model(BTreeMap<u32, usize>);
 
@@ -54,7 +54,7 @@ impl Model {
         self.0.remove(&key);
     }
 
-    /// The store's live bytes are those of the values, and of each key what is beside its value.
+    /// Checks that the store's live bytes are the bytes of all values, plus `beside` bytes for each value.
     fn check(&self, kv: &Kv<Mapped>, beside: impl Fn(usize) -> usize, when: &str) {
         let values: usize = self.0.values().sum();
         let records: usize = self.0.values().map(|len| len + beside(*len)).sum();
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// Bytes that a value of `len` has beside it, in a store of its own.
+/// Returns the live bytes beside a value of `len` bytes, measured in a new store.
 fn beside(len: usize) -> usize {
     let kv = store();
     Model::default().put(&kv, 1, len);
@@ -102,7 +102,7 @@ fn live_bytes_are_those_of_values_of_every_size() {
 }
 
 #[test]
-fn live_bytes_are_those_of_what_groups_have_written() {
+fn live_bytes_include_the_values_that_groups_have_written() {
     let mut kv = store();
     let lens = [10_usize, 500, 30_000, 40_000, 60_000];
     for _ in 0..3 {
@@ -133,7 +133,7 @@ fn live_bytes_are_those_of_what_groups_have_written() {
 }
 
 #[test]
-fn what_was_written_for_users_counts_large_values() {
+fn user_bytes_include_large_values() {
     let (kv, mut model) = (store(), Model::default());
     for key in 0..20 {
         model.put(&kv, key, 80_000);

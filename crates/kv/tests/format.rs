@@ -1,5 +1,5 @@
-//! docs/format.md, checked: bytes are where the page says they are. When one of these fails, the
-//! format has changed: the page, the changelog's Format line and perhaps the version go with it.
+//! Tests that bytes of a pool are where docs/format.md says they are. If one of these tests fails, the format has
+//! changed: update the page, the changelog's Format line and perhaps the format version.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -11,20 +11,23 @@ use farbank_pm::media::{AnyMedium, Mapped, OpenError, OpenOptions, create_path, 
 use farbank_pm::{Kind, Medium, Off};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-/// Bytes of a segment, of what one holds besides its head and tail, and before the first.
+/// Bytes of a segment.
 const S: usize = 4096;
+/// Bytes of a segment without its head, map and tail.
 const PAYLOAD: usize = S - 128 - MAP;
 /// Bytes of a segment's map.
 const MAP: usize = 64;
+/// Offset of the first segment.
 const F: usize = 8192;
-/// Few segments: sessions keep one open segment.
+/// Bytes of the pool. It has few segments, so that sessions keep one open segment.
 const POOL: usize = F + 60 * S;
 
-/// A pool's bytes, read as the page describes them.
+/// The bytes of a pool, decoded as docs/format.md describes them.
 struct Bytes(Vec<u8>);
 
 impl Bytes {
-    /// What `fill` leaves in a new pool when its session has gone.
+    /// Returns the bytes of a new pool after `fill` has written to it and its session was dropped. `close`: whether the
+    /// pool is closed cleanly.
     fn of(close: bool, fill: impl FnOnce(&mut dyn Session)) -> Bytes {
         let config = Config {
             clock: Arc::new(|| 1_000_000),
@@ -76,14 +79,14 @@ impl Bytes {
         seed as u32 ^ (at - base) as u32
     }
 
-    /// A record's fields, after its head checksum.
+    /// Decodes the record at `at`, after checking its head checksum.
     fn record(&self, at: usize) -> Record {
         let shape = self.u64(at + 16);
         let bit = |n: u32| shape >> n & 1 == 1;
         let header = 24 + 8 * usize::from(bit(58)) + 8 * usize::from(bit(59));
         let crc = crc32c_append(self.seed(at), &self.0[at + 4..at + header]);
         assert_eq!(crc, self.u32(at), "head checksum at {at}");
-        assert!(!bit(63), "the cleaner has not been here");
+        assert!(!bit(63), "MOVED is not set, because nothing was cleaned");
         Record {
             at,
             header,
@@ -98,7 +101,7 @@ impl Bytes {
         }
     }
 
-    /// Key and value of a record whose body checksum holds; `body` bytes follow its key.
+    /// Returns the key of a record and the `body` bytes after it, after checking the body checksum.
     fn body(&self, record: &Record, body: usize) -> (&[u8], &[u8]) {
         let from = record.at + record.header;
         let all = &self.0[from..from + record.key_len + body];
@@ -122,7 +125,7 @@ struct Record {
 }
 
 impl Record {
-    /// Where the next record of its segment begins, if `body` bytes follow its key.
+    /// Returns the offset of the next record, if `body` bytes follow the key of this one.
     fn end(&self, body: usize) -> usize {
         self.at + (self.header + self.key_len + body).next_multiple_of(16)
     }
@@ -146,7 +149,7 @@ fn commit(session: &mut dyn Session) {
 }
 
 #[test]
-fn the_superblock_names_the_file_from_the_opening_to_a_clean_close() {
+fn the_superblock_names_the_file_from_an_open_to_a_clean_close() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     let options = OpenOptions {
@@ -174,7 +177,7 @@ fn the_superblock_names_the_file_from_the_opening_to_a_clean_close() {
 }
 
 #[test]
-fn the_superblock_and_its_root_words() {
+fn the_superblock_and_its_root_words_are_as_documented() {
     let pool = Bytes::of(false, |session| put(session, b"a", b"1"));
     for at in [0, 4096] {
         assert_eq!(&pool.0[at..at + 8], b"FARBANK\n");
@@ -186,13 +189,13 @@ fn the_superblock_and_its_root_words() {
         assert_eq!(&pool.0[at + 496..at + 512], checksum);
     }
     assert_eq!(pool.0[..512], pool.0[4096..4608]);
-    // No snapshot; nothing flushed; the first opening; every segment was born.
+    // No snapshot; floor 0; open epoch 1; all segments are initialised.
     let words = [0, 1, 2, 4, 5].map(|word| pool.root(word));
     assert_eq!(words, [0, 0, 0, 1, 60]);
 }
 
 #[test]
-fn a_segment_says_who_it_is_at_both_ends() {
+fn head_and_tail_of_a_segment_are_as_documented() {
     let pool = Bytes::of(false, |session| put(session, b"a", b"1"));
     for (segment, used) in [(0, true), (1, false)] {
         let (head, tail) = (F + segment * S, F + segment * S + S - 64);
@@ -204,7 +207,7 @@ fn a_segment_says_who_it_is_at_both_ends() {
             assert_eq!(pool.0[copy + 8..copy + 16], generation);
         }
         let (opened, sealed) = (pool.u64(head + 32), pool.u64(head + 48));
-        assert_eq!(opened, pool.u64(head + 40), "twice the same");
+        assert_eq!(opened, pool.u64(head + 40), "the two copies are equal");
         if !used {
             assert_eq!((opened, sealed), (0, 0));
             continue;
@@ -214,7 +217,7 @@ fn a_segment_says_who_it_is_at_both_ends() {
         assert_eq!(
             (low & 0xff, low >> 8),
             (1, 1),
-            "for records, in the first opening"
+            "purpose: records; open epoch: 1"
         );
         assert_eq!(
             (opened >> 32) as u32,
@@ -230,7 +233,7 @@ fn a_segment_says_who_it_is_at_both_ends() {
 }
 
 #[test]
-fn records_lie_one_after_another_as_drawn() {
+fn records_are_encoded_as_documented() {
     let pool = Bytes::of(false, |session| {
         put(session, b"greeting", b"hello");
         let value = Value {
@@ -260,10 +263,7 @@ fn records_lie_one_after_another_as_drawn() {
 
     let tomb = pool.record(full.end(4));
     assert_eq!((tomb.what, tomb.value_len), (2, 8));
-    assert!(
-        tomb.settled,
-        "the first of a batch vouches for what is before it"
-    );
+    assert!(tomb.settled, "the first record of a later batch is SETTLED");
     assert!(tomb.seq > plain.seq);
     assert_eq!(pool.body(&tomb, 8).0, b"greeting");
 }
@@ -323,7 +323,7 @@ fn a_large_value_is_a_table_of_segments() {
 }
 
 #[test]
-fn a_clean_close_leaves_a_snapshot() {
+fn a_clean_close_writes_a_snapshot_as_documented() {
     let pool = Bytes::of(true, |session| put(session, b"a", b"1"));
     let (mut next, mut generation) = (pool.root(0), pool.root(1));
     let mut bytes = Vec::new();
@@ -340,7 +340,11 @@ fn a_clean_close_leaves_a_snapshot() {
         (next, generation) = (pool.u64(at + 64), pool.u64(at + 72));
     }
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    assert_eq!(word(0), pool.record(F + 64).seq, "the highest number");
+    assert_eq!(
+        word(0),
+        pool.record(F + 64).seq,
+        "the highest sequence number"
+    );
     assert_eq!((word(8), word(16)), (1, 0), "keys of databases 0 and 1");
     assert_eq!(word(136), 60, "segments");
     let first = 144;

@@ -1,4 +1,4 @@
-//! The read cache answers gets, and nobody can tell by what they get.
+//! Tests of the read cache: gets are served from it, and return the same values as without it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use farbank_pm::media::Mapped;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const POOL_BYTES: u64 = 8192 + 64 * SEGMENT_BYTES;
-/// Gets after which the cache holds a key for certain, unless its row is full.
+/// Number of gets after which the cache certainly holds a key, unless its row is full.
 const MANY: u64 = 16;
 
 fn store(config: Config) -> Kv<Mapped> {
@@ -44,11 +44,14 @@ fn set(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
 fn warm(kv: &Kv<Mapped>, session: &mut dyn Session, name: &[u8]) {
     let before = kv.stats().read_cache_hits;
     (0..MANY).for_each(|_| drop(get(session, name)));
-    assert!(kv.stats().read_cache_hits > before, "it is read from there");
+    assert!(
+        kv.stats().read_cache_hits > before,
+        "the key is read from the cache"
+    );
 }
 
 #[test]
-fn what_is_read_again_is_read_from_the_cache() {
+fn a_key_that_is_read_often_is_read_from_the_cache() {
     let kv = store(Config::default());
     let mut session = kv.session();
     set(&mut *session, b"hot", b"value");
@@ -68,9 +71,9 @@ fn what_is_read_again_is_read_from_the_cache() {
     assert_eq!(stats.read_cache_hits + stats.read_cache_misses, 100);
 }
 
-/// Twice the same order: a cache that takes every key in throws each out before its turn comes again.
+/// Reads all keys twice in the same order. A cache that admits every key would evict each before its second read.
 #[test]
-fn who_reads_every_key_once_leaves_a_full_cache_as_it_was() {
+fn one_read_of_every_key_leaves_most_of_a_full_cache_unchanged() {
     const KEYS: u32 = 4_000;
     const SLOT_BYTES: u64 = 260;
     let kv = store(Config {
@@ -92,7 +95,7 @@ fn who_reads_every_key_once_leaves_a_full_cache_as_it_was() {
 }
 
 #[test]
-fn without_bytes_for_it_there_is_no_cache() {
+fn a_size_of_0_disables_the_cache() {
     let kv = store(Config {
         read_cache_bytes: 0,
         ..Config::default()
@@ -144,7 +147,7 @@ fn every_kind_of_write_is_seen_by_the_next_get() {
 }
 
 #[test]
-fn what_expires_is_gone_from_the_cache_too() {
+fn an_expired_value_is_not_read_from_the_cache() {
     let time = Arc::new(AtomicU64::new(1_000));
     let clock = Arc::clone(&time);
     let clock: farbank_kv::ClockFn = Arc::new(move || clock.load(Relaxed));
@@ -195,9 +198,9 @@ fn flags_and_version_are_the_same_from_the_cache() {
     assert!(kv.stats().read_cache_hits > 0);
 }
 
-/// Few rows: keys throw each other out. Cleaned all the while: records move under the copies of them.
+/// The cache has few rows, so that keys evict each other. Cleaning moves records while the cache holds copies of them.
 #[test]
-fn a_cache_smaller_than_the_keys_in_use_tells_nothing_else_than_the_log() {
+fn a_cache_smaller_than_the_key_set_returns_the_same_values_as_the_log() {
     let kv = store(Config {
         read_cache_bytes: 1,
         cleaning: CleaningMode::Inline,
@@ -258,7 +261,7 @@ fn no_reader_sees_a_value_older_than_one_that_was_seen() {
                 let mut session = kv.session();
                 while !done.load(Relaxed) {
                     let before = newest_seen.load(Relaxed);
-                    // Gets of one key look into the cache, gets of several do not.
+                    // A get of one key uses the cache, a get of several keys does not.
                     let bytes = if reader == 0 {
                         get(&mut *session, b"k").expect("it is never deleted")
                     } else {

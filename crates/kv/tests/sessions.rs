@@ -1,4 +1,4 @@
-//! What sessions promise each other: closing, panics, conflicts, drops, forks. One claim a test.
+//! Tests of sessions: closing a store with sessions, panics, conflicts, dropped sessions, and forks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier, Mutex};
@@ -43,7 +43,7 @@ fn reopen(kv: Kv<Mapped>) -> Kv<Mapped> {
     Kv::open(kv.close().unwrap().unwrap(), config()).unwrap()
 }
 
-/// One session, committing after every write.
+/// A session that commits after every write.
 struct User(Box<dyn Session>);
 
 impl User {
@@ -74,7 +74,7 @@ fn small() -> Kv<Mapped> {
 }
 
 #[test]
-fn a_store_with_sessions_is_not_closed_and_what_they_acknowledge_is_kept() {
+fn a_store_with_sessions_is_not_closed_and_keeps_their_acknowledged_writes() {
     let kv = small();
     let mut session = kv.session();
     let mut other = kv.session();
@@ -87,7 +87,7 @@ fn a_store_with_sessions_is_not_closed_and_what_they_acknowledge_is_kept() {
 
     let closed = kv.close().err();
     assert_eq!(closed, Some(Error::SessionsAlive { sessions: 2 }));
-    // The store goes on for its sessions.
+    // The sessions can still use the store.
     put(&mut *session, b"after", b"3").unwrap();
     let ticket = session.commit().unwrap();
     session.wait(ticket).unwrap();
@@ -99,7 +99,7 @@ fn a_store_with_sessions_is_not_closed_and_what_they_acknowledge_is_kept() {
 }
 
 #[test]
-fn a_file_whose_store_was_not_closed_for_its_sessions_has_all_they_acknowledged() {
+fn a_file_whose_close_was_refused_has_all_acknowledged_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     let create = |size| {
@@ -146,7 +146,7 @@ fn a_panic_in_a_groups_body_leaves_nothing_of_the_group_and_no_key_locked() {
         })
     }));
     assert!(panicked.is_err());
-    // Other threads write those keys; this session goes on, and has what it staged before.
+    // Other threads can write those keys. This session stays usable and keeps its earlier staged writes.
     thread::scope(|scope| {
         let user = scope.spawn(|| {
             let mut user = User::of(&kv);
@@ -238,7 +238,7 @@ fn a_key_that_a_group_does_not_name_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn a_database_that_there_is_not_is_refused_by_every_operation() {
+fn every_operation_refuses_a_database_that_does_not_exist() {
     let kv = small();
     let mut session = kv.session();
     for db in [DATABASES as u8, u8::MAX] {
@@ -294,7 +294,7 @@ fn a_key_staged_by_another_session_of_the_thread_is_refused_at_once() {
 }
 
 #[test]
-fn a_session_with_staged_writes_is_refused_and_commits_nothing_unasked() {
+fn a_conflict_is_refused_at_once_if_the_session_has_staged_writes() {
     let kv = Arc::new(small());
     let mut one = kv.session();
     put(&mut *one, b"k", b"1").unwrap();
@@ -312,8 +312,8 @@ fn a_session_with_staged_writes_is_refused_and_commits_nothing_unasked() {
     assert_eq!(User::of(&kv).get(b"l"), None, "it was dropped");
 }
 
-/// Has another thread put `k` while `one` has it staged, and calls `end` when that thread waits. Returns what the put
-/// answered, and the time it took.
+/// Puts `k` in another thread while the caller's session has it staged, and calls `end` while that thread waits.
+/// Returns the result of the put and its duration.
 fn put_behind(
     kv: &Kv<Mapped>,
     conflicts: ConflictPolicy,
@@ -368,7 +368,7 @@ fn a_put_is_refused_when_the_other_session_takes_too_long() {
 }
 
 #[test]
-fn sessions_that_commit_to_wait_never_wait_for_each_other() {
+fn sessions_that_commit_before_they_wait_never_deadlock() {
     let kv = small();
     thread::scope(|scope| {
         for turn in 0..4_u8 {
@@ -393,7 +393,7 @@ fn sessions_that_commit_to_wait_never_wait_for_each_other() {
 }
 
 #[test]
-fn a_session_that_is_dropped_abandons_what_it_staged_and_gives_its_space_back() {
+fn a_dropped_session_abandons_its_staged_writes_and_frees_their_space() {
     let mut kv = memory(16 << 20, 64 << 10);
     let mut user = User::of(&kv);
     user.set(b"kept", b"old");
@@ -474,7 +474,7 @@ fn sessions_dropped_with_staged_writes_by_the_thousand_cost_no_space() {
 }
 
 #[test]
-fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
+fn a_forked_child_gets_errors_and_does_not_affect_its_parents_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
     let how = farbank_pm::media::OpenOptions {
@@ -508,7 +508,7 @@ fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
         all & forked(kv.close().map(drop))
     });
     assert!(refused.unwrap());
-    // The parent has its session, its store and its lock.
+    // The parent still has its session, its store and the lock of the file.
     let (mut session, kv) = shared.lock().unwrap().take().unwrap();
     let again = farbank_pm::media::open_path(&path, &how);
     assert!(again.is_err_and(|e| e.to_string().contains("is in use")));
@@ -521,7 +521,7 @@ fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
 }
 
 #[test]
-fn an_error_names_the_limit_that_was_met() {
+fn an_error_names_the_limit_that_was_exceeded() {
     let pool_bytes = 64 << 20;
     let kv = memory(pool_bytes, segment_bytes_for(pool_bytes));
     let mut session = kv.session();
@@ -537,7 +537,7 @@ fn an_error_names_the_limit_that_was_met() {
     let refused = put(&mut *session, &too_long, b"v").unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the key has 65537 bytes, at most 65536 are taken"
+        "the key has 65537 bytes; the limit is 65536"
     );
 
     // A member of a group has to fit into one segment.
@@ -559,7 +559,7 @@ fn an_error_names_the_limit_that_was_met() {
 }
 
 #[test]
-fn a_group_that_no_record_can_hold_is_refused_by_its_own_limit() {
+fn a_group_too_long_for_a_record_is_refused_with_its_limit() {
     let kv = memory(64 << 20, 4 << 10);
     let mut session = kv.session();
     let names: Vec<[u8; 4]> = (0..400_u32).map(u32::to_le_bytes).collect();

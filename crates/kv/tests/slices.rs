@@ -1,4 +1,4 @@
-//! Cleaning in slices: what a writer pays for room, and what comes between two slices of a pass.
+//! Tests of cleaning in slices: the cleaning work of a writer, and events between two slices of a pass.
 
 use farbank_kv::store::{Store, Value};
 use farbank_kv::{Config, Kv};
@@ -10,7 +10,7 @@ use support::{Time, User, key, kill};
 #[expect(dead_code, reason = "other tests use more of it")]
 mod support;
 
-/// Bytes that a slice copies, at most, and the record that exceeds them.
+/// Maximum bytes that a slice copies, including the record that exceeds the limit.
 const SLICE_BYTES: u64 = (256 << 10) + 2_000;
 const VALUE_BYTES: usize = 1_000;
 
@@ -21,7 +21,7 @@ fn value(bytes: &[u8]) -> Value<'_> {
     }
 }
 
-/// Fills a store until `percent` of its capacity is live. Returns how many keys it has.
+/// Fills a store until `percent` of its capacity is live. Returns the number of its keys.
 fn fill(kv: &Kv<Mapped>, user: &mut User, percent: u64) -> u64 {
     let mut keys = 0;
     loop {
@@ -42,7 +42,7 @@ fn set(user: &mut User, number: u64, fill: u8) {
     stored.expect("there is room");
 }
 
-/// A store of 32 segments of 64 KiB whose cleaner works in slices of three records, and its configuration.
+/// Returns a store of 32 segments of 64 KiB whose cleaner works in slices of three records, and its configuration.
 fn in_small_slices() -> (Kv<Mapped>, Config) {
     let config = Config {
         slice_records: 3,
@@ -81,7 +81,7 @@ fn a_pass_that_is_cut_off_anywhere_loses_nothing() {
         let mut user = User::of(&kv);
         let mut stored = vec![0; KEYS as usize];
         let mut rng = Rng::new(writes);
-        // Until the cleaner is at work, and then a few more.
+        // Writes until the cleaner has moved records, and then `writes` more.
         let mut left = writes;
         let mut turn = 0_u64;
         while left > 0 {
@@ -93,7 +93,7 @@ fn a_pass_that_is_cut_off_anywhere_loses_nothing() {
             set(&mut user, number, turn as u8);
             turn += 1;
             left -= u64::from(Store::stats(&kv).moved_bytes > 0);
-            assert!(turn < 100 * KEYS, "the cleaner was never at work");
+            assert!(turn < 100 * KEYS, "the cleaner has moved nothing");
         }
         drop(user);
         let kv = kill(kv, config);
@@ -107,7 +107,7 @@ fn a_pass_that_is_cut_off_anywhere_loses_nothing() {
 }
 
 #[test]
-fn a_flush_and_a_close_end_the_pass_that_has_begun() {
+fn a_flush_and_a_close_end_the_current_pass() {
     let (kv, config) = in_small_slices();
     let mut user = User::of(&kv);
     let mut rng = Rng::new(5);

@@ -1,5 +1,5 @@
-//! The engine on a pool so small that an interpreter gets through it: what context `miri` runs. Everything
-//! is here in little: sessions in threads, batches, groups, long values, cleaning, kills and closes.
+//! Tests of the engine that are short enough for the interpreter Miri; the suite `miri` runs them. They cover sessions
+//! in threads, batches, groups, long values, cleaning, kills and closes, each on a small scale.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn contents(kv: &Kv<Sim>, keys: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>
     keys.keys().filter_map(read).collect()
 }
 
-/// Writes, cleans, kills and closes; everything must be there each time.
+/// Writes, cleans, kills and closes, and checks that all values are found each time.
 fn keeps_everything(persistency: Persistency) {
     let kv = fresh(persistency, CleaningMode::Inline);
     let mut expected = BTreeMap::new();
@@ -93,12 +93,12 @@ fn keeps_everything(persistency: Persistency) {
 }
 
 #[test]
-fn everything_outlives_cleaning_a_kill_and_a_close() {
+fn all_values_survive_cleaning_a_kill_and_a_close() {
     keeps_everything(Persistency::Adr);
 }
 
 #[test]
-fn everything_outlives_them_on_a_medium_whose_tickets_turn_late() {
+fn all_values_survive_on_a_medium_whose_tickets_become_durable_late() {
     keeps_everything(Persistency::Page);
 }
 

@@ -1,19 +1,19 @@
-//! CRC-32C of a few bytes: what every record carries twice, and every read asks again.
+//! CRC-32C of short byte strings. Every record carries two of them, and every read checks them.
 //!
-//! Records are short, and for them the calls and tables of an implementation made for long buffers cost
-//! several times what the processor's own instruction does. So up to `LONG_BYTES` that instruction
-//! runs here, eight bytes at a time; beyond, and on processors without it, the `crc32c` crate has several
-//! streams and tables.
+//! Records are short. For them, an implementation made for long buffers costs several times as much as
+//! the CPU's own instruction. So below `LONG_BYTES` this module uses the instruction, eight bytes at a
+//! time. For longer inputs, and on CPUs without the instruction, it calls the `crc32c` crate, which uses
+//! several streams and tables.
 
 use std::arch::asm;
 
-/// From how many bytes on several streams pay.
+/// Length from which several streams are faster, in bytes.
 const LONG_BYTES: usize = 1024;
 
-/// Bytes of a turn of the loop.
+/// Bytes per iteration of the loop.
 const RUN: usize = 64;
 
-/// The CRC-32C of `bytes`, continuing from `crc`, that of what comes before them (0: nothing).
+/// Returns the CRC-32C of `bytes`, continuing from `crc`, the CRC of the preceding bytes (0 if there are none).
 #[inline]
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
@@ -38,7 +38,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
         rest = after;
     }
     for byte in rest {
-        // SAFETY: the processor has the instruction; it reads and changes only these registers.
+        // SAFETY: SSE4.2 was detected above; the instruction reads and changes only these registers.
         unsafe {
             asm!("crc32 {state:e}, {byte}", state = inout(reg) state, byte = in(reg_byte) *byte,
                 options(pure, nomem, nostack, preserves_flags));
@@ -47,7 +47,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     !state
 }
 
-/// The same of `first` and then `words`, little-endian: what a header is made of, read as words.
+/// Returns the CRC-32C of `first` and then `words`, all little-endian: of a header that was read as words.
 #[inline(always)]
 #[must_use]
 pub fn crc32c_words(crc: u32, first: u32, words: &[u64]) -> u32 {
@@ -69,10 +69,10 @@ fn by_bytes(crc: u32, first: u32, words: &[u64]) -> u32 {
     })
 }
 
-/// Takes four bytes more into the state. The processor must have the instruction.
+/// Adds four bytes to the state. The CPU must have SSE4.2.
 #[inline]
 fn step_four(mut state: u32, four: u32) -> u32 {
-    // SAFETY: the caller has asked for it; the instruction reads and changes only these registers.
+    // SAFETY: the caller has detected SSE4.2; the instruction reads and changes only these registers.
     unsafe {
         asm!("crc32 {state:e}, {four:e}", state = inout(reg) state, four = in(reg) four,
             options(pure, nomem, nostack, preserves_flags));
@@ -80,11 +80,11 @@ fn step_four(mut state: u32, four: u32) -> u32 {
     state
 }
 
-/// Takes eight bytes more into the state. The processor must have the instruction.
+/// Adds eight bytes to the state. The CPU must have SSE4.2.
 #[inline]
 fn step(mut state: u64, word: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(word);
-    // SAFETY: the caller has asked for it; the instruction reads and changes only these registers.
+    // SAFETY: the caller has detected SSE4.2; the instruction reads and changes only these registers.
     unsafe {
         asm!("crc32 {state}, {word}", state = inout(reg) state, word = in(reg) word,
             options(pure, nomem, nostack, preserves_flags));
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_crates_crc_at_every_length_and_continuation() {
+    fn it_equals_the_crc_of_the_crc32c_crate_at_every_length_and_seed() {
         let bytes: Vec<u8> = (0..2 * LONG_BYTES)
             .map(|n| (n * 7 + n / 256) as u8)
             .collect();

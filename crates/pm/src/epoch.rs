@@ -1,16 +1,15 @@
-//! Epochs: when nobody reads an offset any more.
+//! Epoch-based reclamation: when no reader can access an offset any more.
 //!
-//! A reader *pins* its slot while it follows offsets. Whoever unlinked something *retires* it under
-//! the current epoch, and may reuse it once every pinned slot has been pinned later than that.
+//! A reader *pins* its slot while it follows offsets. A thread that unlinks data *retires* it under
+//! the current epoch. It may reuse the space once every pinned slot was pinned in a later epoch.
 //!
 //! # Invariants
 //! E1  A pinned slot holds an epoch no newer than the one that was current when it was pinned.
-//! E2  What was unlinked before epoch `e` was advanced past is invisible to readers pinned after.
+//! E2  Data unlinked before epoch `e` ended is unreachable for readers that pin after epoch `e` ended.
 //! E3  Hence an offset retired at `e` is free as soon as `oldest() > e`.
-//! E4  Everything read under a pin has been read before the pin is seen to be gone, be it let go or
-//!     moved on.
+//! E4  All reads under a pin happen before another thread sees that the pin has ended or moved on.
 //!
-//! `tests/loom.rs` tries them under the memory model.
+//! `tests/loom.rs` checks them under the memory model.
 
 use crossbeam_utils::CachePadded;
 
@@ -23,17 +22,17 @@ const IDLE: u64 = u64::MAX;
 /// The epochs of one structure.
 pub struct EpochTable {
     current: CachePadded<AtomicU64>,
-    /// Of every slot that lives, and of dropped ones, idle, until the next slot is made.
+    /// The pins of all slots. The idle pin of a dropped slot stays until the next slot is created.
     slots: Mutex<Vec<Arc<PinnedEpoch>>>,
 }
 
 /// The epoch a reader is pinned at, or [`IDLE`].
 type PinnedEpoch = CachePadded<AtomicU64>;
 
-/// One reader's pin. Pinning again moves the pin on: what was found before may go.
+/// One reader's pin. Pinning again moves the pin on: offsets found before may then be reclaimed.
 ///
-/// Dropping a slot ends its pin. A slot that is leaked while pinned (`std::mem::forget`) holds back
-/// every later reclamation for as long as its [`Epochs`] live: nothing tells it from a slow reader.
+/// Dropping a slot ends its pin. A slot that is leaked while pinned (`std::mem::forget`) prevents every
+/// later reclamation in its [`EpochTable`], which cannot distinguish it from a slow reader.
 pub struct EpochSlot {
     pinned: Arc<PinnedEpoch>,
 }
@@ -48,7 +47,7 @@ impl Default for EpochTable {
 }
 
 impl EpochTable {
-    /// A new reader's slot, pinned by nothing. It is forgotten when the reader drops it.
+    /// Creates the slot of a new reader, not pinned.
     pub fn slot(&self) -> EpochSlot {
         let pinned = Arc::new(CachePadded::new(AtomicU64::new(IDLE)));
         let mut slots = self.slots.lock().expect("no holder panics");
@@ -57,28 +56,28 @@ impl EpochTable {
         EpochSlot { pinned }
     }
 
-    /// Pins `slot`: what can be reached from now on stays until [`Slot::unpin`], until it is pinned
-    /// again, or until the slot is dropped.
+    /// Pins `slot`. Data reachable from now on is not reclaimed until [`EpochSlot::unpin`], until the slot
+    /// is pinned again, or until the slot is dropped.
     ///
-    /// A slot of other epochs protects nothing here and holds back reclamation there. Offsets that
-    /// were found before the pin are not protected by it.
+    /// A slot of another table protects nothing here and delays reclamation there. The pin does not
+    /// protect offsets that were found before it.
     #[inline]
     pub fn pin(&self, slot: &EpochSlot) {
-        // Whoever finds this pin in place of an earlier one finds that one's reads done (E4).
+        // Release: a thread that sees this pin instead of an earlier one sees the earlier reads done (E4).
         slot.pinned
             .store(self.current.load(Ordering::Relaxed), Ordering::Release);
         // The pin is visible before anything the reader loads afterwards (E1).
         fence(Ordering::SeqCst);
     }
 
-    /// The epoch under which to retire what has just been unlinked; later pins cannot reach it.
-    /// What a reader can still reach when this is called is not protected from reuse.
+    /// Returns the epoch under which to retire data that was just unlinked. Later pins cannot reach it.
+    /// The data must be unlinked before the call: otherwise a later pin could still reach it.
     pub fn retire(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.current.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// The oldest epoch any slot is pinned at, or the current one. Waits for no reader.
+    /// Returns the oldest epoch that a slot is pinned at, or the current one if none is. Never waits.
     pub fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
         let current = self.current.load(Ordering::SeqCst);
@@ -89,7 +88,7 @@ impl EpochTable {
 }
 
 impl EpochSlot {
-    /// Lets go: nothing found under the pin may be followed any more. Of an idle slot: no effect.
+    /// Ends the pin: the reader may not follow offsets found under it any more. No effect on an idle slot.
     #[inline]
     pub fn unpin(&self) {
         self.pinned.store(IDLE, Ordering::Release);
@@ -97,7 +96,7 @@ impl EpochSlot {
 }
 
 impl Drop for EpochSlot {
-    /// A reader that ends while pinned, as one does that panics, reads nothing any more (E4).
+    /// Ends the pin. A reader that ends while pinned, for example by a panic, reads nothing any more (E4).
     fn drop(&mut self) {
         self.unpin();
     }
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_retired_under_a_pin_is_free_only_after_it() {
+    fn data_retired_under_a_pin_is_free_only_after_the_pin_ends() {
         let epochs = EpochTable::default();
         let reader = epochs.slot();
         epochs.pin(&reader);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_reader_holds_nothing_back() {
+    fn a_dropped_slot_does_not_block_reclamation() {
         let epochs = EpochTable::default();
         drop(epochs.slot());
         let _other = epochs.slot();
@@ -146,7 +145,7 @@ mod tests {
         let reader = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let slot = epochs.slot();
             epochs.pin(&slot);
-            panic!("a reader's own mistake");
+            panic!("a panic of the reader");
         }));
         assert!(reader.is_err());
         let retired = epochs.retire();

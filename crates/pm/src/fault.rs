@@ -1,11 +1,11 @@
-//! Faults: deviations switched on to see that the checks object.
+//! Faults: deliberate bugs, switched on to test that the checks find them.
 //!
-//! Two kinds, one word for both. A fault *by place* drops what one line of source flushes or drains;
-//! the simulated medium knows the lines, so no structure changes for it. A fault *by name* is a
-//! deviation in a structure's logic, `if fault!("kv.x") { .. }`, which only the `faults` feature
-//! compiles: without it the condition is `false` for the compiler.
+//! There are two kinds. A fault *by place* drops the flushes or drains of one source line. The simulated
+//! medium knows the source line of each call, so structures need no code for it. A fault *by name* is a
+//! bug in a structure's logic, `if fault!("kv.x") { .. }`. Only the `faults` feature compiles it; without
+//! the feature the condition is a constant `false`.
 //!
-//! One fault is on at a time, on one thread: [`with`] a fault, whatever runs inside it deviates.
+//! At most one fault is on per thread at a time: [`with`] runs a closure with a fault on.
 //!
 //! ```
 //! use farbank_pm::fault::{self, Fault};
@@ -22,10 +22,10 @@ use std::str::FromStr;
 
 use crate::sim::{Persistency, SourceAction, brief};
 
-/// What of its lines a place drops.
+/// The part of a copy, flush or drain that a fault drops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum FaultPart {
-    /// Everything it flushes, or the whole drain.
+    /// All lines of the copy or flush, or the drain.
     #[default]
     Whole,
     /// The first line (of a copy or a flush).
@@ -35,10 +35,10 @@ pub enum FaultPart {
 }
 
 impl FaultPart {
-    /// All of them.
+    /// All parts.
     pub const ALL: [FaultPart; 3] = [FaultPart::Whole, FaultPart::First, FaultPart::Last];
 
-    /// As it is written.
+    /// Returns the name of the part in a fault's text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,22 +49,22 @@ impl FaultPart {
     }
 }
 
-/// A deviation by place: what this line of source flushes or drains does not happen.
+/// A fault by place: the flush or drain of one source line does not happen.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PlaceFault {
-    /// What the place does: [`Act::CopyIn`] loses its implied flush, [`Act::Flush`] its flush,
-    /// [`Act::Drain`] its drain.
+    /// The action of the line: [`SourceAction::CopyIn`] loses its implied flush, [`SourceAction::Flush`] its
+    /// flush, [`SourceAction::Drain`] its drain.
     pub act: SourceAction,
-    /// Where, as [`brief`] prints it: `kv/log.rs:88`.
+    /// The source line, as [`brief`] prints it: `kv/log.rs:88`.
     pub at: String,
-    /// Which of its lines.
+    /// The cache lines that are dropped.
     pub part: FaultPart,
-    /// Only the `n`-th time it runs on a medium, from 1; `None`: always.
+    /// `Some(n)`: only the `n`-th execution on a medium is dropped, counted from 1. `None`: every execution.
     pub hit: Option<u64>,
 }
 
 impl PlaceFault {
-    /// Whether this is about what `at` does.
+    /// Returns whether this fault drops the action `act` of the source line `at`.
     #[must_use]
     pub fn concerns(&self, act: SourceAction, at: &Location<'_>) -> bool {
         let line = || self.at.rsplit_once(':').and_then(|(_, n)| n.parse().ok());
@@ -72,12 +72,12 @@ impl PlaceFault {
     }
 }
 
-/// A deviation.
+/// A deliberate bug.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {
     /// By place.
     Place(PlaceFault),
-    /// By name, from a structure's list of [`Named`].
+    /// By name, from a structure's list of [`NamedFault`].
     Name(String),
 }
 
@@ -99,10 +99,12 @@ impl fmt::Display for Fault {
 impl FromStr for Fault {
     type Err = String;
 
-    /// `NAME`, or `ACT FILE:LINE [first|last] [#N]` as it is printed.
+    /// Parses `NAME`, or `ACT FILE:LINE [first|last] [#N]`, the format that `Display` prints.
     fn from_str(text: &str) -> Result<Fault, String> {
         let mut words = text.split_whitespace();
-        let first = words.next().ok_or("a fault has a name or a place")?;
+        let first = words
+            .next()
+            .ok_or("the fault is empty: give NAME, or ACT FILE:LINE [first|last] [#N]")?;
         let act = [
             SourceAction::CopyIn,
             SourceAction::Flush,
@@ -113,12 +115,14 @@ impl FromStr for Fault {
         let Some(act) = act else {
             return match words.next() {
                 None => Ok(Fault::Name(first.into())),
-                Some(_) => Err(format!("{first:?} is no act: copy_in, flush or drain")),
+                Some(_) => Err(format!(
+                    "{first:?} is not an act: give copy_in, flush or drain"
+                )),
             };
         };
         let at = words
             .next()
-            .ok_or_else(|| format!("where is the {first}? FILE:LINE"))?;
+            .ok_or_else(|| format!("the source line of the {first} is missing: give FILE:LINE"))?;
         let mut fault = PlaceFault {
             act,
             at: at.into(),
@@ -130,21 +134,25 @@ impl FromStr for Fault {
             match FaultPart::ALL.into_iter().find(|part| part.name() == word) {
                 Some(part) => fault.part = part,
                 None if hit.is_some() => fault.hit = hit,
-                None => return Err(format!("{word:?}: whole, first, last or #N")),
+                None => {
+                    return Err(format!(
+                        "{word:?} is unknown: give whole, first, last or #N"
+                    ));
+                }
             }
         }
         Ok(Fault::Place(fault))
     }
 }
 
-/// A fault that has a name, as a structure lists it.
+/// An entry of a structure's list of faults by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamedFault {
     /// `structure.deviation`.
     pub name: &'static str,
-    /// What it does, in one sentence.
+    /// The bug, in one sentence.
     pub what: &'static str,
-    /// Where it comes from: a published report, or the change that mended it here.
+    /// Origin: a published report, or the change that fixed the bug here.
     pub source: &'static str,
     /// The only mode whose crashes show it; `None` if several do.
     pub shows_in: Option<Persistency>,
@@ -154,7 +162,7 @@ thread_local! {
     static ACTIVE: RefCell<Option<Fault>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` with `fault` on, on this thread; what was on before is on again afterwards.
+/// Runs `f` with `fault` on, on this thread, then restores the previous fault.
 pub fn with<R>(fault: Option<&Fault>, f: impl FnOnce() -> R) -> R {
     struct FaultScope(Option<Fault>);
     impl Drop for FaultScope {
@@ -166,13 +174,14 @@ pub fn with<R>(fault: Option<&Fault>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The fault that is on, on this thread.
+/// Returns the fault that is on, on this thread.
 #[must_use]
 pub fn active() -> Option<Fault> {
     ACTIVE.with_borrow(Clone::clone)
 }
 
-/// What the fault that is on drops of what `at` does: which part, and which time only.
+/// Returns what the active fault drops of the action `act` of the source line `at`: the part, and the only
+/// execution that is dropped if there is one.
 pub(crate) fn drops(act: SourceAction, at: &Location<'_>) -> Option<(FaultPart, Option<u64>)> {
     ACTIVE.with_borrow(|fault| match fault {
         Some(Fault::Place(place)) if place.concerns(act, at) => Some((place.part, place.hit)),
@@ -183,14 +192,14 @@ pub(crate) fn drops(act: SourceAction, at: &Location<'_>) -> Option<(FaultPart, 
 /// Whether faults by name are compiled in.
 pub const NAMED: bool = cfg!(feature = "faults");
 
-/// Whether the fault called `name` is on; `false` for the compiler without the `faults` feature.
+/// Returns whether the fault called `name` is on; a constant `false` without the `faults` feature.
 #[inline(always)]
 #[must_use]
 pub fn is_on(name: &str) -> bool {
     NAMED && ACTIVE.with_borrow(|fault| matches!(fault, Some(Fault::Name(on)) if on == name))
 }
 
-/// Whether the fault of this name is on: a condition that is `false` without the `faults` feature.
+/// Whether the fault of this name is on; a constant `false` without the `faults` feature.
 #[macro_export]
 macro_rules! fault {
     ($name:literal) => {
@@ -203,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_read_as_they_are_printed() {
+    fn a_printed_fault_parses_back_and_malformed_text_is_refused() {
         for text in [
             "kv.x",
             "drain kv/log.rs:8",

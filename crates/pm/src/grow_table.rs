@@ -1,7 +1,7 @@
 //! DRAM arrays that grow without moving and are read without a lock.
 //!
-//! A table is a row of chunks, each as large as all before it, so that element `i` never moves and
-//! growing never copies:
+//! A table is a sequence of chunks, each as large as all earlier ones together. So element `i` never
+//! moves and growth never copies:
 //!
 //! ```text
 //!   chunk 0     chunk 1     chunk 2               chunk k holds FIRST << (k - 1)
@@ -10,9 +10,9 @@
 //!   └───────┘   └───────┘   └───────┴───────┘   └─ ... ─┘
 //! ```
 //!
-//! Large chunks are mappings of their own: a page costs nothing until its first use. Chunks of 2 MiB
-//! and more ask for huge pages. A model checker's atomics cannot be made of zeroed bytes: for it
-//! chunks are boxes, and small.
+//! Large chunks are mappings of their own, so a page costs nothing until its first use. Chunks of 2 MiB
+//! and more use huge pages if possible. A model checker's atomics cannot be zeroed bytes, so under it
+//! chunks are small boxes.
 
 #[cfg(not(any(shuttle, loom)))]
 mod chunk;
@@ -27,16 +27,16 @@ pub use chunk::Zeroed;
 
 const CHUNKS: usize = 40;
 
-/// A grow-only array of `T`, all-zero at first.
+/// An array of `T` that only grows. New elements are all-zero.
 pub struct GrowTable<T> {
-    /// The first chunk holds `1 << first_bits`.
+    /// The first chunk holds `1 << first_bits` elements.
     first_bits: u32,
     chunks: [OnceLock<Chunk<T>>; CHUNKS],
 }
 
 impl<T: Zeroed> GrowTable<T> {
-    /// An empty table whose first chunk will hold `first` elements, rounded up to a power of two
-    /// (under a model checker fewer).
+    /// Creates an empty table whose first chunk will hold `first` elements, rounded up to a power of two
+    /// (fewer under a model checker).
     #[must_use]
     pub fn new(first: usize) -> GrowTable<T> {
         GrowTable {
@@ -48,7 +48,10 @@ impl<T: Zeroed> GrowTable<T> {
         }
     }
 
-    /// Element `index`, which [`Table::reserve`] must have covered.
+    /// Returns element `index`.
+    ///
+    /// # Panics
+    /// If the element was not reserved ([`GrowTable::reserve`]).
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> &T {
@@ -56,8 +59,11 @@ impl<T: Zeroed> GrowTable<T> {
         &self.chunks[chunk].get().expect("index was reserved")[within]
     }
 
-    /// The `N` elements from `index` on, a multiple of `N`, which is a power of two and no more than the first chunk
-    /// holds; [`Table::reserve`] must have covered them.
+    /// Returns the `N` elements from `index`. `N` is a power of two, at most the length of the first chunk, and
+    /// `index` is a multiple of `N`.
+    ///
+    /// # Panics
+    /// If the elements were not reserved ([`GrowTable::reserve`]).
     #[inline]
     #[must_use]
     pub fn get_all<const N: usize>(&self, index: usize) -> &[T; N] {
@@ -68,7 +74,7 @@ impl<T: Zeroed> GrowTable<T> {
             .expect("chunks are multiples of N")
     }
 
-    /// Element `index`, if it was reserved.
+    /// Returns element `index` if it was reserved.
     #[inline]
     #[must_use]
     pub fn try_get(&self, index: usize) -> Option<&T> {
@@ -76,10 +82,10 @@ impl<T: Zeroed> GrowTable<T> {
         self.chunks.get(chunk)?.get()?.get(within)
     }
 
-    /// Makes elements `0..len` exist.
+    /// Allocates elements `0..len` where they are missing.
     ///
     /// # Panics
-    /// When the allocator has no memory, or `len` is beyond `first << 40`.
+    /// If memory cannot be allocated, or if `len` exceeds `first << 39`, the elements of 40 chunks.
     pub fn reserve(&self, len: usize) {
         let Some(last) = len.checked_sub(1) else {
             return;
@@ -90,7 +96,7 @@ impl<T: Zeroed> GrowTable<T> {
         }
     }
 
-    /// Bytes of DRAM the reserved elements take.
+    /// Returns the bytes of DRAM that the reserved elements take.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.chunks
@@ -100,7 +106,8 @@ impl<T: Zeroed> GrowTable<T> {
             .sum()
     }
 
-    /// Chunks 0 and 1 hold `first` each, chunk k >= 1 holds `first << (k - 1)`.
+    /// Returns the chunk of element `index` and the position in that chunk. Chunk 0 holds `first` elements,
+    /// chunk k >= 1 holds `first << (k - 1)`.
     #[inline]
     fn place(&self, index: usize) -> (usize, usize) {
         let unit = index >> self.first_bits;
@@ -113,14 +120,14 @@ impl<T: Zeroed> GrowTable<T> {
     }
 }
 
-/// Appends the first `len` bytes of `words`, little-endian. Of words that are written meanwhile any byte may be
-/// the old one or the new one: whoever shares them has to find that out.
+/// Appends the first `len` bytes of `words`, little-endian, to `to`. If another thread writes the words meanwhile,
+/// each byte may be old or new; the caller has to detect that.
 ///
 /// # Panics
-/// When there are not so many.
+/// If `len` exceeds the bytes of `words`.
 #[inline]
 pub fn append_words(words: &[AtomicU64], len: usize, to: &mut Vec<u8>) {
-    assert!(len <= 8 * words.len(), "as many bytes as there are");
+    assert!(len <= 8 * words.len(), "the words have fewer bytes");
     #[cfg(any(shuttle, loom, miri))]
     {
         use crate::sync::atomic::Ordering;
@@ -133,18 +140,18 @@ pub fn append_words(words: &[AtomicU64], len: usize, to: &mut Vec<u8>) {
     {
         to.reserve(len);
         let spare = to.spare_capacity_mut().as_mut_ptr().cast();
-        // SAFETY: the words have as many bytes, as was asserted, and the vector has room for them. Its own memory is
-        // not theirs.
+        // SAFETY: the words have at least `len` bytes, as asserted above. The vector has reserved `len` bytes, and
+        // its memory does not overlap the words.
         unsafe { crate::media::cpu::load(words.as_ptr().cast(), spare, len) };
-        // SAFETY: `load` has initialised them.
+        // SAFETY: `load` has initialised `len` bytes after the vector's length.
         unsafe { to.set_len(to.len() + len) };
     }
 }
 
-/// Has the CPU fetch the line `at` lies in.
+/// Prefetches the line that contains `at`.
 #[inline]
 pub fn prefetch<T>(at: &T) {
-    // SAFETY: a prefetch of any address is harmless; this one is a live reference's.
+    // SAFETY: a prefetch never faults and changes no memory.
     unsafe {
         std::arch::x86_64::_mm_prefetch(
             std::ptr::from_ref(at).cast::<i8>(),
@@ -153,13 +160,13 @@ pub fn prefetch<T>(at: &T) {
     }
 }
 
-/// Has the CPU fetch the line `at` lies in for this core alone: it is about to be written.
+/// Prefetches the line that contains `at` in exclusive state, before a write.
 #[inline]
 pub fn prefetch_for_write<T>(at: &T) {
     if cfg!(miri) {
-        return; // It interprets no instructions of our own.
+        return; // Miri does not run inline assembly.
     }
-    // SAFETY: a prefetch changes nothing; processors without this one take it for no operation.
+    // SAFETY: a prefetch never faults and changes no memory; CPUs without this instruction ignore it.
     unsafe {
         std::arch::asm!(
             "prefetchw [{at}]",
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_keep_their_place_while_the_table_grows() {
+    fn elements_keep_their_values_while_the_table_grows() {
         let table: GrowTable<AtomicU64> = GrowTable::new(4);
         for len in 1..300_usize {
             table.reserve(len);

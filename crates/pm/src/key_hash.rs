@@ -1,4 +1,4 @@
-//! The hash of keys that clients choose: SipHash-1-3 under a key that is secret.
+//! The hash of keys that clients choose: SipHash-1-3 under a secret key.
 //!
 //! ```text
 //!   id of the pool ──XXH3──▶ 128-bit key ─┐
@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! PM-HASH-1  The hash of a key is the same whenever a pool is opened: snapshots of an index keep bits of it.
-//! PM-HASH-2  In one area two keys have equal hashes exactly if SipHash-1-3 maps them to one value: the area is mixed in
-//!     after it, by a bijection.
+//! PM-HASH-2  In one area, two keys have equal hashes exactly if their SipHash-1-3 values are equal: the area is mixed
+//!     into that value by a bijection.
 
 use siphasher::sip::SipHasher13;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -26,7 +26,7 @@ pub struct KeyHash {
 }
 
 impl KeyHash {
-    /// The hash function of the pool with this id, which is 16 secret, random bytes.
+    /// Returns the hash function of the pool with this id, which is 16 secret, random bytes.
     pub fn of_pool(id: &[u8; 16]) -> KeyHash {
         let [low, high, factor] = [2, 3, 4].map(|seed| xxh3_64_with_seed(id, seed));
         KeyHash {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn another_id_gives_other_hashes() {
+    fn keys_have_other_hashes_under_another_id() {
         let [one, other] = [[1; 16], [2; 16]].map(|id| KeyHash::of_pool(&id));
         for key in [&b""[..], b"k", b"a longer key than a word"] {
             assert_ne!(one.hash(0, key), other.hash(0, key));

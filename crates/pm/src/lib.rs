@@ -1,7 +1,7 @@
 //! Far memory: a pool of bytes addressed by offset that may outlive the process.
 //!
 //! ```text
-//!            kv, index, ...                 written once, generic over the door
+//!            kv, index, ...                 written once, generic over the medium
 //!                 │
 //!        ┌────────▼────────┐
 //!        │     Medium      │  load, store, cas, copy in and out, flush, drain → Ticket
@@ -10,21 +10,22 @@
 //!    (DAX, DRAM)                 crash images
 //! ```
 //!
-//! * [`medium`] is the door itself, with the words every structure is written in.
-//! * [`ctx`] is one worker's identity at that door and what it has spent there.
-//! * [`media`] are the real doors, [`sim`] is their simulated twin.
-//! * [`pool`] makes a medium a pool: superblock, segments, growth.
-//! * [`process`] tells the process that opened a pool from a forked child.
-//! * [`model`] counts what it costs, and how long it would take on persistent memory.
-//! * [`mod@fault`] switches deviations on, to see that the checks object.
-//! * [`key_hash`] is the keyed hash of keys that clients choose.
-//! * [`crc`] is the checksum of short records.
-//! * [`epoch`] tells when nobody reads an offset any more.
-//! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
-//! * [`simd`] asks many bytes at once.
-//! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
+//! * [`medium`]: the trait for access to far memory, and its types: offsets, tickets, errors.
+//! * [`persist_ctx`]: the persistence context of one thread, and its counters.
+//! * [`media`]: the real media (mapping, file). [`sim`]: the simulated medium.
+//! * [`pool`]: the superblock, segments and growth of a pool.
+//! * [`process_stamp`]: distinguishes the process that opened a pool from a forked child.
+//! * [`model`]: a medium that counts accesses and estimates their time on persistent memory.
+//! * [`mod@fault`]: deliberate bugs, switched on to test the checks.
+//! * [`situation`]: marks in the code that the checks must reach.
+//! * [`key_hash`]: the keyed hash of keys that clients choose.
+//! * [`crc`]: the checksum of short records.
+//! * [`epoch`]: epoch-based reclamation.
+//! * [`grow_table`]: arrays in DRAM that grow without moving their elements.
+//! * [`simd`]: comparisons of several bytes or words at once.
+//! * [`sync`]: the atomics, locks and threads that all crates use, so that a model checker can replace them.
 //!
-//! All of this project's unsafe code for far memory is in this crate, behind safe functions.
+//! All unsafe code for far memory is in this crate, behind safe functions.
 
 pub mod crc;
 pub mod epoch;

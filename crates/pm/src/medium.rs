@@ -1,26 +1,26 @@
-//! The door to far memory: one trait that real media and the simulator implement.
+//! [`Medium`], the trait for access to far memory. Real media and the simulator implement it.
 //!
-//! A structure names far memory by [`Off`] only; no reference to its bytes ever exists. Bytes are
-//! read by [`Medium::load`] and [`Medium::copy_out`], made by [`Medium::copy_in`] while nobody can
-//! see them, and become durable in two steps: [`Medium::flush`] starts writing them back,
-//! [`Medium::drain`] asks that everything this context flushed be durable and answers with a
-//! [`Ticket`]. On persistent memory the ticket is durable when it is issued; on a file it turns
-//! durable when one `fdatasync`, shared by every context, has ended.
+//! A structure refers to far memory by [`Off`] only; no reference to its bytes ever exists.
+//! [`Medium::load`] and [`Medium::copy_out`] read bytes. [`Medium::copy_in`] writes bytes that are not
+//! published yet. Bytes become durable in two steps: [`Medium::flush`] starts their write-back, and
+//! [`Medium::drain`] makes everything that this context flushed durable and returns a [`Ticket`]. On
+//! persistent memory the ticket is durable at once. On a file it becomes durable when an `fdatasync`,
+//! shared by all contexts, has completed.
 //!
-//! Every method that can persist something is `#[track_caller]`: the simulator knows each flush and
-//! drain by its place in the source. On real media the location is inlined away.
+//! Every method that can persist bytes is `#[track_caller]`: the simulator identifies each flush and
+//! drain by its source line. On real media the location is inlined away.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::persist_ctx::PersistCtx;
 
-/// Bytes in a word: what the CPU stores, and far memory keeps, atomically.
+/// Bytes in a word. The CPU stores a word atomically, and a power cut never tears it.
 pub const WORD: usize = 8;
-/// Bytes in a cache line: what a flush writes back.
+/// Bytes in a cache line, the unit of a flush.
 pub const LINE: usize = 64;
 
-/// A place in far memory: bytes from the start of the pool. 0 is null.
+/// A position in far memory, in bytes from the start of the pool. 0 is the null offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Off(pub u64);
 
@@ -28,16 +28,16 @@ impl Off {
     /// The null offset.
     pub const NULL: Off = Off(0);
 
-    /// Whether this is the null offset.
+    /// Returns whether this is the null offset.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
 
-    /// The offset `bytes` further on.
+    /// Returns the offset `bytes` after this one.
     ///
     /// # Panics
-    /// When there is no such offset: the sum does not fit 64 bits.
+    /// If the sum does not fit in 64 bits.
     #[inline]
     #[must_use]
     #[track_caller]
@@ -53,7 +53,7 @@ impl Off {
 #[inline(never)]
 #[track_caller]
 const fn no_offset() -> ! {
-    panic!("an offset has 64 bits, and the one asked for has more")
+    panic!("an offset has 64 bits, but the sum of an offset and a length exceeds them")
 }
 
 impl fmt::Debug for Off {
@@ -62,29 +62,29 @@ impl fmt::Debug for Off {
     }
 }
 
-/// A promise of durability: what a drain answers with. Tickets of one medium turn in order.
+/// The name of a drain, to ask whether it is durable. Tickets of one medium become durable in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
 impl Ticket {
-    /// A ticket that is durable already.
+    /// A ticket that is already durable.
     pub const DURABLE: Ticket = Ticket(0);
-    /// A ticket that never turns: [`Medium::poll`] of it is an error once the medium is poisoned.
+    /// A ticket that never becomes durable. [`Medium::poll`] of it is an error once the medium is poisoned.
     pub const NEVER: Ticket = Ticket(u64::MAX);
 }
 
-/// A file, as the file system knows it: the same after a rename or a restart of the machine, another
-/// one for a copy.
+/// The identity of a file in its file system. A rename or a restart of the machine keeps it; a copy of
+/// the file has another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileId {
     /// Inode number; never 0.
     pub inode: u64,
-    /// Time of its creation, in nanoseconds since 1970; 0 where the file system does not keep it.
+    /// Creation time, in nanoseconds since 1970; 0 if the file system does not record it.
     pub born_ns: u64,
 }
 
 impl FileId {
-    /// Whether both can be the same file. A birth time that is not known decides nothing.
+    /// Returns whether both can be the same file. Creation times are compared only if both are known.
     #[must_use]
     pub fn may_be(self, other: FileId) -> bool {
         let dated = self.born_ns != 0 && other.born_ns != 0;
@@ -92,23 +92,23 @@ impl FileId {
     }
 }
 
-/// What has happened to a pool's file while the pool is open.
+/// A change to a pool's file, made by another program while the pool is open, or the loss of its lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileTrouble {
     /// One word for monitoring: `moved`, `removed`, `replaced`, `truncated`,
     /// `unreadable` or `lease-lost`.
     pub what: &'static str,
-    /// One line for people: the path, what was found, what follows from it.
+    /// A one-line message: the path, the state found, and the consequence.
     pub text: Arc<str>,
 }
 
-/// An I/O error, or the loss of its file, has made the medium untrustworthy: nothing is acknowledged
-/// any more.
+/// The error of a medium that takes no more writes, after an I/O error or the loss of its file.
 ///
-/// What was durable before stays readable. Closing and opening the pool again is the way out.
+/// No write is acknowledged any more. Data that was durable before stays readable. To recover, close
+/// the pool and open it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poisoned {
-    /// What failed, where, and with which error.
+    /// The operation that failed, where, and its error.
     pub reason: Arc<str>,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for Poisoned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pool stopped taking writes ({}); put that right, then restart",
+            "the pool stopped taking writes ({}); correct the cause, then restart",
             self.reason
         )
     }
@@ -124,12 +124,12 @@ impl fmt::Display for Poisoned {
 
 impl std::error::Error for Poisoned {}
 
-/// Which medium this is, as it is printed.
+/// The kind of a medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A DAX mapping (`MAP_SYNC` or a device): loads and stores reach persistent memory.
     Dax,
-    /// Anonymous memory, or a mapped file on tmpfs: outlives at most the process.
+    /// Anonymous memory, or a mapped file on tmpfs: its contents survive at most the end of the process.
     Dram,
     /// An ordinary file, read through a mapping and written by `pwritev`.
     File,
@@ -138,7 +138,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The medium's name on the command line and in banners.
+    /// Returns the name of the kind on the command line and in banners.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -150,40 +150,40 @@ impl Kind {
     }
 }
 
-/// What a drain means on a medium.
+/// How a medium drains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
     /// A store fence: the ticket is durable when it is issued.
     Fence,
-    /// An `fdatasync` shared by all contexts: the ticket turns later.
+    /// An `fdatasync` shared by all contexts: the ticket becomes durable later.
     Sync,
-    /// Nothing is waited for: an acknowledged write may be lost in a power cut.
+    /// A drain waits for nothing: a power cut may lose an acknowledged write.
     Relaxed,
 }
 
-/// What a structure may rely on.
+/// The capabilities of a medium: the properties that structures rely on.
 #[derive(Clone, Debug)]
 pub struct Caps {
-    /// Which medium this is.
+    /// Kind of the medium.
     pub kind: Kind,
-    /// Largest aligned unit that is never torn by a power cut, in bytes (8, or 512 on a file).
+    /// Largest aligned unit that a power cut never tears, in bytes (8, or 512 on a file).
     pub tear_bytes: usize,
-    /// What a drain means.
+    /// How the medium drains.
     pub drain: Drain,
-    /// How bytes are read, by its name on the command line: `mapped`, or of a file `pread` or `direct`.
+    /// How bytes are read, as on the command line: `mapped`, or for a file also `pread` or `direct`.
     pub read_by: &'static str,
-    /// Whether bytes are durable as soon as they are stored (eADR): flushes cost nothing.
+    /// Whether bytes are durable as soon as they are stored (eADR). Flushes then cost nothing.
     pub stores_are_durable: bool,
-    /// One line for people: what an acknowledged write survives.
+    /// A one-line message: the failures that an acknowledged write survives.
     pub survives: String,
-    /// One line each, for people: what was found at the pool's place that its operator should know.
+    /// One-line warnings for the operator about the file or device that holds the pool.
     pub warnings: Vec<String>,
 }
 
-/// Bytes of `parts` together.
+/// Returns the total length of `parts`, in bytes.
 ///
 /// # Panics
-/// When they are more than an address space has: the same large part many times.
+/// If the total exceeds the address space, which happens when a large part is repeated.
 #[inline]
 #[track_caller]
 pub(crate) fn bytes_of(parts: &[&[u8]]) -> usize {
@@ -193,10 +193,10 @@ pub(crate) fn bytes_of(parts: &[&[u8]]) -> usize {
     sum.expect("the parts are longer than any medium")
 }
 
-/// The offset behind `len` bytes at `at`.
+/// Returns the offset after the `len` bytes at `at`.
 ///
 /// # Panics
-/// When there is no such offset: the bytes are outside any medium.
+/// If the offset does not fit in 64 bits.
 #[inline]
 #[track_caller]
 pub(crate) fn end_of(at: Off, len: usize) -> u64 {
@@ -206,56 +206,61 @@ pub(crate) fn end_of(at: Off, len: usize) -> u64 {
     }
 }
 
+/// Checks that a pair of words can begin at `at`.
+///
 /// # Panics
-/// When `at` is not where a pair of words begins.
+/// If `at` is not 16-aligned.
 #[inline]
 #[track_caller]
 pub(crate) fn check_pair(at: Off) {
     const PAIR_BYTES: u64 = 2 * WORD as u64;
-    assert!(at.0.is_multiple_of(PAIR_BYTES), "{at:?} is no pair's");
+    assert!(
+        at.0.is_multiple_of(PAIR_BYTES),
+        "pair at {at:?} is not aligned"
+    );
 }
 
-/// Far memory reached by load and store, or something that behaves like it.
+/// Far memory: persistent memory, a file or a simulation, accessed by loads, stores and copies.
 ///
-/// # What a caller can do wrong
-/// No argument is undefined behaviour on any medium.
+/// # Misuse
+/// No argument causes undefined behaviour on any medium.
 ///
-/// | argument                                              | what happens                            |
-/// |-------------------------------------------------------|-----------------------------------------|
-/// | bytes not all in `0..len()`                           | a panic that names offset, length and end; nothing has changed. Of [`Medium::prefetch`]: no effect |
-/// | a word, or bytes to be copied in, not 8-aligned; a pair not 16-aligned | the same                |
-/// | bytes that another thread writes meanwhile            | each word is read old or new; bytes copied out may be torn within a word |
-/// | two contexts copy in the same bytes, or parts of one word | each word is one's or the other's; the last word, if partial, may keep what it was |
-/// | another thread reads what was copied in before the drain | each word is found old or new, in any order |
-/// | a context used by another thread before its drain        | what it wrote may not be durable when its ticket is |
-/// | a ticket of another medium                            | an answer that means nothing            |
+/// | misuse                                            | effect                                                |
+/// |---------------------------------------------------|-------------------------------------------------------|
+/// | bytes not all in `0..len()`                       | panic with offset, length, end; a prefetch: no effect |
+/// | misaligned word, copy in (8 B) or pair (16 B)     | the same                                              |
+/// | a read while another thread writes                | each word is old or new; a copy out may tear words    |
+/// | two contexts copy in parts of one word            | one of the two; a partial last word may stay old      |
+/// | another thread reads copied-in bytes before the drain | each word is read old or new, in any order        |
+/// | another thread uses a context before its drain    | earlier writes may not be durable when the ticket is  |
+/// | a ticket of another medium                        | a meaningless result                                  |
 ///
-/// So callers check what they read from a pool before they follow it.
+/// So callers validate what they read from a pool before they use it as an offset or a length.
 pub trait Medium: Send + Sync + 'static {
-    /// What a structure may rely on here.
+    /// Returns the properties that structures rely on.
     fn caps(&self) -> &Caps;
 
-    /// Bytes that can be addressed now. Only [`Medium::grow`] changes it, upwards.
+    /// Returns the length in bytes. Only [`Medium::grow`] changes it, and only upwards.
     fn len(&self) -> u64;
 
-    /// Whether the medium has no bytes at all.
+    /// Returns whether the medium has no bytes at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes the medium `len` bytes long: space is allocated and written, never sparse, and durable.
-    /// Offsets stay valid and concurrent access goes on. A length below [`Medium::len`] changes
-    /// nothing.
+    /// Grows the medium to `len` bytes. The new space is allocated and written, never sparse, and durable
+    /// on `Ok`. Offsets stay valid and concurrent accesses continue. A length below [`Medium::len`] has
+    /// no effect.
     ///
     /// # Errors
-    /// There is no space, there are no addresses, or the medium is poisoned. Nothing has changed.
+    /// There is no space, there are no addresses, or the medium is poisoned. The medium is unchanged.
     fn grow(&self, len: u64) -> std::io::Result<()>;
 
     /// Loads the word at `at` (8-aligned) with acquire ordering.
     fn load(&self, at: Off) -> u64;
 
-    /// Loads `N` words, `step` words from one to the next, each as [`Medium::load`] does. A racing
-    /// writer may be seen in some of them and not in others.
+    /// Loads `N` words from `at`, `step` words apart, each as [`Medium::load`] does. Some of them may
+    /// show a concurrent write and others not.
     #[inline]
     fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N]
     where
@@ -267,12 +272,12 @@ pub trait Medium: Send + Sync + 'static {
         })
     }
 
-    /// Stores the word at `at` (8-aligned) with release ordering. Volatile until flushed and drained.
+    /// Stores the word at `at` (8-aligned) with release ordering. It is volatile until flushed and drained.
     #[track_caller]
     fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64);
 
-    /// Stores `words`, one after another, from `at` (8-aligned) on, as [`Medium::store`] does: on a file by one system call.
-    /// No other thread reads or writes them meanwhile. A crash may leave some of them and not others.
+    /// Stores consecutive `words` from `at` (8-aligned), as [`Medium::store`] does; on a file with one
+    /// system call. No other thread may read or write them meanwhile. A crash may keep only some of them.
     #[track_caller]
     fn store_words(&self, ctx: &mut PersistCtx, at: Off, words: &[u64]) {
         for (number, word) in words.iter().enumerate() {
@@ -280,102 +285,107 @@ pub trait Medium: Send + Sync + 'static {
         }
     }
 
-    /// Compare-and-swap of the word at `at`; `Err` holds what was there. Never a drain.
+    /// Compares and swaps the word at `at`. `Err` holds the value found. Never drains.
     #[track_caller]
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64>;
 
-    /// Copies published or immutable bytes out. Racing writers give torn words, never undefined
-    /// behaviour.
+    /// Copies the bytes at `at` into `to`: published or immutable bytes. A concurrent write can tear words,
+    /// but never causes undefined behaviour.
     fn copy_out(&self, at: Off, to: &mut [u8]);
 
-    /// Appends `len` bytes at `at` to `to`, without zeroing the space first. On a panic `to` is as it
-    /// was.
+    /// Appends the `len` bytes at `at` to `to`, without zeroing the space first. A panic leaves `to`
+    /// unchanged.
     fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>);
 
-    /// Whether the bytes at `at` equal `bytes`.
+    /// Returns whether the bytes at `at` equal `bytes`.
     fn matches(&self, at: Off, bytes: &[u8]) -> bool;
 
-    /// Writes `parts`, one after another, at `at` (8-aligned): unpublished bytes of this context, which no
-    /// other thread writes meanwhile; nor what else is in the last word, which is written again as it
-    /// was found. They are on their way to durability when this returns (no flush is needed) and
-    /// readable by this thread; other threads may rely on them, and durability on a ticket, only after
-    /// this context's next drain.
+    /// Writes the concatenated `parts` at `at` (8-aligned), which must be unpublished space of this context.
+    ///
+    /// No other thread may write these bytes meanwhile, nor the other bytes of the last word: the copy
+    /// writes those again as it found them. When the call returns, the bytes are flushed and this thread
+    /// can read them. Other threads can rely on them only after this context's next drain; they are
+    /// durable when that drain's ticket is.
     #[track_caller]
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]);
 
-    /// Writes two words at `at` (16-aligned) as [`Medium::copy_in`] does: for a line of which the caches are likely to have
-    /// nothing, and of which nothing else is needed. The two may become durable in any order.
+    /// Writes two words at `at` (16-aligned) as [`Medium::copy_in`] does. Use it for a line that is probably
+    /// not cached and whose other words are not needed. The two may become durable in any order.
     #[track_caller]
     fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
         self.copy_in(ctx, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
     }
 
-    /// Starts writing back every line of `at..at + len`.
+    /// Starts the write-back of every line of `at..at + len`.
     #[track_caller]
     fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize);
 
-    /// Asks that everything this context copied in or flushed become durable.
+    /// Makes everything that this context copied in or flushed durable, and returns the ticket to wait for.
     ///
-    /// After it returns, other threads see those bytes. An I/O error poisons the medium: the ticket
-    /// then never turns.
+    /// After it returns, other threads see those bytes. An I/O error poisons the medium; the ticket
+    /// then never becomes durable.
     #[track_caller]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket;
 
-    /// Whether `ticket` has turned durable.
+    /// Returns whether `ticket` is durable.
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned>;
 
-    /// Waits until `ticket` has turned durable.
+    /// Waits until `ticket` is durable.
     fn wait(&self, ticket: Ticket) -> Result<(), Poisoned>;
 
-    /// Waits until everything drained so far is durable for certain, also where drains are relaxed:
-    /// for steps that others build on, like using space again. `ticket` is the caller's last.
+    /// Waits until everything drained so far is durable, even if the medium's drains are relaxed.
+    /// `ticket` is the caller's last. Use it before a step that is wrong without durability, such as
+    /// the reuse of space.
     fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
         self.wait(ticket)
     }
 
-    /// The first of `len` bytes at `at` that could not be read, because the device reports an error or
-    /// the file is too short; zeros are read in its place. `None`: all that was read of them so far was
-    /// there. What has a checksum fails it; what says nothing by zeros ("empty", "the end") asks this
-    /// after it has read them. Words that are loaded ([`Medium::load`], [`Medium::load_words`],
-    /// [`Medium::cas`]) are never such zeros: the call panics.
+    /// Returns the first of the `len` bytes at `at` that a read failed to get, because the device reported
+    /// an error or the file is too short. Such bytes read as zeros. `None`: all reads of these bytes so
+    /// far succeeded.
+    ///
+    /// A checksum detects such zeros. A caller for which zeros are a valid value ("empty", "the end") must
+    /// call this after its read. Word loads ([`Medium::load`], [`Medium::load_words`], [`Medium::cas`])
+    /// never return such zeros: they panic.
     fn unreadable(&self, _at: Off, _len: usize) -> Option<Off> {
         None
     }
 
-    /// The file under the medium. `None`: there is no file, or its file system does not keep inode
-    /// numbers.
+    /// Returns the identity of the medium's file. `None`: there is no file, or its file system has no
+    /// inode numbers.
     fn file_id(&self) -> Option<FileId> {
         None
     }
 
-    /// What has happened to the medium's file since it was opened, as far as is known. Real media look
-    /// twice a second.
+    /// Returns the last known change to the medium's file since it was opened. Real media check the
+    /// file twice a second.
     fn file_trouble(&self) -> Option<FileTrouble> {
         None
     }
 
-    /// Has `wake` called, from any thread, whenever tickets have turned or the medium was poisoned.
-    /// A medium whose tickets are durable at once never calls it.
+    /// Registers `wake`, which the medium calls from any thread when tickets became durable or the medium
+    /// was poisoned. A medium whose tickets are durable at once never calls it.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
 
-    /// CRC-32C of the bytes at `at`, continuing from `seed`. One event to the explorers.
+    /// Returns the CRC-32C of the bytes at `at`, continuing from `seed`. Explorers see it as one event.
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32;
 
-    /// Whether the CRC-32C of the bytes at `at`, continuing from `seed`, is `expected`. The way to
-    /// ask about bytes that a crash may have torn: lazy simulated memory need not decide how.
+    /// Returns whether the CRC-32C of the bytes at `at`, continuing from `seed`, is `expected`. Use it for
+    /// bytes that a crash may have torn: lazy simulated memory then need not decide how they are torn.
     #[inline]
     fn crc_is(&self, at: Off, len: usize, seed: u32, expected: u32) -> bool {
         self.crc(at, len, seed) == expected
     }
 
-    /// Copies bytes out that carry a checksum of their own; `check` says how many of the leading
-    /// bytes it vouches for, from those bytes alone, or 0 if it does not hold. Answers whether it
-    /// held; the bytes behind those may be anything then. If it held, the last call of `check` was about
-    /// what is answered; if not, about anything.
+    /// Copies out bytes that carry their own checksum, and returns whether it holds.
     ///
-    /// As with [`Medium::crc_is`], lazy simulated memory tells apart only whole content and all
-    /// other; the bytes copied out are some of what they can be.
+    /// `check` returns how many leading bytes the checksum covers, from those bytes alone, or 0 if it does
+    /// not hold. Bytes after the covered ones can have any value. On `true` the last call of `check` saw
+    /// the bytes that are returned in `to`; on `false` it may have seen others.
+    ///
+    /// As with [`Medium::crc_is`], lazy simulated memory distinguishes only intact content from all
+    /// other; if the check fails, the bytes copied out are one of the possible contents.
     #[inline(always)]
     fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
         self.copy_out(at, to);
@@ -386,7 +396,7 @@ pub trait Medium: Send + Sync + 'static {
     fn prefetch(&self, at: Off, len: usize);
 }
 
-/// One medium of several owners.
+/// A medium with several owners.
 impl<M: Medium> Medium for Arc<M> {
     fn caps(&self) -> &Caps {
         (**self).caps()
@@ -500,7 +510,7 @@ impl<M: Medium> Medium for Arc<M> {
     }
 }
 
-/// Flushes `at..at + len`, drains and waits: what was stored there is durable on `Ok`.
+/// Flushes `at..at + len`, drains and waits. On `Ok` the bytes stored there are durable.
 #[track_caller]
 pub fn persist<M: Medium + ?Sized>(
     medium: &M,

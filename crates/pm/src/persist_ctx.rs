@@ -1,19 +1,19 @@
-//! A context: one worker's identity at the door, and what it has spent there.
+//! [`PersistCtx`], the persistence context of one thread, and its counters.
 
 use std::ops::AddAssign;
 
 use crate::medium::{LINE, Off, end_of};
 
-/// Exact counts of what one context asked of the medium.
+/// Exact counts of one context's operations on the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PersistCounters {
-    /// Lines written back or written around the cache (one per line and call).
+    /// Lines written back, or written around the cache (one per line and call).
     pub lines: u64,
-    /// Drains that had something to order: store fences, or requests for a sync.
+    /// Drains after at least one flush or copy: store fences, or requests for a sync.
     pub fences: u64,
     /// Bytes copied in or stored.
     pub bytes: u64,
-    /// `fdatasync` calls this context's drains caused.
+    /// `fdatasync` calls that this context's drains caused.
     pub syncs: u64,
 }
 
@@ -26,20 +26,23 @@ impl AddAssign for PersistCounters {
     }
 }
 
-/// One worker at the door. A context is used by one thread at a time, and by another one only after a
-/// drain: a fence completes the stores of the thread that executes it. Else what was written before
-/// may not be durable when its ticket is; nothing worse happens.
+/// The persistence context of one thread: what it has written and not yet drained.
+///
+/// One thread at a time uses a context. Another thread may take it over only after a drain, because a
+/// fence completes only the stores of the thread that executes it. Otherwise earlier writes may not be
+/// durable when their ticket is; there is no other harm.
 #[derive(Debug, Default)]
 pub struct PersistCtx {
     id: u32,
-    /// What this context has asked of the medium so far.
+    /// Counts of this context's operations so far.
     pub counters: PersistCounters,
-    /// Whether something was copied in or flushed since the last drain.
+    /// Whether bytes were copied in or flushed since the last drain.
     pub(crate) undrained: bool,
 }
 
 impl PersistCtx {
-    /// A context with an identity of the caller's choosing; the simulator keeps pending flushes by it.
+    /// Creates a context with an identity that the caller chooses. The simulator keeps pending flushes by
+    /// it, so contexts of one medium have different ones.
     #[must_use]
     pub fn new(id: u32) -> PersistCtx {
         PersistCtx {
@@ -48,20 +51,20 @@ impl PersistCtx {
         }
     }
 
-    /// This context's identity.
+    /// Returns the context's identity.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Counts a copy of `len` bytes to `at`, which the next drain is to make durable.
+    /// Counts a copy of `len` bytes to `at`, which the next drain makes durable.
     #[inline]
     pub(crate) fn copied_in(&mut self, at: Off, len: usize) {
         self.counters.bytes += len as u64;
         self.flushed(at, len);
     }
 
-    /// Counts the lines of `len` bytes at `at`, which the next drain is to make durable.
+    /// Counts the lines of the `len` bytes at `at`, which the next drain makes durable.
     #[inline]
     pub(crate) fn flushed(&mut self, at: Off, len: usize) {
         const LINE_BYTES: u64 = LINE as u64;

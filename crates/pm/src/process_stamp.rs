@@ -1,8 +1,8 @@
-//! The process that opened a pool, told from a child that was forked from it.
+//! [`ProcessStamp`], which distinguishes the process that opened a pool from its forked children.
 //!
-//! A forked child has the parent's mappings and files and none of its threads. It would wait for a sync that no thread
-//! makes, and write where the parent writes. A page that the kernel clears in a child (`MADV_WIPEONFORK`) tells the
-//! two apart by one load, where `getpid` is a system call.
+//! A forked child has the parent's mappings and files but none of its threads. It would wait for a sync that no thread
+//! makes, and its writes would mix with the parent's. The kernel clears one page in a child (`MADV_WIPEONFORK`). So
+//! one load detects a child, where `getpid` would need a system call.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::medium::Poisoned;
 use crate::sync::CHECKED;
 
-/// The process in which a value of this type was made.
+/// The process in which this value was created.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessStamp {
-    /// The page that is cleared in a child; `None`: the kernel has no such pages.
+    /// The page that the kernel clears in a child. `None`: the kernel does not support it.
     page: Option<&'static AtomicU32>,
     id: u32,
 }
 
 impl ProcessStamp {
-    /// The process that calls.
+    /// Returns the stamp of the calling process.
     #[must_use]
     pub fn current() -> ProcessStamp {
         let (page, id) = (wiped_page(), std::process::id());
@@ -29,7 +29,7 @@ impl ProcessStamp {
         ProcessStamp { page, id }
     }
 
-    /// Whether the caller runs in this process, and not in a child that was forked from it.
+    /// Returns whether the caller runs in this process, not in a child that was forked from it.
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
@@ -39,6 +39,8 @@ impl ProcessStamp {
         }
     }
 
+    /// Checks that the caller runs in this process.
+    ///
     /// # Errors
     /// The caller runs in a forked child.
     #[inline]
@@ -53,7 +55,7 @@ impl ProcessStamp {
     fn forked(&self) -> Poisoned {
         Poisoned {
             reason: format!(
-                "process {} was forked from process {}, which has the pool open: only that one can use it",
+                "process {} was forked from process {}, which has the pool open: only process {1} can use it",
                 std::process::id(),
                 self.id
             )
@@ -62,7 +64,8 @@ impl ProcessStamp {
     }
 }
 
-/// A number for the calling thread, from 1 on; 0 under a model checker, all of whose threads are one.
+/// Returns a number that identifies the calling thread, from 1. Under a model checker, whose threads share one
+/// system thread, it is always 0.
 #[inline]
 #[must_use]
 pub fn this_thread() -> u32 {
@@ -72,32 +75,32 @@ pub fn this_thread() -> u32 {
     }
     match CHECKED {
         true => 0,
-        // A thread that is ending has no number any more.
+        // The number of an ending thread may already be destroyed.
         false => NUMBER.try_with(|number| *number).unwrap_or(0),
     }
 }
 
-/// Runs `check` in a child that is forked from this process, and returns what it returned. For tests of what a forked
-/// child may do with what its parent has open.
+/// Runs `check` in a child that is forked from this process, and returns its result. For tests of the use of a pool in
+/// a forked child.
 ///
 /// # Errors
-/// The child could not be made.
+/// The child could not be created.
 pub fn in_forked_child(
     mut check: impl FnMut() -> bool + Send + Sync + 'static,
 ) -> std::io::Result<bool> {
     use std::os::unix::process::CommandExt;
-    const NO: i32 = 33; // EDOM, which no step of making a process answers with.
+    const NO: i32 = 33; // EDOM, an error that no step of creating a process returns.
     let mut command = std::process::Command::new("/proc/self/exe");
     command.arg("--version").stdout(std::process::Stdio::null());
     let child = move || match check() {
-        // It ends here and runs no other program.
+        // The child ends here and does not execute the program.
         true => {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
                 .map_err(std::io::Error::from)
         }
         false => Err(std::io::Error::from_raw_os_error(NO)),
     };
-    // SAFETY: the closure is the caller's, which knows that only the calling thread exists in the child.
+    // SAFETY: the closure must be safe in a child that has only the calling thread; the caller, a test, guarantees it.
     let spawned = unsafe { command.pre_exec(child) }.spawn();
     match spawned {
         Ok(mut child) => child.wait().map(|_| true),
@@ -106,7 +109,7 @@ pub fn in_forked_child(
     }
 }
 
-/// One page of this process that is zero in a forked child until that child writes it.
+/// Returns a page of this process that is zero in a forked child until the child writes it.
 fn wiped_page() -> Option<&'static AtomicU32> {
     static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
     *PAGE.get_or_init(map_wiped_page)
@@ -122,13 +125,13 @@ fn map_wiped_page() -> Option<&'static AtomicU32> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     const PAGE_BYTES: usize = 4096;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh anonymous mapping where the kernel chooses: it overlaps nothing.
+    // SAFETY: the kernel chooses the address of a new anonymous mapping, so it overlaps no memory in use.
     let page =
         unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE_BYTES, access, MapFlags::PRIVATE) };
     let page = page.ok()?;
-    // SAFETY: the range is the mapping made above. The advice changes what a child finds there, nothing here.
+    // SAFETY: the range is the mapping made above. The advice changes its contents only in a child.
     unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.ok()?;
-    // SAFETY: the mapping is aligned, zeroed, never unmapped, and only ever reached as this atomic.
+    // SAFETY: the mapping is aligned, zeroed and never unmapped, and this atomic is the only access to it.
     Some(unsafe { AtomicU32::from_ptr(page.cast()) })
 }
 
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn a_forked_child_is_another_process_until_it_says_who_it_is() {
+    fn a_forked_child_is_not_current_until_it_makes_its_own_stamp() {
         let process = ProcessStamp::current();
         let differs = move || process.check().is_err() && ProcessStamp::current().is_current();
         assert!(in_forked_child(differs).unwrap());

@@ -1,4 +1,4 @@
-//! Questions to many bytes at once, and their answers: a bit each.
+//! Comparisons of several bytes or words at once. The result is a mask with one bit for each.
 
 use std::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi8, _mm_cmpeq_epi32,
@@ -6,11 +6,11 @@ use std::arch::x86_64::{
     _mm_set1_epi32, _mm_shuffle_ps,
 };
 
-/// Which bytes of two words are `byte`: a bit each, that of the first word's lowest byte the lowest.
+/// Returns a mask of the bytes of two words that equal `byte`. Bit 0 stands for the lowest byte of the first word.
 #[inline(always)]
 #[must_use]
 pub fn bytes_equal([low, high]: [u64; 2], byte: u8) -> u64 {
-    // SAFETY: these are SSE2's, which every x86-64 processor has, and touch no memory.
+    // SAFETY: every x86-64 CPU has SSE2, and the instructions touch no memory.
     let mask = unsafe {
         let equal = _mm_cmpeq_epi8(
             _mm_set_epi64x(high as i64, low as i64),
@@ -21,13 +21,12 @@ pub fn bytes_equal([low, high]: [u64; 2], byte: u8) -> u64 {
     u64::from(mask as u16)
 }
 
-/// Which of eight words have `half` for their upper half, as far as the bits of `mask` go: a bit each, that of
-/// the first word the lowest.
+/// Returns a mask of the words whose upper half equals `half` in the bits of `mask`. Bit 0 stands for the first word.
 #[inline(always)]
 #[must_use]
 pub fn upper_halves_equal(words: [u64; 8], half: u32, mask: u32) -> u64 {
     let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: these are SSE2's, which every x86-64 processor has, and touch no memory.
+    // SAFETY: every x86-64 CPU has SSE2, and the instructions touch no memory.
     let found = unsafe {
         let first = _mm_packs_epi32(
             halves_equal([a, b, c, d], half, mask),
@@ -38,14 +37,14 @@ pub fn upper_halves_equal(words: [u64; 8], half: u32, mask: u32) -> u64 {
     u64::from(found as u8)
 }
 
-/// All ones for each of four words whose upper half is as asked, else zeros.
+/// Returns 32 bits for each of four words: all ones if its upper half equals `half` in the bits of `mask`, else zeros.
 ///
 /// # Safety
 /// The processor has SSE2.
 #[inline(always)]
 unsafe fn halves_equal([a, b, c, d]: [u64; 4], half: u32, mask: u32) -> __m128i {
     const ODD: i32 = 0b11_01_11_01;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees SSE2; the instructions touch no memory.
     unsafe {
         let low = _mm_castsi128_ps(_mm_set_epi64x(b as i64, a as i64));
         let high = _mm_castsi128_ps(_mm_set_epi64x(d as i64, c as i64));
@@ -55,7 +54,7 @@ unsafe fn halves_equal([a, b, c, d]: [u64; 4], half: u32, mask: u32) -> __m128i 
     }
 }
 
-/// The numbers of a mask's ones, from the lowest.
+/// Returns the positions of the set bits of `mask`, from the lowest.
 #[inline(always)]
 pub fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_bytes_are_found_and_no_others() {
+    fn exactly_the_equal_bytes_are_found() {
         const NONE: u64 = !0x5555_5555_5555_5555;
         for (word, byte, found) in [
             (0, 0, 0xff),
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ones_of_a_mask_are_named_from_the_lowest() {
+    fn the_set_bits_of_a_mask_are_listed_from_the_lowest() {
         let mask = 1 | 1 << 5 | 1 << 63;
         assert_eq!(ones(mask).collect::<Vec<_>>(), [0, 5, 63]);
         assert_eq!(ones(0).next(), None);

@@ -1,9 +1,10 @@
-//! Situations: places in the code that a check must have come by.
+//! Situations: marks on rare branches that a check must reach.
 //!
-//! A check that never meets a situation says nothing of it. A structure marks its rare branches and the thresholds of its
-//! sizes, `situation!("kv.value_in_several_extents")`, and lists the names; `check situations` explores until each was met.
+//! A check that never reaches a branch proves nothing about it. A structure marks its rare branches and its size
+//! thresholds, for example `situation!("kv.value_in_several_extents")`, and lists the names. `check situations`
+//! explores until each situation was met.
 //!
-//! Only the `faults` feature counts: without it a mark is nothing for the compiler.
+//! Only the `faults` feature counts; without it a mark compiles to nothing.
 //!
 //! ```
 //! use farbank_pm::{situation, situation::{met, uncounted}};
@@ -17,24 +18,24 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// A situation, as a structure lists it.
+/// An entry of a structure's list of situations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Situation {
     /// `structure.situation`.
     pub name: &'static str,
-    /// What it is, in one sentence.
+    /// The situation, in one sentence.
     pub what: &'static str,
 }
 
 impl Situation {
-    /// The situation called `name`.
+    /// Creates the entry of the situation called `name`.
     #[must_use]
     pub const fn new(name: &'static str, what: &'static str) -> Situation {
         Situation { name, what }
     }
 }
 
-/// A place in the code that counts how often it was met.
+/// A mark in the code that counts its executions.
 #[derive(Debug)]
 pub struct SituationMark {
     name: &'static str,
@@ -42,15 +43,15 @@ pub struct SituationMark {
 }
 
 thread_local! {
-    /// Whether this thread counts what it meets.
+    /// Whether this thread counts the marks that it executes.
     static COUNTS: Cell<bool> = const { Cell::new(true) };
 }
 
-/// The marks that were met.
+/// The marks that were executed at least once.
 static MET: Mutex<Vec<&'static SituationMark>> = Mutex::new(Vec::new());
 
 impl SituationMark {
-    /// A mark of the situation called `name`.
+    /// Creates a mark of the situation called `name`.
     #[must_use]
     pub const fn new(name: &'static str) -> SituationMark {
         SituationMark {
@@ -59,7 +60,7 @@ impl SituationMark {
         }
     }
 
-    /// Counts that it was met, if this thread counts.
+    /// Counts one execution, unless it runs inside [`uncounted`].
     pub fn record(&'static self) {
         if COUNTS.get() && self.met.fetch_add(1, Relaxed) == 0 {
             let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +69,7 @@ impl SituationMark {
     }
 }
 
-/// Runs `prepare` without counting what this thread meets: what only prepares a check is not checked.
+/// Runs `prepare` without counting marks on this thread. Use it for preparations, which are not checked.
 pub fn uncounted<R>(prepare: impl FnOnce() -> R) -> R {
     struct CountingPause(bool);
     impl Drop for CountingPause {
@@ -80,7 +81,7 @@ pub fn uncounted<R>(prepare: impl FnOnce() -> R) -> R {
     prepare()
 }
 
-/// How often this process met the situation called `name`.
+/// Returns how often this process met the situation called `name`.
 #[must_use]
 pub fn met(name: &str) -> u64 {
     let marks = MET.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,8 +89,8 @@ pub fn met(name: &str) -> u64 {
     own.map(|mark| mark.met.load(Relaxed)).sum()
 }
 
-/// Counts that the situation of this name was met, here or if a condition holds. Nothing without the `faults` feature, not
-/// even the condition.
+/// Counts that the situation of this name was met, if the condition holds where one is given. Without the `faults`
+/// feature nothing runs, not even the condition.
 #[macro_export]
 macro_rules! situation {
     ($name:literal) => {

@@ -1,4 +1,4 @@
-//! The one place atomics, locks and threads come from.
+//! The atomics, locks and threads of all crates: those of `std`, or those of a model checker.
 //!
 //! ```text
 //!                     ordinary build     --cfg shuttle          --cfg loom
@@ -9,20 +9,20 @@
 //!   Arc               std                std                    std
 //! ```
 //!
-//! So the code that is checked is the code that runs, and this is the only file that knows who checks
-//! it (with what follows from it in [`crate::table`]: a model checker's atomics are no zeroed memory).
+//! So the code that is checked is the code that runs. Only this file depends on the model checker, and
+//! [`crate::grow_table`], because a model checker's atomics cannot be zeroed memory.
 //!
-//! * **shuttle** runs one thread at a time and chooses, at every operation on these, who goes on. It
-//!   takes all atomics for sequentially consistent. A `OnceLock` whose value is made without touching
-//!   anything of this module is one step for it, so that std's will do. Nothing of this may be used
-//!   outside of shuttle's executions: what only counts or records comes from `std` itself.
+//! * **shuttle** runs one thread at a time. At every operation on these types it chooses the thread that
+//!   continues. It treats all atomics as sequentially consistent. A `OnceLock` whose initialiser uses
+//!   nothing of this module is a single step for it, so std's suffices. These types must not be used
+//!   outside of shuttle's executions, so pure counters and recorders use `std` directly.
 //! * **loom** tries every interleaving and every value that the memory model allows a load to return.
-//!   It is for small models of single structures; `crates/pm/tests/loom.rs` has them.
-//! * What synchronises with the kernel (the real media) uses `std`: no model checker can run that.
+//!   It is for small models of single structures, which are in `crates/pm/tests/loom.rs`.
+//! * Code that synchronises with the kernel (the real media) uses `std`: no model checker can run it.
 
 pub use std::sync::Arc;
 
-/// Whether a model checker takes the place of `std`.
+/// Whether a model checker replaces `std`.
 pub const CHECKED: bool = cfg!(any(shuttle, loom));
 
 #[cfg(not(any(shuttle, loom)))]
@@ -39,7 +39,7 @@ mod shuttled {
     pub use shuttle::thread;
     pub use std::sync::OnceLock;
 
-    /// The model checker itself, for whoever runs something under it.
+    /// The model checker itself, for code that starts executions under it.
     pub use shuttle;
 }
 
@@ -52,7 +52,7 @@ mod loomed {
 
     use atomic::{AtomicBool, Ordering};
 
-    /// `std::sync::OnceLock`, of parts that loom knows.
+    /// `std::sync::OnceLock`, built from parts that loom checks.
     pub struct OnceLock<T> {
         made: AtomicBool,
         making: Mutex<()>,
@@ -70,13 +70,13 @@ mod loomed {
     }
 
     impl<T> OnceLock<T> {
-        /// The value, if it has been made.
+        /// Returns the value if it is initialised.
         pub fn get(&self) -> Option<&T> {
             let made = self.made.load(Ordering::Acquire);
-            made.then(|| self.value.get().expect("it was made"))
+            made.then(|| self.value.get().expect("made was set"))
         }
 
-        /// The value; made by `make` if it has not been.
+        /// Returns the value, after initialising it with `make` if necessary.
         pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
             let _one = self.making.lock().expect("no holder panics");
             let value = self.value.get_or_init(make);
@@ -86,7 +86,7 @@ mod loomed {
     }
 }
 
-/// Declares a structure of atomics that a [`crate::table::Table`] may hold: all zero at first.
+/// Declares a structure of atomics that a [`GrowTable`](crate::grow_table::GrowTable) can hold: it starts all zero.
 #[cfg(not(any(shuttle, loom)))]
 #[macro_export]
 macro_rules! zeroed {
@@ -96,7 +96,7 @@ macro_rules! zeroed {
     };
 }
 
-/// Declares a structure of atomics that a [`crate::table::Table`] may hold: all zero at first.
+/// Declares a structure of atomics that a [`GrowTable`](crate::grow_table::GrowTable) can hold: it starts all zero.
 #[cfg(any(shuttle, loom))]
 #[macro_export]
 macro_rules! zeroed {

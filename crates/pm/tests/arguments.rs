@@ -1,10 +1,10 @@
-//! Wrong arguments of the public functions: each is refused by a panic with a clear message, and
-//! nothing has changed; it is never undefined behaviour.
+//! Wrong arguments of the public functions: each causes a panic with a clear message and changes
+//! nothing. It is never undefined behaviour.
 //!
-//! Each medium is called with every combination of offsets, lengths and steps that sit at an edge:
-//! of a word, a line, a page, the medium, 32 bits and 64 bits, and of products that wrap around to
-//! something small. A model of a few lines in 128-bit arithmetic says what is right. The simulator is
-//! called under Miri as well (context `miri`), the real media under AddressSanitizer (context `asan`).
+//! The tests call each medium with every combination of offsets, lengths and steps at an edge
+//! of a word, a line, a page, the medium, 32 bits and 64 bits, and with products that wrap around to
+//! a small number. A model of a few lines in 128-bit arithmetic decides which calls are valid. The simulator also runs
+//! under Miri (suite `miri`), the real media under AddressSanitizer (suite `asan`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,21 +12,21 @@ use farbank_pm::model::Modelled;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::{Medium, Off, PersistCtx};
 
-/// Bytes of a medium under test: two pages, or for an interpreter a few lines.
+/// Bytes of a medium under test: two pages, or a few lines under Miri.
 const BYTES: u64 = if cfg!(miri) { 256 } else { 2 * 4096 };
-/// Words a call loads at once.
+/// Words that one `load_words` call loads.
 const MANY: usize = 5;
-/// Parts of a message that say what was wrong.
+/// Fragments of clear messages about a wrong argument. Every panic message contains one of them.
 const CLEAR: [&str; 6] = [
     "outside the",
     "aligned",
-    "from a word on",
-    "is no pair's",
+    "8-aligned",
+    "pair at",
     "an offset has 64 bits",
     "outside any medium",
 ];
 
-/// A medium, and what it should hold.
+/// A medium and its expected content.
 struct Tested<M> {
     name: &'static str,
     medium: M,
@@ -34,7 +34,7 @@ struct Tested<M> {
     expected: Vec<u8>,
 }
 
-/// Offsets at an edge, and on either side of it.
+/// Returns offsets at edges and on either side of them.
 fn offsets() -> Vec<u64> {
     let edges: &[u64] = match cfg!(miri) {
         true => &[0, BYTES, u64::MAX / 8 + 1],
@@ -58,7 +58,7 @@ fn offsets() -> Vec<u64> {
     offsets
 }
 
-/// Lengths that a call takes without bytes of that number.
+/// Returns lengths for calls that take a length but no buffer.
 fn lengths() -> Vec<usize> {
     let end = BYTES as usize;
     let mut lengths = vec![0, 1, 7, 8, 9, 64, 65, end - 8, end - 1, end, end + 1];
@@ -66,7 +66,7 @@ fn lengths() -> Vec<usize> {
     lengths
 }
 
-/// Steps between words; with [`MANY`] words of 8 bytes several products wrap, some to almost nothing.
+/// Returns steps between words. With [`MANY`] words of 8 bytes several products wrap around, some to almost zero.
 fn steps() -> Vec<usize> {
     let wraps = usize::MAX / (MANY * 8);
     let last_wraps = usize::MAX / ((MANY - 1) * 8);
@@ -118,7 +118,7 @@ impl<M: Medium> Tested<M> {
         }
     }
 
-    /// Makes a call that is right or not: it returns, or panics with a clear message.
+    /// Makes a call. Checks that it returns if it is valid (`right`), and otherwise panics with a clear message.
     fn call<R>(
         &mut self,
         what: &str,
@@ -138,7 +138,10 @@ impl<M: Medium> Tested<M> {
                 let message = message.unwrap_or("no message");
                 assert!(!right, "{name}: {what} was refused: {message}");
                 let clear = CLEAR.iter().any(|part| message.contains(part));
-                assert!(clear, "{name}: {what}: says only: {message}");
+                assert!(
+                    clear,
+                    "{name}: {what}: the panic message is not clear: {message}"
+                );
                 None
             }
         }
@@ -156,20 +159,21 @@ impl<M: Medium> Tested<M> {
     fn unchanged(&self) {
         let mut found = vec![0; BYTES as usize];
         self.medium.copy_out(Off(0), &mut found);
-        assert!(found == self.expected, "{}: something changed", self.name);
+        assert!(found == self.expected, "{}: the content changed", self.name);
     }
 
     fn words(&mut self, at: u64) {
         let right = aligned(at, 8) && within(at, 8);
         let found = self.call(&format!("load({at:#x})"), right, |m, _| m.load(Off(at)));
         assert_eq!(found, right.then(|| self.word(at)));
-        // What is there already, so that the medium stays as it is.
+        // Writes the present value, so that the content does not change.
         let word = if right { self.word(at) } else { 7 };
         self.call(&format!("store({at:#x})"), right, |m, ctx| {
             m.store(ctx, Off(at), word);
         });
         self.call(&format!("cas({at:#x})"), right, |m, ctx| {
-            m.cas(ctx, Off(at), word, word).expect("it is there");
+            m.cas(ctx, Off(at), word, word)
+                .expect("the word has the expected value");
         });
         let pair = aligned(at, 16) && within(at, 16);
         let words = if pair {
@@ -202,7 +206,7 @@ impl<M: Medium> Tested<M> {
         }
     }
 
-    /// Calls that only have a length.
+    /// Makes the calls that take a length but no buffer.
     fn ranges(&mut self, at: u64, len: usize) {
         let right = within(at, len as u128);
         let what = |name| format!("{name}({at:#x}, {len})");
@@ -223,7 +227,7 @@ impl<M: Medium> Tested<M> {
         self.call(&what("prefetch"), true, |m, _| m.prefetch(Off(at), len));
     }
 
-    /// Calls that have the bytes.
+    /// Makes the calls that take a buffer.
     fn copies(&mut self, at: u64, len: usize) {
         let right = within(at, len as u128);
         let what = |name| format!("{name}({at:#x}, {len} bytes)");
@@ -267,7 +271,7 @@ impl<M: Medium> Tested<M> {
     }
 }
 
-/// Panics are what is tested: those that say what was wrong need not be printed.
+/// Runs `test` without printing the expected panics, whose messages are clear.
 fn quietly(test: impl FnOnce()) {
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string();
@@ -281,7 +285,7 @@ fn quietly(test: impl FnOnce()) {
 #[test]
 fn the_simulator_refuses_wrong_arguments() {
     quietly(|| {
-        // An interpreter takes minutes, and they differ in what a crash leaves.
+        // Miri takes minutes, and the persistency modes differ only in the state after a crash.
         let some = if cfg!(miri) {
             1
         } else {
@@ -354,7 +358,7 @@ mod real {
     fn file(folder: &tempfile::TempDir, read_by: ReadMode) -> File {
         let options = OpenOptions {
             medium: Some(Kind::File),
-            // What is refused is the same, and thousands of syncs take long.
+            // The policy does not matter here, and thousands of syncs would take long.
             sync: SyncPolicy::Never,
             read_by,
             io: std::sync::Arc::new(KernelIo),
@@ -363,12 +367,12 @@ mod real {
         let path = folder.path().join("pool");
         match create_path(&path, BYTES, &options, &mut |_, _| {}) {
             Ok(AnyMedium::File(file)) => file,
-            other => panic!("a file was asked for: {other:?}"),
+            other => panic!("expected a file medium, got {other:?}"),
         }
     }
 
     #[test]
-    fn any_part_can_be_prefaulted() {
+    fn any_range_can_be_prefaulted() {
         let memory = Mapped::anonymous(BYTES).expect("a little memory");
         for from in offsets() {
             for to in offsets() {

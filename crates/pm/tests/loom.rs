@@ -1,23 +1,23 @@
-//! Epochs and tables under loom: every interleaving of a few threads, as far as a bound on preemptions
-//! goes, and every value that the memory model allows a load to return.
+//! Models of `EpochTable` and `GrowTable` under loom: every interleaving of a few threads, up to a bound on
+//! preemptions, and every value that the memory model allows a load to return.
 //!
 //! ```text
-//!   reader   pin ── follow what is named ── read the place ── unpin
-//!   reuser   name another place ── retire ── oldest() > e ?  ── write over the place
+//!   reader   pin ── load the name ── read the named place ── unpin
+//!   reuser   name another place ── retire ── oldest() > e ?  ── overwrite the old place
 //! ```
 //!
-//! A place is one that loom watches: reading and writing it with no order between the two ends the
-//! model, whatever the values were. So does a reader that finds its place used again.
+//! Loom watches each place: an unordered read and write of it fails the
+//! model, whatever the values are. So does a reader that finds its place reused.
 //!
-//! Each model that uses `Epochs` has controls: a copy of the protocol with one ordering weakened, which
-//! loom must refute. The copy itself must hold, so that what is refuted is the weakening.
+//! Each model that uses `EpochTable` has controls: copies of the protocol with one ordering weakened, which
+//! loom must refute. The unweakened copy must hold, so that each refutation is due to the weakening.
 //!
 //! # What loom cannot express
-//! * SeqCst accesses are AcqRel to loom, weaker than they are; SeqCst fences order each other, and
-//!   everything before one with everything after a later one. `Epochs` rests on its fences alone.
-//! * A load never returns what is stored later in the interleaving (load buffering).
-//! * `Arc` is std's: that a dropped slot is forgotten in time is not modelled.
-//! * A table's `OnceLock` is the stand-in of `pm::sync`, not std's, and its chunks are boxes.
+//! * Loom treats SeqCst accesses as AcqRel, which is weaker. SeqCst fences order each other, and
+//!   everything before a fence with everything after a later one. `EpochTable` relies only on its fences.
+//! * A load never returns a value that is stored later in the interleaving (load buffering).
+//! * `Arc` is that of std, so the models do not cover when a dropped slot is removed from the table.
+//! * A table's `OnceLock` is the replacement in `pm::sync`, not that of std, and its chunks are boxes.
 
 #![cfg(loom)]
 
@@ -31,7 +31,7 @@ use farbank_pm::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use farbank_pm::sync::{Arc, Mutex, atomic, thread};
 use loom::cell::UnsafeCell;
 
-/// Explores `model` and says how many executions there were.
+/// Explores `model` and prints the number of executions.
 fn explore(claim: &str, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(3);
@@ -46,13 +46,13 @@ fn explore(claim: &str, model: impl Fn() + Send + Sync + 'static) {
     println!("{claim}: {executions} executions, {seconds:.2} s");
 }
 
-/// Something in far memory, as loom sees it.
+/// An offset in far memory, as an object that loom watches.
 struct Place {
     accesses: UnsafeCell<()>,
     used_again: AtomicU64,
 }
 
-// SAFETY: the cell holds nothing; loom objects to accesses that are not ordered.
+// SAFETY: the cell holds no data, and loom fails the model on unordered accesses to it.
 unsafe impl Sync for Place {}
 
 impl Default for Place {
@@ -70,7 +70,7 @@ impl Place {
         assert_eq!(
             self.used_again.load(Relaxed),
             0,
-            "a pinned place is not reused"
+            "a place was reused while a reader was pinned"
         );
     }
 
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// Two places, one of them named: what an index entry is to records.
+/// Two places, and the name of one of them: like an index entry that refers to one of two records.
 #[derive(Default)]
 struct Named {
     epochs: Epochs,
@@ -89,12 +89,12 @@ struct Named {
 }
 
 impl Named {
-    /// A pinned reader's look.
+    /// Reads the named place, as a pinned reader does.
     fn follow(&self) {
         self.places[self.name.load(Acquire)].read();
     }
 
-    /// Unlinks place 0; the epoch under which it is retired.
+    /// Unlinks place 0 and retires it. Returns its epoch.
     fn unlink(&self) -> u64 {
         self.name.store(1, Release);
         self.epochs.retire()
@@ -113,7 +113,7 @@ impl Named {
     }
 }
 
-/// Runs `reader` in a thread of its own with a slot.
+/// Runs `reader` in its own thread, with its own slot.
 fn reading(
     named: &Arc<Named>,
     reader: impl FnOnce(&Named, &Slot) + Send + 'static,
@@ -122,33 +122,35 @@ fn reading(
     thread::spawn(move || reader(&named, &slot))
 }
 
-/// One reader against one who unlinks the place and uses it again if it is free.
+/// Explores one reader against one thread that unlinks the place and reuses it if it is free.
 fn one_against(claim: &str, reader: fn(&Named, &Slot)) {
     explore(claim, move || {
         let named = Arc::new(Named::default());
         let reader = reading(&named, reader);
         let retired = named.unlink();
         named.reuse_if_free(retired);
-        reader.join().expect("the reader finds what it followed");
+        reader
+            .join()
+            .expect("the reader reads a place that was not reused");
     });
 }
 
 #[test]
-fn what_a_pinned_reader_follows_is_not_reused() {
+fn a_place_that_a_pinned_reader_follows_is_not_reused() {
     one_against("one reader", Named::read_once);
 }
 
 #[test]
-fn nor_is_what_it_follows_under_its_next_pin() {
-    one_against("let go and pinned again", |named, slot| {
+fn a_place_that_a_reader_follows_under_its_second_pin_is_not_reused() {
+    one_against("unpinned and pinned again", |named, slot| {
         named.read_once(slot);
         named.read_once(slot);
     });
 }
 
 #[test]
-fn a_pin_that_moves_on_lets_go_of_nothing_too_early() {
-    one_against("pinned again without letting go", |named, slot| {
+fn a_repeated_pin_protects_every_place_followed_under_it() {
+    one_against("pinned again without unpinning", |named, slot| {
         named.epochs.pin(slot);
         named.follow();
         named.read_once(slot);
@@ -156,32 +158,32 @@ fn a_pin_that_moves_on_lets_go_of_nothing_too_early() {
 }
 
 #[test]
-fn the_slowest_of_two_readers_counts() {
+fn a_place_is_not_reused_before_the_slowest_of_two_readers_unpins() {
     explore("two readers", || {
         let named = Arc::new(Named::default());
         let readers = [0, 1].map(|_| reading(&named, Named::read_once));
         let retired = named.unlink();
         named.reuse_if_free(retired);
         for reader in readers {
-            reader.join().expect("it finds what it followed");
+            reader.join().expect("the reader reads a place that was not reused");
         }
     });
 }
 
 #[test]
-fn a_reader_may_come_while_places_are_retired() {
-    explore("a slot made meanwhile", || {
+fn a_slot_created_during_retirement_protects_its_reader() {
+    explore("a slot created during retirement", || {
         let named = Arc::new(Named::default());
         let theirs = Arc::clone(&named);
         let reader = thread::spawn(move || theirs.read_once(&theirs.epochs.slot()));
         let retired = named.unlink();
         named.reuse_if_free(retired);
-        reader.join().expect("it finds what it followed");
+        reader.join().expect("the reader reads a place that was not reused");
     });
 }
 
 #[test]
-fn a_slot_dropped_while_pinned_holds_until_its_drop_and_no_longer() {
+fn a_slot_dropped_while_pinned_protects_its_reader_until_the_drop_and_no_longer() {
     explore("dropped while pinned", || {
         let named = Arc::new(Named::default());
         let (theirs, slot) = (Arc::clone(&named), named.epochs.slot());
@@ -192,14 +194,14 @@ fn a_slot_dropped_while_pinned_holds_until_its_drop_and_no_longer() {
         });
         let retired = named.unlink();
         named.reuse_if_free(retired);
-        reader.join().expect("it finds what it followed");
-        assert!(named.epochs.oldest() > retired, "its pin went with it");
+        reader.join().expect("the reader reads a place that was not reused");
+        assert!(named.epochs.oldest() > retired, "the drop ended the pin");
     });
 }
 
 #[test]
-fn whoever_reuses_need_not_be_who_retired() {
-    explore("retired by one, reused by another", || {
+fn one_thread_may_reuse_what_another_retired() {
+    explore("retired by one thread, reused by another", || {
         let named = Arc::new(Named::default());
         let retired = Arc::new(Mutex::new(None));
         let reader = reading(&named, Named::read_once);
@@ -212,12 +214,12 @@ fn whoever_reuses_need_not_be_who_retired() {
         if let Some(epoch) = found {
             named.reuse_if_free(epoch);
         }
-        writer.join().expect("it only unlinks");
-        reader.join().expect("it finds what it followed");
+        writer.join().expect("the writer only unlinks");
+        reader.join().expect("the reader reads a place that was not reused");
     });
 }
 
-/// The protocol of `Epochs` for one reader, written out, each ordering open to weakening.
+/// Copy of the protocol of `EpochTable` for one reader, in which each ordering can be weakened.
 struct Copied {
     current: AtomicU64,
     pinned: AtomicU64,
@@ -226,7 +228,7 @@ struct Copied {
     orders: Orders,
 }
 
-/// What the copy rests on.
+/// Orderings and fences of the copy.
 #[derive(Clone, Copy)]
 struct Orders {
     reader_fences: bool,
@@ -237,7 +239,7 @@ struct Orders {
     look: atomic::Ordering,
 }
 
-/// As `Epochs` has them, as far as loom can tell.
+/// The orderings of `EpochTable`, as far as loom can express them.
 const SHIPPED: Orders = Orders {
     reader_fences: true,
     reuser_fences: true,
@@ -274,7 +276,7 @@ impl Copied {
     }
 }
 
-/// The copy with `orders`: a reader that pins so many times, and who reuses.
+/// Explores the copy with `orders`: a reader that pins `pins` times, against a thread that unlinks and reuses.
 fn copied(claim: &str, orders: Orders, pins: usize) {
     explore(claim, move || {
         let copied = Arc::new(Copied {
@@ -287,12 +289,14 @@ fn copied(claim: &str, orders: Orders, pins: usize) {
         let theirs = Arc::clone(&copied);
         let reader = thread::spawn(move || (0..pins).for_each(|_| theirs.read_once()));
         copied.unlink_and_reuse();
-        reader.join().expect("the reader finds what it followed");
+        reader
+            .join()
+            .expect("the reader reads a place that was not reused");
     });
 }
 
 #[test]
-fn control_the_copy_itself_holds() {
+fn control_the_unweakened_copy_holds() {
     copied("control: the copy", SHIPPED, 2);
 }
 
@@ -326,26 +330,26 @@ fn control_a_retirement_without_fences_is_refuted() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn control_letting_go_relaxed_is_refuted() {
+fn control_a_relaxed_unpin_is_refuted() {
     let unpin = Relaxed;
     copied("unpin", Orders { unpin, ..SHIPPED }, 1);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn control_pinning_again_relaxed_is_refuted() {
+fn control_a_relaxed_second_pin_is_refuted() {
     let pin = Relaxed;
     copied("pin", Orders { pin, ..SHIPPED }, 2);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn control_looking_at_pins_relaxed_is_refuted() {
+fn control_relaxed_loads_of_pins_are_refuted() {
     let look = Relaxed;
     copied("look", Orders { look, ..SHIPPED }, 1);
 }
 
-/// An element whose making loom watches.
+/// A table element whose initialisation loom watches.
 #[derive(Default)]
 struct Element {
     place: Place,
@@ -353,7 +357,7 @@ struct Element {
 }
 
 #[test]
-fn elements_below_a_published_length_are_there_and_filled() {
+fn elements_below_a_published_length_are_initialised() {
     explore("growth under a reader", || {
         let table = Arc::new(Table::<Element>::new(1));
         let len = Arc::new(AtomicUsize::new(0));
@@ -374,8 +378,8 @@ fn elements_below_a_published_length_are_there_and_filled() {
 }
 
 #[test]
-fn an_element_found_without_a_length_is_whole() {
-    explore("a look at what may not be there", || {
+fn an_element_returned_by_try_get_is_initialised() {
+    explore("try_get during growth", || {
         let table = Arc::new(Table::<Element>::new(1));
         let theirs = Arc::clone(&table);
         let grower = thread::spawn(move || theirs.reserve(3));
@@ -389,7 +393,7 @@ fn an_element_found_without_a_length_is_whole() {
 }
 
 #[test]
-fn two_who_grow_at_once_get_the_same_elements() {
+fn two_threads_that_grow_at_once_see_the_same_elements() {
     explore("two growers", || {
         let table = Arc::new(Table::<Element>::new(1));
         let growers = [2, 3].map(|len| {
@@ -406,13 +410,13 @@ fn two_who_grow_at_once_get_the_same_elements() {
         assert_eq!(
             table.get(1).value.load(Relaxed),
             5,
-            "nobody's element is replaced"
+            "an element was replaced"
         );
         assert!(table.try_get(2).is_some() && table.try_get(4).is_none());
     });
 }
 
-/// How a chunk is published, written out.
+/// Explores a copy of the publication of a chunk, with the ordering `publish`.
 fn chunk_published(claim: &str, publish: atomic::Ordering) {
     explore(claim, move || {
         let made = Arc::new(AtomicUsize::new(0));
@@ -423,14 +427,14 @@ fn chunk_published(claim: &str, publish: atomic::Ordering) {
             flag.store(1, publish);
         });
         if made.load(Acquire) == 1 {
-            chunk.get().expect("it was made").place.read();
+            chunk.get().expect("the chunk is initialised").place.read();
         }
         grower.join().expect("it grows");
     });
 }
 
 #[test]
-fn control_a_chunk_published_in_order_holds() {
+fn control_a_chunk_published_with_release_holds() {
     chunk_published("control: a chunk", Release);
 }
 

@@ -1,8 +1,8 @@
-//! Serves the tests' volatile store: what the protocol costs without an engine.
+//! Serves the volatile store of the tests, to measure the cost of the protocol without a storage engine.
 //!
 //!     cargo run --release -p farbank-server --example volatile -- 6399
 
-#[expect(dead_code, reason = "only tests hold tickets back and turn them")]
+#[expect(dead_code, reason = "only tests hold and complete tickets")]
 #[path = "../tests/support/volatile.rs"]
 mod volatile;
 

@@ -1,45 +1,45 @@
-//! Buffers that the connections of one thread take in turn, so that a large value costs no fresh memory.
+//! Pool of buffers that the connections of one thread reuse, so that a large value needs no fresh memory.
 //!
 //! ```text
-//!   connection ── needs a buffer ──▶ small | large ── else ──▶ the allocator
-//!              ◀─ has emptied it ───┘
-//!   once a second: large buffers that were not needed since the last time are freed
+//!   connection ── takes a buffer ──▶ small | large ── if none ──▶ the allocator
+//!   connection ── puts it back ────▶ small | large
+//!   once a second: large buffers that were not needed during the last second are freed
 //! ```
 //!
-//! The kernel takes a millisecond to free a few mebibytes of memory. A buffer that is larger is no worker's to free: the
-//! shelf keeps it aside until its thread hands it to another one ([`Shelf::take_huge`]).
+//! The kernel takes a millisecond to free a few mebibytes of memory. A worker must not spend that time, so the pool
+//! keeps larger buffers aside until the worker sends them to another thread ([`BufferPool::take_huge`]).
 //!
 //! # Invariants
-//! SHELF-1  A shelf keeps at most [`SMALL_KEPT`] small buffers, and of large ones as many bytes as it was told, at most
-//!     [`LARGE_BYTES_KEPT`].
+//! SHELF-1  A pool keeps at most [`SMALL_KEPT`] small buffers. Its large buffers have at most `bytes_max` bytes
+//!     together, and never more than [`LARGE_BYTES_KEPT`].
 
-/// Length of a small buffer: what is read at once from a connection that owes nothing.
+/// Bytes of a small buffer; the default size for input and replies.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
-/// Most small buffers a shelf keeps.
+/// Most small buffers in a pool.
 const SMALL_KEPT: usize = 64;
-/// Most bytes of large buffers a shelf keeps: fifty clients that send a mebibyte each at the same time.
+/// Most bytes of large buffers in a pool: enough for fifty clients that each send a mebibyte at the same time.
 const LARGE_BYTES_KEPT: usize = 64 << 20;
-/// Length of a buffer that is freed by another thread.
+/// Bytes from which a buffer is freed by another thread.
 const HUGE_BYTES: usize = 4 << 20;
-/// A large buffer is not given to a connection that needs less than one part in so many of it.
+/// A connection gets no large buffer of more than `SLACK` times the bytes it needs.
 const SLACK: usize = 4;
 
-/// Buffers of one direction. Those for input are initialised up to their length, those for output are empty.
+/// Buffers of one direction. Input buffers are initialised up to their length; output buffers have length 0.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
     large_bytes: usize,
-    /// Most bytes of large buffers.
+    /// Most bytes in `large`.
     bytes_max: usize,
-    /// Buffers for which there is no room, to be freed by another thread.
+    /// Buffers to be freed by another thread.
     huge: Vec<Vec<u8>>,
-    /// Least number of large buffers that were here since the last [`Shelf::tick`].
+    /// Lowest length of `large` since the last [`BufferPool::tick`].
     unused: usize,
 }
 
 impl BufferPool {
-    /// A shelf that keeps at most `bytes_max` bytes of large buffers.
+    /// Creates a pool that keeps at most `bytes_max` bytes of large buffers.
     pub(crate) fn new(bytes_max: usize) -> BufferPool {
         BufferPool {
             bytes_max: bytes_max.min(LARGE_BYTES_KEPT),
@@ -47,12 +47,12 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer of [`SMALL_BYTES`], or less.
+    /// Takes a buffer of at most [`SMALL_BYTES`].
     pub(crate) fn take_small(&mut self) -> Option<Vec<u8>> {
         self.small.pop()
     }
 
-    /// Takes the smallest buffer that has `bytes`, if there is one that is not far larger.
+    /// Takes the smallest large buffer that has at least `bytes`, and at most [`SLACK`] times as many.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let fits =
             |buffer: &Vec<u8>| (bytes..=bytes.saturating_mul(SLACK)).contains(&buffer.capacity());
@@ -65,7 +65,8 @@ impl BufferPool {
         Some(buffer)
     }
 
-    /// Keeps `buffer` for the next connection, if there is room for it.
+    /// Keeps `buffer` for reuse if the pool's limits allow it. Otherwise frees it, or leaves it to
+    /// [`BufferPool::take_huge`].
     pub(crate) fn put(&mut self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
         if bytes <= SMALL_BYTES {
@@ -80,15 +81,16 @@ impl BufferPool {
         }
     }
 
-    /// Takes the buffers that another thread is to free.
+    /// Takes the buffers that another thread must free.
     pub(crate) fn take_huge(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.huge)
     }
 
-    /// Frees the large buffers that were not needed since the last call. From now on at most `bytes_max` are kept.
+    /// Frees the large buffers that were not needed since the last call. From now on the pool keeps at most
+    /// `bytes_max` bytes of large buffers.
     pub(crate) fn tick(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max.min(LARGE_BYTES_KEPT);
-        // Buffers are pushed and searched at the end: the unused ones are in front.
+        // Buffers are added at the end and searched from there, so the unused ones are in front.
         for buffer in self.large.drain(..self.unused) {
             self.large_bytes -= buffer.capacity();
             if buffer.capacity() >= HUGE_BYTES {
@@ -98,14 +100,15 @@ impl BufferPool {
         self.unused = self.large.len();
     }
 
-    /// Bytes of all buffers here.
+    /// Bytes of all small and large buffers.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.small.iter().map(Vec::capacity).sum::<usize>() + self.large_bytes
     }
 }
 
-/// Makes room for `bytes` more in `out`, in a buffer from `shelf` if there is one.
+/// Reserves space for `bytes` more in `out`, in a buffer from the pool if it has one. Small reservations are left to
+/// the allocator.
 #[inline]
 pub(crate) fn make_room(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool) {
     if out.capacity() - out.len() < bytes && bytes > SMALL_BYTES / 2 {
@@ -116,7 +119,7 @@ pub(crate) fn make_room(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool)
 #[cold]
 fn replace(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool) {
     if out.len() > SMALL_BYTES {
-        // Many values: the allocator may move the pages of what is there instead of copying it.
+        // `out` holds many values: the allocator may remap its pages instead of copying them.
         return out.reserve(bytes);
     }
     let needed = out.len().saturating_add(bytes);
@@ -129,7 +132,7 @@ fn replace(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool) {
     shelf.put(smaller);
 }
 
-/// `bytes`, up to an eighth more: so that buffers for values of about a length serve each other.
+/// Rounds `bytes` up by at most an eighth, or to a multiple of 4096. So values of similar lengths share buffers.
 pub(crate) fn size_class(bytes: usize) -> usize {
     let step = (bytes.next_power_of_two() / 16).max(4096);
     bytes.next_multiple_of(step)
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_buffer_serves_again_until_it_was_not_needed_for_a_while() {
+    fn a_large_buffer_is_reused_until_it_was_not_needed_for_a_tick() {
         let mut shelf = BufferPool::new(usize::MAX);
         let mut out = Vec::with_capacity(SMALL_BYTES);
         out.extend_from_slice(b"abc");
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_keeps_no_more_than_its_limit_and_gives_no_buffer_that_is_far_too_large() {
+    fn a_pool_keeps_to_its_limit_and_gives_no_buffer_that_is_far_too_large() {
         let mut shelf = BufferPool::new(usize::MAX);
         for _ in 0..100 {
             shelf.put(Vec::with_capacity(1 << 20));

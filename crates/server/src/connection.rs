@@ -1,4 +1,4 @@
-//! One connection: its socket, what has arrived, and how far it is served.
+//! One connection: its socket, its input buffer and its state.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -14,25 +14,26 @@ use crate::resp::RequestParser;
 use crate::settings::WireProtocol;
 use crate::shared::ClientInfo;
 
-/// Bytes read at once from a connection that owes nothing.
+/// Bytes of a connection's first input buffer, and so of a read while little input is pending.
 pub(crate) const READ_BYTES: usize = SMALL_BYTES;
-/// Most bytes read at once, so that others are visited in between: the kernel copies a mebibyte in one to three
-/// milliseconds.
+/// Most bytes of one read, so that the worker visits other connections in between. The kernel copies a mebibyte in one
+/// to three milliseconds.
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Arrived bytes of one request from which on its buffer grows by [`GROWTH`], so that few of them are copied.
+/// Bytes of input from which the buffer grows by [`GROWTH`] instead of 2, so that less is copied.
 const LARGE_BYTES: usize = 4 << 20;
 const GROWTH: usize = 8;
 
-/// What has arrived and is not yet executed. `buffer` is all initialised; `start..end` is unread.
+/// Input that has arrived and is not yet executed. All of `buffer` is initialised; `start..end` is unread.
 #[derive(Default)]
 pub(crate) struct InputBuffer {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes of the buffer that memory was used for before it was taken.
+    /// Bytes of the buffer that were already backed by memory when it was taken.
     used: usize,
-    /// Largest `end` since the buffer was taken, and that of the buffer before.
+    /// Largest `end` since the buffer was taken.
     peak: usize,
+    /// `peak` of the previous buffer.
     last_peak: usize,
 }
 
@@ -43,7 +44,7 @@ impl InputBuffer {
         &self.buffer[self.start..self.end]
     }
 
-    /// Takes `bytes` off the front.
+    /// Removes `bytes` from the front.
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
@@ -52,12 +53,13 @@ impl InputBuffer {
         }
     }
 
-    /// Room to read into. `needed` bytes, from the first unread one, are announced, and there is one buffer for all of
-    /// them: none is copied when more arrive. A fresh one takes memory only where bytes have arrived.
+    /// Returns space to read into. The current request has announced `needed` bytes, counted from the first unread
+    /// byte. One buffer takes all of them, so none is copied when more arrive. A fresh buffer uses memory only where
+    /// bytes have arrived.
     fn space(&mut self, needed: usize, shelf: &mut BufferPool) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.buffer.len() < READ_BYTES {
-            // What was large the last time is likely to be large again.
+            // A client whose last request was large is likely to send a large one again.
             let large = Some(self.last_peak).filter(|&peak| peak > READ_BYTES);
             let large = large.and_then(|peak| shelf.take_large(peak));
             let buffer = large.or_else(|| shelf.take_small());
@@ -82,7 +84,7 @@ impl InputBuffer {
         &mut room[..len]
     }
 
-    /// A fresh buffer for `needed` bytes; for less if the machine does not have so many addresses to give.
+    /// Allocates a buffer for `needed` bytes, or a smaller one if the address space has no room for them.
     fn larger(&self, needed: usize) -> Vec<u8> {
         let growth = if self.end < LARGE_BYTES { 2 } else { GROWTH };
         let len = size_class(needed.max(growth * self.end));
@@ -93,7 +95,7 @@ impl InputBuffer {
         }
     }
 
-    /// Copies the unread bytes to the front of `buffer`, which takes the place of the one it returns.
+    /// Copies the unread bytes to the front of `buffer` and uses it from now on. Returns the old buffer.
     fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
         let unread = self.end - self.start;
         buffer[..unread].copy_from_slice(self.unread());
@@ -101,8 +103,7 @@ impl InputBuffer {
         std::mem::replace(&mut self.buffer, buffer)
     }
 
-    /// Gives the buffer back if little or nothing is left in it, so that an idle connection keeps
-    /// none.
+    /// Returns the buffer to the pool if little or no input is left in it, so that an idle connection keeps none.
     pub(crate) fn rest(&mut self, shelf: &mut BufferPool) {
         let unread = self.end - self.start;
         if unread > READ_BYTES / 16 || self.buffer.len() < READ_BYTES {
@@ -115,20 +116,21 @@ impl InputBuffer {
         shelf.put(buffer);
     }
 
-    /// The connection is closed: its buffer goes to `shelf`, unless that is only what [`Input::rest`] has kept.
+    /// Returns the buffer of a closed connection to the pool, unless it is the short remainder that
+    /// [`InputBuffer::rest`] has kept.
     pub(crate) fn give_up(self, shelf: &mut BufferPool) {
         if self.buffer.len() >= READ_BYTES {
             shelf.put(self.buffer);
         }
     }
 
-    /// Bytes of memory that the buffer takes.
+    /// Bytes of memory that the buffer uses.
     pub(crate) fn bytes(&self) -> usize {
         self.used.max(self.peak).min(self.buffer.len())
     }
 }
 
-/// The protocol of a connection, and how far it has come in it.
+/// A connection's protocol and its state in it.
 pub(crate) enum ProtocolState {
     Resp {
         client: ClientState,
@@ -137,7 +139,7 @@ pub(crate) enum ProtocolState {
     Memcached(MemcachedConn),
 }
 
-/// A connection.
+/// A client's connection.
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) card: Arc<ClientInfo>,
@@ -146,30 +148,30 @@ pub(crate) struct Connection {
     pub(crate) output: OutputQueue,
     /// The socket may have more to read.
     pub(crate) readable: bool,
-    /// The socket may take more.
+    /// The socket may accept more bytes.
     pub(crate) writable: bool,
-    /// The peer will send no more: read until the end is seen.
+    /// The peer has closed its side: read until the end of the stream.
     pub(crate) ending: bool,
-    /// Nothing more is read or executed; closed when all replies have left.
+    /// Nothing more is read or executed; the connection is closed when all replies are sent.
     pub(crate) closing: bool,
-    /// Waits for its client to read replies before it executes more.
+    /// Executes no more requests until its client has read more replies.
     pub(crate) stalled: bool,
-    /// The next request waits until the store has made room for it.
+    /// The next request waits until the store has freed space for it.
     pub(crate) awaits_room: bool,
-    /// The next request is long: the worker lends the connection to the thread that executes it.
+    /// The next request is long: the worker will lend the connection to the thread of long requests.
     pub(crate) awaits_long: bool,
-    /// The medium failed while it was lent: closed once what was promised before has left.
+    /// A commit failed while the connection was lent: it is closed once its durable replies are sent.
     pub(crate) is_forsaken: bool,
-    /// Its turn ended before all that has arrived was executed.
+    /// Its time slice ended before all complete requests were executed.
     pub(crate) unfinished: bool,
-    /// Its last turn moved many bytes and took its whole time: its next one is not in the same round as those of others
-    /// like it.
+    /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
+    /// slow connection per loop iteration (W5).
     pub(crate) is_slow: bool,
-    /// Is on the worker's list of connections to visit.
+    /// Is on one of the worker's lists of connections to visit.
     pub(crate) listed: bool,
-    /// Is on the worker's list of connections touched in this batch.
+    /// Is on the worker's list of connections visited in this batch.
     pub(crate) touched: bool,
-    /// Since when its output is above the soft limit, in milliseconds of the server's clock.
+    /// When its output rose above the soft limit, in milliseconds of the server's clock.
     pub(crate) soft_since_ms: Option<u64>,
 }
 
@@ -204,10 +206,10 @@ impl Connection {
         }
     }
 
-    /// Reads once. The number of bytes, or nothing if there was nothing to read.
+    /// Reads once from the socket. Returns the number of bytes, or `None` if there was nothing to read.
     ///
-    /// A read that leaves room has drained the socket, so the next event tells of more; only an end
-    /// that was announced together with data must be read for again.
+    /// A read that does not fill the space has emptied the socket, so an event will report further bytes. The exception
+    /// is a peer that has closed its side (`ending`): the end of the stream needs another read.
     pub(crate) fn fill(&mut self, shelf: &mut BufferPool) -> io::Result<Option<usize>> {
         let needed = match &self.speech {
             ProtocolState::Resp { parser, .. } => parser.needed(),
@@ -238,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Shows on its card what others may know.
+    /// Publishes the connection's state in its [`ClientInfo`], for other threads.
     pub(crate) fn show(&mut self) {
         match &mut self.speech {
             ProtocolState::Resp { client, parser } => {
@@ -250,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of memory this connection takes.
+    /// Bytes of memory that this connection uses.
     pub(crate) fn memory_bytes(&self) -> usize {
         let speech = match &self.speech {
             ProtocolState::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
@@ -259,15 +261,15 @@ impl Connection {
         size_of::<Connection>() + self.input.bytes() + self.output.bytes() + speech
     }
 
-    /// Sends of what may leave as much as one turn may send; the number of bytes. Buffers that are empty then go to
-    /// `shelf`.
+    /// Sends released replies, up to the limit of one visit. Returns the number of bytes sent. Emptied buffers return
+    /// to the pool.
     pub(crate) fn send(&mut self, shelf: &mut BufferPool) -> io::Result<usize> {
         let sent = self.output.send(&mut self.stream, shelf)?;
         self.writable = !sent.is_blocked;
         Ok(sent.bytes)
     }
 
-    /// Whether there is something to send that the socket may take.
+    /// Whether there are released replies and the socket may accept them.
     pub(crate) fn can_send(&self) -> bool {
         self.writable && self.output.can_send()
     }
@@ -278,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_announced_request_has_one_buffer_which_takes_memory_where_bytes_have_arrived() {
+    fn an_announced_request_gets_one_buffer_that_uses_memory_only_for_arrived_bytes() {
         let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
         assert_eq!(input.bytes(), READ_BYTES);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_many_parts_is_copied_few_times() {
+    fn a_request_that_arrives_in_many_parts_is_copied_few_times() {
         let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(0));
         let (mut moves, mut copied, mut place) = (0, 0, std::ptr::null());
         while input.end < 200 << 20 {
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_input_takes_a_large_buffer_that_is_there_and_reads_a_bounded_part() {
+    fn the_input_reuses_a_large_pooled_buffer_and_reads_a_bounded_part_at_once() {
         let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         let large = vec![0; 4 << 20];
         let place = large.as_ptr();
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_whose_last_request_was_large_begins_with_a_large_buffer() {
+    fn a_connection_whose_last_request_was_large_starts_with_a_large_buffer() {
         let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         let large = 4 * READ_BYTES;
         shelf.put(vec![0; large]);
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_request_keeps_little() {
+    fn a_connection_with_a_partial_request_keeps_no_full_buffer() {
         let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         input.space(0, &mut shelf)[..3].copy_from_slice(b"abc");
         input.end = 3;
@@ -362,7 +364,11 @@ mod tests {
         other.end = 2;
         other.rest(&mut shelf);
         other.give_up(&mut shelf);
-        assert_eq!(shelf.bytes(), READ_BYTES, "no shorter one is put there");
+        assert_eq!(
+            shelf.bytes(),
+            READ_BYTES,
+            "short remainders are not put in the pool"
+        );
         input.space(0, &mut shelf)[0] = b'd';
         input.end += 1;
         assert_eq!((input.unread(), shelf.bytes()), (b"bcd".as_slice(), 0));

@@ -1,8 +1,8 @@
-//! One connection's turn: what its protocol works with while requests are executed.
+//! What a protocol works with while it executes one connection's requests.
 //!
-//! The thread lends its session and tally, the connection its buffers; `cmd::pipeline`
-//! and `memcached` read requests from the one, a window ahead, and append replies
-//! to the other. Neither knows a socket or a ticket: what must wait is behind the output's mark.
+//! The thread contributes its session and counters, the connection its buffers. `commands::pipeline` and `memcached`
+//! read requests from the input, a window ahead, and append replies to the output. They use neither sockets nor
+//! tickets: the output's mark separates replies that must wait for the commit.
 
 use std::time::Instant;
 
@@ -14,33 +14,32 @@ use crate::hotkeys::Sampler;
 use crate::output::OutputQueue;
 use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
 
-/// Requests of a connection that are read ahead.
+/// Most requests of a connection that are parsed ahead.
 pub(crate) const WINDOW: usize = 16;
-/// Unread replies at which a connection's requests wait: many times what sockets buffer, so that a
-/// client that sends a long pipeline before it reads is not left waiting for itself.
+/// Bytes of unsent replies at which a connection's requests wait. This is many times what sockets buffer, so that a
+/// client that writes a long pipeline before it reads does not deadlock.
 pub(crate) const STALL_BYTES: usize = 64 << 20;
 
-/// Bytes of a request and its reply from which on the clock is read after it.
+/// Bytes of a request and its reply from which the clock is read after the request.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// The clock is read after one in so many requests that are short by their names and bytes: a large value may be behind
-/// any of them.
+/// The clock is read after every `SHORT_REQUESTS` short requests, because each may have processed a large value.
 const SHORT_REQUESTS: u32 = 4;
 
-/// Tells when a turn is over, without a look at the clock after each short request.
+/// A connection's time slice. Does not read the clock after each short request.
 #[derive(Debug)]
 pub(crate) struct TimeBudget {
     deadline: Instant,
-    /// Short requests since the last look at the clock.
+    /// Short requests since the clock was last read.
     short: u32,
 }
 
 impl TimeBudget {
-    /// The time until `deadline`.
+    /// Creates a time slice that ends at `deadline`.
     pub(crate) fn until(deadline: Instant) -> TimeBudget {
         TimeBudget { deadline, short: 0 }
     }
 
-    /// Whether the turn is over after a request, which with its reply has `bytes` bytes.
+    /// Whether the time slice is over after a request. The request and its reply have `bytes` bytes together.
     #[inline]
     pub(crate) fn is_spent(&mut self, is_short: bool, bytes: usize) -> bool {
         self.short += 1;
@@ -52,14 +51,15 @@ impl TimeBudget {
     }
 }
 
+/// What a protocol works with while it executes one connection's requests.
 pub(crate) struct ExecContext<'a> {
-    /// When the turn ends.
+    /// When the time slice ends.
     pub(crate) deadline: Instant,
-    /// The thread executes one request, however long it is. Else a long request stays in the input.
+    /// The thread executes one request, however long it is. Otherwise a long request stays in the input.
     pub(crate) executes_long: bool,
     pub(crate) session: &'a mut dyn Session,
     pub(crate) shared: &'a ServerShared<'a>,
-    /// Where others see what the thread does.
+    /// Where the thread publishes its counters and hot keys.
     pub(crate) figures: &'a WorkerFigures,
     /// Buffers for large replies.
     pub(crate) shelf: &'a mut BufferPool,
@@ -67,15 +67,15 @@ pub(crate) struct ExecContext<'a> {
     pub(crate) tally: &'a mut CounterTotals,
     pub(crate) input: &'a mut InputBuffer,
     pub(crate) output: &'a mut OutputQueue,
-    /// Set when nothing more is to be read or executed.
+    /// Set when nothing more may be read or executed.
     pub(crate) closing: &'a mut bool,
-    /// Set when the client must read before more is executed.
+    /// Set when the client must read replies before more requests are executed.
     pub(crate) stalled: &'a mut bool,
-    /// Set when the store is making room for the next request, which waits.
+    /// Set when the next request waits until the store has freed space for it.
     pub(crate) awaits_room: &'a mut bool,
-    /// Set when the next request is long, and this thread does not execute such.
+    /// Set when the next request is long and this thread does not execute long requests.
     pub(crate) awaits_long: &'a mut bool,
-    /// Set when the turn ended before all that has arrived was executed.
+    /// Set when the time slice ended before all complete requests were executed.
     pub(crate) unfinished: &'a mut bool,
     /// Requests executed since the last commit.
     pub(crate) requests: &'a mut usize,

@@ -1,7 +1,7 @@
-//! What a thread executes requests with: a session of the store, counts, buffers.
+//! Executes requests on one thread, with a session of the store, counters and reply buffers.
 //!
-//! A worker has one for all its connections, the thread of long requests (`long`) has one of its own. Both
-//! execute requests by [`Executor::execute`], so that what may be answered when is decided in one place.
+//! Each worker has one executor for all its connections; the thread of long requests (`long_requests`) has its own.
+//! Both use [`Executor::execute`], so one place decides when a reply may be sent.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::hotkeys::Sampler;
 use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
 use crate::{commands, memcached};
 
-/// One thread's session, and what it has done with it.
+/// One thread's session, counters and buffers.
 pub(crate) struct Executor<'a> {
     pub(crate) shared: &'a ServerShared<'a>,
-    /// Where others see what this thread does.
+    /// Where this thread publishes its counters and hot keys.
     figures: &'a WorkerFigures,
     pub(crate) session: Box<dyn Session>,
     pub(crate) tally: CounterTotals,
@@ -31,8 +31,10 @@ pub(crate) struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// For the thread that shows its counts in `figures`. If it does not execute long requests, it leaves them in the
-    /// connection's input and says so ([`Conn::awaits_long`]); if it does, it executes one request a turn.
+    /// Creates the executor of the thread that publishes its counters in `figures`.
+    ///
+    /// Without `executes_long`, it leaves a long request in the connection's input and sets
+    /// [`Connection::awaits_long`]. With it, each [`Executor::execute`] executes one request.
     pub(crate) fn new(
         shared: &'a ServerShared<'a>,
         figures: &'a WorkerFigures,
@@ -52,7 +54,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Executes what has arrived whole of a connection, until `deadline`.
+    /// Executes the complete requests in a connection's input until `deadline`.
     pub(crate) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
         let turn = ExecContext {
             deadline,
@@ -80,11 +82,11 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Commits what was executed. The ticket covers all that this session's reads may have seen, so while `earlier` has
-    /// not turned it is at least that.
+    /// Commits the executed requests. The ticket covers everything that this session's reads may have seen, so it is
+    /// at least `earlier`. Returns [`Ticket::DURABLE`] if everything covered is already durable.
     ///
     /// # Errors
-    /// The medium has failed, or the store cannot commit: nothing that waits for this commit may be acknowledged.
+    /// The medium has failed, or the store cannot commit. No reply that waits for this commit may be sent.
     pub(crate) fn commit(&mut self, earlier: Ticket) -> Result<Ticket, Error> {
         let ticket = self.session.commit()?.max(earlier);
         if ticket == Ticket::DURABLE || self.session.durable(ticket)? {
@@ -93,7 +95,7 @@ impl<'a> Executor<'a> {
         Ok(ticket)
     }
 
-    /// Notes that the medium has failed.
+    /// Records that the medium has failed, and logs the first such failure.
     pub(crate) fn note_poisoned(&self, poisoned: &Poisoned) {
         let reason = poisoned.reason.to_string();
         if self.shared.poisoned.set(reason).is_ok() {
@@ -101,7 +103,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Shows this thread's counts to the others.
+    /// Publishes this thread's counters to other threads.
     pub(crate) fn publish(&self) {
         self.figures.publish(&self.tally);
     }

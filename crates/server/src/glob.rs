@@ -1,7 +1,7 @@
-//! Redis's glob patterns: `*`, `?`, `[a-z]`, `[^x]` and `\` before a character that means itself.
+//! Redis's glob patterns: `*`, `?`, `[a-z]`, `[^x]` and `\`, which escapes a character.
 //!
-//! Iterative: a mismatch goes back to the last `*` only, so that the time is at most the product of
-//! the two lengths whatever the pattern, and nothing recurses.
+//! Matching is iterative. A mismatch backtracks to the last `*` only, so for every pattern the time is at most
+//! proportional to the product of the two lengths.
 
 /// Whether letters of either case match each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,8 +12,8 @@ pub enum LetterCase {
     Fold,
 }
 
-/// Whether all of `text` matches `pattern`. As in Redis, an empty text matches the empty pattern
-/// only; KEYS and SCAN treat `*` apart.
+/// Whether all of `text` matches `pattern`. As in Redis, an empty text matches only the empty pattern; KEYS and SCAN
+/// handle the pattern `*` separately.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8], case: LetterCase) -> bool {
     if text.is_empty() {
@@ -46,7 +46,7 @@ pub fn matches(pattern: &[u8], text: &[u8], case: LetterCase) -> bool {
     pattern[p..].iter().all(|&b| b == b'*')
 }
 
-/// Matches one byte with the pattern's first item; returns the item's length if it does.
+/// Matches one byte against the pattern's first item. Returns the item's length if it matches.
 fn one(pattern: &[u8], byte: u8, case: LetterCase) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
@@ -60,8 +60,8 @@ fn one(pattern: &[u8], byte: u8, case: LetterCase) -> Option<usize> {
     }
 }
 
-/// Whether `byte` is in the class that starts after `[`, and the class's length with its `]`, which
-/// may be missing at the pattern's end.
+/// Returns whether `byte` is in the class that starts after `[`, and the class's length including its `]`. The `]` may
+/// be missing at the pattern's end.
 fn in_class(class: &[u8], byte: u8, case: LetterCase) -> (bool, usize) {
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);
@@ -75,7 +75,7 @@ fn in_class(class: &[u8], byte: u8, case: LetterCase) -> (bool, usize) {
             }
             [b']', ..] => return (found != negated, at + 1),
             [from, b'-', to, ..] => {
-                // The ends are put in order before their case is folded.
+                // The bounds are ordered before their case is folded, as in Redis.
                 let (low, high) = (fold(*from.min(to), case), fold(*from.max(to), case));
                 found |= (low..=high).contains(&fold(byte, case));
                 at += 3;
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_in_redis() {
+    fn patterns_match_as_in_redis() {
         for (pattern, text, expected) in [
             ("", "", true),
             ("", "a", false),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_ends() {
+    fn a_hostile_pattern_does_not_take_exponential_time() {
         let pattern = b"a*".repeat(2000);
         let text = b"a".repeat(20_000);
         assert!(matches(&pattern, &text, LetterCase::Exact));

@@ -1,10 +1,10 @@
-//! Which keys are asked for most: `INFO hotkeys` and `stats hotkeys`.
+//! The most requested keys, for `INFO hotkeys` and `stats hotkeys`.
 //!
-//! Every so many keys a worker looks at, it counts one, in a short list of its own (Metwally, Agrawal and El
-//! Abbadi, *Space-Saving*, ICDT '05): a key that is on it gains one; another takes the place of the one with the
-//! least and starts from there, so that no key that is asked for often is missed, and none is counted short. What a
-//! key started from is known, and not told as its own. From time to time everything is halved: what was hot
-//! long ago is forgotten. A report adds the lists of all workers.
+//! Each worker samples one key in [`STRIDE`] and counts it in a short list of its own (Metwally, Agrawal and El Abbadi,
+//! *Space-Saving*, ICDT '05). A key on the list gains one. Any other key replaces the key with the lowest count and
+//! starts from that count. So no frequent key is missed, and no count is too low. The list also records the count a key
+//! started from; a report subtracts it. All counts are halved periodically, so that keys that were hot long ago
+//! disappear. A report adds the lists of all workers.
 //!
 //! ```text
 //!   keys ──every 61st──▶ worker's list of 128 ─┐
@@ -17,23 +17,23 @@ use std::sync::Mutex;
 use crate::shared::lock;
 use farbank_kv::store::Key;
 
-/// Keys of which one is counted; a prime, so that no pipeline keeps its pace.
+/// One key in so many is sampled. A prime, so that sampling does not align with a pipeline's length.
 const STRIDE: usize = 61;
-/// Keys a worker counts at a time.
+/// Most keys in a worker's list.
 const KEYS: usize = 128;
-/// Keys counted after which all counts are halved.
+/// Samples after which all counts are halved.
 const WINDOW: u64 = 1 << 16;
-/// Bytes of a key that are kept.
+/// Most bytes of a key that are kept; longer keys are truncated.
 const KEY_BYTES: usize = 256;
-/// Keys of a report.
+/// Most keys in a report.
 pub(crate) const REPORTED: usize = 10;
 
-/// How many keys a worker has yet to pass over.
+/// Selects the keys to sample; holds the number of keys to skip before the next sample.
 #[derive(Default)]
 pub(crate) struct Sampler(usize);
 
 impl Sampler {
-    /// Passes over `keys`, and counts those whose turn it is.
+    /// Samples `keys`, and counts the selected ones in `hot`.
     #[inline]
     pub(crate) fn pass(&mut self, keys: &[Key<'_>], hot: &HotKeys) {
         while let Some(key) = keys.get(self.0) {
@@ -44,7 +44,7 @@ impl Sampler {
     }
 }
 
-/// A worker's list.
+/// A worker's list of frequent keys.
 #[derive(Default)]
 pub(crate) struct HotKeys(Mutex<HotKeyList>);
 
@@ -59,7 +59,7 @@ struct HotKeyEntry {
     db: u8,
     key: Vec<u8>,
     count: u64,
-    /// What it started from: others' counts.
+    /// Part of `count` that was taken over from the replaced entry.
     inherited: u64,
 }
 
@@ -113,16 +113,16 @@ impl HotKeyList {
     }
 }
 
-/// A key of a report.
+/// A key in a report.
 pub(crate) struct HotKey {
     pub(crate) db: u8,
-    /// What is not plain text is spelled `%41`.
+    /// The key; bytes that are not printable ASCII, and `%`, `,` and `=`, are escaped as `%41`.
     pub(crate) key: String,
-    /// Its part of all keys asked for, at least, in percent.
+    /// Lower bound of its share of all requested keys, in percent.
     pub(crate) share: f64,
 }
 
-/// The keys most asked for, of all workers.
+/// Returns the most requested keys over all lists, most frequent first.
 pub(crate) fn report<'a>(lists: impl Iterator<Item = &'a HotKeys>) -> Vec<HotKey> {
     let (mut all, mut counted): (Vec<HotKeyEntry>, u64) = (Vec::new(), 0);
     for list in lists {
@@ -160,7 +160,7 @@ fn spelled(key: &[u8]) -> String {
             text.push(char::from(byte));
         } else {
             let written = write!(text, "%{byte:02x}");
-            debug_assert!(written.is_ok(), "a string takes all");
+            debug_assert!(written.is_ok(), "writing to a String cannot fail");
         }
     }
     text
@@ -174,7 +174,7 @@ mod tests {
         Key { db: 0, bytes }
     }
 
-    /// Asks for keys in windows, 90 % for one percent of them.
+    /// Samples keys in windows of 16. 90 % of the requests are for 1 % of the keys.
     fn skewed(lists: &[HotKeys]) {
         let mut seed = 0x5eed_u64;
         let mut draw = |below: u64| {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn of_keys_of_which_one_percent_is_asked_for_nine_times_in_ten_exactly_those_are_told() {
+    fn the_one_percent_of_keys_that_get_ninety_percent_of_requests_are_exactly_the_report() {
         let lists = [HotKeys::default(), HotKeys::default()];
         skewed(&lists);
         let mut told: Vec<_> = report(lists.iter())
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_asked_for_is_forgotten() {
+    fn a_key_that_is_no_longer_requested_leaves_the_report() {
         let hot = HotKeys::default();
         for _ in 0..1000 {
             hot.count(key(b"once"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_spelled_on_one_line() {
+    fn keys_are_escaped_to_one_line() {
         assert_eq!(spelled(b"a b,c=\r\n\xff%"), "a%20b%2cc%3d%0d%0a%ff%25");
     }
 }

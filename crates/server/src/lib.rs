@@ -1,30 +1,30 @@
-//! RESP and memcached's protocol over any [`Store`](farbank_kv::store::Store): what Redis's and memcached's
-//! clients talk to.
+//! Server for Redis (RESP) and memcached clients over any [`Store`](farbank_kv::store::Store).
 //!
 //! ```text
 //!   accept ──▶ worker 0 ─┬─ connection: input ─▶ requests ─▶ commands ─▶ session ─▶ store
 //!         └──▶ worker 1  │               output ◀── replies ◀─────┘         │
-//!               ...      └─ commit once a turn of the loop ◀── ticket ◀─────┘
+//!               ...      └─ one commit per loop iteration ◀─── ticket ◀─────┘
 //! ```
 //!
-//! A [`Server`] binds, then runs a few worker threads. Each owns its connections and one session of
-//! the store, and executes requests in place: nothing but a long request is handed to another thread. All requests that
-//! one turn of its loop finds, of all its connections, are one batch with one commit; a reply that
-//! tells of an undurable write is withheld until the batch's ticket turns, and the worker does other
-//! things meanwhile.
+//! A [`Server`] binds its addresses, then runs a few worker threads. Each worker owns its connections and one session
+//! of the store, and executes requests in place. Only long requests go to another thread. All requests that one
+//! iteration of the worker's loop executes, over all its connections, form one batch with one commit. A reply that
+//! reveals an undurable write is held until the batch's ticket is durable; the worker serves other requests meanwhile.
 //!
-//! What a connection speaks is said by the address it came to ([`Endpoint`]); all of them share workers,
-//! batches and values.
+//! The address that a client connects to determines the protocol ([`Endpoint`]). Both protocols share workers, batches
+//! and values.
 //!
-//! * `conn` is one connection: its buffers, and what is withheld. `turn` is what it lends its protocol; `shelf` has
-//!   buffers that connections take in turn.
-//! * `executor` is what a thread executes requests with; `long` is the thread that executes the long ones, so that
-//!   requests of other clients do not wait for them.
-//! * `worker` is the loop; `listener` accepts and starts it all; `unix_socket` is an address that is a file.
-//! * [`resp`] reads Redis's requests and writes replies; `cmd` has a file for each family of commands, and
-//!   the one table of them all.
-//! * [`memcached`] is the other protocol, requests and commands.
-//! * `hotkeys` are those asked for most; [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
+//! * `connection`: one connection, its input buffer and its state. `output`: its replies, and which of them are held.
+//! * `exec_context`: what a protocol works with while it executes requests. `buffer_pool`: buffers that connections
+//!   share.
+//! * `executor`: executes requests on a thread. `long_requests`: the thread that executes long requests, so that other
+//!   clients do not wait for them.
+//! * `worker`: the event loop. `listener`: binds, accepts and starts the threads. `unix_socket`: the Unix socket.
+//! * `shared`: state that all threads share. `settings`: options at start, and those that CONFIG SET changes.
+//! * [`resp`]: parses Redis requests and writes replies. `commands`: one file per family of Redis commands, and the
+//!   table of all commands.
+//! * [`memcached`]: memcached's requests and commands.
+//! * `hotkeys`: finds the most requested keys. [`glob`]: the patterns of SCAN, KEYS and CONFIG GET.
 #![forbid(unsafe_code)]
 
 mod buffer_pool;

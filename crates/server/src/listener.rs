@@ -1,7 +1,7 @@
-//! The server: binds, accepts, and gives connections to workers.
+//! The server: binds addresses, starts the threads, accepts connections and assigns them to workers.
 //!
-//! One thread accepts and hands each connection to the worker that has fewest; from there on no
-//! other thread touches it. The thread that calls [`Server::run`] is the accepting one.
+//! The thread that calls [`Server::run`] accepts. It assigns each connection to the worker with the fewest
+//! connections, which then owns the connection.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -26,16 +26,16 @@ use crate::shared::{
 use crate::unix_socket::{BoundSocket, as_stream};
 use crate::worker::{WAKE, Worker};
 
-/// Connections the kernel keeps for us until we accept them.
+/// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;
-/// Files the process needs besides its clients' sockets.
+/// File descriptors reserved for everything but client sockets.
 const FILES_KEPT: u64 = 64;
-/// How often the store is asked how it is.
+/// How often the server checks the store's health.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
-/// How long accepting pauses when no more files can be opened.
+/// How long accepting pauses after the system refused a connection, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound server that does not serve yet.
+/// A server that is bound to its addresses and does not serve yet.
 pub struct Server {
     listeners: Vec<StdListener>,
     endpoints: Vec<Endpoint>,
@@ -46,12 +46,12 @@ pub struct Server {
     polls: Vec<Poll>,
 }
 
-/// Why a server cannot be reached where it was to be.
+/// Error of a server that cannot bind or listen.
 #[derive(Debug)]
 pub struct BindError {
-    /// The address; `None` if the error is of none of them.
+    /// The address that failed; `None` if the error concerns no address.
     pub addr: Option<SocketAddr>,
-    /// The Unix socket, if the error is of that.
+    /// Path of the Unix socket, if that failed.
     pub socket: Option<PathBuf>,
     /// The system's error.
     pub source: io::Error,
@@ -93,26 +93,25 @@ impl BindError {
     }
 }
 
-/// Ends a running server, from any thread.
+/// Handle that stops a running server from any thread.
 #[derive(Clone)]
 pub struct ServerHandle {
     floor: Arc<WorkerPool>,
 }
 
 impl ServerHandle {
-    /// Asks the server to end: it stops accepting, finishes its batches and returns from
-    /// [`Server::run`].
+    /// Signals the server to stop: it stops accepting, finishes its batches and returns from [`Server::run`].
     pub fn stop(&self) {
         self.floor.stop();
     }
 }
 
 impl Server {
-    /// Binds every address of `endpoints`; port 0 takes a free one. Nothing can connect before
+    /// Binds every address of `endpoints`; port 0 selects a free port. No client can connect before
     /// [`Server::listen`].
     ///
     /// # Errors
-    /// An address cannot be bound, or the system has no more files.
+    /// An address cannot be bound, or the system has no file descriptors left.
     pub fn bind(endpoints: &[Endpoint], options: ServerOptions) -> Result<Server, BindError> {
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
@@ -162,10 +161,10 @@ impl Server {
         })
     }
 
-    /// Lets clients connect: from now on the system takes their connections, for [`Server::run`].
+    /// Starts to listen: from now on clients can connect. [`Server::run`] will accept their connections.
     ///
     /// # Errors
-    /// Another process listens at an address that was free when it was bound.
+    /// Another process has begun to listen on one of the addresses since it was bound.
     pub fn listen(&self) -> Result<(), BindError> {
         for (listener, endpoint) in self.listeners.iter().zip(&self.endpoints) {
             let listening = SockRef::from(listener).listen(BACKLOG);
@@ -178,13 +177,13 @@ impl Server {
         Ok(())
     }
 
-    /// Where this server listens, in the order it was asked to, and what is spoken there.
+    /// The addresses that this server is bound to, with their protocols, in the order given to [`Server::bind`].
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// What ends this server.
+    /// Returns a handle that stops this server.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle {
@@ -192,11 +191,11 @@ impl Server {
         }
     }
 
-    /// Serves `store` until [`Handle::stop`], or a client's SHUTDOWN. Every session is gone when it
-    /// returns, so that the store can be closed.
+    /// Serves `store` until [`ServerHandle::stop`] or a client's SHUTDOWN. All sessions are dropped when it returns, so
+    /// the store can be closed. Calls [`Server::listen`] first.
     ///
     /// # Errors
-    /// The system's polling failed: nothing can be served. [`Server::listen`], if it was not called before, failed.
+    /// Listening, starting a thread or polling failed.
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         self.listen().map_err(|error| error.source)?;
         let floor = Arc::clone(&self.floor);
@@ -227,7 +226,7 @@ impl Server {
             };
             let builder = std::thread::Builder::new().name("long-requests".into());
             let long = builder.spawn_scoped(scope, long)?;
-            // Freeing a large buffer takes a worker long (`shelf`).
+            // Freeing a large buffer would delay a worker (`buffer_pool`).
             let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
             let builder = std::thread::Builder::new().name("free-buffers".into());
             builder.spawn_scoped(scope, move || to_free.into_iter().for_each(drop))?;
@@ -262,7 +261,8 @@ impl Server {
     }
 }
 
-/// A thread that ends, or cannot be started, be it by a panic, must not leave its clients waiting: all of them end.
+/// Stops the whole server when dropped: if one thread ends, panics or cannot be started, its clients must not wait
+/// forever.
 struct ShutdownOnPanic<'a>(&'a WorkerPool);
 
 impl Drop for ShutdownOnPanic<'_> {
@@ -282,8 +282,8 @@ fn bind(addr: SocketAddr) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-/// How many clients the process may have: raises its limit of open files towards what is asked for,
-/// and lowers what is asked for to what it got.
+/// Raises the process's limit of open files for `wanted` clients. Returns the number of clients that the resulting
+/// limit allows, at most `wanted`.
 fn clients_max(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let needed = wanted.saturating_add(FILES_KEPT);
@@ -305,13 +305,13 @@ fn clients_max(wanted: u64) -> u64 {
             wanted,
             allowed,
             files,
-            "maxclients lowered to what open files allow"
+            "maxclients is lowered to what the limit of open files (RLIMIT_NOFILE) allows"
         );
     }
     allowed
 }
 
-/// 40 digits that differ from run to run.
+/// Returns 40 hexadecimal digits that differ from run to run.
 fn run_id() -> String {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -325,7 +325,7 @@ fn run_id() -> String {
     format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
 }
 
-/// Accepts until the server is to end.
+/// Accepts connections, and checks the store's health, until the server stops.
 fn accept(
     shared: &ServerShared<'_>,
     mut door: Poll,
@@ -375,12 +375,12 @@ fn accept(
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         tell_health(shared, &mut known);
     }
-    // What INFO has shown in the last moment is in the log, too.
+    // The log also gets what INFO may have shown since the last check.
     tell_health(shared, &mut known);
     Ok(())
 }
 
-/// Logs what has changed in the store's health, and has writes refused where they would be lost.
+/// Logs changes of the store's health. If the medium has failed, records it, so that writes are refused.
 fn tell_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
     let health = shared.store.health();
     if health == *known {
@@ -394,12 +394,12 @@ fn tell_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
         tracing::warn!("the pool is full and could not grow: {error}");
     }
     if known.growth_error.is_some() && health.growth_error.is_none() {
-        tracing::warn!("the pool could grow again");
+        tracing::warn!("the pool can grow again");
     }
     if health.file != known.file {
         match &health.file {
             Some(file) => tracing::error!("{}", file.text),
-            None => tracing::warn!("the pool's file is where it was again"),
+            None => tracing::warn!("the pool's file is at its path again"),
         }
     }
     if let Some(poisoned) = &health.poisoned
@@ -410,7 +410,7 @@ fn tell_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
     *known = health;
 }
 
-/// Accepts all that wait; false if the system could not take more now.
+/// Accepts all waiting connections. Returns `false` if the system could not accept one now.
 fn accept_all(
     shared: &ServerShared<'_>,
     accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
@@ -426,7 +426,7 @@ fn accept_all(
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                 ) => {}
             Err(error) => {
-                tracing::warn!(%error, "accepting pauses");
+                tracing::warn!(%error, "cannot accept a connection; accepting pauses briefly");
                 return false;
             }
         }
@@ -434,7 +434,7 @@ fn accept_all(
     true
 }
 
-/// Gives a connection to the worker with the fewest, or refuses it.
+/// Assigns a connection to the worker with the fewest connections, or refuses it if maxclients is reached.
 fn assign(
     shared: &ServerShared<'_>,
     mut stream: TcpStream,
@@ -445,7 +445,7 @@ fn assign(
     if shared.clients.count() as u64 >= most {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = stream.write(protocol.too_many()) {
-            tracing::debug!(%error, "a refused client left first");
+            tracing::debug!(%error, "cannot send the refusal to a client above maxclients");
         }
         return;
     }
@@ -453,7 +453,7 @@ fn assign(
     if matches!(peer, PeerAddr::Tcp(_))
         && let Err(error) = tune(shared, &stream)
     {
-        tracing::debug!(%error, "socket options");
+        tracing::debug!(%error, "cannot set socket options");
     }
     let desks = shared.floor.desks.iter().enumerate();
     let fewest = desks.min_by_key(|(_, desk)| desk.connections.load(Ordering::Relaxed));

@@ -1,22 +1,24 @@
-//! Long requests: one thread executes them, so that no client waits for another's.
+//! The thread that executes long requests, so that other clients do not wait for them.
 //!
 //! ```text
 //!   worker   ── connection, its next request is long ──▶ queue ─▶ thread: execute one request,
-//!     │ serves the others                                          commit, wait until durable
-//!     └─◀── connection, its reply ready to leave ──────────────────┘
+//!     │ serves other connections                                   commit, wait until durable
+//!     └─◀── connection, its reply ready to be sent ────────────────┘
 //! ```
 //!
-//! A request is long by its arguments, or because of the values it turns out to read (`cmd::long`). Its worker
-//! leaves it in the connection's input. When nothing of the connection waits for a ticket any more, the worker lends the whole
-//! connection to this thread, which has a session of its own.
+//! A request is long by its arguments, or because it reads large values (`commands::long`). Its worker leaves it in the
+//! connection's input. Once no reply of the connection waits for a ticket, the worker lends the whole connection to
+//! this thread, which has its own session.
 //!
 //! # Invariants
-//! LONG-1  A lent connection has no reply that waits for a ticket, and its writes are visible: what the request reads
-//!     with another session includes what this client was told before.
-//! LONG-2  A connection comes back with its replies durable, or forsaken: the worker sends them without a ticket.
-//! LONG-3  Every lent connection comes back, unless this thread panics: then [`LongRequests::is_over`] says so.
-//! LONG-4  The queue keeps order, and a connection is in it once: a client that sends many long requests waits for the others'
-//!     after each.
+//! LONG-1  A lent connection has no reply that waits for a ticket, and its writes are visible to all sessions. So the
+//!     request, which reads with another session, sees everything that earlier replies have revealed to this client.
+//! LONG-2  A returned connection has only durable replies, or its undurable replies were dropped (`is_forsaken`). So
+//!     the worker sends its replies without a ticket.
+//! LONG-3  Every lent connection is returned, unless this thread panics while it executes the connection's request;
+//!     [`LongRequests::is_over`] then returns `true`.
+//! LONG-4  The queue is first-in first-out, and a connection is in it once. So a client that sends many long requests
+//!     waits for the queued requests of other clients after each.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,15 +33,15 @@ use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::shared::{Counter, ServerShared, WorkerFigures, WorkerMsg, WorkerPool, lock};
 
-/// A connection on its way to the thread of long requests, or back.
+/// A connection that its worker has lent to the thread of long requests.
 pub(crate) struct LentConnection {
-    /// The worker it belongs to, and its slot there.
+    /// Number of the worker that owns it; `slot` is its slot there.
     pub(crate) worker: usize,
     pub(crate) slot: usize,
     pub(crate) conn: Box<Connection>,
 }
 
-/// Connections whose next request is long, and what the thread that executes them shows.
+/// Queue of connections whose next request is long, and the published counters of the thread that executes them.
 #[derive(Default)]
 pub(crate) struct LongRequests {
     queue: Mutex<VecDeque<LentConnection>>,
@@ -49,32 +51,32 @@ pub(crate) struct LongRequests {
 }
 
 impl LongRequests {
-    /// Queues a connection, whose next request is executed after those of the others.
+    /// Appends a connection to the queue.
     pub(crate) fn lend(&self, lent: LentConnection) {
         lock(&self.queue).push_back(lent);
         self.arrived.notify_one();
     }
 
-    /// Takes the connection of this number back, if its request has not begun.
+    /// Removes the connection with this client id from the queue, if its request has not begun.
     pub(crate) fn take_back(&self, id: u64) -> Option<Box<Connection>> {
         let mut queue = lock(&self.queue);
         let place = queue.iter().position(|lent| lent.conn.card.id == id)?;
         queue.remove(place).map(|lent| lent.conn)
     }
 
-    /// Wakes the thread, so that it sees that the server is to end.
+    /// Wakes the thread, so that it sees the stop signal.
     pub(crate) fn wake(&self) {
-        // Under the lock: the thread is before its look at the signal, or sleeps.
+        // While this holds the lock, the thread either has yet to check the signal, or sleeps.
         let _queue = lock(&self.queue);
         self.arrived.notify_all();
     }
 
-    /// Whether the thread has ended. All connections that will ever come back are in their workers' mail then.
+    /// Whether the thread has ended. If so, all connections that it returned are in their workers' inboxes.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// The next connection; `None` once the server is to end.
+    /// Waits for the next connection. Returns `None` once the server is stopping.
     fn next(&self, floor: &WorkerPool) -> Option<LentConnection> {
         let mut queue = lock(&self.queue);
         loop {
@@ -90,7 +92,7 @@ impl LongRequests {
     }
 }
 
-/// Executes long requests until the server ends.
+/// Executes long requests until the server stops.
 pub(crate) fn run(shared: &ServerShared<'_>) {
     let floor = &*shared.floor;
     let _over = LongThreadGuard(floor);
@@ -110,7 +112,7 @@ fn give_back(floor: &WorkerPool, lent: LentConnection) {
     }
 }
 
-/// Gives back what was not begun, and says that the thread has ended.
+/// When the thread ends, returns the queued connections and sets [`LongRequests::is_over`].
 struct LongThreadGuard<'a>(&'a WorkerPool);
 
 impl Drop for LongThreadGuard<'_> {
@@ -124,7 +126,7 @@ impl Drop for LongThreadGuard<'_> {
     }
 }
 
-/// Executes the next request of a connection, and waits until what it tells is durable.
+/// Executes the next request of a connection, and waits until everything that its reply reveals is durable.
 fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
     let shared = executor.shared;
     let bytes_max = shared.reply_bytes_max(&conn.card);
@@ -132,8 +134,8 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
     (conn.awaits_long, conn.unfinished) = (false, false);
     executor.execute(conn, Instant::now());
     executor.requests = 0;
-    executor.outputs = BufferPool::default(); // The connection takes its buffer to its worker's shelf.
-    conn.input.rest(&mut BufferPool::default()); // What the request has needed is freed here.
+    executor.outputs = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
+    conn.input.rest(&mut BufferPool::default()); // The request's input buffer is freed here.
     executor.tally.count(Counter::Long, 1);
     if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
         conn.output.hold_until(Ticket::DURABLE);
@@ -150,7 +152,7 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
             conn.is_forsaken = conn.output.abort_unacknowledged();
         }
         Err(error) => {
-            tracing::error!(%error, "a long request could not be committed");
+            tracing::error!(%error, "cannot commit a long request; closing its connection");
             conn.is_forsaken = conn.output.abort_unacknowledged();
         }
     }

@@ -1,24 +1,24 @@
-//! What is to leave a connection, and when it may.
+//! Output queue of a connection: its unsent replies, and which of them may be sent.
 //!
 //! ```text
 //!            full buffers               the buffer that replies are appended to
-//!   output   [......][may leave ][ may  leave ][ held by ticket 7 ][ held by 8 ][ this batch ]
+//!   output   [ sent ][ released ][ released   ][ held by ticket 7 ][ held by 8 ][ this batch ]
 //!            ▲       ▲                         ▲                   ▲            ▲      ▲
 //!            0       sent                      released            held[0].end  ...    mark: first reply
 //!                                                                                      that must wait
 //! ```
 //!
-//! A client that does not read leaves many replies here. They stay where they were written: a buffer that has become
-//! large is put aside before the next turn, and leaves whole. So no reply is copied again, however many wait.
+//! Replies stay in the buffer they were written to. A buffer that has become large moves to the full buffers before
+//! the next visit, and is sent from there. So no reply is copied again, even if the client does not read and many wait.
 //!
 //! # Invariants
-//! O1  Bytes leave in the order they were written, and only those before `released`.
-//! O2  A reply that tells of an undurable write, and every reply after it, is behind `mark` until its
-//!     batch is committed, then behind that batch's ticket.
-//! O3  While a ticket holds a reply, reads of this connection may see undurable writes, its own among them. The replies
+//! O1  Bytes are sent in the order they were written, and only those before `released`.
+//! O2  A reply that reveals an undurable write, and every reply after it, is behind `mark` until its batch is
+//!     committed, then behind that batch's ticket.
+//! O3  While a ticket holds a reply, reads of this connection may see undurable writes, its own included. The replies
 //!     to these reads are held as well: no client learns of a write that a crash may still lose.
-//! O4  `mark` counts from the start of `buffer`, everything else from the first byte here. A buffer is put aside only
-//!     while there is no mark.
+//! O4  `mark` counts from the start of `buffer`, all other positions from the first byte of the queue. `buffer` moves
+//!     to the full buffers only while there is no mark.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -28,17 +28,18 @@ use farbank_pm::Ticket;
 use crate::buffer_pool::{BufferPool, SMALL_BYTES};
 use crate::resp::ReplyBuffer;
 
-/// Bytes from which on a buffer is put aside before more is appended.
+/// Bytes from which a buffer moves to the full buffers before more is appended.
 const FULL_BYTES: usize = SMALL_BYTES;
-/// Most bytes sent in one turn, so that others are visited in between: a value of a mebibyte leaves in one.
+/// Most bytes sent in one visit, so that the worker visits other connections in between. A value of a mebibyte takes
+/// one visit.
 const SEND_BYTES_MAX: usize = 5 << 18;
-/// Most buffers sent at once.
+/// Most buffers sent in one system call.
 const SLICES_MAX: usize = 16;
 
-/// What is to leave: see the module's picture.
+/// Unsent replies of a connection; see the module's diagram.
 #[derive(Default)]
 pub(crate) struct OutputQueue {
-    /// What was put aside, before `buffer`.
+    /// Full buffers, which precede `buffer`.
     full: VecDeque<Vec<u8>>,
     full_bytes: usize,
     pub(crate) buffer: ReplyBuffer,
@@ -48,44 +49,44 @@ pub(crate) struct OutputQueue {
     pub(crate) mark: Option<usize>,
 }
 
-/// What a turn has sent.
+/// Result of [`OutputQueue::send`].
 pub(crate) struct SendOutcome {
     pub(crate) bytes: usize,
-    /// The socket takes no more for now.
+    /// The socket accepts no more bytes for now.
     pub(crate) is_blocked: bool,
 }
 
 impl OutputQueue {
-    /// Whether something waits for a ticket.
+    /// Whether replies wait for a ticket.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Bytes that are here, those included that have left with a part of their buffer.
+    /// Bytes in the queue, including sent bytes of buffers that are not sent completely.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.full_bytes + self.buffer.len()
     }
 
-    /// Bytes that have not left.
+    /// Bytes that are not sent yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.bytes() - self.sent
     }
 
-    /// The length of `buffer` at which `bytes` bytes have not left.
+    /// The length of `buffer` at which `bytes` bytes would be unsent.
     pub(crate) fn len_at_pending(&self, bytes: usize) -> usize {
         self.buffer.len() + bytes.saturating_sub(self.pending())
     }
 
-    /// Whether something may leave.
+    /// Whether there are released replies to send.
     pub(crate) fn can_send(&self) -> bool {
         self.sent < self.released
     }
 
-    /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
-    /// holds something back.
+    /// Ends a committed batch: replies behind the mark wait for `ticket`, replies before it are released. Returns
+    /// whether `ticket` holds a reply.
     pub(crate) fn hold_until(&mut self, ticket: Ticket) -> bool {
         let end = self.bytes();
         let mark = self.mark.take().map(|mark| self.full_bytes + mark);
@@ -101,7 +102,7 @@ impl OutputQueue {
         false
     }
 
-    /// `ticket` has turned: what it, and those before it, held may leave.
+    /// Releases the replies held by `ticket` and earlier tickets; `ticket` is durable.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         while let Some(&(end, held)) = self.held.front() {
             if held > ticket {
@@ -112,7 +113,7 @@ impl OutputQueue {
         }
     }
 
-    /// The medium failed: what is held will never leave. Returns whether there was any.
+    /// Drops the replies that wait for a commit or a ticket, because it has failed. Returns whether there were any.
     pub(crate) fn abort_unacknowledged(&mut self) -> bool {
         let lost = self.mark.is_some() || self.holds();
         if lost {
@@ -129,7 +130,7 @@ impl OutputQueue {
         lost
     }
 
-    /// Takes back all but the first `len` bytes.
+    /// Removes all but the first `len` bytes.
     fn truncate(&mut self, len: usize) {
         while self.full_bytes > len
             && let Some(mut last) = self.full.pop_back()
@@ -145,13 +146,13 @@ impl OutputQueue {
         self.buffer.truncate(len - self.full_bytes);
     }
 
-    /// The buffers, in order.
+    /// All buffers, in order.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let full = self.full.iter().map(Vec::as_slice);
         full.chain([self.buffer.as_slice()])
     }
 
-    /// What the next call of the kernel sends: at most `bytes_max` bytes of what may leave.
+    /// Slices for the next system call, and their number: at most `bytes_max` bytes of released replies.
     fn slices(&self, bytes_max: usize) -> ([IoSlice<'_>; SLICES_MAX], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let (mut count, mut at) = (0, 0);
@@ -170,7 +171,7 @@ impl OutputQueue {
         (slices, count)
     }
 
-    /// Sends what may leave, as much as one turn may send. Buffers that are empty then go to `shelf`.
+    /// Sends released replies, up to the limit of one visit. Emptied buffers return to the pool.
     pub(crate) fn send(
         &mut self,
         to: &mut impl Write,
@@ -197,7 +198,7 @@ impl OutputQueue {
         Ok(sent)
     }
 
-    /// Gives up the buffers that have left whole.
+    /// Returns buffers that are sent completely to the pool.
     fn give_up_sent(&mut self, shelf: &mut BufferPool) {
         while self
             .full
@@ -217,7 +218,7 @@ impl OutputQueue {
         }
     }
 
-    /// The first `count` bytes are gone: positions count from what follows them.
+    /// Adjusts positions after the first `count` bytes were removed.
     fn count_from(&mut self, count: usize) {
         self.sent -= count;
         self.released -= count;
@@ -226,7 +227,7 @@ impl OutputQueue {
         }
     }
 
-    /// Has a buffer ready for replies, of which `bytes_max` bytes may be here that have not left.
+    /// Prepares a buffer for replies. The queue may hold at most `bytes_max` unsent bytes.
     pub(crate) fn open(&mut self, shelf: &mut BufferPool, bytes_max: usize) {
         if self.buffer.len() >= FULL_BYTES && self.mark.is_none() {
             let full = std::mem::take(&mut self.buffer).into_bytes();
@@ -240,14 +241,14 @@ impl OutputQueue {
         self.buffer.set_bytes_max(bytes_max.saturating_sub(unsent));
     }
 
-    /// Puts the buffer back once it is empty.
+    /// Returns the buffer to the pool if it is empty.
     pub(crate) fn shelve(&mut self, shelf: &mut BufferPool) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
             shelf.put(std::mem::take(&mut self.buffer).into_bytes());
         }
     }
 
-    /// The connection is closed: its buffers go to `shelf`.
+    /// Returns the buffers of a closed connection to the pool.
     pub(crate) fn give_up(self, shelf: &mut BufferPool) {
         let buffers = self.full.into_iter().chain([self.buffer.into_bytes()]);
         for mut buffer in buffers {
@@ -269,14 +270,14 @@ mod tests {
         output.buffer.extend_from_slice(text);
     }
 
-    /// What may leave.
+    /// The unsent bytes that may be sent.
     fn released(output: &OutputQueue) -> Vec<u8> {
         let all: Vec<u8> = output.parts().flatten().copied().collect();
         all[output.sent..output.released].to_vec()
     }
 
     #[test]
-    fn what_needs_no_ticket_leaves_with_its_batch() {
+    fn a_reply_that_needs_no_ticket_is_released_with_its_batch() {
         let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
         assert_eq!(released(&output), b"");
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn held_replies_leave_in_order_and_hold_what_follows() {
+    fn held_replies_are_released_in_order_and_hold_the_replies_after_them() {
         let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
         reply(&mut output, b"b", true);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_medium_keeps_only_what_was_promised() {
+    fn after_a_failed_commit_only_released_replies_remain() {
         let mut output = OutputQueue::default();
         reply(&mut output, b"a", false);
         assert!(!output.abort_unacknowledged());
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(released(&output), b"a");
     }
 
-    /// A socket that takes some bytes of each call, and no more than so many.
+    /// A socket that accepts at most `at_once` bytes per slice, and `room` bytes in all.
     struct Socket {
         taken: Vec<u8>,
         at_once: usize,
@@ -359,9 +360,9 @@ mod tests {
         }
     }
 
-    /// Replies of many lengths, some of which wait for tickets, to a client that reads in pieces.
+    /// Sends replies of many lengths, some of which wait for tickets, to a client that reads in pieces.
     #[test]
-    fn what_is_put_aside_leaves_in_order_and_only_when_it_may() {
+    fn full_buffers_are_sent_in_order_and_only_once_released() {
         let mut shelf = BufferPool::new(usize::MAX);
         for at_once in [1_000, 70_000, usize::MAX] {
             let mut output = OutputQueue::default();
@@ -385,7 +386,9 @@ mod tests {
                     may_leave.push(before);
                 }
                 socket.room = 100_000;
-                output.send(&mut socket, &mut shelf).expect("it takes some");
+                output
+                    .send(&mut socket, &mut shelf)
+                    .expect("the socket has room");
                 let most = *may_leave.last().expect("a turn");
                 assert!(socket.taken.len() <= most, "turn {turn}");
                 assert_eq!(output.pending(), all.len() - socket.taken.len());
@@ -393,7 +396,9 @@ mod tests {
             output.release(Ticket(200));
             while output.can_send() {
                 socket.room = SEND_BYTES_MAX / 3;
-                output.send(&mut socket, &mut shelf).expect("it takes some");
+                output
+                    .send(&mut socket, &mut shelf)
+                    .expect("the socket has room");
             }
             assert!(socket.taken == all);
             assert_eq!((output.pending(), output.bytes()), (0, 0));
@@ -401,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_sends_a_bounded_part() {
+    fn one_send_sends_a_bounded_part() {
         let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
         for _ in 0..3 {
             output.open(&mut shelf, usize::MAX);
@@ -413,13 +418,15 @@ mod tests {
             at_once: usize::MAX,
             room: usize::MAX,
         };
-        let sent = output.send(&mut socket, &mut shelf).expect("it takes all");
+        let sent = output
+            .send(&mut socket, &mut shelf)
+            .expect("the socket has room");
         assert_eq!((sent.bytes, sent.is_blocked), (SEND_BYTES_MAX, false));
         assert!(output.can_send());
     }
 
     #[test]
-    fn a_failed_medium_takes_back_what_was_put_aside_and_was_not_promised() {
+    fn a_failed_commit_also_drops_held_replies_in_full_buffers() {
         for keep in [1, FULL_BYTES, FULL_BYTES + 1, 2 * FULL_BYTES] {
             let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
             reply(&mut output, &vec![1; keep], false);

@@ -1,5 +1,5 @@
-//! What a server is told at its start ([`Options`]) and what may change while it runs (`Settings`,
-//! through CONFIG SET).
+//! Options of a server at its start ([`ServerOptions`]), and the settings that CONFIG SET can change while it runs
+//! (`LiveSettings`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use crate::resp::RequestLimits;
 use crate::unix_socket::UnixSocket;
 
-/// What is spoken at an address.
+/// Protocol of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireProtocol {
-    /// Redis's, in its second and third version and inline.
+    /// Redis's protocol: RESP2, RESP3 and inline requests.
     Resp,
     /// memcached's text protocol with its meta commands.
     Memcached,
 }
 
 impl WireProtocol {
-    /// What a client is told that is one too many.
+    /// The reply to a client that is refused because of maxclients.
     pub(crate) fn too_many(self) -> &'static [u8] {
         match self {
             WireProtocol::Resp => b"-ERR max number of clients reached\r\n",
@@ -28,7 +28,7 @@ impl WireProtocol {
     }
 }
 
-/// An address to listen on, and what is spoken there.
+/// An address to listen on, and its protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     /// The address.
@@ -38,14 +38,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// For Redis clients.
+    /// Returns an endpoint for Redis clients.
     #[must_use]
     pub fn resp(addr: SocketAddr) -> Endpoint {
         let protocol = WireProtocol::Resp;
         Endpoint { addr, protocol }
     }
 
-    /// For memcached clients.
+    /// Returns an endpoint for memcached clients.
     #[must_use]
     pub fn memcached(addr: SocketAddr) -> Endpoint {
         let protocol = WireProtocol::Memcached;
@@ -53,7 +53,7 @@ impl Endpoint {
     }
 }
 
-/// Who may change limits with CONFIG SET, and end the server with SHUTDOWN: Redis's
+/// Which clients may change limits with CONFIG SET and stop the server with SHUTDOWN: Redis's
 /// `enable-protected-configs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ProtectedActions {
@@ -61,13 +61,13 @@ pub enum ProtectedActions {
     No,
     /// Every client.
     Yes,
-    /// Clients from 127.0.0.1 and ::1, and of the Unix socket.
+    /// Clients from 127.0.0.1, from ::1 and on the Unix socket.
     #[default]
     Local,
 }
 
 impl ProtectedActions {
-    /// The value, as CONFIG GET says it.
+    /// The value in CONFIG GET's reply.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl ProtectedActions {
         }
     }
 
-    /// Whether a client may, given whether it is local.
+    /// Whether a client may perform protected actions; `local`: the client is on this machine.
     pub(crate) fn allows(self, local: bool) -> bool {
         match self {
             ProtectedActions::No => false,
@@ -87,14 +87,14 @@ impl ProtectedActions {
     }
 }
 
-/// Memory that all connections may take together: their input, queued requests, watched keys and unsent
-/// replies (`maxmemory-clients`).
+/// Memory that all connections may use together (`maxmemory-clients`): input, queued requests, watched keys and unsent
+/// replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientsMemory {
-    /// Bytes; 0 is no limit.
+    /// Bytes; 0 means no limit.
     Bytes(u64),
-    /// Percent of the memory that the process may use: the machine's, or its control group's if that is
-    /// less. 0 is no limit.
+    /// Percent of the memory that the process may use: the machine's, or its control group's limit if that is lower.
+    /// 0 means no limit.
     Percent(u8),
 }
 
@@ -105,7 +105,7 @@ impl Default for ClientsMemory {
 }
 
 impl ClientsMemory {
-    /// As one number, in which percent are negative.
+    /// Encodes the value as one number: bytes as they are, percentages as negative numbers.
     pub(crate) fn encode(self) -> u64 {
         match self {
             ClientsMemory::Bytes(bytes) => bytes,
@@ -130,7 +130,7 @@ impl fmt::Display for ClientsMemory {
     }
 }
 
-/// Memory that this process may use, in bytes: the machine's, or its control group's if that is less.
+/// Memory that this process may use, in bytes: the machine's, or its control group's limit if that is lower.
 fn machine_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let meminfo = read("/proc/meminfo");
@@ -150,33 +150,33 @@ fn machine_bytes() -> u64 {
     machine.min(group.unwrap_or(u64::MAX))
 }
 
-/// What a server is told at its start.
+/// Options of a server at its start.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Threads that serve connections; 0 is one for every two CPUs, at least 1 and at most 4.
+    /// Threads that serve connections; 0 means one per two CPUs, at least 1 and at most 4.
     pub workers: usize,
-    /// Most connections at a time. Lowered if the process may not have as many files open.
+    /// Most concurrent connections. Lowered if the process's limit of open files is too low.
     pub clients_max: u64,
-    /// When an acknowledged write is durable, as `CONFIG GET appendfsync` says it.
+    /// When an acknowledged write is durable: the value of `CONFIG GET appendfsync`.
     pub sync: &'static str,
-    /// Where the pool is, for INFO and CONFIG GET.
+    /// Path of the pool, for INFO and CONFIG GET.
     pub pool: String,
-    /// Largest item of memcached's protocol, key and header included.
+    /// Most bytes of a memcached item, including key and header.
     pub item_bytes_max: usize,
-    /// Seconds after which an idle connection is closed; 0 is never.
+    /// Seconds after which an idle connection is closed; 0 means never.
     pub idle_secs: u64,
-    /// Whether memcached's clients may `flush_all`.
+    /// Whether memcached clients may use `flush_all`.
     pub flush_allowed: bool,
-    /// Whether memcached's items have `cas` numbers.
+    /// Whether memcached items have `cas` numbers.
     pub cas_enabled: bool,
-    /// Who may change limits and end the server.
+    /// Which clients may change limits and stop the server.
     pub protected_actions: ProtectedActions,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
-    /// Memory that all connections may take together.
+    /// Memory that all connections may use together.
     pub clients_memory: ClientsMemory,
-    /// How long a connection executes requests while others wait: 200 microseconds by default. A request that takes
-    /// longer ends its turn.
+    /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
+    /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub turn: Duration,
 }
 
@@ -200,7 +200,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// How many workers there will be.
+    /// Number of worker threads that the server will start.
     #[must_use]
     pub fn workers(&self) -> usize {
         match self.workers {
@@ -210,13 +210,13 @@ impl ServerOptions {
     }
 }
 
-/// Workers on a machine with `cpus` CPUs. The kernel's half of a request, which is most of it, and the store's own
-/// threads need CPUs, too: on two CPUs, one worker serves more requests than two.
+/// Default number of workers on a machine with `cpus` CPUs. The kernel's part of a request, which is the larger part,
+/// and the store's own threads need CPUs too. On two CPUs, one worker serves more requests than two.
 fn default_workers(cpus: usize) -> usize {
     (cpus / 2).clamp(1, 4)
 }
 
-/// What CONFIG SET can change. Read with every request, so each is one atomic.
+/// Settings that CONFIG SET can change. Requests read them, so each is one atomic.
 pub(crate) struct LiveSettings {
     pub(crate) clients_max: AtomicU64,
     pub(crate) timeout_secs: AtomicU64,
@@ -226,7 +226,7 @@ pub(crate) struct LiveSettings {
     pub(crate) output_bytes_hard: AtomicU64,
     pub(crate) output_bytes_soft: AtomicU64,
     pub(crate) output_soft_secs: AtomicU64,
-    /// As [`ClientsMemory::encode`] writes it.
+    /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
     machine_bytes: u64,
 }
@@ -253,7 +253,7 @@ impl LiveSettings {
         }
     }
 
-    /// Most bytes of memory that all connections may take together.
+    /// Most bytes of memory that all connections may use together; `usize::MAX` means no limit.
     pub(crate) fn clients_bytes_max(&self) -> usize {
         let bytes = match ClientsMemory::decode(self.clients_memory.load(Ordering::Relaxed)) {
             ClientsMemory::Bytes(bytes) => bytes,
@@ -265,7 +265,7 @@ impl LiveSettings {
         }
     }
 
-    /// Most bytes of unread replies a connection may have; a reply that exceeds it closes it.
+    /// Most bytes of unsent replies of a connection; `usize::MAX` means no limit. A connection above it is closed.
     pub(crate) fn output_bytes_max(&self) -> usize {
         match size(&self.output_bytes_hard) {
             0 => usize::MAX,
@@ -274,7 +274,7 @@ impl LiveSettings {
     }
 }
 
-/// A setting that counts bytes.
+/// Reads a setting that is a number of bytes.
 pub(crate) fn size(setting: &AtomicU64) -> usize {
     usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
 }
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_the_cpus_have_a_worker() {
+    fn half_of_the_cpus_get_a_worker_up_to_four() {
         let workers = [1, 2, 3, 4, 7, 8, 64].map(default_workers);
         assert_eq!(workers, [1, 1, 1, 2, 3, 4, 4]);
         let options = ServerOptions {

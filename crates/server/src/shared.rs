@@ -1,4 +1,4 @@
-//! What all threads of a server see: settings, figures, connections, and how to wake each other.
+//! State that all threads of a server share: settings, counters, connections, and the means to wake each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,16 +16,16 @@ use crate::long_requests::{LentConnection, LongRequests};
 use crate::memcached::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 
-/// Locks even if a thread panicked while it held the lock: what is kept here is whole at all times.
+/// Locks `mutex` even if a thread panicked while it held the lock: no holder leaves the data inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a connection's replies may take however much memory other clients take, unless
-/// client-output-buffer-limit is less.
+/// Bytes that a connection's replies may always use, however much memory other clients use, unless
+/// client-output-buffer-limit is lower.
 const REPLY_BYTES_MIN: usize = 32 << 20;
 
-/// What every thread sees.
+/// State that all threads of a server share.
 pub(crate) struct ServerShared<'a> {
     pub(crate) store: &'a dyn Store,
     pub(crate) options: &'a ServerOptions,
@@ -34,16 +34,17 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) clients: ClientRegistry,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
-    /// 40 hexadecimal digits that name this run of the server.
+    /// 40 hexadecimal digits that identify this run of the server.
     pub(crate) run_id: String,
-    /// Why the pool takes no more writes, once it does not.
+    /// Why the pool accepts no more writes; set once the medium has failed.
     pub(crate) poisoned: OnceLock<String>,
-    /// Connections accepted, and refused because there were too many.
+    /// Connections accepted since the start or the last CONFIG RESETSTAT.
     pub(crate) accepted: AtomicU64,
+    /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
     pub(crate) rejected: AtomicU64,
-    /// Totals at the last CONFIG RESETSTAT.
+    /// Counter totals at the last CONFIG RESETSTAT.
     pub(crate) reset: Mutex<CounterTotals>,
-    /// What memcached's protocol remembers beside the store.
+    /// State of memcached's protocol that is not in the store.
     pub(crate) memo: MemcachedState,
 }
 
@@ -58,15 +59,15 @@ impl ServerShared<'_> {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Largest item of memcached's protocol: what was asked for, if the store keeps as much.
+    /// Most bytes of a memcached item: the configured limit, or the store's if that is lower.
     pub(crate) fn item_bytes_max(&self) -> usize {
         let kept = self.store.item_bytes_max();
         self.options.item_bytes_max.min(kept)
     }
 
-    /// Most bytes of replies that the connection of `card` may have unsent. A reply may take what
-    /// maxmemory-clients leaves, and always [`REPLY_BYTES_MIN`] of it, so that a client is served while
-    /// others, which are evicted next, take the memory.
+    /// Most bytes of unsent replies that a client's connection may have: the part of maxmemory-clients that other
+    /// clients do not use, but at least [`REPLY_BYTES_MIN`]. So a client is served even while other clients, which are
+    /// evicted next, use the memory.
     pub(crate) fn reply_bytes_max(&self, card: &ClientInfo) -> usize {
         let own = card.counted_bytes.load(Ordering::Relaxed);
         let others = self.clients.memory_bytes().saturating_sub(own);
@@ -76,7 +77,7 @@ impl ServerShared<'_> {
             .min(left.max(REPLY_BYTES_MIN))
     }
 
-    /// Has the worker of the connection of `card` close it.
+    /// Unregisters a client, and sends its worker a message to close the connection.
     pub(crate) fn kill(&self, card: &ClientInfo) {
         if let Some(desk) = self.floor.desks.get(card.worker) {
             self.clients.remove(card.id);
@@ -84,19 +85,19 @@ impl ServerShared<'_> {
         }
     }
 
-    /// The first port where `protocol` is spoken.
+    /// The port of the first endpoint with `protocol`.
     pub(crate) fn port(&self, protocol: WireProtocol) -> Option<u16> {
         let mut endpoints = self.endpoints.iter();
         let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
         first.map(|endpoint| endpoint.addr.port())
     }
 
-    /// The keys asked for most.
+    /// The most requested keys.
     pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
         hotkeys::report(self.floor.figures().map(|figures| &figures.hot))
     }
 
-    /// Totals over all threads since the start.
+    /// Counter totals over all threads since the start.
     pub(crate) fn totals(&self) -> CounterTotals {
         let mut sum = CounterTotals::default();
         for figures in self.floor.figures() {
@@ -106,8 +107,8 @@ impl ServerShared<'_> {
     }
 }
 
-/// The workers' desks, the long requests, and the signal that ends them. Outlives the server, so that the store may
-/// still call what it was given.
+/// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
+/// keeps a callback to it.
 pub(crate) struct WorkerPool {
     pub(crate) desks: Vec<WorkerHandle>,
     pub(crate) door: Waker,
@@ -125,7 +126,7 @@ impl WorkerPool {
         }
     }
 
-    /// Asks everyone to end.
+    /// Signals all threads to end, and wakes them.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         wake(&self.door);
@@ -140,21 +141,21 @@ impl WorkerPool {
         }
     }
 
-    /// What each thread that executes requests has done.
+    /// The published counters of each thread that executes requests.
     fn figures(&self) -> impl Iterator<Item = &WorkerFigures> {
         let workers = self.desks.iter().map(|desk| &desk.figures);
         workers.chain([&self.long.figures])
     }
 
-    /// Whether the server is to end.
+    /// Whether the server is stopping.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Wakes the workers that wait for tickets.
+    /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
     pub(crate) fn turned(&self) {
         for desk in &self.desks {
-            // A swap on both sides: if it comes before the worker's, the worker's sees the ticket.
+            // Both sides swap: if this swap precedes the worker's, the worker's check after it sees the ticket.
             if desk.waiting.swap(false, Ordering::AcqRel) {
                 wake(&desk.waker);
             }
@@ -162,24 +163,24 @@ impl WorkerPool {
     }
 }
 
-/// A worker that cannot be woken looks up by itself within its tick, so nothing is lost.
+/// Wakes a thread. A failure loses nothing: a worker also wakes at its next tick.
 fn wake(waker: &Waker) {
     if let Err(error) = waker.wake() {
-        tracing::warn!(%error, "a thread could not be woken");
+        tracing::warn!(%error, "cannot wake a thread");
     }
 }
 
-/// Something for a worker to do.
+/// A message to a worker.
 pub(crate) enum WorkerMsg {
     /// Serve this connection.
     Welcome(TcpStream, Arc<ClientInfo>),
-    /// Close the connection of this number.
+    /// Close the connection with this id.
     Kill(u64),
-    /// Go on with this connection, whose long request was executed.
+    /// Resume this connection: its long request was executed.
     Back(LentConnection),
 }
 
-/// Where a worker is reached, and what it has done.
+/// A worker's inbox, waker and published counters.
 pub(crate) struct WorkerHandle {
     mail: Mutex<Vec<WorkerMsg>>,
     waker: Waker,
@@ -200,33 +201,34 @@ impl WorkerHandle {
         }
     }
 
-    /// Leaves mail and wakes the worker.
+    /// Sends a message and wakes the worker.
     pub(crate) fn send(&self, mail: WorkerMsg) {
         lock(&self.mail).push(mail);
         wake(&self.waker);
     }
 
-    /// Takes the mail.
+    /// Takes all messages.
     pub(crate) fn drain_inbox(&self) -> Vec<WorkerMsg> {
         std::mem::take(&mut lock(&self.mail))
     }
 
-    /// The worker is about to sleep until tickets turn: after this it must look at them once more.
+    /// Announces that the worker will sleep until tickets become durable. The worker must check them once more after
+    /// this call.
     pub(crate) fn will_wait(&self) {
         self.waiting.swap(true, Ordering::AcqRel);
     }
 }
 
-/// What a thread that executes requests shows to the others.
+/// Counters and hot keys that a thread publishes to other threads.
 #[derive(Default)]
 pub(crate) struct WorkerFigures {
-    /// The keys its connections ask for most.
+    /// The keys that its connections request most.
     pub(crate) hot: HotKeys,
     counts: [AtomicU64; TALLIES],
 }
 
 impl WorkerFigures {
-    /// Shows the thread's counts to the others.
+    /// Publishes the thread's counters.
     pub(crate) fn publish(&self, tally: &CounterTotals) {
         for (figure, value) in self.counts.iter().zip(tally.0) {
             figure.store(value, Ordering::Relaxed);
@@ -244,7 +246,7 @@ impl WorkerFigures {
 
 const TALLIES: usize = Counter::Flushed as usize + 1;
 
-/// What is counted.
+/// A counter of [`CounterTotals`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counter {
     Commands,
@@ -257,12 +259,13 @@ pub(crate) enum Counter {
     Errors,
     Batches,
     IdleKicks,
-    /// Connections closed because of client-output-buffer-limit, and because of maxmemory-clients.
+    /// Connections closed because of client-output-buffer-limit.
     OutputLimits,
+    /// Connections closed because of maxmemory-clients.
     Evictions,
     /// Requests that the thread of long requests executed.
     Long,
-    /// From here on what memcached's clients do.
+    // The counters below are of memcached clients only.
     Sets,
     Stored,
     TooLarge,
@@ -280,12 +283,13 @@ pub(crate) enum Counter {
     DecrMisses,
     Metas,
     Flushes,
-    /// Of the misses: items whose time had passed, items that were flushed.
+    /// Misses of items that had expired.
     Expired,
+    /// Misses of items that `flush_all` had removed.
     Flushed,
 }
 
-/// Counts of one worker, or of all.
+/// Counters of one thread, or their sums over all threads.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct CounterTotals([u64; TALLIES]);
 
@@ -305,7 +309,7 @@ impl CounterTotals {
         }
     }
 
-    /// Counts since `earlier`.
+    /// Returns the counts since `earlier`.
     pub(crate) fn since(&self, earlier: &CounterTotals) -> CounterTotals {
         let mut difference = *self;
         for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
@@ -315,7 +319,7 @@ impl CounterTotals {
     }
 }
 
-/// Where a connection comes from.
+/// Address of a connection's client.
 pub(crate) enum PeerAddr {
     Tcp(SocketAddr),
     /// The path of the Unix socket.
@@ -323,7 +327,7 @@ pub(crate) enum PeerAddr {
 }
 
 impl PeerAddr {
-    /// Whether it is of this machine, as Redis sees it.
+    /// Whether the client is on this machine, by Redis's definition.
     fn is_local(&self) -> bool {
         match self {
             PeerAddr::Tcp(addr) => {
@@ -344,46 +348,46 @@ impl fmt::Display for PeerAddr {
     }
 }
 
-/// What others may know of a connection: CLIENT LIST reads it.
+/// State of a connection that other threads may read, for example for CLIENT LIST.
 pub(crate) struct ClientInfo {
     pub(crate) id: u64,
     pub(crate) addr: String,
     pub(crate) laddr: String,
-    /// It comes from this machine.
+    /// The client is on this machine.
     pub(crate) is_local: bool,
-    /// It came by the Unix socket.
+    /// The client connected to the Unix socket.
     pub(crate) is_unix: bool,
     pub(crate) fd: i32,
     pub(crate) worker: usize,
     pub(crate) protocol: WireProtocol,
-    /// When it came, in milliseconds of the server's clock.
+    /// When it connected, in milliseconds of the server's clock.
     pub(crate) born_ms: u64,
-    /// When it last sent something.
+    /// When it last sent input, in milliseconds of the server's clock.
     pub(crate) active_ms: AtomicU64,
     pub(crate) db: AtomicU8,
     pub(crate) resp: AtomicU8,
-    /// Requests queued by MULTI; -1 without one.
+    /// Requests queued by MULTI; -1 outside a transaction.
     pub(crate) multi: AtomicI32,
     pub(crate) watching: AtomicUsize,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
-    /// What reading its requests takes besides the input.
+    /// Bytes that parsing its requests takes besides the input.
     pub(crate) argument_bytes: AtomicUsize,
-    /// What requests queued by MULTI take.
+    /// Bytes of requests queued by MULTI.
     pub(crate) queue_bytes: AtomicUsize,
     pub(crate) watch_bytes: AtomicUsize,
-    /// Memory of it that is part of [`Clients::memory_bytes`].
+    /// Its part of [`ClientRegistry::memory_bytes`].
     pub(crate) counted_bytes: AtomicUsize,
-    /// Never closed because clients take too much memory (CLIENT NO-EVICT).
+    /// Exempt from maxmemory-clients (CLIENT NO-EVICT).
     pub(crate) spared: AtomicBool,
-    /// Is being closed: its memory counts no more.
+    /// Is being closed: its memory is no longer counted.
     pub(crate) doomed: AtomicBool,
-    /// Part of a value has arrived, the rest has not.
+    /// A value has arrived in part.
     pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<ClientLabels>,
 }
 
-/// What a client calls itself, and what it last asked.
+/// Names that a client has set (CLIENT SETNAME, CLIENT SETINFO), and its last command.
 #[derive(Clone, Default)]
 pub(crate) struct ClientLabels {
     pub(crate) name: Vec<u8>,
@@ -392,7 +396,7 @@ pub(crate) struct ClientLabels {
     pub(crate) command: &'static str,
 }
 
-/// All connections by number.
+/// All connections by id.
 #[derive(Default)]
 pub(crate) struct ClientRegistry {
     cards: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
@@ -401,23 +405,23 @@ pub(crate) struct ClientRegistry {
 }
 
 impl ClientRegistry {
-    /// Memory that all connections take together, in bytes.
+    /// Bytes of memory that all connections use together.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` for a connection, in place of what was counted for it. By its worker only.
+    /// Sets the memory counted for a connection to `bytes`. Only its worker may call this.
     pub(crate) fn count_memory(&self, card: &ClientInfo, bytes: usize) {
         if card.doomed.load(Ordering::Relaxed) {
             return;
         }
         let before = card.counted_bytes.swap(bytes, Ordering::Relaxed);
-        // Wrapping: what is added is the difference.
+        // The difference may be negative; both operations wrap.
         let added = bytes.wrapping_sub(before);
         self.memory_bytes.fetch_add(added, Ordering::Relaxed);
     }
 
-    /// Marks a connection as being closed, and counts nothing for it from now on. Whether it was not yet.
+    /// Marks a connection as being closed, and counts no memory for it from now on. Returns whether it was unmarked.
     pub(crate) fn doom(&self, card: &ClientInfo) -> bool {
         let first = !card.doomed.swap(true, Ordering::Relaxed);
         let before = card.counted_bytes.swap(0, Ordering::Relaxed);
@@ -472,17 +476,17 @@ impl ClientRegistry {
         card
     }
 
-    /// Strikes a connection off; whether it was there.
+    /// Removes a connection. Returns whether it was registered.
     pub(crate) fn remove(&self, id: u64) -> bool {
         lock(&self.cards).remove(&id).is_some()
     }
 
-    /// All cards, oldest connection first.
+    /// All connections, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
         lock(&self.cards).values().cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of connections.
     pub(crate) fn count(&self) -> usize {
         lock(&self.cards).len()
     }

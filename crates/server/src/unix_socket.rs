@@ -1,18 +1,18 @@
-//! A Unix socket for Redis clients: made without a moment in which others could connect, removed at the end.
+//! A Unix socket for Redis clients. It never has wider permissions than configured, and is removed at the end.
 //!
 //! ```text
-//!   lock the folder ─▶ is something at the path? ─▶ fchmod the socket ─▶ bind ─▶ chmod the path
-//!                        no socket: refused
-//!                        a server's: refused
+//!   lock the folder ─▶ check for a file at the path ─▶ fchmod the socket ─▶ bind ─▶ chmod the path
+//!                        not a socket: error
+//!                        in use by a server: error
 //!                        left by a killed server: removed
 //! ```
 //!
-//! The mode is given to the socket before it has a name: the kernel makes the file with that mode less the
-//! umask, so that it is never wider than asked for. What the umask took is given back by the last step.
+//! The mode is set on the socket before `bind`. The kernel creates the file with that mode minus the umask, so its
+//! permissions are never wider than configured. The final chmod restores the bits that the umask removed.
 //!
-//! A socket is a server's if connecting to it works, or if the kernel lists it as bound: a server that still
-//! recovers its pool is bound and does not listen yet. The lock on the folder keeps two starting servers from
-//! taking each other's socket for one that was left.
+//! A socket is in use if connecting to it succeeds, or if the kernel lists it as bound. A server that still recovers
+//! its pool is bound and does not listen yet. The lock on the folder prevents two starting servers from removing each
+//! other's socket as stale.
 
 use std::fs;
 use std::io;
@@ -28,9 +28,9 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 /// A Unix socket to listen on, for Redis clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnixSocket {
-    /// Where it is.
+    /// Path of its file.
     pub path: PathBuf,
-    /// Its permissions: who may connect needs to be able to write.
+    /// Permissions of its file. A client needs write permission to connect.
     pub mode: u32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct BoundSocket {
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // It goes stale otherwise, and the next start removes it.
+            // If this fails, the socket is stale and the next start removes it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -57,11 +57,11 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl BoundSocket {
-    /// Binds `socket`. Nothing can connect before [`Bound::listen`].
+    /// Binds `socket`. No client can connect before [`BoundSocket::listen`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if another server has it, [`io::ErrorKind::AlreadyExists`] if something else is
-    /// at the path; what the system calls said.
+    /// [`io::ErrorKind::AddrInUse`] if another server uses the socket; [`io::ErrorKind::AlreadyExists`] if the path is
+    /// not a socket; errors of system calls.
     pub(crate) fn new(socket: &UnixSocket) -> io::Result<BoundSocket> {
         let path = std::path::absolute(&socket.path)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
@@ -89,7 +89,7 @@ impl BoundSocket {
         &self.path
     }
 
-    /// The listener for the poll.
+    /// Returns a listener that can be polled.
     pub(crate) fn listener(&self) -> io::Result<mio::net::UnixListener> {
         Ok(mio::net::UnixListener::from_std(self.listener.try_clone()?))
     }
@@ -103,7 +103,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !metadata.file_type().is_socket() {
-        let what = "something that is no socket is there";
+        let what = "the path exists and is not a socket; remove the file or choose another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
     let refused = match StdStream::connect(path) {
@@ -112,7 +112,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     };
     let bound = fs::read_to_string("/proc/net/unix")?;
     if !refused || is_listed(&bound, path) {
-        let what = "another server has the socket";
+        let what = "another server uses this socket";
         return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     }
     fs::remove_file(path)
@@ -134,7 +134,7 @@ fn is_listed(bound: &str, path: &Path) -> bool {
     })
 }
 
-/// The connection as what workers serve: reading, writing and polling are the same for every stream.
+/// Converts a connection to the stream type of the workers. Reading, writing and polling work the same for both.
 pub(crate) fn as_stream(stream: UnixStream) -> TcpStream {
     TcpStream::from_std(OwnedFd::from(stream).into())
 }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_the_mode_asked_for_and_is_removed_at_the_end() {
+    fn a_socket_has_the_configured_mode_and_is_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         for mode in [0o700, 0o777, 0o770, 0o600] {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_a_server_has_is_left_alone_though_it_does_not_listen_yet() {
+    fn a_bound_socket_of_another_server_is_kept_even_before_it_listens() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let first = BoundSocket::new(&socket(&path, 0o700)).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_and_what_another_has_made_is_not_removed() {
+    fn a_file_that_is_not_a_socket_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         fs::write(&path, "precious").unwrap();

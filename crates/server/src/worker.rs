@@ -1,23 +1,22 @@
-//! A worker: one thread, one poll, one session, many connections.
+//! The worker's event loop: one thread, one poll, one session, many connections.
 //!
 //! ```text
-//!   poll ─▶ release what turned ─▶ visit each ready connection ─▶ settle ─▶ poll ...
-//!                                  (read, parse, execute)         (one commit; hold or send)
+//!   poll ─▶ release durable replies ─▶ visit each ready connection ─▶ commit ─▶ poll ...
+//!                                      (read, parse, execute)         (hold or send replies)
 //! ```
 //!
 //! # Invariants
-//! W1  One commit serves every connection visited since the last: its ticket holds their replies.
-//! W2  The worker never sleeps on a ticket. It sleeps in poll, and is woken when tickets turn.
-//! W3  A connection with something left to do is on a list, or waits for an event that will come:
-//!     its socket (edge-triggered, so `readable` and `writable` are remembered), its tickets, or room in the
-//!     store.
-//! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
-//!     this connection's request stays in the input until the store wakes the worker. Others go on.
-//! W5  A round visits one connection whose last turn took its whole time, and of those that wait for room up to one that
-//!     finds some, beside all others. So a client that sends one short request at a time waits for two such turns at most,
-//!     however many clients send requests without end, or large ones.
-//! W6  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
-//!     connection the worker has the events of its socket, and whether it was killed.
+//! W1  One commit covers every connection visited since the last commit: its ticket holds their replies.
+//! W2  The worker never sleeps on a ticket. It sleeps in poll; the store wakes it when tickets become durable.
+//! W3  A connection with work left is on a list, or waits for an event that will come: from its socket, its tickets or
+//!     the store (free space). Socket events are edge-triggered, so `readable` and `writable` keep them.
+//! W4  The worker never waits for the store to free space. Before a write it requests the space. If there is none yet,
+//!     the request stays in the connection's input until the store wakes the worker. Other connections go on.
+//! W5  One loop iteration visits all ready connections, one slow connection (its last visit used its whole time slice),
+//!     and connections that wait for space up to the first that gets some. So a client that sends one short request at
+//!     a time waits for at most two such time slices, however many clients send endless or large requests.
+//! W6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
+//!     lent connection the worker keeps its socket's events, and whether it was killed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -41,19 +40,19 @@ use crate::shared::{ClientInfo, Counter, ServerShared, WorkerMsg};
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// Requests after which a batch is committed though more connections are ready.
+/// Requests after which a batch is committed even if more connections are ready.
 const BATCH_REQUESTS: usize = 4096;
-/// Bytes read, or replied, after which a batch is committed though more connections are ready: replies are sent
-/// while the processor's cache has them, and from few buffers.
+/// Bytes read or replied after which a batch is committed even if more connections are ready. So replies are sent
+/// while they are in the CPU's cache, and use few buffers.
 const BATCH_BYTES: usize = 1 << 20;
-/// How often idle and slow connections are looked for.
+/// How often the worker checks for idle and slow connections.
 const TICK: Duration = Duration::from_secs(1);
-/// How often requests that wait for room ask the store again if it has not woken the worker.
+/// How often requests that wait for space are retried if the store has not woken the worker.
 const ROOM_TICK: Duration = Duration::from_millis(5);
-/// How long a closing server tries to send what clients are owed.
+/// How long a stopping server tries to send the remaining replies.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// What is known of a lent connection.
+/// What the worker keeps about a connection that it has lent to the thread of long requests.
 struct LentState {
     id: u64,
     readable: bool,
@@ -73,7 +72,7 @@ impl LentState {
         }
     }
 
-    /// Remembers what its socket has become able to do.
+    /// Records readiness that `event` reports for its socket.
     fn note(&mut self, event: &Event) {
         self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.ending |= event.is_read_closed() || event.is_error();
@@ -81,7 +80,7 @@ impl LentState {
     }
 }
 
-/// Connections that a ticket holds replies of.
+/// The connections that have replies held by `ticket`.
 struct HeldReplies {
     ticket: Ticket,
     slots: Vec<usize>,
@@ -93,27 +92,27 @@ pub(crate) struct Worker<'a> {
     poll: Poll,
     executor: Executor<'a>,
     conns: Vec<Option<Box<Connection>>>,
-    /// Slots whose connections are lent to the thread of long requests.
+    /// Slots of connections that are lent to the thread of long requests.
     away: HashMap<usize, LentState>,
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
-    /// Connections to visit whose last turn took its whole time.
+    /// Connections to visit whose last visit used its whole time slice.
     slow: VecDeque<usize>,
     /// Connections visited since the last commit.
     touched: Vec<usize>,
-    /// Connections whose next request waits for room in the store.
+    /// Connections whose next request waits for free space in the store.
     awaiting_room: VecDeque<usize>,
     held: VecDeque<HeldReplies>,
     batch_bytes: usize,
     inputs: BufferPool,
-    /// Takes buffers that another thread frees.
+    /// Sends buffers to the thread that frees them.
     freed: Sender<Vec<Vec<u8>>>,
     ticked_ms: u64,
 }
 
 impl<'a> Worker<'a> {
-    /// A worker that leaves large buffers to the receiver of `freed`, which frees them.
+    /// Creates a worker that sends large buffers to `freed`, whose receiver frees them.
     pub(crate) fn new(
         shared: &'a ServerShared<'a>,
         number: usize,
@@ -143,7 +142,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Serves until the server ends.
+    /// Serves connections until the server stops.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut found_room = false;
@@ -165,7 +164,7 @@ impl<'a> Worker<'a> {
             self.release_turned();
             self.flush_if_due();
             found_room = self.visit_awaiting_room();
-            // Those listed while others are visited come next time round: their turn is not skipped.
+            // Connections listed during these visits wait for the next iteration.
             for _ in 0..self.listed.len() {
                 if let Some(slot) = self.listed.pop_front() {
                     self.visit(slot);
@@ -190,17 +189,17 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Has another thread free the buffers that would take long here.
+    /// Sends the buffers that take long to free to another thread.
     fn free_huge(&mut self) {
         let mut huge = self.inputs.take_huge();
         huge.append(&mut self.executor.outputs.take_huge());
         if !huge.is_empty() {
-            // Else its thread has ended, and the buffers are freed here.
+            // If that thread has ended, the buffers are freed here.
             let _ = self.freed.send(huge);
         }
     }
 
-    /// Remembers what sockets have become able to do.
+    /// Records readiness that `events` report for sockets, and lists their connections.
     fn note(&mut self, events: &Events) {
         for event in events {
             if event.token() == WAKE {
@@ -220,7 +219,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Visits connections that wait for room, up to one that finds some (W5); whether one did.
+    /// Visits connections that wait for space, up to the first that gets some (W5). Returns whether one did.
     fn visit_awaiting_room(&mut self) -> bool {
         for _ in 0..self.awaiting_room.len() {
             let Some(slot) = self.awaiting_room.pop_front() else {
@@ -270,7 +269,7 @@ impl<'a> Worker<'a> {
                             self.list(slot);
                         }
                         Err(error) => {
-                            tracing::warn!(%error, "a connection could not be polled");
+                            tracing::warn!(%error, "closed a new connection: its socket cannot be polled");
                             self.free.push(slot);
                             self.unregister_client(&conn.card);
                         }
@@ -293,7 +292,7 @@ impl<'a> Worker<'a> {
         let mut called_back = Vec::new();
         for (&slot, away) in &mut self.away {
             if doomed.contains(&away.id) {
-                // What has begun is executed to its end: the connection is closed when it is back.
+                // A long request that has begun runs to its end; the connection is closed when it returns.
                 away.is_killed = true;
                 called_back.extend(self.shared.floor.long.take_back(away.id).map(|c| (slot, c)));
             }
@@ -305,7 +304,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Lends a connection whose next request is long; what its socket becomes able to do meanwhile is remembered.
+    /// Lends a connection whose next request is long. Its socket's events are recorded until it returns.
     fn lend(&mut self, slot: usize) {
         let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
             return;
@@ -319,7 +318,7 @@ impl<'a> Worker<'a> {
             .lend(LentConnection { worker, slot, conn });
     }
 
-    /// Goes on with a connection whose long request was executed (LONG-2).
+    /// Takes back a lent connection after its long request was executed (LONG-2), and resumes it.
     fn take_back(&mut self, lent: LentConnection) {
         let LentConnection { slot, mut conn, .. } = lent;
         let Some(away) = self.away.remove(&slot) else {
@@ -343,7 +342,7 @@ impl<'a> Worker<'a> {
         self.evict_clients();
     }
 
-    /// Sends what tickets held that have turned.
+    /// Sends the replies whose tickets have become durable.
     fn release_turned(&mut self) {
         while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
             match self.executor.session.durable(ticket) {
@@ -369,7 +368,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Removes everything, if a client of memcached's asked for it ahead and the time has come.
+    /// Removes every item if the delay of a memcached client's `flush_all` has passed.
     fn flush_if_due(&mut self) {
         if !self
             .shared
@@ -380,18 +379,18 @@ impl<'a> Worker<'a> {
         }
         match self.executor.session.flush_all() {
             Ok(()) => self.shared.memo.note_flush(self.shared.clock_ms() / 1000),
-            Err(error) => tracing::error!(%error, "flush_all with a delay failed"),
+            Err(error) => tracing::error!(%error, "delayed flush_all failed"),
         }
     }
 
-    /// Reads what a connection has sent and executes it.
+    /// Reads what a connection has sent and executes its requests.
     fn visit(&mut self, slot: usize) {
         let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
             return;
         };
         conn.listed = false;
         if conn.awaits_long {
-            self.conns[slot] = Some(conn); // It is lent when its tickets have turned.
+            self.conns[slot] = Some(conn); // It is lent once its tickets are durable.
             return;
         }
         let kept = self.serve(&mut conn);
@@ -424,7 +423,7 @@ impl<'a> Worker<'a> {
         let (bytes, pending) = (self.batch_bytes, conn.output.pending());
         let deadline = Instant::now() + self.shared.options.turn;
         if !conn.closing {
-            // What a stall left behind comes first.
+            // Input that a stall left unexecuted comes first.
             self.executor.execute(conn, deadline);
         }
         let waits = conn.stalled || conn.awaits_room || conn.awaits_long || conn.unfinished;
@@ -456,7 +455,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// A connection whose replies did not fit is closed.
+    /// Fails if a reply exceeded the output limit; the caller then closes the connection.
     fn check_cut(&mut self, conn: &Connection) -> io::Result<()> {
         if !conn.output.buffer.is_cut() {
             return Ok(());
@@ -473,9 +472,9 @@ impl<'a> Worker<'a> {
         Err(io::Error::other("replies above client-output-buffer-limit"))
     }
 
-    /// Ends the batch: one commit, then every connection touched holds or sends its replies.
+    /// Ends the batch: commits once, then sends or holds the replies of every connection visited in it.
     fn settle(&mut self) {
-        // What a connection staged that is lost by now keeps its keys until it is committed.
+        // Writes staged for a connection that is closed by now block their keys until they are committed.
         let executed = std::mem::take(&mut self.executor.requests) > 0;
         self.batch_bytes = 0;
         if self.touched.is_empty() && !executed {
@@ -489,7 +488,7 @@ impl<'a> Worker<'a> {
                 Ticket::DURABLE
             }
             Err(error) => {
-                tracing::error!(%error, "a batch could not be committed");
+                tracing::error!(%error, "cannot commit a batch; closing the connections that wait for it");
                 self.close_unacknowledged();
                 Ticket::DURABLE
             }
@@ -513,7 +512,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Commits, if anything waits for it that can still be had.
+    /// Commits the batch. Once the medium has failed, commits only if a reply of the batch must wait for it.
     fn commit(&mut self) -> Result<Ticket, Error> {
         if self.shared.poisoned.get().is_some() && !self.owes() {
             return Ok(Ticket::DURABLE);
@@ -522,14 +521,14 @@ impl<'a> Worker<'a> {
         self.executor.commit(earlier.unwrap_or(Ticket::DURABLE))
     }
 
-    /// Whether a connection touched in this batch has replies that must wait.
+    /// Whether a connection visited in this batch has replies that must wait for the commit.
     fn owes(&self) -> bool {
         self.touched.iter().any(
             |&slot| matches!(self.conns.get(slot), Some(Some(conn)) if conn.output.mark.is_some()),
         )
     }
 
-    /// The medium failed: what is withheld will never be acknowledged.
+    /// Handles a failed medium: drops all replies that wait for a commit or a ticket, and closes their connections.
     fn abort_unacknowledged(&mut self, poisoned: &Poisoned) {
         self.executor.note_poisoned(poisoned);
         self.close_unacknowledged();
@@ -552,7 +551,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sends what may leave, then closes, stalls or goes on as the connection needs.
+    /// Sends the released replies, then closes, lends or relists the connection.
     fn finish(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
             return;
@@ -576,7 +575,7 @@ impl<'a> Worker<'a> {
             tracing::warn!(
                 client = conn.card.id,
                 pending,
-                "closed: client-output-buffer-limit"
+                "closed: its unsent replies exceed client-output-buffer-limit"
             );
             return self.close(slot);
         }
@@ -601,7 +600,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Closes the clients that take most memory, as long as all together take more than maxmemory-clients.
+    /// Closes the clients that use the most memory until all clients together use at most maxmemory-clients.
     fn evict_clients(&mut self) {
         let bytes_max = self.shared.settings.clients_bytes_max();
         if self.shared.clients.memory_bytes() <= bytes_max {
@@ -616,7 +615,11 @@ impl<'a> Worker<'a> {
             }
             let bytes = card.counted_bytes.load(Ordering::Relaxed);
             if self.shared.clients.doom(&card) {
-                tracing::warn!(client = card.id, bytes, "closed: maxmemory-clients");
+                tracing::warn!(
+                    client = card.id,
+                    bytes,
+                    "closed: all clients together exceed maxmemory-clients"
+                );
                 self.executor.tally.count(Counter::Evictions, 1);
                 let mut slots = self.conns.iter();
                 match slots.position(|c| matches!(c, Some(c) if c.card.id == card.id)) {
@@ -632,7 +635,7 @@ impl<'a> Worker<'a> {
             return;
         };
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
-            tracing::debug!(%error, "connection was not polled");
+            tracing::debug!(%error, "cannot remove a connection from the poll");
         }
         std::mem::take(&mut conn.output).give_up(&mut self.executor.outputs);
         std::mem::take(&mut conn.input).give_up(&mut self.inputs);
@@ -648,7 +651,7 @@ impl<'a> Worker<'a> {
             .fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Closes connections that are idle for too long, or read too slowly.
+    /// Once a second, closes connections that are idle for too long or whose client reads too slowly.
     fn tick(&mut self) {
         let now = self.shared.clock_ms();
         if now.saturating_sub(self.ticked_ms) < 1000 {
@@ -689,7 +692,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The server ends: waits for what was committed, sends what is owed, leaves.
+    /// Stops the worker: waits for its tickets and lent connections, sends the remaining replies, closes everything.
     fn shutdown(&mut self) {
         self.settle();
         let mut events = Events::with_capacity(64);
@@ -703,7 +706,7 @@ impl<'a> Worker<'a> {
                 Ok(()) => self.note(&events),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::error!(%error, "long requests are not waited for");
+                    tracing::error!(%error, "polling failed during shutdown; not waiting for long requests");
                     break;
                 }
             }
@@ -745,7 +748,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Memory that unused buffers may take for each direction: a small part of what clients may.
+/// Most bytes that unused buffers may take for each direction: an eighth of the limit of all clients.
 fn shelf_bytes(shared: &ServerShared<'_>) -> usize {
     shared.settings.clients_bytes_max() / 8
 }

@@ -1,4 +1,4 @@
-//! Making a tree without clients: an empty one, or one with many entries at once.
+//! Creation of a tree without clients: empty, or bulk-loaded with entries.
 
 use farbank_fabric::GAddr;
 use farbank_fabric::sim::SimCluster;
@@ -10,16 +10,16 @@ use crate::layout::{NodeFormat, NodeLayout};
 use crate::lock::RESERVED_BYTES;
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 
-/// Where the nodes go, and where they end: what the makers of trees write through.
+/// The destination of the nodes of a new tree.
 pub trait FillTarget {
     /// Writes `bytes` at `at`.
     fn put(&mut self, at: GAddr, bytes: &[u8]);
 
-    /// Says that nodes take the host memory of `server` up to byte `at`.
+    /// Reserves the host memory of `server` up to byte `at`.
     fn taken(&mut self, server: u16, at: u64);
 }
 
-/// At once and from outside: nobody waits for it, and no card carries it.
+/// Writes directly into the simulated memory, without verbs and in no simulated time.
 impl FillTarget for &SimCluster {
     fn put(&mut self, at: GAddr, bytes: &[u8]) {
         self.poke(at, bytes);
@@ -30,7 +30,7 @@ impl FillTarget for &SimCluster {
     }
 }
 
-/// By what a server's memory is known to have a part of the tree in it: where it stands, and its bytes.
+/// Returns the mark that identifies a part of the tree in a server's memory: its address and its bytes.
 pub(crate) fn mark(server: u16, layout: &NodeLayout) -> (GAddr, Vec<u8>) {
     const AT: u64 = 8;
     let mut bytes = b"frbktree".to_vec();
@@ -49,8 +49,8 @@ struct BulkLoader<'a> {
     made: usize,
 }
 
-/// Makes a tree of `entries`, which are in order of their keys, on `servers` memory servers, every node `share` full.
-/// Nodes go to the servers in turn.
+/// Creates a tree of `entries`, sorted by key, on `servers` memory servers. Every node is filled to `share` (0 to 1).
+/// Nodes are placed on the servers in turn.
 pub fn fill<K: Into<Key>>(
     config: &Config,
     servers: u16,
@@ -61,12 +61,12 @@ pub fn fill<K: Into<Key>>(
     fill_after(config, beginning(servers), share, entries, place);
 }
 
-/// The first free byte of each server.
+/// Returns the first free byte of each server.
 pub(crate) fn beginning(servers: u16) -> Vec<u64> {
     vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()]
 }
 
-/// [`fill`], after what each server has up to `next`.
+/// Like [`fill`], after the memory that is in use on each server, up to `next`.
 pub(crate) fn fill_after<K: Into<Key>>(
     config: &Config,
     next: Vec<u64>,
@@ -100,7 +100,7 @@ pub(crate) fn fill_after<K: Into<Key>>(
     }
 }
 
-/// Makes an empty tree.
+/// Creates an empty tree.
 pub fn create(config: &Config, servers: u16, place: &mut dyn FillTarget) {
     fill(
         config,
@@ -120,7 +120,7 @@ impl BulkLoader<'_> {
         GAddr::host(server as u16, at)
     }
 
-    /// Writes one level of nodes; answers with their lowest keys and addresses.
+    /// Writes one level of nodes. Returns their lowest keys and addresses.
     fn level(
         &mut self,
         level: u8,
@@ -135,7 +135,7 @@ impl BulkLoader<'_> {
             let mut some: Vec<NodeEntry> = entries.by_ref().take(each).collect();
             let low = match level {
                 0 => GAddr::NULL,
-                // The first child is named by no separator.
+                // The first child has no separator.
                 _ => GAddr(some.remove(0).value),
             };
             let highest = entries.peek().map(|entry| entry.key.clone());

@@ -1,8 +1,8 @@
 //! The index cache of a compute server (Sherman, section 4.2): internal nodes, as hints.
 //!
-//! Nodes just above the leaves are kept by the keys they cover; when they take too much, two are drawn and the one that was
-//! used less goes. Nodes further up are few and stay. Whatever is found here may be out of date: who follows
-//! it checks fences and level of what he finds, and has a wrong node dropped.
+//! Nodes just above the leaves are cached by the keys they cover. When they exceed the limit, the cache draws two at
+//! random and evicts the less used one. Higher nodes are few and stay. Cached nodes may be outdated: a client that
+//! follows one checks fence keys and level of the next node, and has a wrong node dropped.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ pub(crate) struct CachedNode {
     pub(crate) at: GAddr,
     highest: Option<Key>,
     uses: u64,
-    /// Its place in [`Cache::order`].
+    /// Its index in [`IndexCache::order`].
     place: usize,
 }
 
-/// The nodes one compute server keeps.
+/// The cached nodes of one compute server.
 pub(crate) struct IndexCache {
     bytes_max: usize,
     node_bytes: usize,
-    /// By level from 1 on, by lowest key.
+    /// Cached nodes by level, then by lowest key. Level 0 is empty.
     levels: Vec<BTreeMap<Key, CachedNode>>,
-    /// The lowest keys of the kept nodes of level 1, to draw from.
+    /// The lowest keys of the cached nodes of level 1, for random draws.
     order: Vec<Key>,
     rng: Rng,
 }
@@ -44,7 +44,7 @@ impl IndexCache {
         }
     }
 
-    /// The kept node of `level` that covers `key`, and where it was read.
+    /// Returns the cached node of `level` that covers `key`, and its address.
     pub(crate) fn find(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
         let nodes = self.levels.get_mut(usize::from(level))?;
         let (_, kept) = nodes.range_mut::<Key, _>(..=key).next_back()?;
@@ -55,12 +55,12 @@ impl IndexCache {
         Some((kept.at, Rc::clone(&kept.page)))
     }
 
-    /// The lowest level from `level` up that has a node for `key`.
+    /// Returns the cached node for `key` on the lowest level from `level` up that has one.
     pub(crate) fn lowest(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
         (usize::from(level)..self.levels.len()).find_map(|level| self.find(level as u8, key))
     }
 
-    /// Keeps an internal node that was read.
+    /// Caches an internal node.
     pub(crate) fn keep(&mut self, at: GAddr, page: &Rc<NodePage>) {
         if self.bytes_max == 0 {
             return;
@@ -96,7 +96,7 @@ impl IndexCache {
         }
     }
 
-    /// Forgets the node of `level` whose lowest key is `lowest`.
+    /// Drops the node of `level` with this lowest key.
     pub(crate) fn drop_node(&mut self, level: u8, lowest: &Key) {
         let Some(nodes) = self.levels.get_mut(usize::from(level)) else {
             return;
@@ -109,13 +109,13 @@ impl IndexCache {
             if let Some(moved) = self.order.get(kept.place) {
                 let node = self.levels[1]
                     .get_mut(moved)
-                    .expect("listed nodes are kept");
+                    .expect("keys in `order` are cached");
                 node.place = kept.place;
             }
         }
     }
 
-    /// Bytes of nodes that are kept.
+    /// Returns the bytes of the cached nodes.
     pub(crate) fn bytes(&self) -> usize {
         self.levels.iter().map(BTreeMap::len).sum::<usize>() * self.node_bytes
     }

@@ -1,8 +1,8 @@
-//! Index caches as a run that has lasted leaves them.
+//! Warm-up of index caches, to the state after a long run.
 //!
-//! A cache that starts empty fills in the time of many operations, and what those cost says little of a tree in use. Here keys are looked
-//! up as operations would look them up, in no time: what is not kept is read from outside and kept, and what is kept
-//! counts as used, so that what is evicted is what a long run would evict.
+//! An empty cache takes many operations to fill, whose costs are not typical of a tree in use. The warm-up looks up
+//! keys as operations would, but in no simulated time. Missing nodes are read directly and cached, and cached nodes
+//! count as used, so evictions are those of a long run.
 
 use std::rc::Rc;
 
@@ -14,8 +14,8 @@ use crate::lookup::child_for;
 use crate::page::NodePage;
 
 impl<F: Fabric> Compute<F> {
-    /// Keeps the nodes that lookups of `keys`, one after another, would have left here. `look` reads host memory, at
-    /// once; nobody may be writing.
+    /// Caches the nodes that lookups of `keys`, in this order, would have cached. `look` reads host memory directly. No
+    /// client may write meanwhile.
     pub fn warm<K: Into<Key>>(
         &self,
         keys: impl Iterator<Item = K>,

@@ -1,28 +1,29 @@
-//! Which techniques a tree uses: Sherman is all of them, FG none.
+//! The techniques that a tree uses. Sherman uses all of them, FG none.
 
 use farbank_fabric::Nanos;
 
 use crate::layout::{NodeFormat, NodeLayout};
 
-/// Where a node's lock is.
+/// Location of the locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockPlacement {
-    /// In the memory server's host memory: an atomic crosses PCIe twice.
+    /// In the memory server's host memory: an atomic verb crosses PCIe twice.
     Host,
-    /// In its card's own memory (Sherman, section 4.3).
+    /// In the network card's own memory (Sherman, section 4.3).
     OnChip,
 }
 
-/// What clients of one compute server do before they ask for a lock over the network.
+/// Coordination among the clients of one compute server before they request a lock over the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalLockMode {
-    /// Nothing: they compete with one another as with everybody.
+    /// None: they compete with each other and with all other clients.
     None,
-    /// One at a time asks, chosen at random of those who wait.
+    /// One client at a time requests the lock; the next is chosen at random among the waiting ones.
     Table,
-    /// One at a time asks, the one that has waited longest.
+    /// One client at a time requests the lock, in the order of arrival.
     Queue,
-    /// The same, and a lock is handed on to the next without being released, so often at most.
+    /// Like `Queue`, but a held lock is handed over to the next client without a release, at most this many times in a
+    /// row.
     HandOver(u32),
 }
 
@@ -35,57 +36,58 @@ pub enum ReleasePolicy {
     FetchAdd,
 }
 
-/// What values are.
+/// Representation of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueMode {
     /// Words of 8 bytes, in the leaf.
     Words,
-    /// Any bytes, in blocks out of line ([`crate::Client::insert_bytes`]).
+    /// Byte strings, in blocks out of line ([`crate::Client::insert_bytes`]).
     Blocks {
-        /// How many at most; no more than [`crate::VALUE_BYTES_MAX`], nor than a chunk of the fabric has.
+        /// Maximum bytes of a value; at most [`crate::VALUE_BYTES_MAX`] and the size of the fabric's chunks.
         bytes_max: usize,
     },
 }
 
-/// A tree's techniques and sizes. All compute servers of a tree must agree on `layout`, `values` and `locks`.
+/// Techniques and sizes of a tree. All compute servers of a tree must agree on `layout`, `values` and `locks`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Config {
-    /// How nodes are laid out; a checksum instead of versions means that nodes are written whole.
+    /// Layout of nodes. A checksum in place of versions means that nodes are always written whole.
     pub layout: NodeLayout,
-    /// What values are.
+    /// Representation of values.
     pub values: ValueMode,
-    /// Whether an update writes its entry only (Sherman's two levels of versions), not the node.
+    /// Whether an update writes only its entry, not the node (Sherman's two-level versions).
     pub entries_alone: bool,
-    /// Whether writing back and releasing go in one batch (Sherman's command combination).
+    /// Whether the write of a node and the release of its lock go in one batch (Sherman's command combination).
     pub combine: bool,
-    /// Where locks are.
+    /// Location of the locks.
     pub locks: LockPlacement,
-    /// What comes before them.
+    /// Coordination within a compute server.
     pub local: LocalLockMode,
-    /// How they are released.
+    /// Method of release.
     pub release: ReleasePolicy,
-    /// Where a release is a round trip of its own: how many more there are before it, while the lock is held. 0 but in
-    /// experiments that ask what a longer hold would explain.
+    /// Extra round trips before a release that is not part of a batch, while the lock is held. 0 except in experiments
+    /// that measure the effect of longer holds.
     pub lone_release_trips: u32,
-    /// Whether a read that took longer than its versions can tell is discarded and made again. `false` only in experiments that
+    /// Whether a read slower than the version window is discarded and repeated. `false` only in experiments that
     /// reproduce the published code, which has no such rule: versions may then have wrapped unnoticed.
     pub discards_late_reads: bool,
-    /// Locks of a server in its host memory, 1 to [`HOST_LOCKS_MAX`].
+    /// Number of locks in a server's host memory, 1 to [`HOST_LOCKS_MAX`].
     pub host_locks: u64,
-    /// Bytes of internal nodes each compute server keeps; 0: none.
+    /// Maximum bytes of internal nodes in the cache of each compute server; 0: no cache.
     pub cache_bytes: usize,
-    /// A client waiting for the same owner so long asks whether that one is alive, in nanoseconds.
+    /// Time in nanoseconds after which a client that waits for the same lock owner asks the lease manager whether the
+    /// owner is alive.
     pub doubt_ns: Nanos,
 }
 
-/// Times a lock is handed on at most: as in the published code.
+/// Maximum number of hand-overs in a row, as in the published code.
 const HAND_OVERS_MAX: u32 = 8;
-/// Locks that a server has room for in its host memory.
+/// Maximum number of locks in a server's host memory.
 pub const HOST_LOCKS_MAX: u64 = 32 << 10;
 const CACHE_BYTES: usize = 500 << 20;
 
 impl Config {
-    /// Sherman, all of it, on the safe layout.
+    /// Returns Sherman with all techniques, on the safe layout.
     #[must_use]
     pub fn sherman() -> Config {
         Config {
@@ -104,7 +106,7 @@ impl Config {
         }
     }
 
-    /// Sherman on the published layout.
+    /// Returns Sherman on the published layout.
     #[must_use]
     pub fn sherman_published() -> Config {
         Config {
@@ -113,7 +115,8 @@ impl Config {
         }
     }
 
-    /// FG (Ziegler et al., SIGMOD 2019) with an index cache and a release by write: Sherman's baseline.
+    /// Returns FG+: FG (Ziegler et al., SIGMOD 2019) with an index cache and a release by write. It is Sherman's
+    /// baseline.
     #[must_use]
     pub fn fg_plus() -> Config {
         Config {
@@ -129,7 +132,7 @@ impl Config {
         }
     }
 
-    /// How long a read may take, in nanoseconds, before it is discarded.
+    /// Returns the time in nanoseconds after which a read is discarded.
     pub(crate) fn read_ns_max(&self) -> Nanos {
         match self.discards_late_reads {
             true => self.layout.read_ns_max(),
@@ -137,7 +140,8 @@ impl Config {
         }
     }
 
-    /// The same on nodes of so few entries that splits, merges and new roots are many: for trials.
+    /// Returns this configuration with so few entries per node that splits, merges and new roots are frequent: for
+    /// simulation tests.
     #[must_use]
     pub fn with_small_nodes(self) -> Config {
         let entries = match self.layout.format {
@@ -150,7 +154,7 @@ impl Config {
         }
     }
 
-    /// FG: no cache, a release by fetch-and-add.
+    /// Returns FG: no cache, a release by fetch-and-add.
     #[must_use]
     pub fn fg() -> Config {
         Config {

@@ -1,32 +1,32 @@
-//! The tree's faults by name: deviations that a trial has to find out.
+//! The tree's named faults: deliberate bugs that the simulation tests must find.
 //!
 //! Each is one condition in the code, `fault!("tree.x")`. Some are what the published code does.
 
 use farbank_pm::fault::NamedFault;
 
-/// All of them.
+/// All faults of the tree.
 pub const ALL: [NamedFault; 13] = [
     NamedFault {
         name: "tree.torn_is_absent",
-        what: "a lookup that meets an entry which is being written says that the key is absent",
+        what: "a lookup that reads a torn entry reports that the key is absent",
         source: "Sherman's published code (thustorage/Sherman#27)",
         shows_in: None,
     },
     NamedFault {
         name: "tree.range_trusts_parent",
-        what: "a range takes the leaves that a kept parent names, split or not",
+        what: "a range uses the leaves of a cached parent without checking for splits",
         source: "Sherman's published code (thustorage/Sherman#18)",
         shows_in: None,
     },
     NamedFault {
         name: "tree.root_grown_twice",
-        what: "who puts a new root over the old one does not look whether somebody else has meanwhile",
+        what: "a client that creates a new root does not check whether another client already has",
         source: "Sherman's published code (thustorage/Sherman#26)",
         shows_in: None,
     },
     NamedFault {
         name: "tree.owner_not_fenced",
-        what: "a lock is taken from an owner who has had it too long, without fencing him",
+        what: "a lock is taken from an owner that has held it too long, without fencing the owner",
         source: "invariant H3 of lock.rs",
         shows_in: None,
     },
@@ -38,7 +38,7 @@ pub const ALL: [NamedFault; 13] = [
     },
     NamedFault {
         name: "tree.node_unchecked",
-        what: "a node is taken as it is read, whole or not",
+        what: "a reader does not check whether its copy of a node is whole",
         source: "invariant B1 of the crate; Ziegler et al., SIGMOD 2023",
         shows_in: None,
     },
@@ -56,32 +56,32 @@ pub const ALL: [NamedFault; 13] = [
     },
     NamedFault {
         name: "tree.fences_unchecked",
-        what: "a node is taken for the right one if its level is",
+        what: "a reader checks only the level of a node, not its fence keys",
         source: "invariant B2 of the crate",
         shows_in: None,
     },
     NamedFault {
         name: "tree.empty_server_admitted",
-        what: "a memory server is taken for what it was, though it came back with nothing in its memory",
+        what: "a compute server uses a memory server that has restarted with empty memory",
         source: "invariant B5 of the crate",
         shows_in: None,
     },
     NamedFault {
         name: "tree.entry_before_block",
-        what: "an entry is written before the block which it names",
-        source: "invariant V1 of blocks.rs",
+        what: "an entry is written before the block that it refers to",
+        source: "invariant V1 of value_blocks.rs",
         shows_in: None,
     },
     NamedFault {
         name: "tree.block_unchecked",
-        what: "a block's bytes are taken as they are read",
-        source: "invariant V2 of blocks.rs",
+        what: "a reader does not check whether its copy of a block is whole",
+        source: "invariant V2 of value_blocks.rs",
         shows_in: None,
     },
     NamedFault {
         name: "tree.block_keeps_number",
-        what: "a block that is used again has the number it had",
-        source: "invariant V2 of blocks.rs",
+        what: "a reused block keeps its number",
+        source: "invariant V2 of value_blocks.rs",
         shows_in: None,
     },
 ];

@@ -1,18 +1,18 @@
-//! Keys: strings of bytes, in the order of their bytes.
+//! Keys: byte strings in lexicographic order.
 //!
-//! All keys of a tree take the same room in its nodes, [`crate::Layout::key_bytes`]; a shorter one is filled up with zeros,
-//! and is the same key as the one with zeros. A number is the key of its eight bytes, highest first, so that keys
-//! are in the order of their numbers.
+//! All keys of a tree take the same number of bytes in its nodes, [`crate::NodeLayout::key_bytes`]. A shorter key is
+//! padded with zeros, and equals the padded key. A number is encoded as its eight bytes, big-endian, so that keys have
+//! the order of their numbers.
 
 #![expect(
     clippy::big_endian_bytes,
-    reason = "numbers are in the order of their bytes only with the highest first"
+    reason = "big-endian numbers have the order of their bytes"
 )]
 
 use std::fmt;
 use std::rc::Rc;
 
-/// Most bytes of a key.
+/// Maximum bytes of a key.
 pub const KEY_BYTES_MAX: usize = 1024;
 
 /// A key.
@@ -20,7 +20,7 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub struct Key {
     /// Its first eight bytes.
     first: u64,
-    /// Those that follow, up to the last that is not zero.
+    /// The following bytes, up to the last nonzero one.
     rest: Option<Rc<[u8]>>,
 }
 
@@ -31,7 +31,7 @@ impl Key {
         rest: None,
     };
 
-    /// The key of `bytes`.
+    /// Creates the key of `bytes`.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Key {
         let (first, rest) = bytes.split_at(bytes.len().min(8));
@@ -44,7 +44,7 @@ impl Key {
         }
     }
 
-    /// Its first eight bytes as a number.
+    /// Returns its first eight bytes as a number.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first
@@ -58,7 +58,7 @@ impl Key {
         self.first.to_be_bytes()
     }
 
-    /// Bytes up to the last that is not zero.
+    /// Returns the number of bytes up to the last nonzero one.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.rest {
@@ -67,13 +67,13 @@ impl Key {
         }
     }
 
-    /// Whether it is the least key, which has no bytes but zeros.
+    /// Returns whether it is the least key, all of whose bytes are zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Key::LEAST
     }
 
-    /// The least key above it of those of `bytes` bytes, if there is one.
+    /// Returns the next greater key of `bytes` bytes, if there is one.
     pub(crate) fn next(&self, bytes: usize) -> Option<Key> {
         let mut all = vec![0; bytes];
         self.fill(&mut all);
@@ -83,7 +83,7 @@ impl Key {
         Some(Key::new(&all))
     }
 
-    /// The greatest key below it of those of `bytes` bytes; of the least, itself.
+    /// Returns the next smaller key of `bytes` bytes, or the key itself if it is the least.
     pub(crate) fn previous(&self, bytes: usize) -> Key {
         let mut all = vec![0; bytes];
         self.fill(&mut all);
@@ -94,7 +94,7 @@ impl Key {
         Key::new(&all)
     }
 
-    /// Its bytes, filled up with zeros to fill `to`.
+    /// Writes its bytes to `to`, padded with zeros.
     ///
     /// # Panics
     /// If `to` has less than 8 bytes, or less than [`Key::len`].
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_at_the_end_are_no_part_of_a_key() {
+    fn trailing_zeros_are_not_part_of_a_key() {
         assert_eq!(Key::new(b"abc"), Key::new(b"abc\0\0\0\0\0\0\0\0"));
         assert_eq!(Key::new(b"abc").len(), 3);
         assert_eq!(Key::new(b"abcdefgh\0i\0").len(), 10);

@@ -1,4 +1,4 @@
-//! Where the bytes of a node are, in two layouts.
+//! The byte layout of nodes, in two formats.
 //!
 //! ```text
 //!   safe    line 0   ver ent occ │ low 8  sibling 8  level 1  state 1  lowest k  highest k │ entries that fit
@@ -9,16 +9,19 @@
 //!           entry   FEV:4 │ key │ value:64 │ REV:4
 //! ```
 //!
-//! *Safe* (ours): every line begins with the node's version, which a write of the whole node changes, so lines of
-//! different writes cannot pass for one node, in whatever order a card fetches them. An entry lies in one line and
-//! `occ` says which are there: writing an entry is writing its line. Entries longer than a line have lines of their own, which
-//! must agree on the entry's version `ent`. So does the head, whose fences have all bytes of a key.
+//! *Safe* (Farbank's): every line begins with the node's version, which a write of the whole node changes. So lines of
+//! different writes cannot pass for one node, whatever the order in which a network card fetches them. An entry lies in
+//! one line, and `occ` marks the occupied places of the line: writing an entry is writing its line. Entries longer than
+//! a line have lines of their own, which must agree on the entry's version `ent`. The header may also take several
+//! lines, because its fence keys are full keys.
 //!
-//! *Paper* (Sherman, section 4.4): the node's version stands in front and at the end, an entry's in its first and last four bits; value
-//! 0 is an empty entry. Both are right only if a card fetches lines in increasing order, which none promises, and if at most
-//! 15 writes fall into one read: a read that takes more than 8 us is discarded.
+//! *Paper* (Sherman, section 4.4): the node's version is at its front and at its end, an entry's version in its first
+//! and last four bits. Value 0 is an empty entry. Both are correct only if a network card fetches lines in increasing
+//! order, which none guarantees, and if at most 15 writes occur during one read. So a read that takes more than 8 us is
+//! discarded.
 //!
-//! With [`Layout::checked`] a checksum of all other bytes stands in place of versions, as FG has it: whole nodes only.
+//! With [`NodeLayout::checked`], a checksum of all other bytes replaces the versions, as in FG. Nodes are then always
+//! written whole.
 
 use std::ops::Range;
 
@@ -27,51 +30,51 @@ use farbank_fabric::Nanos;
 use crate::key::KEY_BYTES_MAX;
 
 pub(crate) const LINE: usize = 64;
-/// Node's version, entry's version, occupied.
+/// Bytes before a line's body: the node's version, the entry's version, and the occupied bits.
 pub(crate) const LINE_HEAD: usize = 3;
 pub(crate) const LINE_BODY: usize = LINE - LINE_HEAD;
-/// Of a node's head, what is before its fences.
+/// Bytes of the header before the fence keys.
 pub(crate) const HEAD_FIXED: usize = 18;
-/// Checksum and front version.
+/// Bytes of the checksum and the front version.
 pub(crate) const PAPER_FRONT: usize = 9;
 pub(crate) const SMALL_VALUE: usize = 8;
-/// A node of fewer cannot be split.
+/// Minimum number of entries; a node of fewer cannot be split.
 const ENTRIES_MIN: usize = 3;
 
-/// What readers rely on to tell a whole node from a torn one.
+/// How readers distinguish whole nodes from torn ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeFormat {
     /// A version in every line.
     Safe,
-    /// Versions in front and at the end, as published.
+    /// Versions at the front and at the end, as published.
     Paper,
 }
 
-/// How nodes are laid out.
+/// Layout of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeLayout {
-    /// Which versions there are.
+    /// Format of the versions.
     pub format: NodeFormat,
-    /// Bytes of a node; of the safe format, a multiple of 64.
+    /// Bytes of a node; in the safe format, a multiple of 64.
     pub node_bytes: usize,
     /// Bytes of a key, 8 to 1,024.
     pub key_bytes: usize,
-    /// Whether a checksum over the whole node is what counts.
+    /// Whether a checksum over the whole node replaces the versions.
     pub checked: bool,
 }
 
-/// Of the safe format: where an entry is.
+/// Location of an entry in the safe format.
 pub(crate) struct EntryLines {
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// Its place among the entries of the line, if it has not several.
+    /// Its position among the entries of the line; 0 if it takes several lines.
     pub(crate) place: usize,
-    /// Where it starts among the bodies of all lines.
+    /// Its start in the concatenated bodies of all lines.
     pub(crate) body_at: usize,
 }
 
 impl NodeLayout {
-    /// Nodes of 1 KiB, keys of 8 bytes.
+    /// Returns the layout with nodes of 1 KiB and keys of 8 bytes.
     #[must_use]
     pub fn new(format: NodeFormat) -> NodeLayout {
         NodeLayout {
@@ -82,7 +85,7 @@ impl NodeLayout {
         }
     }
 
-    /// The same with keys of `key_bytes`, in the smallest nodes that have at least `entries` of them.
+    /// Returns this layout with keys of `key_bytes`, in the smallest nodes that have at least `entries` entries.
     ///
     /// # Panics
     /// If `key_bytes` is not 8 to 1,024.
@@ -90,7 +93,7 @@ impl NodeLayout {
     pub fn with_keys(self, key_bytes: usize, entries: usize) -> NodeLayout {
         assert!(
             (8..=KEY_BYTES_MAX).contains(&key_bytes),
-            "keys of {key_bytes} bytes: they may have 8 to {KEY_BYTES_MAX}"
+            "key_bytes is {key_bytes}, expected 8 to {KEY_BYTES_MAX}"
         );
         let step = match self.format {
             NodeFormat::Safe => LINE,
@@ -102,7 +105,7 @@ impl NodeLayout {
             ..self
         });
         let mut enough = sizes.filter(|layout| layout.entries() >= entries.max(ENTRIES_MIN));
-        enough.next().expect("sizes do not end")
+        enough.next().expect("the sequence of sizes is infinite")
     }
 
     pub(crate) fn entry_bytes(&self) -> usize {
@@ -117,17 +120,17 @@ impl NodeLayout {
         self.head_bytes().div_ceil(LINE_BODY)
     }
 
-    /// Lines of an entry.
+    /// Returns the lines of an entry.
     fn lines_an_entry(&self) -> usize {
         self.entry_bytes().div_ceil(LINE_BODY)
     }
 
-    /// Entries for which the last line of the head has room.
+    /// Returns the number of entries that fit the last line of the header.
     fn head_line_holds(&self) -> usize {
         (self.head_lines() * LINE_BODY - self.head_bytes()) / self.entry_bytes()
     }
 
-    /// Entries of a node.
+    /// Returns the number of entries of a node.
     #[must_use]
     pub fn entries(&self) -> usize {
         match self.format {
@@ -148,11 +151,11 @@ impl NodeLayout {
         }
     }
 
-    /// How long a read may have taken for its versions to mean anything.
+    /// Returns the version window in nanoseconds: in a slower read, versions may have wrapped.
     pub(crate) fn read_ns_max(&self) -> Nanos {
-        /// No write follows another of the same node sooner.
+        /// Least time between two writes of the same node.
         const WRITE_NS_MIN: Nanos = 500;
-        /// Nor sooner than the node takes to be read, as who writes it has to first: so long each 100 bytes, at 100 Gbit/s.
+        /// A writer first reads the node, which takes this time per 100 bytes at 100 Gbit/s.
         const READ_NS_A_HUNDRED: Nanos = 8;
         let apart = (self.node_bytes as u64 * READ_NS_A_HUNDRED / 100).max(WRITE_NS_MIN);
         match (self.checked, self.format) {
@@ -162,7 +165,7 @@ impl NodeLayout {
         }
     }
 
-    /// Of the safe format: where entry `slot` is.
+    /// Returns the location of entry `slot` in the safe format.
     pub(crate) fn lines_of(&self, slot: usize) -> EntryLines {
         let (head, in_head) = (self.head_lines(), self.head_line_holds());
         if slot < in_head {
@@ -189,7 +192,7 @@ impl NodeLayout {
         }
     }
 
-    /// The bytes that change when entry `slot` does.
+    /// Returns the bytes that change when entry `slot` does.
     pub(crate) fn range_of(&self, slot: usize) -> Range<usize> {
         match self.format {
             NodeFormat::Paper => {

@@ -18,6 +18,7 @@
 //! one batch. It takes two if another client of the same compute server has handed over the lock. Values that are not
 //! words are stored in blocks beside the leaves (`value_blocks`), and are written in the same batch.
 //!
+//! # Invariants
 //! B1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
 //!     time, so that readers, which take no lock, can detect torn reads (`layout`).
 //! B2  Every key belongs to the one leaf in the chain of siblings whose fence keys include it. A client checks the
@@ -29,15 +30,15 @@
 //!     never written are no node.
 //!
 //! # Failures
-//! | a server fails                      | other clients see                   | and do                                          |
-//! |-------------------------------------|-------------------------------------|-------------------------------------------------|
-//! | a compute server, holding a lock    | the same owner for too long         | have it fenced, and take the lock (`lock`, H3)  |
-//! | ... between the nodes of a split    | a node without a separator          | reach it by its sibling, add the separator      |
-//! | ... within a merge                  | a leaf that is moving               | check if siblings still lead to it; complete it |
-//! | ... leaf freed, separator left      | a separator to a wrong leaf         | search from the left, by siblings (`lookup`)    |
-//! | one that resumes after its lease    | nothing: its verbs are refused      | it gets [`TreeError::Fabric`] and joins again   |
-//! | a memory server                     | [`TreeError::Fabric`] in time       | stop using it, continue on the other servers    |
-//! | one that restarts empty             | another generation, no mark (B5)    | the same                                        |
+//! | failure                          | other clients see             | and do                                        |
+//! |----------------------------------|-------------------------------|-----------------------------------------------|
+//! | a compute server, holding a lock | the same owner for too long   | have it fenced; take the lock (`lock`, H3)    |
+//! | ... between the nodes of a split | a node without a separator    | reach it by its sibling, add the separator    |
+//! | ... within a merge               | a leaf that is moving         | check if siblings lead to it; complete it     |
+//! | ... leaf freed, separator left   | a separator to a wrong leaf   | search from the left, by siblings (`lookup`)  |
+//! | one that resumes after its lease | nothing (its verbs fail)      | it gets [`TreeError::Fabric`] and joins again |
+//! | a memory server                  | [`TreeError::Fabric`] in time | stop using it, continue on the other servers  |
+//! | one that restarts empty          | new generation, no mark (B5)  | the same                                      |
 //!
 //! A dead compute server leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
 //! server, a client's operations on that server fail at once, and so do those of clients queued behind it for one of
@@ -45,6 +46,7 @@
 //! server may use that memory server again. A separator of a freed leaf is not repaired; it costs some extra reads.
 //! `sim_test` tests all of this.
 //!
+//! # Deviations from the paper
 //! The default layout has a version in each line, because network cards do not fetch lines in order (Ziegler et al.,
 //! SIGMOD 2023). The published layout is [`Config::sherman_published`]. Internal nodes are unordered, too, and a
 //! separator is added by writing the whole node. Range queries follow siblings. A version mismatch leads to another

@@ -10,11 +10,13 @@
 //! lock may write the nodes it covers. Only a merge holds several locks; it gives up instead of waiting for a further
 //! lock.
 //!
+//! # Invariants
 //! H1  At most one client of the cluster holds a lock. The word contains its compute server and that server's epoch.
 //! H2  Clients of one compute server request the global lock one at a time, in the order of their queue.
 //! H3  A lock is taken from a dead owner only after the lease manager has fenced the owner. So none of its writes can
 //!     follow.
 //!
+//! # Dead owners
 //! A client that waits for the same owner for [`crate::Config::doubt_ns`] asks the lease manager. If the owner's lease
 //! has expired, the lease manager fences the owner on every memory server, and the client swaps its own identity into
 //! the lock. Unfinished operations of the dead owner need no immediate repair: each write of an operation leaves a

@@ -1,4 +1,4 @@
-//! The way to a node: from the index cache or the root, checked at its end.
+//! The search for a node, from the index cache or the root, with a check at its end.
 
 use std::rc::Rc;
 
@@ -10,26 +10,26 @@ use crate::client::{Client, FetchedNode, ROOT};
 use crate::key::Key;
 use crate::page::{NodeEntry, NodePage, NodeState};
 
-/// A node that may be the one that was looked for, and who said so.
+/// The address of a node that is probably the wanted one, and the source of the address.
 pub(crate) struct Path {
     pub(crate) at: GAddr,
-    /// The kept node that named it; `None`: it was named by what has just been read.
+    /// Level and lowest key of the cached node that led there; `None`: a node read just now did.
     hint: Option<(u8, Key)>,
-    /// The least key for which it was named.
+    /// The least key for which the parent leads there.
     least: Key,
 }
 
-/// What a node turned out to be.
+/// Result of the check of a node.
 pub(crate) enum Lookup {
-    /// It is the one.
+    /// It is the wanted node.
     Here,
-    /// Look there instead.
+    /// The search continues at this node.
     There(GAddr),
-    /// The way was wrong.
+    /// The address was wrong; the search starts again.
     Lost,
 }
 
-/// Of an internal node: the child for `key`, and the least key for which it is named.
+/// Returns the child of an internal node for `key`, and the least key for which the node leads to it.
 pub(crate) fn child_for(page: &NodePage, key: &Key) -> (GAddr, Key) {
     let entries = page
         .each()
@@ -44,7 +44,8 @@ pub(crate) fn child_for(page: &NodePage, key: &Key) -> (GAddr, Key) {
 }
 
 impl<F: Fabric> Client<F> {
-    /// The way to the node of `level` for `key`, by what is kept if anything is. `None`: the tree is not that high.
+    /// Searches the node of `level` for `key`, starting in the cache if possible. Returns `None` if the tree has no
+    /// such level.
     pub(crate) async fn seek(&self, key: &Key, level: u8) -> Result<Option<Path>, TreeError> {
         let kept = self.home.cache.borrow_mut().lowest(level + 1, key);
         let mut next = match kept {
@@ -79,7 +80,7 @@ impl<F: Fabric> Client<F> {
                     continue;
                 }
                 Lookup::Lost => {
-                    // Only a kept node names a wrong one.
+                    // Only a cached node can lead to a wrong node.
                     self.drop_cached_ancestors(level, key);
                     next = self.root().await?;
                     continue;
@@ -99,7 +100,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Where the root is, as of now.
+    /// Reads the root's address.
     pub(crate) async fn root(&self) -> Result<GAddr, TreeError> {
         self.admit(ROOT.server()).await?;
         let word = self.round_trip(Verb::read(ROOT, 8)).await?.into_bytes();
@@ -111,9 +112,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// `way`, taken for `aim`, has led astray: for which key the next one is to be taken. What was just read may name a
-    /// leaf that is no more, whose entries went to the left of it, and if the one who moved them died, it will
-    /// name it for ever: whoever comes from the left finds them.
+    /// Handles a path for `aim` that led to a wrong node, and returns the key for the next attempt. A parent read just
+    /// now may lead to a freed leaf, whose entries moved to its left sibling. If the client that moved them died, the
+    /// separator stays for ever. A search that comes from the left finds the entries.
     pub(crate) fn lost(&self, way: &Path, aim: Key) -> Key {
         self.outdated(way);
         match way.hint {
@@ -122,14 +123,14 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The kept node that named `way`, if one did, says no more what is: forgets it.
+    /// Drops the cached node that led to `way`, if there is one: it is outdated.
     pub(crate) fn outdated(&self, way: &Path) {
         if let Some((level, lowest)) = &way.hint {
             self.home.cache.borrow_mut().drop_node(*level, lowest);
         }
     }
 
-    /// Forgets every kept node above `level` on the way to `key`.
+    /// Drops every cached node above `level` on the path to `key`.
     fn drop_cached_ancestors(&self, level: u8, key: &Key) {
         let mut cache = self.home.cache.borrow_mut();
         while let Some((_, page)) = cache.lowest(level + 1, key) {
@@ -138,12 +139,12 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Whether `way` was named by a kept node.
+    /// Returns whether a cached node led to `way`.
     pub(crate) fn by_hint(way: &Path) -> bool {
         way.hint.is_some()
     }
 
-    /// The leaf for `key`, read.
+    /// Reads the leaf for `key`.
     pub(crate) async fn leaf(&self, key: &Key) -> Result<FetchedNode, TreeError> {
         let mut aim = key.clone();
         loop {
@@ -171,7 +172,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// A leaf that is moving is read where it has moved to, if it has.
+    /// Resolves a leaf that is moving: if its entries have moved, reads the leaf that has them, otherwise returns the
+    /// leaf itself.
     pub(crate) async fn moved(
         &self,
         mut found: FetchedNode,
@@ -187,9 +189,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The leaf that the chain of siblings has for `key`; `None`: it is `moving`. That is how one tells whether a leaf
-    /// that is moving to the node at `to` has moved, whatever has become of that node: it may have been split, or merged
-    /// away, since the mover died.
+    /// Returns the leaf for `key` in the chain of siblings, or `None` if the chain still leads to `moving`. This tells
+    /// whether a leaf that is moving to the node at `to` has moved. It works even if that node has been split or merged
+    /// since its mover died.
     pub(crate) async fn chained(
         &self,
         key: &Key,
@@ -215,7 +217,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Whether a node is the one of `level` for `key`.
+/// Checks whether a node is the one of `level` for `key`.
 pub(crate) fn classify(page: &NodePage, key: &Key, level: u8) -> Lookup {
     let head = page.head();
     if fault!("tree.fences_unchecked") && head.level == level {

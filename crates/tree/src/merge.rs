@@ -1,17 +1,17 @@
-//! Shrinking: a leaf that is nearly empty takes in its right sibling.
+//! Shrinking: a nearly empty leaf merges with its right sibling.
 //!
 //! ```text
-//!   parent ── k ──▶ B        A ──▶ B ──▶ C        A, B and the parent are locked; nobody waits for that
-//!   (a)  B is moving, to A          readers of B look at A first: not there yet, so B it is
-//!   (b)  A has B's entries, B's fence and B's sibling          readers of B find them in A
-//!   (c)  the parent has no k
-//!   (d)  B is freed, and can be used again: nothing leads to it
+//!   parent ── k ──▶ B        A ──▶ B ──▶ C        A, B and the parent are locked, without waiting
+//!   (a)  B is marked as moving to A          readers of B check A first; A leads to B, so they use B
+//!   (b)  A gets B's entries, upper fence key and sibling          readers of B find the entries in A
+//!   (c)  the parent loses k
+//!   (d)  B is freed, and can be reused: nothing leads to it
 //! ```
 //!
-//! A crash after (a) leaves B moving: the next writer of B finds that the chain of siblings still leads to it, and has it live on.
-//! After (b) he finds that it leads to another leaf, A or what has become of A, and frees B; as its parent still names it,
-//! it is not used again. Only a child that has a
-//! separator is merged away, so that a parent's first child is there for ever.
+//! A crash after (a) leaves B moving. The next writer of B finds that the chain of siblings still leads to B, and marks
+//! it live again. After (b) it finds that the chain leads to another leaf, A or a successor of A, and frees B. Because
+//! B's parent still has its separator, B is not reused. Only a child with a separator is merged away, so a parent's
+//! first child is permanent.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
@@ -23,7 +23,7 @@ use crate::ops::LockedNode;
 use crate::page::{NodeHeader, NodeState};
 use crate::phase::Phase;
 
-/// Whether `error` says that another memory server than that of the node at `at` is gone.
+/// Returns whether `error` means that another memory server than that of the node at `at` has failed.
 fn is_elsewhere(error: TreeError, at: GAddr) -> bool {
     use farbank_fabric::FabricError::{Empty, Timeout};
     matches!(
@@ -32,7 +32,7 @@ fn is_elsewhere(error: TreeError, at: GAddr) -> bool {
     )
 }
 
-/// Leaf `a`, its right sibling `b`, and the parent that has both.
+/// Leaf `a`, its right sibling `b`, and their parent.
 struct MergePair {
     a: FetchedNode,
     b: FetchedNode,
@@ -40,21 +40,22 @@ struct MergePair {
 }
 
 impl<F: Fabric> Client<F> {
-    /// Has the locked leaf take in its right sibling and lets it go; or gives it back, if that is not easily done.
+    /// Merges the right sibling into the locked leaf, and releases the lock. Returns the leaf, still locked, if a merge
+    /// is not possible without waiting.
     pub(crate) async fn merge(&self, locked: LockedNode) -> Result<Option<LockedNode>, TreeError> {
         let mut others = Vec::new();
         let gathered = self.gather(&locked, &mut others).await;
         let merged = match gathered {
             Ok(Some(family)) => self.move_entries(family).await.map(|()| true),
             Ok(None) => Ok(false),
-            // The leaf goes on without its neighbours.
+            // The leaf's server is reachable: the removal continues without a merge.
             Err(error) if is_elsewhere(error, locked.found.at) => Ok(false),
             Err(error) => Err(error),
         };
         let mut released = Ok(());
         for held in others {
             let unlocked = self.unlock(held).await;
-            // A lock that is gone with its server is nobody's.
+            // A lock on a failed server needs no release.
             if !unlocked.is_err_and(|error| is_elsewhere(error, locked.found.at)) {
                 released = released.and(unlocked);
             }
@@ -68,7 +69,7 @@ impl<F: Fabric> Client<F> {
         Ok(None)
     }
 
-    /// Locks and reads the sibling and the parent, if both are free and a merge would do.
+    /// Locks and reads the sibling and the parent, if both locks are free and a merge is sensible.
     async fn gather(
         &self,
         locked: &LockedNode,
@@ -112,9 +113,9 @@ impl<F: Fabric> Client<F> {
             && matches!(parent.page.find(&right.lowest), Ok(Some((_, child))) if child == b.at.0)
     }
 
-    /// (a) to (d).
+    /// Performs steps (a) to (d).
     async fn move_entries(&self, family: MergePair) -> Result<(), TreeError> {
-        const LOCKED: &str = "nobody else writes a locked node";
+        const LOCKED: &str = "a locked node is not torn";
         let MergePair {
             mut a,
             mut b,

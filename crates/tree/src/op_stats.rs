@@ -1,20 +1,20 @@
-//! What operations cost, counted.
+//! Counted costs of operations.
 
 use std::collections::BTreeMap;
 
-/// What one operation did.
+/// Counted costs of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpStats {
-    /// Batches that were waited for, without those that asked for a lock in vain: the paper counts these by themselves
-    /// (section 5.5), and so does [`Op::lock_retries`].
+    /// Awaited batches, without failed attempts to take a lock. The paper counts these separately (section 5.5), and so
+    /// does [`OpStats::lock_retries`].
     pub round_trips: u32,
-    /// Times a node was read again because what came was torn, or took too long.
+    /// Repeated reads of nodes, because a read was torn or too slow.
     pub read_retries: u32,
-    /// Times a lock was asked for in vain.
+    /// Failed attempts to take a lock.
     pub lock_retries: u32,
     /// Bytes written besides locks.
     pub bytes_written: u32,
-    /// Whether the index cache named the right leaf.
+    /// Whether the index cache led to the right leaf.
     pub cache_hit: bool,
     /// Whether the lock was handed over.
     pub handed_over: bool,
@@ -22,29 +22,29 @@ pub struct OpStats {
     pub splits: u32,
     /// Leaves merged.
     pub merges: u32,
-    /// Locks taken from owners who were dead.
+    /// Locks taken from dead owners.
     pub taken_over: u32,
-    /// Separators added and moves ended for somebody who did not get so far.
+    /// Separators added and moves completed for clients that did not finish.
     pub mended: u32,
 }
 
-/// How often each number was seen.
+/// Counts of numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
-    /// One more of `what`.
+    /// Counts one more of `what`.
     pub fn add(&mut self, what: u64) {
         *self.0.entry(what).or_default() += 1;
     }
 
-    /// How many there are.
+    /// Returns the total count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// The part of all for which `which` holds; 0 if there are none.
+    /// Returns the share of numbers that satisfy `which`; 0 if there are none.
     #[must_use]
     pub fn share(&self, which: impl Fn(u64) -> bool) -> f64 {
         let those: u64 = self
@@ -56,7 +56,8 @@ impl Histogram {
         those as f64 / self.count().max(1) as f64
     }
 
-    /// The least number that at least `part` of all do not exceed; 0 if there are none.
+    /// Returns the least number such that at least the share `part` of all numbers do not exceed it; 0 if there are
+    /// none.
     #[must_use]
     pub fn quantile(&self, part: f64) -> u64 {
         let rank = (self.count() as f64 * part).ceil() as u64;
@@ -70,7 +71,7 @@ impl Histogram {
         0
     }
 
-    /// The largest; 0 if there are none.
+    /// Returns the largest number; 0 if there are none.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.0.keys().next_back().copied().unwrap_or(0)
@@ -84,7 +85,7 @@ impl Histogram {
     }
 }
 
-/// What many operations did.
+/// Counted costs of many operations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TreeStats {
     /// Round trips of each write.
@@ -95,11 +96,11 @@ pub struct TreeStats {
     pub lock_retries: Histogram,
     /// Read retries of each lookup.
     pub read_retries: Histogram,
-    /// Reads of ranges that were thrown away.
+    /// Discarded reads of ranges.
     pub range_rereads: u64,
     /// Round trips of ranges.
     pub range_trips: u64,
-    /// Operations the cache led to the right leaf.
+    /// Operations that the cache led to the right leaf.
     pub cache_hits: u64,
     /// All operations on single keys.
     pub operations: u64,

@@ -1,7 +1,7 @@
 //! Operations on single keys.
 //!
-//! A write takes the lock of the leaf it was led to, reads it, and if it is not the one, lets go and moves on: it never
-//! waits for a second lock.
+//! A write takes the lock of the leaf that the search returned, and reads the leaf. If it is the wrong leaf, the write
+//! releases the lock and moves on. It never waits for a second lock.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
@@ -15,33 +15,33 @@ use crate::lock::HeldLock;
 use crate::lookup::{Lookup, classify};
 use crate::page::{NodeEntry, NodePage, NodeState};
 
-/// What a key is to have.
+/// The new value of a key.
 pub(crate) enum NewValue<'a> {
     Word(u64),
-    /// In a block.
+    /// Bytes, stored in a block.
     Bytes(&'a [u8]),
 }
 
-/// A node that is locked and was read since.
+/// A locked node, read under its lock.
 pub(crate) struct LockedNode {
     pub(crate) held: HeldLock,
     pub(crate) found: FetchedNode,
-    /// Whether it was come to from a sibling that nothing above knows to be one.
+    /// Whether it was reached by a sibling pointer and may have no separator.
     unknown_above: bool,
 }
 
 impl<F: Fabric> Client<F> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.word(&self.fitting(key.into())?).await
     }
 
-    /// What the entry of `key` has: its value, or the name of its block.
+    /// Returns the word in the entry of `key`: its value, or its block reference.
     pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, TreeError> {
         loop {
             let found = self.leaf(key).await?;
-            // An entry that is being written is read again, not taken for absent.
+            // A torn entry is read again; it does not mean that the key is absent.
             match found.page.find(key) {
                 Ok(entry) => return Ok(entry.map(|(_, value)| value)),
                 Err(_) if fault!("tree.torn_is_absent") => return Ok(None),
@@ -50,7 +50,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Makes `value` the value of `key`; answers with what it was. On `Ok` every later read of any client sees it.
+    /// Sets the value of `key`. Returns the old value. On `Ok`, every later read of any client sees the new value.
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         if self.home.config.layout.format == NodeFormat::Paper && value == 0 {
@@ -60,7 +60,7 @@ impl<F: Fabric> Client<F> {
             .await
     }
 
-    /// Makes `new` what `key` has; answers with what its entry had.
+    /// Sets the value of `key`. Returns the word that its entry had.
     pub(crate) async fn put(&self, key: Key, new: NewValue<'_>) -> Result<Option<u64>, TreeError> {
         let mut locked = self.lock_leaf(&key).await?;
         let (value, block) = match new {
@@ -71,7 +71,7 @@ impl<F: Fabric> Client<F> {
             },
         };
         let page = &mut locked.found.page;
-        let old = page.find(&key).expect("nobody else writes a locked leaf");
+        let old = page.find(&key).expect("a locked leaf is not torn");
         let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
         let entry = NodeEntry { key, value };
         let Some(slot) = slot else {
@@ -83,17 +83,17 @@ impl<F: Fabric> Client<F> {
         Ok(old.map(|(_, value)| value))
     }
 
-    /// Removes `key`; answers with what it had.
+    /// Removes `key`. Returns its value.
     pub async fn remove(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.take_out(&self.fitting(key.into())?).await
     }
 
-    /// Removes `key`; answers with what its entry had.
+    /// Removes `key`. Returns the word that its entry had.
     pub(crate) async fn take_out(&self, key: &Key) -> Result<Option<u64>, TreeError> {
         let mut locked = self.lock_leaf(key).await?;
         let page = &mut locked.found.page;
-        let old = page.find(key).expect("nobody else writes a locked leaf");
+        let old = page.find(key).expect("a locked leaf is not torn");
         let Some((slot, value)) = old else {
             self.unlock(locked.held).await?;
             return Ok(None);
@@ -110,7 +110,7 @@ impl<F: Fabric> Client<F> {
         Ok(Some(value))
     }
 
-    /// `key`, if a key of this tree has room for it.
+    /// Returns `key`, if it is not too long for this tree.
     pub(crate) fn fitting(&self, key: Key) -> Result<Key, TreeError> {
         let most = self.home.config.layout.key_bytes;
         match key.len() <= most {
@@ -122,7 +122,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Writes entry `slot` of a locked node back, or all of it, after the block it names, and lets go.
+    /// Writes entry `slot` of a locked node, or the whole node, after the block that the entry refers to. Releases the
+    /// lock.
     async fn write_slot(
         &self,
         mut locked: LockedNode,
@@ -142,13 +143,13 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// The leaf for `key`, locked.
+    /// Locks and reads the leaf for `key`.
     async fn lock_leaf(&self, key: &Key) -> Result<LockedNode, TreeError> {
         let locked = self.lock_node(key, 0).await?;
         locked.ok_or(TreeError::NoTree)
     }
 
-    /// The node of `level` for `key`, locked. `None`: the tree is not that high.
+    /// Locks and reads the node of `level` for `key`. Returns `None` if the tree has no such level.
     pub(crate) async fn lock_node(
         &self,
         key: &Key,
@@ -200,8 +201,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// A locked leaf that is moving is one whose mover died: it has moved, and is freed for good, or it has not, and
-    /// lives on. Answers where to go on, if not here.
+    /// Resolves a locked leaf whose mover died. If its entries have moved, marks it freed; if not, marks it live again.
+    /// Returns the leaf at which to continue, if it has moved.
     async fn settle(
         &self,
         held: HeldLock,
@@ -227,7 +228,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// `writes`, after that of the block which they name.
+/// Returns `writes`, preceded by the write of the block that they refer to.
 pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Verb> {
     if let Some(block) = block {
         let place = match fault!("tree.entry_before_block") {
@@ -239,7 +240,7 @@ pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Ver
     writes
 }
 
-/// What writes entry `slot` of the node at `at` back.
+/// Returns the verb that writes entry `slot` of the node at `at`.
 fn written(config: &Config, at: GAddr, page: &mut NodePage, slot: usize) -> Verb {
     if config.entries_alone {
         let range = config.layout.range_of(slot);

@@ -1,4 +1,4 @@
-//! The bytes of a node, read and changed where [`Layout`] says.
+//! The bytes of a node, accessed according to its [`NodeLayout`].
 
 use farbank_fabric::GAddr;
 
@@ -7,53 +7,54 @@ use crate::layout::{
     HEAD_FIXED, LINE, LINE_BODY, LINE_HEAD, NodeFormat, NodeLayout, PAPER_FRONT, SMALL_VALUE,
 };
 
-/// Whether a node is one.
+/// State of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NodeState {
-    /// No node: bytes that nobody has written.
+    /// No node: bytes that were never written.
     Nothing,
     Live,
-    /// A leaf whose entries are about to be those of the leaf [`Head::low`].
+    /// A leaf whose entries are being moved to the leaf [`NodeHeader::low`].
     Moving,
-    /// A leaf that was, until its entries became those of the leaf [`Head::low`].
+    /// A freed leaf, whose entries have moved to the leaf [`NodeHeader::low`].
     Freed,
 }
 
-/// What a node says of itself besides its entries.
+/// The header of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NodeHeader {
-    /// The child below the first key; of a leaf that is moving or freed, where its entries go.
+    /// Internal node: the child for keys below the first entry. Moving or freed leaf: the leaf that receives its
+    /// entries.
     pub(crate) low: GAddr,
-    /// The next node of its level.
+    /// The next node on its level.
     pub(crate) sibling: GAddr,
-    /// 0 is a leaf.
+    /// Level; 0 is a leaf.
     pub(crate) level: u8,
     pub(crate) state: NodeState,
-    /// Its keys are at least this.
+    /// Lower fence key: its keys are at least this.
     pub(crate) lowest: Key,
-    /// Its keys are below this; `None`: there is no bound.
+    /// Upper fence key: its keys are below this; `None`: no bound.
     pub(crate) highest: Option<Key>,
 }
 
 impl NodeHeader {
-    /// Whether `key` would be in this node.
+    /// Returns whether `key` is within the fence keys.
     pub(crate) fn covers(&self, key: &Key) -> bool {
         self.lowest <= *key && self.highest.as_ref().is_none_or(|highest| key < highest)
     }
 }
 
-/// An entry.
+/// An entry of a node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct NodeEntry {
     pub(crate) key: Key,
     pub(crate) value: u64,
 }
 
-/// The bytes read were not one node: they were being written.
+/// The copy is torn: the node was being written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TornNode;
 
-/// A node's bytes.
+/// A copy of a node's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NodePage {
     pub(crate) layout: NodeLayout,
@@ -61,7 +62,7 @@ pub(crate) struct NodePage {
 }
 
 impl NodePage {
-    /// A node without entries, of version `version`.
+    /// Creates a node without entries, with version `version`.
     pub(crate) fn new(layout: NodeLayout, head: &NodeHeader, version: u8) -> NodePage {
         let bytes = vec![0; layout.node_bytes];
         let mut page = NodePage { layout, bytes };
@@ -70,7 +71,7 @@ impl NodePage {
         page
     }
 
-    /// Copies out `to` from byte `from` of the head or, in the safe format, of the bodies of all lines.
+    /// Reads into `to` from byte `from` of the header or, in the safe format, of the concatenated bodies of all lines.
     fn copy_out(&self, mut from: usize, mut to: &mut [u8]) {
         if self.layout.format == NodeFormat::Paper {
             let at = PAPER_FRONT + from;
@@ -86,7 +87,7 @@ impl NodePage {
         }
     }
 
-    /// Copies `bytes` in where [`Page::copy_out`] finds them.
+    /// Writes `bytes` to the position where [`NodePage::copy_out`] reads them.
     fn copy_in(&mut self, mut to: usize, mut bytes: &[u8]) {
         if self.layout.format == NodeFormat::Paper {
             let at = PAPER_FRONT + to;
@@ -156,7 +157,7 @@ impl NodePage {
         self.set_key(HEAD_FIXED + self.layout.key_bytes, highest);
     }
 
-    /// The node's version.
+    /// Returns the node's version.
     pub(crate) fn version(&self) -> u8 {
         match self.layout.format {
             NodeFormat::Paper => self.bytes[PAPER_FRONT - 1],
@@ -168,7 +169,7 @@ impl NodePage {
         match self.layout.format {
             NodeFormat::Paper => {
                 self.bytes[PAPER_FRONT - 1] = version;
-                *self.bytes.last_mut().expect("nodes have bytes") = version;
+                *self.bytes.last_mut().expect("a node is not empty") = version;
             }
             NodeFormat::Safe => {
                 for line in self.bytes.chunks_mut(LINE) {
@@ -178,10 +179,10 @@ impl NodePage {
         }
     }
 
-    /// Makes the bytes ready to be written whole: they are a new version.
+    /// Prepares the bytes for a write of the whole node: increments the version and sets the checksum.
     pub(crate) fn seal(&mut self) {
         let next = match self.layout.format {
-            // Four bits, though they have a byte: the published rule of 8 us is about 16.
+            // Only four of eight bits are used: the published limit of 8 us corresponds to 16 versions.
             NodeFormat::Paper => (self.version() + 1) % 16,
             NodeFormat::Safe => self.version().wrapping_add(1),
         };
@@ -195,7 +196,7 @@ impl NodePage {
         }
     }
 
-    /// Whether these bytes are one node.
+    /// Checks that the copy is one whole node.
     pub(crate) fn check(&self) -> Result<(), TornNode> {
         let whole = match self.layout.format {
             NodeFormat::Paper if self.layout.checked => {
@@ -210,7 +211,7 @@ impl NodePage {
         if whole { Ok(()) } else { Err(TornNode) }
     }
 
-    /// Entry `slot`, if there is one.
+    /// Returns the entry in `slot`.
     pub(crate) fn entry(&self, slot: usize) -> Result<Option<NodeEntry>, TornNode> {
         match self.layout.format {
             NodeFormat::Paper => self.paper_entry(slot),
@@ -255,7 +256,7 @@ impl NodePage {
         }))
     }
 
-    /// Puts `entry`, or nothing, in `slot`; the bytes that changed are [`Layout::range_of`] it.
+    /// Stores `entry` in `slot`, or clears it. The changed bytes are [`NodeLayout::range_of`] the slot.
     pub(crate) fn set_entry(&mut self, slot: usize, entry: Option<&NodeEntry>) {
         match self.layout.format {
             NodeFormat::Paper => self.set_paper_entry(slot, entry),
@@ -298,7 +299,7 @@ impl NodePage {
         self.copy_in(value_at, &value.to_le_bytes());
     }
 
-    /// All entries there are, with their slots.
+    /// Returns all entries with their slots.
     pub(crate) fn each(&self) -> impl Iterator<Item = Result<(usize, NodeEntry), TornNode>> {
         (0..self.layout.entries()).filter_map(|slot| match self.entry(slot) {
             Ok(None) => None,
@@ -307,7 +308,7 @@ impl NodePage {
         })
     }
 
-    /// All entries, by key.
+    /// Returns all entries, sorted by key.
     pub(crate) fn sorted(&self) -> Result<Vec<NodeEntry>, TornNode> {
         let mut entries: Vec<NodeEntry> = self
             .each()
@@ -327,7 +328,7 @@ impl NodePage {
         }
     }
 
-    /// Where `key` is, and what it has.
+    /// Returns the slot and the value of `key`.
     pub(crate) fn find(&self, key: &Key) -> Result<Option<(usize, u64)>, TornNode> {
         for found in self.each() {
             let (slot, entry) = found?;
@@ -338,13 +339,13 @@ impl NodePage {
         Ok(None)
     }
 
-    /// The first slot that is free.
+    /// Returns the first free slot.
     pub(crate) fn free_slot(&self) -> Option<usize> {
         (0..self.layout.entries()).find(|&slot| self.entry(slot) == Ok(None))
     }
 }
 
-/// The word that `bytes` starts with.
+/// Returns the first word of `bytes`.
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("there are eight bytes"))
 }
@@ -364,7 +365,7 @@ mod tests {
         all
     }
 
-    /// Keys that take all the bytes there are, and differ in the last.
+    /// Returns keys of full length that differ in the last byte.
     fn key(layout: NodeLayout, number: u8) -> Key {
         let mut bytes = vec![7; layout.key_bytes];
         *bytes.last_mut().unwrap() = number + 1;
@@ -391,14 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_a_kibibyte_have_46_safe_entries_or_57_of_the_papers_17_bytes() {
+    fn a_1_kib_node_has_46_entries_in_the_safe_format_or_57_in_the_papers() {
         assert_eq!(NodeLayout::new(NodeFormat::Safe).entries(), 46);
         let paper = NodeLayout::new(NodeFormat::Paper);
         assert_eq!((paper.entries(), paper.range_of(3).len()), (57, 17));
     }
 
     #[test]
-    fn a_node_has_as_many_entries_as_were_asked_for_and_its_bytes_are_enough() {
+    fn with_keys_returns_the_smallest_node_for_the_wanted_entries() {
         for layout in layouts() {
             let last = layout.range_of(layout.entries() - 1);
             assert!(last.end <= layout.node_bytes, "{layout:?}");
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_a_slot_is_found_and_disturbs_nothing() {
+    fn an_entry_is_found_and_leaves_the_other_entries_unchanged() {
         for layout in layouts() {
             let mut page = NodePage::new(layout, &head(layout), 3);
             let count = layout.entries();
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_several_lines_of_different_writes_is_torn() {
+    fn an_entry_with_lines_of_different_writes_is_torn() {
         let layout = NodeLayout::new(NodeFormat::Safe).with_keys(256, 20);
         let mut page = NodePage::new(layout, &head(layout), 3);
         page.refill(&entries(layout, 2));
@@ -481,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_nobody_wrote_are_no_node() {
+    fn zero_bytes_are_no_node() {
         for layout in layouts() {
             let bytes = vec![0; layout.node_bytes];
             assert_eq!(NodePage { layout, bytes }.head().state, NodeState::Nothing);

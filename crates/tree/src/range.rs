@@ -1,13 +1,13 @@
-//! Range queries (Sherman, section 4.4): many leaves at once, and none missed.
+//! Range queries (Sherman, section 4.4): they read many leaves at once and miss none.
 //!
-//! The leaves that the kept parent names are read together. Each must begin where the one before it ended; where one does not,
-//! because it was split, merged or moved, the way goes on over siblings. A range is not atomic: a key that is
-//! inserted or removed meanwhile may be in it or not, but every other key in it is.
+//! The leaves below a cached parent are read together. Each must begin where the one before it ended. If a leaf was
+//! split, merged or moved, the query continues by siblings. A range is not atomic: a key that is inserted or removed
+//! meanwhile may or may not be in the result, but every other key is.
 //!
-//! Where versions are too short to tell what is whole after some time (`layout`), a read that took longer is thrown away and made again. Many
-//! reads at once over a crowded card all take longer, and reading them all again would crowd it more. So each read has a time
-//! of its own, what came in time before the first late one is kept, and a client that was late reads half as many
-//! at once from then on, and one more each time that all were in time.
+//! A read slower than the version window (`layout`) is discarded and repeated. Many simultaneous reads through a
+//! crowded network card are all slower, and repeating them would crowd it more. So each read is timed separately, and
+//! those in time are used. After late reads, a client reduces the number of simultaneous reads to the number that were
+//! in time. It increases the number slowly while all reads are in time.
 
 use std::future::Future;
 use std::task::Poll;
@@ -20,15 +20,16 @@ use crate::client::{Client, FetchedNode};
 use crate::key::Key;
 use crate::page::{NodeEntry, NodePage, NodeState};
 
-/// Leaves that are read at once, at most.
+/// Maximum number of leaves read at once.
 pub(crate) const LEAVES_MAX: usize = 32;
-/// Parts of a leaf in which that many are counted: it takes so many reads in time to read one more at once.
+/// Unit of the adaptive number of leaves: an eighth of a leaf. So eight rounds in time increase the number of leaves
+/// read at once by one.
 pub(crate) const AT_ONCE_PARTS: usize = 8;
-/// How full leaves are taken to be when it is guessed how many will do, in hundredths.
+/// Assumed fill of leaves in percent, for the estimate of the number of leaves needed.
 const FILLED: usize = 70;
 
 impl<F: Fabric> Client<F> {
-    /// The first `count` keys from `from` on, and their values, by key.
+    /// Returns the first `count` keys from `from` on, with their values, sorted by key.
     pub async fn range(
         &self,
         from: impl Into<Key>,
@@ -38,7 +39,7 @@ impl<F: Fabric> Client<F> {
         self.words(&self.fitting(from.into())?, count).await
     }
 
-    /// The first `count` keys from `from` on, and what their entries have.
+    /// Returns the first `count` keys from `from` on, with the words in their entries.
     pub(crate) async fn words(
         &self,
         from: &Key,
@@ -55,7 +56,7 @@ impl<F: Fabric> Client<F> {
                 Some(leaf) if is_leaf_for(&leaf.page, &next) => leaf,
                 Some(leaf) if fault!("tree.range_trusts_parent") => leaf,
                 Some(leaf) if leaf.page.head().lowest > next => {
-                    // What comes before it was late or torn, or nobody named it.
+                    // The leaf before it was late, torn or not in the cached parent.
                     ahead.push(leaf);
                     self.leaf(&next).await?
                 }
@@ -79,8 +80,8 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// Reads the leaves that a kept parent names from `key` on, as many as `count` keys may need; the first is the
-    /// last of the answer.
+    /// Reads the leaves that a cached parent has from `key` on, as many as `count` keys may need. The result is in
+    /// reverse order.
     async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<FetchedNode>, TreeError> {
         let layout = self.home.config.layout;
         let filled = (layout.entries() * FILLED / 100).max(1);
@@ -130,7 +131,7 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// The answers of `reads`, in their order, and when each was there.
+    /// Returns the results of `reads` in their order, each with its time of arrival.
     async fn each_in_its_time<T, R: Future<Output = T>>(
         &self,
         reads: Vec<(GAddr, R)>,
@@ -157,7 +158,7 @@ impl<F: Fabric> Client<F> {
         reads.into_iter().filter_map(answered).collect()
     }
 
-    /// The entries of a leaf, one of which was being written when it was read.
+    /// Returns the entries of a leaf, after a first read found one torn.
     async fn whole(&self, at: GAddr, key: &Key) -> Result<Vec<NodeEntry>, TreeError> {
         loop {
             self.note(|op| op.read_retries += 1);
@@ -173,7 +174,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Whether this is the leaf in which the keys from `key` on start.
+/// Returns whether this is the leaf that covers `key`.
 fn is_leaf_for(page: &NodePage, key: &Key) -> bool {
     let head = page.head();
     head.level == 0 && head.state == NodeState::Live && head.covers(key)

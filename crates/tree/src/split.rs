@@ -1,14 +1,14 @@
-//! Growing: splits, separators, roots.
+//! Growth: splits, separators, new roots.
 //!
 //! ```text
 //!   before   parent ──▶ [ a b c d ] ──▶ right
-//!   (a)      the upper half is written as a new node that nothing leads to      [ c d ] ──▶ right
-//!   (b)      the old node is written: fence, sibling            [ a b ] ──▶ [ c d ] ──▶ right
-//!   (c)      parent gets a separator for the new node
+//!   (a)      the upper half is written as a new, unreferenced node              [ c d ] ──▶ right
+//!   (b)      the old node is written: fence key, sibling        [ a b ] ──▶ [ c d ] ──▶ right
+//!   (c)      the parent gets a separator for the new node
 //! ```
 //!
-//! A crash before (b) leaves a node that nothing leads to; before (c), a node that is reached over its sibling, and the
-//! next write that comes that way does (c). Where both nodes are on one server, (a), (b) and the release are one batch.
+//! A crash before (b) leaks the new node. A crash before (c) leaves a node that is reached by its sibling, and the next
+//! write that reaches it this way does (c). If both nodes are on one server, (a), (b) and the release are one batch.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
@@ -21,7 +21,8 @@ use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 use crate::phase::Phase;
 
 impl<F: Fabric> Client<F> {
-    /// Splits a locked node that has no room for `entry`, and adds it; `block` writes what the entry names.
+    /// Splits a locked node without a free slot for `entry`, and adds the entry. `block` writes the block that the
+    /// entry refers to.
     pub(crate) async fn split(
         &self,
         locked: LockedNode,
@@ -34,7 +35,7 @@ impl<F: Fabric> Client<F> {
             Ok(node) => node,
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
-        let mut entries = left.sorted().expect("nobody else writes a locked node");
+        let mut entries = left.sorted().expect("a locked node is not torn");
         let place = entries.partition_point(|other| other.key < entry.key);
         entries.insert(place, entry);
         let upper = entries.split_off(entries.len() / 2);
@@ -74,7 +75,7 @@ impl<F: Fabric> Client<F> {
         self.add_separator(level + 1, &lowest, new_at).await
     }
 
-    /// Has the nodes of `level` lead to `child`, whose keys start at `key`.
+    /// Adds a separator on `level` for `child`, whose keys start at `key`.
     pub(crate) async fn add_separator(
         &self,
         level: u8,
@@ -89,7 +90,7 @@ impl<F: Fabric> Client<F> {
             }
         };
         let page = &mut locked.found.page;
-        let known = page.find(key).expect("nobody else writes a locked node");
+        let known = page.find(key).expect("a locked node is not torn");
         if known.is_some() || page.head().lowest == *key {
             return self.unlock(locked.held).await;
         }
@@ -111,9 +112,9 @@ impl<F: Fabric> Client<F> {
         self.write_and_unlock(locked.held, vec![write]).await
     }
 
-    /// Whether the node at `at` is still the one of `level` whose keys start at `key`. While its parent is locked it
-    /// stays so. Without this a separator that was long on its way would name a leaf that has been merged away since, and may
-    /// be another by now: everybody would be led astray there, and come from the left, for ever.
+    /// Returns whether the node at `at` is still the node of `level` whose keys start at `key`. This cannot change
+    /// while its parent is locked. Without this check, a delayed separator could lead to a leaf that has been merged
+    /// away and perhaps reused. All searches by that separator would take the detour from the left, for ever.
     async fn begins(&self, at: GAddr, level: u8, key: &Key) -> Result<bool, TreeError> {
         if level > 0 {
             return Ok(true);
@@ -122,7 +123,7 @@ impl<F: Fabric> Client<F> {
         Ok(head.level == 0 && head.state == NodeState::Live && head.lowest == *key)
     }
 
-    /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.
+    /// Creates a root of `level` above the present one. Returns false if another client has done so meanwhile.
     async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, TreeError> {
         let held = self.lock(ROOT).await?;
         let _growing = self.begin(Phase::Growing);

@@ -1,4 +1,4 @@
-//! Values of any size, out of line: a block on the leaf's server, and the block's name in the entry.
+//! Values of any size, out of line: a block on the leaf's server, and a reference (its *name*) in the entry.
 //!
 //! ```text
 //!   leaf    … key │ name …                name   number:12 │ units:12 │ place:32 │ server:8     units of 64 bytes
@@ -6,20 +6,20 @@
 //!   block   check 4  bytes 4  name 8 │ value                        check: of all that follows
 //! ```
 //!
-//! A block is written before the entry that names it, in the same batch where batches are ordered, so a write takes no
-//! further round trip. Who replaces or removes an entry, under the leaf's lock, may use its block again once he
-//! has been told that the entry is written; it keeps its size class, and gets the next number.
+//! A block is written before the entry that refers to it, in the same batch where batches are ordered, so a write takes
+//! no additional round trip. A client that replaces or removes an entry, under the leaf's lock, may reuse its block
+//! after the write of the entry has completed. The block keeps its size class and gets the next number.
 //!
 //! # Invariants
-//! V1  A name is in one entry at most, and its block is whole before the name is there.
-//! V2  A block under another number is another block: who comes with an old name finds that the check, or the name
-//!     within, is not what it should be, and reads the leaf again.
-//! V3  Numbers come round after 4,096 lives of a block, each of which takes a write of an entry: what is read longer than
-//!     that after the leaf is thrown away.
+//! V1  A name is in at most one entry. Its block is completely written before.
+//! V2  A block with another number is another block. A reader with an old name finds a wrong check or a wrong name in
+//!     the block, and reads the leaf again.
+//! V3  Numbers repeat after 4,096 uses of a block, each of which takes a write of an entry. A block that was read later
+//!     after its leaf than that may take is discarded.
 //!
-//! # When somebody dies
-//! Before the entry is written: the new block is lost room. After: the old one is. Nothing else refers to either. A write
-//! that ended with an error may have happened; neither block is used again.
+//! # Failures
+//! If a client dies before the entry is written, the new block leaks; after that, the old block leaks. Nothing else
+//! refers to either. A write that failed may have taken effect, so neither block is reused.
 
 use std::collections::HashMap;
 
@@ -33,19 +33,19 @@ use crate::ops::NewValue;
 use crate::{Config, FillTarget, TreeError};
 
 const UNIT: u64 = 64;
-/// Check, bytes, name.
+/// Bytes of a block's header: check, length, name.
 const HEAD: usize = 16;
 const NUMBERS: u64 = 1 << 12;
 const UNITS_MAX: u64 = (1 << 12) - 1;
 const PLACES: u64 = 1 << 32;
-/// Most bytes of a value.
+/// Maximum bytes of a value.
 pub const VALUE_BYTES_MAX: usize = (UNITS_MAX / 2 + 1) as usize * UNIT as usize - HEAD;
-/// Entries of a range whose blocks are read at once.
+/// Number of entries of a range whose blocks are read at once.
 const PIECE: usize = 64;
-/// A block whose name stays in its entry and that is not whole so many times is damaged.
+/// Number of retries after which a block that stays invalid, with the same name in its entry, is reported as damaged.
 const TRIES: u32 = 64;
 
-/// What an entry has in place of its value.
+/// Reference to a block, stored in an entry in place of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockRef(pub(crate) u64);
 
@@ -69,23 +69,23 @@ impl BlockRef {
         self.0 >> 52
     }
 
-    /// The block's units, of which a value may leave some unused.
+    /// Returns the size class: the block's units, some of which the value may leave unused.
     fn class(self) -> u64 {
         self.units().next_power_of_two()
     }
 }
 
-/// The blocks a compute server can use on one memory server.
+/// The blocks that a compute server can allocate on one memory server.
 #[derive(Default)]
 pub(crate) struct ValueBlocks {
-    /// The rest of a chunk.
+    /// Start and end of the unused part of a chunk.
     chunk: Option<(u64, u64)>,
-    /// Blocks that nothing names any more, with their last numbers, by units.
+    /// Freed blocks with their last numbers, by size class.
     freed: HashMap<u64, Vec<(GAddr, u64)>>,
 }
 
 impl ValueBlocks {
-    /// A block of `class` units and its number, if there is room.
+    /// Allocates a block of `class` units. Returns its address and its number, or `None` if there is no space.
     fn take(&mut self, server: u16, class: u64) -> Option<(GAddr, u64)> {
         if let Some((at, number)) = self.freed.get_mut(&class).and_then(Vec::pop) {
             let next = if fault!("tree.block_keeps_number") {
@@ -105,7 +105,7 @@ impl ValueBlocks {
     }
 }
 
-/// The bytes of the block called `name`.
+/// Returns the bytes of the block called `name`.
 fn block(name: BlockRef, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
     bytes[4..8].copy_from_slice(&(value.len() as u32).to_le_bytes());
@@ -116,7 +116,7 @@ fn block(name: BlockRef, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value in what was read of the block called `name`; `None`: it is another block, or was being written.
+/// Returns the value in the copy of the block called `name`; `None` if it is another block or was being written.
 fn value_in(name: BlockRef, bytes: &[u8]) -> Option<Vec<u8>> {
     let word =
         |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("blocks have heads"));
@@ -126,15 +126,15 @@ fn value_in(name: BlockRef, bytes: &[u8]) -> Option<Vec<u8>> {
     (whole || fault!("tree.block_unchecked")).then(|| value.to_vec())
 }
 
-/// How long after its leaf a block may have been read (V3).
+/// Returns the maximum time between the reads of a leaf and of a block (V3).
 const fn read_ns_max() -> Nanos {
-    /// No write of an entry follows another of the same block sooner.
+    /// Least time between two uses of a block.
     const WRITE_NS_MIN: Nanos = 500;
     NUMBERS * WRITE_NS_MIN
 }
 
 impl<F: Fabric> Client<F> {
-    /// The value of `key`, of a tree whose values are out of line.
+    /// Returns the value of `key`, in a tree with values out of line.
     pub async fn get_bytes(&self, key: impl Into<Key>) -> Result<Option<Vec<u8>>, TreeError> {
         self.values_are(true)?;
         let key = self.fitting(key.into())?;
@@ -159,7 +159,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Makes `value` the value of `key`; whether it had one. On `Ok` every later read of any client sees it.
+    /// Sets the value of `key`. Returns whether it had one. On `Ok`, every later read of any client sees the new value.
     pub async fn insert_bytes(&self, key: impl Into<Key>, value: &[u8]) -> Result<bool, TreeError> {
         let most = self.values_are(true)?;
         let key = self.fitting(key.into())?;
@@ -171,7 +171,7 @@ impl<F: Fabric> Client<F> {
         Ok(old.map(|word| self.free_block(BlockRef(word))).is_some())
     }
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key`. Returns whether it was present.
     pub async fn remove_bytes(&self, key: impl Into<Key>) -> Result<bool, TreeError> {
         self.values_are(true)?;
         let key = self.fitting(key.into())?;
@@ -179,8 +179,8 @@ impl<F: Fabric> Client<F> {
         Ok(old.map(|word| self.free_block(BlockRef(word))).is_some())
     }
 
-    /// The first `count` keys from `from` on, and their values, by key. What [`Client::range`] says of keys that are
-    /// written meanwhile is true of these.
+    /// Returns the first `count` keys from `from` on, with their values, sorted by key. The result is not atomic: see
+    /// [`Client::range`].
     pub async fn range_bytes(
         &self,
         from: impl Into<Key>,
@@ -205,7 +205,8 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// Reads the blocks that `words` name, together; those that are others by now, by their keys.
+    /// Reads the blocks that `words` refer to, all at once. A block that was replaced meanwhile is read again by its
+    /// key.
     async fn values_of(
         &self,
         words: Vec<(Key, u64)>,
@@ -242,7 +243,7 @@ impl<F: Fabric> Client<F> {
         Ok(self.round_trip(read).await?.into_bytes())
     }
 
-    /// Whether values are `out_of_line`; how many bytes they may have there.
+    /// Checks that values are `out_of_line`, or words. Returns their maximum bytes.
     pub(crate) fn values_are(&self, out_of_line: bool) -> Result<usize, TreeError> {
         match (self.home.config.values, out_of_line) {
             (ValueMode::Words, false) => Ok(8),
@@ -251,7 +252,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// A block for `value` on `server`: its name, and what writes it.
+    /// Allocates a block for `value` on `server`. Returns its name and the verb that writes it.
     pub(crate) async fn new_block(
         &self,
         server: u16,
@@ -277,7 +278,7 @@ impl<F: Fabric> Client<F> {
         Ok((name.0, Verb::write(at, block(name, value))))
     }
 
-    /// Nothing names this block any more, and no write that names it can follow.
+    /// Makes a block available again. No entry refers to it, and no write that refers to it can follow.
     fn free_block(&self, name: BlockRef) {
         self.blocks(name.at().server(), |blocks| {
             let freed = blocks.freed.entry(name.class()).or_default();
@@ -286,7 +287,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Makes a tree like [`crate::fill`], of values out of line.
+/// Creates a tree like [`crate::fill`], with values out of line.
 pub fn fill_bytes<K: Into<Key>>(
     config: &Config,
     servers: u16,
@@ -312,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_where_its_block_is_and_is_never_null() {
+    fn a_name_encodes_its_block_and_is_never_null() {
         for (server, place, bytes, number) in [
             (0, 0, HEAD, 0),
             (255, (PLACES - 1) * UNIT, HEAD + VALUE_BYTES_MAX, 4095),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_another_name_or_with_another_byte_is_not_the_one() {
+    fn a_block_with_another_name_or_a_changed_byte_is_rejected() {
         let at = GAddr::host(3, 1 << 20);
         let name = BlockRef::new(at, HEAD + 100, 5);
         let mut bytes = block(name, &[7; 100]);

@@ -1,4 +1,4 @@
-//! The tree on a simulated rack: what it promises when nothing goes wrong.
+//! The tree on a simulated cluster, without failures.
 
 mod rack;
 
@@ -12,7 +12,7 @@ use farbank_tree::{
 };
 use rack::{Rack, numbers};
 
-/// Every combination that is worth a name, on nodes of 256 bytes, so that splits and merges are many.
+/// Returns the tested configurations, with nodes of 256 bytes, so that splits and merges are frequent.
 fn configs() -> Vec<(&'static str, Config)> {
     let named = [
         ("sherman", Config::sherman()),
@@ -68,7 +68,7 @@ fn configs() -> Vec<(&'static str, Config)> {
 }
 
 #[test]
-fn what_each_client_wrote_last_is_there() {
+fn the_last_write_of_each_client_is_read_back() {
     const CLIENTS: u64 = 12;
     for (name, config) in configs() {
         let in_order = config.layout.format == NodeFormat::Paper;
@@ -114,7 +114,7 @@ fn what_each_client_wrote_last_is_there() {
 }
 
 #[test]
-fn a_tree_that_was_emptied_is_filled_again_in_the_nodes_it_had() {
+fn an_emptied_tree_reuses_its_nodes_when_it_is_filled_again() {
     let config = Config {
         layout: NodeLayout {
             node_bytes: 256,
@@ -141,7 +141,7 @@ fn a_tree_that_was_emptied_is_filled_again_in_the_nodes_it_had() {
     assert_eq!(rack.contents(), []);
     // 2,000 entries take some 240 leaves of 256 bytes; six times that would be 360 KiB.
     let calls = rack.sim.traffic().calls;
-    assert!(calls <= 4, "{calls} chunks of 64 KiB were asked for");
+    assert!(calls <= 4, "{calls} chunks of 64 KiB were requested");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_warm_cache_leads_every_lookup_to_its_leaf() {
 }
 
 #[test]
-fn a_small_cache_that_is_warm_keeps_what_is_used_most() {
+fn a_small_warm_cache_keeps_the_nodes_used_most() {
     let few = Config {
         cache_bytes: 20 * 1024,
         ..Config::sherman_published()
@@ -235,7 +235,7 @@ fn a_small_cache_that_is_warm_keeps_what_is_used_most() {
 }
 
 #[test]
-fn tries_in_vain_are_no_round_trips() {
+fn failed_lock_attempts_are_not_counted_as_round_trips() {
     let alone = Config {
         local: LocalLockMode::None,
         ..Config::sherman_published()
@@ -259,7 +259,7 @@ fn tries_in_vain_are_no_round_trips() {
 }
 
 #[test]
-fn a_range_that_comes_late_is_read_in_smaller_pieces() {
+fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
     const RANGES: u64 = 40;
     let rack = Rack::filled(2, Config::sherman_published(), 20_000);
     rack.warm((0..40_000).step_by(40));
@@ -387,10 +387,10 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
             client.take_op().round_trips
         });
         assert_eq!(trips, if config.combine { 3 } else { 5 });
-        // 500 blocks of a kibibyte and a half on average, in classes of powers of two, and the leaves: without using
-        // blocks again eight turns would take 100 chunks of 64 KiB.
+        // The leaves and 500 blocks of 1.5 KiB on average, in size classes of powers of two. Without reuse of blocks,
+        // eight rounds would take 100 chunks of 64 KiB.
         let calls = rack.sim.traffic().calls;
-        assert!(calls < 40, "{calls} chunks of 64 KiB were asked for");
+        assert!(calls < 40, "{calls} chunks of 64 KiB were requested");
         let words = Config {
             values: ValueMode::Words,
             ..config

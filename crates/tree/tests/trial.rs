@@ -1,8 +1,8 @@
-//! The tree under disasters, and the trials under faults.
+//! Simulation tests of the tree with injected failures.
 
 use farbank_tree::sim_test::{FaultMoment, InjectedFault, SearchPlan, SearchReport, TreeVariant};
 
-/// Runs trials, all of which must hold.
+/// Runs trials, which must find no violation.
 fn tried(plan: &SearchPlan, seeds: std::ops::Range<u64>) -> SearchReport {
     let run = plan.run(seeds, &mut |_| true);
     if let Some(caught) = &run.caught {
@@ -22,7 +22,7 @@ fn plan(system: TreeVariant, disaster: InjectedFault) -> SearchPlan {
 }
 
 #[test]
-fn what_clients_are_told_can_be_explained() {
+fn calls_are_linearizable_without_failures() {
     for system in [
         TreeVariant::Safe,
         TreeVariant::Published,
@@ -39,7 +39,7 @@ fn what_clients_are_told_can_be_explained() {
 }
 
 #[test]
-fn a_compute_server_that_crashes_or_pauses_at_any_moment_does_no_harm() {
+fn a_crash_or_pause_of_a_compute_server_at_any_moment_violates_nothing() {
     for disaster in [InjectedFault::Crash, InjectedFault::Pause] {
         let run = tried(&plan(TreeVariant::Safe, disaster), 0..120);
         for moment in &FaultMoment::ALL[1..] {
@@ -56,7 +56,7 @@ fn a_compute_server_that_crashes_or_pauses_at_any_moment_does_no_harm() {
 }
 
 #[test]
-fn when_a_memory_server_is_gone_what_needs_it_fails_in_time_and_nothing_else_stops() {
+fn after_a_memory_server_fails_calls_that_need_it_fail_in_time_and_others_succeed() {
     for disaster in [InjectedFault::Kill, InjectedFault::Empty] {
         let run = tried(&plan(TreeVariant::Safe, disaster), 0..80);
         assert!(run.sum.failed > 100, "{run:?}");
@@ -66,45 +66,45 @@ fn when_a_memory_server_is_gone_what_needs_it_fails_in_time_and_nothing_else_sto
 }
 
 #[test]
-fn the_published_layout_fails_where_lines_come_in_any_order_and_the_safe_one_does_not() {
+fn with_lines_read_in_any_order_the_published_layout_fails_and_the_safe_one_holds() {
     let any_order = |system| SearchPlan {
         read_line_order: false,
         ..SearchPlan::new(system)
     };
     let run = any_order(TreeVariant::Published).run(0..4000, &mut |_| true);
-    let caught = run.caught.expect("the published layout holds in any order");
+    let caught = run.caught.expect("the published layout must fail with lines in any order");
     let again = caught.seed..caught.seed + 1;
     tried(&any_order(TreeVariant::Safe), again.clone());
     tried(&SearchPlan::new(TreeVariant::Published), again);
 }
 
-/// Trials that once failed, and why.
+/// Regression tests: trials that once failed.
 #[test]
-fn what_trials_have_found_stays_mended() {
+fn trials_that_once_failed_pass() {
     let words = |system, disaster| SearchPlan {
         value_bytes: Some(0),
         key_bytes: Some(8),
         ..plan(system, disaster)
     };
-    // A separator that came late named a leaf that was another by then.
+    // A delayed separator led to a leaf that had been reused.
     tried(&words(TreeVariant::Published, InjectedFault::None), 89..90);
-    // The leaf to which another was moving when its mover died was itself merged away, and used again, before anybody
-    // looked whether the move had happened; what was moved came back to life.
+    // The mover of a leaf died. The leaf that received the entries was merged away and reused before any client checked
+    // the move; the moved entries reappeared.
     tried(&words(TreeVariant::Safe, InjectedFault::Crash), 4..5);
-    // A parent was split at a leaf whose mover had died, so that the leaf was the first of the new one: lookups that were
-    // led astray there did not go further to the left.
+    // A parent was split at a leaf whose mover had died, so the leaf became the new parent's first child. Lookups that
+    // arrived there did not search further to the left.
     tried(&SearchPlan::new(TreeVariant::Safe), 2691..2692);
     tried(&plan(TreeVariant::Safe, InjectedFault::Crash), 2691..2692);
     tried(&plan(TreeVariant::Safe, InjectedFault::Pause), 2691..2692);
-    // One timeout after another, until the lease was over.
+    // Several timeouts in a row exceeded the lease.
     tried(&SearchPlan::new(TreeVariant::Safe), 178..179);
     tried(&plan(TreeVariant::Safe, InjectedFault::Kill), 2806..2807);
-    // A block on a memory server that had come back with zeros was read without looking for the tree's mark.
+    // A block was read from a memory server that had restarted with zeros, without a check of the tree's mark.
     tried(&plan(TreeVariant::Safe, InjectedFault::Empty), 10..11);
 }
 
 #[test]
-fn keys_of_many_bytes_and_values_out_of_line_change_nothing() {
+fn trials_pass_with_long_keys_and_values_out_of_line() {
     for system in [
         TreeVariant::Safe,
         TreeVariant::Published,

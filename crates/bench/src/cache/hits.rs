@@ -1,8 +1,8 @@
-//! How often a read finds its item: the cache beside memcached, at equal memory for items, on the same requests.
+//! Hit ratios of the cache and of memcached, with equal memory for items and the same requests.
 //!
-//! A client reads; what it does not find it stores. Requests come in windows: all reads of one, then its writes. The
-//! first half of the requests fills the cache, the second half counts. memcached runs with one thread and is asked
-//! over a socket; the cache is called. Nothing here depends on time.
+//! A client reads, and stores each item that it does not find. Requests come in windows: first all reads of a window,
+//! then its writes. The first half of the requests fills the cache; the second half is counted. memcached runs with
+//! one thread and is reached over a socket; the cache is called directly. Nothing here depends on time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,21 +18,21 @@ use super::{CacheOptions, failed, in_memory, named};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 use crate::index::keys::{Distribution, IdGenerator, MinStdEngine as Draws};
 
-/// Requests of a window.
+/// Number of requests in a window.
 const WINDOW: usize = 64;
-/// Of a polluted run: one request in so many is a scan's.
+/// In a run with a scan, one of this many requests belongs to the scan.
 const SCAN_ONE_IN: u64 = 4;
-/// How far from memcached's a hit ratio may be, in points.
+/// Largest difference from memcached's hit ratio, in percentage points.
 const POINTS: f64 = 1.0;
-/// How long memcached may take to listen.
+/// Longest time until memcached listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which keys are asked for.
+/// Generator of requested keys.
 struct RequestedKeys {
     ids: IdGenerator,
     draws: Draws,
     scans: bool,
-    /// The next key of the scan, beyond those that are drawn.
+    /// Next key of the scan. Scanned keys lie beyond the drawn ones.
     scanned: u64,
     count: u64,
 }
@@ -48,7 +48,7 @@ impl RequestedKeys {
     }
 }
 
-/// Bytes of a key's value: half of `mean` to one and a half of it, always the same.
+/// Returns the length of a key's value: from half of `mean` to one and a half of it, and always the same for a key.
 fn value_bytes(mean: usize, key: u64) -> usize {
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     mean / 2 + (mixed as usize % (mean + 1))
@@ -58,15 +58,15 @@ fn name(key: u64) -> String {
     format!("key:{key:012}")
 }
 
-/// What is asked.
+/// A cache under test.
 trait RequestKind {
-    /// Which of `keys` are there.
+    /// Returns for each key whether it was found.
     fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error>;
     /// Stores `keys`.
     fn store(&mut self, keys: &[u64]) -> Result<(), Error>;
 }
 
-/// Runs the requests; the share found, in percent.
+/// Runs the requests. Returns the hit ratio in percent.
 fn ratio(
     options: &CacheOptions,
     asked: &mut dyn RequestKind,
@@ -128,15 +128,15 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
         report.figures.push(figure.unit("%"));
         let near = ours.cache.stats().index_bytes;
         report.notes.push(format!(
-            "{stream}: the cache's metadata takes {:.1} MiB of DRAM besides; memcached's heads are in its pages, its \
-             hash table besides",
+            "{stream}: the cache's metadata takes {:.1} MiB of DRAM in addition; memcached's item headers are in its pages, its \
+             hash table is additional",
             near as f64 / (1 << 20) as f64
         ));
     }
     Ok(report)
 }
 
-/// The cache, called.
+/// Our cache, called directly.
 struct OurCache {
     cache: Cache<Mapped>,
     door: CacheSession<Mapped>,
@@ -184,7 +184,7 @@ impl RequestKind for OurCache {
     }
 }
 
-/// memcached, in a process of its own that ends with this.
+/// memcached in a child process, which is killed on drop.
 struct MemcachedProcess {
     process: Child,
     stream: BufReader<TcpStream>,
@@ -225,7 +225,7 @@ impl MemcachedProcess {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(error) => {
-                    return Err(Error::Failed(format!("memcached does not listen: {error}")));
+                    return Err(Error::Failed(format!("memcached accepts no connections: {error}")));
                 }
             }
         }
@@ -246,7 +246,7 @@ impl MemcachedProcess {
 
 impl Drop for MemcachedProcess {
     fn drop(&mut self) {
-        // It may have ended by itself; it is waited for all the same.
+        // Killing fails if the process has ended already. It must be waited for in any case.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -272,7 +272,7 @@ impl RequestKind for MemcachedProcess {
                 .next()
                 .and_then(|n| n.parse().ok());
             let bytes: usize =
-                bytes.ok_or_else(|| Error::Failed(format!("memcached answers {line:?}")))?;
+                bytes.ok_or_else(|| Error::Failed(format!("unexpected reply of memcached to get: {line:?}")))?;
             let mut value = vec![0; bytes + 2];
             let read = self.stream.read_exact(&mut value);
             read.map_err(Error::doing("read from memcached"))?;

@@ -1,8 +1,9 @@
-//! Hot keys: what skew does to writes and reads, and how many writes a batch merges.
+//! Hot keys: the effect of skew on writes and reads, and the number of writes that a batch merges.
 //!
-//! Half of the operations are sets, half gets; a commit follows every window of them, as in a server's turn. The skews
-//! are those that Tair's team reports from production: a hundredth of the keys gets half of the operations, in extremes
-//! nine of ten. Memory is this process's, with real write-backs and fences. Skews take turns, round after round.
+//! Half of the operations are sets, half are gets. A commit follows every window of operations, like after a round of
+//! requests in a server. The skews are those that Tair's team reports from production: 1 % of the keys gets half of
+//! the operations, in extreme cases 90 %. Memory is this process's, with real write-backs and fences. Skews take
+//! turns, round after round.
 
 use std::time::Instant;
 
@@ -14,18 +15,18 @@ use super::{CacheOptions, failed, in_memory, named};
 use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
 use crate::index::keys::MinStdEngine as Draws;
 
-/// Operations between two commits.
+/// Number of operations between two commits.
 const WINDOW: u64 = 64;
 const ROUNDS: usize = 5;
-/// Fewest keys: the smallest part of them that is hot is one.
+/// Smallest number of keys: then the smallest hot set is one key.
 pub const ITEMS_MIN: u64 = 10_000;
 
-/// Which keys are asked for.
+/// Distribution of requests over keys.
 struct RequestSkew {
     name: &'static str,
-    /// Of the operations, those on hot keys.
+    /// Share of the operations that use hot keys.
     share: f64,
-    /// Of the keys, one in so many is hot.
+    /// One of this many keys is hot.
     one_in: u64,
 }
 
@@ -52,7 +53,7 @@ const SKEWS: [RequestSkew; 4] = [
     },
 ];
 
-/// A cache all of whose keys have been stored.
+/// Cache in which all keys have been stored.
 struct FilledCache {
     cache: Cache<Mapped>,
     draws: Draws,
@@ -60,7 +61,7 @@ struct FilledCache {
     items: u64,
 }
 
-/// What a round of one skew took.
+/// Result of a round with one skew.
 struct SkewRound {
     millions: f64,
     merged: u64,
@@ -158,7 +159,7 @@ impl FilledCache {
                 let name = key.to_le_bytes();
                 let found = door.get(named(&name), ReadView::Pending, &mut out, &mut |_, _| true);
                 if !found.map_err(failed)? || out != self.value {
-                    return Err(Error::Failed(format!("key {key} is not as it was stored")));
+                    return Err(Error::Failed(format!("key {key} is missing or its value differs from the stored one")));
                 }
             }
             door.commit().map_err(failed)?;

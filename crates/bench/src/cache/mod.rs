@@ -1,4 +1,4 @@
-//! The cache: where its metadata and its lock cost what, how often it finds what it was told, and what hot keys do.
+//! Experiments on the cache: the placement of its metadata and the cost of its lock, its hit ratio, and hot keys.
 
 mod hits;
 mod hot;
@@ -16,45 +16,48 @@ use crate::figure::{Error, ProgressFn, Report};
 
 pub use hot::ITEMS_MIN as HOT_ITEMS_MIN;
 
-/// What is found out.
+/// Experiment on the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheExperiment {
-    /// Writes on the model of far memory: metadata beside the items, spread over DIMMs, or in DRAM; pages made ready
-    /// under the lock, outside of it, or as they are used.
+    /// Writes on the model of far memory. Metadata is next to the items, spread over DIMMs, or in DRAM. Pages are
+    /// prepared under the lock, outside of it, or when they are used.
     Arrangements,
-    /// How often a read finds its item, at equal memory, beside memcached.
+    /// Hit ratios of the cache and of memcached, at equal memory.
     Hits,
-    /// What hot keys do: throughput beside that of uniform ones, and writes that are merged.
+    /// Throughput of hot keys relative to uniform ones, and the number of merged writes.
     Hot,
 }
 
-/// What is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// What is found out.
+    /// Experiment to run.
     pub experiment: CacheExperiment,
-    /// Of arrangements: virtual workers.
+    /// For `Arrangements`: number of virtual workers.
     pub threads: u32,
-    /// Of arrangements: DIMMs of the model.
+    /// For `Arrangements`: number of DIMMs of the model.
     pub dimms: u32,
-    /// Of arrangements: nanoseconds an operation takes besides memory.
+    /// For `Arrangements`: nanoseconds of an operation without memory accesses.
     pub cpu_ns: u32,
-    /// Of arrangements: items that are stored, then written once more. Of hits and hot: keys; of hot [`HOT_ITEMS_MIN`]
-    /// at least.
+    /// For `Arrangements`: number of items, each stored and then written once more. For `Hits` and `Hot`: number of
+    /// keys; for `Hot` at least [`HOT_ITEMS_MIN`].
     pub items: u64,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     pub value_bytes: usize,
-    /// Of hits: requests of a run; half of them fill the cache first. Of hot: operations of a round.
+    /// For `Hits`: requests of a run, of which the first half fills the cache. For `Hot`: operations of a round.
     pub requests: u64,
-    /// Of hits and hot: MiB each cache has.
+    /// For `Hits` and `Hot`: memory of each cache in MiB.
     pub mib: u64,
-    /// Of hits: memcached's program; none: the cache alone.
+    /// For `Hits`: path of memcached. `None` measures our cache only.
     pub memcached: Option<PathBuf>,
-    /// Decides what chance decides.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
-/// Runs it. `watch` answers whether to go on.
+/// Runs an experiment. `watch` returns whether to continue.
+///
+/// # Errors
+/// The cache or memcached fails, memory cannot be mapped, or `watch` stopped the run.
 pub fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     match options.experiment {
         CacheExperiment::Arrangements => placement::run(options, watch),
@@ -63,9 +66,10 @@ pub fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Erro
     }
 }
 
-/// An empty cache with `mib` MiB for items in memory of this process, its write-backs and fences real. It is not tended.
+/// Creates an empty cache with `mib` MiB for items in memory of this process, with real write-backs and fences. No
+/// maintenance thread runs.
 fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
-    // The superblock and the table of areas are besides.
+    // The superblock and the table of areas come in addition.
     let bytes = (mib << 20) + 2 * PAGE_BYTES;
     let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
     let config = Config {
@@ -75,7 +79,7 @@ fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
     Cache::create(medium, PAGE_BYTES, config).map_err(failed)
 }
 
-/// A key of the first database.
+/// Returns a key of database 0.
 fn named(name: &[u8]) -> Key<'_> {
     Key { db: 0, bytes: name }
 }

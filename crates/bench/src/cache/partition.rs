@@ -1,5 +1,5 @@
-//! Parts of media: one modelled medium can be both, where the metadata is and where the items are; or the first part
-//! of the metadata is in DRAM and the rest there.
+//! Media that are parts of other media. One modelled medium can hold both the metadata and the items. Or the first
+//! bytes of the metadata are in DRAM and all others on the modelled medium.
 
 use std::io;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use farbank_pm::media::Mapped;
 use farbank_pm::model::Modelled;
 use farbank_pm::{Caps, Medium, Off, PersistCtx, Poisoned, Ticket};
 
-/// How a part is written.
+/// How stores to a part are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WriteMode {
-    /// As it is asked for.
+    /// Unchanged.
     Plain,
-    /// Every store is written back: metadata that shall be where the items are, and not in caches only.
+    /// Every store is written back, so that metadata is on the medium and not only in caches.
     Through,
 }
 
-/// `len` bytes of a medium from `base` on.
+/// `len` bytes of a medium, starting at `base`.
 pub(super) struct MediumPart {
     pub(super) medium: Arc<Modelled<Mapped>>,
     pub(super) base: u64,
@@ -29,7 +29,7 @@ impl MediumPart {
     fn at(&self, at: Off, len: usize) -> Off {
         assert!(
             at.0 + len as u64 <= self.len,
-            "{at:?} is outside of this part"
+            "{at:?} is outside of this part of the medium"
         );
         Off(self.base + at.0)
     }
@@ -47,7 +47,7 @@ impl Medium for MediumPart {
     fn grow(&self, _: u64) -> io::Result<()> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "a part of a medium does not grow",
+            "a part of a medium cannot grow",
         ))
     }
 
@@ -119,11 +119,11 @@ impl Medium for MediumPart {
     }
 }
 
-/// The first bytes in DRAM, which is not modelled, the others in a part of the far medium.
+/// Medium whose first bytes are in DRAM, which is not modelled, and whose other bytes are a part of the far medium.
 pub(super) struct SplitMedium {
     pub(super) near: Mapped,
     pub(super) far: MediumPart,
-    /// The first byte that is far.
+    /// Offset of the first byte on the far medium.
     pub(super) far_from: u64,
 }
 

@@ -1,8 +1,9 @@
-//! Tair MDB's experience on the model: the write hotspot found and moved, the lock shortened.
+//! Tair MDB's experience on the model: a write hotspot in the metadata is found and moved, and the lock is shortened.
 //!
-//! Virtual workers store fresh items until all are there (pages are made ready all the while), then write them again
-//! in random order, and read them so. The cache is the one that is served; what differs is where its metadata is and when its pages are
-//! made ready. Its lock is in the model's time: who waits for it waits. Nothing is fitted here.
+//! Virtual workers store new items until all exist, which prepares pages all the time. Then they write the items again
+//! in random order, and then read them in random order. The cache is the production one. Only the placement of its
+//! metadata and the time at which its pages are prepared differ. The model covers its lock: a worker that waits for it
+//! loses virtual time. No parameter is fitted here.
 
 use std::sync::Arc;
 
@@ -23,42 +24,42 @@ use crate::scale::DataScale;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 1 << 20;
-/// Bytes for metadata on the far medium.
+/// Bytes reserved for metadata on the far medium.
 const NEAR_BYTES: u64 = 1 << 30;
-/// What the model's interleaving gives one DIMM before the next.
+/// Bytes that the model's interleaving puts on one DIMM before the next.
 const DIMM_STRIDE: u64 = 4096;
-/// What 16 of 52 threads have of the last-level cache of a Xeon 8269CY, 35.75 MiB: of Tair's machines that of the contest is told,
-/// and no other.
+/// Share of 16 of 52 threads in the last-level cache of a Xeon 8269CY, 35.75 MiB. The contest's machine is the only
+/// one of Tair's machines that was described.
 const CACHE_BYTES: u64 = 11 << 20;
-/// The same pool for the same options.
+/// Fixed identity, so that the same options create the same pool.
 const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank modelled",
     created_unix_s: 1_700_000_000,
 };
-/// What the workers do, in this order.
+/// Phases of the workers, in this order.
 const PHASES: [&str; 3] = ["fresh items", "items written again", "items read"];
 const FRESH: usize = 0;
 const AGAIN: usize = 1;
 const READ: usize = 2;
-/// Hot pages that are told.
+/// Number of hot pages that are reported.
 const HOTSPOTS: usize = 4;
 
-/// Where metadata is.
+/// Placement of the metadata.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetadataPlace {
-    /// On the items' medium, in caches until it must go.
+    /// On the items' medium, not written back.
     Far,
-    /// The same, every store written back.
+    /// On the items' medium, every store written back.
     FarThrough,
-    /// The same, page infos spread over the DIMMs.
+    /// Like `FarThrough`, with the page infos spread over the DIMMs.
     FarPadded,
-    /// What pages and lists need in DRAM, what links items far, in caches: Tair's, when it was mended.
+    /// Metadata of pages and lists in DRAM, links of items on the far medium, not written back: Tair's final design.
     Split,
     /// In DRAM.
     Near,
 }
 
-/// An arrangement, to be compared with another.
+/// Name of an arrangement that is compared with others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ArrangementId {
     FarThrough,
@@ -129,7 +130,7 @@ const ARRANGEMENTS: [Arrangement; 10] = [
         metadata: MetadataPlace::Near,
         formatting: PageFormatting::AtUse,
     },
-    // The one that was mended, and the one that is served, in a machine with as much DRAM.
+    // Tair's final design and the production design, on a machine with enough DRAM for all data.
     Arrangement {
         id: ArrangementId::AllDram,
         name: "links and items in DRAM, too; pages made ready outside of the lock",
@@ -167,16 +168,17 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
     Ok(report)
 }
 
-/// How far a figure may be from what Tair's team told: 15 %, and of the imbalance what "about twice" allows.
+/// Largest relative distance from the values that Tair's team reported: 15 %. "About twice" as an imbalance allows
+/// that.
 const NEAR_ENOUGH: f64 = 0.15;
 
-/// The story as it was told, beside what the model makes of it.
+/// Compares the reported values with those of the model.
 fn story(found: &[(ArrangementId, PhaseFigures)]) -> Vec<Figure> {
     let of = |id: ArrangementId, phase: usize| {
         let (_, phases) = found
             .iter()
             .find(|(its, _)| *its == id)
-            .expect("all of them ran");
+            .expect("every arrangement ran");
         &phases[phase].1
     };
     let times = |name: &str, value: f64, told: f64| {
@@ -211,7 +213,8 @@ fn story(found: &[(ArrangementId, PhaseFigures)]) -> Vec<Figure> {
             faster(ArrangementId::SplitOutside, ArrangementId::AllDram, AGAIN),
             0.7,
         ),
-        // Scored, without a bound: told was "within 10 %" of requests over a network, which take as long as `cpu_ns` says.
+        // Scored without a bound. Reported was "within 10 %" for requests over a network, whose time `cpu_ns` stands
+        // for.
         Figure::modelled(
             "as it was told",
             "reads, by those of DRAM: items far, as served",
@@ -236,7 +239,7 @@ fn story(found: &[(ArrangementId, PhaseFigures)]) -> Vec<Figure> {
     ]
 }
 
-/// The machine; with so much DRAM before its DIMMs, if any.
+/// Returns the machine. With `dram_bytes`, its DIMMs have a DRAM cache of this size.
 fn config(options: &CacheOptions, dram_bytes: Option<u64>) -> ModelConfig {
     ModelConfig {
         seed: options.seed,
@@ -267,12 +270,12 @@ fn figures(name: &'static str, what: &str, outcome: &MachineOutcome) -> Vec<Figu
     ]
 }
 
-/// What each phase found.
+/// Outcome of each phase.
 type PhaseFigures = Vec<(&'static str, MachineOutcome)>;
-/// That, and the hotspot report.
+/// Outcomes, and the descriptions of the hottest pages.
 type MeasuredArrangement = (PhaseFigures, Vec<String>);
 
-/// Bytes of an item with its key and head.
+/// Returns the bytes of an item with its key and header.
 fn item_bytes(options: &CacheOptions) -> u64 {
     (options.value_bytes + 80) as u64
 }
@@ -339,7 +342,7 @@ fn over<N: Medium>(
             MetadataPlace::FarPadded => DIMM_STRIDE,
             _ => 0,
         },
-        // As Tair had it: a lock for every item.
+        // Like in Tair's cache: the lock is taken for every item.
         stash_slots: 1,
         clock: Arc::new(|| 1_700_000_000_000),
         uptime: Arc::new(|| 0),
@@ -355,7 +358,7 @@ fn over<N: Medium>(
     let mut doors: Vec<CacheSession<MediumPart, N>> =
         (0..options.threads).map(|_| cache.door()).collect();
     trace.record(true);
-    // As much as there is: nothing is ever fetched twice, or written, from or to a DIMM.
+    // The DRAM is as large as the data, so no line is fetched twice from a DIMM or written to one.
     let has_no_dimms = matches!(
         arrangement.id,
         ArrangementId::AllDram | ArrangementId::AllDramAtUse
@@ -396,7 +399,7 @@ fn over<N: Medium>(
     Ok((phases, spots))
 }
 
-/// A page of 4 KiB that was written often, where it is and who writes it most.
+/// Describes a hot page of 4 KiB: where it is, and the source line that writes it most.
 fn describe(spot: &Hotspot, trace: &Trace) -> String {
     let what = match spot.at.0 < NEAR_BYTES {
         true => "metadata",
@@ -436,6 +439,6 @@ fn get<N: Medium>(door: &mut CacheSession<MediumPart, N>, key: u64) -> Result<()
     );
     match found.map_err(failed)? {
         true => Ok(()),
-        false => Err(failed(format!("item {key} was stored and is gone"))),
+        false => Err(failed(format!("item {key} was stored but is not found"))),
     }
 }

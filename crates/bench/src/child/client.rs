@@ -1,28 +1,28 @@
-//! A client that speaks as much RESP as is needed.
+//! Minimal RESP client for a `farbank serve` child process.
 
 use farbank_server::resp::request;
 
 use super::ConnectionStop;
 use super::connection::{ChildConnection, no_reply};
 
-/// What a server answers.
+/// Reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RespReply {
     Simple(String),
     Error(String),
     Number(i64),
     Bulk(Option<Vec<u8>>),
-    /// `None`: a transaction that was not executed.
+    /// `None` is the reply to an EXEC that was not executed.
     Array(Option<Vec<RespReply>>),
 }
 
-/// One connection.
+/// RESP connection with a buffer of unsent commands.
 pub(crate) struct RespClient {
     connection: ChildConnection,
     output: Vec<u8>,
 }
 
-/// What INFO says of the pool.
+/// Pool statistics from INFO.
 pub(crate) struct PoolFigures {
     pub(crate) live_share: f64,
     pub(crate) segments_cleaned: u64,
@@ -36,12 +36,12 @@ impl RespClient {
         })
     }
 
-    /// Adds a command to what is sent next.
+    /// Appends a command to the unsent commands.
     pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
         request(&mut self.output, words);
     }
 
-    /// Sends all commands that were added.
+    /// Sends all unsent commands.
     pub(crate) fn flush(&mut self) -> Result<(), ConnectionStop> {
         let sent = self.connection.write(&self.output);
         self.output.clear();
@@ -52,7 +52,7 @@ impl RespClient {
     pub(crate) fn reply(&mut self) -> Result<RespReply, ConnectionStop> {
         let line = self.connection.line()?;
         let Some((kind, rest)) = line.split_at_checked(1) else {
-            return Err(no_reply("an empty line"));
+            return Err(no_reply("the reply is an empty line"));
         };
         let number = || {
             rest.parse::<i64>()
@@ -73,7 +73,7 @@ impl RespClient {
                     Ok(RespReply::Array(Some(members)))
                 }
             },
-            _ => Err(no_reply(format!("{line:?} is no reply"))),
+            _ => Err(no_reply(format!("{line:?} is not a RESP reply"))),
         }
     }
 
@@ -87,18 +87,18 @@ impl RespClient {
         self.reply()
     }
 
-    /// The number stored under `key`, 0 if there is none.
+    /// Returns the number stored under `key`, or 0 if the key does not exist.
     pub(crate) fn number(&mut self, key: &str) -> Result<u64, ConnectionStop> {
         match self.request(&["GET", key])? {
             RespReply::Bulk(None) => Ok(0),
             RespReply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
                 .parse()
-                .map_err(|e| no_reply(format!("{key} is no number: {e}"))),
+                .map_err(|e| no_reply(format!("the value of {key} is not a number: {e}"))),
             other => Err(no_reply(format!("GET {key}: {other:?}"))),
         }
     }
 
-    /// Keys the server counts.
+    /// Returns the server's key count (DBSIZE).
     pub(crate) fn key_count(&mut self) -> Result<u64, ConnectionStop> {
         match self.request(&["DBSIZE"])? {
             RespReply::Number(keys) if keys >= 0 => Ok(keys as u64),
@@ -106,10 +106,10 @@ impl RespClient {
         }
     }
 
-    /// What INFO says of the pool.
+    /// Reads the pool statistics from INFO.
     pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, ConnectionStop> {
         let RespReply::Bulk(Some(text)) = self.request(&["INFO", "farbank"])? else {
-            return Err(no_reply("INFO is no text"));
+            return Err(no_reply("the reply to INFO is not a bulk string"));
         };
         let text = String::from_utf8_lossy(&text).into_owned();
         let figure = |name: &str| {
@@ -117,7 +117,7 @@ impl RespClient {
                 .lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|figure| figure.trim().parse::<u64>().ok())
-                .ok_or_else(|| no_reply(format!("INFO has no {name}")))
+                .ok_or_else(|| no_reply(format!("INFO has no number {name:?}")))
         };
         let live = figure("pool_live_bytes")?;
         Ok(PoolFigures {

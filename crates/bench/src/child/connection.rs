@@ -1,4 +1,4 @@
-//! One connection to a server, line by line: what both protocols have in common.
+//! Line-based TCP connection, shared by the RESP client and the memcached client.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::ConnectionStop;
 
-/// A server that says nothing for so long hangs.
+/// Read timeout. A server that sends nothing for this long is reported as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection. What it reads may end at any point: then the server is gone.
+/// Buffered connection. A read that ends early means that the server process has ended.
 pub(super) struct ChildConnection {
     stream: TcpStream,
     input: BufReader<TcpStream>,
@@ -19,7 +19,7 @@ fn gone(why: impl ToString) -> ConnectionStop {
     ConnectionStop::Gone(why.to_string())
 }
 
-/// The server said what its protocol does not have.
+/// Returns a protocol violation: the server sent `what`, which its protocol does not allow.
 pub(super) fn no_reply(what: impl ToString) -> ConnectionStop {
     ConnectionStop::wrong("protocol", what)
 }
@@ -37,23 +37,23 @@ impl ChildConnection {
         self.stream.write_all(bytes).map_err(gone)
     }
 
-    /// Reads one line, without its end.
+    /// Reads one line and removes its `\r\n`.
     pub(super) fn line(&mut self) -> Result<String, ConnectionStop> {
         let mut line = Vec::new();
         self.input
             .read_until(b'\n', &mut line)
             .map_err(|e| match e.kind() {
-                ErrorKind::WouldBlock => no_reply("no reply within a minute"),
+                ErrorKind::WouldBlock => no_reply("the server sent no reply within 60 s"),
                 _ => gone(e),
             })?;
         if !line.ends_with(b"\r\n") {
-            return Err(gone("the connection ended"));
+            return Err(gone("the server closed the connection"));
         }
         line.truncate(line.len() - 2);
-        String::from_utf8(line).map_err(|e| no_reply(format!("a line of no text: {e}")))
+        String::from_utf8(line).map_err(|e| no_reply(format!("a reply line is not UTF-8: {e}")))
     }
 
-    /// Reads so many bytes, and the end of a line after them.
+    /// Reads `len` bytes and the `\r\n` that follows them. Returns the `len` bytes.
     pub(super) fn block(&mut self, len: usize) -> Result<Vec<u8>, ConnectionStop> {
         let mut bytes = vec![0; len + 2];
         self.input.read_exact(&mut bytes).map_err(gone)?;

@@ -1,12 +1,12 @@
-//! A client that speaks as much of memcached's text protocol as is needed.
+//! Minimal client of memcached's text protocol.
 
 use super::ConnectionStop;
 use super::connection::{ChildConnection, no_reply};
 
-/// An item: its bytes, and the number that `cas` compares.
+/// Bytes and `cas` number of an item, or `None` if the key does not exist.
 pub(crate) type MemcachedItem = Option<(Vec<u8>, u64)>;
 
-/// One connection.
+/// Connection to a memcached port.
 pub(crate) struct MemcachedClient(ChildConnection);
 
 impl MemcachedClient {
@@ -14,7 +14,7 @@ impl MemcachedClient {
         ChildConnection::open(addr).map(MemcachedClient)
     }
 
-    /// Sends a line, and a block of data if there is one; reads one line.
+    /// Sends `line`, then the block `data` if there is one, and reads one reply line.
     pub(crate) fn request(
         &mut self,
         line: &str,
@@ -29,7 +29,7 @@ impl MemcachedClient {
         self.0.line()
     }
 
-    /// `gets` of one key.
+    /// Reads the item of one key with `gets`.
     pub(crate) fn gets(&mut self, key: &str) -> Result<MemcachedItem, ConnectionStop> {
         let line = self.request(&format!("gets {key}"), None)?;
         if line == "END" {
@@ -39,12 +39,14 @@ impl MemcachedClient {
         let cas = words.next().and_then(|word| word.parse().ok());
         let len = words.next().and_then(|word| word.parse().ok());
         let (Some(cas), Some(len)) = (cas, len) else {
-            return Err(no_reply(format!("{line:?} is no item")));
+            return Err(no_reply(format!(
+                "{line:?} is not a VALUE line with a length and a cas number"
+            )));
         };
         let bytes = self.0.block(len)?;
         match self.0.line()?.as_str() {
             "END" => Ok(Some((bytes, cas))),
-            line => Err(no_reply(format!("{line:?} ends no item"))),
+            line => Err(no_reply(format!("{line:?} follows an item, expected END"))),
         }
     }
 }

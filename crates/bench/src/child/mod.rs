@@ -1,8 +1,8 @@
-//! `farbank serve` as a child process, and a client of it.
+//! `farbank serve` as a child process, with clients for its two protocols.
 //!
 //! ```text
-//!   Launch ──▶ Server (a process that is killed when this goes) ◀── Client (one connection, RESP)
-//!                                                               ◀── Memcached (one connection, its text protocol)
+//!   ServerLaunch ──▶ ChildServer (process, killed when dropped) ◀── RespClient (one RESP connection)
+//!                                                               ◀── MemcachedClient (one connection, text protocol)
 //! ```
 
 mod client;
@@ -15,36 +15,36 @@ pub(crate) use memcached::MemcachedClient;
 pub(crate) use server::ChildServer;
 pub use server::ServerLaunch;
 
-/// What must not be: a key, what is wrong with it, and what happened to it.
+/// A broken guarantee of the server: the key, what is wrong with it, and the calls on it.
 #[derive(Clone, Debug)]
 pub struct ServerViolation {
-    /// The key, or what else is concerned.
+    /// Affected key, or the command or protocol if the violation concerns no single key.
     pub key: String,
-    /// What is wrong.
+    /// Description of the violation.
     pub what: String,
-    /// What this key went through, oldest first.
+    /// Calls on this key, oldest first.
     pub history: Vec<String>,
 }
 
-/// Why a run ended early.
+/// Reason why a run ended early.
 #[derive(Debug)]
 pub enum RunFailure {
-    /// The server broke its promise.
+    /// The server broke a guarantee.
     Violation(ServerViolation),
-    /// The run itself could not go on.
+    /// The run could not continue.
     Broken(String),
 }
 
-/// Why a connection stopped.
+/// Reason why a connection ended.
 pub(crate) enum ConnectionStop {
-    /// The server is gone, as after every kill.
+    /// The server process ended or closed the connection, as it does after every kill.
     Gone(String),
-    /// It said what it must not.
+    /// The server sent a reply that breaks a guarantee.
     Wrong(Box<ServerViolation>),
 }
 
 impl ConnectionStop {
-    /// The server said of `key` what it must not.
+    /// Returns a violation: the reply `what` about `key` breaks a guarantee.
     pub(crate) fn wrong(key: impl ToString, what: impl ToString) -> ConnectionStop {
         ConnectionStop::Wrong(Box::new(ServerViolation {
             key: key.to_string(),
@@ -55,9 +55,9 @@ impl ConnectionStop {
 
     pub(crate) fn into_failure(self) -> RunFailure {
         match self {
-            ConnectionStop::Gone(why) => {
-                RunFailure::Broken(format!("the server went by itself: {why}"))
-            }
+            ConnectionStop::Gone(why) => RunFailure::Broken(format!(
+                "the server ended or closed the connection before it was killed: {why}"
+            )),
             ConnectionStop::Wrong(violation) => RunFailure::Violation(*violation),
         }
     }

@@ -1,4 +1,4 @@
-//! The server that is killed: `farbank serve` as a child.
+//! `farbank serve` as a child process that tests kill.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use super::client::RespClient;
 
-/// Lines `serve` prints when it is ready.
+/// Lines that `serve` prints when it is ready.
 const BANNER_LINES: usize = 4;
 
-/// How a server is started.
+/// Command line of a server.
 #[derive(Clone, Debug)]
 pub struct ServerLaunch {
-    /// The binary whose `serve` runs.
+    /// Path of the `farbank` binary.
     pub program: PathBuf,
-    /// Where the pool is, or is made.
+    /// Path of the pool, which the server creates if it does not exist.
     pub pool: PathBuf,
-    /// Bytes of the pool when it is made.
+    /// Size in bytes of a pool that the server creates.
     pub pool_bytes: u64,
-    /// More arguments for `serve`.
+    /// Additional arguments for `serve`.
     pub arguments: Vec<OsString>,
-    /// Whether it speaks memcached, too.
+    /// Whether the server also listens for memcached's protocol.
     pub memcached: bool,
 }
 
-/// A child that has said it is ready. Killed when dropped.
+/// A child process that has reported that it is ready. Killed when dropped.
 pub(crate) struct ChildServer {
     child: Child,
-    /// Open as long as the child lives, so that it may print.
+    /// Kept open while the child lives, so that its writes to stdout do not fail.
     _stdout: BufReader<ChildStdout>,
     addr: String,
     memcached_addr: Option<String>,
@@ -52,19 +52,22 @@ fn command(launch: &ServerLaunch) -> Command {
 }
 
 impl ChildServer {
-    /// Starts a server and waits until it says that it is ready.
+    /// Starts a server and waits until it reports that it is ready.
     pub(crate) fn start(launch: &ServerLaunch) -> Result<ChildServer, String> {
         let mut command = command(launch);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child =
             spawned.map_err(|e| format!("cannot start {}: {e}", launch.program.display()))?;
-        let stdout = child.stdout.take().ok_or("no output from the server")?;
+        let stdout = child
+            .stdout
+            .take()
+            .ok_or("the server's stdout is not piped")?;
         let mut stdout = BufReader::new(stdout);
         let mut banner = String::new();
         for _ in 0..BANNER_LINES {
             stdout
                 .read_line(&mut banner)
-                .map_err(|e| format!("no word from the server: {e}"))?;
+                .map_err(|e| format!("cannot read the server's first lines: {e}"))?;
         }
         let after = |scheme: &str| {
             let rest = banner.split(scheme).nth(1)?;
@@ -75,7 +78,9 @@ impl ChildServer {
             let status = child
                 .wait()
                 .map_or_else(|e| e.to_string(), |s| s.to_string());
-            return Err(format!("the server did not start ({status}): {banner}"));
+            return Err(format!(
+                "the server did not start ({status}); it printed: {banner}"
+            ));
         };
         let open_ms = banner
             .split(" came back in ")
@@ -91,7 +96,7 @@ impl ChildServer {
         })
     }
 
-    /// Starts a server and kills it `patience` later, ready or not.
+    /// Starts a server and kills it after `patience`, ready or not.
     pub(crate) fn start_and_kill(launch: &ServerLaunch, patience: Duration) -> Result<(), String> {
         let mut command = command(launch);
         let mut child = command
@@ -106,25 +111,25 @@ impl ChildServer {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Returns the address of the RESP listener.
     pub(crate) fn addr(&self) -> &str {
         &self.addr
     }
 
-    /// Where it speaks memcached.
+    /// Returns the address of the memcached listener, if there is one.
     pub(crate) fn memcached_addr(&self) -> Option<&str> {
         self.memcached_addr.as_deref()
     }
 
-    /// How long its keys took to come back.
+    /// Returns how long the server took to open its pool, in milliseconds. 0 if the server did not report it.
     pub(crate) fn open_ms(&self) -> f64 {
         self.open_ms
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<(), String> {
         if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(format!("the server had ended by itself: {status}"));
+            return Err(format!("the server ended before it was killed: {status}"));
         }
         self.child
             .kill()
@@ -133,7 +138,7 @@ impl ChildServer {
         Ok(())
     }
 
-    /// SIGTERM, and SIGKILL after so long unless the server has ended.
+    /// Sends SIGTERM, and SIGKILL after `patience` if the server still runs.
     pub(crate) fn terminate(&mut self, patience: Duration) -> Result<(), String> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
@@ -143,15 +148,17 @@ impl ChildServer {
         match ended {
             None => self.kill(),
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("SIGTERM ended with {status}")),
+            Some(status) => Err(format!(
+                "the server ended with {status} after SIGTERM, expected success"
+            )),
         }
     }
 
-    /// A client's SHUTDOWN.
+    /// Sends SHUTDOWN and waits until the process ends.
     pub(crate) fn shutdown(&mut self) -> Result<(), String> {
         if let Ok(mut client) = RespClient::connect(&self.addr) {
             client.send(&["SHUTDOWN"]);
-            // It answers by going.
+            // The server answers SHUTDOWN by closing the connection.
             client.flush().ok();
             client.reply().ok();
         }
@@ -159,14 +166,16 @@ impl ChildServer {
         if status.success() {
             Ok(())
         } else {
-            Err(format!("SHUTDOWN ended with {status}"))
+            Err(format!(
+                "the server ended with {status} after SHUTDOWN, expected success"
+            ))
         }
     }
 }
 
 impl Drop for ChildServer {
     fn drop(&mut self) {
-        // It may be gone already.
+        // Fails if the process has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }

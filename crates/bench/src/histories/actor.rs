@@ -1,4 +1,4 @@
-//! A client of the server under test: draws calls, makes them, and writes down what it saw.
+//! A client of the server under test. It draws random calls, sends them and records the answers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -12,10 +12,10 @@ use super::search::SeenCall;
 use super::values::{STEP, number, value};
 use crate::child::{ConnectionStop, MemcachedClient, RespClient, RespReply};
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub(super) struct HistoryShared {
     pub(super) began: Instant,
-    /// The newest value's number.
+    /// Newest value id.
     ids: AtomicU32,
 }
 
@@ -35,26 +35,26 @@ impl HistoryShared {
         self.ids.fetch_add(STEP, Ordering::Relaxed) + STEP
     }
 
-    /// The number of a value that is written with others.
+    /// Returns an id for a value that is written together with other values.
     fn grouped_id(&self) -> ValueId {
         self.id() + 1
     }
 }
 
-/// What one client saw: of each family the calls, in the order in which it sent them.
+/// Calls of one client: a list for each family, in the order of sending.
 pub(super) type ClientCalls = [Vec<SeenCall>; FAMILIES];
 
-/// Where a call was written down: the families and the places in their lists.
+/// Position of a recorded call: for each family, the index in that family's list.
 struct CallPlace(Vec<(usize, usize)>);
 
-/// One client.
+/// Random client that records its calls.
 pub(super) struct HistoryClient<'a> {
     shared: &'a HistoryShared,
     rng: Rng,
     seen: ClientCalls,
 }
 
-/// The names of all keys of a family.
+/// Returns the names of all keys of a family.
 fn names() -> impl Iterator<Item = String> {
     let registers = (0..REGISTERS).map(register);
     registers.chain((0..ACCOUNTS).map(account))
@@ -77,10 +77,10 @@ impl<'a> HistoryClient<'a> {
         }
     }
 
-    /// Works until the server is gone; what it saw.
+    /// Sends random calls until the server ends. Returns the recorded calls.
     ///
     /// # Errors
-    /// The server answered what it must not.
+    /// The server sent a reply that the specification does not allow.
     pub(super) fn work(mut self, addr: &str) -> Result<ClientCalls, ConnectionStop> {
         let ended = RespClient::connect(addr).and_then(|mut client| {
             loop {
@@ -97,7 +97,7 @@ impl<'a> HistoryClient<'a> {
         self.end(ended)
     }
 
-    /// The same over memcached's protocol, which knows the first family only.
+    /// Like [`work`](Self::work), over memcached's protocol. This protocol reaches only the first family.
     pub(super) fn work_memcached(mut self, addr: &str) -> Result<ClientCalls, ConnectionStop> {
         let ended = MemcachedClient::connect(addr).and_then(|mut client| {
             loop {
@@ -114,8 +114,8 @@ impl<'a> HistoryClient<'a> {
         }
     }
 
-    /// Several calls at once, no two of the same key: what is not durable is seen by its own connection only, so a
-    /// call that saw another of its pipeline would have happened at two moments.
+    /// Sends several calls at once, no two of them on the same key. A write that is not yet durable is visible to its
+    /// own connection only. So a call that reads another call of its pipeline would take effect at two moments.
     fn pipeline(&mut self, client: &mut RespClient) -> Result<(), ConnectionStop> {
         let count = 2 + self.rng.below(5);
         let mut calls: Vec<FamilyCall> = Vec::new();
@@ -130,7 +130,7 @@ impl<'a> HistoryClient<'a> {
         self.make(client, calls)
     }
 
-    /// Sends calls on one family, and reads all replies.
+    /// Sends calls on one family and reads all replies.
     fn make(
         &mut self,
         client: &mut RespClient,
@@ -150,14 +150,14 @@ impl<'a> HistoryClient<'a> {
         Ok(())
     }
 
-    /// Chooses a family, and its database.
+    /// Draws a family and selects its database.
     fn select(&mut self, client: &mut RespClient) -> usize {
         let family = self.rng.below(FAMILIES as u64) as usize;
         client.send(&["SELECT", &family.to_string()]);
         family
     }
 
-    /// Writes down a call that is about to be sent. FLUSHALL is one of every family.
+    /// Records a call before it is sent. FLUSHALL is recorded for every family.
     fn note(&mut self, family: usize, call: &FamilyCall) -> CallPlace {
         self.note_at(family, call, self.shared.now())
     }
@@ -179,7 +179,7 @@ impl<'a> HistoryClient<'a> {
         CallPlace(noted)
     }
 
-    /// Writes down what it was answered.
+    /// Records the answer of a call.
     fn answered(&mut self, noted: &CallPlace, answer: CallAnswer) {
         let time = self.shared.now();
         for (family, at) in &noted.0 {
@@ -189,7 +189,7 @@ impl<'a> HistoryClient<'a> {
         }
     }
 
-    /// Draws a call that is one command, or one MULTI.
+    /// Draws a call that is one command or one MULTI.
     fn draw(&mut self) -> FamilyCall {
         let one = self.rng.below(REGISTERS as u64) as usize;
         match self.rng.below(400) {
@@ -212,7 +212,7 @@ impl<'a> HistoryClient<'a> {
         }
     }
 
-    /// One to four registers.
+    /// Draws one to four registers.
     fn some(&mut self) -> Vec<usize> {
         let chosen = 1 + self.rng.below((1 << REGISTERS) - 1);
         (0..REGISTERS).filter(|at| chosen >> at & 1 == 1).collect()
@@ -225,8 +225,9 @@ impl<'a> HistoryClient<'a> {
             .collect()
     }
 
-    /// WATCH between two reads, and a MULTI that writes if nothing was changed. A key that comes and goes after WATCH counts
-    /// as unchanged (docs/compatibility.md): so nothing is written unless both reads have found the same.
+    /// Sends WATCH between two reads, and a MULTI that writes if nothing changed. A key that is created and removed
+    /// again after WATCH counts as unchanged (docs/compatibility.md). So the client writes only if both reads returned
+    /// the same.
     fn replace(&mut self, client: &mut RespClient) -> Result<(), ConnectionStop> {
         let family = self.select(client);
         let chosen = self.some();
@@ -258,14 +259,15 @@ impl<'a> HistoryClient<'a> {
         client.flush()?;
         let answer = match executed(client, chosen.len())? {
             TransactionOutcome::Done(_) => CallAnswer::Done,
-            // Something was changed since WATCH, maybe before the read: then what was read may be there.
+            // A key changed since WATCH, perhaps before the second read. Then the values that were read may still be
+            // current.
             TransactionOutcome::Changed | TransactionOutcome::NoRoom => CallAnswer::Refused,
         };
         self.answered(&noted, answer);
         Ok(())
     }
 
-    /// One call of memcached's.
+    /// Sends one random call over memcached's protocol.
     fn item(&mut self, client: &mut MemcachedClient) -> Result<(), ConnectionStop> {
         let at = self.rng.below(REGISTERS as u64) as usize;
         let (key, id) = (register(at), self.shared.id());
@@ -303,7 +305,7 @@ impl<'a> HistoryClient<'a> {
         }
     }
 
-    /// `gets`: the number of the value, and the one that `cas` compares.
+    /// Sends `gets`. Returns the value's id and the `cas` number.
     fn get(
         &mut self,
         client: &mut MemcachedClient,
@@ -320,7 +322,7 @@ impl<'a> HistoryClient<'a> {
         Ok(item)
     }
 
-    /// `gets` and `cas`.
+    /// Sends `gets`, then `cas` with the number that it returned.
     fn compare_and_set(
         &mut self,
         client: &mut MemcachedClient,
@@ -357,7 +359,7 @@ impl<'a> HistoryClient<'a> {
         Ok(())
     }
 
-    /// A `set` that found no room has removed what it would have replaced.
+    /// Records that a `set` which found no room has removed the old item.
     fn removed(&mut self, noted: &CallPlace, at: usize) {
         for (family, place) in &noted.0 {
             self.seen[*family][*place].call = FamilyCall::Remove(at);
@@ -368,7 +370,7 @@ impl<'a> HistoryClient<'a> {
     /// Reads all keys of all families.
     ///
     /// # Errors
-    /// The server is gone, a value is no value, or keys are counted wrong.
+    /// The server ended, a value has wrong bytes, or DBSIZE differs from the number of keys found.
     pub(super) fn read_all(
         mut self,
         addr: &str,
@@ -390,7 +392,8 @@ impl<'a> HistoryClient<'a> {
             match client.reply()? {
                 RespReply::Number(keys) if keys == state.keys() as i64 => {}
                 other => {
-                    let what = format!("{other:?}, there are {state:?}");
+                    let what =
+                        format!("DBSIZE is {other:?}, expected the number of keys in {state:?}");
                     return Err(ConnectionStop::wrong(format!("DBSIZE of {family}"), what));
                 }
             }
@@ -400,7 +403,7 @@ impl<'a> HistoryClient<'a> {
     }
 }
 
-/// Whether a transaction was not executed for want of room.
+/// Returns whether a transaction was discarded because the pool is full.
 fn is_aborted(text: &str) -> bool {
     text.strip_prefix("EXECABORT Transaction discarded because of: ")
         .unwrap_or(text)
@@ -411,7 +414,7 @@ fn is_full(line: &str) -> bool {
     line.starts_with("SERVER_ERROR out of memory")
 }
 
-/// Stores a value by memcached's protocol.
+/// Stores a value over memcached's protocol.
 fn store(
     client: &mut MemcachedClient,
     command: &str,
@@ -428,13 +431,13 @@ fn selected(client: &mut RespClient, family: usize) -> Result<(), ConnectionStop
     expect(client, &format!("SELECT {family}"), "OK")
 }
 
-/// A command and the names of registers.
+/// Builds a command from its name and the names of registers.
 fn named(command: &str, list: &[usize]) -> Vec<String> {
     let names = list.iter().copied().map(register);
     std::iter::once(command.to_owned()).chain(names).collect()
 }
 
-/// A command, the names of registers and their values.
+/// Builds a command from its name and the names and values of registers.
 fn valued(command: &str, pairs: &[(usize, ValueId)]) -> Vec<Vec<u8>> {
     let mut words = vec![command.as_bytes().to_vec()];
     for (at, id) in pairs {
@@ -444,7 +447,7 @@ fn valued(command: &str, pairs: &[(usize, ValueId)]) -> Vec<Vec<u8>> {
     words
 }
 
-/// Adds the commands of a call.
+/// Appends the commands of a call to the unsent commands.
 fn send(client: &mut RespClient, call: &FamilyCall) {
     match call {
         FamilyCall::Get(at) => client.send(&named("GET", &[*at])),
@@ -473,7 +476,7 @@ fn send(client: &mut RespClient, call: &FamilyCall) {
         }
         FamilyCall::Clear => client.send(&["FLUSHALL"]),
         FamilyCall::Remove(_) | FamilyCall::Replace { .. } => {
-            unreachable!("they are several requests")
+            unreachable!("Remove and Replace need more than one round trip")
         }
     }
 }
@@ -520,20 +523,20 @@ fn transferred(client: &mut RespClient) -> Result<CallAnswer, ConnectionStop> {
         TransactionOutcome::NoRoom => Ok(CallAnswer::Refused),
         TransactionOutcome::Changed => Err(ConnectionStop::wrong(
             "EXEC",
-            "it is refused, and nothing was watched",
+            "EXEC returned null although no key was watched",
         )),
     }
 }
 
-/// What became of a transaction.
+/// Result of a transaction.
 enum TransactionOutcome {
     Done(Vec<RespReply>),
-    /// A key that was watched was changed.
+    /// A watched key changed.
     Changed,
     NoRoom,
 }
 
-/// Reads the replies to MULTI, so many commands, and EXEC.
+/// Reads the replies to MULTI, to `commands` queued commands, and to EXEC.
 fn executed(
     client: &mut RespClient,
     commands: usize,
@@ -553,7 +556,7 @@ fn executed(
     }
 }
 
-/// Whether the commands of a transaction were done: all, or none for want of room.
+/// Returns whether the commands of a transaction were executed: all of them, or none because the pool is full.
 fn all_done(replies: &[RespReply]) -> Result<bool, ConnectionStop> {
     let full =
         |reply: &&RespReply| matches!(reply, RespReply::Error(text) if text.starts_with("OOM"));
@@ -568,7 +571,10 @@ fn all_done(replies: &[RespReply]) -> Result<bool, ConnectionStop> {
         count if count == replies.len() => Ok(false),
         count => Err(ConnectionStop::wrong(
             "EXEC",
-            format!("{count} of {} commands found no room", replies.len()),
+            format!(
+                "{count} of {} commands of a transaction found no room, expected all or none",
+                replies.len()
+            ),
         )),
     }
 }
@@ -580,7 +586,7 @@ fn expect(client: &mut RespClient, what: &str, word: &str) -> Result<(), Connect
     }
 }
 
-/// The values of registers that MGET found.
+/// Decodes an MGET reply into the ids of the registers' values.
 fn registers(reply: RespReply) -> Result<Vec<Option<ValueId>>, ConnectionStop> {
     let RespReply::Array(Some(replies)) = reply else {
         return Err(ConnectionStop::wrong("MGET", format!("{reply:?}")));
@@ -596,7 +602,7 @@ fn registers(reply: RespReply) -> Result<Vec<Option<ValueId>>, ConnectionStop> {
     replies.into_iter().map(one).collect()
 }
 
-/// What MGET of [`names`] found.
+/// Decodes the reply to an MGET of [`names`].
 fn state(mut replies: Vec<RespReply>) -> Result<FamilyState, ConnectionStop> {
     let accounts = replies.split_off(replies.len().min(REGISTERS));
     let mut state = FamilyState::default();

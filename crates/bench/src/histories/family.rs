@@ -1,27 +1,27 @@
-//! What a family of keys does: one object, whose every call is one step.
+//! Specification of a family of keys: one object on which every call is one atomic step.
 //!
 //! ```text
-//!   family f, in database f:   r0 r1 r2 r3   registers: values that are written once in a run, by number
+//!   family f, in database f:   r0 r1 r2 r3   registers: values, each written once in a run, identified by number
 //!                              a0 a1 a2      accounts: decimal numbers
 //! ```
 //!
-//! This is the specification that histories are compared with: [`State::run`] says what a call does and answers, alone.
+//! Histories are compared with this specification. [`FamilyState::run`] gives the effect and the answer of one call.
 
 use std::fmt;
 
-/// Families of keys, each in a database of its own.
+/// Number of families. Each has a database of its own.
 pub(super) const FAMILIES: usize = 6;
-/// Registers of a family.
+/// Number of registers of a family.
 pub(super) const REGISTERS: usize = 4;
-/// Accounts of a family.
+/// Number of accounts of a family.
 pub(super) const ACCOUNTS: usize = 3;
-/// Accounts that a transfer changes, the first ones.
+/// Number of accounts that a transfer changes; they are the first ones.
 pub(super) const TRANSFERRED: usize = 2;
 
-/// The number of a value. No two writes of a run have the same.
+/// Number that identifies a value. Every write of a run uses a new one.
 pub(super) type ValueId = u32;
 
-/// What a family holds.
+/// Contents of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct FamilyState {
     pub(super) registers: [Option<ValueId>; REGISTERS],
@@ -29,7 +29,7 @@ pub(super) struct FamilyState {
 }
 
 impl FamilyState {
-    /// How many keys there are.
+    /// Returns the number of keys that exist.
     pub(super) fn keys(&self) -> usize {
         self.registers.iter().flatten().count() + self.accounts.iter().flatten().count()
     }
@@ -44,42 +44,42 @@ impl fmt::Debug for FamilyState {
     }
 }
 
-/// One call. Registers and accounts are named by their index.
+/// A call. Registers and accounts are given by index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FamilyCall {
-    /// GET, and memcached's get: [`Answer::Value`].
+    /// GET, and memcached's `get`. Answers [`CallAnswer::Value`].
     Get(usize),
-    /// MGET of all keys of the family: [`Answer::All`].
+    /// MGET of all keys of the family. Answers [`CallAnswer::All`].
     GetAll,
-    /// SET, MSET, and memcached's set: [`Answer::Done`].
+    /// SET, MSET, and memcached's `set`. Answers [`CallAnswer::Done`].
     Set(Vec<(usize, ValueId)>),
-    /// SET with GET: what was there.
+    /// SET with GET. Answers the old value.
     Swap(usize, ValueId),
-    /// SETNX and MSETNX, and memcached's add: the number 1, or 0 if one was there.
+    /// SETNX and MSETNX, and memcached's `add`. Answers 1, or 0 if one of the keys exists.
     SetNew(Vec<(usize, ValueId)>),
-    /// GETDEL.
+    /// GETDEL. Answers the old value.
     Take(usize),
-    /// DEL, and memcached's delete: how many there were.
+    /// DEL, and memcached's `delete`. Answers the number of keys deleted.
     Delete(Vec<usize>),
-    /// memcached's set that found no room: the item that it would have replaced is gone.
+    /// memcached's `set` that found no room: it removes the item that it would have replaced.
     Remove(usize),
-    /// EXISTS: how many there are. Of several keys it looks at one after the other.
+    /// EXISTS. Answers the number of keys that exist.
     Count(Vec<usize>),
-    /// WATCH and MULTI, or memcached's cas: what is written if what was read is still there.
+    /// WATCH and MULTI, or memcached's `cas`. Writes `write` if the registers still hold `read`.
     Replace {
         read: Vec<(usize, Option<ValueId>)>,
         write: Vec<(usize, ValueId)>,
     },
-    /// INCRBY: the sum.
+    /// INCRBY. Answers the sum.
     Add(usize, i64),
-    /// DECRBY of the first account and INCRBY of the second in one MULTI: both sums.
+    /// DECRBY of the first account and INCRBY of the second in one MULTI. Answers both sums.
     Transfer(i64),
-    /// FLUSHALL. FLUSHDB deletes key by key, so it is no call.
+    /// FLUSHALL. FLUSHDB deletes key by key, so it is not an atomic call and is left out.
     Clear,
 }
 
 impl FamilyCall {
-    /// The keys that a call reads or writes, a bit each. FLUSHALL has none of its own.
+    /// Returns a bit for each key that the call reads or writes. FLUSHALL returns 0.
     pub(super) fn keys(&self) -> u32 {
         let registers = |list: &mut dyn Iterator<Item = usize>| list.map(|at| 1 << at).sum::<u32>();
         let account = |at: usize| 1 << (REGISTERS + at);
@@ -103,7 +103,7 @@ impl FamilyCall {
         }
     }
 
-    /// Whether the answer tells a call that changed something from one that did not.
+    /// Returns whether the answer distinguishes a call that changed the state from one that did not.
     pub(super) fn says_what_it_did(&self) -> bool {
         !matches!(
             self,
@@ -112,7 +112,7 @@ impl FamilyCall {
     }
 }
 
-/// What a call answers.
+/// Answer of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum CallAnswer {
     Done,
@@ -120,14 +120,14 @@ pub(super) enum CallAnswer {
     All(FamilyState),
     Number(i64),
     Sums([i64; TRANSFERRED]),
-    /// What was read is not there any more, so nothing is written.
+    /// The registers no longer hold the values that were read, so nothing was written.
     Changed,
-    /// Nothing happened: there was no room, or something else was changed, too.
+    /// The call had no effect: the pool was full, or a watched key changed.
     Refused,
 }
 
 impl FamilyState {
-    /// What a call leaves and answers.
+    /// Returns the state after a call, and its answer.
     pub(super) fn run(mut self, call: &FamilyCall) -> (FamilyState, CallAnswer) {
         let answer = match call {
             FamilyCall::Get(at) => CallAnswer::Value(self.registers[*at]),

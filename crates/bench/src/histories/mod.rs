@@ -1,30 +1,31 @@
-//! Histories of a real server that is killed: what clients saw, and whether an order of all calls explains it.
+//! Linearizability test of a real server that is killed: is there an order of all calls that explains every answer?
 //!
 //! ```text
-//!   actors   ──▶ calls on few families of keys, several clients on each key ──▶ SIGKILL, or SIGTERM and SIGKILL,
-//!                                                                               or SHUTDOWN; kills while it opens
-//!   reader   ──▶ every key of every family, on the server that has come back
-//!   search   ──▶ per family: an order of all calls, from what the reader before had found
+//!   clients  ──▶ calls on few families of keys, several clients on each key ──▶ SIGKILL, or SIGTERM and SIGKILL,
+//!                                                                               or SHUTDOWN; kills during recovery
+//!   reader   ──▶ every key of every family, after the server restarted
+//!   search   ──▶ per family: an order of all calls, starting from the state that the previous reader found
 //! ```
 //!
-//! [`crate::kill`] gives each connection keys of its own, so that what may be found is exact. Here all clients share
-//! all keys, over both protocols, and what may be found is what a search for a linearization allows (`search.rs`,
-//! against the specification in `family.rs`).
+//! [`crate::kill`] gives each connection keys of its own, so the allowed values of a key are known exactly. Here all
+//! clients share all keys, over both protocols. A search for a linearization (`search.rs`) decides what is allowed,
+//! against the specification in `family.rs`.
 //!
 //! # What is checked
-//! HISTORIES-1  A call that was answered happened between its sending and its answer, and is there after a kill. One that
-//!              was not answered happened once since it was sent, or never.
-//! HISTORIES-2  What is one call happened at one moment: MSET, MSETNX, DEL and EXISTS of several keys, MULTI, MGET.
-//! HISTORIES-3  A WATCH and a `cas` write only if what was read is still there.
-//! HISTORIES-4  Values are whole: each is a function of its number.
-//! HISTORIES-5  As many keys are counted as there are, in each database.
+//! HISTORIES-1  An answered call takes effect between its sending and its answer, and its effect survives a kill. A
+//!              call without an answer takes effect once, at any time after its sending, or never.
+//! HISTORIES-2  A call on several keys takes effect at one moment: MSET, MSETNX, DEL, EXISTS, MULTI, MGET.
+//! HISTORIES-3  WATCH and `cas` write only if the keys still hold the values that were read.
+//! HISTORIES-4  A value is never torn: its bytes are a function of its id.
+//! HISTORIES-5  DBSIZE equals the number of keys, in each database.
 //!
-//! What is not durable is seen by its own connection only, and decides what conditional writes do (docs/compatibility.md):
-//! a pipeline that reads what it has written is answered when that is durable, but has read the rest before. So a
-//! pipeline's calls are of different keys here, and may happen in any order.
+//! A write that is not yet durable is visible to its own connection only, and decides what conditional writes do
+//! (docs/compatibility.md). A pipeline that reads its own write gets its answers when that write is durable, but its
+//! other reads happened earlier. So the calls of a pipeline use different keys here and may take effect in any order.
 //!
-//! Limits: FLUSHALL is one call of each family, not of all at once. A transaction that is refused because something was
-//! changed is not asked why. FLUSHDB is no call: it deletes key by key, while others write (docs/compatibility.md).
+//! Limits: FLUSHALL is one atomic call for each family, not for all families together. A transaction that is refused
+//! because a watched key changed is not checked further. FLUSHDB is left out: it deletes key by key while other
+//! clients write (docs/compatibility.md).
 
 mod actor;
 mod family;
@@ -43,52 +44,52 @@ use actor::{ClientCalls, HistoryClient, HistoryShared};
 use family::{CallAnswer, FAMILIES, FamilyState};
 use search::{SearchVerdict, SeenCall, search};
 
-/// Bytes of the values that a full pool is filled with.
+/// Size in bytes of the values that fill the pool.
 const FILLER_BYTES: usize = 50_000;
-/// Of a history that no order explains, what happened so long before and after is shown, in nanoseconds.
+/// The report of a violation shows the calls this long before and after it, in nanoseconds.
 const SHOWN_NS: u64 = 4_000_000;
 
-/// What is run, and how often.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
-    /// The server that is killed. Its pool must not be there yet.
+    /// Server under test. Its pool must not exist yet.
     pub launch: ServerLaunch,
-    /// How many times it is ended.
+    /// How many times the server is ended and restarted.
     pub cycles: u64,
-    /// Connections by Redis's protocol. One more speaks memcached's.
+    /// Number of RESP connections. One memcached connection is added.
     pub connections: usize,
-    /// Whether the pool is kept full, by values that the calls do not touch.
+    /// Whether the pool is kept full with values that the calls do not touch.
     pub full: bool,
-    /// Where chance starts from. Timing differs from run to run all the same.
+    /// Seed of the random choices. Timing differs between runs even with the same seed.
     pub seed: u64,
 }
 
-/// What was seen so far.
+/// Counters of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistoryFigures {
-    /// Cycles whose histories hold.
+    /// Cycles that were checked without a violation.
     pub cycles: u64,
-    /// Of them, those that ended with SHUTDOWN.
+    /// Cycles that ended with SHUTDOWN.
     pub shutdowns: u64,
-    /// Of them, those that ended with SIGTERM, and SIGKILL soon after.
+    /// Cycles that ended with SIGTERM, followed by SIGKILL if the server still ran.
     pub terminated: u64,
     /// Kills while the server was opening its pool.
     pub kills_in_recovery: u64,
     /// Calls that were answered.
     pub answered: u64,
-    /// Calls that were sent and not answered when the server died.
+    /// Calls that had no answer when the server ended.
     pub in_flight: u64,
-    /// Calls that found no room, and transactions that found something changed.
+    /// Calls that found the pool full, and transactions that failed because a watched key changed.
     pub refused: u64,
-    /// Histories of a family that an order was found for.
+    /// Histories of a family that were explained by an order.
     pub histories: u64,
-    /// Histories whose search was given up, as it took too many steps.
+    /// Histories whose search was given up after too many steps.
     pub given_up: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
 }
 
-/// How a cycle ends.
+/// How the server is ended at the end of a cycle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServerEnd {
     Kill,
@@ -114,10 +115,10 @@ impl ServerEnd {
     }
 }
 
-/// Runs every cycle, and calls `progress` with the figures after each.
+/// Runs all cycles, and calls `progress` with the counters after each.
 ///
 /// # Errors
-/// No order explains a history, or the server went by itself or does not start.
+/// No order explains a history, or the server ended before it was killed, or it does not start.
 pub fn run(
     options: &HistoryOptions,
     progress: &mut dyn FnMut(&HistoryFigures),
@@ -157,7 +158,7 @@ pub fn run(
     Ok(figures)
 }
 
-/// Stores values in a database that no family has, until there is no room for another.
+/// Fills a database that belongs to no family until the pool is full.
 fn fill(addr: &str) -> Result<(), ConnectionStop> {
     let mut client = RespClient::connect(addr)?;
     client.request(&["SELECT", &FAMILIES.to_string()])?;
@@ -174,7 +175,7 @@ fn fill(addr: &str) -> Result<(), ConnectionStop> {
     Ok(())
 }
 
-/// Lets all actors work, and ends the server after a while. What each of them saw.
+/// Runs all clients, ends the server after a random time, and returns the calls of each client.
 fn put_under_load(
     options: &HistoryOptions,
     shared: &HistoryShared,
@@ -200,7 +201,7 @@ fn put_under_load(
         let ended = end.of(server, rng);
         let joined = actors
             .into_iter()
-            .map(|actor| actor.join().expect("no actor panics"));
+            .map(|actor| actor.join().expect("a client thread panicked"));
         (
             joined.collect::<Result<Vec<ClientCalls>, ConnectionStop>>(),
             ended,
@@ -222,7 +223,7 @@ fn count(seen: &[ClientCalls], figures: &mut HistoryFigures) {
     }
 }
 
-/// Searches an order for the history of each family.
+/// Searches for an order that explains the history of each family.
 fn check_histories(
     states: &[FamilyState],
     seen: Vec<ClientCalls>,
@@ -249,7 +250,7 @@ fn check_histories(
     Ok(())
 }
 
-/// What no order explains: the calls around the moment up to which most were explained.
+/// Describes a history that no order explains, with the calls around the point where the search got stuck.
 fn violation(
     family: usize,
     start: FamilyState,
@@ -270,18 +271,18 @@ fn violation(
     }
     calls.sort();
     let mut history = vec![
-        format!("at first {start:?}"),
-        format!("explained up to {state:?}"),
+        format!("state at the start: {start:?}"),
+        format!("last state that an order explains: {state:?}"),
     ];
     history.extend(calls.into_iter().map(|(.., line)| line));
     ServerViolation {
         key: format!("database {family}"),
-        what: "no order of all calls explains what was answered".into(),
+        what: "no order of all calls explains their answers".into(),
         history,
     }
 }
 
-/// A call as it is shown.
+/// Formats a call for the report.
 fn line(client: usize, event: &SeenCall, stuck: &[SeenCall]) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let ended = match event.answered {

@@ -1,4 +1,4 @@
-//! Is there an order of all calls that explains what was answered?
+//! Search for an order of all calls that explains their answers (a linearization).
 //!
 //! ```text
 //!   client 0   ├─ SET r1 7 ─┤       ├─ GET r1: 7 ─┤
@@ -6,52 +6,52 @@
 //!   reader                                                      ├─ MGET: r1 = 9 ─┤
 //! ```
 //!
-//! The calls of a pipeline are sent at the same time and are of different keys: they may happen in any order.
+//! The calls of a pipeline are sent at the same time and use different keys: they may take effect in any order.
 //!
-//! A depth-first search over how far each client's list has been ordered, and the state by then. A call may come next if
-//! no call that is still to be ordered was answered before it was sent. What was never answered may have happened at any
-//! time since, or never. Places that were tried are not tried again; a call whose answer says that it changed nothing is
-//! taken as soon as it answers right, as no order is lost by that.
+//! This is a depth-first search. A position is how far each client's list has been ordered, and the state after these
+//! calls. A call may come next unless another unordered call was answered before this call was sent. A call without an
+//! answer may take effect at any time after its sending, or never. The search visits no position twice. A call whose
+//! answer proves that it changed nothing is ordered as soon as its answer is right: this loses no order.
 
 use std::collections::HashSet;
 
 use super::family::{CallAnswer, FamilyCall, FamilyState};
 
-/// Places after which a search gives up.
+/// Number of positions after which the search gives up.
 const PLACES_MAX: usize = 3_000_000;
 
-/// A call as a client saw it.
+/// A call as a client recorded it.
 #[derive(Clone, Debug)]
 pub(super) struct SeenCall {
     pub(super) call: FamilyCall,
-    /// `None`: it was never answered.
+    /// `None` if the call was never answered.
     pub(super) answer: Option<CallAnswer>,
-    /// Nanoseconds since the run began.
+    /// Time of sending, in nanoseconds since the run began.
     pub(super) sent: u64,
-    /// `u64::MAX`: never.
+    /// Time of the answer, in the same unit. `u64::MAX` if the call was never answered.
     pub(super) answered: u64,
 }
 
-/// How a search ended.
+/// Result of a search.
 #[derive(Debug)]
 pub(super) enum SearchVerdict {
-    /// There is an order.
+    /// An order exists.
     Holds,
-    /// There is none. The state where most calls were explained, and the calls that could not come next there.
+    /// No order exists. Holds the state after the longest explained prefix, and the calls that could not come next.
     Fails {
         state: FamilyState,
         stuck: Vec<SeenCall>,
     },
-    /// It was given up.
+    /// The search was given up.
     Open,
 }
 
-/// How far a client's list has been ordered: to this pipeline, of which these calls have been ordered, a bit each.
+/// Progress in one client's list: the index of its current pipeline, and a bit for each of its calls already ordered.
 type ClientProgress = (u32, u32);
-/// How far all lists have been ordered, and the state by then.
+/// Progress in all lists, and the state after the ordered calls.
 type SearchPosition = (Vec<ClientProgress>, FamilyState);
 
-/// Searches for an order from `start` on. Each client's list is in the order in which it was sent.
+/// Searches for an order, starting with state `start`. Each client's list is in the order of sending.
 pub(super) fn search(start: FamilyState, clients: &[Vec<SeenCall>]) -> SearchVerdict {
     let pipelines: Vec<Vec<&[SeenCall]>> = clients
         .iter()
@@ -85,7 +85,7 @@ pub(super) fn search(start: FamilyState, clients: &[Vec<SeenCall>]) -> SearchVer
     }
 }
 
-/// The calls of each client's next pipeline that are still to be ordered, with the client and their place in it.
+/// Returns the unordered calls of each client's current pipeline, each with its client and its index in the pipeline.
 fn left<'a>(
     place: &SearchPosition,
     pipelines: &'a [Vec<&'a [SeenCall]>],
@@ -106,7 +106,7 @@ fn left<'a>(
         })
 }
 
-/// The place after a call of a client has been ordered.
+/// Returns the position after call `call` of `client`, which leaves `state`.
 fn advanced(
     place: &SearchPosition,
     client: usize,
@@ -123,7 +123,7 @@ fn advanced(
     (done, state)
 }
 
-/// Pushes where one can go from a place.
+/// Pushes all positions that follow `place`.
 fn follow(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Vec<SearchPosition>) {
     let first_answer = left(place, pipelines)
         .map(|(_, _, event)| event.answered)
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_write_that_is_lost_or_older_is_found() {
+    fn a_lost_or_stale_acknowledged_write_is_detected() {
         assert!(holds(&[vec![set(0, 1, 0, 9), get(0, Some(1), 10, 11)]]));
         assert!(!holds(&[vec![set(0, 1, 0, 9), get(0, None, 10, 11)]]));
         let two = vec![set(0, 1, 0, 9), set(0, 2, 10, 19)];
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_an_answer_happened_or_not_but_never_halfway_and_never_twice() {
+    fn a_write_without_an_answer_takes_effect_at_most_once_and_never_in_part() {
         let write = vec![lost(0, 1, 5)];
         assert!(holds(&[write.clone(), vec![get(0, Some(1), 20, 21)]]));
         assert!(holds(&[write.clone(), vec![get(0, None, 20, 21)]]));
@@ -227,7 +227,7 @@ mod tests {
         assert!(!holds(&[write.clone(), back]));
         assert!(
             !holds(&[write, vec![get(0, Some(1), 2, 3)]]),
-            "seen before it was sent"
+            "the value was read before its write was sent"
         );
         let both = event(FamilyCall::Set(vec![(0, 1), (1, 2)]), None, 0, u64::MAX);
         let half = all([Some(1), None, None, None], [None; 3], 20);
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_binds_what_it_relies_on() {
-        // SETNX answered 0, so the other's write had happened, and must be there.
+    fn a_write_that_another_answer_depends_on_must_have_taken_effect() {
+        // SETNX answered 0, so the write without an answer took effect before it and must still be visible.
         let refused = event(
             FamilyCall::SetNew(vec![(0, 2)]),
             Some(CallAnswer::Number(0)),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_of_nothing_may_come_later() {
+    fn a_flushall_may_be_ordered_before_or_after_a_concurrent_write() {
         let cleared = event(FamilyCall::Clear, Some(CallAnswer::Done), 0, 20);
         let gone = get(0, None, 21, 22);
         assert!(holds(&[
@@ -284,7 +284,7 @@ mod tests {
         assert!(holds(&[vec![add(2, 0, 9)], vec![add(1, 0, 9)]]));
         assert!(
             !holds(&[vec![add(1, 0, 9)], vec![add(1, 0, 9)]]),
-            "one is lost"
+            "one increment is lost"
         );
         let moved = event(
             FamilyCall::Transfer(5),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_watched_was_there() {
+    fn a_transaction_writes_only_if_its_watched_keys_are_unchanged() {
         let replace = |id, answer| {
             event(
                 FamilyCall::Replace {

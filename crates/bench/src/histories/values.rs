@@ -1,16 +1,16 @@
-//! Values by number: the same number is the same bytes, whose length crosses every threshold of the engine.
+//! Values by id. An id always gives the same bytes, and the lengths cover every size threshold of the engine.
 
 use farbank_pm::sim::Rng;
 
 use super::family::ValueId;
 
-/// Bytes that a value's number takes.
+/// Bytes of the id at the start of a value.
 const NUMBER_BYTES: usize = size_of::<ValueId>();
 
-/// Values with odd numbers fit into a group, on the smallest pool that is tried.
+/// Distance of two ids. Odd ids have values that fit into a group on the smallest pool under test.
 pub(super) const STEP: ValueId = 2;
 
-/// The value of this number.
+/// Returns the value with this id.
 pub(super) fn value(id: ValueId) -> Vec<u8> {
     let mut rng = Rng::new(u64::from(id));
     let len = len(&mut rng, id % STEP == 1);
@@ -22,7 +22,7 @@ pub(super) fn value(id: ValueId) -> Vec<u8> {
     bytes
 }
 
-/// How long a value is: mostly short, sometimes near a length at which the engine stores it differently, up to 1 MB.
+/// Draws a length: mostly short, sometimes near a threshold at which the engine stores values differently, up to 1 MB.
 fn len(rng: &mut Rng, grouped: bool) -> usize {
     let near = |len: u64, rng: &mut Rng| len - 64 + rng.below(128);
     let len = match rng.below(200) {
@@ -38,19 +38,22 @@ fn len(rng: &mut Rng, grouped: bool) -> usize {
     usize::try_from(len).unwrap_or(NUMBER_BYTES)
 }
 
-/// The number of a value.
+/// Returns the id of a value.
 ///
 /// # Errors
-/// These are the bytes of no value.
+/// The bytes are not those of any value.
 pub(super) fn number(bytes: &[u8]) -> Result<ValueId, String> {
     let Some(id) = bytes.first_chunk().map(|id| ValueId::from_le_bytes(*id)) else {
-        return Err(format!("{} bytes are no value", bytes.len()));
+        return Err(format!(
+            "the value has {} bytes, too few for an id",
+            bytes.len()
+        ));
     };
     let whole = value(id);
     match bytes == whole {
         true => Ok(id),
         false => Err(format!(
-            "{} bytes begin like value {id}, whose {} bytes are others",
+            "the value has {} bytes and id {id}, but differs from the {} bytes written with this id",
             bytes.len(),
             whole.len()
         )),

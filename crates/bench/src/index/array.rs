@@ -1,7 +1,7 @@
-//! The study's array: entries of 16 bytes written anywhere, alone or some of them side by side, on the model.
+//! The study's array on the model: entries of 16 bytes written at random places, alone or in adjacent groups.
 //!
-//! It has no structure, so what it shows is what any table pays for: how much is gained by writing side by side, and
-//! how little by leaving out flushes and fences.
+//! The array has no structure, so it shows what applies to any table: the gain of adjacent writes, and the small gain
+//! of leaving out flushes and fences.
 
 use farbank_pm::LINE;
 use farbank_pm::model::{Machine, MachineConfig, Step, StepKind};
@@ -13,18 +13,19 @@ use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 use crate::scale::DataScale;
 
 const ENTRY_BYTES: u64 = 16;
-/// Bytes that are written side by side, and the study's rate of entries that are only stored. It does not say what else an
-/// entry took there.
+/// Group size in bytes, and the study's rate for entries that are only stored, in millions per second. The study does
+/// not say what other work an entry took.
 const GROUPS: [(u64, f64); 3] = [(16, 31.0), (64, 91.0), (256, 141.0)];
-/// Bytes of the array: many times the cache.
+/// Size of the array in bytes: many times the cache.
 const ARRAY_BYTES: u64 = 256 << 20;
-/// Bytes of the cache, if they are not given.
+/// Size of the cache in bytes, if it is not given.
 const CACHE_BYTES: u64 = 4 << 20;
-/// Before the clock starts, so many times the cache's lines are stored to: from then on every store makes a dirty line leave it.
+/// Before the clock starts, this many times the lines of the cache are stored to. From then on every store evicts a
+/// dirty line.
 const WARM_CACHES: u64 = 3;
 const DIMMS: u32 = 6;
 
-/// How entries are written.
+/// How an entry is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WriteWay {
     Store,
@@ -42,7 +43,7 @@ const WAYS: [(WriteWay, &str); 5] = [
     (WriteWay::Around, "around the cache, fenced"),
 ];
 
-/// The steps of one group at `at`.
+/// Appends the steps that write one group at `at`.
 fn steps(way: WriteWay, at: u64, bytes: u64, steps: &mut Vec<Step>) {
     let line = |byte: u64| (byte / LINE as u64) as u32;
     let lines = line(at)..=line(at + bytes - 1);
@@ -61,7 +62,7 @@ fn steps(way: WriteWay, at: u64, bytes: u64, steps: &mut Vec<Step>) {
     }
 }
 
-/// Millions of entries a second, once the cache is as dirty as it will be.
+/// Returns the rate in millions of entries per second, measured once the cache is full of dirty lines.
 fn rate(options: &IndexOptions, way: WriteWay, bytes: u64) -> (f64, String, DataScale) {
     let mut machine = Machine::new(MachineConfig {
         seed: options.seed,
@@ -101,7 +102,7 @@ fn rate(options: &IndexOptions, way: WriteWay, bytes: u64) -> (f64, String, Data
     (entries / seconds / 1e6, machine.config().label(), scale)
 }
 
-/// Runs all of them.
+/// Runs all group sizes with all ways of writing.
 pub(super) fn array(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let (mut report, mut done) = (Report::default(), 0);
     let all = (GROUPS.len() * WAYS.len()) as u64;
@@ -127,7 +128,7 @@ pub(super) fn array(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Rep
 mod tests {
     use super::*;
 
-    /// Plain stores that fit the cache never reach the media: at first every rate was that of the cache.
+    /// A run that does not warm the cache would measure only the cache, as its stores never reach the media.
     #[test]
     fn plain_stores_are_as_fast_in_a_short_run_as_in_a_long_one() {
         let short = super::super::tests::options(super::super::IndexExperiment::Array);

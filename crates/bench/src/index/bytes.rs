@@ -1,17 +1,17 @@
-//! Where the bytes that tables write go, divided as the study divides them.
+//! Bytes that tables write, divided by purpose like in the study.
 //!
 //! ```text
 //!   lines written, 64 bytes each
 //!   ├ by accesses of the allocator ──────────────▶ allocator
-//!   ├ by accesses that move what is there ───────▶ resize
+//!   ├ by accesses that move existing entries ────▶ resize
 //!   ├ because a lock was stored in them last ────▶ locks
-//!   └ all others ─┬ 16 bytes an insert ──────────▶ key and value
-//!                 └ what is left ────────────────▶ others
+//!   └ all others ─┬ 16 bytes per insert ─────────▶ key and value
+//!                 └ all other bytes ─────────────▶ others
 //! ```
 //!
-//! The study counts a key and its value as the 16 bytes they have, and the rest of the line they are flushed with among the
-//! others. A line that is stored to after its flush is dirty again and is written once more when it leaves the cache: so
-//! published locks, which are in the lines they guard, cost a line of their own.
+//! The study counts a key and its value as 16 bytes. The other bytes of the line flushed with them count as others. A
+//! line that is stored to after its flush is dirty again and is written once more when it leaves the cache. So the
+//! published locks, which share lines with the entries they guard, cost one more line.
 
 use farbank_index::registry::TableKind;
 use farbank_pm::model::{Category, MachineOutcome};
@@ -27,12 +27,12 @@ const XPLINE_BYTES: f64 = 256.0;
 /// Bytes of a line.
 const LINE_BYTES: f64 = 64.0;
 
-/// What an operation of a run comes to.
+/// Returns bytes per operation.
 fn each(outcome: &MachineOutcome, count: u64, bytes: f64) -> f64 {
     count as f64 * bytes / outcome.operations.max(1) as f64
 }
 
-/// Bytes an insert writes, by part.
+/// Returns the bytes that an insert writes, by part.
 fn parts(outcome: &MachineOutcome) -> InsertBytes {
     let lines =
         |category: Category| each(outcome, outcome.counts[category].lines_written, LINE_BYTES);
@@ -49,12 +49,12 @@ fn parts(outcome: &MachineOutcome) -> InsertBytes {
     })
 }
 
-/// Bytes an insert writes, by part, in the order of [`Part::ALL`].
+/// Bytes that an insert writes, by part, in the order of [`BytesPart::ALL`].
 type InsertBytes = [(BytesPart, f64); 5];
-/// Tables, and the bytes an insert of each writes.
+/// Tables, with the bytes that an insert of each writes.
 pub(super) type Parts = Vec<(TableKind, InsertBytes)>;
 
-/// Bytes written and read an operation, by what they are for.
+/// Measures the bytes written and read per operation of a table, by purpose.
 pub(super) fn table(
     options: &IndexOptions,
     table: TableKind,
@@ -103,7 +103,7 @@ fn all(parts: &InsertBytes) -> f64 {
     parts.iter().map(|(_, bytes)| bytes).sum()
 }
 
-/// The means over tables and the orders that were published, of tables that were all looked at.
+/// Reports means over tables and published rankings, for which all their tables were measured.
 pub(super) fn together(options: &IndexOptions, found: &Parts, report: &mut Report) {
     for (tables, part, published_bytes, published_percent) in MEANS {
         let of = |table: &TableKind| found.iter().find(|(other, _)| other == table);
@@ -154,7 +154,7 @@ mod tests {
             cache_bytes: 11 * 64,
             ..MachineConfig::study(6)
         });
-        // An insert flushes its line; its lock is stored in that line afterwards and evicted by the next ones.
+        // An insert flushes its line, then stores its lock in that line. Later inserts evict the line from the cache.
         let mut n = 0;
         machine.run(1, |_, steps| {
             let of = |category, act| Step {
@@ -174,7 +174,7 @@ mod tests {
         let bytes = |part: BytesPart| parts[part as usize].1;
         assert_eq!(bytes(BytesPart::KeyValue), 16.0);
         assert_eq!(bytes(BytesPart::Others), 48.0);
-        // All but the eleven lines that are in the cache at the end.
+        // All but the eleven lines that are still in the cache at the end.
         assert!((63.0..64.0).contains(&bytes(BytesPart::Lock)), "{parts:?}");
         assert_eq!(
             (bytes(BytesPart::Allocator), bytes(BytesPart::Resize)),

@@ -1,4 +1,4 @@
-//! Who is measured: our tables, a map in DRAM beside them, a library of somebody else's.
+//! Indexes that are measured: our tables, a map in DRAM, and plug-in libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ use super::IndexOptions;
 use crate::figure::{Error, ProgressFn, report_progress};
 use crate::machine;
 
-/// One of those that are measured beside each other.
+/// Index to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexContender {
-    /// A table of ours.
+    /// One of our tables.
     Table(TableKind),
-    /// The concurrent map of the crate `papaya`: in DRAM, and gone with the process.
+    /// Concurrent map of the crate `papaya`, which is in DRAM and not persistent.
     Papaya,
-    /// A library written for PiBench.
+    /// Library with PiBench's plug-in interface.
     Plugin(PathBuf),
 }
 
 impl IndexContender {
-    /// What its figures are called.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl IndexContender {
         }
     }
 
-    /// Makes an empty one with room for `records` keys.
+    /// Creates an empty index with room for `records` keys.
     pub(super) fn make(
         &self,
         options: &IndexOptions,
@@ -58,35 +58,36 @@ impl IndexContender {
     }
 }
 
-/// Something that keeps words under words.
+/// Index from 64-bit keys to 64-bit values.
 pub(super) trait IndexSubject: Sync {
-    /// One more thread at it.
+    /// Opens a session for one more thread.
     fn session(&self) -> Result<Box<dyn IndexSession + '_>, Error>;
 }
 
-/// One thread at it. What it answers is what [`Index`]'s functions do.
+/// Session of one thread. Its functions return the same as those of [`Index`].
 pub(super) trait IndexSession: Send {
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, IndexError>;
     fn get(&mut self, key: u64) -> Result<Option<u64>, IndexError>;
     fn update(&mut self, key: u64, value: u64) -> Result<bool, IndexError>;
     fn remove(&mut self, key: u64) -> Result<bool, IndexError>;
-    /// Finds up to `count` keys in order from `key` on; whether there is one. Hash tables have no order.
+    /// Scans up to `count` keys in order, starting with `key`. Returns whether there is one. Hash tables have no
+    /// order.
     fn scan(&mut self, _key: u64, _count: u32) -> Result<bool, IndexError> {
         Ok(false)
     }
 }
 
-/// Far memory for `records` keys in any of the tables, growth included.
+/// Returns the size of far memory for `records` keys in any of the tables, growth included.
 pub(super) fn pool_bytes(options: &IndexOptions, records: u64) -> u64 {
     (64 << 20) + 320 * records + 96 * options.slots
 }
 
-/// When a table's pages are the kernel's work.
+/// When the kernel allocates a table's pages.
 pub(super) enum PagePreparation<'a> {
-    /// Before the table is made, as those of a pool are: no insert pays for a page's first touch. Those beyond half of
-    /// what the machine has to spare are not, as no table needs all of its room.
+    /// Before the table is created, like those of a pool, so that no insert pays for the first touch of a page. At
+    /// most half of the machine's available memory is allocated in advance, as no table needs all of its room.
     There(ProgressFn<'a>),
-    /// At their first touch: what is only counted can be as large as what it uses.
+    /// At their first touch. Counting runs can then reserve more memory than they use.
     AsTouched,
 }
 
@@ -106,7 +107,7 @@ impl PagePreparation<'_> {
     }
 }
 
-/// A table on memory of this process with real flushes and fences, unless they are to be left out.
+/// Creates a table on memory of this process. Flushes and fences are real, unless the options turn them off.
 pub(super) fn new_table(
     options: &IndexOptions,
     table: TableKind,
@@ -129,13 +130,13 @@ pub(super) fn new_table(
     made.map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// The same pool for the same options.
+/// Fixed identity, so that the same options create the same pool.
 const IDENTITY: PoolIdentity = PoolIdentity {
     id: *b"farbank modelled",
     created_unix_s: 1_700_000_000,
 };
 
-/// A table on the model for so many workers, and its trace, which does not record yet.
+/// Creates a table on the model for `workers` workers. The returned trace does not record yet.
 pub(super) fn modelled_table(
     options: &IndexOptions,
     table: TableKind,
@@ -198,7 +199,7 @@ impl IndexSession for TableSession<'_> {
     }
 }
 
-/// The tables' hash, so that none has a better one.
+/// Hash function of the tables, also used for papaya so that the comparison is fair.
 #[derive(Clone, Copy, Default)]
 struct TableHash;
 
@@ -218,7 +219,7 @@ impl std::hash::Hasher for TableHasher {
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are words");
+        unreachable!("keys are 64-bit integers");
     }
 
     fn write_u64(&mut self, key: u64) {
@@ -255,11 +256,11 @@ impl IndexSession for PapayaSession<'_> {
     }
 }
 
-/// One whose keys are words, of which the first bytes are a prefix.
+/// Index whose keys start with a prefix, in their low bytes.
 struct PrefixedKeys {
     words: Box<dyn IndexSubject>,
     prefix: u64,
-    /// Bits of it.
+    /// Bits of the prefix.
     bits: u32,
 }
 

@@ -1,9 +1,9 @@
-//! PiBench's keys: which id comes next, and the key of an id, bit for bit.
+//! PiBench's key generator, reproduced bit for bit: the sequence of ids, and the key of an id.
 //!
 //! PiBench draws from C++'s `std::default_random_engine`, which in libstdc++ is a multiplicative generator with 31
-//! bits, and from that library's distributions. The same seed gives the same keys here, so that a table is asked the
-//! same questions as the published ones were. Skewed draws are those of Gray et al., "Quickly Generating Billion-Record
-//! Synthetic Databases", SIGMOD 1994.
+//! bits, and from that library's distributions. The same seed gives the same keys here, so a table gets the same
+//! operations as in the published runs. Skewed draws follow Gray et al., "Quickly Generating Billion-Record Synthetic
+//! Databases", SIGMOD 1994.
 
 /// libstdc++'s `std::default_random_engine`: x · 16807 modulo 2³¹ - 1.
 #[derive(Clone, Debug)]
@@ -11,22 +11,22 @@ pub struct MinStdEngine(u64);
 
 impl MinStdEngine {
     const MODULUS: u64 = (1 << 31) - 1;
-    /// One less than how many numbers it can draw: 1 to 2³¹ - 2.
+    /// Largest minus smallest number that it draws; it draws 1 to 2³¹ - 2.
     const RANGE: u64 = MinStdEngine::MODULUS - 2;
 
-    /// Seeded as C++ does: 0 is taken for 1.
+    /// Creates a generator. As in C++, seed 0 stands for 1.
     #[must_use]
     pub fn new(seed: u64) -> MinStdEngine {
         MinStdEngine((seed % MinStdEngine::MODULUS).max(1))
     }
 
-    /// The next number, from 1.
+    /// Returns the next number, at least 1.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0 * 16_807 % MinStdEngine::MODULUS;
         self.0
     }
 
-    /// A number up to and including `most`, all equally likely: `std::uniform_int_distribution`.
+    /// Returns a uniform number from 0 to `most` inclusive, like `std::uniform_int_distribution`.
     pub fn up_to(&mut self, most: u64) -> u64 {
         if most == MinStdEngine::RANGE {
             return self.draw() - 1;
@@ -41,7 +41,7 @@ impl MinStdEngine {
                 }
             }
         }
-        // Digits of a number to the base of what can be drawn, the highest first.
+        // The digits of the number in base RANGE + 1, the highest first.
         let base = MinStdEngine::RANGE + 1;
         loop {
             let high = base.wrapping_mul(self.up_to(most / base));
@@ -52,7 +52,7 @@ impl MinStdEngine {
         }
     }
 
-    /// A number from 0 up to 1: `std::generate_canonical` with 53 bits.
+    /// Returns a number in [0, 1), like `std::generate_canonical` with 53 bits.
     pub fn canonical(&mut self) -> f64 {
         let base = (MinStdEngine::RANGE + 1) as f64;
         let low = (self.draw() - 1) as f64;
@@ -66,28 +66,28 @@ impl MinStdEngine {
     }
 }
 
-/// How ids are drawn.
+/// Distribution of ids.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// All equally often.
+    /// Uniform.
     Uniform,
-    /// The first share of the ids this large is drawn in all but this share of cases.
+    /// Self-similar with skew s: the first share s of the ids is drawn with probability 1 - s.
     SelfSimilar(f64),
-    /// Zipf's, with this exponent, below 1.
+    /// Zipfian, with this exponent, below 1.
     Zipfian(f64),
 }
 
-/// Draws ids from 1 to as many as there are.
+/// Generator of ids from 1 to `count`.
 #[derive(Clone, Debug)]
 pub struct IdGenerator {
     count: u64,
     distribution: Distribution,
-    /// Of Zipf's distribution: the sum over all ids.
+    /// For the Zipfian distribution: the sum over all ids.
     zeta: f64,
 }
 
 impl IdGenerator {
-    /// Draws from `1..=count`. Zipf's takes a sum over all of them first.
+    /// Creates a generator for `1..=count`. For a Zipfian distribution this computes a sum over all ids.
     #[must_use]
     pub fn new(count: u64, distribution: Distribution) -> IdGenerator {
         let zeta = match distribution {
@@ -101,7 +101,7 @@ impl IdGenerator {
         }
     }
 
-    /// The next id.
+    /// Draws the next id.
     pub fn draw(&self, engine: &mut MinStdEngine) -> u64 {
         let count = self.count as f64;
         match self.distribution {
@@ -128,13 +128,13 @@ fn zeta(count: u64, theta: f64) -> f64 {
     (1..=count).map(|i| (1.0 / i as f64).powf(theta)).sum()
 }
 
-/// The key of an id: no two ids have the same.
+/// Returns the key of an id. Different ids have different keys.
 #[must_use]
 pub fn key_of(id: u64) -> u64 {
     id.wrapping_mul(11_400_714_819_323_198_393)
 }
 
-/// A key of the study's phases: odd, so that the even one before it is never there.
+/// Returns a key of the study's phases. It is odd, so the even number below it is never a key.
 #[must_use]
 pub fn odd(n: u64) -> u64 {
     key_of(n) << 1 | 1
@@ -144,9 +144,9 @@ pub fn odd(n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Printed by C++ programs with libstdc++ 12.
+    /// Expected values printed by C++ programs with libstdc++ 12.
     #[test]
-    fn draws_are_those_of_libstdcxx() {
+    fn draws_equal_those_of_libstdcxx() {
         let three = |draw: &mut dyn FnMut() -> u64| [draw(), draw(), draw()];
         let mut engine = MinStdEngine::new(1729);
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn skewed_ids_are_those_of_pibench() {
+    fn skewed_ids_equal_those_of_pibench() {
         let draw = |distribution| {
             let (ids, mut engine) = (
                 IdGenerator::new(1_000_000, distribution),

@@ -1,8 +1,8 @@
-//! The persistent hash indexes beside each other: throughput, latency, load factor, what far memory is asked for.
+//! Comparison of the persistent hash indexes: throughput, latency, load factor and far-memory accesses.
 //!
-//! Tables run on anonymous memory with real flushes and fences. Each phase is run by all threads at once, every thread
-//! with a share of the keys. Published figures are those of the original codes as plug-ins of the study's benchmark,
-//! 65,536 slots at first, on a quiet machine with two processors.
+//! Tables run on anonymous memory with real flushes and fences. All threads run each phase together, each with a share
+//! of the keys. The published figures are from the original implementations as plug-ins of the study's benchmark, with
+//! 65,536 initial slots, on an idle machine with two processors.
 
 mod array;
 mod bytes;
@@ -27,113 +27,117 @@ pub use contender::IndexContender;
 pub use farbank_pibench::MOST_BYTES;
 use keys::Distribution;
 
-/// What is found out.
+/// Experiment on the indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexExperiment {
-    /// Inserts, lookups that find and that do not, deletes: millions a second, and how long one takes.
+    /// Rates and times of inserts, positive and negative searches, and deletes.
     Throughput,
-    /// How long the slowest in a hundred thousand takes.
+    /// Times of the slowest operations, up to the slowest in a hundred thousand.
     Latency,
-    /// One mix of operations, on ids that PiBench draws.
+    /// One mix of operations, on ids drawn like PiBench's.
     Mix,
-    /// Flushes, fences and bytes an operation.
+    /// Flushes, fences and bytes per operation.
     Counts,
-    /// Load factor and utilisation while a table grows.
+    /// Load factor and memory utilisation while a table grows.
     LoadFactor,
-    /// How long changes of the structure take, and what share of the run that is.
+    /// Times of structure changes, and their share of the run.
     Resize,
     /// Milliseconds from an open after a kill to the first answer, at several sizes.
     Recovery,
-    /// Bytes written and read an operation on the model, by what they are for.
+    /// Bytes written and read per operation on the model, by purpose.
     Bytes,
     /// Throughput on one to six DIMMs of the model.
     Dimms,
-    /// Throughput on the model, of workers beside the memory and on the other socket.
+    /// Throughput on the model, for workers on the memory's socket and on the other socket.
     Numa,
-    /// Which table is faster than which, on the model, beside what was published; of all contenders the study's.
+    /// Ranking of the tables by throughput on the model, compared with the published one. Runs the study's tables
+    /// only.
     Orders,
-    /// No table: entries written anywhere into an array of the model, in several ways.
+    /// Writes of entries at random places of an array on the model, in several ways. Uses no table.
     Array,
 }
 
-/// Shares of operations in a mix; they add up to 1.
+/// Shares of operations in a mix. They add up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixRatios {
     /// Lookups.
     pub read: f64,
     /// Inserts of new keys.
     pub insert: f64,
-    /// Updates of keys that are there.
+    /// Updates of existing keys.
     pub update: f64,
     /// Removals.
     pub remove: f64,
-    /// Scans, which only plug-ins can do.
+    /// Scans, which only plug-ins support.
     pub scan: f64,
 }
 
-/// How keys and values are made of numbers. Tables have keys and values of 8 bytes.
+/// Sizes of keys and values. Tables support only keys and values of 8 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValueBytes {
-    /// What each key begins with.
+    /// Prefix of every key.
     pub prefix: String,
-    /// Bytes of a key after that.
+    /// Bytes of a key after the prefix.
     pub key: usize,
     /// Bytes of a value.
     pub value: usize,
 }
 
-/// What is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct IndexOptions {
-    /// What is found out.
+    /// Experiment to run.
     pub experiment: IndexExperiment,
-    /// Who is measured, one after another. All but throughput, latency and mix are for tables only.
+    /// Indexes to measure, one after another. Experiments other than throughput, latency and mix support tables only.
     pub contenders: Vec<IndexContender>,
-    /// How tables are arranged.
+    /// Configuration of the tables.
     pub preset: TablePreset,
-    /// The hash function of the tables. Published figures come out again only with the published one.
+    /// Hash function of the tables. Published figures can be reproduced only with the published one.
     pub hashing: Hashing,
-    /// Whether lines are written back and fenced. If not, what tables say is durable is not.
+    /// Whether lines are flushed and fenced. If not, nothing is durable.
     pub durable: bool,
-    /// Keys that are loaded.
+    /// Number of keys loaded.
     pub records: u64,
-    /// Operations of a mix.
+    /// Number of operations of a mix.
     pub operations: u64,
-    /// Of a mix: that it lasts so many seconds, whatever can be done in them.
+    /// For a mix: its duration in seconds, instead of a number of operations.
     pub seconds: Option<u32>,
-    /// What keys and values look like, in throughput, latency and mix.
+    /// Sizes of keys and values, in throughput, latency and mix.
     pub bytes: KeyValueBytes,
-    /// Threads; on the model virtual ones.
+    /// Number of threads; on the model, of virtual workers.
     pub threads: u32,
-    /// Slots of a new table.
+    /// Initial number of slots of a table.
     pub slots: u64,
-    /// Of growth: whether keys are drawn with replacement, as the study's were.
+    /// For growth: whether keys are drawn with replacement, as in the study.
     pub with_replacement: bool,
-    /// Of a mix: shares of operations.
+    /// For a mix: shares of operations.
     pub ratios: MixRatios,
-    /// Of a mix: most keys that a scan finds.
+    /// For a mix: largest number of keys that a scan returns.
     pub scan_size: u32,
-    /// Of a mix: how ids are drawn.
+    /// For a mix: distribution of ids.
     pub distribution: Distribution,
-    /// What draws start from; a thread's is this times its number from 1.
+    /// Seed. A thread's seed is this times its number, counted from 1.
     pub seed: u64,
-    /// Of a mix: one operation in so many is timed; 0: none.
+    /// For a mix: one of this many operations is timed; 0 for none.
     pub timed_one_in: u64,
-    /// Of a mix: how often it is looked how far it is.
+    /// For a mix: interval at which completed operations are sampled.
     pub sampling_ms: u32,
-    /// Of a mix: whether the keys are there already.
+    /// For a mix: whether to skip loading the keys.
     pub skip_load: bool,
-    /// What a plug-in is told of its pool: where; empty: where it likes.
+    /// Path of the pool that a plug-in is given; empty for the plug-in's default.
     pub pool: PathBuf,
-    /// What a plug-in is told of its pool: bytes; 0: as it likes.
+    /// Size in bytes of the pool that a plug-in is given; 0 for the plug-in's default.
     pub pool_bytes: u64,
-    /// On the model: nanoseconds an operation takes besides far memory.
+    /// On the model: nanoseconds of an operation without far memory.
     pub cpu_ns: u32,
-    /// On the model: bytes of the processor's cache; `None`: the study's, as much smaller as there are fewer operations.
+    /// On the model: size of the processor's cache in bytes. `None` scales the study's cache down with the operations.
     pub cache_bytes: Option<u64>,
 }
 
-/// Runs it. `watch` answers whether to go on.
+/// Runs an experiment. `watch` returns whether to continue.
+///
+/// # Errors
+/// An index fails or does not support the experiment, memory cannot be mapped, or `watch` stopped the run.
 pub fn run(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     if options.experiment == IndexExperiment::Array {
         return array::array(options, watch);
@@ -154,7 +158,7 @@ pub fn run(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Erro
         let table = || match contender {
             IndexContender::Table(table) => Ok(*table),
             other => Err(Error::Failed(format!(
-                "{}: only tables do this",
+                "{}: only tables support this experiment",
                 other.name()
             ))),
         };
@@ -177,7 +181,7 @@ pub fn run(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Erro
             IndexExperiment::Dimms => model::dimms(options, table()?, &mut report, watch)?,
             IndexExperiment::Numa => model::numa(options, table()?, &mut report, watch)?,
             IndexExperiment::Orders | IndexExperiment::Array => {
-                unreachable!("they are of no one contender")
+                unreachable!("these experiments are not run for each contender")
             }
         };
         report.figures.extend(figures);
@@ -204,23 +208,23 @@ pub fn run(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Erro
             | IndexExperiment::Orders
     );
     if compares && options.preset != TablePreset::Published {
-        let note = "the study's values are compared with --preset published only: other arrangements are not its tables";
+        let note = "the study's values are compared only with --preset published, because other presets are not its tables";
         report.notes.push(note.into());
     }
     if !options.durable {
         report
             .notes
-            .push("nothing was written back or fenced: nothing was durable".into());
+            .push("no line was flushed or fenced, so nothing was durable".into());
     }
     Ok(report)
 }
 
-/// Runs a mix of one contender and answers with what PiBench prints of it.
+/// Runs a mix on one contender and returns PiBench's output for it.
 pub fn pibench(options: &IndexOptions) -> Result<String, Error> {
     match options.contenders.as_slice() {
         [contender] => pibench::run(options, contender),
         several => Err(Error::Failed(format!(
-            "PiBench's output is of one index, not of {}",
+            "PiBench's output describes one index, but {} were given",
             several.len()
         ))),
     }
@@ -272,13 +276,13 @@ mod tests {
     }
 
     fn figures(options: &IndexOptions) -> Vec<Figure> {
-        let report = run(options, &mut |_| true).expect("it can be run");
+        let report = run(options, &mut |_| true).expect("the experiment runs");
         assert_eq!(report.broken(), None);
         report.figures
     }
 
     #[test]
-    fn every_contender_answers_right_in_every_phase() {
+    fn every_contender_answers_correctly_in_every_phase() {
         let mut options = options(IndexExperiment::Throughput);
         options.contenders.insert(0, IndexContender::Papaya);
         let wrong = |figure: &&Figure| figure.name.ends_with("answers wrong");
@@ -296,14 +300,14 @@ mod tests {
         let tallies = options.contenders.iter().map(|contender| {
             let subject = contender
                 .make(&options, 6_000, &mut |_| true)
-                .expect("there is memory");
-            let mixed = run::mixed(&options, &*subject, &mut |_| true).expect("it can be run");
+                .expect("the index can be created");
+            let mixed = run::mixed(&options, &*subject, &mut |_| true).expect("the mix runs");
             assert_eq!(mixed.run.ends.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.samples.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.times_ns.len() as u64, options.operations / 10);
             mixed.tally(run::DrawnOp::Insert)
         });
-        // Ids that are drawn to be inserted are new: all of them are.
+        // Inserted ids are always new, so all inserts succeed.
         assert!(tallies.clone().all(|(all, done)| all == done && all > 800));
     }
 
@@ -314,8 +318,8 @@ mod tests {
         options.sampling_ms = 300;
         let subject =
             IndexContender::Papaya.make(&options, run::most_records(&options), &mut |_| true);
-        let mixed = run::mixed(&options, &*subject.expect("there is memory"), &mut |_| true)
-            .expect("it can be run");
+        let mixed = run::mixed(&options, &*subject.expect("the index can be created"), &mut |_| true)
+            .expect("the mix runs");
         let run = &mixed.run;
         assert_eq!(run.samples.len(), 3, "windows of 300 ms in a second");
         assert!(
@@ -326,13 +330,13 @@ mod tests {
         let (inserted, done) = mixed.tally(run::DrawnOp::Insert);
         assert!(inserted > options.records, "{inserted}");
         assert_eq!(inserted, done);
-        // A key in five or so has been removed, or is about to be inserted by another thread.
+        // About one key in five has been removed, or is not yet inserted by another thread.
         let (reads, found) = mixed.tally(run::DrawnOp::Read);
         assert!(found > reads / 2, "{found} of {reads}");
     }
 
     #[test]
-    fn keys_with_a_prefix_are_found_by_it() {
+    fn keys_with_a_prefix_are_found() {
         let mut options = options(IndexExperiment::Throughput);
         options.bytes.prefix = "key:".into();
         options.bytes.key = 4;
@@ -342,10 +346,10 @@ mod tests {
         ] {
             let subject = contender
                 .make(&options, 10, &mut |_| true)
-                .expect("there is memory");
-            let mut session = subject.session().expect("one more");
+                .expect("the index can be created");
+            let mut session = subject.session().expect("a session can be opened");
             assert_eq!(session.insert(0x11_2233_4455, 7), Ok(true));
-            // Its low four bytes are what counts.
+            // Only the low four bytes of the key are used.
             assert_eq!(session.get(0x2233_4455), Ok(Some(7)));
         }
         figures(&options);
@@ -363,12 +367,12 @@ mod tests {
             assert_eq!(figures(&options), figures(&options));
         }
         let options = options(IndexExperiment::Orders);
-        let orders = || run(&options, &mut |_| true).expect("it can be run").figures;
+        let orders = || run(&options, &mut |_| true).expect("the experiment runs").figures;
         assert_eq!(orders(), orders());
     }
 
     #[test]
-    fn without_flushes_the_model_has_nothing_written_back_of_what_the_cache_holds() {
+    fn without_flushes_lines_in_the_modelled_cache_are_not_written_back() {
         let mut options = options(IndexExperiment::Bytes);
         options.cache_bytes = Some(22 << 20);
         let lines = |options: &IndexOptions| {
@@ -376,7 +380,7 @@ mod tests {
             let lines = found.filter(|figure| figure.name == "insert: lines written");
             lines.map(|figure| figure.value).collect::<Vec<_>>()
         };
-        // Two keys in three are new, as they are drawn with replacement.
+        // Keys are drawn with replacement, so only two in three are new.
         assert!(lines(&options).iter().all(|bytes| *bytes >= 32.0));
         options.durable = false;
         assert_eq!(lines(&options), [0.0; TableKind::ALL.len()]);
@@ -393,7 +397,7 @@ mod tests {
             let figure = found.iter().find(|figure| figure.name.starts_with(&name));
             figure.unwrap_or_else(|| panic!("{name}: {found:?}"))
         };
-        // All of a line was counted as key and value, 87 %, and nothing as locks or others.
+        // Each part must get its own share of the lines written.
         for (part, published, from, to) in [
             ("locks", 32.0, 25.0, 50.0),
             ("key and value", 10.0, 5.0, 20.0),
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_fit_the_modelled_cache_say_that_they_are_no_measurement_of_memory() {
+    fn figures_of_tables_that_fit_the_modelled_cache_have_a_caveat() {
         for experiment in [
             IndexExperiment::Bytes,
             IndexExperiment::Dimms,
@@ -421,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_of_soft_says_that_it_reads_no_far_memory() {
+    fn a_search_of_soft_has_the_caveat_that_it_reads_no_far_memory() {
         let mut options = options(IndexExperiment::Numa);
         options.contenders = vec![IndexContender::Table(TableKind::Soft)];
         let found = figures(&options);
@@ -429,13 +433,13 @@ mod tests {
             let figure = found.iter().find(|figure| figure.name == name);
             figure.and_then(|figure| figure.caveat.as_deref())
         };
-        let search = caveat("search, local").expect("its lists are in DRAM");
+        let search = caveat("search, local").expect("SOFT's lists are in DRAM");
         assert!(search.contains("no operation touched it"), "{search}");
         assert_eq!(caveat("insert, local"), None);
     }
 
     #[test]
-    fn every_experiment_ends_when_nobody_wants_it_any_more() {
+    fn every_experiment_stops_on_request() {
         use IndexExperiment::{
             Array, Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
             Throughput,

@@ -1,8 +1,8 @@
-//! Tables on the model of far memory: what they ask of it, by what it is for, and how DIMMs and sockets bear it.
+//! Tables on the model of far memory: their accesses by purpose, and the effect of DIMMs and sockets.
 //!
-//! Virtual workers insert the keys into a new table, then look them up and delete them; every access of theirs becomes steps of
-//! [`Machine`]. The study's machine is modelled: 128 GB DIMMs, two sockets. An operation is executed whole, so locks
-//! in DRAM are never waited for, and lists in DRAM are not modelled: what is modelled is the media, not contention.
+//! Virtual workers insert the keys into a new table, look them up and delete them. Every access becomes steps of
+//! [`Machine`]. The study's machine is modelled: 128 GB DIMMs, two sockets. An operation is executed as a whole. So
+//! workers never wait for locks in DRAM, and lists in DRAM are not modelled: the model covers media, not contention.
 
 use farbank_index::registry::TableKind;
 use farbank_index::{Index, TableWorker};
@@ -16,18 +16,18 @@ use super::study::insert_keys;
 use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
 use crate::scale::DataScale;
 
-/// DIMMs of the runs.
+/// Numbers of DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
-/// DIMMs of a socket.
+/// DIMMs of one socket.
 pub(super) const ALL_DIMMS: u32 = 6;
 /// Bytes of an XPLine.
 const XPLINE_BYTES: f64 = 256.0;
-/// Seconds of a window in which a DIMM's accesses are counted.
+/// Length in seconds of a window in which a DIMM's accesses are counted.
 const WINDOW_S: f64 = 0.015;
-/// Windows that are printed.
+/// Number of windows that are printed.
 const WINDOWS: usize = 12;
 
-/// What the workers do to a key.
+/// Operation of a worker on a key.
 type ModelOp = fn(&dyn Index, &mut TableWorker, u64) -> Result<(), Error>;
 
 const PHASES: [(&str, ModelOp); 3] = [
@@ -42,22 +42,23 @@ const PHASES: [(&str, ModelOp); 3] = [
     }),
 ];
 
-/// What the phases came to, and how large the table was after the inserts.
+/// Outcomes of the phases, and the size of the table after the inserts.
 pub(super) struct PhasedRun {
     pub(super) phases: Vec<(&'static str, MachineOutcome)>,
     pub(super) scale: DataScale,
 }
 
 impl PhasedRun {
-    /// Why figures of a phase are not of far memory, if they are not.
+    /// Returns the reason why the figures of a phase do not measure far memory, if there is one.
     fn caveat(&self, options: &IndexOptions, outcome: &MachineOutcome) -> Option<String> {
         let untouched = untouched(&outcome.total(), options.threads, options.cpu_ns);
         untouched.or_else(|| self.scale.caveat())
     }
 }
 
-/// Runs the phases on a new table, each on a machine of its own with so many DIMMs and workers from `remote_from` on at the other
-/// socket. Keys are drawn with replacement, as the study drew them, and the same in each phase.
+/// Runs the phases on a new table. Each phase has a machine of its own with `dimms` DIMMs, on which the workers from
+/// `remote_from` on are on the other socket. Keys are drawn with replacement, as in the study, and are the same in
+/// each phase.
 pub(super) fn run(
     options: &IndexOptions,
     table: TableKind,
@@ -106,7 +107,7 @@ pub(super) fn run(
     Ok(PhasedRun { phases, scale })
 }
 
-/// Throughput on one DIMM and more, and what each DIMM moves in 15 ms.
+/// Measures throughput by the number of DIMMs, and the transfers of each DIMM in windows of 15 ms.
 pub(super) fn dimms(
     options: &IndexOptions,
     table: TableKind,
@@ -155,7 +156,7 @@ pub(super) fn dimms(
     Ok(figures)
 }
 
-/// What each DIMM moved, window by window: the first as notes.
+/// Reports the transfers of each DIMM by window: as charts, and the first windows as notes.
 fn windows(table: TableKind, what: &str, outcome: &MachineOutcome, report: &mut Report) {
     let gigabytes = |count: u32| f64::from(count) * XPLINE_BYTES / WINDOW_S / 1e9;
     for (n, dimm) in outcome.dimms.iter().enumerate() {
@@ -189,7 +190,7 @@ fn windows(table: TableKind, what: &str, outcome: &MachineOutcome, report: &mut 
     }
 }
 
-/// Throughput of workers beside the memory, half of them, or none.
+/// Measures throughput with all, half, or none of the workers on the memory's socket.
 pub(super) fn numa(
     options: &IndexOptions,
     table: TableKind,

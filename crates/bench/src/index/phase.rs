@@ -1,4 +1,4 @@
-//! One phase: every thread does its share of so many operations, or what it can in so long, and the clock runs.
+//! One timed phase: every thread executes its share of a number of operations, or as many as it can in a given time.
 
 use std::sync::Barrier;
 use std::sync::atomic::{
@@ -15,27 +15,27 @@ use farbank_index::IndexError;
 use super::contender::{IndexSession, IndexSubject, refused};
 use crate::figure::{Error, ProgressFn, TOLD_EVERY, report_progress};
 
-/// Ways an operation may end that are told apart.
+/// Number of results of an operation that are counted separately.
 pub(super) const ENDS: usize = 10;
-/// Operations that a thread is taken to do at most in a phase that ends by the clock.
+/// Assumed largest number of operations of a thread in a phase that ends by time.
 const ENDLESS: u64 = 1 << 50;
-/// For how many of the timed ones of such a phase there is room at once.
+/// Number of timed operations for which such a phase preallocates room.
 const TIMED: u64 = 1_000_000;
 
-/// How a phase is run.
+/// Options of a phase.
 #[derive(Clone, Copy)]
 pub(super) struct PhasePlan {
     pub(super) what: &'static str,
     pub(super) threads: u32,
     pub(super) until: PhaseEnd,
-    /// One operation in so many is timed; 0: none.
+    /// One of this many operations is timed; 0 for none.
     pub(super) timed_one_in: u64,
-    /// How often it is looked how many operations are done.
+    /// Interval at which completed operations are sampled.
     pub(super) sampling: Option<Duration>,
 }
 
 impl PhasePlan {
-    /// How much there is to do: operations, or milliseconds.
+    /// Returns the amount of work: operations, or milliseconds.
     fn asked_for(&self) -> u64 {
         match (self.until, self.sampling) {
             (PhaseEnd::Done(count), _) => count,
@@ -46,50 +46,51 @@ impl PhasePlan {
     }
 }
 
-/// What ends a phase.
+/// Condition that ends a phase.
 #[derive(Clone, Copy)]
 pub(super) enum PhaseEnd {
-    /// So many operations of all threads.
+    /// All threads together have executed this many operations.
     Done(u64),
-    /// So many looks at how many are done.
+    /// This many samples were taken.
     Looks(usize),
 }
 
-/// What a phase of all threads took.
+/// Result of a phase of all threads.
 pub(super) struct ThreadsPhase {
     pub(super) took: Duration,
-    /// Operations, in millions a second.
+    /// Rate in millions of operations per second.
     pub(super) millions: f64,
-    /// Nanoseconds of those that were timed, sorted.
+    /// Times of the timed operations in nanoseconds, sorted.
     pub(super) times_ns: Vec<u64>,
-    /// How many operations ended in which way.
+    /// Number of operations by result.
     pub(super) ends: [u64; ENDS],
-    /// Operations between two looks.
+    /// Operations completed between two samples.
     pub(super) samples: Vec<u64>,
 }
 
 impl ThreadsPhase {
-    /// Nanoseconds that this share of the operations took at most.
+    /// Returns the time in nanoseconds that this share of the timed operations does not exceed.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         quantile(&self.times_ns, share)
     }
 }
 
-/// Of sorted times the one that this share of them takes at most; 0 of none.
+/// Returns the given quantile of sorted times; 0 if there are none.
 pub(super) fn quantile(times_ns: &[u64], share: f64) -> u64 {
     let last = times_ns.len().saturating_sub(1);
     let at = (times_ns.len() as f64 * share) as usize;
     times_ns.get(at.min(last)).copied().unwrap_or_default()
 }
 
-/// One thread's part.
+/// Result of one thread.
 #[derive(Default)]
 struct ThreadPart {
     times_ns: Vec<u64>,
     ends: [u64; ENDS],
 }
 
-/// Has every thread run what `op` makes for it for its share of all numbers from 0; that says how the operation ended.
+/// Runs a phase. Each thread gets a function from `op` and calls it for its share of the numbers from 0 on. The
+/// function returns the number of the operation's result.
 pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexError>>(
     subject: &dyn IndexSubject,
     plan: PhasePlan,
@@ -110,7 +111,7 @@ pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexE
     );
     let (start, over, done) = (&start, &over, &done);
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel::<()>(); // which nobody sends on: all have ended when it is closed
+        let (tell, told) = mpsc::channel::<()>(); // no message is sent; the channel closes when all threads have ended
         let running: Vec<_> = (0..)
             .zip(sessions?)
             .map(|(number, mut session)| {
@@ -146,14 +147,14 @@ pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexE
             }
         }
         let ended = running.into_iter();
-        let ended = ended.map(|thread| thread.join().expect("no thread panics"));
+        let ended = ended.map(|thread| thread.join().expect("a thread of the phase panicked"));
         let (parts, ends): (Vec<_>, Vec<_>) = ended.unzip();
         let last = ends.into_iter().max().unwrap_or(began);
         let took = last.saturating_duration_since(began);
         over.store(true, Release);
         let samples = sampler.map_or_else(Vec::new, |sampler| {
             sampler.thread().unpark();
-            sampler.join().expect("no thread panics")
+            sampler.join().expect("the sampler thread panicked")
         });
         let mut all = ThreadPart::default();
         for part in parts {
@@ -211,8 +212,8 @@ fn part(
     Ok(part)
 }
 
-/// Looks `every` so often how many are done, and once more when it is over: how many more each time. It is over by itself
-/// after so many looks, if it is told how many.
+/// Samples the number of completed operations at the interval `every`, and once more when `over` is set. Returns the
+/// differences. With `looks` it stops after that many samples.
 fn samples(
     every: Duration,
     looks: Option<usize>,
@@ -243,7 +244,7 @@ mod tests {
     use crate::index::contender::PapayaMap;
 
     #[test]
-    fn a_phase_ends_when_nobody_wants_it_any_more() {
+    fn a_phase_stops_on_request() {
         let plan = PhasePlan {
             what: "for ever",
             threads: 2,

@@ -1,7 +1,7 @@
-//! What PiBench prints, byte for byte, so that scripts that read its output read ours.
+//! PiBench's output, byte for byte, so that scripts which parse it can parse ours.
 //!
-//! The text is that of commit a78171a; numbers are printed as C++ streams do, six digits at most until the run time,
-//! and four after the point from there on. The time is UTC.
+//! The text is that of PiBench's commit a78171a. Numbers are printed like C++ streams do: with at most six digits up
+//! to the run time, and with four decimals from there on. The time is UTC.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,7 +14,7 @@ use super::run::{DrawnOp, MixedRun, mixed, most_records};
 use crate::figure::{Error, ProgressFn};
 use crate::machine;
 
-/// Runs PiBench's load and mix; what it prints of that.
+/// Runs PiBench's load and mix. Returns the text that PiBench prints.
 pub(super) fn run(options: &IndexOptions, contender: &IndexContender) -> Result<String, Error> {
     let watch: ProgressFn<'_> = &mut |_| true;
     let subject = contender.make(options, most_records(options), watch)?;
@@ -29,9 +29,9 @@ pub(super) fn run(options: &IndexOptions, contender: &IndexContender) -> Result<
     Ok(text)
 }
 
-/// A number as C++ prints it if nobody tells it how: `%g`.
+/// Formats a number as a C++ stream does by default: `%g`.
 fn short(value: f64) -> String {
-    // Its exponent as it is after rounding to six digits.
+    // The exponent after rounding to six digits.
     let text = format!("{value:.5e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
@@ -72,7 +72,7 @@ fn environment() -> String {
     )
 }
 
-/// A time since 1970 as `asctime` writes it: `Tue Nov  5 14:05:25 2019`.
+/// Formats a time since 1970 like `asctime`: `Tue Nov  5 14:05:25 2019`.
 fn calendar(since: Duration) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
@@ -80,7 +80,7 @@ fn calendar(since: Duration) -> String {
     ];
     let seconds = since.as_secs();
     let (day, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that start in March, counted from year 0: the day that some of them have more is their last.
+    // Years are counted from March of year 0, so that a leap day is the last day of its year.
     let days = day + 719_468;
     let (era, in_era) = (days / 146_097, days % 146_097);
     let of_era = (in_era - in_era / 1_460 + in_era / 36_524 - in_era / 146_096) / 365;
@@ -140,7 +140,7 @@ fn told(text: &mut String, options: &IndexOptions, contender: &IndexContender) {
     text.push_str("Benchmark Options:\n");
     for (name, value) in lines {
         let space = if name == "Operations ratio" { "" } else { " " };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "\t{name}:{space}{value}");
     }
 }
@@ -150,7 +150,7 @@ fn results(text: &mut String, options: &IndexOptions, mixed: &MixedRun) {
     let ms = |took: Duration| took.as_secs_f64() * 1e3;
     let rate = |count: u64| count as f64 / run.took.as_secs_f64();
     let mut line = |line: std::fmt::Arguments<'_>| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{line}");
     };
     line(format_args!("Overview:"));

@@ -1,34 +1,34 @@
-//! What the study of persistent hash indexes published (Hu et al., PVLDB 14(5), 2021), where an experiment finds the same quantity.
+//! Published values of the study of persistent hash indexes (Hu et al., PVLDB 14(5), 2021).
 //!
-//! All tolerances were set before a run was compared. The study ran 200 million operations on tables of 16 Mi slots at first;
-//! bytes are told there for the whole run and here for an operation.
+//! All tolerances were set before a run was compared. The study ran 200 million operations on tables with 16 Mi
+//! initial slots. It states bytes for the whole run; here they are per operation.
 
 use farbank_index::registry::{TableKind, TablePreset};
 
 use super::IndexOptions;
 use crate::figure::Figure;
 
-/// Operations of the study.
+/// Number of operations of the study.
 pub(super) const OPERATIONS: u64 = 200_000_000;
-/// Slots of its tables at first.
+/// Initial number of slots of its tables.
 pub(super) const SLOTS: u64 = 16_777_216;
 /// Bytes of a key and its value.
 pub(super) const PAIR_BYTES: f64 = 16.0;
-/// How far from a modelled value of the study a near one may be, as a part of it.
+/// Largest relative distance of a modelled value that counts as near.
 pub(super) const NEAR: f64 = 0.3;
-/// The same of a counted one, which depends on no machine.
+/// Largest relative distance of a counted value, which depends on no machine, that counts as near.
 pub(super) const COUNTED_NEAR: f64 = 0.05;
 
-/// Values by table.
+/// Published values by table.
 pub(super) type ByTable = [(TableKind, f64)];
 
-/// The value of `table`, if there is one.
+/// Returns the value of `table`, if there is one.
 pub(super) fn of(values: &ByTable, table: TableKind) -> Option<f64> {
     let found = values.iter().find(|(of, _)| *of == table);
     found.map(|(_, value)| *value)
 }
 
-/// Share of a run that changes of the structure take, in percent (figure 9).
+/// Share of a run that structure changes take, in percent (figure 9).
 pub(super) const RESIZE_PERCENT: [(TableKind, f64); 4] = [
     (TableKind::Level, 24.8),
     (TableKind::Clht, 13.6),
@@ -36,7 +36,7 @@ pub(super) const RESIZE_PERCENT: [(TableKind, f64); 4] = [
     (TableKind::DashEh, 5.8),
 ];
 
-/// How many times slower inserts from the other socket are (figure 14).
+/// Slowdown of inserts from the other socket (figure 14).
 pub(super) const REMOTE_TIMES: [(TableKind, f64); 4] = [
     (TableKind::DashEh, 2.6),
     (TableKind::Cceh, 2.3),
@@ -44,9 +44,9 @@ pub(super) const REMOTE_TIMES: [(TableKind, f64); 4] = [
     (TableKind::Clht, 1.4),
 ];
 
-/// How many times as fast inserts are on six DIMMs as on one (figure 6).
+/// Speedup of inserts on six DIMMs over one (figure 6).
 pub(super) const DIMMS_INSERT_TIMES: [(TableKind, f64); 1] = [(TableKind::Level, 1.0)];
-/// The same of positive searches.
+/// Speedup of positive searches on six DIMMs over one (figure 6).
 pub(super) const DIMMS_SEARCH_TIMES: [(TableKind, f64); 1] = [(TableKind::Soft, 1.0)];
 
 /// Largest load factor of a growing table, in percent (figure 10).
@@ -59,7 +59,7 @@ pub(super) const LOAD_FACTOR_PERCENT: [(TableKind, f64); 6] = [
     (TableKind::Soft, 100.0),
 ];
 
-/// Largest utilisation, in percent (table 2); of SOFT that of its far memory alone, "close to 100 %".
+/// Largest utilisation, in percent (table 2). For SOFT it is that of far memory alone, "close to 100 %".
 pub(super) const UTILISATION_PERCENT: [(TableKind, f64); 6] = [
     (TableKind::Cceh, 44.0),
     (TableKind::DashEh, 74.6),
@@ -69,24 +69,24 @@ pub(super) const UTILISATION_PERCENT: [(TableKind, f64); 6] = [
     (TableKind::Soft, 100.0),
 ];
 
-/// Utilisation with DRAM, in percent (table 2).
+/// Utilisation including DRAM, in percent (table 2).
 pub(super) const UTILISATION_WITH_DRAM_PERCENT: [(TableKind, f64); 1] = [(TableKind::Soft, 22.0)];
 
-/// Changes of the structure in an insert-only run (section 4.6).
+/// Number of structure changes in an insert-only run (section 4.6).
 pub(super) const RESIZES: [(TableKind, f64); 2] = [(TableKind::Level, 5.0), (TableKind::Clht, 2.0)];
 
-/// Where bytes written by inserts go, as the study divides them (section 4.10).
+/// Purpose of bytes written by inserts, as the study divides them (section 4.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BytesPart {
     /// Finding and freeing space.
     Allocator,
-    /// Moving what is there.
+    /// Moving existing entries.
     Resize,
-    /// The keys and values: 16 bytes an insert, and nothing of what is written around them.
+    /// Keys and values: 16 bytes per insert, without the bytes written around them.
     KeyValue,
     /// Locks that are stored in far memory.
     Lock,
-    /// The rest: what lines have besides keys and values, bitmaps, fingerprints, displaced pairs.
+    /// All other bytes: other bytes of written lines, bitmaps, fingerprints, displaced pairs.
     Others,
 }
 
@@ -110,7 +110,7 @@ impl BytesPart {
     }
 }
 
-/// A part of a table's bytes: gigabytes of the run, and percent of all.
+/// Bytes of a table for one purpose: gigabytes of the run, and percent of all bytes.
 type PublishedBytes = (TableKind, BytesPart, f64, Option<f64>);
 
 const BYTES: [PublishedBytes; 9] = [
@@ -125,16 +125,16 @@ const BYTES: [PublishedBytes; 9] = [
     (TableKind::DashEh, BytesPart::Resize, 2.2, Some(5.0)),
 ];
 
-/// Percent of Clevel's bytes that are neither of the other parts.
+/// Percentage of Clevel's bytes that belong to `Others`.
 const CLEVEL_OTHERS_PERCENT: f64 = 92.0;
 
-/// Bytes an insert of `table` writes for `part`.
+/// Returns the bytes that an insert of `table` writes for `part`.
 pub(super) fn bytes(table: TableKind, part: BytesPart) -> Option<f64> {
     let gigabytes = BYTES.iter().find(|row| (row.0, row.1) == (table, part));
     gigabytes.map(|row| row.2 * 1e9 / OPERATIONS as f64)
 }
 
-/// Percent of what an insert of `table` writes that is for `part`.
+/// Returns the percentage of an insert's bytes that `table` writes for `part`.
 pub(super) fn percent(table: TableKind, part: BytesPart) -> Option<f64> {
     if (table, part) == (TableKind::Clevel, BytesPart::Others) {
         return Some(CLEVEL_OTHERS_PERCENT);
@@ -143,8 +143,8 @@ pub(super) fn percent(table: TableKind, part: BytesPart) -> Option<f64> {
     row.and_then(|row| row.3)
 }
 
-/// Means over several tables: of which, of which part, bytes an insert if they were told, and percent. Key and value are a
-/// quarter of the others, by the study's words.
+/// Means over several tables: the tables, the part, bytes per insert if published, and percent. According to the
+/// study, keys and values are a quarter of `Others`.
 pub(super) const MEANS: [(&[TableKind], BytesPart, Option<f64>, f64); 3] = [
     (
         &[TableKind::Cceh, TableKind::DashEh, TableKind::Clht],
@@ -176,7 +176,7 @@ pub(super) const MEANS: [(&[TableKind], BytesPart, Option<f64>, f64); 3] = [
     ),
 ];
 
-/// Published orders of bytes an insert writes, from many to few; `None`: of all parts together.
+/// Published rankings by bytes that an insert writes, from most to fewest. `None` stands for all parts together.
 pub(super) const BYTES_ORDERS: [(Option<BytesPart>, &str); 5] = [
     (None, "clevel > dash-eh > clht ~ level > cceh > soft"),
     (
@@ -194,7 +194,7 @@ pub(super) const BYTES_ORDERS: [(Option<BytesPart>, &str); 5] = [
     ),
 ];
 
-/// Scores a figure, if there is a value and the tables are arranged as the study's.
+/// Scores a figure if there is a published value and the tables use the study's configuration.
 pub(super) fn beside(
     options: &IndexOptions,
     figure: Figure,

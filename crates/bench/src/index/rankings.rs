@@ -1,25 +1,26 @@
-//! The study's orders of throughput, on the model: which table is faster than which, pair by pair.
+//! Rankings of the tables by throughput on the model, compared pair by pair with the study's.
 //!
 //! ```text
 //!   each table, on 1, 8, 32 and 64 workers:  grow from empty ─▶ search ─▶ mixes ─▶ delete ─▶ rates
-//!     (on 32 once more from the other socket, and once more on one DIMM)                      │
-//!                                       the pairs of a published order that hold ◀────────────┘
+//!     (on 32 also from the other socket, and also on one DIMM)                                │
+//!                                 the pairs of a published ranking that hold ◀────────────────┘
 //! ```
 //!
-//! Six DIMMs of the study's machine, keys drawn as the study drew them, and its 200 million operations, slots at first and
-//! cache made smaller in proportion. An operation is executed whole, so what the medium does not see is told to the
-//! machine:
+//! The model has six DIMMs of the study's machine, and keys are drawn as in the study. Its 200 million operations,
+//! initial slots and cache are scaled down in proportion. An operation is executed as a whole. So the machine is
+//! informed of costs that the medium does not see:
 //!
-//! * Level and P-CLHT are closed while they are resized: everybody waits for the end of an operation that did that.
-//! * Level takes a lock in DRAM for each bucket it looks at, and to change something one more that all workers share. A lock
-//!   that another worker had last comes from its processor.
-//! * SOFT's lists are in DRAM: its head and each node it passes is a line that is loaded. How many it passes follows from how
-//!   many keys a list has; keys that are not there are larger than all, as the study's are.
-//! * Clevel allocates each pair with libpmemobj, whose logs and bitmaps are lines and fences of an insert: as many more than
-//!   ours takes as were counted of the published code. They are a worker's own lines, written again each time.
-//! * What else an operation takes is the same for all tables, [`Options::cpu_ns`].
+//! * Level and P-CLHT block all workers during a resize: every worker waits for the end of the operation that resizes.
+//! * Level takes a lock in DRAM for each bucket that it reads, and for a change one more that all workers share. A
+//!   lock that another worker held last is fetched from that worker's processor.
+//! * SOFT's lists are in DRAM: its head and each node on the way are a line that is loaded. The number of nodes
+//!   follows from the number of keys in a list. Absent keys are larger than all others, as in the study.
+//! * Clevel allocates each pair with libpmemobj, whose logs and bitmaps add lines and fences to an insert. An insert
+//!   gets as many more than ours as were counted in the published code. They are lines of the worker, rewritten each
+//!   time.
+//! * All other work of an operation takes the same time for all tables, [`IndexOptions::cpu_ns`].
 //!
-//! Not told are waits for locks, and libpmemobj under Dash, which allocates segments with it.
+//! Waits for locks are not modelled, nor is libpmemobj under Dash, which allocates segments with it.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -49,35 +50,35 @@ const TABLES: [TableKind; 6] = [
     TableKind::Level,
     TableKind::Clevel,
 ];
-/// Workers of the rows.
+/// Numbers of workers of the runs.
 const THREADS: [u32; 4] = [1, 8, 32, 64];
-/// Workers of the orders for several: those at which most tables are fastest.
+/// Number of workers of the multi-threaded rankings, at which most tables are fastest.
 const MANY: u32 = 32;
-/// Operations of a phase between growing and deleting all: one for so many.
+/// A phase between growth and the final deletes has one operation for this many records.
 const PHASE_ONE_IN: u64 = 16;
 /// Ids from here on are never inserted.
 const NEVER: u64 = 1 << 40;
-/// Lines that an insert of the published Clevel writes back, and fences: counted, 13 and 9.
+/// Lines that an insert of the published Clevel writes back, and its fences: counted, 13 and 9.
 const CLEVEL_INSERT: (u64, u64) = (13, 9);
-/// Those of ours.
+/// Lines and fences of an insert of our Clevel.
 const OUR_CLEVEL_INSERT: (u64, u64) = (3, 2);
-/// How far apart two are that the study calls alike, at most.
+/// Largest ratio of two rates that the study calls alike.
 const ALIKE: f64 = 1.25;
-/// Of all pairs, so many hold.
+/// Smallest percentage of pairwise rankings that must match the study.
 const BOUND_PERCENT: f64 = 80.0;
 
-/// What is done to a table.
+/// Phase of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RankedPhase {
     Insert,
     Positive,
     Negative,
-    /// So many in a hundred are inserts, the others searches.
+    /// Mix with this percentage of inserts; the other operations are searches.
     Mix(u64),
     Delete,
 }
 
-/// After an insert-only run, on what that left.
+/// Phases after the insert-only phase, on the table that it left.
 const PHASES: [RankedPhase; 6] = [
     RankedPhase::Positive,
     RankedPhase::Negative,
@@ -88,7 +89,7 @@ const PHASES: [RankedPhase; 6] = [
 ];
 
 impl RankedPhase {
-    /// Whether all of its operations may change something.
+    /// Returns whether every operation of the phase may change the table.
     fn changes(self) -> bool {
         matches!(self, RankedPhase::Insert | RankedPhase::Delete)
     }
@@ -104,7 +105,7 @@ impl RankedPhase {
     }
 }
 
-/// Published orders: on how many workers, of which phases, and the tables from fast to slow, alike with `~`.
+/// Published rankings: number of workers, phases, and the tables from fast to slow. `~` joins tables that are alike.
 const ORDERS: [(u32, &[RankedPhase], &str); 9] = [
     (
         1,
@@ -157,47 +158,47 @@ const ORDERS: [(u32, &[RankedPhase], &str); 9] = [
     ),
 ];
 
-/// Of how many times as fast inserts of [`MANY`] workers are on all DIMMs as on one, as published.
+/// Published ranking by the speedup of inserts on all DIMMs over one, with [`MANY`] workers.
 const SCALING_ORDER: &str = "cceh ~ dash-eh > clevel ~ clht > level ~ soft";
 
-/// Millions of operations a second: of a table, on so many workers, in a phase.
+/// Millions of operations per second: of a table, on a number of workers, in a phase.
 type RankedRates = Vec<(TableKind, u32, RankedPhase, f64)>;
 
-/// What tables do on the model.
+/// Results of tables on the model.
 #[derive(Default)]
 struct ModelFigures {
     rates: RankedRates,
-    /// How many times as fast inserts are on all DIMMs as on one.
+    /// Speedup of inserts on all DIMMs over one.
     scaling: Vec<(TableKind, f64)>,
-    /// What a positive search of one worker reads: lines the cache does not have, and bytes of the media.
+    /// Reads per positive search with one worker: cache lines missed, and bytes read from the media.
     reads: Vec<(TableKind, f64, f64)>,
     figures: Vec<Figure>,
     notes: Vec<String>,
 }
 
-/// A table, those at it, and what is known of it.
+/// A table on the model, and the state of its key generators.
 struct TableRun<'a> {
     options: &'a IndexOptions,
-    /// Whether nobody wants to know any more.
+    /// Set when the run is to stop.
     stop: &'a AtomicBool,
     table: TableKind,
     made: Box<dyn Index>,
     trace: Trace,
-    /// Draws the ids that are inserted, and from the start again those that are looked for.
+    /// Draws the ids that are inserted. Each phase restarts it, so searches draw the same ids again.
     ids: MinStdEngine,
     mixes: MinStdEngine,
-    /// Keys in it.
+    /// Number of keys in the table.
     keys: u64,
-    /// Keys beyond those that growing draws, inserted so far.
+    /// Number of keys inserted so far beyond those of the growth phase.
     fresh: u64,
 }
 
-/// What an operation met, for what lists in DRAM take.
+/// What an operation finds in a list, which decides how many nodes in DRAM it visits.
 #[derive(Clone, Copy)]
 enum DramVisits {
     Key,
     NoKey,
-    /// Nor one that is larger.
+    /// Neither the key nor a larger one.
     Nothing,
 }
 
@@ -223,18 +224,18 @@ impl<'a> TableRun<'a> {
         })
     }
 
-    /// How large the table is beside the cache.
+    /// Returns the sizes of the table and of the cache.
     fn scale(&self, cache_bytes: u64) -> Result<DataScale, Error> {
         let mut worker = self.made.worker().map_err(refused)?;
         of_table(&*self.made, &self.trace, &mut worker, cache_bytes)
     }
 
-    /// The next key as growing draws them.
+    /// Draws the next key like the growth phase.
     fn drawn(&mut self) -> u64 {
         key_of(1 + self.ids.up_to(self.options.records - 1))
     }
 
-    /// What an allocator that the medium does not see does for an insert of worker `number`.
+    /// Adds the allocator's work for an insert of worker `number`, which the medium does not see.
     fn allocator(&self, number: usize) {
         if (self.table, self.options.preset) != (TableKind::Clevel, TablePreset::Published) {
             return;
@@ -248,7 +249,7 @@ impl<'a> TableRun<'a> {
         }
     }
 
-    /// One operation of a phase; what it met.
+    /// Executes one operation of a phase. Returns what it finds in a list.
     fn act(
         &mut self,
         (number, worker): (usize, &mut TableWorker),
@@ -305,7 +306,7 @@ impl<'a> TableRun<'a> {
         Ok(found.map_or(DramVisits::NoKey, |_| DramVisits::Key))
     }
 
-    /// Nanoseconds that DRAM takes in an operation: lists, locks.
+    /// Returns the nanoseconds that an operation spends in DRAM, for lists and locks.
     fn dram_ns(&self, met: DramVisits, threads: u32) -> f64 {
         match self.table {
             TableKind::Soft => self.lists_ns(met),
@@ -336,12 +337,12 @@ impl<'a> TableRun<'a> {
         constants::LOAD_DRAM.value * (1.0 + passed)
     }
 
-    /// Whether everybody waits while the table changes its structure.
+    /// Returns whether a structure change of the table blocks all workers.
     fn closes(&self) -> bool {
         matches!(self.table, TableKind::Level | TableKind::Clht)
     }
 
-    /// Does a phase on a machine of its own; that, and how many operations changed the structure.
+    /// Runs a phase on a machine of its own. Returns its outcome, and how many operations changed the structure.
     fn play(
         &mut self,
         phase: RankedPhase,
@@ -355,7 +356,7 @@ impl<'a> TableRun<'a> {
         let mut workers = workers.map_err(refused)?;
         let mut machine = Machine::new(config);
         let (mut next, mut reshaped, mut failed) = (0, 0, None);
-        // How often the table has been closed, and how often each worker has waited for that.
+        // How often the table was blocked, and for how many of these times each worker has waited.
         let (mut closed, mut waited) = (0, vec![0; workers.len()]);
         machine.run(workers.len(), |number, steps| {
             if next == operations || failed.is_some() {
@@ -396,7 +397,7 @@ impl<'a> TableRun<'a> {
     }
 }
 
-/// Grows and uses one table, on so many workers.
+/// Grows and uses one table with a number of workers.
 fn found(
     options: &IndexOptions,
     (table, threads): (TableKind, u32),
@@ -418,7 +419,7 @@ fn found(
     let mut reads = Vec::new();
     for phase in PHASES {
         let operations = match phase {
-            RankedPhase::Delete => options.records, // lists get shorter
+            RankedPhase::Delete => options.records, // lists get shorter during the phase
             _ => options.records / PHASE_ONE_IN,
         };
         let (outcome, _) = rig.play(phase, study(), threads, operations)?;
@@ -475,14 +476,14 @@ fn found(
     })
 }
 
-/// Which pairs of an order hold, and what is to be said of those that do not.
+/// Result of comparing rates with a ranking: pairs, those that hold, and descriptions of those that do not.
 pub(super) struct PairScore {
     pub(super) pairs: u32,
     pub(super) hold: u32,
     pub(super) misses: Vec<String>,
 }
 
-/// Judges an order by a rate of each of its tables.
+/// Compares a published ranking with the rates of its tables.
 pub(super) fn score_pairs(order: &str, rate: impl Fn(&str) -> f64) -> PairScore {
     let groups: Vec<Vec<&str>> = order
         .split(" > ")
@@ -515,7 +516,7 @@ pub(super) fn score_pairs(order: &str, rate: impl Fn(&str) -> f64) -> PairScore 
     judged
 }
 
-/// The rate of a table in several phases, as many operations of each.
+/// Returns the rate of a table over several phases with equally many operations.
 fn together(rates: &RankedRates, table: &str, threads: u32, phases: &[RankedPhase]) -> f64 {
     let of = rates.iter().filter(|(of, on, phase, _)| {
         of.name() == table && *on == threads && phases.contains(phase)
@@ -524,7 +525,7 @@ fn together(rates: &RankedRates, table: &str, threads: u32, phases: &[RankedPhas
     phases.len() as f64 / seconds
 }
 
-/// What each table does on each number of workers: one after another on each processor, as none knows of another.
+/// Runs each table with each number of workers. Independent runs use all processors.
 fn side_by_side(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<ModelFigures, Error> {
     let jobs = TABLES.map(|table| THREADS.map(|threads| (table, threads)));
     let (jobs, next) = (jobs.as_flattened(), &AtomicUsize::new(0));
@@ -538,7 +539,7 @@ fn side_by_side(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<ModelFi
                 loop {
                     let n = next.fetch_add(1, Relaxed);
                     let Some(job) = jobs.get(n) else { return };
-                    // Nobody listens any more: another failed.
+                    // The receiver is gone, because another run failed.
                     if tell.send((n, found(options, *job, stop))).is_err() {
                         return;
                     }
@@ -572,7 +573,7 @@ fn side_by_side(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<ModelFi
     })
 }
 
-/// Ratios and counts the study tells of searches, mixes and inserts, beside those found.
+/// Returns figures for the study's published ratios and counts of searches, mixes and inserts.
 fn ratios(options: &IndexOptions, found: &ModelFigures) -> Vec<Figure> {
     let rate =
         |table: TableKind, threads, phase| together(&found.rates, table.name(), threads, &[phase]);
@@ -633,7 +634,7 @@ fn ratios(options: &IndexOptions, found: &ModelFigures) -> Vec<Figure> {
     rows.map(figure).to_vec()
 }
 
-/// Judges how much faster six DIMMs are than one by the figures of tables that were found.
+/// Compares the speedup of six DIMMs over one with the published ranking, if the report has all tables.
 pub(super) fn scaling(report: &mut Report) {
     let name = format!("insert, DIMMs: {ALL_DIMMS}, times one");
     let times = |table: &str| {
@@ -654,7 +655,7 @@ pub(super) fn scaling(report: &mut Report) {
     report.figures.push(figure);
 }
 
-/// All tables, all orders.
+/// Runs all tables and compares all rankings.
 pub(super) fn orders(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let found = side_by_side(options, watch)?;
     let ratios = ratios(options, &found);
@@ -704,7 +705,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_judged_pair_by_pair() {
+    fn a_ranking_is_compared_pair_by_pair() {
         let rate = |name: &str| match name {
             "a" => 4.0,
             "b" => 3.9,

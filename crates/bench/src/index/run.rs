@@ -1,4 +1,4 @@
-//! What is measured of any contender: phases of one kind of operation, and PiBench's mix.
+//! Measurements of any contender: phases of one kind of operation, and PiBench's mix.
 
 use std::thread;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::{IndexOptions, MixRatios};
 use crate::chart::Charts;
 use crate::figure::{Error, Figure, ProgressFn};
 
-/// For throughput one operation in so many is timed.
+/// For throughput, one of this many operations is timed.
 const TIMED_ONE_IN: u64 = 128;
-/// Shares of operations whose slowest is told.
+/// Reported quantiles.
 const QUANTILES: [(f64, &str); 6] = [
     (0.5, "half"),
     (0.9, "90 %"),
@@ -24,14 +24,14 @@ const QUANTILES: [(f64, &str); 6] = [
     (0.99999, "99.999 %"),
 ];
 
-/// How an operation of a phase ended.
+// Results of an operation of a phase.
 const NOT_DONE: usize = 0;
 const DONE: usize = 1;
 
-/// What a phase does to the n-th key.
+/// Operation of a phase on key number n. Returns whether it took effect.
 type PhaseOp = dyn Fn(&mut dyn IndexSession, u64) -> Result<bool, IndexError> + Sync;
 
-/// The phases, and which share of their operations does what it should.
+/// Phases with the expected result of their operations: 1 if they take effect, 0 if not.
 const PHASES: [(&str, u64, &PhaseOp); 4] = [
     ("insert", 1, &|session, n| session.insert(odd(n), n)),
     ("positive search", 1, &|session, n| {
@@ -43,7 +43,7 @@ const PHASES: [(&str, u64, &PhaseOp); 4] = [
     ("delete", 1, &|session, n| session.remove(odd(n))),
 ];
 
-/// Runs the phases, one after another, and has `tell` make figures of each.
+/// Runs the phases one after another. Calls `tell` to make figures of each.
 fn phases(
     options: &IndexOptions,
     contender: &IndexContender,
@@ -72,7 +72,8 @@ fn phases(
     Ok(figures)
 }
 
-/// Insert, positive and negative search, delete: and what of `papaya`'s that is, whose rates are in `beside`.
+/// Measures insert, positive and negative search, and delete. Also reports each rate relative to papaya's, which
+/// `beside` holds.
 pub(super) fn throughput(
     options: &IndexOptions,
     contender: &IndexContender,
@@ -99,7 +100,7 @@ pub(super) fn throughput(
     Ok(figures)
 }
 
-/// How long the operations of each phase take: every one is timed.
+/// Measures how long the operations of each phase take. Every operation is timed.
 pub(super) fn latency(
     options: &IndexOptions,
     contender: &IndexContender,
@@ -131,7 +132,7 @@ pub(super) fn latency(
     Ok(figures)
 }
 
-/// What a draw of the mix means.
+/// Kind of operation that a draw of the mix gives.
 #[derive(Clone, Copy)]
 pub(super) enum DrawnOp {
     Read,
@@ -142,7 +143,7 @@ pub(super) enum DrawnOp {
 }
 
 impl DrawnOp {
-    /// How it ends: the number of its kind and whether it did something.
+    /// Returns the number of the result: the kind, and whether the operation took effect.
     fn end(self, done: bool) -> usize {
         2 * self as usize + usize::from(done)
     }
@@ -160,35 +161,35 @@ impl MixRatios {
     }
 }
 
-/// PiBench's load and run.
+/// Result of PiBench's load and run.
 pub(super) struct MixedRun {
-    /// How long ids 1 to `records` took to load.
+    /// Time to load ids 1 to `records`.
     pub(super) load: Duration,
-    /// The run; its operations end as [`Mixed::tally`] tells.
+    /// The run. Its operations are counted by kind and result; see [`MixedRun::tally`].
     pub(super) run: ThreadsPhase,
 }
 
 impl MixedRun {
-    /// Operations of a kind, and those of them that did something.
+    /// Returns the number of operations of a kind, and how many of them took effect.
     pub(super) fn tally(&self, kind: DrawnOp) -> (u64, u64) {
         let ends: &[u64; ENDS] = &self.run.ends;
         let (not, done) = (ends[kind.end(false)], ends[kind.end(true)]);
         (not + done, done)
     }
 
-    /// Operations.
+    /// Returns the number of operations.
     pub(super) fn completed(&self) -> u64 {
         self.run.ends.iter().sum()
     }
 
-    /// Operations that did something.
+    /// Returns the number of operations that took effect.
     pub(super) fn succeeded(&self) -> u64 {
         self.run.ends.iter().skip(DONE).step_by(2).sum()
     }
 }
 
-/// Inserts of a mix, of all threads and of one: what ids are laid out for. One that ends by the clock has no end, as floats
-/// of PiBench's go.
+/// Returns the inserts for which ids are laid out: of all threads, and of one. A run that ends by time has no limit,
+/// like PiBench's, which uses the largest integers that floats represent.
 fn inserts(options: &IndexOptions) -> (u64, u64) {
     let threads = options.threads;
     if options.seconds.is_none() {
@@ -200,7 +201,8 @@ fn inserts(options: &IndexOptions) -> (u64, u64) {
     (inserts as u64, of_thread as u64)
 }
 
-/// Keys that there may be at once in a mix: of one that ends by the clock as many as a fast table takes.
+/// Returns the largest possible number of keys in a mix. For a run that ends by time it is what a fast table can
+/// insert.
 pub(super) fn most_records(options: &IndexOptions) -> u64 {
     const INSERTS_A_SECOND: u64 = 4_000_000;
     let Some(seconds) = options.seconds else {
@@ -212,14 +214,14 @@ pub(super) fn most_records(options: &IndexOptions) -> u64 {
     options.records + (most as f64 * options.ratios.insert) as u64
 }
 
-/// What a thread's operations are, drawn as PiBench draws them.
+/// Operations of one thread, drawn like PiBench's.
 struct OpDraws<'a> {
     options: &'a IndexOptions,
     ids: &'a IdGenerator,
     engine: MinStdEngine,
-    /// The id inserted next.
+    /// The next id to insert.
     next: u64,
-    /// Between the first ids that two threads insert.
+    /// Distance between the first ids that two threads insert.
     apart: u64,
 }
 
@@ -235,7 +237,7 @@ impl<'a> OpDraws<'a> {
         }
     }
 
-    /// An operation and its id. What is not inserted is drawn from all ids there may be.
+    /// Draws an operation and its id. Ids that are not inserted are drawn from all possible ids.
     fn draw(&mut self) -> (DrawnOp, u64) {
         match self.options.ratios.op(self.engine.canonical()) {
             DrawnOp::Insert => {
@@ -246,8 +248,8 @@ impl<'a> OpDraws<'a> {
         }
     }
 
-    /// The same, from ids that are there, if all threads have inserted as many as this one. Id 0 may come out, which never
-    /// is: PiBench's does so.
+    /// Like [`draw`](Self::draw), but draws from ids that exist if all threads have inserted as many as this one. Id
+    /// 0, which never exists, can be drawn too, as in PiBench.
     fn draw_there(&mut self, inserted: u64) -> (DrawnOp, u64) {
         let (kind, id) = self.draw();
         if matches!(kind, DrawnOp::Insert) {
@@ -265,7 +267,7 @@ impl<'a> OpDraws<'a> {
     }
 }
 
-/// Does what was drawn; how it ended.
+/// Executes a drawn operation and returns the number of its result.
 fn act(
     session: &mut dyn IndexSession,
     (kind, id): (DrawnOp, u64),
@@ -283,7 +285,7 @@ fn act(
     Ok(kind.end(done))
 }
 
-/// Loads ids 1 to `records` with one thread; then each thread does what is drawn for it.
+/// Loads ids 1 to `records` with one thread. Then each thread executes its drawn operations.
 pub(super) fn mixed(
     options: &IndexOptions,
     subject: &dyn IndexSubject,
@@ -308,7 +310,7 @@ fn plan(options: &IndexOptions, until: PhaseEnd) -> PhasePlan {
     }
 }
 
-/// So many operations, drawn before the clock starts.
+/// Runs a fixed number of operations, drawn before the clock starts.
 fn by_count(
     options: &IndexOptions,
     subject: &dyn IndexSubject,
@@ -331,7 +333,7 @@ fn by_count(
     })
 }
 
-/// Operations for so long, in whole windows, drawn as they are done.
+/// Runs operations for a fixed time, in whole windows. Each is drawn just before it is executed.
 fn by_clock(
     options: &IndexOptions,
     (subject, ids): (&dyn IndexSubject, &IdGenerator),
@@ -350,7 +352,8 @@ fn by_clock(
     })
 }
 
-/// How many ids are drawn from: with more inserts than integers as floats the records are lost among them, as in PiBench.
+/// Returns the number of ids to draw from. If there are more inserts than a float can count, the records are lost in
+/// rounding, as in PiBench.
 fn ids_drawn(options: &IndexOptions) -> u64 {
     let (inserts, _) = inserts(options);
     match options.seconds {
@@ -382,12 +385,12 @@ fn load(
     match loaded.ends[NOT_DONE] {
         0 => Ok(loaded.took),
         there => Err(Error::Failed(format!(
-            "{there} keys of the load were there"
+            "the load found {there} of its keys already in the table"
         ))),
     }
 }
 
-/// PiBench's mix as figures.
+/// Reports PiBench's mix as figures.
 pub(super) fn mix(
     options: &IndexOptions,
     contender: &IndexContender,

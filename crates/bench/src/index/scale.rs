@@ -1,8 +1,8 @@
-//! How large an experiment is beside the study's, and whether that is large enough to be about far memory.
+//! Size of an experiment relative to the study's, and whether it is large enough to measure far memory.
 //!
-//! The study's tables had hundreds of times the bytes of its processor's cache. A table that fits the modelled cache is a
-//! measurement of the cache. So the cache is made as much smaller as there are fewer operations, and every figure of a table
-//! that is still too small for it says so ([`Scale::caveat`]).
+//! The study's tables were hundreds of times as large as its processor's cache. A table that fits into the modelled
+//! cache measures the cache. So the cache is scaled down with the number of operations. If a table is still too small,
+//! every figure of it has a caveat ([`DataScale::caveat`]).
 
 use farbank_index::{Index, TableWorker};
 use farbank_pm::model::{AccessCounts, MachineConfig, Trace};
@@ -12,7 +12,8 @@ use super::{IndexOptions, published};
 use crate::figure::Error;
 use crate::scale::DataScale;
 
-/// The study's machine with so many DIMMs. Its cache is as much smaller as there are fewer operations, unless it is given.
+/// Returns the study's machine with `dimms` DIMMs. Its cache is scaled down with the operations, unless its size is
+/// given.
 pub(super) fn machine(options: &IndexOptions, dimms: u32) -> MachineConfig {
     let study = MachineConfig::small_dimms(dimms);
     let share = options.records as f64 / published::OPERATIONS as f64;
@@ -25,7 +26,7 @@ pub(super) fn machine(options: &IndexOptions, dimms: u32) -> MachineConfig {
     }
 }
 
-/// How large a table is beside the cache. It is looked through without its trace.
+/// Returns the sizes of a table and of the cache. The table is walked without recording its trace.
 pub(super) fn of_table(
     made: &dyn Index,
     trace: &Trace,
@@ -41,17 +42,17 @@ pub(super) fn of_table(
     })
 }
 
-/// Why a phase whose operations asked for nothing of far memory says nothing about it, if it did not.
+/// Returns the reason why a phase does not measure far memory: its operations did not access any.
 pub(super) fn untouched(counts: &AccessCounts, threads: u32, cpu_ns: u32) -> Option<String> {
     (counts.loads + counts.stores + counts.around == 0).then(|| {
         format!(
-            "NOT OF FAR MEMORY: no operation touched it, so this is {threads} threads at {cpu_ns} ns an operation (--cpu-ns); \
-             what it reads in DRAM is not modelled here but in --experiment orders"
+            "NOT OF FAR MEMORY: no operation touched it, so this is {threads} threads at {cpu_ns} ns per operation (--cpu-ns); \
+             reads of DRAM are modelled only by --experiment orders"
         )
     })
 }
 
-/// Whether a growing table is the study's, made smaller: if not, why.
+/// Returns the reason why a growing table is not a scaled-down version of the study's, or `None` if it is.
 pub(super) fn not_the_studys_growth(options: &IndexOptions) -> Option<String> {
     let ours = options.records as f64 / options.slots as f64;
     let theirs = published::OPERATIONS as f64 / published::SLOTS as f64;

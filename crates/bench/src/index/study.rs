@@ -1,4 +1,4 @@
-//! What is asked of our tables alone: counts, how full they are, how they grow, and how they come back.
+//! Experiments on our tables only: counts, load factor, growth and recovery.
 
 use std::time::Instant;
 
@@ -19,12 +19,12 @@ use crate::chart::Charts;
 use crate::figure::{Error, Figure, ProgressFn, median, report_every};
 use crate::temp::TempFile;
 
-/// Rounds of a recovery.
+/// Number of rounds of a recovery.
 const ROUNDS: usize = 5;
-/// Points of a curve.
+/// Number of points of a curve.
 const POINTS: u64 = 200;
 
-/// Flushes, fences and bytes an operation, growth and allocator included.
+/// Counts flushes, fences and bytes per operation, including those of growth and of the allocator.
 pub(super) fn counts(
     options: &IndexOptions,
     table: TableKind,
@@ -66,7 +66,7 @@ pub(super) fn counts(
     Ok(figures)
 }
 
-/// The n-th key of an insert-only run: PiBench's, each once, or the study's, drawn from as many with replacement.
+/// Returns the keys of an insert-only run: PiBench's, each once, or drawn with replacement like the study's.
 pub(super) fn insert_keys(
     options: &IndexOptions,
     replacing: bool,
@@ -78,7 +78,7 @@ pub(super) fn insert_keys(
     }
 }
 
-/// How full a table is while it grows.
+/// Measures the load factor and utilisation of a table while it grows.
 pub(super) fn load_factor(
     options: &IndexOptions,
     table: TableKind,
@@ -147,7 +147,7 @@ pub(super) fn load_factor(
     Ok(figures)
 }
 
-/// How long the inserts take in which the table changes its structure, and what share of the run that is.
+/// Measures the inserts that change the table's structure: their times and their share of the run.
 pub(super) fn resize(
     options: &IndexOptions,
     table: TableKind,
@@ -192,7 +192,8 @@ pub(super) fn resize(
     ])
 }
 
-/// From an open of what a process left behind to the first answer. The table is on tmpfs: what a kill leaves.
+/// Measures the time from an open after a kill to the first answer. The table is on tmpfs and is not closed, as in a
+/// kill.
 pub(super) fn recovery(
     options: &IndexOptions,
     table: TableKind,
@@ -213,7 +214,7 @@ pub(super) fn recovery(
                 };
                 table.create(medium, &plan, size, options.preset)
             }
-            AnyMedium::File(_) => return Err(Error::Failed("/dev/shm is no tmpfs".into())),
+            AnyMedium::File(_) => return Err(Error::Failed("/dev/shm is not a tmpfs".into())),
         };
         let made = made.map_err(|error| Error::Failed(error.to_string()))?;
         let mut worker = made.worker().map_err(refused)?;
@@ -236,7 +237,7 @@ pub(super) fn recovery(
 fn first_answer_ms(table: TableKind, path: &std::path::Path) -> Result<f64, Error> {
     let medium = open_path(path, &OpenOptions::default()).map_err(Error::Medium)?;
     let AnyMedium::Mapped(medium) = medium else {
-        return Err(Error::Failed("/dev/shm is no tmpfs".into()));
+        return Err(Error::Failed("/dev/shm is not a tmpfs".into()));
     };
     let began = Instant::now();
     let opened = table.open(medium);
@@ -247,7 +248,7 @@ fn first_answer_ms(table: TableKind, path: &std::path::Path) -> Result<f64, Erro
     match found {
         Some(1) => Ok(ms),
         other => Err(Error::Failed(format!(
-            "{table} came back with {other:?} for 1"
+            "{table}: after reopening, key 1 has {other:?}"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Who can be judged: an engine, and what is known of it.
+//! Interface of engines under test.
 
 use farbank_check::target::Target;
 use farbank_contest::{ContestLimits, Engine};
@@ -10,16 +10,16 @@ use super::published::PublishedFigures;
 use crate::counted::Counted;
 use crate::figure::Error;
 
-/// Far memory, given to an engine whole.
+/// Far memory for an engine.
 #[derive(Debug)]
 pub enum FarMemory {
-    /// Memory, or a file mapped.
+    /// Memory of this process, or a mapped file.
     Mapped(Mapped),
-    /// A file on a disk.
+    /// File on a disk.
     File(File),
-    /// Memory, and what is asked of it.
+    /// Memory whose accesses are counted.
     Counted(Counted<Mapped>),
-    /// Memory whose every access is played to the model.
+    /// Memory whose accesses are replayed on the model.
     Modelled(Modelled<Mapped>),
 }
 
@@ -32,7 +32,7 @@ impl From<AnyMedium> for FarMemory {
     }
 }
 
-/// Does the same on whichever medium it is: `on_far!(far, medium => Engine::create(medium, ..))`.
+/// Evaluates an expression for whichever medium `far` holds: `on_far!(far, medium => Engine::create(medium, ..))`.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! on_far {
@@ -46,40 +46,40 @@ macro_rules! on_far {
     };
 }
 
-/// An engine that can be judged.
+/// Engine that the judge can test.
 pub trait Contender: Sync {
-    /// What it is called.
+    /// Returns the name used in reports.
     fn name(&self) -> &'static str;
 
-    /// Whether it was built for this round.
+    /// Returns whether the engine was built for this round.
     fn takes(&self, round: ContestRound) -> bool;
 
-    /// Whether what it acknowledges is durable.
+    /// Returns whether acknowledged sets are durable.
     fn is_durable(&self) -> bool;
 
-    /// The terms it is judged on in a round. One that cannot keep the round's, and is to be compared all the
-    /// same, asks for more far memory here; the report says so, and that it must not.
+    /// Returns the limits that apply to this engine in a round. An engine that cannot keep the round's limits, but is
+    /// to be compared, increases the far memory here. The report states this as a violation of the round's limits.
     fn terms(&self, _: ContestRound, terms: ContestLimits) -> ContestLimits {
         terms
     }
 
-    /// Bytes of far memory those who built it told of, at one part of so many, if they are not the round's: it gets
-    /// those.
+    /// Returns the far memory that the engine's authors reported, at scale 1/`part`, if it differs from the round's.
+    /// The engine then gets this size.
     fn far_bytes_told(&self, _part: u64) -> Option<u64> {
         None
     }
 
-    /// A new engine on zeros.
+    /// Creates an engine on zeroed memory.
     fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error>;
 
-    /// The engine that was left there.
+    /// Opens the engine that the memory holds.
     fn open(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error>;
 
-    /// The engine as the crash explorer sees it; and what about it is to be expected, if it is known to
-    /// lose data.
+    /// Returns the engine as a target of the crash explorer, if it claims to be durable. The text describes the defect
+    /// of an engine that is known to lose data.
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)>;
 
-    /// What was published of it, or is asked of it, on these terms.
+    /// Returns the published values and the bounds for these limits.
     fn published(&self, _: &ContestLimits) -> PublishedFigures {
         PublishedFigures::default()
     }

@@ -1,4 +1,4 @@
-//! The contest's published engines as contenders, with what was published of them.
+//! The contest's published engines as contenders.
 
 use farbank_check::target::Target;
 use farbank_contest::kid::{self, Kid, KidConfig};
@@ -14,24 +14,24 @@ use super::published::{FigureBound, KID, PRELIM, PublishedFigures, V1_AS_TOLD, V
 use crate::figure::Error;
 use crate::on_far;
 
-/// The preliminary round's first place: nothing durable.
+/// First place of the preliminary round. Nothing is durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PrelimEngine(pub prelim::PrelimOptions);
 
-/// The slides' engine: hash lines, one write a set.
+/// Engine of the slides: hash lines, one write per set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KidEngine(pub kid::KidOptions);
 
-/// The third place's first engine: two writes a set.
+/// First version of the third place's engine: two writes per set.
 #[derive(Clone, Copy, Debug)]
 pub struct V1Engine(pub v1::V1Tuning);
 
-/// The third place's last engine: one write a set.
+/// Last version of the third place's engine: one write per set.
 #[derive(Clone, Copy, Debug)]
 pub struct V2Engine(pub v2::V2Tuning);
 
-/// Blocks are used again from the start: as published, when far memory is nearly full, neither takes all
-/// sets of the mix that can be built from what is public.
+/// Blocks are reused from the start. As published, blocks are reused only when far memory is nearly full. Then neither
+/// engine can store all sets of the mix that can be rebuilt from public information.
 impl Default for V1Engine {
     fn default() -> V1Engine {
         V1Engine(v1::V1Tuning {
@@ -50,7 +50,7 @@ impl Default for V2Engine {
     }
 }
 
-/// Far memory of the final as the text of the third place has it; elsewhere it is 64 GiB.
+/// Far memory of the final in GiB, according to the third place's text. Other sources say 64 GiB.
 const TOLD_GIB: u64 = 74;
 
 fn made<E: Engine + 'static, W: std::fmt::Display>(
@@ -81,7 +81,7 @@ impl Contender for PrelimEngine {
 
     fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Err(Error::Failed(
-            "prelim keeps nothing that could be opened".into(),
+            "prelim stores nothing durably and cannot be reopened".into(),
         ))
     }
 
@@ -90,7 +90,7 @@ impl Contender for PrelimEngine {
     }
 
     fn published(&self, terms: &ContestLimits) -> PublishedFigures {
-        // A drain a buffer: buffers are as much smaller as far memory is.
+        // One drain per buffer. Buffers scale with far memory.
         const RECORDS_A_BUFFER: f64 = 41_943.0;
         let part = (74_u64 << 30) as f64 / terms.far_bytes as f64;
         PublishedFigures {
@@ -163,7 +163,7 @@ impl Contender for V1Engine {
         const TARGET: EngineTarget<V1Config> = EngineTarget(V1Config(v1::V1Tuning::PUBLISHED));
         Some((
             &TARGET,
-            Some("what a kill left is shown, and not made durable"),
+            Some("reads return data left by a kill before it is durable"),
         ))
     }
 

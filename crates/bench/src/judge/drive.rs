@@ -1,19 +1,20 @@
-//! One phase of one engine: threads, the clock, and every answer compared.
+//! Runs one phase of one engine: threads, the clock, and the check of every answer.
 //!
 //! ```text
-//!   thread:  │ draw 64 operations, make keys and values │ run them │ compare, acknowledge │ draw 64 ...
+//!   thread:  │ draw 64 operations, make keys and values │ run them │ check, acknowledge │ draw 64 ...
 //!                                                       └─ clock ──┘
 //! ```
 //!
-//! A phase takes as long as the clocks of its slowest thread say, added up. What the judge itself does
-//! happens while they stand still; what is left of it in them, a call and a step of a loop for each
-//! operation, is found with an engine that does nothing ([`own_cost_ns`]).
+//! The time of a phase is the sum of the clocked intervals of its slowest thread. The clock is stopped while the judge
+//! works. A small part of the judge is still timed, a call and a loop step per operation. [`own_cost_ns`] measures it
+//! with an engine that does nothing.
 //!
 //! # What is compared
 //! D1  A key of the thread's own has exactly the value that was set last.
-//! D2  A key of another thread has a value that is whole, no older than was acknowledged when the get was
-//!     drawn, no newer than can have been set meanwhile, and no older than this thread saw before.
-//! D3  A key that is there is found.
+//! D2  A key of another thread has a complete value. It is not older than the value acknowledged when the get was
+//!     drawn, not newer than the last value that can have been set since, and not older than the value this thread saw
+//!     before.
+//! D3  A key that exists is found.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -28,46 +29,46 @@ use super::value::{KeyNames, WrongAnswer};
 use crate::counted::{Meter, Spent};
 use crate::figure::{Error, ProgressFn, Step};
 
-/// Operations that are drawn, run and compared at a time.
+/// Number of operations that are drawn, run and checked at a time.
 const BATCH: usize = 64;
-/// Keys of which a thread remembers the version it saw last.
+/// Number of keys for which a thread remembers the last version it saw.
 const SEEN: usize = 4096;
-/// Wrong answers that are told of, of a phase and a thread.
+/// Number of wrong answers that are reported for a phase and a thread.
 const TOLD: usize = 3;
 
-/// How a phase is run.
+/// Options of a phase.
 #[derive(Clone, Copy)]
 pub(super) struct DriveMode<'a> {
-    /// Operations an engine is asked for at once.
+    /// Number of operations passed to an engine in one call.
     pub group: usize,
-    /// Whose counts are to be divided between sets and gets. Operations are then asked for one by one.
+    /// Meter whose counts are attributed to sets and gets. Operations are then run one by one.
     pub meter: Option<&'a Meter>,
-    /// Whether answers are compared.
+    /// Whether answers are checked.
     pub compare: bool,
 }
 
-/// What a phase found.
+/// Results of a phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseFindings {
-    /// What the clock of the slowest thread says.
+    /// Time of the slowest thread.
     pub seconds: f64,
-    /// The same of the processor time of a thread, clocked likewise.
+    /// Largest processor time of a thread, over the same intervals.
     pub cpu_seconds: f64,
-    /// Operations.
+    /// Number of sets.
     pub sets: u64,
-    /// Sets of keys that were there.
+    /// Number of sets of existing keys.
     pub updates: u64,
-    /// Of the operations, those that read.
+    /// Number of gets.
     pub gets: u64,
-    /// What sets asked of the medium, with what the engine's own threads asked.
+    /// Medium operations of sets, including those of the engine's own threads.
     pub by_sets: Spent,
-    /// What gets asked of it.
+    /// Medium operations of gets.
     pub by_gets: Spent,
-    /// Wrong answers, by what is wrong.
+    /// Wrong answers by reason.
     pub wrong: BTreeMap<WrongAnswer, u64>,
-    /// Sets the engine had no room for.
+    /// Sets that the engine refused.
     pub refused: u64,
-    /// The first wrong answers, in words.
+    /// Descriptions of the first wrong answers.
     pub told: Vec<String>,
 }
 
@@ -87,13 +88,16 @@ impl PhaseFindings {
         self.told.extend(other.told);
     }
 
-    /// Answers that were wrong.
+    /// Returns the number of wrong answers.
     pub(super) fn wrong_answers(&self) -> u64 {
         self.wrong.values().sum()
     }
 }
 
-/// Runs a phase, a thread for each of `owns`.
+/// Runs a phase with one thread for each of `owns`.
+///
+/// # Errors
+/// The engine panicked, or `watch` stopped the run.
 pub(super) fn run(
     engine: &dyn Engine,
     (plan, ledger): (&RoundPlan, &AckedValues),
@@ -106,7 +110,7 @@ pub(super) fn run(
     let start = Barrier::new(owns.len());
     let before = how.meter.map(Meter::total);
     let mut found = PhaseFindings::default();
-    // All of them before any starts: one that panics here leaves nobody waiting.
+    // All workers are created before any thread starts, so a panic here leaves no thread waiting.
     let workers: Vec<_> = owns.iter().map(|_| engine.worker()).collect();
     let joined = std::thread::scope(|scope| {
         let threads: Vec<_> = (owns.iter_mut().zip(workers))
@@ -142,7 +146,7 @@ pub(super) fn run(
                 stop.store(true, Relaxed);
             }
         }
-        // All of them: one that panicked may have taken others with it.
+        // All threads are joined first: a panic of one may have made others panic.
         let ends: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         ends.into_iter().try_for_each(|end| match end {
             Ok(of_thread) => {
@@ -170,27 +174,27 @@ pub(super) fn run(
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.unwrap_or_else(|| "without words".into())
+    text.unwrap_or_else(|| "without a message".into())
 }
 
-/// One thread.
+/// State of one thread.
 struct DriveThread<'a> {
     worker: Box<dyn Worker>,
     plan: &'a RoundPlan,
     ledger: &'a AckedValues,
     how: DriveMode<'a>,
     batch: OpBatch,
-    /// Numbers of keys, and the newest version seen of each.
+    /// Key number and newest version seen, in a direct-mapped table.
     seen: Vec<(u64, u32)>,
     found: PhaseFindings,
 }
 
-/// Operations, and all the engine needs to be asked for them.
+/// A batch of operations with their keys, values and answers.
 #[derive(Default)]
 struct OpBatch {
     ops: Vec<ContestOp>,
     keys: Vec<Key>,
-    /// One value after another; those of gets are empty.
+    /// Values of all sets, concatenated. A get has an empty range.
     values: Vec<u8>,
     ends: Vec<usize>,
     outs: Vec<Vec<u8>>,
@@ -220,7 +224,7 @@ impl OpBatch {
         self.found.resize(BATCH, false);
     }
 
-    /// What the engine is asked for.
+    /// Returns the batch as requests to the engine.
     fn asks(&mut self) -> Vec<EngineRequest<'_>> {
         let mut from = 0;
         let keys = self.keys.iter().zip(&self.ends);
@@ -245,7 +249,7 @@ impl DriveThread<'_> {
                 return;
             }
             if let Err(why) = self.execute() {
-                // Whatever follows would be judged by what is not there.
+                // A refused set would make all later answers look wrong.
                 self.found.refused += 1;
                 self.found.told.push(why.to_string());
                 stop.store(true, Relaxed);
@@ -288,7 +292,7 @@ impl DriveThread<'_> {
         Ok(())
     }
 
-    /// Acknowledges the sets, and compares what the gets answered.
+    /// Acknowledges the sets and checks the answers of the gets.
     fn check_answer(&mut self) {
         for n in 0..self.batch.ops.len() {
             match self.batch.ops[n] {
@@ -318,7 +322,7 @@ impl DriveThread<'_> {
             false => Err(WrongAnswer::Missing),
             true => self.plan.names.version(id, &self.batch.outs[n]),
         };
-        // D2: a thread sets a key at most as often between two acknowledgements.
+        // D2: between two acknowledgements a thread sets a key at most BATCH times.
         let most = match own {
             true => version,
             false => self.ledger.get(id).0 + BATCH as u32,
@@ -358,8 +362,8 @@ fn one_by_one(worker: &mut dyn Worker, asks: &mut [EngineRequest<'_>]) -> Result
     Ok(())
 }
 
-/// What is left of the judge in the clock: nanoseconds an operation of a get phase takes with an
-/// engine that does nothing.
+/// Returns the part of the measured time that the judge itself takes, in nanoseconds per operation of a get phase. It
+/// is measured with an engine that does nothing.
 pub(super) fn own_cost_ns(plan: &RoundPlan) -> Result<f64, Error> {
     let (ledger, mut owns) = (plan.ledger(), [ThreadKeys::default()]);
     let one = RoundPlan::new(plan.round, plan.terms.clone().with_threads(1), 1);
@@ -383,7 +387,7 @@ pub(super) fn own_cost_ns(plan: &RoundPlan) -> Result<f64, Error> {
     Ok(found.seconds * 1e9 / (found.sets + found.gets).max(1) as f64)
 }
 
-/// An engine that does nothing.
+/// Engine that does nothing.
 struct NullEngine;
 
 impl Engine for NullEngine {

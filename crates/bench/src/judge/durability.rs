@@ -1,12 +1,11 @@
-//! The durability phase: the power goes on simulated memory, and the process on a real pool.
+//! Durability phase: power cuts on simulated memory, and a kill on a real pool.
 //!
-//! The contest's crash judge ran one set on a pool of 10,000 records, and took back each word of 8 bytes that
-//! was not fenced with one chance in two. Here the crash explorer does it at every fence, with blocks that
-//! are used again, and in recovery too, in three ways: each word for itself (`word`), lines (`adr`),
-//! nothing lost (`eadr`).
+//! The contest's crash judge ran one set on a pool of 10,000 records. It reverted each unfenced 8-byte word with a
+//! probability of one half. Here the crash explorer does this at every fence, with reused blocks, and during recovery
+//! too. It has three modes: each word survives independently (`word`), lines do (`adr`), nothing is lost (`eadr`).
 //!
-//! A kill is simpler: what was stored is there, and only what the engine held in DRAM is gone. It comes
-//! after a set and a get phase, so that hot keys have been updated a few thousand times.
+//! A kill loses only what the engine held in DRAM. It comes after a set and a get phase, so that hot keys have been
+//! updated a few thousand times.
 
 use std::path::PathBuf;
 
@@ -22,7 +21,7 @@ use crate::figure::{Error, Figure, ProgressFn, Report, Step};
 use crate::kv::PoolPlace;
 use crate::temp::TempFile;
 
-/// Ways to lose power, as the contest's judge had it and as machines have it.
+/// Persistency modes: that of the contest's judge, then those of real machines.
 const MODES: [Persistency; 3] = [Persistency::Word, Persistency::Adr, Persistency::Eadr];
 
 /// Crashes and kills an engine that claims to be durable.
@@ -35,7 +34,7 @@ pub(super) fn durability(
     if !contender.is_durable() {
         let name = contender.name();
         report.notes.push(format!(
-            "{name} promises nothing durable, and is not crashed"
+            "{name} does not claim to be durable; its durability phase is skipped"
         ));
         return Ok(());
     }
@@ -91,14 +90,14 @@ fn crash(
     if let Some(violation) = found.violations.first() {
         let known = known.map_or(String::new(), |known| format!(" (known: {known})"));
         report.notes.push(format!(
-            "{name} under {mode}, seed {:#x}: {}{known}; again: {}",
+            "{name} under {mode}, seed {:#x}: {}{known}; reproduce with: {}",
             violation.seed, violation.what, violation.command
         ));
     }
     Ok(())
 }
 
-/// A pool in a file is left as it is, opened again, and every key of it read.
+/// Drops the engine of a pool in a file, opens the pool again and reads every key.
 fn kill(
     options: &JudgeOptions<'_>,
     contender: &dyn Contender,
@@ -121,7 +120,7 @@ fn kill(
             return Ok(());
         }
     }
-    // Nothing is closed: this is all that a kill leaves.
+    // The engine is dropped without a close, as after a kill.
     drop(engine);
     let medium = open_path(&path, &OpenOptions::default())?;
     let started = std::time::Instant::now();

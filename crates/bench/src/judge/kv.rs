@@ -1,9 +1,9 @@
 //! Our engine as a contender.
 //!
-//! A set is a put, a commit and a wait: durable when it returns, and visible to everyone. Sets that are asked
-//! for together are one commit. The cleaner works inside sets that find no room, so that its time is in
-//! the clock: sixteen threads on sixteen processors leave it none of its own. An error other than a lack of
-//! room has no place in an answer: it ends the judgement, in its own words.
+//! A set is a put, a commit and a wait: it is durable and visible when it returns. Sets passed in one call are one
+//! commit. The cleaner runs inside sets that find no room, so that its time is measured too: sixteen threads on
+//! sixteen processors leave no processor for a cleaner thread. The contest's interface can report only a lack of room.
+//! Any other error ends the run as a panic with the error's text.
 
 use farbank_check::target::Target;
 use farbank_contest::{
@@ -20,12 +20,13 @@ use super::published::{KV, PublishedFigures};
 use crate::figure::Error;
 use crate::on_far;
 
-/// The engine with its defaults.
+/// Our engine in its default configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OurEngine;
 
-/// The cleaner inside sets; the index sized for the round's keys, as the others' tables are, and as much for a read
-/// cache as the final round's first engines took: 260 MiB of 64 GiB.
+/// Returns the configuration. The cleaner runs inside sets. The read cache is as large as that of the final round's
+/// first engines: 260 MiB for 64 GiB of far memory. The index is sized for the round's keys, like the other engines'
+/// tables.
 fn config(terms: &ContestLimits) -> Config {
     Config {
         read_cache_bytes: terms.far_bytes / (64 << 10) * 260,
@@ -48,8 +49,8 @@ impl Contender for OurEngine {
         true
     }
 
-    /// The preliminary round has 98 bytes of far memory for a key and value of 96. A record that says
-    /// of itself which, how long and whether whole takes 40 more.
+    /// Doubles the far memory of the preliminary round. The round allows 98 bytes for a key and value of 96 bytes. A
+    /// record with key, lengths and checksum takes 40 bytes more.
     fn terms(&self, round: ContestRound, terms: ContestLimits) -> ContestLimits {
         let far_bytes = match round {
             ContestRound::Preliminary => terms.far_bytes * 2,
@@ -113,7 +114,7 @@ impl<M: Medium> Engine for JudgedKv<M> {
     }
 }
 
-/// One worker's session.
+/// Session of one worker.
 struct JudgedKvWorker {
     session: Box<dyn Session>,
 }
@@ -146,7 +147,7 @@ impl JudgedKvWorker {
     }
 }
 
-/// What a judge understands of what became of a set.
+/// Converts the result of a set into the contest's error.
 fn judged(done: Result<(), store::Error>) -> Result<(), Refusal> {
     match done {
         Ok(()) => Ok(()),
@@ -180,7 +181,7 @@ impl Worker for JudgedKvWorker {
                     let done = self.put(key, value);
                     judged(done)?;
                 }
-                // What this batch has set counts; all is told when it is durable.
+                // A get sees the sets of its own batch. All answers are given when the batch is durable.
                 EngineRequest::Get(key, out, found) => {
                     **found = self.find(key, ReadView::Pending, out)
                 }

@@ -1,18 +1,18 @@
-//! What an engine takes of DRAM: by its own account, and by the kernel's.
+//! DRAM of an engine: as the engine reports it, and as the kernel accounts it.
 
 use farbank_contest::{ContestLimits, Engine};
 
-/// The most DRAM an engine was seen to hold.
+/// Peak DRAM of an engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DramPeak {
-    /// By its own account, in bytes, by purpose.
+    /// Bytes by purpose, as the engine reports them.
     pub parts: Vec<(&'static str, u64)>,
-    /// Anonymous memory the process gained since it was made, by the kernel's account.
+    /// Growth of the process's anonymous memory, in bytes, as the kernel accounts it.
     pub resident: Option<u64>,
     before: Option<u64>,
 }
 
-/// What is for gets that come again and for writes on their way, and so does not grow with the keys.
+/// Purposes that do not grow with the keys: caches and buffers.
 const BESIDES: [&str; 10] = [
     "read cache",
     "buffers",
@@ -27,7 +27,7 @@ const BESIDES: [&str; 10] = [
 ];
 
 impl DramPeak {
-    /// Nothing yet. Far memory and whatever the judge holds is present already.
+    /// Creates an empty record. Far memory and the judge's own data must be present already.
     pub(super) fn new() -> DramPeak {
         DramPeak {
             before: resident_bytes(),
@@ -35,7 +35,7 @@ impl DramPeak {
         }
     }
 
-    /// Looks at `engine` once more.
+    /// Samples the DRAM of `engine`.
     pub(super) fn look(&mut self, engine: &dyn Engine) {
         let parts = engine.dram();
         let sum = |parts: &[(&str, u64)]| parts.iter().map(|part| part.1).sum::<u64>();
@@ -48,24 +48,24 @@ impl DramPeak {
         self.resident = self.resident.max(gained);
     }
 
-    /// All of it, by the engine's account.
+    /// Returns the peak in bytes, as the engine reports it.
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.1).sum()
     }
 
-    /// What grows with the keys.
+    /// Returns the part of it that grows with the keys.
     pub(super) fn index_bytes(&self) -> u64 {
         let index = self.parts.iter().filter(|part| !BESIDES.contains(&part.0));
         index.map(|part| part.1).sum()
     }
 
-    /// Part of what the round allows.
+    /// Returns the peak as a share of the round's limit.
     pub(super) fn share_of(&self, terms: &ContestLimits) -> f64 {
         self.bytes() as f64 / terms.dram_bytes as f64
     }
 }
 
-/// Anonymous memory of this process, as the kernel accounts for it.
+/// Returns the anonymous memory of this process in bytes, as the kernel accounts it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;

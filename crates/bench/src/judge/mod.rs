@@ -1,30 +1,31 @@
-//! The judge: the Tair contest's workload and rules, for any engine.
+//! The judge: runs the Tair contest's workload under its rules, for any engine.
 //!
-//! In 2020 a contest asked for a key-value engine on persistent memory and judged it in phases: is it
-//! correct, does it survive a power cut, how fast is it. This is that judge, at any scale, with what the contest
-//! could not show beside it: exact counts of what an engine asks of far memory, and the model's clock.
+//! In 2020 a contest called for a key-value engine on persistent memory. Its judge tested correctness, survival of a
+//! power cut, and speed, in phases. This module rebuilds that judge at any scale. It adds exact counts of far-memory
+//! accesses, and a model of far memory.
 //!
 //! ```text
-//!   Plan ── Stream of a thread ──▶ drive: ask the engine, compare every answer
-//!     │                                │
-//!   Ledger ◀── acknowledged ───────────┘
+//!   RoundPlan ── OpStream of a thread ──▶ drive: run operations on the engine, check every answer
+//!     │                                      │
+//!   AckedValues ◀── acknowledged ────────────┘
 //!
-//!   correctness   a set and a get phase on a counted medium, every answer compared      counted
+//!   correctness   a set and a get phase on a counted medium, every answer checked       counted
 //!   durability    crashes at every fence on simulated memory; a kill on a real pool     counted
-//!   performance   a set phase, ten get phases, the slowest counts                       measured
+//!   performance   a set phase and ten get phases, of which the slowest counts           measured
 //!   model         a set and a get phase by sixteen virtual workers on six DIMMs         modelled
 //! ```
 //!
-//! * [`plan`](Plan) is what is asked, [`value`](Names) what is stored, `drive` asks and compares.
-//! * [`Contender`] is an engine as it is judged; `kv` is ours, `contest` are the others.
-//! * `published` is what was reported of the others, and what is asked of ours; `tuning` turns back the `steps`
-//!   they told of.
+//! * [`plan`](RoundPlan) generates the operations, [`value`](KeyNames) the keys and values; `drive` runs and checks
+//!   them.
+//! * [`Contender`] is the interface of an engine under test; `kv` is our engine, `contest` has the published ones.
+//! * `published` has the published values of these engines, and the bounds for ours. `tuning` measures each published
+//!   tuning step (`steps`) by leaving it out.
 //!
 //! # Verdict
-//! J1  No answer is wrong, no set is refused.
-//! J2  Far memory is a medium of exactly the round's size; an engine that needs more has no room.
-//! J3  DRAM, as the engine itself accounts for it, is never more than the round's. What the process really
-//!     took is measured and shown beside it.
+//! J1  No answer is wrong, and no set is refused.
+//! J2  Far memory is a medium of exactly the round's size. An engine that needs more runs out of space.
+//! J3  The DRAM that an engine reports never exceeds the round's limit. The memory that the process really gains is
+//!     measured and shown next to it.
 //! J4  A durable engine loses nothing that it acknowledged.
 
 mod contender;
@@ -57,47 +58,47 @@ pub use value::{KeyNames, VALUE_BYTES_MIN, WrongAnswer};
 use crate::figure::{Error, Figure, ProgressFn, Report};
 use crate::kv::PoolPlace;
 
-/// Which phases an engine is judged in.
+/// Phases to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JudgePhases {
-    /// Every answer compared, and what is asked of far memory counted.
+    /// Checks every answer and counts far-memory accesses.
     pub correctness: bool,
-    /// Crashes.
+    /// Crashes and kills the engine.
     pub durability: bool,
-    /// The clock.
+    /// Measures time.
     pub performance: bool,
-    /// The model's clock.
+    /// Runs on the model of far memory.
     pub model: bool,
 }
 
-/// What is judged, and how.
+/// Options of a run of the judge.
 pub struct JudgeOptions<'a> {
-    /// The engines, in the order of the columns.
+    /// Engines to test, in the order of the columns.
     pub contenders: Vec<&'a dyn Contender>,
-    /// The round of the contest.
+    /// Round of the contest.
     pub round: ContestRound,
-    /// The scale: one part of so many, a power of two.
+    /// Scale: everything is divided by this power of two.
     pub part: u64,
-    /// Threads of a phase.
+    /// Number of threads in a phase.
     pub threads: usize,
-    /// Where chance starts from.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// What the pools are on.
+    /// Medium of the pools.
     pub place: PoolPlace,
-    /// The phases.
+    /// Phases to run.
     pub phases: JudgePhases,
-    /// Get phases of which the slowest counts.
+    /// Number of get phases, of which the slowest counts.
     pub rounds: u32,
-    /// Operations an engine is asked for at once.
+    /// Number of operations passed to an engine in one call.
     pub group: usize,
-    /// Runs that are crashed everywhere, under each way to lose power.
+    /// Number of runs that are crashed at every fence, for each persistency mode.
     pub crash_seeds: u64,
-    /// Whether the engines' tuning steps are turned back, one by one, instead of all this.
+    /// Whether to measure the engines' tuning steps instead.
     pub tuning: bool,
 }
 
 impl JudgeOptions<'_> {
-    /// The round's terms at this scale.
+    /// Returns the round's limits at this scale.
     #[must_use]
     pub fn terms(&self) -> ContestLimits {
         let terms = match self.round {
@@ -107,13 +108,13 @@ impl JudgeOptions<'_> {
         terms.with_threads(self.threads)
     }
 
-    /// The round's plan at this scale.
+    /// Returns the round's plan at this scale.
     #[must_use]
     pub fn plan(&self) -> RoundPlan {
         RoundPlan::new(self.round, self.terms(), self.seed)
     }
 
-    /// The terms a contender is judged on.
+    /// Returns the limits that apply to a contender.
     fn terms_for(&self, contender: &dyn Contender) -> ContestLimits {
         let terms = contender.terms(self.round, self.terms());
         match contender.far_bytes_told(self.part) {
@@ -123,7 +124,10 @@ impl JudgeOptions<'_> {
     }
 }
 
-/// Judges the contenders, one after another.
+/// Tests the contenders, one after another.
+///
+/// # Errors
+/// A medium cannot be created, an engine fails or panics, or `watch` stopped the run.
 pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     if options.tuning {
@@ -134,7 +138,7 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
     for contender in &options.contenders {
         let name = contender.name();
         if !contender.takes(options.round) {
-            let why = format!("{name} was not built for this round, and is left out");
+            let why = format!("{name} was not built for this round and is skipped");
             report.notes.push(why);
             continue;
         }
@@ -155,8 +159,8 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
     if options.phases.performance {
         let ns = drive::own_cost_ns(&options.plan())?;
         report.notes.push(format!(
-            "the judge's own share of the times is {ns:.1} ns an operation, measured with an engine that \
-             does nothing; drawing operations and comparing answers is not in them"
+            "the judge itself takes {ns:.1} ns per operation of these times, measured with an engine that \
+             does nothing; drawing operations and checking answers is not timed"
         ));
         ahead(&mut report);
     }
@@ -168,8 +172,8 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
     Ok(report)
 }
 
-/// Ours is to be faster than the others in both phases: its times by each of theirs, measured here, by the
-/// clock and by processor time. The latter does not know what an engine's own threads do.
+/// Adds the ratios of our engine's times to those of every other engine, with the bound that ours is faster. Processor
+/// time leaves out an engine's own threads.
 fn ahead(report: &mut Report) {
     const OURS: &str = "kv";
     let mut found = Vec::new();

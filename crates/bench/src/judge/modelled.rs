@@ -1,10 +1,9 @@
 //! The judge on the model of far memory: sixteen virtual workers on six DIMMs.
 //!
-//! Each virtual worker has the plan's operations of a thread; what an engine asks of far memory becomes steps
-//! of the machine, and what it takes besides is given: [`CPU_NS`], the same for every engine. So a ratio of
-//! two engines says what their writes and reads of far memory make of it, and nothing of their tables in
-//! DRAM. The processor's cache is made smaller by the scale, so that it holds as little of the pool as
-//! at full size.
+//! Each virtual worker executes the plan's operations of a thread. The engine's far-memory accesses become steps of
+//! the machine. All other work takes a fixed time per operation, [`CPU_NS`], the same for every engine. So a ratio of
+//! two engines compares their far-memory accesses and leaves out their tables in DRAM. The modelled processor cache is
+//! scaled down with the pool, so that it holds the same share of it as at full size.
 
 use farbank_contest::{ContestLimits, Engine, EngineRequest, Worker};
 use farbank_pm::media::Mapped;
@@ -18,18 +17,18 @@ use super::plan::{AckedValues, ContestOp, ContestPhase, RoundPlan, ThreadKeys};
 use super::{ContestRound, JudgeOptions};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
 
-/// Threads of the contest.
+/// Number of virtual workers: the contest's threads.
 const WORKERS: usize = 16;
-/// DIMMs of a socket of the contest's machine.
+/// DIMMs of one socket of the contest's machine.
 const DIMMS: u32 = 6;
-/// Nanoseconds an operation takes besides far memory: an assumption.
+/// Nanoseconds of an operation without far memory. This is an assumption.
 const CPU_NS: u32 = 100;
-/// The largest part of the contest that is modelled: 393,216 operations a phase.
+/// Smallest divisor of the scale that is modelled: 393,216 operations per phase.
 const PART_MIN: u64 = 1024;
-/// Bytes of the cache at full scale.
+/// Size of the modelled cache at full scale, in bytes.
 const CACHE_BYTES: u64 = 36 << 20;
 
-/// Millions of sets and of get-phase operations a virtual second.
+/// Millions of operations per virtual second in a set phase and in a get phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ModelledRates {
     pub(super) sets: f64,
@@ -45,7 +44,7 @@ fn config(seed: u64, part: u64) -> MachineConfig {
     }
 }
 
-/// Runs a set and a get phase of `contender` on the model, and reports them.
+/// Runs a set and a get phase of `contender` on the model, and reports the rates.
 pub(super) fn run(
     options: &JudgeOptions<'_>,
     contender: &dyn Contender,
@@ -64,8 +63,8 @@ pub(super) fn run(
     Ok(found)
 }
 
-/// A set and a get phase of `contender` on the model, on terms that are changed by `room`. `None`: it has
-/// threads of its own, whose steps are nobody's.
+/// Returns the rates of a set and a get phase on the model, with limits changed by `room`. `None` if the engine has
+/// threads of its own, because their steps belong to no virtual worker.
 pub(super) fn rates(
     options: &JudgeOptions<'_>,
     contender: &dyn Contender,
@@ -115,7 +114,7 @@ pub(super) fn rates(
     Ok(Some(ModelledRates { sets, gets }))
 }
 
-/// Plays a phase: each virtual worker's operations, in the order of their clocks.
+/// Runs a phase: executes each virtual worker's operations in the order of the virtual clocks.
 fn play(
     machine: &mut Machine,
     engine: &dyn Engine,
@@ -164,7 +163,7 @@ fn play(
     failed.map_or(Ok(()), Err)
 }
 
-/// The second version of one engine by its first: one write a set by two.
+/// Reports v2's rates relative to v1's: one write per set compared with two.
 pub(super) fn compare(rates: &[(&'static str, ModelledRates)], report: &mut Report) {
     let of = |name| {
         rates
@@ -184,10 +183,10 @@ pub(super) fn compare(rates: &[(&'static str, ModelledRates)], report: &mut Repo
     }
 }
 
-/// What two writes cost, each waited for, of what one costs: 152 and 8 bytes against 160.
+/// Reports the cost of two writes, each followed by a wait, relative to one: 152 and 8 bytes compared with 160.
 ///
-/// Those who measured it wrote with one thread, one record after another; the 8 bytes then lie in a line
-/// that was written a moment ago. In an engine they are a bucket's, anywhere: [`Second::Anywhere`].
+/// The published measurement used one thread that wrote one record after another, so the 8 bytes were in a line
+/// written just before. In an engine they are in a bucket at a random place: [`SecondWrite::Anywhere`].
 pub(super) fn two_writes(seed: u64, report: &mut Report) {
     let cost = |second| write_ns(seed, second);
     let one = cost(SecondWrite::None);
@@ -208,18 +207,18 @@ pub(super) fn two_writes(seed: u64, report: &mut Report) {
     }
 }
 
-/// Where the 8 bytes go.
+/// Place of the second write, of 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SecondWrite {
-    /// With the others.
+    /// No second write: all 160 bytes are one write.
     None,
-    /// Behind them, when they are durable.
+    /// After the first 152 bytes, when those are durable.
     SameRecord,
-    /// Anywhere in a table, when they are durable.
+    /// Anywhere in a table, when the first bytes are durable.
     Anywhere,
 }
 
-/// Virtual nanoseconds a record of 160 bytes takes one worker.
+/// Returns the virtual nanoseconds in which one worker writes a record of 160 bytes.
 fn write_ns(seed: u64, second: SecondWrite) -> f64 {
     const RECORDS: u64 = 50_000;
     const RECORD_BYTES: u64 = 160;
@@ -256,7 +255,7 @@ fn write_ns(seed: u64, second: SecondWrite) -> f64 {
     machine.outcome().elapsed_ps as f64 / 1e3 / RECORDS as f64
 }
 
-/// What all modelled figures are: for the notes.
+/// Returns the note that describes the model of all modelled figures.
 pub(super) fn label(options: &JudgeOptions<'_>) -> String {
     let part = options.part.max(PART_MIN);
     format!(

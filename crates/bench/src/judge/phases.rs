@@ -1,4 +1,4 @@
-//! The phases of a judgement, and the figures they give.
+//! Phases of the judge, and their figures.
 
 use farbank_contest::{ContestLimits, Engine, EngineStats};
 use farbank_pm::media::Mapped;
@@ -12,24 +12,25 @@ use super::{JudgeOptions, WrongAnswer};
 use crate::counted::Counted;
 use crate::figure::{Error, Figure, ProgressFn, Report, median};
 
-/// What the phases of a killed engine are called.
+/// Report name of the phases before and after a kill.
 pub(super) const KILL: &str = "kill";
-/// Get phases of the correctness phase: one shows what there is to count.
+/// The get phase of the correctness phase. One is enough for the counts.
 const COUNTED_GET: ContestPhase = ContestPhase::Get(0);
 
-/// An engine, and all a judge knows of what it should hold.
+/// State of a test of one engine, with the values that it must hold.
 pub(super) struct EngineTrial<'a> {
     contender: &'a dyn Contender,
     plan: RoundPlan,
     ledger: AckedValues,
     owns: Vec<ThreadKeys>,
     dram: DramPeak,
-    /// What its workers did in the phases before this one.
+    /// Engine statistics at the end of the previous phase.
     before: EngineStats,
 }
 
 impl<'a> EngineTrial<'a> {
-    /// Everything but the engine. Far memory is made before, so that DRAM is the engine's alone.
+    /// Creates the state without the engine. Far memory must exist already, so that later growth of DRAM is the
+    /// engine's.
     pub(super) fn new(options: &JudgeOptions<'_>, contender: &'a dyn Contender) -> EngineTrial<'a> {
         let plan = options.plan();
         EngineTrial {
@@ -59,7 +60,7 @@ impl<'a> EngineTrial<'a> {
         })
     }
 
-    /// What its workers did in the last phase.
+    /// Returns the engine statistics of the last phase.
     fn tally(&mut self, engine: &dyn Engine) -> EngineStats {
         let now = engine.tally();
         let before = std::mem::replace(&mut self.before, now);
@@ -85,7 +86,7 @@ fn since(now: EngineStats, before: EngineStats) -> EngineStats {
     }
 }
 
-/// Asked by the clock, `group` operations at a time, and compared.
+/// Returns the mode of a timed and checked phase with `group` operations per call.
 pub(super) fn plainly(group: usize) -> DriveMode<'static> {
     DriveMode {
         group,
@@ -94,7 +95,7 @@ pub(super) fn plainly(group: usize) -> DriveMode<'static> {
     }
 }
 
-/// J1: what was wrong in a phase, in figures and in words.
+/// Reports the wrong answers and refused sets of phases, as figures and notes (J1).
 pub(super) fn verdict(
     report: &mut Report,
     contender: &dyn Contender,
@@ -105,7 +106,7 @@ pub(super) fn verdict(
     let sum = |count: fn(&PhaseFindings) -> u64| {
         phases.iter().map(|found| count(found)).sum::<u64>() as f64
     };
-    // What is known to lose data is shown losing it; that is no reason to fail.
+    // An engine that is known to lose data is expected to show it, so this does not fail the run.
     let expected = what == KILL && contender.target().is_some_and(|(_, known)| known.is_some());
     let counted = |what: String, count| match Figure::counted(name, what, count) {
         figure if expected => figure,
@@ -137,7 +138,7 @@ pub(super) fn verdict(
     }
 }
 
-/// J2 and J3.
+/// Reports DRAM and far memory (J2 and J3).
 fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, what: &str) {
     let name = trial.contender.name();
     let of_limit = trial.dram.share_of(&trial.plan.terms) * 100.0;
@@ -164,7 +165,7 @@ fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, w
     }
 }
 
-/// Correctness: a set and a get phase on a counted medium, every answer compared.
+/// Runs the correctness phase: a set and a get phase on a counted medium, with every answer checked.
 pub(super) fn correctness(
     options: &JudgeOptions<'_>,
     contender: &dyn Contender,
@@ -225,10 +226,10 @@ pub(super) fn correctness(
     Ok(())
 }
 
-/// A figure with what is asked of it.
+/// Adds a bound to a figure.
 fn wanted(figure: Figure, want: FigureBound) -> Figure {
     const NEAR: f64 = 0.05;
-    /// For values of another machine, that decide nothing.
+    /// Tolerance for values of another machine, which do not fail a run.
     const BESIDE: f64 = 0.35;
     match want {
         FigureBound::Nothing => figure,
@@ -240,7 +241,7 @@ fn wanted(figure: Figure, want: FigureBound) -> Figure {
     }
 }
 
-/// What far memory was asked for.
+/// Reports the far-memory accesses.
 fn counts(
     report: &mut Report,
     name: &'static str,
@@ -278,7 +279,7 @@ fn counts(
     add("places read, get phase", a_get, "a get", of.reads_a_get);
 }
 
-/// What the engine counted itself, where it has such a thing.
+/// Reports the statistics that the engine keeps itself, if it has them.
 fn tallies(
     report: &mut Report,
     name: &'static str,
@@ -313,7 +314,7 @@ fn tallies(
             of_get,
         );
     }
-    // Of all keys alike: what is hot says nothing of the whole.
+    // Taken from reads of all keys, because hot keys are not representative.
     let found: u64 = every.depth.iter().sum();
     let places = ["first", "second", "third", "fourth or later"];
     for ((place, count), want) in places.iter().zip(every.depth).zip(of.depth) {
@@ -339,7 +340,7 @@ fn tallies(
     );
 }
 
-/// Performance: the clock, on a medium that is not counted.
+/// Runs the performance phase: timed, on a medium that does not count.
 pub(super) fn performance(
     options: &JudgeOptions<'_>,
     contender: &dyn Contender,
@@ -425,7 +426,7 @@ pub(super) fn performance(
     Ok(())
 }
 
-/// Nanoseconds an operation of a thread.
+/// Returns a figure with nanoseconds per operation of a thread.
 fn rate(
     name: &'static str,
     what: &str,

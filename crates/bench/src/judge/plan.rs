@@ -1,32 +1,32 @@
-//! What is asked, of whom, in which order: a function of the round, the scale, the threads and the seed.
+//! Plan of a round: the operations of each thread, as a function of the round, the scale, the threads and the seed.
 //!
 //! ```text
-//!   key number  =  place of the key among its thread's  x  threads  +  thread
+//!   key number  =  index of the key among its thread's keys  x  threads  +  thread
 //!
-//!   set phase   new keys and updates, spread evenly; now and then a key is read back
-//!   hot keys    every so-many-th key of each thread:  read, written, read, written, ...
-//!               of the read ones the first fiftieth, over all threads, is the hot spot
-//!   get phase   3 gets of read keys, by anyone, 3 in 4 of them of the hot spot
-//!               1 set of a written key of one's own; one in 64 of a read key
+//!   set phase   new keys and updates, spread evenly; after some sets a key is read back
+//!   hot keys    every n-th key of each thread:  read, written, read, written, ...
+//!               the first fiftieth of the read keys, over all threads, is the hot spot
+//!   get phase   gets of read keys, by any thread, 3 in 4 of them of the hot spot
+//!               sets of the thread's own written keys; one set in 64 is of a read key
 //! ```
 //!
-//! No list of keys is kept: a key is a number, and its bytes follow from it. What is kept is the
-//! [`Ledger`], 4 bytes a key, because every read is to be judged by what was acknowledged.
+//! No list of keys is kept: a key is computed from its number. Only [`AckedValues`] is stored, 4 bytes per key,
+//! because every read is checked against the acknowledged values.
 //!
 //! # Invariants
-//! P1  A key belongs to one thread, and only that one sets it: nobody writes what somebody else writes.
-//! P2  A thread's new keys are exactly its share of the round's, unless the limit on live bytes forbids
-//!     one: then it updates instead.
-//! P3  The values that are live never have more bytes than the round allows: a value that would be one
-//!     too many is cut, to no less than the shortest.
+//! P1  A key belongs to one thread, and only this thread sets it.
+//! P2  A thread's new keys are exactly its share of the round's keys. Exception: if a new key would exceed the limit
+//!     on live bytes, the thread updates an old key instead.
+//! P3  The live values never have more bytes than the round allows. A value that would exceed the limit is cut, at
+//!     most to the shortest length.
 //!
 //! # What was not published
-//! The load of the final's get phase is not public. That of the public judge draws sets and gets from
-//! one bell curve, gets from its middle and sets from its tails, so that what is read often is not what is
-//! written often. It must be so here, too: engines reported that 98 % of gets were answered by a
-//! cache that every set of a key empties for it, and 99.99 % by one that forgets what was used longest
-//! ago. So no quarter of the gets can go to all keys alike. That 75 % belong to the hot spot, and that some
-//! 50,000 keys are hot, is published; that the spot is a fiftieth of the keys read is our choice.
+//! The load of the final's get phase is not public. The public judge draws sets and gets from one bell curve: gets
+//! from its middle and sets from its tails, so that often-read keys are not often-written keys. The final must have
+//! done the same: engines reported that a cache answered 98 % of gets although every set of a key invalidates it, and
+//! that an LRU cache answered 99.99 %. So gets cannot be uniform over all keys, not even a quarter of them. It is
+//! published that 75 % of gets go to the hot spot, and that some 50,000 keys are hot. That the spot is a fiftieth of
+//! the read keys is our choice.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,19 +35,19 @@ use farbank_pm::sim::Rng;
 
 use super::value::{KeyNames, VALUE_BYTES_MIN};
 
-/// Keys that are hot at full size.
+/// Number of hot keys at full size.
 const HOT_KEYS: u64 = 50_000;
-/// Of the keys that are read, one in so many belongs to the hot spot; of the gets, 3 in 4.
+/// One of this many read keys belongs to the hot spot, which gets 3 of 4 gets.
 const SPOT: u64 = 50;
-/// Of the sets of a get phase, one in so many is of a key that is read.
+/// One of this many sets of a get phase updates a key that is read.
 const SETS_OF_READ: u64 = 64;
-/// After one in so many sets of the set phase, a key is read back.
+/// After one of this many sets of the set phase, a key is read back.
 const READ_BACK: u64 = 64;
-/// When all keys have been read, so many times fewer that were never stored are asked for.
+/// After all keys have been read, one absent key is read for each of this many keys.
 const ABSENT: u64 = 16;
-/// The longest value of a get phase.
+/// Longest value in a get phase, in bytes.
 const GET_PHASE_BYTES_MAX: usize = 128;
-/// Lengths of the final's values: so many in a hundred are from here to there.
+/// Lengths of the final's values: percentage, shortest and longest length in bytes.
 const BANDS: [(u64, usize, usize); 4] = [
     (55, 80, 128),
     (25, 129, 256),
@@ -55,29 +55,29 @@ const BANDS: [(u64, usize, usize); 4] = [
     (5, 513, 1024),
 ];
 
-/// Which round of the contest.
+/// Round of the contest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContestRound {
-    /// Values of 80 bytes, hardly an update, nothing durable; 95 gets to 5 sets.
+    /// Values of 80 bytes, almost no updates, nothing durable; 95 gets to 5 sets.
     Preliminary,
     /// Values of 80 to 1,024 bytes, 43.1 % updates, every set durable; 75 gets to 25 sets.
     Final,
 }
 
-/// A phase of a round.
+/// Phase of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContestPhase {
-    /// The keys are stored and updated.
+    /// Stores and updates the keys.
     Set,
-    /// They are read and updated; the rounds of it are numbered.
+    /// Reads and updates keys. The number is the repetition.
     Get(u32),
-    /// Every key is read once, by the thread it belongs to, and then one in 16 times as many that are
-    /// not there. No phase of the contest's.
+    /// Reads every key once, by the thread that owns it, and then a 16th as many keys that do not exist. The contest
+    /// had no such phase.
     ReadAll,
 }
 
 impl ContestPhase {
-    /// What it is called.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -91,51 +91,51 @@ impl ContestPhase {
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContestOp {
-    /// Store this version of a key of one's own, of so many bytes.
+    /// Stores a version of a key of this thread.
     Set {
-        /// The key's number.
+        /// Number of the key.
         id: u64,
-        /// The version, from 1 on.
+        /// Version, from 1 on.
         version: u32,
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         bytes: usize,
-        /// Bytes of the value it replaces; 0 if the key is new.
+        /// Length of the value that it replaces; 0 if the key is new.
         old_bytes: usize,
     },
-    /// Read a key.
+    /// Reads a key.
     Get {
-        /// The key's number.
+        /// Number of the key.
         id: u64,
-        /// The version that was acknowledged before; 0 if none was.
+        /// Version acknowledged before this read; 0 if the key was not stored.
         version: u32,
-        /// Whether the key is one's own, so that it can be no other.
+        /// Whether the key belongs to this thread, so that the version must match exactly.
         own: bool,
     },
 }
 
-/// The round, whole.
+/// Plan of a round.
 #[derive(Clone, Debug)]
 pub struct RoundPlan {
-    /// Which round it is.
+    /// Round of the contest.
     pub round: ContestRound,
-    /// What it allows.
+    /// Limits of the round.
     pub terms: ContestLimits,
-    /// Keys and values.
+    /// Generator of keys and values.
     pub names: KeyNames,
     seed: u64,
-    /// Hot keys of each thread.
+    /// Number of hot keys of each thread.
     hot: u64,
 }
 
-/// The version and length of every key's value that was acknowledged.
+/// Version and length of the last acknowledged value of every key.
 #[derive(Debug)]
 pub struct AckedValues(Vec<AtomicU32>);
 
-/// Bits of a word of the ledger that are the length.
+/// Bits of a word that hold the length.
 const LENGTH_BITS: u32 = 11;
 
 impl AckedValues {
-    /// Version and length; 0 and 0 of a key that was never stored.
+    /// Returns version and length; 0 and 0 for a key that was never stored.
     #[must_use]
     pub fn get(&self, id: u64) -> (u32, usize) {
         let word = self.0[id as usize].load(Ordering::Acquire);
@@ -145,28 +145,28 @@ impl AckedValues {
         )
     }
 
-    /// A set was acknowledged.
+    /// Records that a set was acknowledged.
     pub fn acknowledge(&self, id: u64, version: u32, bytes: usize) {
         let word = version << LENGTH_BITS | bytes as u32;
         self.0[id as usize].store(word, Ordering::Release);
     }
 }
 
-/// What a thread knows of its own keys, from phase to phase.
+/// State of a thread's own keys, kept from phase to phase.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadKeys {
-    /// Keys it has stored.
+    /// Number of keys stored.
     pub keys: u64,
-    /// Bytes of their values.
+    /// Bytes of their live values.
     pub live_bytes: u64,
-    /// The most there ever were.
+    /// Largest value of `live_bytes` so far.
     pub live_bytes_max: u64,
-    /// Values that were cut because of the limit.
+    /// Number of values that were cut because of the limit.
     pub cut: u64,
 }
 
 impl RoundPlan {
-    /// The plan of a round on these terms.
+    /// Creates the plan of a round with these limits.
     #[must_use]
     pub fn new(round: ContestRound, terms: ContestLimits, seed: u64) -> RoundPlan {
         let threads = terms.threads as u64;
@@ -180,7 +180,7 @@ impl RoundPlan {
         }
     }
 
-    /// A ledger in which nothing is stored yet, all of it present in memory.
+    /// Returns an empty table of acknowledged values, with all pages present.
     #[must_use]
     pub fn ledger(&self) -> AckedValues {
         let ledger = AckedValues((0..self.terms.keys).map(|_| AtomicU32::new(1)).collect());
@@ -196,30 +196,30 @@ impl RoundPlan {
         of / threads + u64::from((thread as u64) < of % threads)
     }
 
-    /// Keys of a thread.
+    /// Returns the number of keys of a thread.
     #[must_use]
     pub fn keys_of(&self, thread: usize) -> u64 {
         self.share(self.terms.keys, thread)
     }
 
-    /// Operations of a thread in each phase; reading back comes on top.
+    /// Returns the number of operations of a thread in each phase, without keys that are read back.
     #[must_use]
     pub fn operations_of(&self, thread: usize) -> u64 {
         self.share(self.terms.operations, thread)
     }
 
-    /// The number of a thread's key.
+    /// Returns the number of a thread's key.
     fn id(&self, thread: usize, place: u64) -> u64 {
         place * self.terms.threads as u64 + thread as u64
     }
 
-    /// The place of a thread's hot key among its keys.
+    /// Returns the index of a thread's hot key among its keys.
     fn hot_place(&self, thread: usize, hot: u64) -> u64 {
         let keys = self.keys_of(thread);
         hot * (keys / self.hot).max(1) % keys.max(1)
     }
 
-    /// The operations of a thread in a phase.
+    /// Returns the operations of a thread in a phase.
     #[must_use]
     pub fn stream<'a>(
         &'a self,
@@ -251,7 +251,7 @@ impl RoundPlan {
     }
 }
 
-/// The operations of one thread in one phase.
+/// Operations of one thread in one phase.
 #[derive(Debug)]
 pub struct OpStream<'a> {
     plan: &'a RoundPlan,
@@ -265,7 +265,7 @@ pub struct OpStream<'a> {
 }
 
 impl OpStream<'_> {
-    /// The next operation. `batch` are those since the ledger was last told what was acknowledged.
+    /// Returns the next operation. `batch` holds the operations since the last acknowledgement.
     pub fn next(&mut self, batch: &[ContestOp]) -> Option<ContestOp> {
         if std::mem::take(&mut self.read_back) {
             let place = self.rng.below(self.own.keys);
@@ -291,7 +291,7 @@ impl OpStream<'_> {
     fn of_set_phase(&mut self, batch: &[ContestOp]) -> ContestOp {
         self.read_back = self.rng.one_in(READ_BACK);
         let new = self.plan.keys_of(self.thread) - self.own.keys;
-        // P2: of the sets that are left, this one included, `new` are of new keys.
+        // P2: of the remaining sets, including this one, `new` must store new keys.
         let is_new = self.own.keys == 0 || self.rng.below(self.left + 1) < new;
         let bytes = match self.plan.round {
             ContestRound::Preliminary => self.plan.terms.value_bytes.1,
@@ -339,16 +339,16 @@ impl OpStream<'_> {
             }
             draw -= share;
         }
-        unreachable!("the bands' shares are a hundred")
+        unreachable!("the percentages of BANDS add up to 100")
     }
 
-    /// Bytes a value may have that replaces one of `old_bytes`.
+    /// Returns the largest allowed length of a value that replaces one of `old_bytes`.
     fn room(&self, old_bytes: u64) -> u64 {
         let limit = self.plan.terms.live_bytes_max / self.plan.terms.threads as u64;
         limit.saturating_sub(self.own.live_bytes - old_bytes)
     }
 
-    /// Version and length of a key as they are after `batch`.
+    /// Returns version and length of a key after `batch`.
     fn now(&self, id: u64, batch: &[ContestOp]) -> (u32, usize) {
         let set = batch.iter().rev().find_map(|op| match *op {
             ContestOp::Set {
@@ -365,7 +365,7 @@ impl OpStream<'_> {
     fn set(&mut self, place: u64, bytes: usize, batch: &[ContestOp]) -> ContestOp {
         let id = self.plan.id(self.thread, place);
         let (version, old_bytes) = self.now(id, batch);
-        // P3. What is replaced was not longer than the room it leaves.
+        // P3. The old value was not longer than the room that its removal leaves.
         let least = self.plan.terms.value_bytes.0.max(VALUE_BYTES_MIN);
         let room = self.room(old_bytes as u64).max(least as u64);
         self.own.cut += u64::from(room < bytes as u64);
@@ -395,7 +395,7 @@ impl OpStream<'_> {
 mod tests {
     use super::*;
 
-    /// Every operation of a phase, acknowledged one by one.
+    /// Returns all operations of a phase, each acknowledged at once.
     fn all(
         plan: &RoundPlan,
         phase: ContestPhase,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finals_set_phase_is_as_published() {
+    fn the_set_phase_of_the_final_matches_published_numbers() {
         let (plan, ledger, mut owns) = of(ContestRound::Final, 3);
         let ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
         let sets = sets(&ops);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finals_get_phase_reads_a_hot_spot_and_updates_what_is_hot() {
+    fn the_get_phase_of_the_final_reads_a_hot_spot_and_updates_other_hot_keys() {
         let (plan, ledger, mut owns) = of(ContestRound::Final, 2);
         all(&plan, ContestPhase::Set, &ledger, &mut owns);
         let ops = all(&plan, ContestPhase::Get(0), &ledger, &mut owns);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preliminarys_phases_are_as_published() {
+    fn the_phases_of_the_preliminary_round_match_published_numbers() {
         let (plan, ledger, mut owns) = of(ContestRound::Preliminary, 2);
         let ops = all(&plan, ContestPhase::Set, &ledger, &mut owns);
         let stored = sets(&ops);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_asks_the_same_and_another_seed_does_not() {
+    fn a_seed_determines_all_operations() {
         let run = |seed| {
             let terms = ContestLimits::finals(16_384).with_threads(2);
             let plan = RoundPlan::new(ContestRound::Final, terms, seed);
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_belongs_to_one_thread() {
+    fn only_the_owning_thread_sets_a_key() {
         let (plan, ledger, mut owns) = of(ContestRound::Final, 3);
         for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
             for (thread, own) in owns.iter_mut().enumerate() {
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_live_bytes_holds_where_it_is_tight() {
+    fn a_tight_limit_on_live_bytes_is_respected() {
         let mut terms = ContestLimits::finals(4096).with_threads(2);
         terms.live_bytes_max /= 2;
         let plan = RoundPlan::new(ContestRound::Final, terms, 7);
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_batch_sets_counts_before_it_is_acknowledged() {
+    fn a_read_expects_the_versions_set_earlier_in_its_batch() {
         let (plan, ledger, mut owns) = of(ContestRound::Final, 1);
         let mut stream = plan.stream(ContestPhase::Set, 0, &ledger, &mut owns[0]);
         let mut batch = Vec::new();

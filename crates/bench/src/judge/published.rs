@@ -1,59 +1,59 @@
-//! What was published of the engines, as far as it does not depend on their machines.
+//! Published values of the contest's engines, as far as they do not depend on a machine, and bounds for ours.
 //!
-//! Figures are those of the final at full size: sizes of records and tables follow from the contest's
-//! descriptions of them, the rest was reported by those who built the engines. A figure that is asked to be
-//! near is asked to be within 5 %, or, where it is a share, within half a point of a hundred.
+//! Values are those of the final at full size. Sizes of records and tables follow from the contest's descriptions; the
+//! authors of the engines reported all others. A value that must be near must lie within 5 %, or within half a
+//! percentage point if it is a share.
 
-/// What is asked of a figure.
+/// Bound on a figure.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum FigureBound {
-    /// Nothing.
+    /// No bound.
     #[default]
     Nothing,
-    /// It is within 5 % of this.
+    /// Within 5 % of this value.
     Near(f64),
-    /// It is as far from this as that, at most.
+    /// At most this distance (second) from this value (first).
     Within(f64, f64),
-    /// It is at most this.
+    /// At most this value.
     AtMost(f64),
-    /// It is at least this.
+    /// At least this value.
     AtLeast(f64),
-    /// Nothing; but this was published.
+    /// No bound, but this value was published.
     Beside(f64),
 }
 
-/// What is asked of an engine's figures.
+/// Bounds on the figures of an engine.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PublishedFigures {
-    /// Drains a set.
+    /// Drains per set.
     pub fences_a_set: FigureBound,
-    /// Bytes copied in and stored, a set.
+    /// Bytes copied and stored per set.
     pub bytes_a_set: FigureBound,
-    /// Lines of 64 bytes written back, a set.
+    /// 64-byte lines written back per set.
     pub lines_a_set: FigureBound,
-    /// XPLines of 256 bytes written back, a set.
+    /// 256-byte XPLines written back per set.
     pub xplines_a_set: FigureBound,
-    /// Places of far memory read by a set.
+    /// Far-memory locations read per set.
     pub reads_a_set: FigureBound,
-    /// Places of far memory read by a get.
+    /// Far-memory locations read per get.
     pub reads_a_get: FigureBound,
-    /// Bytes of DRAM a key besides read caches and buffers.
+    /// Bytes of DRAM per key, without read caches and buffers.
     pub index_bytes_a_key: FigureBound,
-    /// Percent of gets that the read cache answers.
+    /// Percentage of gets that the read cache answers.
     pub cache_hits: FigureBound,
-    /// Percent of the set phase's updates that swap.
+    /// Percentage of the set phase's updates that swap blocks.
     pub swaps_of_set_phase: FigureBound,
-    /// The same of the get phase's.
+    /// The same for the get phase's updates.
     pub swaps_of_get_phase: FigureBound,
-    /// Percent of lookups that found their key at the first, second, third place and further on.
+    /// Percentage of lookups that find their key at the first, second, third, and a later location.
     pub depth: [FigureBound; 4],
-    /// Places looked at by a lookup that finds its key.
+    /// Locations examined by a lookup that finds its key.
     pub probes_of_hit: FigureBound,
-    /// By one that does not.
+    /// Locations examined by a lookup that finds no key.
     pub probes_of_miss: FigureBound,
 }
 
-/// What is asked of ours.
+/// Bounds on our engine.
 pub(super) const KV: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::AtMost(1.01),
     bytes_a_set: FigureBound::Nothing,
@@ -70,7 +70,7 @@ pub(super) const KV: PublishedFigures = PublishedFigures {
     probes_of_miss: FigureBound::Nothing,
 };
 
-/// The preliminary round's first place: records of 100 bytes, 768 Mi of them in 256 Mi chains.
+/// First place of the preliminary round: records of 100 bytes, 768 Mi of them in 256 Mi chains.
 pub(super) const PRELIM: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Nothing,
     bytes_a_set: FigureBound::Near(100.0),
@@ -87,7 +87,7 @@ pub(super) const PRELIM: PublishedFigures = PublishedFigures {
     probes_of_miss: FigureBound::Nothing,
 };
 
-/// The slides' engine: a header of 24 bytes, blocks of 32, lines of five keys that are 95.24 % full.
+/// Engine of the slides: a header of 24 bytes, blocks of 32, lines of five keys that are 95.24 % full.
 pub(super) const KID: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Near(1.0),
     bytes_a_set: FigureBound::Near(225.4),
@@ -109,7 +109,7 @@ pub(super) const KID: PublishedFigures = PublishedFigures {
     probes_of_miss: FigureBound::Beside(44.4),
 };
 
-/// What the two engines of the third place have in common: chains, a read cache, spares.
+/// Common part of the two engines of the third place: chains, a read cache, spare blocks.
 const THIRD_PLACE: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Nothing,
     bytes_a_set: FigureBound::Nothing,
@@ -131,21 +131,21 @@ const THIRD_PLACE: PublishedFigures = PublishedFigures {
     probes_of_miss: FigureBound::Near(0.853),
 };
 
-/// The third place's first version: a block and a bucket, each waited for.
+/// First version of the third place's engine: a block and a bucket are written, each followed by a drain.
 pub(super) const V1_AS_TOLD: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Near(2.0),
-    // A key record of 233 bytes, or, for an update, a value of 201; and 8.
+    // A record with key of 233 bytes, or, for an update, a value of 201; and 8 bytes in the bucket.
     bytes_a_set: FigureBound::Near(227.6),
     lines_a_set: FigureBound::Near(5.4),
     xplines_a_set: FigureBound::Near(2.9),
-    // Chains of the full size; while they grow, fewer.
+    // For chains at full size. While they grow, they are shorter.
     reads_a_set: FigureBound::Beside(1.43),
     reads_a_get: FigureBound::Beside(0.03),
     index_bytes_a_key: FigureBound::Near(9.4),
     ..THIRD_PLACE
 };
 
-/// Its last version: a header of 22 bytes, blocks of 16, nodes of 28 bytes for 225 Mi keys.
+/// Last version of that engine: a header of 22 bytes, blocks of 16, nodes of 28 bytes for 225 Mi keys.
 pub(super) const V2_AS_TOLD: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Near(1.0),
     bytes_a_set: FigureBound::Near(223.4),

@@ -1,35 +1,35 @@
-//! The tuning steps that were published: each is a parameter of an engine, turned back alone.
+//! The published tuning steps. Each is a parameter of an engine that is turned off alone.
 //!
-//! Of some it was told what they gained, in seconds of a score; of others only that they were made.
+//! For some steps the gain was reported, in seconds of a score; for others only that they were made.
 
 use farbank_contest::{BlockPools, ContestLimits, StripeLock, kid, prelim, v1, v2};
 
 use super::contender::Contender;
 use super::contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
 
-/// A step: the engine with it and without it.
+/// A tuning step: the engine with it and without it.
 pub(super) struct TechniqueStep {
     pub what: &'static str,
-    /// Seconds of the score before and after it, if they were reported.
+    /// Score in seconds before and after the step, if it was reported.
     pub reported: Option<(f64, f64)>,
     pub with: Box<dyn Contender>,
     pub without: Box<dyn Contender>,
-    /// What is timed.
+    /// Timed part of a run.
     pub timed: TimedPart,
-    /// Whether pages are there before: what the step is about may be that they are not.
+    /// Whether pages are present before the run. A step that concerns page faults needs them absent.
     pub faulted: bool,
-    /// Whether it changes what is asked of far memory: then that is counted, and modelled.
+    /// Whether the step changes far-memory accesses, so that they are counted and modelled.
     pub far: bool,
-    /// How much of the round's far memory both are given: without the step there may be no room for all sets.
+    /// Factor on the round's far memory for both engines, as the engine without the step may need more space.
     pub room: f64,
 }
 
-/// What of a run is timed.
+/// Timed part of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TimedPart {
     /// A set and a get phase.
     Phases,
-    /// Making the engine.
+    /// The creation of the engine.
     Create,
 }
 
@@ -52,7 +52,7 @@ impl TechniqueStep {
         }
     }
 
-    /// The terms of a run: what is given of far memory follows [`Step::room`], in whole pages.
+    /// Returns the limits of a run. Far memory is scaled by `room`, in whole pages.
     pub(super) fn with_room(&self, terms: ContestLimits) -> ContestLimits {
         const PAGE_BYTES: u64 = 4096;
         let pages = (terms.far_bytes / PAGE_BYTES) as f64 * self.room;
@@ -78,8 +78,7 @@ impl TechniqueStep {
     }
 }
 
-/// All of them; of each engine a step first that changes nothing, which shows how much chance there is in the
-/// others.
+/// Returns all steps. The first step of each engine changes nothing; its figure shows the noise of the others.
 pub(super) fn all() -> Vec<TechniqueStep> {
     let mut all = of_prelim();
     all.extend(of_v1());
@@ -115,7 +114,7 @@ fn of_prelim() -> Vec<TechniqueStep> {
         step("heads by compare-and-swap for a spin lock", |o| {
             o.swing = prelim::HeadUpdate::Locked(StripeLock::Spin);
         }),
-        // Without it 75 GiB of records are for 74 GiB of far memory.
+        // Without it, 75 GiB of records do not fit into 74 GiB of far memory.
         step("the first records in DRAM for good", |o| {
             o.head_segments = 0
         })
@@ -131,7 +130,7 @@ fn of_prelim() -> Vec<TechniqueStep> {
     ]
 }
 
-/// Room for engines that do not swap: blocks are lost to sizes that nobody wants.
+/// Room factor for engines that do not swap blocks, which lose free blocks of sizes that no record needs.
 const ROOM_WITHOUT_SWAPS: f64 = 1.5;
 
 fn of_v1() -> Vec<TechniqueStep> {
@@ -141,7 +140,7 @@ fn of_v1() -> Vec<TechniqueStep> {
         change(&mut without);
         TechniqueStep::new(what, None, V1Engine(usual), V1Engine(without))
     };
-    // What its successor is said to have changed, it did not have: that is turned on.
+    // v1 did not have the steps that its successor made, so here the step is turned on.
     let later = |what, change: fn(&mut v1::V1Tuning)| {
         let mut with = usual;
         change(&mut with);
@@ -229,7 +228,7 @@ fn of_kid() -> Vec<TechniqueStep> {
             KidEngine(usual),
         )
         .on_fresh_pages(),
-        // Two threads may draw one partition.
+        // Without it, two threads may use the same partition.
         step("threads numbered by a counter", None, |o| {
             o.numbers = kid::PartitionRule::ByLot;
         })

@@ -1,4 +1,4 @@
-//! The judge judged: a right engine passes, and every wrong one is found out by name.
+//! Tests of the judge: a correct engine passes, and every kind of defect is reported by name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,36 +13,36 @@ use super::{
 use crate::figure::{Error, Report};
 use crate::kv::PoolPlace;
 
-/// What an engine in DRAM does wrong.
+/// Defect of an engine in DRAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Nothing,
-    /// Now and then it answers what was replaced.
+    /// Sometimes returns the replaced value.
     Stale,
-    /// Now and then it forgets a new key.
+    /// Sometimes forgets a new key.
     Drops,
-    /// It answers a byte less than was stored.
+    /// Returns a byte less than was stored.
     Short,
-    /// Now and then it answers the value of the key asked for before.
+    /// Sometimes returns the value of the key requested before.
     Mixes,
-    /// Now and then it answers the new value's beginning and the old one's end.
+    /// Sometimes returns the beginning of the new value and the end of the old one.
     Tears,
-    /// It is full before its time.
+    /// Refuses sets too early.
     Full,
-    /// It holds more DRAM than is allowed.
+    /// Reports more DRAM than is allowed.
     Glutton,
-    /// It panics.
+    /// Panics.
     Panics,
 }
 
-/// Of so many operations, one goes wrong.
+/// One of this many operations goes wrong.
 const ONE_IN: u64 = 50;
 
 struct Toy(Fault);
 
 #[derive(Default)]
 struct Held {
-    /// The value of each key, and the one before.
+    /// The value of each key, and the previous one.
     values: HashMap<Key, [Vec<u8>; 2]>,
     last: Vec<u8>,
     operations: u64,
@@ -76,7 +76,9 @@ impl Contender for Toy {
     }
 
     fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
-        Err(Error::Failed("a table in DRAM is gone".into()))
+        Err(Error::Failed(
+            "the table was in DRAM and cannot be reopened".into(),
+        ))
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
@@ -175,14 +177,14 @@ fn judged(fault: Fault) -> Result<Report, Error> {
     run(&options(&toy, ContestRound::Final, 1 << 14), &mut |_| true)
 }
 
-/// The figures that do not hold.
+/// Returns the names of the figures with broken bounds.
 fn broken(report: &Report) -> Vec<&str> {
     let broken = report.figures.iter().filter(|figure| !figure.holds());
     broken.map(|figure| figure.name.as_str()).collect()
 }
 
 #[test]
-fn a_right_engine_passes() {
+fn a_correct_engine_passes() {
     let report = judged(Fault::Nothing).unwrap();
     assert_eq!(broken(&report), [""; 0]);
     let compared = report
@@ -193,7 +195,7 @@ fn a_right_engine_passes() {
 }
 
 #[test]
-fn each_wrong_engine_is_found_out_by_name() {
+fn each_defect_is_reported_by_name() {
     for (fault, name) in [
         (Fault::Stale, "values out of date"),
         (Fault::Drops, "keys not found"),
@@ -216,7 +218,7 @@ fn each_wrong_engine_is_found_out_by_name() {
 }
 
 #[test]
-fn an_engine_that_panics_ends_the_judgement_in_its_own_words() {
+fn a_panic_of_the_engine_ends_the_run_with_its_message() {
     match judged(Fault::Panics) {
         Err(Error::Failed(why)) => assert!(
             why.starts_with("toy: the engine panicked in the set phase: as it should"),
@@ -227,7 +229,7 @@ fn an_engine_that_panics_ends_the_judgement_in_its_own_words() {
 }
 
 #[test]
-fn an_engine_is_not_judged_in_a_round_it_was_not_built_for() {
+fn an_engine_is_skipped_in_a_round_it_was_not_built_for() {
     let toy = Toy(Fault::Nothing);
     let report = run(
         &options(&toy, ContestRound::Preliminary, 1 << 14),
@@ -239,14 +241,14 @@ fn an_engine_is_not_judged_in_a_round_it_was_not_built_for() {
 }
 
 #[test]
-fn being_stopped_is_an_error() {
+fn a_stopped_run_is_an_error() {
     let toy = Toy(Fault::Nothing);
     let stopped = run(&options(&toy, ContestRound::Final, 1 << 12), &mut |_| false);
     assert!(matches!(stopped, Err(Error::Stopped)));
 }
 
 #[test]
-fn ours_is_right_in_both_rounds_alone_and_together() {
+fn our_engine_is_correct_in_both_rounds_with_one_and_several_operations_per_call() {
     for (round, part, group) in [
         (ContestRound::Final, 4096, 1),
         (ContestRound::Final, 4096, 16),
@@ -263,12 +265,12 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
             ..options(&OurEngine, round, part)
         };
         let report = run(&options, &mut |_| true).unwrap();
-        // In a pool this small, tables are mostly their least size.
+        // In a pool this small, most tables have their minimum size.
         let small = |name: &&str| !name.ends_with("DRAM held") && !name.starts_with("DRAM a key");
         let mut wrong: Vec<&str> = broken(&report).into_iter().filter(small).collect();
-        // The preliminary round's limits are too tight for records that are checked.
+        // The preliminary round's far memory is too small for records with checksums.
         wrong.retain(|name| round == ContestRound::Final || !name.ends_with("far memory given"));
-        // Slices of the cleaner have a fence each, and segments this small one slice and a rebirth.
+        // Each slice of the cleaner has a fence. A segment of this size takes one slice and one recycling.
         let fences = report.figures.iter().find(|f| f.name == "fences");
         assert!(fences.is_none_or(|f| f.value < 1.05), "{fences:?}");
         wrong.retain(|name| !name.ends_with("fences"));
@@ -278,7 +280,7 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
 }
 
 #[test]
-fn the_published_engines_pass_in_their_rounds_and_come_back_after_a_kill() {
+fn the_published_engines_pass_in_their_rounds_and_reopen_after_a_kill() {
     let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
     let (v1, v2) = (V1Engine::default(), V2Engine::default());
     let judged: [(&dyn Contender, ContestRound, u64); 4] = [
@@ -301,7 +303,7 @@ fn the_published_engines_pass_in_their_rounds_and_come_back_after_a_kill() {
 }
 
 #[test]
-fn the_model_says_the_same_of_the_same_seed() {
+fn the_model_is_deterministic() {
     let kid = KidEngine::default();
     let mut options = options(&kid, ContestRound::Final, 1 << 14);
     options.phases = JudgePhases {
@@ -322,7 +324,7 @@ fn the_model_says_the_same_of_the_same_seed() {
 }
 
 #[test]
-fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
+fn a_tuning_step_is_timed_with_and_without_it_and_scored() {
     let kid = KidEngine::default();
     let mut options = options(&kid, ContestRound::Final, 1 << 12);
     options.tuning = true;
@@ -334,7 +336,7 @@ fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
 }
 
 #[test]
-fn what_a_tuning_step_changes_in_far_memory_is_counted_and_modelled() {
+fn a_tuning_step_that_changes_far_memory_accesses_is_counted_and_modelled() {
     let step = |name, what| {
         let mut steps = super::steps::all().into_iter();
         steps.find(|step| (step.with.name(), step.what) == (name, what))
@@ -358,7 +360,7 @@ fn what_a_tuning_step_changes_in_far_memory_is_counted_and_modelled() {
 }
 
 #[test]
-fn a_slower_engine_of_ours_is_said_to_be_slower() {
+fn a_slower_result_of_our_engine_breaks_its_bound() {
     let mut report = Report::default();
     for (name, set) in [("v1", 2.0), ("kv", 3.0)] {
         let figure = crate::figure::Figure::measured(name, "set phase", set);

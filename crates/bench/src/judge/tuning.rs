@@ -1,10 +1,10 @@
-//! What the published tuning steps are worth, each turned back alone.
+//! Measures what each published tuning step gains, by leaving it out alone.
 //!
-//! Those who built the engines told what a step gained them, in seconds of a score, on their machine. Here an
-//! engine with the step and one without take turns, a set and a get phase each, on memory of this process. A
-//! turn gives a ratio of times; the median of the turns is the figure. What is compared is the order and rough
-//! size of a step, not its seconds: far memory here is DRAM, and costs a fraction of what theirs did. So what a
-//! step changes of what far memory is asked for is counted, too, and modelled in the final round.
+//! The authors of the engines reported the gain of a step in seconds of their score, on their machine. Here the engine
+//! with the step and the engine without it take turns. Each turn is a set and a get phase, on memory of this process,
+//! and gives a ratio of times. The figure is the median of these ratios. Only the order and rough size of the steps
+//! can be compared, not seconds: far memory is DRAM here and costs much less. So the change in far-memory accesses is
+//! counted too, and modelled in the final round.
 
 use std::time::Instant;
 
@@ -20,26 +20,26 @@ use super::{JudgeOptions, modelled};
 use crate::counted::{Counted, Spent};
 use crate::figure::{Error, Figure, Kind, ProgressFn, Report, median};
 
-/// Times each of both takes its turn.
+/// Number of turns, each with one run of both engines.
 const TURNS: usize = 5;
-/// What differs by less is not told.
+/// Smallest relative difference that is reported.
 const TOLD_FROM: f64 = 0.01;
 
-/// The times of one run.
+/// Times of one run, in seconds.
 #[derive(Clone, Copy, Default)]
 struct TuningTimes {
     wall: f64,
     cpu: f64,
 }
 
-/// What an operation of one run asked of far memory.
+/// Far-memory accesses per operation of one run.
 struct TuningCounts {
     fences: f64,
     lines: f64,
     places: f64,
 }
 
-/// Turns back every step of the engines that are judged.
+/// Measures every step of the selected engines.
 pub(super) fn run(
     options: &JudgeOptions<'_>,
     report: &mut Report,
@@ -59,10 +59,11 @@ pub(super) fn run(
     Ok(())
 }
 
-/// How far from the reported gain of a step ours may be to be near it, as a part of that. Machines differ, so it decides nothing.
+/// Relative distance from the reported gain within which ours counts as near. It does not fail a run, as machines
+/// differ.
 const NEAR: f64 = 0.35;
 
-/// A figure of a step: how many times as long without it.
+/// Creates a figure: the ratio of the time without the step to the time with it.
 fn times_as_long(step: &TechniqueStep, what: &str, ratios: &[f64]) -> Figure {
     let name = format!("without {}: {what}", step.what);
     let figure = Figure::measured(step.with.name(), name, median(ratios)).unit("times as long");
@@ -81,7 +82,7 @@ fn measure(
     let (mut wall, mut cpu) = (Vec::new(), Vec::new());
     for turn in 0..TURNS {
         let mut found = [TuningTimes::default(); 2];
-        // Who is first changes: what the machine does meanwhile is for both.
+        // The order alternates, so that other load on the machine affects both.
         for which in [turn % 2, 1 - turn % 2] {
             let contender = [&step.with, &step.without][which];
             found[which] = time(options, step, &**contender, watch)?;
@@ -92,7 +93,7 @@ fn measure(
     }
     let clock = times_as_long(step, "time", &wall).spread(&wall);
     report.figures.push(clock);
-    // What creates an engine with many threads is not one thread's time.
+    // Creation uses many threads, so the processor time of one thread says nothing about it.
     if step.timed == TimedPart::Phases {
         let processor = times_as_long(step, "processor time", &cpu).spread(&cpu);
         report.figures.push(processor);
@@ -100,7 +101,7 @@ fn measure(
     Ok(())
 }
 
-/// Far memory for a run.
+/// Creates the far memory of a run.
 fn memory(
     options: &JudgeOptions<'_>,
     step: &TechniqueStep,
@@ -114,7 +115,7 @@ fn memory(
     Ok((medium, terms))
 }
 
-/// A set and a get phase.
+/// Times a set and a get phase, or the creation of the engine.
 fn time(
     options: &JudgeOptions<'_>,
     step: &TechniqueStep,
@@ -139,7 +140,7 @@ fn time(
     Ok(times)
 }
 
-/// A run whose answers are wrong, or which has no room, shows nothing.
+/// Fails if a run has wrong answers or refused sets, because its times cannot be compared.
 fn right(
     contender: &dyn Contender,
     step: &TechniqueStep,
@@ -150,13 +151,13 @@ fn right(
     }
     let (name, what, told) = (contender.name(), step.what, found.told.join("; "));
     Err(Error::Failed(format!(
-        "{name}, with or without {what}, cannot be compared: {} sets refused, {} answers wrong; {told}",
+        "{name}: the times with and without {what} cannot be compared: {} sets refused, {} answers wrong; {told}",
         found.refused,
         found.wrong_answers()
     )))
 }
 
-/// What far memory is asked for with and without the step, where that differs.
+/// Counts far-memory accesses with and without the step, and reports those that differ.
 pub(super) fn count(
     options: &JudgeOptions<'_>,
     step: &TechniqueStep,
@@ -214,7 +215,7 @@ fn asked(
     })
 }
 
-/// The same on the model, where it can be: an operation of each phase, with and without.
+/// Runs each phase on the model, with and without the step, if the engine can be modelled.
 pub(super) fn model(
     options: &JudgeOptions<'_>,
     step: &TechniqueStep,

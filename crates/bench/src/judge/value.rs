@@ -1,48 +1,48 @@
-//! Keys and values that say who they are.
+//! Self-identifying keys and values.
 //!
 //! ```text
-//!   key    │ mix(id) │ mix of that │           16 bytes; different ids, different keys
-//!   value  │ id │ version, length │ stamp │ stamp + g │ stamp + 2g │ ...  cut off where the length says
+//!   key    │ mix(id) │ mix of that │           16 bytes; different ids have different keys
+//!   value  │ id │ version, length │ stamp │ stamp + g │ stamp + 2g │ ...  cut off at the length
 //! ```
 //!
-//! The stamp is a hash of the seed and the words before it, so that no stretch of a value agrees with
-//! another value's, nor with another version's of the same key. Every byte of what is read is compared.
+//! The stamp is a hash of the seed and the words before it. So no part of a value equals a part of another key's
+//! value, or of another version of the same key. A check compares every byte that was read.
 
 use std::fmt;
 
 use farbank_contest::{KEY_BYTES, Key};
 use farbank_pm::sim::Rng;
 
-/// The shortest value that says all of it.
+/// Shortest value in bytes: id, version, length and stamp.
 pub const VALUE_BYTES_MIN: usize = 24;
-/// What words of a value differ by: odd, so that they differ for 2^64 words.
+/// Difference between neighbouring words of a value. It is odd, so the words differ for 2^64 words.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Makes the keys and values of one seed.
+/// Generator of the keys and values of one seed.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyNames {
     salt: u64,
 }
 
-/// What is wrong with an answer.
+/// Reason why an answer is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WrongAnswer {
-    /// The key is there, and was not found.
+    /// The key exists but was not found.
     Missing,
-    /// A value that was replaced, and the replacement acknowledged.
+    /// An old value, whose replacement was acknowledged.
     Stale,
     /// A value that was not written yet.
     Early,
-    /// A value of another length than it was stored with.
+    /// The value has another length than the stored one.
     Length,
     /// A value of another key.
     Key,
-    /// No value that anybody stored.
+    /// A value that was never stored.
     Torn,
 }
 
 impl WrongAnswer {
-    /// All of them.
+    /// All variants.
     pub const ALL: [WrongAnswer; 6] = [
         WrongAnswer::Missing,
         WrongAnswer::Stale,
@@ -52,7 +52,7 @@ impl WrongAnswer {
         WrongAnswer::Torn,
     ];
 
-    /// What it is called in a report.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl fmt::Display for WrongAnswer {
 }
 
 impl KeyNames {
-    /// The names of one seed.
+    /// Creates the generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> KeyNames {
         KeyNames {
@@ -81,7 +81,7 @@ impl KeyNames {
         }
     }
 
-    /// The key of this number. Both halves are functions of the number that can be turned round.
+    /// Returns the key with this number. Both halves are invertible functions of the number.
     #[must_use]
     pub fn key(&self, id: u64) -> Key {
         let first = Rng::new(id ^ self.salt).draw();
@@ -96,7 +96,7 @@ impl KeyNames {
         Rng::new(self.salt ^ id.wrapping_mul(GOLDEN) ^ Rng::new(what).draw()).draw()
     }
 
-    /// Appends a value of `bytes` bytes to `out`.
+    /// Appends the value of a version, with `bytes` bytes, to `out`.
     pub fn value(&self, id: u64, version: u32, bytes: usize, out: &mut Vec<u8>) {
         let what = u64::from(version) << 32 | bytes as u64;
         let mut word = self.stamp(id, what);
@@ -111,7 +111,10 @@ impl KeyNames {
         out.truncate(end);
     }
 
-    /// The version of a value that was read under the key `id`, every byte of it compared.
+    /// Returns the version of a value that was read under the key `id`, after comparing every byte.
+    ///
+    /// # Errors
+    /// The kind of [`WrongAnswer`], if the value is not one of this key.
     pub fn version(&self, id: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
         let Some((head, rest)) = value.split_at_checked(16) else {
             return Err(WrongAnswer::Length);
@@ -152,20 +155,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_and_so_do_the_bits_that_choose_a_chain() {
+    fn keys_spread_evenly_over_hash_chains() {
         let names = KeyNames::new(1);
         let keys: HashSet<Key> = (0..100_000).map(|id| names.key(id)).collect();
         assert_eq!(keys.len(), 100_000);
         let chains: HashSet<u16> = (0..100_000)
             .map(|id| u16::from_le_bytes([names.key(id)[0], names.key(id)[1]]))
             .collect();
-        // Of 65,536 chains, 100,000 keys leave one in e^1.526 empty.
+        // With 100,000 keys in 65,536 chains, a share of e^-1.526 of the chains is empty.
         assert!((50_500..52_000).contains(&chains.len()), "{}", chains.len());
         assert_ne!(KeyNames::new(2).key(7), names.key(7));
     }
 
     #[test]
-    fn a_value_is_recognised_and_every_wrong_byte_of_it_too() {
+    fn a_value_is_recognised_and_any_wrong_byte_is_detected() {
         let names = KeyNames::new(1);
         for bytes in [80, 81, 87, 128, 1024] {
             let good = value(&names, 5, 9, bytes);

@@ -1,23 +1,23 @@
-//! Killing a real server under load, again and again, and checking what it says afterwards.
+//! Kills a real server under load, many times, and checks every key after each restart.
 //!
 //! ```text
 //!   start ──▶ check every key ──▶ pipelined load on all connections ──▶ SIGKILL ──┐
 //!     ▲                                                                           │
-//!     └──── now and then killed while it opens, or ended by SHUTDOWN ◀────────────┘
+//!     └──── sometimes killed during recovery, or ended by SHUTDOWN ◀──────────────┘
 //! ```
 //!
-//! Each connection owns its keys and is the only one to write them, so what may be found is exact: the
-//! last acknowledged value, or one that was sent after it. All connections share one counter. The
-//! pool is filled until more than 77 % of its bytes are live, so that the cleaner is always at work.
+//! Only one connection writes a key, so the allowed values of a key are known exactly: the last acknowledged value, or
+//! one that was sent after it. All connections share one counter. The keys fill the pool until more than 77 % of its
+//! bytes are live, so that the cleaner always runs.
 //!
 //! # What is checked
-//! K1  Every acknowledged effect is there; no key is older than acknowledged; no value that nobody
-//!     wrote.
-//! K2  An MSET is there whole or not at all, also one that does not fit into the log.
-//! K3  A counter is at least what was acknowledged and at most what was sent.
-//! K4  What has expired is absent; what has not is there.
-//! K5  A pipeline sees its own writes, and replies are what a single server would say.
-//! K6  As many keys as were found are counted: none that nobody wrote.
+//! K1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
+//!     a value that was never written.
+//! K2  An MSET is atomic, also one that does not fit into the log.
+//! K3  A counter lies between the acknowledged count and the sent count.
+//! K4  Expired keys are absent; other keys exist.
+//! K5  A pipeline sees its own writes, and its replies are correct.
+//! K6  DBSIZE equals the number of keys found: no key exists that was never written.
 
 mod workload;
 
@@ -31,69 +31,72 @@ use workload::{KeyOwner, LoadOutcome};
 
 use crate::child::{ChildServer, ConnectionStop, RespClient, RunFailure, ServerLaunch};
 
-/// What is run, and how often.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct KillOptions {
-    /// The server that is killed. Its pool must not be there yet.
+    /// Server under test. Its pool must not exist yet.
     pub launch: ServerLaunch,
-    /// How many times it is killed.
+    /// How many times the server is ended and restarted.
     pub cycles: u64,
-    /// Connections, each with keys of its own.
+    /// Number of connections. Each writes keys of its own.
     pub connections: usize,
-    /// Where chance starts from.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
-/// What was seen so far.
+/// Counters of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KillFigures {
-    /// Cycles that ended with a check that held.
+    /// Cycles that were checked without a violation.
     pub cycles: u64,
-    /// Of them, those that ended with SHUTDOWN instead of a kill.
+    /// Cycles that ended with SHUTDOWN instead of SIGKILL.
     pub shutdowns: u64,
     /// Kills while the server was opening its pool.
     pub kills_in_recovery: u64,
     /// Commands that were acknowledged.
     pub acknowledged: u64,
-    /// Commands that were sent and not acknowledged when the server died.
+    /// Commands that were sent but had no reply when the server ended.
     pub in_flight: u64,
-    /// Keys read back after all restarts together.
+    /// Keys read back, summed over all restarts.
     pub keys_checked: u64,
     /// Segments cleaned under load.
     pub segments_cleaned: u64,
-    /// The smallest share of the pool that was live under load.
+    /// Smallest share of the pool that was live under load.
     pub live_share_min: f64,
-    /// The longest open, in milliseconds.
+    /// Longest time to open the pool, in milliseconds.
     pub open_ms_max: f64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The counter that all connections increment.
+/// Counts of the counter that all connections increment.
 #[derive(Debug, Default)]
 pub(crate) struct KillShared {
     pub(crate) sent: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
 }
 
-/// The key of [`Shared`].
+/// Key of the counter in [`KillShared`].
 pub(crate) const SHARED_KEY: &str = "shared";
 
-/// How a cycle ends.
+/// How the server is ended at the end of a cycle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KillKind {
     Kill,
     Shutdown,
 }
 
-/// Runs every cycle, and calls `progress` with the figures after each.
+/// Runs all cycles, and calls `progress` with the counters after each.
+///
+/// # Errors
+/// A check found a violation, or the server ended before it was killed, or it does not start.
 pub fn run(
     options: &KillOptions,
     progress: &mut dyn FnMut(&KillFigures),
@@ -141,7 +144,7 @@ pub fn run(
     Ok(figures)
 }
 
-/// Runs `work` for every owner, on a thread and a connection each.
+/// Runs `work` for every owner, each on its own thread and connection.
 fn each_owner<R: Send>(
     server: &ChildServer,
     owners: &mut [KeyOwner],
@@ -155,7 +158,7 @@ fn each_owner<R: Send>(
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().expect("a connection does not panic"))
+            .map(|thread| thread.join().expect("a connection's thread panicked"))
             .collect()
     })
 }
@@ -172,7 +175,7 @@ fn fill(
         .map_err(ConnectionStop::into_failure)
 }
 
-/// Loads the server and ends it after `time`.
+/// Puts the server under load and ends it after `time`.
 fn put_under_load(
     server: &mut ChildServer,
     owners: &mut [KeyOwner],
@@ -185,7 +188,7 @@ fn put_under_load(
     let (results, seen) = thread::scope(|scope| {
         let load = scope.spawn(|| {
             thread::sleep(time);
-            // Before the end: what the cleaner did in this life of the server.
+            // Read before the server ends, because the cleaner's counters start at 0 with each process.
             let seen = RespClient::connect(&addr).and_then(|mut client| client.pool_figures());
             let ended = match end {
                 KillKind::Kill => server.kill(),
@@ -194,7 +197,11 @@ fn put_under_load(
             ended.and(Ok(seen))
         });
         let results = run_load(&addr, owners, shared);
-        (results, load.join().expect("nothing panics"))
+        (
+            results,
+            load.join()
+                .expect("the thread that ends the server panicked"),
+        )
     });
     let seen = seen
         .map_err(RunFailure::Broken)?
@@ -225,12 +232,12 @@ fn run_load(
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().expect("a connection does not panic"))
+            .map(|thread| thread.join().expect("a connection's thread panicked"))
             .collect()
     })
 }
 
-/// K1 to K4 and K6 on a server that has come back.
+/// Checks K1 to K4 and K6 on a server that has restarted.
 fn check(
     server: &ChildServer,
     owners: &mut [KeyOwner],
@@ -257,7 +264,9 @@ fn check(
     if !(acknowledged..=sent).contains(&value) {
         return broken(
             SHARED_KEY,
-            format!("{value}, acknowledged {acknowledged}, sent {sent}"),
+            format!(
+                "the counter is {value}, expected {acknowledged} (acknowledged) to {sent} (sent)"
+            ),
         );
     }
     shared.acknowledged.store(value, Ordering::SeqCst);
@@ -267,7 +276,9 @@ fn check(
     if !(there..=there + expiring).contains(&keys) {
         return broken(
             "DBSIZE",
-            format!("{keys} keys, found {there} and {expiring} expiring ones"),
+            format!(
+                "DBSIZE is {keys}; {there} keys were found and up to {expiring} more may have expired"
+            ),
         );
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! One connection: the keys it owns, the load it makes, and what it knows of every key.
+//! Workload of one connection: its keys, the commands it sends, and the values that each key may hold.
 //!
-//! Every value names its key and its number and goes on with a pattern that follows from both, so that
-//! a value tells whose it is and whether a byte of it is wrong.
+//! Every value starts with its key and its number, followed by a pattern computed from both. So a check can see which
+//! write a value comes from, and whether any of its bytes is wrong.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,31 +11,31 @@ use farbank_pm::sim::Rng;
 use super::{KillShared, SHARED_KEY, now_ms};
 use crate::child::{ConnectionStop, RespClient, RespReply, ServerViolation};
 
-/// How much of the pool the values take: more than 77 % with their keys and headers.
+/// Share of the pool that the values take, in percent. With keys and headers, more than 77 % of the pool is live.
 const LIVE_PERCENT: u64 = 80;
-/// Lengths of values, in bytes.
+/// Range of value lengths, in bytes.
 const VALUE_BYTES: std::ops::Range<u64> = 40..1_100;
-/// A record is so much longer than its value, about: header, key, padding.
+/// Approximate bytes of a record beyond its value: header, key and padding.
 const RECORD_OVERHEAD: u64 = 46;
-/// One in so many plain keys is deleted and expires; the others only change.
+/// One of this many plain keys is also deleted and given a lifetime. All other plain keys are only overwritten.
 const VOLATILE_ONE_IN: usize = 32;
 const COUNTERS: usize = 8;
-/// Groups of a few keys each, and one of many that does not fit into the log.
+/// Number of groups with [`GROUP_KEYS`] keys. One more group has [`LARGE_GROUP_KEYS`] and does not fit into the log.
 const GROUPS: u64 = 64;
 const GROUP_KEYS: u64 = 4;
 const LARGE_GROUP_KEYS: u64 = 120;
-/// Commands in a pipeline, at most.
+/// Largest number of draws for a pipeline.
 const PIPELINE: u64 = 48;
-/// The server's clock and ours may be apart by this.
+/// Allowed difference between the server's clock and ours, in milliseconds.
 const CLOCK_MS: u64 = 100;
-/// Events remembered for the history of a violation.
+/// Number of recent commands kept for the history of a violation.
 const EVENTS: usize = 50_000;
 
-/// What is known of one thing that only this connection writes.
+/// Possible values of one key, which only this connection writes.
 #[derive(Clone, Debug, Default)]
 struct Register<T> {
     acknowledged: T,
-    /// Sent after that, oldest first.
+    /// Values sent after the acknowledged one, oldest first.
     sent: VecDeque<T>,
 }
 
@@ -48,7 +48,7 @@ impl<T: Copy + PartialEq> Register<T> {
         self.acknowledged = self.sent.pop_front().expect("a reply follows a command");
     }
 
-    /// The acknowledged value and all that were sent after it.
+    /// Returns the acknowledged value and all values sent after it.
     fn possible(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::once(self.acknowledged).chain(self.sent.iter().copied())
     }
@@ -59,11 +59,11 @@ impl<T: Copy + PartialEq> Register<T> {
     }
 }
 
-/// A value of a plain key.
+/// Version of a plain key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PlainVersion {
     number: u64,
-    /// Not gone before, and gone after; `None` if it does not expire.
+    /// Earliest and latest time of expiry, in milliseconds since 1970. `None` if the version does not expire.
     expires_ms: Option<(u64, u64)>,
 }
 
@@ -79,7 +79,7 @@ impl PlainVersion {
     }
 }
 
-/// A command on its way, and what its reply will tell.
+/// A command without a reply yet, with what is needed to check the reply.
 #[derive(Clone, Copy, Debug)]
 enum SentCommand {
     Set {
@@ -111,30 +111,30 @@ enum SentCommand {
     Shared,
 }
 
-/// What a connection did until its server went.
+/// Commands of one connection until its server ended.
 pub(crate) struct LoadOutcome {
     pub(crate) acknowledged: u64,
     pub(crate) in_flight: u64,
 }
 
-/// What a connection found after a restart.
+/// Result of reading all keys of one connection after a restart.
 #[derive(Default)]
 pub(crate) struct RestartFindings {
     pub(crate) checked: u64,
-    /// Keys that are there and stay.
+    /// Keys that exist and do not expire.
     pub(crate) there: u64,
-    /// Keys that may have expired: the server may count them or not.
+    /// Keys that may have expired. The server may or may not count them.
     pub(crate) expiring: u64,
 }
 
-/// One connection's keys.
+/// Connection that owns a set of keys and is the only one to write them.
 pub(crate) struct KeyOwner {
     id: usize,
     rng: Rng,
     plain: Vec<Register<Option<PlainVersion>>>,
-    /// The number of the last MSET; 0 is none.
+    /// Number of the last MSET of each group; 0 if there was none.
     groups: Vec<Register<u64>>,
-    /// 0 is absent.
+    /// Counts; 0 if the key does not exist.
     counters: Vec<Register<u64>>,
     numbers: u64,
     sent: VecDeque<SentCommand>,
@@ -142,11 +142,11 @@ pub(crate) struct KeyOwner {
 }
 
 impl KeyOwner {
-    /// An owner of keys whose values take its share of the pool, `share_bytes`.
+    /// Creates an owner whose values take its share of the pool, `share_bytes`.
     pub(crate) fn new(id: usize, share_bytes: u64, seed: u64) -> KeyOwner {
         let record_bytes = (VALUE_BYTES.start + VALUE_BYTES.end) / 2 + RECORD_OVERHEAD;
         let plain = share_bytes / 100 * LIVE_PERCENT / record_bytes;
-        // The large group takes segments of its own: one connection has it.
+        // The large group takes segments of its own, so only the first connection has it.
         let groups = GROUPS + u64::from(id == 0);
         let plain = plain.saturating_sub(GROUPS * GROUP_KEYS) as usize;
         KeyOwner {
@@ -161,7 +161,7 @@ impl KeyOwner {
         }
     }
 
-    /// The first so many plain keys are deleted and expire.
+    /// Returns how many plain keys, from the first, are also deleted and given a lifetime.
     fn volatile(&self) -> usize {
         self.plain.len() / VOLATILE_ONE_IN
     }
@@ -209,7 +209,7 @@ impl KeyOwner {
     }
 }
 
-/// The value of `name` with this number.
+/// Returns the value with this number for the key `name`.
 fn value(name: &str, number: u64) -> Vec<u8> {
     let seed = name
         .bytes()
@@ -224,7 +224,7 @@ fn value(name: &str, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number a value of `name` has, if every byte of it is right.
+/// Returns the number of a value of `name`, after checking every byte.
 fn number_of(name: &str, bytes: &[u8]) -> Result<u64, String> {
     let shown = || String::from_utf8_lossy(&bytes[..bytes.len().min(32)]).into_owned();
     let rest = bytes
@@ -232,19 +232,24 @@ fn number_of(name: &str, bytes: &[u8]) -> Result<u64, String> {
         .and_then(|rest| rest.strip_prefix(b"#"));
     let digits = rest.and_then(|rest| rest.split(|byte| *byte == b'#').next());
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    let number = number.ok_or_else(|| format!("a value that is not its own: {:?}...", shown()))?;
+    let number = number.ok_or_else(|| {
+        format!(
+            "the value belongs to no write of this key: {:?}...",
+            shown()
+        )
+    })?;
     if value(name, number) == bytes {
         Ok(number)
     } else {
         Err(format!(
-            "a damaged value: {:?}..., {} bytes",
+            "the value has wrong bytes: {:?}..., {} bytes",
             shown(),
             bytes.len()
         ))
     }
 }
 
-/// Sending.
+// Sending.
 impl KeyOwner {
     /// Stores every key once.
     pub(crate) fn fill(
@@ -265,7 +270,7 @@ impl KeyOwner {
         Ok(())
     }
 
-    /// Sends pipelines until the server is gone.
+    /// Sends pipelines until the server ends.
     pub(crate) fn load(
         &mut self,
         addr: &str,
@@ -300,7 +305,7 @@ impl KeyOwner {
         }
     }
 
-    /// Adds a few commands of some kind to the pipeline.
+    /// Adds one to three commands of a random kind to the pipeline.
     fn draw(&mut self, client: &mut RespClient, shared: &KillShared) {
         let key = self.rng.below(self.plain.len() as u64) as usize;
         let volatile = self.rng.below(self.volatile() as u64) as usize;
@@ -344,7 +349,7 @@ impl KeyOwner {
             let ttl = ttl_ms.to_string();
             client.send(&[&b"SET"[..], name.as_bytes(), &bytes, b"PX", ttl.as_bytes()]);
         }
-        // Until the reply comes, nobody knows when its time began.
+        // The latest time of expiry is unknown until the reply arrives.
         let expires_ms = (ttl_ms > 0).then(|| (now_ms() + ttl_ms, u64::MAX));
         self.note(
             &name,
@@ -404,7 +409,7 @@ impl KeyOwner {
         self.sent.push_back(SentCommand::Count { counter });
     }
 
-    /// K5: `SET a; INCR a; GET a` in one pipeline.
+    /// Sends `SET a; INCR a; GET a` in one pipeline (K5).
     fn assign_count_read(&mut self, client: &mut RespClient) {
         let (counter, number) = (0, 1 + self.next_number());
         let name = self.counter_name(counter);
@@ -420,9 +425,9 @@ impl KeyOwner {
     }
 }
 
-/// Receiving.
+// Receiving.
 impl KeyOwner {
-    /// Sends what was added and takes in every reply.
+    /// Sends the pipeline and checks all replies.
     fn receive(
         &mut self,
         client: &mut RespClient,
@@ -460,7 +465,7 @@ impl KeyOwner {
                 let gone = was.is_none_or(|was| was.may_be_gone(now_ms()));
                 let there = was.is_some_and(|was| !was.must_be_gone(at_ms));
                 if !(deleted == 0 && gone || deleted == 1 && there) {
-                    let what = format!("DEL answered {deleted}, expected {was:?}");
+                    let what = format!("DEL returned {deleted}, but the key held {was:?}");
                     return Err(self.violation(&self.key_name(key), what));
                 }
             }
@@ -484,7 +489,7 @@ impl KeyOwner {
                 self.counters[counter].acknowledge();
                 let expected = self.counters[counter].acknowledged;
                 if count != expected as i64 {
-                    let what = format!("INCR answered {count}, expected {expected}");
+                    let what = format!("INCR returned {count}, expected {expected}");
                     return Err(self.violation(&self.counter_name(counter), what));
                 }
             }
@@ -494,14 +499,14 @@ impl KeyOwner {
                 shared.acknowledged.fetch_add(1, SeqCst);
             }
             (sent, reply) => {
-                let what = format!("{sent:?} was answered by {reply:?}");
+                let what = format!("unexpected reply to {sent:?}: {reply:?}");
                 return Err(self.violation("pipeline", what));
             }
         }
         Ok(())
     }
 
-    /// Whether a GET that was sent at `at_ms` found what it must.
+    /// Checks the reply to a GET that was sent at `at_ms`.
     fn is_expected(
         &self,
         name: &str,
@@ -525,9 +530,9 @@ impl KeyOwner {
     }
 }
 
-/// Checking, after a restart.
+// Checking after a restart.
 impl KeyOwner {
-    /// Reads every key back, and takes what is there as acknowledged from now on.
+    /// Reads and checks every key. The values found count as acknowledged from now on.
     pub(crate) fn check(
         &mut self,
         client: &mut RespClient,
@@ -554,7 +559,7 @@ impl KeyOwner {
                 .possible()
                 .any(|possible| possible == count)
             {
-                let what = format!("found {count}, possible is {:?}", self.counters[counter]);
+                let what = format!("found {count}, allowed is {:?}", self.counters[counter]);
                 return Err(self.violation(&self.counter_name(counter), what));
             }
             self.counters[counter].settle(count);
@@ -573,13 +578,13 @@ impl KeyOwner {
     ) -> Result<(), ConnectionStop> {
         let name = self.key_name(key);
         let RespReply::Bulk(bytes) = reply else {
-            return Err(self.violation(&name, format!("GET was answered by {reply:?}")));
+            return Err(self.violation(&name, format!("unexpected reply to GET: {reply:?}")));
         };
         let number = bytes.map(|bytes| number_of(&name, &bytes)).transpose();
         let number = number.map_err(|what| self.violation(&name, what))?;
         let register = &self.plain[key];
         let matching = match number {
-            // What is absent has expired, and may still be counted, or was deleted.
+            // An absent key has expired and may still be counted, or it was deleted.
             None => register
                 .possible()
                 .find(|p| p.is_some_and(|v| v.may_be_gone(now_ms())))
@@ -589,7 +594,7 @@ impl KeyOwner {
                 .find(|p| p.is_some_and(|v| v.number == number && !v.must_be_gone(at_ms))),
         };
         let Some(version) = matching else {
-            let what = format!("found {number:?}, possible is {register:?}");
+            let what = format!("found {number:?}, allowed is {register:?}");
             return Err(self.violation(&name, what));
         };
         let expiring = key < self.volatile();
@@ -600,7 +605,7 @@ impl KeyOwner {
         Ok(())
     }
 
-    /// K2.
+    /// Checks that a group is complete and allowed (K2).
     fn check_group(
         &mut self,
         client: &mut RespClient,
@@ -620,19 +625,22 @@ impl KeyOwner {
                     number_of(name, &bytes).map_err(|what| self.violation(name, what))?
                 }
                 other => {
-                    return Err(self.violation(name, format!("GET was answered by {other:?}")));
+                    return Err(self.violation(name, format!("unexpected reply to GET: {other:?}")));
                 }
             });
         }
         let number = numbers[0];
         if numbers.iter().any(|other| *other != number) {
-            return Err(self.violation(&names[0], format!("MSETs in parts: {numbers:?}")));
+            return Err(self.violation(
+                &names[0],
+                format!("torn MSET, the members' numbers are {numbers:?}"),
+            ));
         }
         if !self.groups[group]
             .possible()
             .any(|possible| possible == number)
         {
-            let what = format!("found MSET {number}, possible is {:?}", self.groups[group]);
+            let what = format!("found MSET {number}, allowed is {:?}", self.groups[group]);
             return Err(self.violation(&names[0], what));
         }
         self.groups[group].settle(number);

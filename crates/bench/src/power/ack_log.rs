@@ -1,4 +1,4 @@
-//! What was acknowledged, and who is told.
+//! Record of acknowledged writes, reported as lines of output.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -6,22 +6,23 @@ use std::sync::Mutex;
 use super::WRITERS;
 use super::plan::BATCH_WRITES;
 
-/// Acknowledged writes of a life that are enough to cut its power, and of the raw pool, where each is waited for.
+/// Acknowledged writes after which the power may be cut.
 const ENOUGH_WRITES: u64 = 8_000;
+/// The same for the raw pool, where each record is waited for.
 const ENOUGH_RECORDS: u64 = 2_000;
 
-/// Something that writes until the power goes.
+/// A store under test that writes until the power is cut.
 #[derive(Clone)]
 pub(super) struct PowerSubject {
     pub(super) name: &'static str,
-    /// Acknowledged by each writer: batches, or records of the raw pool.
+    /// Acknowledged count of each writer: batches, or records of the raw pool.
     pub(super) acknowledged: Vec<u64>,
-    /// Writes acknowledged in earlier lives.
+    /// Writes acknowledged in earlier boots.
     before: u64,
 }
 
 impl PowerSubject {
-    /// As `previous`, the output of its last life, left it; new if that says nothing of it.
+    /// Continues from `previous`, the output of the last boot. A subject that it does not mention starts at zero.
     pub(super) fn new(name: &'static str, previous: &str) -> PowerSubject {
         let writers = if name == "raw" { 1 } else { WRITERS };
         let last = previous
@@ -47,7 +48,7 @@ impl PowerSubject {
         self.before == 0
     }
 
-    /// Writes acknowledged in all lives.
+    /// Returns the writes acknowledged in all boots.
     pub(super) fn writes(&self) -> u64 {
         let unit = if self.name == "raw" { 1 } else { BATCH_WRITES };
         self.acknowledged.iter().sum::<u64>() * unit
@@ -63,7 +64,7 @@ impl PowerSubject {
     }
 }
 
-/// The numbers of a line that tells of acknowledgements of `name`.
+/// Parses an `ACK` line of the subject `name` into the counts of its writers.
 pub(super) fn acknowledged(name: &str, line: &str) -> Option<Vec<u64>> {
     let mut words = line.split_whitespace();
     if words.next() != Some("ACK") || words.next() != Some(name) {
@@ -74,7 +75,7 @@ pub(super) fn acknowledged(name: &str, line: &str) -> Option<Vec<u64>> {
 
 type AckLine<'a> = &'a (dyn Fn(&str) -> Result<(), String> + Sync);
 
-/// Told of every acknowledgement; tells the world.
+/// Collects acknowledgements from all writers and reports each as a line.
 pub(super) struct AckLog<'a> {
     state: Mutex<AckState>,
     tell: AckLine<'a>,
@@ -86,7 +87,7 @@ struct AckState {
     failed: Option<String>,
 }
 
-/// One writer's way to the ledger.
+/// Handle through which one writer reports to the [`AckLog`].
 pub(super) struct WriterLog<'a> {
     ledger: &'a AckLog<'a>,
     subject: usize,
@@ -114,34 +115,43 @@ impl<'a> AckLog<'a> {
         }
     }
 
-    /// Takes in how a writer ended. The others end after it, if it failed.
+    /// Records how a writer ended. If it failed, the other writers stop.
     pub(super) fn keep(&self, ended: Result<(), String>) {
         if let Err(why) = ended {
             self.state
                 .lock()
-                .expect("no holder panics")
+                .expect("a thread panicked while it held the lock")
                 .failed
                 .get_or_insert(why);
         }
     }
 
     pub(super) fn outcome(&self) -> Result<(), String> {
-        let failed = self.state.lock().expect("no holder panics").failed.clone();
+        let failed = self
+            .state
+            .lock()
+            .expect("a thread panicked while it held the lock")
+            .failed
+            .clone();
         failed.map_or(Ok(()), Err)
     }
 }
 
 impl WriterLog<'_> {
-    /// So many of this writer are acknowledged.
+    /// Reports that the first `count` batches or records of this writer are acknowledged.
     pub(super) fn acknowledge(&self, count: u64) -> Result<(), String> {
-        let mut state = self.ledger.state.lock().expect("no holder panics");
+        let mut state = self
+            .ledger
+            .state
+            .lock()
+            .expect("a thread panicked while it held the lock");
         let subject = &mut state.subjects[self.subject];
         subject.acknowledged[self.writer] = count;
         let mut line = format!("ACK {}", subject.name);
         for count in &subject.acknowledged {
-            write!(line, " {count}").expect("a string takes everything");
+            write!(line, " {count}").expect("writing to a string cannot fail");
         }
-        // Under the lock, so that lines of one subject do not overtake each other.
+        // Reported under the lock, so that the lines of one subject stay in order.
         (self.ledger.tell)(&line)?;
         if !state.enough && state.subjects.iter().all(PowerSubject::had_enough) {
             state.enough = true;
@@ -150,12 +160,12 @@ impl WriterLog<'_> {
         Ok(())
     }
 
-    /// Whether some writer has failed.
+    /// Returns whether a writer has failed.
     pub(super) fn is_over(&self) -> bool {
         self.ledger
             .state
             .lock()
-            .expect("no holder panics")
+            .expect("a thread panicked while it held the lock")
             .failed
             .is_some()
     }

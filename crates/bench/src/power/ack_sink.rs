@@ -1,26 +1,26 @@
-//! Where batches go: a session of the engine, or a connection to a server.
+//! Destination of batches: an engine session, or a connection to a server.
 
 use farbank_kv::store::{Error, GroupDecision, Key, Ops, ReadView, Session, UpdateDecision, Value};
 
 use crate::child::{ConnectionStop, RespClient, RespReply};
 
-/// One write.
+/// One write of a batch.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteStep {
-    /// Store a value under a name.
+    /// Stores a value under a key.
     Put(String, Vec<u8>),
     Delete(String),
-    /// All or nothing: values, or deletes.
+    /// Stores or deletes several keys atomically.
     Together(Vec<(String, Option<Vec<u8>>)>),
-    /// Add 1 to the number there, 0 if there is none.
+    /// Adds 1 to the number stored under a key; a missing key counts as 0.
     Count(String),
 }
 
-/// What takes batches.
+/// Store that executes batches.
 pub(crate) trait BatchSink: Send {
-    /// Writes them; they are acknowledged on `Ok`.
+    /// Executes a batch. On `Ok` all of it is durable and counts as acknowledged.
     fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String>;
-    /// What is stored under each name.
+    /// Returns the value of each key.
     fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String>;
 }
 
@@ -99,7 +99,7 @@ fn write(session: &mut Box<dyn Session>, step: &WriteStep) -> Result<(), Error> 
     }
 }
 
-/// A batch is a pipeline: all of it is sent, then every reply is waited for.
+/// A batch is one pipeline: all commands are sent, then all replies are read.
 impl BatchSink for RespClient {
     fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
         steps.iter().for_each(|step| send(self, step));
@@ -109,7 +109,7 @@ impl BatchSink for RespClient {
             .try_for_each(|step| match (step, self.reply().map_err(said)?) {
                 (_, RespReply::Number(_)) => Ok(()),
                 (_, RespReply::Simple(ok)) if ok == "OK" => Ok(()),
-                (step, reply) => Err(format!("{step:?} was answered by {reply:?}")),
+                (step, reply) => Err(format!("unexpected reply to {step:?}: {reply:?}")),
             })
     }
 
@@ -118,7 +118,7 @@ impl BatchSink for RespClient {
         self.flush().map_err(said)?;
         let mut read = |name: &String| match self.reply().map_err(said)? {
             RespReply::Bulk(bytes) => Ok(bytes),
-            reply => Err(format!("GET {name} was answered by {reply:?}")),
+            reply => Err(format!("unexpected reply to GET {name}: {reply:?}")),
         };
         names.iter().map(&mut read).collect()
     }
@@ -143,7 +143,7 @@ fn send(client: &mut RespClient, step: &WriteStep) {
 
 pub(crate) fn said(stop: ConnectionStop) -> String {
     match stop {
-        ConnectionStop::Gone(why) => format!("the server went: {why}"),
+        ConnectionStop::Gone(why) => format!("the server ended: {why}"),
         ConnectionStop::Wrong(violation) => violation.what,
     }
 }

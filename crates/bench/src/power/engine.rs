@@ -1,4 +1,4 @@
-//! The engine on whatever a path is, with or without what makes it durable.
+//! The engine on a file or a device, optionally without flushes or syncs.
 
 use std::path::Path;
 
@@ -12,23 +12,23 @@ use super::plan::CheckFindings;
 use super::unflushed::UnflushedMedium;
 use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS, check_after_cut};
 
-/// Whether a write to a file is acknowledged before it is synced.
+/// When a write to a file is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
-    /// After.
+    /// After the sync.
     Always,
-    /// Before, which a power cut must be seen to punish.
+    /// Before the sync. The test must detect that a power cut loses such writes.
     Never,
 }
 
-/// Whether what is stored in persistent memory is written back.
+/// Whether stores to persistent memory are written back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushMode {
     Always,
     Never,
 }
 
-/// A store that can check itself.
+/// Store with a self-check.
 pub(super) trait CheckedEngine: Store {
     fn verify(&self) -> Result<(), String>;
 }
@@ -39,7 +39,7 @@ impl<M: Medium> CheckedEngine for Kv<M> {
     }
 }
 
-/// Opens the pool at `path`, or makes it.
+/// Opens the pool at `path`, after creating it if it does not exist.
 pub(super) fn open(
     path: &Path,
     flushing: FlushMode,
@@ -89,12 +89,14 @@ fn opened<M: Medium>(
 ) -> Result<Box<dyn CheckedEngine>, String> {
     let kv = kv.map_err(|e| e.to_string())?;
     match kv.opened().damage.first() {
-        Some(damage) => Err(format!("damage where there is none: {damage}")),
+        Some(damage) => Err(format!(
+            "the engine reports damage on an intact device: {damage}"
+        )),
         None => Ok(Box::new(kv)),
     }
 }
 
-/// A session for each writer.
+/// Returns a session for each writer.
 pub(super) fn sessions(engine: &dyn CheckedEngine) -> Vec<Box<dyn BatchSink>> {
     let bank = |mut session: Box<dyn Session>| {
         session.on_conflict(ConflictPolicy::Commit);
@@ -103,8 +105,8 @@ pub(super) fn sessions(engine: &dyn CheckedEngine) -> Vec<Box<dyn BatchSink>> {
     (0..WRITERS).map(|_| bank(engine.session())).collect()
 }
 
-/// Opens the pool at `path` as a power cut left it, compares it with what was acknowledged, and has the engine check
-/// itself. Nothing cleans meanwhile.
+/// Opens the pool at `path` after a power cut, compares it with the `acknowledged` counts and runs the engine's own
+/// check. The cleaner thread is off meanwhile.
 pub(super) fn check(path: &Path, acknowledged: &[u64]) -> Result<Vec<CheckFindings>, String> {
     let config = Config {
         cleaning: CleaningMode::Inline,

@@ -1,17 +1,17 @@
-//! Power cuts: writers that say what was acknowledged, and checks that come after.
+//! Power cuts: writers that report what was acknowledged, and checks after the next boot.
 //!
-//! This is what runs inside a guest that loses its power (`guest/README.md`). Whoever watches it reads its output:
+//! This code runs inside a guest whose power is cut (`guest/README.md`). The test driver on the host reads its output:
 //!
 //! ```text
-//!   CHECK engine lost=0 of 20480     what an earlier life was told is there, all of it
-//!   ACK engine 320 321 319 320       so many batches of each writer are durable
-//!   ENOUGH                           every subject has acknowledged enough: cut the power now
-//!   ACK engine 320 321 320 320       it goes on until that happens
+//!   CHECK engine lost=0 wrong=0 of 20480     all writes acknowledged in earlier boots are found
+//!   ACK engine 320 321 319 320               the number of durable batches of each writer
+//!   ENOUGH                                   every subject has acknowledged enough: the power may be cut now
+//!   ACK engine 320 321 320 320               writing goes on until then
 //! ```
 //!
-//! A line is printed after what it tells of was acknowledged, so it is never wrong in the dangerous direction. The
-//! next life is given the output of this one, checks, does what was left half done, and goes on writing to the
-//! same pool.
+//! A line is printed after the writes it reports were acknowledged. So a lost line can hide an acknowledged write, but
+//! a line never claims one that was not acknowledged. The next boot gets this output as input. It checks the pool,
+//! completes the batches that were cut off, and continues to write to the same pool.
 //!
 //! | subject | is                                                                      |
 //! |---------|-------------------------------------------------------------------------|
@@ -19,8 +19,7 @@
 //! | engine  | sessions of the engine: sets, deletes, groups, updates, large values    |
 //! | server  | the same over connections to `farbank serve`, in pipelines              |
 //!
-//! Pools are small and much of them lives, so that the cleaner is at work. On a device, of which there is one, only the
-//! engine runs.
+//! Pools are small and mostly live, so that the cleaner runs. On a device only the engine runs, as there is one pool.
 
 mod ack_log;
 mod ack_sink;
@@ -42,29 +41,33 @@ use served::ServedProcess;
 pub use engine::SyncMode;
 pub use replay::{ReplayDevices, ReplayFigures, mark, replay};
 
-/// Writers of the engine, and connections to the server.
+/// Number of engine sessions, and of connections to the server.
 const WRITERS: usize = 4;
-/// Bytes of a pool, and of its segments.
+/// Size of a pool in bytes.
 const POOL_BYTES: u64 = 6 << 20;
+/// Size of a segment in bytes.
 const SEGMENT_BYTES: u64 = 16 << 10;
-/// Batches of each writer whose writes and syncs are recorded.
+/// Batches of each writer in a recording.
 const LOGGED_BATCHES: u64 = 16;
-/// What is printed of what is wrong.
+/// Largest number of violations printed for one check.
 const WRONG_LINES: usize = 8;
 
-/// What is done after the check.
+/// What to do after the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterCheck {
-    /// Nothing more.
+    /// End.
     End,
-    /// Write until the power goes.
+    /// Write until the power is cut.
     Write,
-    /// The same with the engine alone, on a medium that makes nothing durable: its next check must fail.
+    /// Write with the engine only, on a medium that makes nothing durable. The check of the next boot must fail.
     WriteInVain,
 }
 
-/// Checks what `previous`, the output of an earlier life at `place`, says was acknowledged, and goes on. `place` is a
-/// folder, or a device; `farbank` the program that serves.
+/// Checks that everything acknowledged in `previous`, the output of an earlier boot, is still at `place`. Then does
+/// `then`. `place` is a directory or a device; `farbank` is the path of the server binary.
+///
+/// # Errors
+/// A check found a violation, or a writer failed.
 pub fn live(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> Result<(), String> {
     let names: &[&'static str] = match place.is_dir() && then != AfterCheck::WriteInVain {
         true => &["raw", "engine", "server"],
@@ -87,7 +90,7 @@ pub fn live(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> R
     }
     let fine = lives.iter().all(|life| life.fine);
     if !fine || lives.is_empty() {
-        return Err("acknowledged writes are lost, or something else is wrong".into());
+        return Err("the check failed: acknowledged writes are lost, or the store is damaged".into());
     }
     if then == AfterCheck::End {
         return Ok(());
@@ -103,7 +106,8 @@ pub fn live(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> R
     write(lives, flushing, SyncMode::Always, u64::MAX, &tell)
 }
 
-/// Writes to a new pool at `pool` for a while, and calls `mark` with every line that tells of an acknowledgement.
+/// Writes to a new pool at `pool` for a fixed number of batches. Calls `mark` with every line that reports an
+/// acknowledgement.
 pub fn record(
     pool: &Path,
     syncing: SyncMode,
@@ -119,18 +123,18 @@ pub fn record(
     write(vec![life], FlushMode::Always, syncing, LOGGED_BATCHES, mark)
 }
 
-/// A subject that was checked and can go on.
+/// Subject that was checked and can continue to write.
 struct CheckedSubject {
     subject: PowerSubject,
     path: PathBuf,
     served: Option<ServedProcess>,
-    /// What is to be settled, writer by writer; nothing in a new pool.
+    /// Findings of each writer, whose batches in doubt are to be completed. Empty for a new pool.
     in_doubt: Vec<CheckFindings>,
     fine: bool,
 }
 
 impl CheckedSubject {
-    /// Checks, unless this is the subject's first life.
+    /// Checks the subject, unless its pool is new.
     fn begin(
         subject: PowerSubject,
         path: PathBuf,
@@ -152,7 +156,8 @@ impl CheckedSubject {
         };
         let fine = subject.is_new() || report(&subject, &judged);
         Ok(CheckedSubject {
-            // What did not start has been reported, unless there was nothing to check.
+            // A server that did not start was reported as a failed check, unless the pool is new and there was no
+            // check.
             served: served
                 .transpose()
                 .or_else(|why| if fine { Err(why) } else { Ok(None) })?,
@@ -163,7 +168,7 @@ impl CheckedSubject {
         })
     }
 
-    /// What its writers write to; none for the raw pool, which has one of its own.
+    /// Returns a sink for each writer. Empty for the raw pool, whose writer opens the pool itself.
     fn banks(&self, engine: &dyn engine::CheckedEngine) -> Result<Vec<Box<dyn BatchSink>>, String> {
         match (self.subject.name, &self.served) {
             ("raw", _) => Ok(Vec::new()),
@@ -173,7 +178,7 @@ impl CheckedSubject {
     }
 }
 
-/// Checks what each writer's keys hold.
+/// Checks the keys of each writer.
 fn check_after_cut(
     banks: Vec<Box<dyn BatchSink>>,
     acknowledged: &[u64],
@@ -184,14 +189,14 @@ fn check_after_cut(
         .collect()
 }
 
-/// Prints what a check found. Returns whether nothing is wrong.
+/// Prints the findings of a check. Returns whether there is no violation.
 fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, String>) -> bool {
     let (lost, wrong) = match judged {
         Ok(judged) => (
             judged.iter().map(|j| j.lost).sum(),
             judged.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
-        // What cannot be opened has lost everything.
+        // A pool that cannot be opened counts as having lost all writes.
         Err(why) => (subject.writes(), vec![why.clone()]),
     };
     for line in wrong.iter().take(WRONG_LINES) {
@@ -202,7 +207,7 @@ fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, String>) -
     wrong.is_empty() && lost == 0
 }
 
-/// Writes to all of them at once: `last` batches of each writer, or until the power goes.
+/// Runs the writers of all subjects: for `last` batches each, or until the power is cut.
 fn write(
     lives: Vec<CheckedSubject>,
     flushing: FlushMode,
@@ -211,7 +216,7 @@ fn write(
     tell: &(dyn Fn(&str) -> Result<(), String> + Sync),
 ) -> Result<(), String> {
     let engine = lives.iter().find(|life| life.subject.name == "engine");
-    let engine = engine.ok_or("there is always an engine")?;
+    let engine = engine.ok_or("no subject is an engine")?;
     let engine = engine::open(&engine.path, flushing, syncing)?;
     let subjects = lives.iter().map(|life| life.subject.clone()).collect();
     let ledger = &AckLog::new(subjects, tell);
@@ -236,7 +241,7 @@ fn write(
     ledger.outcome()
 }
 
-/// One writer: settles what is in doubt, then writes batch after batch.
+/// Runs one writer: completes the batches in doubt, then writes batch after batch.
 fn run(
     plan: WriterPlan,
     judged: Option<&CheckFindings>,

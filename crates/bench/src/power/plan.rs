@@ -1,19 +1,19 @@
-//! What a writer writes, and what it must find again.
+//! What each writer writes, and what a check must find after a power cut.
 //!
-//! A writer has keys of its own. Its batches are a function of its number and theirs, so that whoever comes
-//! after a power cut can tell from two numbers, the batches acknowledged and the newest batch of
-//! which anything is there, what each key may hold:
+//! A writer has keys of its own. Its batches are a function of the writer's number and the batch number. So a check
+//! after a power cut can derive from two numbers what each key may hold: the number of acknowledged batches, and the
+//! newest batch with any effect in the store:
 //!
 //! ```text
 //!   batch  1  2  3  ...  acknowledged  ...  newest-1 │ newest  newest+1
-//!          ──────────── must be there ───────────────┴── may be there ──
+//!          ───────────── must exist ─────────────────┴─── may exist ───
 //! ```
 //!
 //! # Invariants
 //! P1  A batch is durable before the next one begins: its writer waits.
-//! P2  Every batch writes the writer's head key, so its newest version tells how far a writer came.
-//! P3  A value is a function of its key and its version. A version names its batch.
-//! P4  Only group writes touch a group's members, all of them at a time.
+//! P2  Every batch writes the writer's head key, so the head key's version shows how far the writer came.
+//! P3  A value is a function of its key and its version. A version identifies its batch.
+//! P4  Only group writes change the members of a group, and each changes all members.
 
 use std::collections::HashMap;
 
@@ -28,10 +28,10 @@ const PLAIN: u64 = 1_200;
 const GROUPS: u64 = 64;
 const MEMBERS: u64 = 3;
 const COUNTERS: u64 = 8;
-/// More batches than any cut can leave unacknowledged.
+/// A writer is never this many batches ahead of its acknowledgements. A larger distance is a violation.
 const AHEAD_MAX: u64 = 1_000;
 
-/// A key of one writer.
+/// Key of one writer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum WriterKey {
     Head,
@@ -40,7 +40,7 @@ pub(crate) enum WriterKey {
     Counter(u64),
 }
 
-/// What a key holds: nothing, or a version. A counter's version is its count.
+/// Version that a key holds, or `None` if the key does not exist. A counter's version is its count.
 pub(crate) type KeyState = Option<u64>;
 
 #[derive(Clone, Copy)]
@@ -52,20 +52,20 @@ enum PlannedWrite {
     Count(u64),
 }
 
-/// The writes of one writer.
+/// Deterministic sequence of batches of one writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterPlan {
     writer: u64,
 }
 
-/// What came of a check.
+/// Result of a check.
 #[derive(Default, Debug)]
 pub(crate) struct CheckFindings {
-    /// Acknowledged writes that are not there.
+    /// Number of acknowledged writes that are missing.
     pub(crate) lost: u64,
-    /// What is wrong, in words; empty if nothing is.
+    /// Descriptions of all violations.
     pub(crate) wrong: Vec<String>,
-    /// The first batch that is not there for certain, and the first that has not begun.
+    /// Batches that may be partly missing: from the first one (inclusive) to the first one not begun (exclusive).
     pub(crate) in_doubt: (u64, u64),
 }
 
@@ -93,7 +93,8 @@ impl WriterPlan {
         }
     }
 
-    /// Mostly some hundred bytes; one in a hundred does not fit into the log of a small pool.
+    /// Returns the value of a version: mostly some hundred bytes. One in a hundred does not fit into the log of a
+    /// small pool.
     fn value(self, key: WriterKey, version: u64) -> Vec<u8> {
         if let WriterKey::Counter(_) = key {
             return version.to_string().into_bytes();
@@ -114,7 +115,7 @@ impl WriterPlan {
         bytes
     }
 
-    /// The state that `found` shows; an error if nobody ever wrote that under `key`.
+    /// Returns the state that `found` stands for. Fails if no write of `key` has these bytes.
     fn state(self, key: WriterKey, found: Option<&[u8]>) -> Result<KeyState, String> {
         let Some(found) = found else {
             return Ok(None);
@@ -128,7 +129,7 @@ impl WriterPlan {
             .map(Some)
             .ok_or_else(|| {
                 format!(
-                    "{}: {} bytes that nobody wrote",
+                    "{}: found {} bytes that were never written",
                     self.name(key),
                     found.len()
                 )
@@ -150,7 +151,7 @@ impl WriterPlan {
             .collect()
     }
 
-    /// What is to be done for a batch.
+    /// Returns the writes of a batch.
     pub(crate) fn steps(self, batch: u64) -> Vec<WriteStep> {
         let put = |key, version| (self.name(key), Some(self.value(key, version)));
         let members = |group| (0..MEMBERS).map(move |member| WriterKey::Member(group, member));
@@ -170,8 +171,7 @@ impl WriterPlan {
         self.batch(batch).into_iter().map(step).collect()
     }
 
-    /// Does what is left of the batches in doubt, so that nothing is: each key that such a batch touches
-    /// becomes what it is after that batch.
+    /// Completes the batches in doubt: each key that such a batch changes gets its state after that batch.
     pub(crate) fn settle(
         self,
         judged: &CheckFindings,
@@ -212,7 +212,7 @@ impl WriterPlan {
         Ok(())
     }
 
-    /// Each key's states and the batches they are from, oldest first, of batches up to `last`.
+    /// Returns the states of each key and the batches that wrote them, oldest first, up to batch `last`.
     fn histories(self, last: u64) -> Histories {
         let mut histories = self.keys().map(|key| (key, Vec::new())).collect();
         (1..=last).for_each(|batch| self.play(batch, &mut histories));
@@ -244,7 +244,7 @@ impl WriterPlan {
         }
     }
 
-    /// What a store holds of this writer, against what was acknowledged to it.
+    /// Compares the stored keys of this writer with its number of `acknowledged` batches.
     pub(crate) fn check(
         self,
         bank: &mut dyn BatchSink,
@@ -279,7 +279,7 @@ impl WriterPlan {
         let last = newest.max(acknowledged) + 1;
         if last > acknowledged + AHEAD_MAX {
             wrong.push(format!(
-                "batch {newest} is there, {acknowledged} were acknowledged"
+                "found batch {newest}, but only {acknowledged} batches were acknowledged"
             ));
             return CheckFindings {
                 lost: 0,
@@ -290,10 +290,10 @@ impl WriterPlan {
         let mut lost = 0;
         for (key, history) in self.histories(last) {
             let Some(state) = found.get(&key) else {
-                continue; // It is among the wrong.
+                continue; // Already reported in `wrong`.
             };
             let due = history.partition_point(|(batch, _)| *batch <= sure);
-            // Nothing stands before the first write.
+            // Place 0 is the state before the first write: the key does not exist.
             let place = history
                 .iter()
                 .rposition(|(_, past)| past == state)
@@ -301,16 +301,19 @@ impl WriterPlan {
             let place = place.or(state.is_none().then_some(0));
             match place {
                 Some(place) if place >= due => {}
-                None => wrong.push(format!("{}: {state:?} was never its state", self.name(key))),
+                None => wrong.push(format!(
+                    "{}: found state {state:?}, which the key never had",
+                    self.name(key)
+                )),
                 Some(place) => {
                     let told = history.partition_point(|(batch, _)| *batch <= acknowledged);
-                    // A group is one write.
+                    // A group counts as one write, that of its first member.
                     if !matches!(key, WriterKey::Member(_, 1..)) {
                         lost += told.saturating_sub(place) as u64;
                     }
                     let (name, batch) = (self.name(key), history[due - 1].0);
                     wrong.push(format!(
-                        "{name}: {state:?}, but batch {batch} wrote it later"
+                        "{name}: found the stale state {state:?}, batch {batch} wrote a newer one"
                     ));
                 }
             }
@@ -334,7 +337,7 @@ impl WriterPlan {
             };
             let states: Vec<KeyState> = (0..MEMBERS).map(member).collect();
             let whole = states.iter().all(|state| *state == states[0]);
-            (!whole).then(|| format!("w{}:group:{group} is in parts: {states:?}", self.writer))
+            (!whole).then(|| format!("w{}:group:{group} is torn: {states:?}", self.writer))
         })
     }
 }
@@ -345,7 +348,7 @@ type Histories = HashMap<WriterKey, Vec<(u64, KeyState)>>;
 mod tests {
     use super::*;
 
-    /// A store that forgets what it is told to forget.
+    /// In-memory store from which tests remove writes.
     #[derive(Clone, Default)]
     struct ForgetfulStore(HashMap<String, Vec<u8>>);
 
@@ -386,18 +389,18 @@ mod tests {
         for batch in 1..=batches {
             memory
                 .commit(&PLAN.steps(batch))
-                .expect("memory takes everything");
+                .expect("the in-memory store accepts every write");
         }
         memory
     }
 
     fn judge(memory: &mut ForgetfulStore, acknowledged: u64) -> CheckFindings {
         PLAN.check(memory, acknowledged)
-            .expect("memory can be read")
+            .expect("the in-memory store can be read")
     }
 
     #[test]
-    fn what_was_acknowledged_and_is_there_is_fine() {
+    fn a_store_that_holds_all_acknowledged_batches_passes() {
         for acknowledged in 0..=20 {
             let judged = judge(&mut after(20), acknowledged);
             assert_eq!((judged.lost, judged.wrong), (0, vec![]), "{acknowledged}");
@@ -405,19 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_in_flight_may_be_there_in_part() {
+    fn a_batch_in_flight_may_be_partly_stored() {
         let mut memory = after(20);
         let parts = PLAN.steps(21);
         memory
             .commit(&parts[..30])
-            .expect("memory takes everything");
+            .expect("the in-memory store accepts every write");
         let judged = judge(&mut memory, 20);
         assert_eq!((judged.lost, judged.wrong), (0, vec![]));
     }
 
     #[test]
     fn lost_writes_are_counted() {
-        // What is absent agrees with an older delete, and then what came before that is not missed.
+        // An absent key matches an older delete, so the writes before that delete do not count as lost.
         let lost = judge(&mut after(15), 20).lost;
         assert!(
             (3 * BATCH_WRITES..=5 * BATCH_WRITES).contains(&lost),
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn one_older_value_is_found() {
+    fn one_stale_value_is_detected() {
         let (mut memory, old) = (after(20), after(10));
         let changed = old
             .0
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_in_parts_and_a_damaged_value_are_found() {
+    fn a_torn_group_and_a_damaged_value_are_detected() {
         let mut memory = after(20);
         let group = memory
             .0
@@ -457,26 +460,26 @@ mod tests {
             judge(&mut memory, 0)
                 .wrong
                 .iter()
-                .any(|why| why.contains("in parts"))
+                .any(|why| why.contains("is torn"))
         );
         let mut memory = after(20);
         memory.0.get_mut("w2:head").expect("a head")[9] ^= 1;
-        assert!(judge(&mut memory, 20).wrong[0].contains("nobody wrote"));
+        assert!(judge(&mut memory, 20).wrong[0].contains("never written"));
     }
 
     #[test]
-    fn what_was_in_doubt_is_settled_and_writing_goes_on() {
+    fn a_writer_completes_its_batches_in_doubt_and_continues() {
         let mut memory = after(20);
         memory
             .commit(&PLAN.steps(21)[20..])
-            .expect("memory takes everything");
+            .expect("the in-memory store accepts every write");
         let judged = judge(&mut memory, 18);
         PLAN.settle(&judged, &mut memory)
-            .expect("memory takes everything");
+            .expect("the in-memory store accepts every write");
         let next = judged.in_doubt.1;
         memory
             .commit(&PLAN.steps(next))
-            .expect("memory takes everything");
+            .expect("the in-memory store accepts every write");
         let judged = judge(&mut memory, next);
         assert_eq!((judged.lost, judged.wrong), (0, vec![]));
         assert_eq!(memory.0, after(next).0);

@@ -1,7 +1,7 @@
-//! A bare pool on a medium: numbered records, written one by one around and around.
+//! Test of a bare pool on a medium: numbered records, written one by one into a ring of slots.
 //!
-//! Record n lies in slot n modulo [`SLOTS`]. Each is waited for before the next, so of all slots only the one after the
-//! newest record may hold neither its old record nor its new one.
+//! Record n goes into slot n modulo [`SLOTS`]. The writer waits for each record before it writes the next. So after a
+//! power cut only the slot after the newest record may hold neither its old nor its new record.
 
 use std::path::Path;
 
@@ -15,17 +15,17 @@ use super::plan::CheckFindings;
 const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
-/// Segments at first, and after the pool has grown.
+/// Segments of a new pool, and after it has grown.
 const SEGMENTS: [u32; 2] = [4, 36];
-/// Lengths of records: within a line, across lines, and long enough to go around the cache.
+/// Record lengths in bytes: within a line, across lines, and long enough for stores that bypass the cache.
 const LENGTHS: [usize; 4] = [48, 208, 1040, 2064];
 const SLOT_BYTES: u64 = 2064;
 const SLOTS: u64 = 1000;
-/// Acknowledged at a time.
+/// Records between two acknowledgements.
 const AT_A_TIME: u64 = 100;
-/// Odd, so that the first word of a record tells its number.
+/// Odd, so that the product can be inverted: the first word of a record gives its number.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// `SPREAD` times this is 1.
+/// Inverse of `SPREAD` modulo 2^64.
 const GATHER: u64 = 0xf1de_83e1_9937_733d;
 
 fn slot<M: Medium>(pool: &Pool<M>, record: u64) -> Off {
@@ -40,7 +40,7 @@ fn record(n: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Writes records from number `from` on, until the power goes or another writer fails.
+/// Writes records from number `from` on, until the power is cut or another writer fails.
 pub(super) fn write(path: &Path, from: u64, to: &WriterLog<'_>) -> Result<(), String> {
     make(path)?;
     match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
@@ -69,7 +69,7 @@ fn write_on<M: Medium>(medium: M, from: u64, to: &WriterLog<'_>) -> Result<(), S
     Ok(())
 }
 
-/// Makes the pool if it is not there: small, then grown.
+/// Creates the pool if it does not exist: small first, then grown.
 fn make(path: &Path) -> Result<(), String> {
     let bytes = |segments: u32| LAYOUT.first_segment() + u64::from(segments) * LAYOUT.segment_bytes;
     match create_path(
@@ -91,7 +91,7 @@ fn make_on<M: Medium>(medium: M) -> Result<(), String> {
     pool.grow(&mut ctx, SEGMENTS[1]).map_err(|e| e.to_string())
 }
 
-/// Compares what is there with what must be, when `acknowledged` records were durable.
+/// Compares the slots with the records they must hold, given that `acknowledged` records were durable.
 pub(super) fn check(path: &Path, acknowledged: u64) -> Result<CheckFindings, String> {
     match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
         AnyMedium::Mapped(medium) => check_on(medium, acknowledged),
@@ -108,7 +108,7 @@ fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<CheckFindings, St
             .wrapping_mul(GATHER)
             .wrapping_sub(1)
     };
-    // One past the newest.
+    // Number after that of the newest record.
     let newest = (0..SLOTS)
         .map(in_slot)
         .filter(is_whole)
@@ -121,7 +121,7 @@ fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<CheckFindings, St
         lost: missing.iter().filter(|n| **n < acknowledged).count() as u64,
         wrong: missing
             .iter()
-            .map(|n| format!("record {n} is not whole"))
+            .map(|n| format!("record {n} is missing or torn"))
             .collect(),
         ..CheckFindings::default()
     })
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_its_number() {
+    fn the_first_word_of_a_record_gives_its_number() {
         for n in [0, 1, 999, 1 << 40] {
             let word = u64::from_le_bytes(*record(n).first_chunk().expect("a word"));
             assert_eq!(word.wrapping_mul(GATHER).wrapping_sub(1), n);

@@ -1,8 +1,8 @@
-//! Every crash that a disk could have had: the log of dm-log-writes, played back.
+//! Checks every state in which a power cut could have left a disk, by replaying a log of dm-log-writes.
 //!
-//! The kernel's device mapper can record what reaches a disk: every write, once a flush has made it
-//! durable, then the flush; and marks, which we set when a write was acknowledged. So the disk as of any
-//! flush is what a power cut right after it leaves at least:
+//! The kernel's device mapper can record what reaches a disk: every write once a flush has made it durable, then the
+//! flush, and marks. The writer sets a mark when a write was acknowledged. So the replayed disk up to a flush holds
+//! what at least survives a power cut right after that flush:
 //!
 //! ```text
 //!   log  │ write write FLUSH │ mark │ write write write FLUSH │ write FUA │ ...
@@ -11,11 +11,11 @@
 //!                                    ──▶ mounted ──▶ opened ──▶ compared with the last mark
 //! ```
 //!
-//! The writes after that flush may have reached the disk or not, sector by sector: each point is also
-//! tried with subsets of them, drawn from a seed.
+//! Any sector written after that flush may have reached the disk or not. So each point is also checked with random
+//! subsets of these writes, drawn from a seed.
 //!
-//! The log's layout is the kernel's (`Documentation/admin-guide/device-mapper/log-writes.rst`): a sector that says
-//! what this is, then each entry's sector and its data.
+//! The log's layout is the kernel's (`Documentation/admin-guide/device-mapper/log-writes.rst`): a superblock sector,
+//! then for each entry a sector with its header, followed by its data.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -34,45 +34,46 @@ const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
-/// Bytes of an entry, after which a mark's text begins.
+/// Bytes of an entry's header. A mark's text follows it.
 const ENTRY_BYTES: usize = 32;
-/// What a disk never tears.
+/// Unit that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
-/// The snapshot's name, and its chunks in sectors.
+/// Device-mapper name of the snapshot.
 const SNAPSHOT: &str = "replayed";
+/// Chunk size of the snapshot, in sectors.
 const CHUNK: u64 = 8;
 /// Points between two lines of progress.
 const TELL_EVERY: u64 = 32;
 
-/// What is replayed, and with what.
+/// Devices and paths of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayDevices {
-    /// The log.
+    /// Device with the recorded log.
     pub log: PathBuf,
-    /// As large as the disk that was logged, all zeros.
+    /// Device of the same size as the recorded disk, all zeros.
     pub onto: PathBuf,
-    /// Room for what a check changes.
+    /// Device for the blocks that a check changes.
     pub changes: PathBuf,
-    /// Where the file system is mounted.
+    /// Directory where the file system is mounted.
     pub folder: PathBuf,
 }
 
-/// What was seen.
+/// Counters of a replay.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ReplayFigures {
-    /// Disks that were checked.
+    /// Disk states that were checked.
     pub disks: u64,
-    /// Points of the log they are from.
+    /// Points of the log from which these states were made.
     pub points: u64,
     /// Writes acknowledged by the last mark.
     pub acknowledged: u64,
-    /// The most acknowledged writes that one disk had lost.
+    /// Largest number of acknowledged writes that one disk state had lost.
     pub lost: u64,
-    /// Disks on which something was lost, or wrong.
+    /// Disk states with a lost write or another violation.
     pub wrong: u64,
 }
 
-/// Puts `line` into the log of the device mapper's `device`, without spaces.
+/// Adds `line` as a mark to the log of the device-mapper device `device`, with underscores instead of spaces.
 pub fn mark(device: &str, line: &str) -> Result<(), String> {
     run(
         "dmsetup",
@@ -80,8 +81,8 @@ pub fn mark(device: &str, line: &str) -> Result<(), String> {
     )
 }
 
-/// Checks the disk as of every flush, every write that was its own flush, and every mark, alone and with `subsets` of
-/// what followed.
+/// Checks the disk at every flush, every FUA write and every mark. Each point is checked as it is, and `subsets` times
+/// with a random subset of the writes that follow.
 pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, String> {
     let log = WriteLog::open(&devices.log)?;
     let onto = open(&devices.onto)?;
@@ -89,7 +90,7 @@ pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, St
     let mut told: Option<Vec<u64>> = None;
     let mut is_point = false;
     for (i, entry) in log.entries.iter().enumerate() {
-        // Nothing changes between a flush and the marks behind it: the last of them asks for most.
+        // Between a flush and the marks behind it the disk does not change. The last mark has the highest counts.
         if let Some(told) = told.as_ref().filter(|_| is_point && entry.writes()) {
             figures.points += 1;
             for subset in 0..=subsets {
@@ -120,7 +121,8 @@ pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, St
     Ok(figures)
 }
 
-/// Checks the disk as it is before entry `next`; with `torn`, some of what is written up to the next flush is there.
+/// Checks the disk as it is before entry `next`. With `torn`, a random part of the writes up to the next flush is
+/// added.
 fn check(
     devices: &ReplayDevices,
     log: &WriteLog,
@@ -151,7 +153,7 @@ fn check(
             judged.iter().map(|j| j.lost).sum(),
             judged.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
-        // What cannot be opened has lost everything.
+        // A pool that cannot be opened counts as having lost all writes.
         Err(why) => (told.iter().sum::<u64>() * BATCH_WRITES, vec![why]),
     };
     figures.disks += 1;
@@ -167,7 +169,7 @@ fn check(
     Ok(())
 }
 
-/// Writes some sectors of entries from `next` up to the next flush to `disk`: whole entries, none or parts of them.
+/// Writes to `disk` a random part of the sectors of the entries from `next` up to the next flush.
 fn tear(log: &WriteLog, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String> {
     let file = open(disk)?;
     let entries = log.entries[next..]
@@ -194,11 +196,12 @@ struct WriteLog {
 }
 
 struct LogEntry {
-    /// Where it goes, and how much of it, in bytes.
+    /// Destination offset on the disk, in bytes.
     to: u64,
+    /// Length of the data, in bytes.
     bytes: u64,
     flags: u64,
-    /// Where its data is in the log.
+    /// Offset of the data in the log, in bytes.
     data: u64,
     mark: Option<String>,
 }
@@ -208,7 +211,7 @@ impl LogEntry {
         self.bytes > 0
     }
 
-    /// Hands out its data in pieces, with where they go.
+    /// Calls `each` with all data, in pieces of at most 1 MiB, each with its destination offset.
     fn pieces(
         &self,
         log: &WriteLog,
@@ -221,14 +224,15 @@ impl LogEntry {
                 let read = log.file.read_exact_at(&mut piece, self.data + from);
                 read.map_err(|e| failed(&log.path, e))?;
             }
-            each(self.to + from, &piece).map_err(|e| format!("the disk cannot be written: {e}"))?;
+            each(self.to + from, &piece)
+                .map_err(|e| format!("cannot write to the replay disk: {e}"))?;
         }
         Ok(())
     }
 }
 
 impl WriteLog {
-    /// Reads every entry's head. The data stays where it is.
+    /// Reads the header of every entry. The data is read later, from the log.
     fn open(path: &Path) -> Result<WriteLog, String> {
         let file = open(path)?;
         let read = |at: u64| {
@@ -243,7 +247,7 @@ impl WriteLog {
         if (magic, version) != (MAGIC, VERSION) || sector_bytes < SECTOR as u64 {
             let path = path.display();
             return Err(format!(
-                "{path} is no log of dm-log-writes of version {VERSION}"
+                "{path} is not a dm-log-writes log of version {VERSION}"
             ));
         }
         let mut at = sector_bytes;
@@ -281,7 +285,7 @@ impl LogEntry {
     }
 }
 
-/// The little-endian word at place `i`.
+/// Returns the little-endian 64-bit word with index `i`.
 fn word(sector: &[u8; SECTOR], i: usize) -> u64 {
     u64::from_le_bytes(sector.as_chunks().0[i])
 }
@@ -292,7 +296,7 @@ fn open(path: &Path) -> Result<File, String> {
 }
 
 fn bytes_of(mut file: &File, path: &Path) -> Result<u64, String> {
-    // A device has no length in its metadata.
+    // Metadata gives no length for a device.
     std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|e| failed(path, e))
 }
 
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_as_the_kernel_writes_it() {
+    fn a_log_in_the_kernels_layout_is_parsed() {
         let mark = "ACK_engine_1_2";
         let log = [
             sector(&[MAGIC, VERSION, 3, SECTOR as u64], ""),
@@ -337,7 +341,7 @@ mod tests {
             sector(&[9, 1, DISCARD, 0], ""),
         ];
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), log.concat()).expect("the file is written");
+        std::fs::write(file.path(), log.concat()).expect("cannot write the file");
         let log = WriteLog::open(file.path()).expect("a log");
         let mut written = Vec::new();
         for entry in &log.entries {
@@ -345,7 +349,7 @@ mod tests {
                 written.push((at, bytes[0], bytes[bytes.len() - 1], bytes.len()));
                 Ok(())
             };
-            entry.pieces(&log, &mut each).expect("the file is read");
+            entry.pieces(&log, &mut each).expect("cannot read the log");
         }
         let at = |sector: u64| sector * SECTOR as u64;
         let expected = [(at(7), 5, 6, 2 * SECTOR), (at(9), 0, 0, SECTOR)];
@@ -354,9 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_refused() {
+    fn a_file_that_is_not_a_log_is_refused() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), [0; SECTOR]).expect("the file is written");
-        assert!(WriteLog::open(file.path()).is_err_and(|why| why.contains("no log")));
+        std::fs::write(file.path(), [0; SECTOR]).expect("cannot write the file");
+        assert!(
+            WriteLog::open(file.path()).is_err_and(|why| why.contains("not a dm-log-writes log"))
+        );
     }
 }

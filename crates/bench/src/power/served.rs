@@ -1,4 +1,4 @@
-//! The server, as a process of its own.
+//! The server as a child process, for power-cut tests.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::child::{ChildServer, RespClient, ServerLaunch};
 pub(super) struct ServedProcess(ChildServer);
 
 impl ServedProcess {
-    /// Starts it on the pool at `path`, which is made if it is not there, and waits until it serves.
+    /// Starts a server on the pool at `path`, which is created if it does not exist, and waits until it is ready.
     pub(super) fn start(farbank: &Path, path: &Path) -> Result<ServedProcess, String> {
         let segment_bytes = SEGMENT_BYTES.to_string();
         ChildServer::start(&ServerLaunch {
@@ -25,7 +25,7 @@ impl ServedProcess {
         .map(ServedProcess)
     }
 
-    /// A connection for each writer.
+    /// Opens a connection for each writer.
     pub(super) fn connect(&self) -> Result<Vec<Box<dyn BatchSink>>, String> {
         let connect = |_| {
             let client = RespClient::connect(self.0.addr()).map_err(said)?;

@@ -1,11 +1,11 @@
-//! A medium that keeps everything and makes nothing durable: what a power cut must be seen to take.
+//! Medium that makes nothing durable. Tests use it to prove that a power cut loses unflushed writes.
 
 use std::io;
 use std::sync::Arc;
 
 use farbank_pm::{Caps, Medium, Off, PersistCtx, Poisoned, Ticket};
 
-/// Stores through the cache and never writes back. Everything else is as it was.
+/// Medium whose stores stay in the CPU cache: flush and drain do nothing. All other operations are unchanged.
 pub(crate) struct UnflushedMedium<M>(pub(crate) M);
 
 impl<M: Medium> Medium for UnflushedMedium<M> {

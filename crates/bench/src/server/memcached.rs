@@ -1,7 +1,7 @@
-//! Clients of memcached: connections of our own, which send requests of the text protocol and look at every answer.
+//! Load clients for memcached's text protocol, which check every reply.
 //!
-//! One thread has them all. In a turn each connection is sent its requests, in one write; then each is read until all its
-//! answers have come. They have one length, so that what comes is compared with what should, byte by byte.
+//! One thread drives all connections. In each turn it writes the requests of every connection with one write, then
+//! reads each connection until all replies have arrived. The expected replies are known byte by byte and are compared.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ pub(super) struct MemcachedClients {
     streams: Vec<TcpStream>,
     rng: Rng,
     requests: Vec<u8>,
-    /// What is to come, a stretch a connection.
+    /// Expected replies of each connection.
     answers: Vec<Vec<u8>>,
     found: Vec<u8>,
 }
@@ -51,11 +51,12 @@ impl MemcachedClients {
     /// Stores every key.
     pub(super) fn load(&mut self, look: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut keys = 0..KEYS;
-        let mut next = || keys.next().expect("as many keys as requests");
+        let mut next = || keys.next().expect("there is a key for each request");
         self.send(ServerOperation::Set, 64, KEYS, |_| next(), look)
     }
 
-    /// Sends requests for keys chosen alike, so many on the way in each connection; requests a second.
+    /// Sends `requests` requests for uniformly chosen keys, `pipeline` at a time on each connection. Returns requests
+    /// per second.
     pub(super) fn drive(
         &mut self,
         operation: ServerOperation,
@@ -99,11 +100,11 @@ impl MemcachedClients {
 }
 
 impl ServerOperation {
-    /// A request of the text protocol for a key, and what should answer it.
+    /// Appends a request for a key to `request`, and its expected reply to `answer`.
     fn request(self, key: u64, request: &mut Vec<u8>, answer: &mut Vec<u8>) {
         const VALUE: [u8; VALUE_BYTES] = [b'x'; VALUE_BYTES];
         let put = |to: &mut Vec<u8>, line: std::fmt::Arguments<'_>| {
-            to.write_fmt(line).expect("there is room in memory");
+            to.write_fmt(line).expect("writing to a Vec cannot fail");
         };
         match self {
             ServerOperation::Set => {
@@ -128,7 +129,7 @@ impl ServerOperation {
     }
 }
 
-/// Reads as many bytes as `answers` has, which they should be.
+/// Reads `answers.len()` bytes and compares them with `answers`.
 fn expect(
     stream: &mut TcpStream,
     answers: &[u8],
@@ -139,7 +140,7 @@ fn expect(
     let mut have = 0;
     while have < answers.len() {
         let read = stream.read(&mut found[have..]);
-        let read = read.map_err(Error::doing(format!("read what {server} answers")))?;
+        let read = read.map_err(Error::doing(format!("read the replies of {server}")))?;
         let came = found[have..have + read].iter().zip(&answers[have..]);
         let same = came.take_while(|(found, expected)| found == expected);
         let same = same.count();
@@ -149,7 +150,7 @@ fn expect(
                 String::from_utf8_lossy(some).escape_debug().to_string()
             };
             return Err(Error::Failed(format!(
-                "{server} answered {:?} where {:?} was expected",
+                "{server} answered {:?}, expected {:?}",
                 text(&found[have + same..have + read]),
                 text(&answers[have + same..])
             )));
@@ -167,7 +168,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that stores nothing, has everything, and answers its `wrong`th request with nonsense; how many it was asked.
+    /// Starts a fake server that claims to have every key. It answers request number `wrong` incorrectly. The thread
+    /// returns the number of requests.
     fn answering(wrong: Option<u64>) -> (u16, thread::JoinHandle<u64>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -189,7 +191,7 @@ mod tests {
                 };
                 asked += 1;
                 if out.write_all(answer.as_bytes()).is_err() {
-                    break; // they have seen enough
+                    break; // the client has closed the connection
                 }
             }
             asked
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_requests_are_sent_as_were_asked_for() {
+    fn the_requested_number_of_requests_is_sent() {
         for operation in [ServerOperation::Set, ServerOperation::Get] {
             let (port, server) = answering(None);
             let mut clients = MemcachedClients::at("test", port).unwrap();
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_answer_is_told() {
+    fn a_wrong_reply_is_reported() {
         let (port, server) = answering(Some(5));
         let mut clients = MemcachedClients::at("test", port).unwrap();
         let told = clients.drive(ServerOperation::Get, 10, 1_000, || Ok(()));

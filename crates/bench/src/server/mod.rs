@@ -1,24 +1,24 @@
-//! The server against the one it takes the place of: processor time for an operation, under the same clients.
+//! Compares Farbank's server with redis-server and memcached: processor time per operation, under the same clients.
 //!
 //! ```text
-//!   redis-server, nothing kept ◀──┐                 round 1: redis, farbank
-//!                                 ├── redis-benchmark          2: redis, farbank   ... for each pipeline
-//!   farbank serve, one worker  ◀──┘                 ...                              and each of SET and GET
+//!   redis-server, no persistence ◀─┐                 round 1: redis, farbank
+//!                                  ├── redis-benchmark          2: redis, farbank   ... for each pipeline
+//!   farbank serve, one worker   ◀──┘                 ...                              and each of SET and GET
 //!
 //!   memcached, one thread                ◀──┐
-//!                                           ├── clients of our own, likewise
+//!                                           ├── clients of this crate, in the same rounds
 //!   farbank serve --engine mdb, one worker ◀┘
 //! ```
 //!
-//! Both are children of this process, on loopback, and take turns, so that whatever else the machine
-//! does falls on both. What is compared is processor time, user and system, of the server's process
-//! as the kernel accounts it: it does not depend on how fast the clients are, or on how many CPUs
-//! they share with the server. Its grain is a tick (10 ms), so a round must be long.
+//! Both servers are child processes on loopback and take turns, so that other load on the machine affects both. The
+//! compared quantity is the user and system time of the server's process, as the kernel accounts it. It does not
+//! depend on how fast the clients are, nor on how many CPUs they share with the server. Its resolution is a tick (10
+//! ms), so a round must be long.
 //!
-//! The other server keeps nothing: redis-server runs without persistence, and memcached has none. Farbank's pool is a file on
-//! tmpfs, and it flushes and fences every batch there as it would on persistent memory.
+//! The other server stores nothing durably: redis-server runs without persistence, and memcached has none. Farbank's
+//! pool is a file on tmpfs. There Farbank flushes and fences every batch as it would on persistent memory.
 //!
-//! [`open_loop`] measures latency instead, at a fixed rate, beside redis-server with the same durability.
+//! [`open_loop`] measures latency instead, at a fixed rate, next to redis-server with the same durability.
 
 mod memcached;
 pub mod open_loop;
@@ -30,43 +30,43 @@ use std::path::{Path, PathBuf};
 use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
 use process::{MeasuredServer, ask_version};
 
-/// Keys that are written and read, chosen alike.
+/// Number of keys, chosen uniformly.
 const KEYS: u64 = 1_000_000;
-/// Connections at a time.
+/// Number of concurrent connections.
 const CLIENTS: u64 = 50;
-/// Bytes of a value.
+/// Size of a value in bytes.
 const VALUE_BYTES: usize = 100;
 
-/// What is measured, and how long.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The binary whose `serve` is measured.
+    /// Path of the `farbank` binary.
     pub farbank: PathBuf,
-    /// Beside whom.
+    /// Server to compare with.
     pub peer: PeerServer,
-    /// Rounds of each pipeline and operation.
+    /// Rounds of each pipeline length and operation.
     pub rounds: u64,
-    /// Requests of a round; without pipelining a sixth of them.
+    /// Requests in a round. Rounds without pipelining have a sixth of them.
     pub requests: u64,
-    /// Requests a client sends before it waits.
+    /// Pipeline lengths: requests that a client sends before it waits.
     pub pipelines: Vec<u64>,
-    /// Where Farbank's pool is made, and removed; `None`: on tmpfs.
+    /// Path of Farbank's pool, which is created and removed. `None` places it on tmpfs.
     pub pool: Option<PathBuf>,
 }
 
-/// The server Farbank is measured beside.
+/// Server that Farbank is compared with.
 #[derive(Clone, Debug)]
 pub enum PeerServer {
-    /// redis-server, beside the durable store.
+    /// redis-server, compared with the durable store.
     Redis {
-        /// redis-server.
+        /// Path of redis-server.
         server: PathBuf,
-        /// redis-benchmark, which loads both.
+        /// Path of redis-benchmark, which loads both servers.
         benchmark: PathBuf,
     },
-    /// memcached, beside the cache; clients of our own load both.
+    /// memcached, compared with the cache. Clients of this crate load both servers.
     Memcached {
-        /// memcached.
+        /// Path of memcached.
         server: PathBuf,
     },
 }
@@ -85,7 +85,7 @@ impl PeerServer {
         }
     }
 
-    /// At most this much of its processor time, if that is stated for a pipeline.
+    /// Returns the largest allowed ratio of Farbank's processor time to this server's, if there is a bound.
     fn bound(&self, operation: ServerOperation, pipeline: u64) -> Option<f64> {
         match (self, operation, pipeline) {
             (PeerServer::Redis { .. }, _, 64) => Some(0.5),
@@ -99,7 +99,7 @@ impl PeerServer {
     }
 }
 
-/// What is asked of a server.
+/// Operation that clients request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerOperation {
     Set,
@@ -115,7 +115,7 @@ impl ServerOperation {
     }
 }
 
-/// Requests of a round: without pipelining each takes about six times as long.
+/// Returns the requests in a round. Without pipelining a request takes about six times as long.
 fn requests_of(options: &ServerOptions, pipeline: u64) -> u64 {
     match pipeline {
         1 => (options.requests / 6).max(1),
@@ -124,6 +124,9 @@ fn requests_of(options: &ServerOptions, pipeline: u64) -> u64 {
 }
 
 /// Starts both servers, measures them in turns, and ends them.
+///
+/// # Errors
+/// A program is missing, a server does not start or sends a wrong reply, or `watch` stopped the run.
 pub fn run(options: &ServerOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let peer = &options.peer;
     match peer {
@@ -154,7 +157,7 @@ pub fn run(options: &ServerOptions, watch: ProgressFn<'_>) -> Result<Report, Err
     Ok(report)
 }
 
-/// A server with those who load it.
+/// A server and its load clients.
 struct ServerSide<'a> {
     server: &'a MeasuredServer,
     clients: LoadClients<'a>,
@@ -177,7 +180,7 @@ impl<'a> ServerSide<'a> {
     }
 }
 
-/// What one server was seen to do in the rounds of one operation.
+/// Results of one server in the rounds of one operation.
 #[derive(Default)]
 struct ServerFigures {
     cpu_ns: Vec<f64>,
@@ -196,7 +199,7 @@ impl ServerBench<'_, '_> {
         report_progress(self.watch, what, self.done, all)
     }
 
-    /// Has the server hold the keys: all, or most.
+    /// Stores the keys. redis-benchmark draws keys at random, so it stores only most of them.
     fn load(&mut self, side: &mut ServerSide<'_>) -> Result<(), Error> {
         let look = || self.look("loading the keys");
         match &mut side.clients {
@@ -215,7 +218,7 @@ impl ServerBench<'_, '_> {
         }
     }
 
-    /// The rounds of one operation in one pipeline, and what they come to.
+    /// Runs all rounds of one operation and pipeline length, and adds the figures.
     fn compare(
         &mut self,
         sides: &mut [ServerSide<'_>; 2],
@@ -242,7 +245,7 @@ impl ServerBench<'_, '_> {
         Ok(())
     }
 
-    /// Has a server answer so many requests; how many a second.
+    /// Sends `requests` requests to a server. Returns requests per second.
     fn drive(
         &mut self,
         side: &mut ServerSide<'_>,
@@ -262,7 +265,7 @@ impl ServerBench<'_, '_> {
     }
 }
 
-/// What the rounds of one operation come to: the peer's are first.
+/// Computes the figures of one operation from its rounds. The other server's results come first.
 fn figures(
     peer: &PeerServer,
     operation: ServerOperation,
@@ -296,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() {
+    fn the_ratio_is_taken_from_medians_and_its_spread_from_rounds() {
         let seen = [
             ServerFigures {
                 cpu_ns: vec![1000.0, 900.0, 1100.0],

@@ -1,4 +1,4 @@
-//! Latency at a fixed rate: how late an answer is, counted from when its request was due.
+//! Latency at a fixed rate: the time from when a request was due until its reply.
 //!
 //! ```text
 //!   due      |    |    |    |    |    |    |        1 / rate apart, whatever the server does
@@ -7,12 +7,12 @@
 //!   latency  -    -    -------------  -    -        a stall counts for every request that was due during it
 //! ```
 //!
-//! A client that waits for an answer before it sends the next request leaves out the requests that it would have sent during
-//! a stall ("coordinated omission"), and its percentiles say little of stalls. Here requests are due at fixed times. One thread sends them on a
-//! few connections in turn, as many as the server lets it, and takes the answers.
+//! A client that waits for a reply before it sends the next request omits the requests that it would have sent during
+//! a stall ("coordinated omission"). Its percentiles hide stalls. Here requests are due at fixed times. One thread
+//! sends them on a few connections in turn, as fast as the sockets accept them, and reads the replies.
 //!
-//! Both servers hold the same keys and get the same rate: a share of what the slower of them answers when each connection sends its next
-//! request after an answer. They take turns.
+//! Both servers hold the same keys and get the same rate. The rate is a share of the saturation: what the slower
+//! server answers when each connection has one request in flight. The servers take turns.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -28,26 +28,28 @@ use super::process::{MeasuredServer, ask_version};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 use crate::temp::TempFile;
 
-/// Longest latency that the histogram records. A longer one counts as this.
+/// Longest latency that the histogram records. Longer latencies count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Significant digits of a latency.
+/// Significant digits of a recorded latency.
 const DIGITS: u8 = 3;
-/// One request in so many is a SET.
+/// One of this many requests is a SET.
 const SET_ONE_IN: u64 = 10;
-/// Requests a connection sends ahead while keys are loaded.
+/// Requests in flight on a connection while keys are loaded.
 const LOAD_DEPTH: u64 = 64;
-/// How long a server may take for what is left after the last request was due.
+/// Longest time a server may take for the outstanding replies after the last request was due.
 const LEFT_OVER: Duration = Duration::from_secs(30);
-/// Bytes of a record besides key and value, and what it is rounded up to.
+/// Bytes of a record in addition to key and value.
 const RECORD_OVERHEAD: u64 = 28;
+/// Alignment of records in bytes.
 const RECORD_ALIGN: u64 = 16;
 const KEY_BYTES: usize = 16;
-/// Smallest pool, and the share of a pool that is live where pools are not aged.
+/// Smallest pool in bytes.
 const POOL_BYTES_MIN: u64 = 16 << 20;
+/// Live share in percent of a pool that is not aged.
 const LIVE_PERCENT: u64 = 20;
-/// Times each key is overwritten before an aged pool is measured.
+/// How many times each key is overwritten before an aged pool is measured.
 const OVERWRITES: u64 = 3;
-/// Percentiles that are reported, and whether Farbank's must be at most redis-server's.
+/// Reported percentiles, and whether Farbank's must be at most redis-server's.
 const PERCENTILES: [(f64, &str, bool); 5] = [
     (50.0, "p50", false),
     (99.0, "p99", true),
@@ -56,19 +58,19 @@ const PERCENTILES: [(f64, &str, bool); 5] = [
     (100.0, "max", false),
 ];
 
-/// When a write is durable.
+/// When a write becomes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteDurability {
-    /// redis-server keeps nothing; Farbank's pool is on tmpfs, flushed and fenced.
+    /// redis-server writes no file. Farbank's pool is on tmpfs, flushed and fenced.
     None,
-    /// Both sync files once a second.
+    /// Both servers sync their files once per second.
     Everysec,
-    /// Both sync files before they answer.
+    /// Both servers sync their files before they reply.
     Always,
 }
 
 impl WriteDurability {
-    /// As in the options of both servers.
+    /// Returns the value of the option, which is the same for both servers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,35 +81,36 @@ impl WriteDurability {
     }
 }
 
-/// What is measured, and how long.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct OpenLoopOptions {
-    /// The binary whose `serve` is measured.
+    /// Path of the `farbank` binary.
     pub farbank: PathBuf,
-    /// redis-server.
+    /// Path of redis-server.
     pub redis: PathBuf,
-    /// Keys, all of which are there.
+    /// Number of keys. All are stored before the measurement.
     pub keys: u64,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_bytes: usize,
-    /// When a write is durable.
+    /// Durability of writes.
     pub sync: WriteDurability,
-    /// Rates, in percent of the saturation.
+    /// Rates in percent of the saturation.
     pub loads: Vec<u64>,
-    /// Connections.
+    /// Number of connections.
     pub connections: u64,
     /// Seconds at each rate, for each server.
     pub seconds: u64,
-    /// Turns these seconds are divided into.
+    /// Number of rounds that these seconds are divided into.
     pub rounds: u64,
-    /// Percent of the pool that is live, if each key is overwritten three times before anything is measured.
+    /// Live share of the pool in percent, after each key was overwritten three times. `None` measures a fresh pool.
     pub aged: Option<u64>,
-    /// Farbank's pool, which is made and removed; `None`: on tmpfs, or where temporary files are if it is synced.
+    /// Path of Farbank's pool, which is created and removed. `None` places it on tmpfs, or in the directory for
+    /// temporary files if it is synced.
     pub pool: Option<PathBuf>,
 }
 
 impl OpenLoopOptions {
-    /// Bytes of a pool of which the keys take the live share.
+    /// Returns the size of a pool of which the keys take the live share.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         let record = (RECORD_OVERHEAD + (KEY_BYTES + self.value_bytes) as u64)
@@ -121,7 +124,7 @@ impl OpenLoopOptions {
 /// Starts both servers, measures them in turns, and ends them.
 ///
 /// # Errors
-/// [`Error`] if a server is not there, does not start, refuses a request or stops answering; or if the watcher says so.
+/// A server is missing, does not start, refuses a request or stops answering, or `watch` stopped the run.
 pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     ask_version(&options.redis, "redis-server")?;
     let folder = tempfile::tempdir().map_err(Error::doing("make a folder for the servers"))?;
@@ -169,10 +172,10 @@ pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, E
     Ok(report)
 }
 
-/// What the figures need to be read.
+/// Returns notes that explain the figures.
 fn notes(options: &OpenLoopOptions, sides: &mut [OpenLoopClients]) -> Result<Vec<String>, Error> {
     let mut notes = vec![format!(
-        "latency counts from when a request was due; {} keys, values of {} bytes, one SET in {SET_ONE_IN}, sync {}, {} connections",
+        "latency is the time from when a request was due until its reply; {} keys, values of {} bytes, one SET in {SET_ONE_IN}, sync {}, {} connections",
         options.keys,
         options.value_bytes,
         options.sync.name(),
@@ -191,7 +194,7 @@ fn notes(options: &OpenLoopOptions, sides: &mut [OpenLoopClients]) -> Result<Vec
     Ok(notes)
 }
 
-/// A field of what INFO answers.
+/// Returns the value of a field of an INFO reply.
 fn value_in<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| {
         let (found, value) = line.trim().split_once(':')?;
@@ -212,7 +215,7 @@ impl OpenLoopBench<'_, '_> {
         report_progress(self.watch, what, self.done, all)
     }
 
-    /// Stores every key, and writes it again if the pool is to be aged.
+    /// Stores every key. For an aged pool, overwrites every key several times.
     fn load(&mut self, side: &mut OpenLoopClients) -> Result<(), Error> {
         let what = format!("loading the keys, {}", side.name);
         let turns = self.options.aged.map_or(1, |_| 1 + OVERWRITES);
@@ -223,7 +226,7 @@ impl OpenLoopBench<'_, '_> {
         Ok(())
     }
 
-    /// Both at one rate, in turns: the latencies of each.
+    /// Runs both servers at one rate, in turns. Returns the latencies of each.
     fn compare(
         &mut self,
         sides: &mut [OpenLoopClients],
@@ -246,7 +249,7 @@ impl OpenLoopBench<'_, '_> {
     }
 }
 
-/// Latencies from when requests were due.
+/// Histogram of latencies, each measured from when its request was due.
 struct Latencies(Histogram<u64>);
 
 impl Latencies {
@@ -256,7 +259,7 @@ impl Latencies {
         histogram.map(Latencies).map_err(failed)
     }
 
-    /// Counts an answer that came at `now` to a request that was due at `due`.
+    /// Records a reply at `now` to a request that was due at `due`.
     fn record(&mut self, due: Duration, now: Duration) {
         let late = now.saturating_sub(due).as_nanos();
         self.0
@@ -268,7 +271,7 @@ impl Latencies {
     }
 }
 
-/// What one rate comes to: redis-server's latencies are first.
+/// Computes the figures of one rate. redis-server's latencies come first.
 fn figures(load: u64, rate: f64, latencies: &[Latencies]) -> Vec<Figure> {
     let [theirs, ours] = latencies else {
         return Vec::new();
@@ -292,7 +295,7 @@ fn figures(load: u64, rate: f64, latencies: &[Latencies]) -> Vec<Figure> {
     figures
 }
 
-/// The times at which requests are due: `number / rate` after the start.
+/// Times at which requests are due: request n is due `n / rate` after the start.
 struct SendSchedule {
     rate: f64,
     length: Duration,
@@ -308,7 +311,7 @@ impl SendSchedule {
         }
     }
 
-    /// When the next request is due; `None` after the end.
+    /// Returns when the next request is due, or `None` after the end.
     fn peek(&self) -> Option<Duration> {
         let due = Duration::from_secs_f64(self.next as f64 / self.rate);
         (due < self.length).then_some(due)
@@ -322,7 +325,7 @@ impl SendSchedule {
     }
 }
 
-/// A server's connections.
+/// Connections to one server.
 struct OpenLoopClients {
     name: &'static str,
     connections: Vec<OpenLoopConnection>,
@@ -344,7 +347,7 @@ impl OpenLoopClients {
         })
     }
 
-    /// Has connection `n` send its next request, due at `due`.
+    /// Queues a random request on connection `n`, due at `due`.
     fn ask(&mut self, n: usize, due: Duration) {
         let key = key_of(self.rng.below(self.keys));
         let connection = &mut self.connections[n];
@@ -355,7 +358,7 @@ impl OpenLoopClients {
         connection.due.push_back(due);
     }
 
-    /// Stores every key once, in an order of turn `turn`'s own.
+    /// Stores every key once, in an order that depends on `turn`.
     fn store_all(
         &mut self,
         turn: u64,
@@ -386,7 +389,7 @@ impl OpenLoopClients {
         }
     }
 
-    /// Requests a second that are answered when each connection has one on its way.
+    /// Returns the requests per second that are answered with one request in flight on each connection.
     fn saturate(&mut self, length: Duration) -> Result<f64, Error> {
         let start = Instant::now();
         let mut answered = 0;
@@ -409,7 +412,7 @@ impl OpenLoopClients {
         Ok(rate)
     }
 
-    /// Sends requests at `rate` for `length` and takes the latency of each.
+    /// Sends requests at `rate` for `length` and records their latencies.
     fn drive(
         &mut self,
         rate: f64,
@@ -422,7 +425,7 @@ impl OpenLoopClients {
         while schedule.peek().is_some() {
             while let Some(due) = schedule.take(start.elapsed()) {
                 self.ask(turn, due);
-                // Sent at once: the next may be due much later.
+                // Sent at once, because the next request may be due much later.
                 self.connections[turn].send()?;
                 turn = (turn + 1) % self.connections.len();
             }
@@ -439,7 +442,7 @@ impl OpenLoopClients {
         self.finish(start, &mut |due, now| latencies.record(due, now))
     }
 
-    /// Takes the answers that are left.
+    /// Reads the outstanding replies.
     fn finish(
         &mut self,
         start: Instant,
@@ -452,14 +455,16 @@ impl OpenLoopClients {
             }
             if since.elapsed() > LEFT_OVER {
                 let name = self.name;
-                return Err(Error::Failed(format!("{name} stopped answering")));
+                return Err(Error::Failed(format!(
+                    "{name} did not send all replies within 30 s"
+                )));
             }
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// What the server says of itself.
+    /// Returns the server's INFO reply.
     fn info(&mut self) -> Result<String, Error> {
         let Some(connection) = self.connections.first_mut() else {
             return Ok(String::new());
@@ -474,7 +479,7 @@ impl OpenLoopClients {
     }
 }
 
-/// The key numbered `n`: as many bytes for each.
+/// Returns key number `n`. All keys have the same length.
 fn key_of(n: u64) -> [u8; KEY_BYTES] {
     let mut key = *b"key:000000000000";
     let (mut left, mut at) = (n, KEY_BYTES);
@@ -486,7 +491,7 @@ fn key_of(n: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// A step that has no divisor in common with `keys`, so that steps meet each key once; another for each turn.
+/// Returns a step that is coprime to `keys`, so that stepping visits each key once. Each turn has another step.
 fn step_for(turn: u64, keys: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {
@@ -501,15 +506,15 @@ fn step_for(turn: u64, keys: u64) -> u64 {
     (from..).find(|step| gcd(*step, keys) == 1).unwrap_or(1)
 }
 
-/// One connection: requests on their way, in order.
+/// One connection and its requests in flight, in order.
 struct OpenLoopConnection {
     server: &'static str,
     stream: TcpStream,
     out: Vec<u8>,
     answers: Vec<u8>,
-    /// When each request was due that has no answer yet.
+    /// When each request without a reply was due.
     due: VecDeque<Duration>,
-    /// The answers themselves, if they are wanted.
+    /// Collected replies, if they are needed.
     keeps: Option<Vec<u8>>,
 }
 
@@ -548,7 +553,7 @@ impl OpenLoopConnection {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket accepts.
     fn send(&mut self) -> Result<(), Error> {
         while !self.out.is_empty() {
             match self.stream.write(&self.out) {
@@ -561,8 +566,8 @@ impl OpenLoopConnection {
         Ok(())
     }
 
-    /// Sends and takes what the socket takes and has. Calls `each` with when each request was due that was answered. Returns
-    /// how many were.
+    /// Sends and receives as much as the socket allows. Calls `each` for every reply with the time at which its
+    /// request was due. Returns the number of replies.
     fn exchange(&mut self, each: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
         self.send()?;
         let mut buffer = [0; 16 << 10];
@@ -602,11 +607,12 @@ impl OpenLoopConnection {
     }
 
     fn broken(&self, error: &std::io::Error) -> Error {
-        Error::Failed(format!("the connection to {} broke: {error}", self.server))
+        Error::Failed(format!("the connection to {} failed: {error}", self.server))
     }
 }
 
-/// Bytes of the first answer in `bytes`, if all of it is there: a line, or a string of a length that is given.
+/// Returns the length of the first reply in `bytes`, or `None` if it is incomplete. A reply is a line or a bulk
+/// string.
 fn answer_len(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|two| two == b"\r\n")? + 2;
     let len: i64 = match bytes[0] {
@@ -618,17 +624,17 @@ fn answer_len(bytes: &[u8]) -> Option<usize> {
     };
     let whole = match usize::try_from(len) {
         Ok(len) => line + len + 2,
-        Err(_) => line, // There is none.
+        Err(_) => line, // A null bulk string has no body.
     };
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// Whether `path` may be made: the pool's file must not be there.
+/// Checks that no file exists at `path`, where a pool is to be created.
 pub(super) fn check_fresh(path: &Path) -> Result<(), Error> {
     match path.exists() {
         false => Ok(()),
         true => Err(Error::Failed(format!(
-            "{} exists already: name a file to be made",
+            "{} exists already; name a path where a file can be created",
             path.display()
         ))),
     }
@@ -644,7 +650,7 @@ mod tests {
 
     #[test]
     fn a_stall_counts_for_every_request_that_was_due_during_it() {
-        // A thousand a second for a second; the server answers nothing from 200 to 300 ms, all else at once.
+        // 1000 requests per second for one second. The server stalls from 200 to 300 ms and else answers at once.
         let mut schedule = SendSchedule::new(1_000.0, ms(1_000));
         let mut latencies = Latencies::new().unwrap();
         for now in (0..1_000).map(ms) {
@@ -661,23 +667,30 @@ mod tests {
         let stalled = latencies.0.len() - latencies.0.count_between(0, 999_000);
         assert!((99..=100).contains(&stalled), "{stalled} requests waited");
         assert!(latencies.at_us(50.0) < 20.0);
-        assert!(latencies.at_us(99.0) > 80_000.0, "of 100 ms, 90 at least");
+        assert!(
+            latencies.at_us(99.0) > 80_000.0,
+            "p99 covers at least 80 of the 100 ms"
+        );
         assert!(latencies.at_us(100.0) > 99_000.0);
     }
 
     #[test]
-    fn requests_that_are_late_are_all_sent() {
+    fn late_requests_are_all_sent() {
         let mut schedule = SendSchedule::new(10.0, ms(1_000));
         assert_eq!(schedule.take(ms(0)), Some(ms(0)));
         assert_eq!(schedule.take(ms(50)), None);
         let late: Vec<_> = std::iter::from_fn(|| schedule.take(ms(950))).collect();
         assert_eq!(late.len(), 9);
         assert_eq!(late[8], ms(900));
-        assert_eq!(schedule.take(ms(5_000)), None, "the end is the end");
+        assert_eq!(
+            schedule.take(ms(5_000)),
+            None,
+            "no request is due after the end"
+        );
     }
 
     #[test]
-    fn bounds_are_of_the_tail_and_of_the_ratio() {
+    fn only_tail_ratios_have_a_bound() {
         let [mut theirs, mut ours] = [Latencies::new().unwrap(), Latencies::new().unwrap()];
         for n in 0..1_000 {
             theirs.record(ms(0), ms(1));
@@ -693,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn reply_lengths_are_parsed() {
         for (bytes, len) in [
             (&b"+OK\r\n"[..], Some(5)),
             (b"+OK\r\n$3\r\n", Some(5)),
@@ -709,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn each_turn_meets_every_key_once() {
+    fn each_turn_visits_every_key_once() {
         for (turn, keys) in [(0, 10), (1, 1_000), (2, 997), (3, 4_096), (1, 1), (2, 2)] {
             let step = step_for(turn, keys);
             let mut met: Vec<u64> = (0..keys).map(|n| n * step % keys).collect();
@@ -721,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_room_for_the_live_share() {
+    fn the_pool_size_follows_from_the_live_share() {
         let options = |aged| OpenLoopOptions {
             farbank: "farbank".into(),
             redis: "redis-server".into(),

@@ -1,4 +1,4 @@
-//! The servers as children of this process.
+//! The compared servers as child processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -14,14 +14,14 @@ use crate::figure::Error;
 use crate::stat;
 use crate::temp::TempFile;
 
-/// Bytes of Farbank's pool, and of memcached's memory: the keys take about a fifth.
+/// Size in bytes of Farbank's pool, and of memcached's memory. The keys take about a fifth.
 const POOL_BYTES: u64 = 1 << 30;
-/// Longest a server may take until it answers.
+/// Longest time a server may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a child is asked whether it has ended.
+/// Interval at which a child process is polled for its end.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
-/// Finds out whether `program` is there.
+/// Checks that `program` exists and runs, by calling it with `--version`.
 pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), Error> {
     let mut command = Command::new(program);
     command
@@ -44,29 +44,29 @@ pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), E
     }
 }
 
-/// A child that does not outlive this.
+/// Child process that is killed when the guard is dropped.
 pub(super) struct ChildGuard(pub(super) Child);
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // It may be gone already.
+        // Fails if the process has ended already.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// A server that has said it is ready. Ended when dropped; its pool is removed after that.
+/// A server that is ready. Ended when dropped, after which its pool is removed.
 pub(super) struct MeasuredServer {
     pub(super) name: &'static str,
     child: ChildGuard,
     pub(super) port: u16,
-    /// Open as long as the child lives, so that it may print.
+    /// Kept open while the child lives, so that its writes to stdout do not fail.
     _stdout: Option<BufReader<ChildStdout>>,
     _pool: Option<TempFile>,
 }
 
 impl MeasuredServer {
-    /// The one Farbank is measured beside: it keeps nothing through a kill.
+    /// Starts the server that Farbank is compared with. It stores nothing durably.
     pub(super) fn peer(peer: &PeerServer) -> Result<MeasuredServer, Error> {
         let port = free_port()?;
         let mut command = Command::new(peer.program());
@@ -77,7 +77,7 @@ impl MeasuredServer {
             PeerServer::Memcached { .. } => command
                 .args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"])
                 .args(["-t", "1", "-m", &(POOL_BYTES >> 20).to_string()])
-                .args(["-u", "root"]), // looked at only if that is who runs it
+                .args(["-u", "root"]), // memcached ignores this unless root runs it
         };
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut server = MeasuredServer {
@@ -91,7 +91,7 @@ impl MeasuredServer {
         Ok(server)
     }
 
-    /// redis-server that makes writes durable as `sync` says, in `folder`.
+    /// Starts redis-server in `folder`, with the durability `sync`.
     pub(super) fn redis(
         program: &Path,
         sync: WriteDurability,
@@ -121,8 +121,8 @@ impl MeasuredServer {
         Ok(server)
     }
 
-    /// `farbank serve` of the durable store with one worker, whose pool at `path` has `pool_bytes` and is synced as `sync`
-    /// says.
+    /// Starts `farbank serve` with the durable store and one worker. Its pool at `path` has `pool_bytes` and is synced
+    /// as `sync` requires.
     pub(super) fn farbank_alone(
         program: &Path,
         path: &Path,
@@ -141,7 +141,7 @@ impl MeasuredServer {
         MeasuredServer::serve(command, program, path)
     }
 
-    /// `farbank serve` for the peer's clients, with one worker: the durable store beside Redis, the cache beside memcached.
+    /// Starts `farbank serve` with one worker: the durable store next to Redis, the cache next to memcached.
     pub(super) fn farbank(
         program: &Path,
         peer: &PeerServer,
@@ -164,9 +164,9 @@ impl MeasuredServer {
         MeasuredServer::serve(command, program, &path)
     }
 
-    /// Runs `farbank serve`, whose pool is made at `path` and removed in the end.
+    /// Runs `farbank serve` with a pool at `path`, which the guard removes at the end.
     fn serve(mut command: Command, program: &Path, path: &Path) -> Result<MeasuredServer, Error> {
-        // Before the child: whatever happens to it, its pool goes.
+        // Created before the child, so that the pool is removed even if the child fails.
         let file = TempFile::new(path);
         command
             .arg("--pool")
@@ -192,28 +192,33 @@ impl MeasuredServer {
         Ok(server)
     }
 
-    /// Waits until it takes connections.
+    /// Waits until the server accepts connections.
     fn await_ready(&mut self) -> Result<(), Error> {
         let since = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let name = self.name;
             if let Some(status) = self.child.0.try_wait().map_err(Error::doing("wait"))? {
-                return Err(Error::Failed(format!("{name} did not start: {status}")));
+                return Err(Error::Failed(format!(
+                    "{name} ended with {status} before it accepted connections"
+                )));
             }
             if since.elapsed() > PATIENCE {
-                return Err(Error::Failed(format!("{name} does not answer")));
+                return Err(Error::Failed(format!(
+                    "{name} accepts no connections 30 s after its start"
+                )));
             }
             thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// User and system time it has used.
+    /// Returns the user and system time that the server has used.
     pub(super) fn cpu(&self) -> Result<Duration, Error> {
         let path = format!("/proc/{}/stat", self.child.0.id());
         let stat = fs::read_to_string(&path).map_err(Error::doing(format!("read {path}")))?;
-        let ticks =
-            stat::ticks(&stat).ok_or_else(|| Error::Failed(format!("{path} says {stat:?}")))?;
+        let ticks = stat::ticks(&stat).ok_or_else(|| {
+            Error::Failed(format!("{path} has no utime and stime fields: {stat:?}"))
+        })?;
         let a_second = rustix::param::clock_ticks_per_second();
         Ok(Duration::from_secs_f64(ticks as f64 / a_second as f64))
     }
@@ -226,14 +231,14 @@ pub(super) fn spawn(command: &mut Command, program: &Path) -> Result<ChildGuard,
         .map_err(Error::doing(format!("run {}", program.display())))
 }
 
-/// A port on loopback that nobody uses now.
+/// Returns a free port on loopback.
 fn free_port() -> Result<u16, Error> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(Error::doing("find a port"))?;
     let addr = listener.local_addr().map_err(Error::doing("find a port"))?;
     Ok(addr.port())
 }
 
-/// The port in the first line `farbank serve` prints.
+/// Parses the port from the first line that `farbank serve` prints.
 fn port_in(banner: &str) -> Option<u16> {
     let (_, addr) = banner.split_once("://")?;
     let (_, port) = addr.split_whitespace().next()?.rsplit_once(':')?;
@@ -245,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_is_in_the_banner() {
+    fn the_port_is_parsed_from_the_banner() {
         let banner = "farbank 0.1.0 listens on redis://127.0.0.1:7002 and redis://[::1]:7002\n";
         assert_eq!(port_in(banner), Some(7002));
         let banner = "farbank 0.1.0 listens on memcached://127.0.0.1:7003\n";

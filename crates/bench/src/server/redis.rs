@@ -1,4 +1,4 @@
-//! Clients of Redis: `redis-benchmark`.
+//! Load clients for RESP servers: `redis-benchmark`.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,7 +9,8 @@ use super::process::{MeasuredServer, POLL, spawn};
 use super::{CLIENTS, KEYS, ServerOperation, VALUE_BYTES};
 use crate::figure::Error;
 
-/// Has `program` send `server` requests, for keys chosen alike; requests a second, as it says.
+/// Runs `redis-benchmark` with `requests` requests for uniformly chosen keys. Returns the requests per second that it
+/// reports.
 pub(super) fn drive(
     program: &Path,
     server: &MeasuredServer,
@@ -38,7 +39,7 @@ pub(super) fn drive(
         look()?;
         thread::sleep(POLL);
     };
-    // Both are short: they fit into the pipes.
+    // Both outputs are short and fit into the pipes.
     let out = all_of(child.0.stdout.take())?;
     let complaint = all_of(child.0.stderr.take())?;
     let a_second = requests_a_second(&out).filter(|_| status.success());
@@ -59,7 +60,7 @@ fn all_of(from: Option<impl Read>) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Requests a second, from what `redis-benchmark --csv` prints.
+/// Parses requests per second from the output of `redis-benchmark --csv`.
 fn requests_a_second(csv: &str) -> Option<f64> {
     let (head, row) = csv.trim().split_once('\n')?;
     let fields = |line: &str| -> Vec<String> {
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_redis_benchmark_are_read() {
+    fn the_output_of_redis_benchmark_is_parsed() {
         let csv = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\"\n\
                    \"SET\",\"1204819.25\",\"2.1\",\"0.5\"\n";
         assert_eq!(requests_a_second(csv), Some(1_204_819.25));

@@ -1,23 +1,24 @@
-//! Published values beside those found: how many are near, and which orders hold.
+//! Comparison with published values: how many values are near, and which published orders hold.
 //!
-//! A value is near if it is within 35 % of the published one; this was set before any run was compared. An order is a claim about
-//! several values, and each step of it is checked. A value counts as held out unless the rack was calibrated on it.
+//! A value is near if it is within 35 % of the published one. This tolerance was set before any run was compared. An
+//! order is a claim about several values; each of its steps is checked. A value is held out unless the cluster was
+//! calibrated on it.
 
 use crate::figure::{Figure, Score, Scores};
 
-/// How far from the published value a near one may be, as a part of it.
+/// Largest relative distance from the published value that counts as near.
 pub(super) const NEAR: f64 = 0.35;
-/// At least this part of all should be near.
+/// Smallest share of held-out values that should be near.
 const NEAR_SHARE_MIN: f64 = 2.0 / 3.0;
 
-/// Orders that were published, and those that are not found.
+/// Published orders, and descriptions of those that do not hold.
 #[derive(Debug, Default)]
 pub(super) struct PublishedOrders {
     all: u32,
     broken: Vec<String>,
 }
 
-/// Which way a series goes from each value to the next.
+/// Direction of a series from each value to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SeriesTrend {
     /// Every value is larger than the one before it.
@@ -36,7 +37,7 @@ impl SeriesTrend {
 }
 
 impl PublishedOrders {
-    /// A published order, and whether it is found.
+    /// Adds a published order, and returns a figure that states whether it holds.
     pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) -> Figure {
         self.all += 1;
         if !holds {
@@ -46,8 +47,8 @@ impl PublishedOrders {
         Figure::modelled(experiment, format!("order: {what}"), found).at_least(1.0)
     }
 
-    /// A published order of a series: it holds if every step goes this way. The values and the first step that does not are part of
-    /// the figure's name.
+    /// Adds a published order of a series. It holds if every step goes in the direction `way`. The figure's name
+    /// contains the values and the number of wrong steps.
     pub(super) fn series(
         &mut self,
         experiment: &'static str,
@@ -65,7 +66,7 @@ impl PublishedOrders {
         self.order(experiment, &what, wrong == 0)
     }
 
-    /// In words, if there were any.
+    /// Returns lines that state how many orders hold and which do not. Empty if there are no orders.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.all > 0 {
@@ -78,7 +79,7 @@ impl PublishedOrders {
     }
 }
 
-/// Which part of the held-out values is near, and the bound that it should hold. A row that was not measured is not near.
+/// Returns the share of held-out values that are near, with its bound. A value that was not measured is not near.
 pub(super) fn share_near<'a>(figures: impl Iterator<Item = &'a Figure> + Clone) -> Figure {
     let held_out = |figure: &&Figure| figure.published.is_some_and(|one| !one.binding);
     let scores = Scores::of(figures.filter(held_out));
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_is_35_in_a_hundred_and_what_was_calibrated_is_not_held_out() {
+    fn near_means_within_35_percent_and_calibrated_values_are_not_held_out() {
         let ratio = |value| Figure::modelled("test", "ratio", value);
         let compared =
             [0.66, 1.34, 0.64, 1.36, f64::NAN].map(|value| ratio(value).compared(1.0, NEAR));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_does_not_hold_breaks_its_bound_and_is_told() {
+    fn an_order_that_does_not_hold_breaks_its_bound_and_is_reported() {
         let mut orders = PublishedOrders::default();
         assert!(orders.order("test", "a over b", true).holds());
         assert!(!orders.order("test", "b over c", false).holds());
@@ -119,9 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn a_series_that_falls_on_the_way_up_does_not_rise() {
+    fn a_series_with_a_falling_step_does_not_rise() {
         let mut orders = PublishedOrders::default();
-        // The gain by keys of 16, 64, 256 and 1,024 bytes: the last is larger than the first.
+        // Gains with keys of 16, 64, 256 and 1,024 bytes. The last is larger than the first, but the second step
+        // falls.
         let gains = [1.12, 0.90, 1.22, 1.40];
         let figure = orders.series(
             "keys",

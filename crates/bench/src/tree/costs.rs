@@ -1,4 +1,4 @@
-//! What was counted, and what the rack was calibrated on: locks alone, and the size of messages.
+//! Counted costs, and the calibration of the cluster: locks alone, and message sizes.
 
 use farbank_tree::op_stats::TreeStats;
 use farbank_tree::{Config, LocalLockMode, LockPlacement};
@@ -11,8 +11,8 @@ use crate::figure::{Error, Figure};
 
 pub(super) const COUNTS_RUNS: u64 = 2;
 
-/// What operations cost, write-intensive at a skew of 0.99, with the bounds that the paper's figures give (section 5.5).
-/// Round trips are without those that asked for a lock in vain, which are counted by themselves.
+/// Counts the costs of operations, write-intensive with skew 0.99, and checks the bounds that the paper's figures give
+/// (section 5.5). Round trips of failed lock attempts are left out and counted separately.
 pub(super) fn counts(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut run = |system: TreeSystem| {
         let setup = bench
@@ -31,7 +31,7 @@ pub(super) fn counts(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let once = sherman.read_retries.share(|n| n == 0);
     let fg_once = fg.read_retries.share(|n| n == 0);
     let fg_rereads = fg.read_retries.max() as f64;
-    // Published value, and the bound besides, where the paper's words give one.
+    // Each row: a figure with its bound, where the paper's text gives one, and the published value.
     let rows = [
         (
             counted("sherman: writes of 3 round trips", of_trips(&sherman, 3)).at_least(0.93),
@@ -89,25 +89,25 @@ pub(super) fn counts(bench: &mut TreeBench<'_>) -> Result<(), Error> {
 }
 
 pub(super) const LOCKS_RUNS: u64 = 5;
-/// Locks of the paper's micro-benchmark.
+/// Number of locks in the paper's micro-benchmark.
 pub(super) const LOCKS: u64 = 10_240;
-/// How far from the published gains the calibrated ones may be, as a part of them.
+/// Largest relative distance of the calibrated gains from the published ones.
 const CALIBRATED: f64 = 0.15;
 
-/// What was published of a way of locking, over the one before it (section 5.6).
+/// Published gains of a way of locking, relative to the previous one (section 5.6).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LockGains {
-    /// Throughput. The rack was calibrated on these, and on no other row of the benchmark.
+    /// Throughput. The cluster was calibrated on these gains only.
     pub(super) throughput: Option<f64>,
-    /// How many times shorter half of the operations take.
+    /// Factor by which the median latency is shorter.
     half: Option<f64>,
-    /// How many times shorter 99 of 100 take.
+    /// Factor by which the 99th percentile of latency is shorter.
     tail: Option<f64>,
-    /// Microseconds that 99 of 100 take at most.
+    /// 99th percentile of latency in microseconds.
     tail_us: Option<f64>,
 }
 
-/// The five ways of locking of the micro-benchmark, and what was published of each.
+/// The five ways of locking of the micro-benchmark, with the published gains.
 pub(super) fn ways_to_lock() -> [(&'static str, Config, LockGains); 5] {
     let in_host = Config {
         locks: LockPlacement::Host,
@@ -138,7 +138,8 @@ pub(super) fn ways_to_lock() -> [(&'static str, Config, LockGains); 5] {
     ]
 }
 
-/// The paper's micro-benchmark of locks. The rack was calibrated on the gains in throughput; latencies are held out.
+/// Runs the paper's micro-benchmark of locks. The cluster was calibrated on the throughput gains; latencies are held
+/// out.
 pub(super) fn locks(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut before: Option<TreeOutcome> = None;
     let mut tails = Vec::new();
@@ -174,14 +175,14 @@ pub(super) fn locks(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sizes of messages, in bytes.
+/// Message sizes in bytes.
 const SIZES: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 2048];
 pub(super) const MESSAGES_RUNS: u64 = SIZES.len() as u64;
-/// The size from which on bandwidth is the limit.
+/// Message size in bytes from which on bandwidth is the limit.
 const KNEE: usize = 256;
 
-/// Writes of so many bytes to one memory server, as fast as they go: below the knee the number of messages is the
-/// limit, from there on bandwidth (section 3).
+/// Measures writes of several sizes to one memory server at full speed. Below the knee the number of messages is the
+/// limit, from the knee on bandwidth (section 3).
 pub(super) fn messages(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut rates = Vec::new();
     for bytes in SIZES {
@@ -189,7 +190,7 @@ pub(super) fn messages(bench: &mut TreeBench<'_>) -> Result<(), Error> {
         let setup = bench
             .options
             .setup(Config::sherman(), TreeMix::WRITE_ONLY, 0.0);
-        // A tenth of the time will do: every client does the same.
+        // A tenth of the window is enough, as all clients do the same.
         let setup = TreeSetup {
             window_ns: setup.window_ns / 10,
             ..setup

@@ -1,4 +1,4 @@
-//! Which runs are made, and what is asked of them.
+//! Experiments and their runs.
 
 use farbank_fabric::sim::ClusterConstants;
 use farbank_tree::{Config, NodeFormat};
@@ -9,21 +9,21 @@ use super::run::{TreeOutcome, TreeSetup};
 use super::{costs, ratios, sensitivity, sweeps};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 
-/// A tree by name.
+/// Tree under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeSystem {
     /// All techniques, on the layout with a version in each line.
     Sherman,
     /// All techniques, on the published layout.
     ShermanPublished,
-    /// None of them, but an index cache and a release by write.
+    /// No technique except an index cache and a release by write.
     FgPlus,
-    /// None of them.
+    /// No technique.
     Fg,
 }
 
 impl TreeSystem {
-    /// All of them.
+    /// All variants.
     pub const ALL: [TreeSystem; 4] = [
         TreeSystem::Sherman,
         TreeSystem::ShermanPublished,
@@ -31,7 +31,7 @@ impl TreeSystem {
         TreeSystem::Fg,
     ];
 
-    /// Its name.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,49 +52,49 @@ impl TreeSystem {
     }
 }
 
-/// What is found out.
+/// Experiment on the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeExperiment {
-    /// One mix and skew on the systems that were asked for.
+    /// One mix and skew on the selected systems.
     Mix,
-    /// What operations cost at the paper's setup.
+    /// Costs of operations with the paper's setup.
     Counts,
     /// Locks alone: the calibration.
     Locks,
-    /// Throughput by the size of messages: the calibration's other half.
+    /// Throughput by the size of messages: the other part of the calibration.
     Messages,
-    /// One technique after another.
+    /// Gain of each technique.
     Ablation,
     /// The paper's mixes.
     Paper,
     /// Range queries.
     Ranges,
-    /// More and more clients.
+    /// Number of clients.
     Scale,
-    /// Longer and longer keys.
+    /// Length of keys.
     Keys,
-    /// Larger and larger index caches.
+    /// Size of index caches.
     Caches,
-    /// What would explain the figures that are not as published.
+    /// Causes of figures that differ from the published ones.
     Causes,
-    /// All that were held out: ablation, paper, ranges, scale, keys, caches.
+    /// All held-out experiments: ablation, paper, ranges, scale, keys, caches.
     HeldOut,
-    /// Every published value: locks, messages, counts, and all that were held out.
+    /// Every published value: locks, messages, counts, and the held-out experiments.
     Published,
 }
 
-/// What is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct TreeOptions {
-    /// The experiment.
+    /// Experiment to run.
     pub experiment: TreeExperiment,
-    /// The systems of [`Experiment::Mix`].
+    /// Systems of [`TreeExperiment::Mix`].
     pub systems: Vec<TreeSystem>,
-    /// The mix of [`Experiment::Mix`].
+    /// Mix of [`TreeExperiment::Mix`].
     pub mix: TreeMix,
-    /// Its skew.
+    /// Skew of [`TreeExperiment::Mix`].
     pub theta: f64,
-    /// Compute servers, and memory servers.
+    /// Number of compute servers, and of memory servers.
     pub servers: u16,
     /// Threads of each compute server.
     pub threads: u16,
@@ -102,22 +102,22 @@ pub struct TreeOptions {
     pub coroutines: u16,
     /// Entries at the start.
     pub entries: u64,
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub key_bytes: usize,
-    /// Bytes of internal nodes each compute server may keep; `None`: the paper's share of its tree's size.
+    /// Size of each compute server's index cache in bytes. `None` scales the paper's cache to the size of the tree.
     pub cache_bytes: Option<usize>,
-    /// Virtual microseconds that are measured.
+    /// Length of the measured window in virtual microseconds.
     pub window_us: u64,
-    /// Decides everything that chance decides.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
-/// The paper's tree and cache: the cache of other trees is in proportion. The tree is one for a billion entries, filled to 80 %.
+/// Size of the paper's tree, to which caches are scaled: room for a billion entries, filled to 80 %.
 const PAPER_ENTRIES: u64 = 800_000_000;
 const PAPER_CACHE_BYTES: u64 = 500 << 20;
 
 impl TreeOptions {
-    /// A run of `config` under `mix` and skew `theta`.
+    /// Returns a run of `config` with mix `mix` and skew `theta`.
     pub(super) fn setup(&self, config: Config, mix: TreeMix, theta: f64) -> TreeSetup {
         let cache_bytes = match config.cache_bytes {
             0 => 0,
@@ -134,7 +134,7 @@ impl TreeOptions {
             theta,
             config: Config {
                 cache_bytes,
-                // Nobody dies here, and nobody renews a lease.
+                // No client dies here, and none renews a lease.
                 doubt_ns: u64::MAX,
                 ..config
             },
@@ -151,13 +151,13 @@ impl TreeOptions {
         }
     }
 
-    /// Of a cache of the paper's tree, what this one's would be.
+    /// Scales the size of a cache of the paper's tree to this tree.
     pub(super) fn in_proportion(&self, cache_bytes: u64) -> usize {
         (cache_bytes * self.entries / PAPER_ENTRIES) as usize
     }
 }
 
-/// The same with keys of `key_bytes`, as many entries a node as with keys of 8 bytes, and a cache of as many nodes.
+/// Changes a run to keys of `key_bytes`, with as many entries per node and as many cached nodes as before.
 pub(super) fn with_keys(setup: TreeSetup, key_bytes: usize) -> TreeSetup {
     let layout = setup.config.layout;
     let layout = layout.with_keys(key_bytes, layout.entries());
@@ -172,7 +172,7 @@ pub(super) fn with_keys(setup: TreeSetup, key_bytes: usize) -> TreeSetup {
     }
 }
 
-/// An experiment under way.
+/// State of a running experiment.
 pub(super) struct TreeBench<'a> {
     pub(super) options: &'a TreeOptions,
     pub(super) report: Report,
@@ -191,7 +191,7 @@ impl TreeBench<'_> {
             .map_err(|error| Error::Failed(format!("{what}: {error}")))
     }
 
-    /// Says that one more run begins.
+    /// Reports that one more run begins.
     pub(super) fn step(&mut self, what: &str) -> Result<(), Error> {
         let (done, all) = (self.done, self.all);
         self.done += 1;
@@ -212,13 +212,13 @@ impl TreeBench<'_> {
         self.show(figure);
     }
 
-    /// Adds an order that was published, and whether it is found.
+    /// Adds a published order, and whether it holds.
     pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) {
         let figure = self.orders.order(experiment, what, holds);
         self.show(figure);
     }
 
-    /// Adds an order of a series: each step is checked.
+    /// Adds a published order of a series, of which each step is checked.
     pub(super) fn series(
         &mut self,
         experiment: &'static str,
@@ -232,7 +232,7 @@ impl TreeBench<'_> {
 }
 
 impl TreeExperiment {
-    /// How many runs it takes.
+    /// Returns the number of runs of the experiment.
     fn runs(self, options: &TreeOptions) -> u64 {
         match self {
             TreeExperiment::Mix => options.systems.len() as u64,
@@ -293,6 +293,9 @@ const PUBLISHED: [TreeExperiment; 4] = [
 ];
 
 /// Runs the experiment.
+///
+/// # Errors
+/// An operation failed, or `watch` stopped the run.
 pub fn run(options: &TreeOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut bench = TreeBench {
         options,
@@ -317,7 +320,7 @@ pub fn run(options: &TreeOptions, watch: ProgressFn<'_>) -> Result<Report, Error
     Ok(report)
 }
 
-/// Everything one run tells.
+/// Reports all results of one run.
 pub(super) fn describe(
     report: &mut Report,
     experiment: &'static str,

@@ -1,22 +1,22 @@
-//! What clients ask of a tree: mixes, and which keys.
+//! Workloads of the tree: mixes, and the distribution of keys.
 //!
-//! The key space has a quarter more keys than the tree has entries at the start, spread evenly: an insert of any key is an update
-//! four times in five. Ranks of the zipfian distribution are scattered over the key space. However small the tree, ranks are drawn as
-//! from the paper's key space of a billion keys and folded, so that the keys that everybody wants are wanted as
-//! often as there: how often that is decides how much clients get in each other's way.
+//! The key space has a quarter more keys than the tree has entries at the start, spread evenly. So an insert of a
+//! random key is an update four times in five. Ranks of the zipfian distribution are scattered over the key space.
+//! Ranks are always drawn from the paper's key space of a billion keys and folded onto the tree's. So even in a small
+//! tree the hottest keys are as hot as in the paper, which determines the contention.
 
 use farbank_pm::sim::Rng;
 
-/// What clients do.
+/// Mix of operations.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TreeMix {
-    /// Its name, as in the paper.
+    /// Name, as in the paper.
     pub name: &'static str,
-    /// Inserts in a hundred operations of those who do not ask for ranges; the others are lookups.
+    /// Percentage of inserts among the operations of clients without range queries; the others are lookups.
     pub inserts: u64,
-    /// Clients in a hundred that ask for ranges, and nothing else.
+    /// Percentage of clients that only run range queries.
     pub rangers: u64,
-    /// Entries a range asks for.
+    /// Number of entries of a range query.
     pub range_len: usize,
 }
 
@@ -25,11 +25,11 @@ impl TreeMix {
     pub const WRITE_ONLY: TreeMix = TreeMix::of("write-only", 100, 0);
     /// Half inserts, half lookups.
     pub const WRITE_INTENSIVE: TreeMix = TreeMix::of("write-intensive", 50, 0);
-    /// Inserts one in twenty.
+    /// One insert in twenty operations.
     pub const READ_INTENSIVE: TreeMix = TreeMix::of("read-intensive", 5, 0);
     /// Range queries only.
     pub const RANGE_ONLY: TreeMix = TreeMix::of("range-only", 0, 100);
-    /// Half of the clients insert, the other half asks for ranges.
+    /// Half of the clients insert, the other half run range queries.
     pub const RANGE_WRITE: TreeMix = TreeMix::of("range-write", 100, 50);
 
     const fn of(name: &'static str, inserts: u64, rangers: u64) -> TreeMix {
@@ -41,7 +41,7 @@ impl TreeMix {
         }
     }
 
-    /// All of them.
+    /// All mixes.
     pub const ALL: [TreeMix; 5] = [
         TreeMix::WRITE_ONLY,
         TreeMix::WRITE_INTENSIVE,
@@ -62,7 +62,7 @@ pub(super) enum TreeOp {
 /// Keys of the paper's key space: its tree has room for a billion entries and is filled to 80 %.
 const PAPER_KEYS: u64 = 1_000_000_000;
 
-/// Ranks drawn by a zipfian distribution (Gray et al., SIGMOD 1994), or evenly with a skew of 0.
+/// Ranks with a zipfian distribution (Gray et al., SIGMOD 1994), or uniform with a skew of 0.
 #[derive(Clone, Debug)]
 pub(super) struct Zipf {
     items: u64,
@@ -102,8 +102,8 @@ impl Zipf {
     }
 }
 
-/// The sum of n^-theta for n up to `items`: the first are added up, the others by the formula of Euler and Maclaurin, whose
-/// first term left out is below 1e-12.
+/// Returns the sum of n^-theta for n up to `items`. The first terms are added up. The others follow from the
+/// Euler-Maclaurin formula, whose first omitted term is below 1e-12.
 fn zeta(items: u64, theta: f64) -> f64 {
     const ADDED: u64 = 10_000;
     let term = |n: u64| (n as f64).powf(-theta);
@@ -117,17 +117,17 @@ fn zeta(items: u64, theta: f64) -> f64 {
     first + whole(items) - whole(ADDED) + ends + slope(items) - slope(ADDED)
 }
 
-/// The keys of a run.
+/// Keys of a run.
 #[derive(Clone, Debug)]
 pub(super) struct RunKeys {
     space: u64,
     zipf: Zipf,
-    /// Scatters ranks: has no divisor in common with the key space.
+    /// Scatters ranks over the key space. It is coprime to the size of the key space.
     stride: u64,
 }
 
 impl RunKeys {
-    /// Keys of a tree with `entries` entries at the start.
+    /// Creates the keys of a tree with `entries` entries at the start.
     pub(super) fn new(entries: u64, theta: f64) -> RunKeys {
         let space = entries / 4 * 5 + 5;
         let mut stride = (space / 8 * 5) | 1;
@@ -141,13 +141,13 @@ impl RunKeys {
         }
     }
 
-    /// The entries that are there at the start, by key.
+    /// Returns the entries at the start, ordered by key.
     pub(super) fn start(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let there = |key: &u64| !Rng::new(*key).draw().is_multiple_of(5);
         (0..self.space).filter(there).map(|key| (key, key + 1))
     }
 
-    /// How many there are.
+    /// Returns the size of the key space.
     pub(super) fn space(&self) -> u64 {
         self.space
     }
@@ -163,12 +163,12 @@ fn divisor(a: u64, b: u64) -> u64 {
 }
 
 impl TreeMix {
-    /// Whether client `number` of a compute server asks for ranges: they are spread evenly.
+    /// Returns whether client `number` of a compute server runs range queries. Such clients are spread evenly.
     pub(super) fn is_ranger(&self, number: u64) -> bool {
         (number + 1) * self.rangers / 100 > number * self.rangers / 100
     }
 
-    /// What a client asks next.
+    /// Draws the next operation of a client.
     pub(super) fn draw(&self, ranger: bool, keys: &RunKeys, rng: &mut Rng) -> TreeOp {
         let key = keys.draw(rng);
         match rng.below(100) {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_keys_in_five_are_there_and_ranks_reach_all_of_them() {
+    fn four_keys_in_five_exist_at_the_start_and_ranks_reach_all_keys() {
         let keys = RunKeys::new(10_000, 0.0);
         let there = keys.start().count();
         assert!((9_700..10_300).contains(&there), "{there}");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_clients_of_range_write_ask_for_ranges() {
+    fn half_the_clients_of_range_write_run_range_queries() {
         for (mix, due) in [
             (TreeMix::RANGE_WRITE, 11),
             (TreeMix::RANGE_ONLY, 22),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_a_zipfian_distribution_is_what_adding_up_gives() {
+    fn the_zeta_formula_equals_the_sum_of_its_terms() {
         for theta in [0.0, 0.5, 0.9, 0.99] {
             let added: f64 = (1..=1_000_000_u64).map(|n| (n as f64).powf(-theta)).sum();
             let found = zeta(1_000_000, theta);
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_skew_of_99_gives_the_first_rank_its_share() {
+    fn a_skew_of_0_99_gives_the_first_rank_its_share() {
         let zipf = Zipf::new(1_000_000, 0.99);
         let mut rng = Rng::new(1);
         let first = (0..100_000).filter(|_| zipf.draw(&mut rng) == 0).count();
         let share = 100_000.0 / zipf.zeta;
         assert!(
             (first as f64 - share).abs() < share / 10.0,
-            "{first}, {share} were due"
+            "rank 1 was drawn {first} times, expected {share}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Sherman over FG+ on the paper's mixes, one technique after another, and ranges.
+//! Sherman compared with FG+: the paper's mixes, one technique after another, and ranges.
 
 use farbank_tree::{Config, LockPlacement};
 
@@ -8,11 +8,11 @@ use super::load::TreeMix;
 use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};
 
-/// Skewed runs last as long as was asked for: their tails are long, and clients take long to gather where they get in each
-/// other's way. Others are over sooner.
+/// Divisor of the window of uniform runs. Skewed runs use the whole window: they have long tails, and contention takes
+/// long to build up.
 const EVEN_SHORTER: u64 = 5;
 
-/// The same for a shorter time, if that will do.
+/// Shortens the window of a uniform run.
 pub(super) fn shorter(setup: TreeSetup) -> TreeSetup {
     let parts = if setup.theta > 0.0 { 1 } else { EVEN_SHORTER };
     TreeSetup {
@@ -21,20 +21,20 @@ pub(super) fn shorter(setup: TreeSetup) -> TreeSetup {
     }
 }
 
-/// What was published of a technique, over the step before it (section 5.2).
+/// Published gains of a technique, relative to the step before it (section 5.2).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TechniqueGains {
     /// Throughput.
     pub(super) throughput: Option<f64>,
-    /// How many times shorter half of the operations take.
+    /// Factor by which the median latency is shorter.
     half: Option<f64>,
-    /// How many times shorter 99 of 100 take.
+    /// Factor by which the 99th percentile of latency is shorter.
     pub(super) tail: Option<f64>,
-    /// Microseconds that half of the operations take at most.
+    /// Median latency in microseconds.
     half_us: Option<f64>,
 }
 
-/// FG+ with one technique after another, until it is Sherman, and what was published of each.
+/// Steps from FG+ to Sherman, each adding one technique, with the published gains.
 pub(super) fn steps() -> [(&'static str, Config, TechniqueGains); 5] {
     let fg_plus = Config::fg_plus();
     let combined = Config {
@@ -71,7 +71,8 @@ pub(super) fn steps() -> [(&'static str, Config, TechniqueGains); 5] {
 
 pub(super) const ABLATION_RUNS: u64 = 5;
 
-/// Half of a mix of lookups and inserts lies in the gap between the two, so half of the inserts is compared.
+/// Measures the gain of each technique. In a mix of lookups and inserts the median lies in the gap between the two, so
+/// the median of inserts is compared.
 pub(super) fn ablation(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut before: Option<TreeOutcome> = None;
     let mut gains = Vec::new();
@@ -109,7 +110,7 @@ pub(super) fn ablation(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A mix, its skew, and what was published of Sherman over FG+: throughput, and how much longer FG+ takes at 50 and 99 of 100.
+/// A mix, its skew, and the published ratios of Sherman to FG+: throughput, and how much longer FG+'s p50 and p99 are.
 type RatioRow = (TreeMix, f64, [Option<f64>; 3]);
 
 const PAPER: [RatioRow; 5] = [
@@ -137,7 +138,7 @@ const PAPER: [RatioRow; 5] = [
 ];
 pub(super) const PAPER_RUNS: u64 = 2 * PAPER.len() as u64;
 
-/// Sherman and FG+, one after the other.
+/// Runs Sherman and FG+, one after the other.
 pub(super) fn both(
     bench: &mut TreeBench<'_>,
     name: &str,
@@ -151,14 +152,14 @@ pub(super) fn both(
     Ok([sherman, fg])
 }
 
-/// Sherman over FG+ on the paper's mixes (sections 5.2 and 5.3).
+/// Compares Sherman with FG+ on the paper's mixes (sections 5.2 and 5.3).
 pub(super) fn paper(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut skewed = Vec::new();
     for (mix, theta, published) in PAPER {
         let name = format!("{}, skew {theta}", mix.name);
         let [sherman, fg] = both(bench, &name, shorter, (mix, theta))?;
         let mixed = mix.inserts < 100;
-        // Half of a mix of lookups and inserts lies in the gap between the two: chance says on which side.
+        // In a mix of lookups and inserts the median falls on either side of the gap between the two by chance.
         let half = match mixed {
             true => fg.write_us(0.5) / sherman.write_us(0.5),
             false => fg.latency_us(0.5) / sherman.latency_us(0.5),
@@ -197,7 +198,7 @@ pub(super) fn paper(bench: &mut TreeBench<'_>) -> Result<(), Error> {
             );
         }
     }
-    // Of lookups the paper says that little is gained: what it does is for writes.
+    // According to the paper lookups gain little, because the techniques speed up writes.
     let [writes @ .., reads] = skewed.as_slice() else {
         return Ok(());
     };
@@ -207,8 +208,8 @@ pub(super) fn paper(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is asked, its length, its skew, and what was published of Sherman over FG+. The paper says what half of the
-/// clients do, not the skew; what it says of locks only makes sense where they are fought for.
+/// Mix, range length, skew, and the published ratio of Sherman to FG+. The paper gives the mix but not the skew. Its
+/// remarks on locks make sense only with contention.
 const RANGES: [(TreeMix, usize, f64, Option<f64>); 5] = [
     (TreeMix::RANGE_ONLY, 100, 0.99, Some(0.98)),
     (TreeMix::RANGE_ONLY, 1000, 0.99, Some(1.0)),
@@ -218,7 +219,7 @@ const RANGES: [(TreeMix, usize, f64, Option<f64>); 5] = [
 ];
 pub(super) const RANGES_RUNS: u64 = 2 * RANGES.len() as u64 + 1;
 
-/// Range queries (section 5.3), and what the rule that discards late reads costs them.
+/// Measures range queries (section 5.3), and the cost of the rule that discards late reads.
 pub(super) fn ranges(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut by_length = [Vec::new(), Vec::new()];
     for (mix, range_len, theta, published) in RANGES {
@@ -249,7 +250,7 @@ pub(super) fn ranges(bench: &mut TreeBench<'_>) -> Result<(), Error> {
         let what = format!("range-only: the longer the range, the fewer a second: {system}");
         bench.series("ranges", &what, SeriesTrend::Falls, mops);
     }
-    // The layout with a version in each line can tell what is whole for sixteen times as long.
+    // The layout with a version in each line detects torn reads for sixteen times as long.
     let mix = TreeMix {
         range_len: 1000,
         ..TreeMix::RANGE_ONLY

@@ -1,4 +1,4 @@
-//! One run: a filled tree, clients that ask without pause, and what it came to.
+//! One run: a filled tree, clients in a closed loop, and the results.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,79 +11,79 @@ use farbank_tree::{Client, Compute, Config, TreeError};
 
 use super::load::{RunKeys, TreeMix, TreeOp};
 
-/// A rack, a tree and its clients.
+/// A simulated cluster, a tree and its clients.
 #[derive(Clone, Debug)]
 pub struct TreeSetup {
-    /// Compute servers; as many memory servers share their cards.
+    /// Number of compute servers. The same number of memory servers share their NICs.
     pub servers: u16,
     /// Threads of each compute server.
     pub threads: u16,
-    /// Clients of each thread, which take turns on it.
+    /// Clients of each thread, which share it.
     pub coroutines: u16,
-    /// Entries at the start; nodes are 80 % full.
+    /// Entries at the start. Nodes are 80 % full.
     pub entries: u64,
-    /// What clients do.
+    /// Mix of operations.
     pub mix: TreeMix,
     /// Skew of the keys, 0 to 0.99.
     pub theta: f64,
-    /// The tree's techniques.
+    /// Techniques of the tree.
     pub config: Config,
-    /// The rack.
+    /// Constants of the cluster.
     pub constants: ClusterConstants,
-    /// Virtual time that is measured, after a quarter of it in which clients get in each other's way as much as they will, in
-    /// nanoseconds.
+    /// Length of the measured window of virtual time, in nanoseconds. Before it, a quarter of this time lets
+    /// contention build up.
     pub window_ns: Nanos,
-    /// Decides everything that chance decides.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct TreeOutcome {
     /// Operations in the window.
     pub operations: u64,
-    /// Million operations a second of virtual time.
+    /// Million operations per second of virtual time.
     pub mops: f64,
-    /// Nanoseconds an operation took, in steps of a hundredth.
+    /// Latency of operations in nanoseconds, rounded to about 1 %.
     pub latency: Histogram,
-    /// The same of inserts alone: half of a mix of both lies in the gap between lookups and inserts.
+    /// Latency of inserts. In a mix the overall median lies in the gap between lookups and inserts.
     pub write_latency: Histogram,
-    /// What the operations cost.
+    /// Costs of the operations.
     pub tally: TreeStats,
-    /// What the cards carried, warming up included.
+    /// Traffic of the NICs, including the warm-up.
     pub traffic: Traffic,
-    /// The fewest operations of a client over the most.
+    /// Ratio of the fewest operations of a client to the most.
     pub fewest_over_most: f64,
-    /// Jain's index of the clients' operations: 1 if all made as many, 1/n if one of n made all.
+    /// Jain's index of the clients' operations: 1 if all made equally many, 1/n if one of n made all.
     pub jain: f64,
-    /// Bytes of internal nodes a compute server keeps at the end.
+    /// Bytes of internal nodes that a compute server caches at the end.
     pub cache_bytes: usize,
-    /// A function of everything that happened.
+    /// Digest of all events of the run.
     pub digest: u64,
 }
 
 impl TreeOutcome {
-    /// Microseconds that so large a part of all operations did not take longer than.
+    /// Returns the latency in microseconds that this share of all operations does not exceed.
     #[must_use]
     pub fn latency_us(&self, part: f64) -> f64 {
         self.latency.quantile(part) as f64 / 1000.0
     }
 
-    /// Microseconds that so large a part of all inserts did not take longer than.
+    /// Returns the latency in microseconds that this share of all inserts does not exceed.
     #[must_use]
     pub fn write_us(&self, part: f64) -> f64 {
         self.write_latency.quantile(part) as f64 / 1000.0
     }
 }
 
-/// How full the nodes are at the start.
+/// Fill of the nodes at the start.
 const FILLED: f64 = 0.8;
-/// Operations that have warmed an index cache, for each node just above the leaves.
+/// Operations that warm an index cache, for each node just above the leaves.
 const WARMING_ROUNDS: u64 = 20;
-/// Which branch of chance they are drawn from.
+/// Fork of the random generator that draws the warming operations.
 const WARMING: u64 = 1 << 32;
 
-/// What clients write down while the window is open.
+/// Results that clients collect while the window is open.
 #[derive(Default)]
 struct WindowNotes {
     outcome: TreeOutcome,
@@ -91,7 +91,7 @@ struct WindowNotes {
     error: Option<TreeError>,
 }
 
-/// When the window opens and closes.
+/// Start and end of the measured window.
 #[derive(Clone, Copy)]
 struct MeasureWindow {
     opens: Nanos,
@@ -99,7 +99,7 @@ struct MeasureWindow {
 }
 
 impl TreeSetup {
-    /// Host memory of each server, with room to grow.
+    /// Returns the host memory of each server, with room to grow.
     fn host_bytes(&self) -> u64 {
         let node = self.config.layout.node_bytes as u64;
         let leaves = self.entries / (self.config.layout.entries() as u64 / 2) + 1024;
@@ -123,7 +123,10 @@ impl TreeSetup {
         MeasureWindow { opens, closes }
     }
 
-    /// Fills the tree and has the clients go.
+    /// Fills the tree and runs the clients.
+    ///
+    /// # Errors
+    /// An operation of a client failed.
     pub fn run(&self) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
         let keys = Rc::new(RunKeys::new(self.entries, self.theta));
@@ -156,8 +159,8 @@ impl TreeSetup {
         })
     }
 
-    /// Fills the index cache of `compute` as a run that has lasted would: every node above the leaves was come to, and then
-    /// so many operations were made that those used most are kept.
+    /// Fills the index cache of `compute` to the state of a long run: every node above the leaves was visited once,
+    /// and then enough operations ran that the cache keeps the most-used nodes.
     fn warm(&self, sim: &SimCluster, compute: &Compute<ComputeNode>, keys: &RunKeys) {
         let fanout = (self.config.layout.entries() as f64 * FILLED) as u64;
         let mut rng = Rng::new(self.seed).fork(WARMING);
@@ -167,7 +170,7 @@ impl TreeSetup {
         compute.warm(everywhere.chain(drawn), &|at, to| sim.peek(at, to));
     }
 
-    /// Has clients take and release `locks` locks, nothing else: the paper's micro-benchmark (section 5.6).
+    /// Runs clients that only take and release `locks` locks: the paper's micro-benchmark (section 5.6).
     pub fn run_locks(&self, locks: u64) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
         let keys = Rc::new(super::load::Zipf::new(locks, self.theta));
@@ -194,7 +197,7 @@ impl TreeSetup {
         })
     }
 
-    /// Has clients of all other servers write `bytes` bytes to server 0, nothing else: million writes a second.
+    /// Runs clients of all other servers that only write `bytes` bytes to server 0.
     pub fn run_messages(&self, bytes: usize) -> Result<TreeOutcome, TreeError> {
         let sim = self.rack();
         self.drive(&sim, |number, thread, notes| {
@@ -252,7 +255,7 @@ impl TreeSetup {
     }
 }
 
-/// The fewest over the most, and Jain's index (sum² / (n × sum of squares)).
+/// Returns the ratio of the fewest to the most, and Jain's index (sum² / (n × sum of squares)).
 pub(super) fn fairness(each: &[u64]) -> (f64, f64) {
     let most = each.iter().max().copied().unwrap_or(0).max(1);
     let least = each.iter().min().copied().unwrap_or(0);
@@ -262,7 +265,7 @@ pub(super) fn fairness(each: &[u64]) -> (f64, f64) {
     (least as f64 / most as f64, jain)
 }
 
-/// One client: one operation after another until the window closes.
+/// One client, which runs one operation after another until the window closes.
 struct RequestLoop {
     client: Client<ComputeNode>,
     node: ComputeNode,
@@ -307,7 +310,7 @@ impl RequestLoop {
     }
 }
 
-/// Writes an operation down, if it ended while the window was open.
+/// Records an operation if it ended while the window was open.
 fn note(
     notes: &Rc<RefCell<WindowNotes>>,
     window: MeasureWindow,
@@ -332,7 +335,7 @@ fn note(
     change(&mut notes.outcome, took);
 }
 
-/// To two digits or a bit more, so that histograms stay small.
+/// Rounds a time to about two significant digits, so that histograms stay small.
 fn rounded(ns: Nanos) -> Nanos {
     let step = (1 << ns.max(1).ilog2()) / 64;
     ns / step.max(1) * step.max(1)

@@ -1,20 +1,22 @@
-//! What would explain the figures that are not as published. Each experiment changes one thing.
+//! Causes of figures that differ from the published ones. Each experiment changes one parameter.
 //!
-//! *Longer hold.* From the second step of the ablation on, each gains about what was published: FG+ alone is too fast. It holds
-//! its lock for three round trips (read, write back, release), the second step for two. More are put before the release, and
-//! nothing else is changed: so one sees for how many FG+ would have to hold it.
+//! *Longer hold.* From the second step of the ablation on, each step gains about as much as published: only FG+ is too
+//! fast. It holds its lock for three round trips (read, write back, release), the second step for two. This experiment
+//! adds round trips before the release and changes nothing else. It shows for how many round trips FG+ would have to
+//! hold it.
 //!
-//! *Line.* What a verb has to wait for at a memory server besides its own bucket is assumed, and cannot be calibrated on locks
-//! alone. Both ends of what may be are tried.
+//! *Line.* A verb waits at a memory server for earlier verbs on its own bucket, and perhaps for others. Which others is
+//! an assumption that locks alone cannot calibrate. Both extremes are tried.
 //!
-//! *Hold of a bucket.* Atomics that hold their bucket longer make FG+ as slow as published. But they make locks in host
-//! memory as slow too, and those were measured by themselves: the gain of locks on chip is then twice what it should be. So it is
-//! not that.
+//! *Hold of a bucket.* Atomics that hold their bucket longer make FG+ as slow as published. But they slow down locks
+//! in host memory equally. Those were measured separately, and the gain of locks on chip would be twice the published
+//! one. So this is not the cause.
 //!
-//! *Fewer locks.* Where keys are even hardly anybody waits for a lock, unless two nodes share one. With few locks one write in a
-//! hundred does.
+//! *Fewer locks.* With uniform keys clients rarely wait for a lock, unless two nodes share one. With few locks one
+//! write in a hundred waits.
 //!
-//! *Own time.* What clients do by themselves for an operation is assumed, not calibrated; this is how much depends on it.
+//! *Own time.* The time that clients spend on an operation themselves is assumed, not calibrated. This experiment
+//! shows how much depends on it.
 
 use farbank_fabric::sim::{ClusterConstants, VerbOrder};
 use farbank_tree::{Config, HOST_LOCKS_MAX};
@@ -27,20 +29,20 @@ use super::ratios::{both, shorter, steps};
 use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};
 
-/// Round trips for which FG+ holds a lock more than it has to.
+/// Numbers of round trips by which FG+ holds a lock longer than necessary.
 const MORE_TRIPS: [u32; 5] = [0, 1, 2, 3, 4];
-/// For so many windows: an operation that waits for such a lock takes as long as one.
+/// Factor on the window, because an operation that waits for such a lock can take as long as one window.
 const WINDOWS: u64 = 5;
 const LINES: [(&str, VerbOrder); 3] = [
     ("a line for each thread", VerbOrder::Thread),
     ("a line for each compute server", VerbOrder::Compute),
     ("one line for all", VerbOrder::Card),
 ];
-/// How long atomics hold their bucket, in nanoseconds; the calibrated time is the first.
+/// Times for which atomics hold their bucket, in nanoseconds; the first stands for the calibrated time.
 const HOLDS_NS: [Option<u64>; 3] = [None, Some(200), Some(300)];
-/// Locks of each server's host memory: as many as there is room for, and those of the paper's micro-benchmark.
+/// Locks in each server's host memory: as many as fit, 4096, and those of the paper's micro-benchmark.
 const HOST_LOCKS: [u64; 3] = [HOST_LOCKS_MAX, 4096, LOCKS / 8];
-/// A client's own time for an operation.
+/// Time that a client itself spends on an operation, in nanoseconds.
 const OWN_NS: [Option<u64>; 3] = [Some(0), Some(1_000), None];
 pub(super) const RUNS: u64 = 2 * (2 + MORE_TRIPS.len() as u64)
     + LINES.len() as u64 * 6
@@ -54,7 +56,7 @@ pub(super) fn causes(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     hold_of_bucket(bench)?;
     fewer_locks(bench)?;
     own_time(bench)?;
-    let note = "each rack has one thing changed: what is near here explains a miss, and is no reproduction";
+    let note = "each cluster has one parameter changed: a value that is near here may explain a difference, but it reproduces nothing";
     bench.report.notes.push(note.into());
     Ok(())
 }
@@ -67,7 +69,7 @@ fn beside(figure: Figure, published: f64) -> Figure {
     figure.compared(published, NEAR)
 }
 
-/// How much shorter the tail of `one` is than that of `other`.
+/// Returns how many times shorter the 99th percentile of `one` is than that of `other`.
 fn tail(one: &TreeOutcome, other: &TreeOutcome) -> f64 {
     other.latency_us(0.99) / one.latency_us(0.99)
 }
@@ -106,7 +108,7 @@ fn longer_hold(bench: &mut TreeBench<'_>) -> Result<(), Error> {
             );
             let tails = format!("{name}: command combination, 99 of 100, times shorter");
             let tails = times(tails, tail(&combined, &fg));
-            // They were published of this mix only.
+            // Gains were published for this mix only.
             let published = (mix == TreeMix::WRITE_INTENSIVE).then_some(gained);
             bench.scored(gains, published.and_then(|gained| gained.throughput));
             bench.scored(tails, published.and_then(|gained| gained.tail));
@@ -119,7 +121,7 @@ fn longer_hold(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Throughput of locks in host memory and on chip, with `change` and nothing else.
+/// Measures the throughput of locks in host memory and on chip, with `change` applied to both.
 fn locks_alone(
     bench: &mut TreeBench<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! More clients, longer keys, larger caches (sections 5.4 and 5.6).
+//! Sweeps over numbers of clients, lengths of keys and sizes of caches (sections 5.4 and 5.6).
 
 use farbank_tree::Config;
 
@@ -9,8 +9,8 @@ use super::ratios::{both, shorter};
 use super::run::TreeSetup;
 use crate::figure::{Error, Figure, spread};
 
-/// Threads of each compute server and clients of each thread: in even steps up to where FG+ breaks down, which it does from one
-/// step to the next.
+/// Threads of each compute server, and clients of each thread. The steps are equal up to the point where FG+
+/// collapses, which happens from one step to the next.
 const CLIENTS: [(u16, u16); 12] = [
     (2, 1),
     (4, 1),
@@ -28,7 +28,7 @@ const CLIENTS: [(u16, u16); 12] = [
 const SKEWS: [f64; 3] = [0.0, 0.9, 0.99];
 pub(super) const SCALE_RUNS: u64 = 2 * (CLIENTS.len() * SKEWS.len()) as u64;
 
-/// Throughput by the number of clients.
+/// Measures throughput by the number of clients.
 pub(super) fn scale(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut peaks = Vec::new();
     for theta in SKEWS {
@@ -71,14 +71,14 @@ pub(super) fn scale(bench: &mut TreeBench<'_>) -> Result<(), Error> {
 
 const SHERMAN: usize = 0;
 const FG: usize = 1;
-/// A system has kept its throughput if it has at least this part of its best.
+/// A system keeps its throughput if it has at least this share of its best.
 const KEPT: f64 = 0.75;
 
 fn peak(found: &[[f64; 2]], system: usize) -> f64 {
     found.iter().map(|mops| mops[system]).fold(0.0, f64::max)
 }
 
-/// The numbers of clients after the best one for which a system has kept its throughput, and how many there are.
+/// Returns how many of the client numbers after the best one keep the system's throughput, and how many there are.
 fn kept_after_peak(found: &[[f64; 2]], system: usize) -> (usize, usize) {
     let best = peak(found, system);
     let after = found.iter().map(|mops| mops[system]);
@@ -87,7 +87,7 @@ fn kept_after_peak(found: &[[f64; 2]], system: usize) -> (usize, usize) {
     (kept, after.len())
 }
 
-/// Scores throughputs of both systems by the number of clients (section 5.4).
+/// Scores the throughputs of both systems by the number of clients (section 5.4).
 fn compare_scale(bench: &mut TreeBench<'_>, theta: f64, found: &[[f64; 2]]) {
     let last = found[found.len() - 1];
     let modelled =
@@ -124,7 +124,7 @@ fn compare_scale(bench: &mut TreeBench<'_>, theta: f64, found: &[[f64; 2]]) {
     bench.order("scale", &what, fallen);
 }
 
-/// Bytes of keys, and what was published of Sherman over FG+: even, and skewed.
+/// Key lengths in bytes, with the published gain of Sherman over FG+: uniform, and skewed.
 const KEYS: [(usize, Option<f64>, Option<f64>); 4] = [
     (16, Some(1.17), None),
     (64, None, None),
@@ -132,12 +132,13 @@ const KEYS: [(usize, Option<f64>, Option<f64>); 4] = [
     (1024, Some(1.47), Some(1.4)),
 ];
 pub(super) const KEYS_RUNS: u64 = 4 * KEYS.len() as u64;
-/// Bytes of leaves at most: trees of long keys have fewer entries.
+/// Largest total size of leaves in bytes. Trees with long keys get fewer entries.
 const LEAVES_BYTES_MAX: u64 = 64 << 20;
 
-/// Without the rule that discards late reads, as the published code. Nodes of keys of a kilobyte have 60: on a crowded card all of
-/// their reads come later than the rule allows, and would be made again without end. The layout with a version in each line
-/// allows longer reads, but rounds an entry up to whole lines: keys of 64 bytes take 128 there, and 73 here.
+/// Turns off the rule that discards late reads, like the published code. Nodes with keys of a kilobyte have 60 kB. On
+/// a busy NIC all their reads come later than the rule allows and would be repeated forever. The layout with a version
+/// in each line allows longer reads, but it rounds an entry up to whole lines: an entry with a key of 64 bytes takes
+/// 128 bytes there and 73 here.
 fn read_slowly(setup: TreeSetup) -> TreeSetup {
     TreeSetup {
         config: Config {
@@ -148,7 +149,7 @@ fn read_slowly(setup: TreeSetup) -> TreeSetup {
     }
 }
 
-/// Throughput by the length of keys. A node has as many entries as with short ones, and is so much longer.
+/// Measures throughput by the length of keys. Nodes keep their number of entries, so they get longer with the keys.
 pub(super) fn keys(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut gains = Vec::new();
     let mut even = [Vec::new(), Vec::new()];
@@ -210,7 +211,7 @@ pub(super) fn keys(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// MiB of index cache, if the tree were the paper's, and how often it leads to the right leaf.
+/// Sizes of the index cache in MiB, relative to the paper's tree, and the published hit ratio.
 const CACHES: [(u64, Option<f64>); 5] = [
     (100, None),
     (200, None),
@@ -220,7 +221,8 @@ const CACHES: [(u64, Option<f64>); 5] = [
 ];
 pub(super) const CACHES_RUNS: u64 = 2 * CACHES.len() as u64;
 
-/// Cache hits and throughput by the size of the index cache, in proportion to the paper's tree of a billion entries.
+/// Measures hit ratio and throughput by the size of the index cache, scaled from the paper's tree of a billion
+/// entries.
 pub(super) fn caches(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     for theta in [0.0, 0.99] {
         let (mut found, mut rates) = (Vec::new(), Vec::new());
@@ -247,7 +249,7 @@ pub(super) fn caches(bench: &mut TreeBench<'_>) -> Result<(), Error> {
             found.push(hits);
             rates.push(outcome.mops);
         }
-        // A cache that leads to every leaf already cannot lead to more.
+        // Once the cache leads to every leaf, a larger one cannot have more hits.
         let full = found.iter().filter(|hits| **hits < 1.0).count();
         let shown = (full + 1).min(found.len());
         let what = format!("skew {theta}: the larger the cache, the more hits");

@@ -1,4 +1,4 @@
-//! Small racks, short windows: counted.
+//! Tests on small clusters with short windows.
 
 use farbank_tree::{Config, HOST_LOCKS_MAX};
 
@@ -30,7 +30,7 @@ fn found(options: &TreeOptions) -> Report {
 
 fn figure<'a>(report: &'a Report, name: &str) -> &'a Figure {
     let figure = report.figures.iter().find(|figure| figure.name == name);
-    figure.unwrap_or_else(|| panic!("{name} is not among {:?}", report.figures))
+    figure.unwrap_or_else(|| panic!("figure {name} is missing in {:?}", report.figures))
 }
 
 fn one(system: TreeSystem, change: impl Fn(TreeSetup) -> TreeSetup) -> TreeOutcome {
@@ -39,7 +39,7 @@ fn one(system: TreeSystem, change: impl Fn(TreeSetup) -> TreeSetup) -> TreeOutco
 }
 
 #[test]
-fn every_experiment_makes_as_many_steps_as_it_says() {
+fn every_experiment_reports_its_exact_number_of_steps() {
     for experiment in [
         TreeExperiment::Mix,
         TreeExperiment::Counts,
@@ -67,18 +67,18 @@ fn every_experiment_makes_as_many_steps_as_it_says() {
             "{experiment:?}"
         );
         let stopped = run(&options(experiment), &mut |step| step.done == 0);
-        assert!(stopped.is_err(), "{experiment:?} goes on when told to stop");
+        assert!(stopped.is_err(), "{experiment:?} continues after it was stopped");
     }
 }
 
 #[test]
 fn every_published_value_of_the_paper_is_scored() {
-    // Throughput of three ways, half of two, 99 of 100 of three, and two tails in microseconds.
+    // Throughput of three ways of locking, two medians, three 99th percentiles, and two of them in microseconds.
     let rows = |experiment| Scores::of(&found(&options(experiment)).figures).all();
     assert_eq!(rows(TreeExperiment::Locks), 3 + 2 + 3 + 2);
-    // Four gains, two of half and three of 99 of 100, and half in microseconds before and after versions.
+    // Four gains, two medians, three 99th percentiles, and the median in microseconds before and after versions.
     assert_eq!(rows(TreeExperiment::Ablation), 4 + 2 + 3 + 2);
-    // Four mixes of three ratios.
+    // Four mixes with three ratios each.
     assert_eq!(rows(TreeExperiment::Paper), 4 * 3);
     assert_eq!(rows(TreeExperiment::Ranges), 3);
     assert_eq!(rows(TreeExperiment::Keys), 3);
@@ -95,7 +95,7 @@ fn a_bound_on_splits_is_not_measured_if_no_node_was_split() {
 }
 
 #[test]
-fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
+fn with_warm_caches_operations_have_the_costs_of_the_paper() {
     let sherman = one(TreeSystem::ShermanPublished, |setup| setup);
     let fg = one(TreeSystem::FgPlus, |setup| setup);
     for tally in [&sherman.tally, &fg.tally] {
@@ -109,7 +109,7 @@ fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
 }
 
 #[test]
-fn round_trips_before_a_release_of_its_own_are_made_and_cost_throughput() {
+fn extra_round_trips_before_a_release_reduce_throughput() {
     let held = |lone_release_trips| {
         one(TreeSystem::FgPlus, |setup| TreeSetup {
             config: Config {
@@ -142,14 +142,14 @@ fn nodes_that_share_few_locks_wait_for_each_other() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_digest_and_another_another() {
+fn the_seed_determines_the_digest() {
     let digest = |seed| one(TreeSystem::Sherman, |setup| TreeSetup { seed, ..setup }).digest;
     assert_eq!(digest(3), digest(3));
     assert_ne!(digest(3), digest(4));
 }
 
 #[test]
-fn clients_of_one_thread_make_more_than_one_and_less_than_as_many_threads() {
+fn several_clients_of_a_thread_do_more_than_one_but_less_than_clients_on_threads_of_their_own() {
     let mops = |threads, coroutines| {
         let change = |setup| TreeSetup {
             threads,
@@ -183,7 +183,7 @@ fn a_small_cache_costs_round_trips() {
 }
 
 #[test]
-fn fairness_is_one_for_equals_and_one_in_n_for_one_of_n() {
+fn jains_index_is_one_for_equal_clients_and_one_nth_for_a_single_active_one() {
     assert_eq!(fairness(&[5, 5, 5, 5]), (1.0, 1.0));
     assert_eq!(fairness(&[8, 0, 0, 0]), (0.0, 0.25));
     assert_eq!(fairness(&[0, 0]), (0.0, 0.0));

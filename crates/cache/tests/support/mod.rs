@@ -1,4 +1,4 @@
-//! The few words tests are written in.
+//! Helpers of the cache's tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

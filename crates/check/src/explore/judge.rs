@@ -1,4 +1,4 @@
-//! Judging: a crash point, its images, and what a structure shows, and can still do, in each.
+//! Checks of a crash point: the contents of each image, and whether the structure can still be used.
 
 use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Rng, Sim};
 
@@ -10,7 +10,7 @@ use crate::report::ImageChoice;
 use crate::target::{KeyWrite, OpAnswer, ReadView, TargetOp, TargetSubject, Value};
 
 impl Explorer<'_> {
-    /// One crash point.
+    /// Checks one crash point.
     pub(super) fn check_state(
         &mut self,
         run: &mut WorkloadRun,
@@ -33,7 +33,8 @@ impl Explorer<'_> {
         }
     }
 
-    /// A crash point's images, and a kill. `only`: look at this point, and there only at this.
+    /// Checks the images of a crash point, and sometimes a kill. `only`: check just this point, and if it names an
+    /// image or a kill, just that.
     fn check_eagerly(
         &mut self,
         run: &mut WorkloadRun,
@@ -76,7 +77,7 @@ impl Explorer<'_> {
         run.depth < self.config.depth && run.nests_left > 0
     }
 
-    /// One image of a crash point.
+    /// Checks one image of a crash point.
     fn check_image(
         &mut self,
         run: &mut WorkloadRun,
@@ -101,7 +102,7 @@ impl Explorer<'_> {
         }
         let shown = &self.known[&key];
         check_contents(run, shown)?;
-        // In nested runs chance alone decides (X2).
+        // In nested runs only the random choice counts, not whether the image is known (X2).
         let nest = (fresh || run.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
         if (nest || always_nest) && shown.is_ok() && self.may_nest(run) {
             run.nests_left -= 1;
@@ -111,8 +112,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Opens an image and says what it shows. A probe also opens it again, uses it, closes it and
-    /// opens it once more.
+    /// Opens an image and returns its contents. A probe also opens it again, uses it, closes it and opens it once
+    /// more.
     fn recover(&mut self, image: PoolImage, now_ms: u64, probe: bool) -> Result<Shown, String> {
         let sim = self.sim(image);
         let (subject, contents) = match self.open_and_check(&sim, now_ms)? {
@@ -127,33 +128,35 @@ impl Explorer<'_> {
         Ok(Ok(contents.into()))
     }
 
-    /// What a structure was once seen to hold it shows again, can be used with, and keeps when it is
-    /// closed.
+    /// Checks that a second recovery shows the same contents, that the structure can be used, and that it keeps its
+    /// contents across a close.
     fn probe(&self, sim: &Sim, now_ms: u64, mut contents: Pairs) -> Result<(), String> {
         let (mut subject, second) = self.must_open(sim, now_ms)?;
         same(&contents, &second).map_err(|what| format!("a second recovery shows {what}"))?;
         let used = guarded(|| self.usable(subject.as_mut(), sim, &mut contents));
         used.and_then(|used| used)
-            .map_err(|e| format!("after recovery it cannot be used: {e}"))?;
+            .map_err(|e| format!("the structure fails when used after recovery: {e}"))?;
         let closed = guarded(|| subject.close()).and_then(|closed| closed);
-        closed.map_err(|e| format!("after recovery it does not close: {e}"))?;
+        closed.map_err(|e| format!("close after recovery failed: {e}"))?;
         let (_, third) = self.must_open(&sim.crash_state().killed(), now_ms)?;
         if self.shape.forgets {
             contents.retain(|pair| third.contains(pair));
         }
-        same(&contents, &third).map_err(|what| format!("closed and opened again, it shows {what}"))
+        same(&contents, &third).map_err(|what| format!("after a close and an open it shows {what}"))
     }
 
-    /// Opens what must open.
+    /// Opens a structure whose open must succeed.
     fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(Box<dyn TargetSubject>, Pairs), String> {
-        self.open_and_check(sim, now_ms)?
-            .map_err(|refusal| format!("it opens once, then no more: {refusal}"))
+        self.open_and_check(sim, now_ms)?.map_err(|refusal| {
+            format!("the first open succeeded, but a later one failed: {refusal}")
+        })
     }
 
-    /// Opens it, reads all it has, has it check itself; or the error with which it does not open.
+    /// Opens the structure, reads its contents and runs its own check. Returns `Ok(Err(_))` if the open refused with
+    /// an error.
     pub(super) fn open_and_check(&self, sim: &Sim, now_ms: u64) -> Result<Opened, String> {
         let opened = guarded(|| self.target.open(sim.clone(), now_ms));
-        let mut subject = match opened.map_err(|e| format!("it does not open: {e}"))? {
+        let mut subject = match opened.map_err(|e| format!("open failed: {e}"))? {
             Ok(subject) => subject,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -163,8 +166,8 @@ impl Explorer<'_> {
         Ok(Ok((subject, sorted(contents))))
     }
 
-    /// A key nobody has used can be stored, found, and, where keys can be deleted, deleted and not found;
-    /// every key there is can be written over. Afterwards `contents` is what is there.
+    /// Checks that an unused key can be stored and found, and deleted if the structure supports that, and that every
+    /// present key can be overwritten. Updates `contents` to match.
     fn usable(
         &self,
         subject: &mut dyn TargetSubject,
@@ -191,7 +194,7 @@ impl Explorer<'_> {
                 commit(subject, sim)?;
                 self.finds(subject, fresh, None)?;
             } else {
-                // No run uses a key as large: it is the last.
+                // Larger than every key of a run, so it sorts last.
                 contents.push((fresh, value(fresh)));
             }
         }
@@ -217,27 +220,27 @@ impl Explorer<'_> {
         match subject.apply(0, &TargetOp::Get { key, view })? {
             OpAnswer::Found(found) if found == expected => Ok(()),
             OpAnswer::Found(None) if self.shape.forgets => Ok(()),
-            found => Err(format!("key {key} should be {expected:?}, got {found:?}")),
+            found => Err(format!("key {key}: expected {expected:?}, got {found:?}")),
         }
     }
 }
 
-/// Keys and values, in order.
+/// Keys and values, sorted.
 pub(super) type Pairs = Vec<(u64, Value)>;
-/// A structure and what it has, or the error it was refused with.
+/// An open structure and its contents, or the error with which the open refused.
 type Opened = Result<(Box<dyn TargetSubject>, Pairs), String>;
 
-/// Judges what an image shows by the history of now.
+/// Checks the contents of an image against the current history.
 pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {
     match shown {
         Err(_) if run.creating => Ok(()), // X4
-        Err(refusal) => Err(run.failure(None, format!("it does not open: {refusal}"))),
+        Err(refusal) => Err(run.failure(None, format!("open failed: {refusal}"))),
         Ok(contents) => check_history(&run.history, contents, run.now_ms)
             .map_err(|c| run.failure(Some(c.key), c.what)),
     }
 }
 
-/// What an image shows, as a number.
+/// Returns a digest of the contents of an image.
 pub(super) fn digest_of(shown: &Shown) -> u64 {
     let contents: &Contents = match shown {
         Ok(contents) => contents,
@@ -253,11 +256,11 @@ fn commit(subject: &mut dyn TargetSubject, sim: &Sim) -> Result<(), String> {
     sim.sync().map_err(|e| e.to_string())?;
     match subject.durable(0, ticket)? {
         true => Ok(()),
-        false => Err(format!("{ticket:?} does not turn")),
+        false => Err(format!("{ticket:?} is not durable after a sync")),
     }
 }
 
-/// What differs, if something does.
+/// Returns an error that describes the first difference, if any.
 fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
     if expected == found {
         return Ok(());
@@ -269,7 +272,7 @@ fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
         None => "nothing".into(),
     };
     Err(format!(
-        "something else: {} instead of {}",
+        "different contents: {} instead of {}",
         say(new),
         say(missing)
     ))

@@ -1,4 +1,4 @@
-//! Lazily: every way a crash point's memory may turn out to be, as far as recovery looks.
+//! Lazy exploration: covers every memory content after a power cut that recovery can tell apart.
 //!
 //! ```text
 //!   script []      ──▶ open, contents, check      decided on the way: 0 of 2, 0 of 3
@@ -7,9 +7,9 @@
 //!   script [1]     ──▶ ...                        1 of 2                the last: four leaves
 //! ```
 //!
-//! Memory is decided where it is read: of the stores that a line could have kept, those are left
-//! that agree with what the read is told. The search goes depth first and keeps nothing but the
-//! script; reading what cannot differ decides nothing.
+//! Memory is decided when it is read: a read selects a value, and only the sets of surviving stores that agree with
+//! it remain possible. The search is depth first and keeps only the script. A read of memory that cannot differ
+//! decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,17 +21,18 @@ use super::run::WorkloadRun;
 use super::{Explorer, SeedFailure, Shown};
 use crate::report::ImageChoice;
 
-/// What following every way to decide came to.
+/// Result of following the decisions of a crash point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafCounts {
-    /// How many ways there were, or were followed.
+    /// Number of leaves followed.
     pub leaves: usize,
-    /// Whether there were more.
+    /// Whether there are more leaves that were not followed.
     pub cut_off: bool,
 }
 
-/// Calls `each` with every memory that a power cut at `state` may leave, as far as `each` tells them
-/// apart by reading; at most `cap` times. `each` reads the same each time it is told the same.
+/// Calls `each` with every memory content that a power cut at `state` may leave and that `each` can tell apart by
+/// reading, at most `cap` times. `each` must be deterministic: it reads the same addresses if it has read the same
+/// values.
 pub fn lazily<E>(
     state: &CrashState,
     cap: usize,
@@ -52,27 +53,27 @@ pub fn lazily<E>(
     }
 }
 
-/// The decisions that led to a leaf.
+/// Returns the decisions that led to a leaf.
 fn script_of(sim: &Sim) -> Vec<u32> {
     sim.decisions().iter().map(|d| d.chosen).collect()
 }
 
-/// Everything that a crash point shows.
+/// All contents that recovery can show after a crash point.
 #[derive(Default)]
 pub(super) struct DecisionTree {
-    /// Each with the first way that led to it.
+    /// Contents, each with the first script that led to them.
     shown: BTreeMap<Shown, Vec<u32>>,
     cut_off: bool,
 }
 
-/// A way that led to something worse than an error.
+/// A script whose recovery panicked or failed its own check.
 struct DeadBranch {
     script: Vec<u32>,
     what: String,
 }
 
 impl Explorer<'_> {
-    /// Every way out of a crash point, unless it was judged under the same history before.
+    /// Checks all leaves of a crash point, unless it was already checked against the same history.
     pub(super) fn check_lazily(
         &mut self,
         run: &mut WorkloadRun,
@@ -129,7 +130,7 @@ impl Explorer<'_> {
         Ok(opened.map(|(_, contents)| contents.into()))
     }
 
-    /// One way out of a crash point.
+    /// Checks one leaf of a crash point.
     pub(super) fn check_script(
         &mut self,
         run: &mut WorkloadRun,
@@ -146,7 +147,7 @@ impl Explorer<'_> {
             .map_err(|f| self.after_leaf(f, run, state, number, script.to_vec()))
     }
 
-    /// Where a failure came from, and what survived there: found out by going there again.
+    /// Adds the crash and its survivors to a failure, by following the script again.
     fn after_leaf(
         &self,
         failure: Box<SeedFailure>,

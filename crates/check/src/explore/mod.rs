@@ -1,34 +1,34 @@
-//! The explorer: run, crash everywhere, open what every crash can leave, judge.
+//! The crash explorer: runs a workload, crashes at every crash point, opens every image that a crash can leave, and
+//! checks its contents.
 //!
 //! ```text
 //!   create, then a run    ──●──────●──────●──▶    crash points: before drains, after operations
 //!   of a seed               │      │              (depth 1)
 //!                 images ┌──┼──┐   └─ kill ──▶ open, a few steps   ── a run of its own,
-//!                        ▼  ▼  ▼               ●────●────●            with crash points of its own
-//!                      open, judge, check      │                      (depth 2)
-//!                        └─ some: the crash    └─ and so on, to Config::depth
+//!                        ▼  ▼  ▼               ●────●────●            with its own crash points
+//!                      open, compare, check    │                      (depth 2)
+//!                        └─ some: the crash    └─ and so on, to ExploreConfig::depth
 //!                           points of this open, and their images in turn
 //! ```
 //!
-//! *Eagerly*, every distinct image of a crash point is opened once, up to a cap; what it shows is
-//! judged against the history at that moment, and again, without opening it, under every later
-//! history in which it can still be left. From some images, and from some kills, a *nested run*
-//! starts: its recovery is crashed in the middle (judged by the outer history), what it shows at the
-//! end is from then on acknowledged, and crashes after it must leave exactly that.
+//! An *eager* exploration opens every distinct image of a crash point once, up to a cap. It compares the contents
+//! with the history at that moment. It compares them again, without opening the image, with every later history in
+//! which a crash can still leave that image. A *nested run* starts from some images and some kills. Its recovery is
+//! crashed in the middle, and compared with the outer history. What the recovery shows at its end counts as
+//! acknowledged, and later crashes must leave exactly that.
 //!
-//! *Lazily*, no image is made: a crash point's memory is decided word by word as recovery reads it,
-//! and every way to decide is followed. Images that recovery cannot tell apart are one leaf, so that
-//! no crash point need be sampled.
+//! A *lazy* exploration makes no images. It decides the memory of a crash point word by word as recovery reads it,
+//! and follows every decision. Images that recovery cannot tell apart are one leaf, so no crash point needs sampling.
 //!
 //! # Invariants
-//! X1  A run is a function of target, configuration and seed; what is judged does not change it. So
-//!     a crash point is named by its number, an image by its number among the point's images.
-//! X2  What is drawn at a crash point is drawn from its own number, so that it can be looked at
-//!     alone: [`Config::only`]. Nothing drawn in a nested run depends on what was known before it.
-//! X3  The digest of a report is a function of target, configuration and seeds: not of threads.
-//! X4  Until `create` has returned, an image may be refused, with an error; later, never.
-//! X5  Where tickets promise nothing ([`Persistency::Relaxed`]), a batch is acknowledged by the sync after its
-//!     commit, and reads promise nothing. A kill loses nothing that was answered.
+//! X1  A run is a function of target, configuration and seed. Checking does not change it. So a crash point is named
+//!     by its number, and an image by its number among the images of its point.
+//! X2  Random choices at a crash point depend on its own number, so that it can be checked alone:
+//!     [`ExploreConfig::only`]. Choices in a nested run do not depend on results known before it.
+//! X3  The digest of a report is a function of target, configuration and seeds. It does not depend on threads.
+//! X4  Until `create` has returned, an open may refuse an image with an error. Later it must not.
+//! X5  Where tickets promise nothing ([`Persistency::Relaxed`]), the sync after its commit acknowledges a batch, and
+//!     reads promise nothing. A kill loses nothing that was answered.
 
 mod judge;
 mod lazy;
@@ -49,47 +49,47 @@ use crate::target::{Target, TargetShape, Value};
 
 pub use lazy::{LeafCounts, lazily};
 
-/// How to explore.
+/// Configuration of an exploration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExploreConfig {
-    /// What a power cut may take.
+    /// Persistency mode: what a power cut may lose.
     pub persistency: Persistency,
-    /// What counts as acknowledged.
+    /// Rule that decides which data must survive.
     pub verdict: AckRule,
-    /// Steps of a run.
+    /// Steps per run.
     pub steps: usize,
-    /// Most images judged at one crash point; a point with more is sampled.
+    /// Maximum images checked per crash point. If a point has more, they are sampled.
     pub cap: usize,
-    /// The same at the crash points of nested runs.
+    /// Maximum images checked per crash point of nested runs.
     pub cap_nested: usize,
-    /// Crashes in a row: 1 crashes runs only, 2 their recoveries too, 3 the recoveries from those.
+    /// Consecutive crashes: 1 crashes only runs, 2 also their recoveries, 3 also the recoveries from those.
     pub depth: usize,
-    /// Of so many distinct images, one has its recovery crashed.
+    /// One of this many distinct images has its recovery crashed.
     pub nest_one_in: u64,
-    /// Most runs nested in one nested run, so that depth does not explode.
+    /// Maximum number of runs nested in one nested run, which limits the cost of depth.
     pub nests_deeper: usize,
-    /// At one of so many crash points the process is also killed.
+    /// The process is also killed at one of this many crash points.
     pub kill_one_in: u64,
     /// Steps after the open of a nested run.
     pub nested_steps: usize,
-    /// Of so many distinct images, one is opened again, used, closed and opened.
+    /// One of this many distinct images is opened again, used, closed and opened.
     pub probe_one_in: u64,
-    /// Whether drains fail now and then.
+    /// Whether some drains fail.
     pub io_errors: bool,
-    /// Whether a compare-and-swap also drains, as on x86; structures must not need it.
+    /// Whether a compare-and-swap also drains, as on x86. Structures must not rely on it.
     pub locked_drains: bool,
-    /// Whether to explore lazily: no sampling, but no nested runs either.
+    /// Whether to explore lazily: without sampling, but also without nested runs.
     pub lazy: bool,
-    /// Most leaves at one crash point, lazily; the report counts the points it cuts off.
+    /// Lazy exploration: maximum leaves per crash point. The report counts the points that exceed it.
     pub leaves: usize,
-    /// What deviates while it runs.
+    /// Fault that is enabled during the run.
     pub fault: Option<Fault>,
-    /// Judge only this crash point, and there only this.
+    /// If set, check only this crash point, and only this image, script or kill if one is given.
     pub only: Option<(u64, Option<ImageChoice>)>,
 }
 
 impl ExploreConfig {
-    /// The usual.
+    /// Returns the default configuration for a persistency mode.
     #[must_use]
     pub fn new(persistency: Persistency) -> ExploreConfig {
         ExploreConfig {
@@ -113,7 +113,7 @@ impl ExploreConfig {
         }
     }
 
-    /// What counts as acknowledged: where tickets promise nothing, readers see what may be lost.
+    /// Returns the rule in use. Where tickets promise nothing, readers see data that may be lost.
     fn verdict(&self) -> AckRule {
         match self.persistency {
             Persistency::Relaxed => AckRule::Acknowledged,
@@ -121,14 +121,16 @@ impl ExploreConfig {
         }
     }
 
-    /// How to look at one crash of one seed again, under this configuration: a command, or for a
-    /// target that is on no command line, a call.
+    /// Returns how to reproduce one crash of one seed with this configuration: a command, or a call for a target
+    /// without a command line.
     fn again(&self, target: &dyn Target, seed: u64, crash: Option<&(u64, ImageChoice)>) -> String {
         if !target.has_command() {
             let only =
                 crash.map(|(crash, pick)| format!("only: Some(({crash}, Some({pick:?}))), "));
             let only = only.unwrap_or_default();
-            return format!("explore_seed(&target, &Config {{ {only}..config }}, {seed:#x})");
+            return format!(
+                "explore_seed(&target, &ExploreConfig {{ {only}..config }}, {seed:#x})"
+            );
         }
         let usual = ExploreConfig::new(self.persistency);
         let mut command = format!(
@@ -166,8 +168,8 @@ impl ExploreConfig {
     }
 }
 
-/// Explores `target` under every seed of `seeds`, on `threads` threads, and reports. A seed ends at
-/// its first violation. `progress` is told the counts so far, and says whether to go on.
+/// Explores `target` under every seed of `seeds` with `threads` threads. A seed ends at its first violation. Calls
+/// `progress` with the report so far; the exploration stops if it returns false.
 pub fn explore(
     target: &dyn Target,
     config: &ExploreConfig,
@@ -175,7 +177,7 @@ pub fn explore(
     threads: usize,
     progress: &mut dyn FnMut(&CrashReport) -> bool,
 ) -> CrashReport {
-    /// Seeds between two looks at the progress: fixed, so that figures do not depend on threads.
+    /// Seeds between two calls of `progress`. The number is fixed, so that results do not depend on threads.
     const TURN: u64 = 8;
     let (start, computed_before) = (Instant::now(), computed(ClockId::ProcessCPUTime));
     let mut report = CrashReport::new(target.name().into(), config);
@@ -198,22 +200,22 @@ pub fn explore(
     report
 }
 
-/// The time this thread, or process, has spent computing: no other program makes it longer.
+/// Returns the CPU time of this thread or process, which other load on the machine does not increase.
 pub(crate) fn computed(by: ClockId) -> Duration {
     let now = clock_gettime(by);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The time this thread has spent computing; waiting and being preempted do not count.
+/// Returns the CPU time of this thread. Waiting and preemption do not count.
 #[must_use]
 pub fn computed_by_thread() -> Duration {
     computed(ClockId::ThreadCPUTime)
 }
 
-/// The hashes of the images a seed has opened.
+/// Hashes of the images that a seed has opened.
 type ImageHashes = HashSet<u64>;
 
-/// Explores these seeds; the results are in their order.
+/// Explores `seeds`. Returns the results in their order.
 fn explore_turn(
     target: &dyn Target,
     config: &ExploreConfig,
@@ -282,7 +284,7 @@ fn explore_one(
     (report, images)
 }
 
-/// Judges what strictly fails again, by acknowledgements alone: what is wrong then, if anything.
+/// Repeats a failure of the strict rule with the acknowledged rule. Returns the violation under that rule, if any.
 fn classify(
     target: &dyn Target,
     config: &ExploreConfig,
@@ -295,7 +297,7 @@ fn classify(
     let crash = failure.crash.clone();
     let config = ExploreConfig {
         verdict: AckRule::Acknowledged,
-        // Without a crash there is nothing but the run itself to judge.
+        // A failure without a crash needs only the run itself.
         only: crash.map_or(Some((u64::MAX, None)), |(n, pick)| Some((n, Some(pick)))),
         ..config.clone()
     };
@@ -304,7 +306,7 @@ fn classify(
     Some(again.map_err(|failure| failure.what))
 }
 
-/// What went wrong, on its way up.
+/// A failure, to which each caller adds its context.
 #[derive(Debug, Default)]
 struct SeedFailure {
     crash: Option<(u64, ImageChoice)>,
@@ -323,13 +325,13 @@ impl SeedFailure {
         })
     }
 
-    /// Prepends where it came from.
+    /// Prepends a step to the trail.
     fn after(mut self: Box<SeedFailure>, step: String) -> Box<SeedFailure> {
         self.trail.insert(0, step);
         self
     }
 
-    /// Prepends the crash it came from, and which way was taken there.
+    /// Prepends the crash and what followed it to the trail.
     fn after_crash(
         mut self: Box<SeedFailure>,
         number: u64,
@@ -350,7 +352,7 @@ impl SeedFailure {
         ))
     }
 
-    /// Adds what was volatile, unless a crash nearer to the failure has.
+    /// Adds the volatile data and its survivors, unless a later crash has already added them.
     fn surviving(mut self: Box<SeedFailure>, all: &[UnitSurvivors]) -> Box<SeedFailure> {
         const SHOWN: usize = 16;
         if self.survivors.is_empty() {
@@ -365,18 +367,18 @@ impl SeedFailure {
 }
 
 type Contents = Arc<[(u64, Value)]>;
-/// What opening an image shows, or the error it is refused with (X4).
+/// Contents that opening an image shows, or the error with which the open refused it (X4).
 type Shown = Result<Contents, String>;
 
-/// One seed's exploration.
+/// Exploration of one seed.
 struct Explorer<'a> {
     target: &'a dyn Target,
     config: &'a ExploreConfig,
     shape: TargetShape,
     places: Arc<SourceLines>,
-    /// What each image shows, by its hash and the time it was opened at.
+    /// Contents of each image, by its hash and the time of the open.
     known: HashMap<(u64, u64), Shown>,
-    /// The leaves of each crash point, by its digest and the time.
+    /// Leaves of each crash point, by its digest and the time.
     trees: HashMap<(u64, u64), Arc<lazy::DecisionTree>>,
     digest: u64,
     counts: CrashCounts,
@@ -399,12 +401,12 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// X3.
+    /// Adds a number to the digest (X3).
     fn fold(&mut self, more: u64) {
         self.digest = fold(self.digest, more);
     }
 
-    /// What a power cut left, as this configuration has it.
+    /// Returns a simulated medium with `image`, in this configuration's mode.
     fn sim(&self, image: farbank_pm::sim::PoolImage) -> Sim {
         let sim = Sim::from_image(image, self.config.persistency);
         sim.drain_on_cas(self.config.locked_drains);
@@ -412,7 +414,7 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// A digest that takes in one more number; the order matters.
+/// Returns `digest` extended by one number. The order of the numbers matters.
 pub(crate) fn fold(digest: u64, more: u64) -> u64 {
     Rng::new(digest ^ Rng::new(more).draw()).draw()
 }

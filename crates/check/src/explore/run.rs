@@ -1,4 +1,4 @@
-//! Running: one structure going through a workload, its crash points captured on the way.
+//! A run: one structure executes a workload, and its crash points are captured.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -15,21 +15,22 @@ use crate::oracle::check_history;
 use crate::target::{OpAnswer, TargetOp, TargetSubject};
 use crate::workload::{START_MS, Workload, WorkloadStep};
 
-/// One structure going through a workload, with its crash points captured.
+/// A structure that executes a workload, with its captured crash points.
 pub(super) struct WorkloadRun {
-    /// Crashes in a row at its crash points: 1 for the run itself, more for nested ones.
+    /// Consecutive crashes at its crash points: 1 for the run itself, more for nested runs.
     pub(super) depth: usize,
     /// Whether `create` has not returned yet (X4).
     pub(super) creating: bool,
-    /// Runs it may still nest.
+    /// Number of runs that it may still nest.
     pub(super) nests_left: usize,
     pub(super) seed: u64,
     pub(super) history: History,
-    /// After a kill that must lose nothing: the history in which everything that was answered is acknowledged (X5).
+    /// After a kill that must lose nothing: the history with everything that was answered counted as acknowledged
+    /// (X5).
     promised: Option<History>,
     pub(super) now_ms: u64,
     pub(super) crashes: u64,
-    /// What was judged under this version of the history, at this time.
+    /// Hashes already checked against the history version and time in `judged_at`.
     judged: HashSet<u64>,
     judged_at: (u64, u64),
     sim: Sim,
@@ -58,7 +59,7 @@ impl WorkloadRun {
         }
     }
 
-    /// Whether this (an image, a crash point) has not been judged by the history of now.
+    /// Returns whether an image or crash point with this hash was not yet checked against the current history.
     pub(super) fn is_new(&mut self, hash: u64) -> bool {
         let at = (self.history.version(), self.now_ms);
         if self.judged_at != at {
@@ -99,15 +100,15 @@ impl Explorer<'_> {
         self.attach(run);
         let created = guarded(|| self.target.create(run.sim.clone(), START_MS));
         self.check_captured(run)
-            .map_err(|failure| failure.after("during its creation".into()))?;
+            .map_err(|failure| failure.after("while it was created".into()))?;
         let subject = created.and_then(|refused| refused);
-        let cannot = |e| run.failure(None, format!("it cannot be created: {e}"));
+        let cannot = |e| run.failure(None, format!("creation failed: {e}"));
         run.subject = Some(subject.map_err(cannot)?);
         run.creating = false;
         self.check_state(run, &run.sim.crash_state())
     }
 
-    /// Starts from `sim` as a crash left it: opens it, then goes on for a few steps.
+    /// Runs a nested run: opens `sim` as a crash left it, then executes a few steps.
     pub(super) fn nest(
         &mut self,
         run: &WorkloadRun,
@@ -132,7 +133,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Captures the crash points of the run's medium.
+    /// Starts capturing the crash points of the run's medium.
     fn attach(&self, run: &WorkloadRun) {
         let captured = Arc::clone(&run.captured);
         run.sim.count_places(Arc::clone(&self.places));
@@ -172,8 +173,8 @@ impl Explorer<'_> {
         self.check_state(run, &run.sim.crash_state())
     }
 
-    /// Calls the subject, judges the crash points it passed. `None`: it failed because a drain was
-    /// made to fail, and has been killed and opened again.
+    /// Calls the subject and checks the crash points captured during the call. Returns `None` if the call failed
+    /// because of an injected drain failure. The subject was then killed and opened again.
     fn call<R>(
         &mut self,
         run: &mut WorkloadRun,
@@ -185,7 +186,7 @@ impl Explorer<'_> {
             .as_mut()
             .expect("a run has a subject between its steps");
         let result = guarded(|| f(subject.as_mut())).and_then(|result| result);
-        // What failed may have been about to make room.
+        // A failed operation may have begun to evict.
         run.history
             .made_room(result.is_err() || subject.made_room());
         self.check_captured(run)?;
@@ -239,7 +240,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Acknowledges what is durable; all of it must be if the medium has just synced.
+    /// Acknowledges the durable tickets. With `must`, the medium has just synced and every ticket must be durable.
     fn poll(
         &mut self,
         run: &mut WorkloadRun,
@@ -247,13 +248,14 @@ impl Explorer<'_> {
         must: bool,
     ) -> Result<(), Box<SeedFailure>> {
         if !must && self.config.persistency == Persistency::Relaxed {
-            return Ok(()); // A ticket that has turned promises nothing (X5).
+            return Ok(()); // A durable ticket promises nothing (X5).
         }
         for ticket in run.history.tickets(session) {
-            match self.call(run, "asking for a ticket", |s| s.durable(session, ticket))? {
+            match self.call(run, "polling a ticket", |s| s.durable(session, ticket))? {
                 Some(true) => run.history.durable(session, ticket),
                 Some(false) if must => {
-                    let what = format!("{ticket:?} of session {session} has not turned by a sync");
+                    let what =
+                        format!("{ticket:?} of session {session} is not durable after a sync");
                     return Err(run.failure(None, what));
                 }
                 Some(false) => {}
@@ -263,7 +265,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Syncs, and sees every ticket turn; now and then has the structure check itself.
+    /// Syncs, checks that every ticket is durable, and runs the structure's own check.
     fn settle(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let synced = run.sim.sync();
         self.check_captured(run)?;
@@ -292,7 +294,7 @@ impl Explorer<'_> {
         self.check_captured(run)?;
         match closed {
             Err(e) if !run.sim.is_poisoned() => {
-                return Err(run.failure(None, format!("it does not close: {e}")));
+                return Err(run.failure(None, format!("close failed: {e}")));
             }
             _ => {}
         }
@@ -316,8 +318,8 @@ impl Explorer<'_> {
         self.reopen(run, sim)
     }
 
-    /// What the next process finds of `state`, which `run` has come to. After a failed sync of a file
-    /// the page cache shows more than the device has.
+    /// Returns the medium that the next process finds after a kill in `state`. After a failed sync of a file, the
+    /// page cache shows more than the device has.
     fn killed(&self, run: &WorkloadRun, state: &CrashState) -> Sim {
         if !self.config.persistency.is_file() || !run.sim.is_poisoned() {
             return state.killed();
@@ -340,16 +342,16 @@ impl Explorer<'_> {
         })
     }
 
-    /// Forgets the subject of a process that is no more; what its going writes is nobody's.
+    /// Drops the subject of a killed process. Writes made by the drop are discarded.
     fn bury(&self, run: &mut WorkloadRun) {
         run.sim.observe(None);
         let subject = run.subject.take();
-        // The dead do not complain: a panic here says nothing about the pool.
+        // A panic in the drop shows nothing about the pool.
         let _ = guarded(|| drop(subject));
     }
 
-    /// Opens what is in `sim`, with crashes; what it shows is the start of what follows. An
-    /// unfinished creation may be refused: then there is no subject.
+    /// Opens the structure in `sim`, with its crash points checked. Its contents are the start of the following
+    /// steps. An open may refuse an unfinished creation; then there is no subject.
     fn reopen(&mut self, run: &mut WorkloadRun, sim: Sim) -> Result<(), Box<SeedFailure>> {
         run.sim = sim;
         self.attach(run);
@@ -357,7 +359,7 @@ impl Explorer<'_> {
         let opened = guarded(|| self.target.open(sim, now_ms));
         self.check_captured(run)
             .map_err(|failure| failure.after("during the open".into()))?;
-        let cannot = |e| run.failure(None, format!("it does not open: {e}"));
+        let cannot = |e| run.failure(None, format!("open failed: {e}"));
         run.subject = match opened.map_err(cannot)? {
             Err(_) if run.creating => return Ok(()),
             opened => Some(opened.map_err(cannot)?),
@@ -373,7 +375,7 @@ impl Explorer<'_> {
             .map_err(|failure| failure.after("after the open".into()))
     }
 
-    /// Judges what an open shows, and makes it the start of what follows.
+    /// Checks the contents after an open, and makes them the start of the following steps.
     fn take_over(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let subject = run.subject.as_mut().expect("it has been opened");
         let contents = guarded(|| {
@@ -399,7 +401,7 @@ impl Explorer<'_> {
     }
 }
 
-/// One of the images that `state`, which `run` has come to, can leave; drawn by the run's seed.
+/// Returns one of the images that a power cut in `state` can leave, drawn from the run's seed.
 fn drawn_cut(run: &WorkloadRun, state: &CrashState) -> ImageCut {
     let seed = Rng::new(run.seed).fork(run.crashes).draw();
     let mut cuts: Vec<ImageCut> = state.images(32, seed).collect();

@@ -1,9 +1,9 @@
-//! Threads: a structure under thousands of schedules, with crashes.
+//! Schedules: runs concurrent threads on a structure under thousands of schedules, with crashes.
 //!
 //! ```text
-//!   seed ─▶ a pool with something in it ─▶ 3 threads, about 4 operations each, over 3 keys
+//!   seed ─▶ a pool with some contents ───▶ 3 threads, about 4 operations each, over 3 keys
 //!                                             │  shuttle decides at each lock, atomic and access to
-//!                                             │  far memory who goes on: at random, or by PCT
+//!                                             │  far memory which thread runs: random, or PCT
 //!                                             ▼
 //!                  at drains and returns: (crash state, record), 8 of them kept by reservoir
 //!                                             │  after the join, one thread
@@ -11,21 +11,20 @@
 //!                      images of each, adversarial first ─▶ open ─▶ Record::explain
 //! ```
 //!
-//! A crash kills nobody here: the moment is kept, the schedule goes on, and the images of the moment
-//! are judged against what had been asked and acknowledged by then. What is left without a crash is
-//! judged too, and so is that the structure is sound. A schedule in which nobody can go on, and a
-//! panic, are violations like any other.
+//! A crash stops no thread here. The run keeps the crash state and continues, and later checks its images against the
+//! operations that were invoked and acknowledged at that moment. The contents without a crash are checked too, and so
+//! is the structure itself. A deadlock and a panic are violations.
 //!
 //! # Invariants
-//! H1  A crash state and its record are of the same moment: the observer runs under the simulator's
-//!     lock and uses nothing that could let another thread in between.
-//! H2  Schedule `n` of a seed is a function of target, seed, scheduler and `n`. A run of many schedules is
-//!     [`SCHEDULES_PER_SEED`] of each seed, so that any of them is seen again soon.
+//! H1  A crash state and its record belong to the same moment: the observer runs under the simulator's lock and uses
+//!     no operation at which another thread could be scheduled.
+//! H2  Schedule `n` of a seed is a function of target, seed, scheduler and `n`. A long run takes
+//!     [`SCHEDULES_PER_SEED`] of each seed, so that each can be reproduced quickly.
 //!
-//! # What it does not see
-//! shuttle takes all atomics for sequentially consistent; loom looks at the primitives for the rest.
+//! # Limits
+//! shuttle treats all atomics as sequentially consistent. loom checks the primitives under weaker orderings.
 //!
-//! The programs are always compiled. What runs them needs a build with `--cfg shuttle`.
+//! The programs are always compiled. Running them needs a build with `--cfg shuttle`.
 
 pub mod program;
 #[cfg(shuttle)]
@@ -41,23 +40,23 @@ use farbank_pm::sim::Persistency;
 #[cfg(shuttle)]
 pub use run::schedules;
 
-/// How many schedules one seed is good for: the first of them are seen again in a second.
+/// Schedules per seed. The number is small, so that a schedule can be reproduced in a second.
 pub const SCHEDULES_PER_SEED: u64 = 100;
 
-/// Who decides which thread goes on.
+/// Algorithm that selects which thread runs next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scheduler {
-    /// Any of those that can, each time.
+    /// A random runnable thread at each step.
     Random,
-    /// Priorities that change at few points (Burckhardt et al., ASPLOS 2010), here at two.
+    /// PCT: priorities that change at a few points (Burckhardt et al., ASPLOS 2010), here at two.
     Pct,
 }
 
 impl Scheduler {
-    /// Both.
+    /// All schedulers.
     pub const ALL: [Scheduler; 2] = [Scheduler::Random, Scheduler::Pct];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,29 +77,29 @@ impl FromStr for Scheduler {
 
     fn from_str(name: &str) -> Result<Scheduler, String> {
         let found = Scheduler::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| format!("no scheduler is called {name:?}: random or pct"))
+        found.ok_or_else(|| format!("unknown scheduler {name:?}; expected random or pct"))
     }
 }
 
-/// What to run.
+/// Configuration of a run of schedules.
 #[derive(Clone, Debug)]
 pub struct ScheduleConfig {
-    /// Who decides.
+    /// Scheduler to use.
     pub scheduler: Scheduler,
     /// The first seed.
     pub seed: u64,
-    /// How many schedules, [`SCHEDULES_PER_SEED`] of each seed.
+    /// Number of schedules, [`SCHEDULES_PER_SEED`] per seed.
     pub schedules: u64,
-    /// Most crashes of a schedule that are looked at.
+    /// Maximum number of crash states checked per schedule.
     pub crashes: usize,
-    /// Most images of each.
+    /// Maximum number of images per crash state.
     pub images: usize,
-    /// A deviation to find.
+    /// Fault to enable.
     pub fault: Option<Fault>,
 }
 
 impl ScheduleConfig {
-    /// The usual.
+    /// Returns the default configuration.
     #[must_use]
     pub fn new(scheduler: Scheduler, seed: u64, schedules: u64) -> ScheduleConfig {
         ScheduleConfig {
@@ -113,7 +112,7 @@ impl ScheduleConfig {
         }
     }
 
-    /// The command that runs schedule `number` (from 0) of `seed` again, after those before it.
+    /// Returns the command that reproduces schedule `number` (from 0) of `seed`, by running all schedules up to it.
     #[must_use]
     pub fn command(&self, target: &str, seed: u64, number: u64) -> String {
         let mut command = format!(
@@ -128,42 +127,42 @@ impl ScheduleConfig {
     }
 }
 
-/// What many schedules came to.
+/// Counts of a run of schedules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScheduleCounts {
     /// Schedules run.
     pub schedules: u64,
-    /// Operations answered in them.
+    /// Operations answered.
     pub operations: u64,
-    /// Decisions between threads that could go on.
+    /// Scheduling decisions between several runnable threads.
     pub decisions: u64,
-    /// Moments at which a crash could have come.
+    /// Moments at which a crash was possible.
     pub moments: u64,
-    /// Those that were looked at.
+    /// Crash states that were checked.
     pub crashes: u64,
-    /// Images judged against a record.
+    /// Images checked against a record.
     pub judged: u64,
-    /// Images opened: each once a schedule.
+    /// Images opened; each distinct image is opened once per schedule.
     pub opened: u64,
 }
 
-/// What a run found.
+/// Result of a run of schedules.
 #[derive(Clone, Debug)]
 pub struct ScheduleReport {
-    /// What was checked.
+    /// Name of the target.
     pub target: String,
-    /// Who decided.
+    /// Scheduler used.
     pub scheduler: Scheduler,
-    /// Exact figures.
+    /// Exact counts.
     pub counts: ScheduleCounts,
-    /// The first violation; the run ended with it.
+    /// First violation, at which the run ended.
     pub violation: Option<ScheduleViolation>,
-    /// How long it took.
+    /// Elapsed time.
     pub elapsed: Duration,
 }
 
 impl ScheduleReport {
-    /// One JSON object.
+    /// Returns one JSON object.
     #[must_use]
     pub fn json(&self) -> String {
         let c = &self.counts;
@@ -199,7 +198,7 @@ impl fmt::Display for ScheduleReport {
         write!(
             f,
             "{} under {} schedules ({}): {} operations, {} decisions; {} of {} moments crashed, {} \
-             images judged, {} opened; {seconds:.1} s, {:.0} schedules/s",
+             images checked, {} opened; {seconds:.1} s, {:.0} schedules/s",
             self.target,
             c.schedules,
             self.scheduler,
@@ -218,24 +217,24 @@ impl fmt::Display for ScheduleReport {
     }
 }
 
-/// A schedule after which something cannot be explained.
+/// A schedule whose history is not linearizable, or that failed.
 #[derive(Clone, Debug)]
 pub struct ScheduleViolation {
-    /// The seed.
+    /// Seed of the schedule.
     pub seed: u64,
-    /// Which of the seed's schedules, from 0.
+    /// Number of the schedule within its seed, from 0.
     pub number: u64,
-    /// What a power cut could take.
+    /// Persistency mode: what a power cut could lose.
     pub persistency: Persistency,
-    /// Where the crash came, if it took one.
+    /// Place of the crash, if there was one.
     pub crash: Option<String>,
-    /// What was found, what should have been.
+    /// Description of the violation.
     pub what: String,
-    /// What the threads asked and were answered, up to the crash.
+    /// Calls and answers of the threads, up to the crash.
     pub history: Vec<String>,
-    /// What was volatile at the crash, and what of it survived.
+    /// The data that was volatile at the crash, and how much of it survived.
     pub survivors: Vec<String>,
-    /// The command that shows it again.
+    /// Command that reproduces the violation.
     pub command: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the threads of a schedule do, drawn from seeds.
+//! Programs of the threads of a schedule, drawn from seeds.
 
 use farbank_pm::sim::{Persistency, Rng};
 
@@ -6,7 +6,7 @@ use crate::target::{
     Change, KeyWrite, ReadView, SHARED_KEYS, Target, TargetOp, TargetShape, Value,
 };
 
-/// Threads of a schedule.
+/// Number of threads in a schedule.
 pub const THREADS: usize = 3;
 
 /// One step of a thread.
@@ -16,24 +16,24 @@ pub enum ProgramStep {
     Apply(TargetOp),
     /// The session commits.
     Commit,
-    /// The session commits, then does a step of background work.
+    /// The session commits, then the thread does one step of background work.
     Clean,
-    /// The medium syncs: tickets turn.
+    /// The medium syncs, which makes all tickets durable.
     Sync,
 }
 
-/// Draws everything a seed stands for.
+/// Generator of the programs of a seed.
 #[derive(Clone, Debug)]
 pub struct ProgramGenerator {
     shape: TargetShape,
     seed: u64,
     keys: Vec<u64>,
-    /// What a power cut may take.
+    /// Persistency mode: what a power cut may lose.
     pub persistency: Persistency,
 }
 
 impl ProgramGenerator {
-    /// The programs of `seed` for a structure, in one of the modes it is made for.
+    /// Creates the generator of `seed` for a structure, in one of its modes.
     #[must_use]
     pub fn new(target: &dyn Target, seed: u64) -> ProgramGenerator {
         let shape = target.shape_in_threads();
@@ -44,7 +44,7 @@ impl ProgramGenerator {
             _ => SHARED_KEYS,
         };
         let stride = 1 + rng.below((shape.keys - 1) / (shared - 1));
-        // Tickets that turn later are where sessions meet each other's unfinished work.
+        // Page mode is more likely, because late tickets make sessions meet each other's pending writes.
         let mut modes = vec![
             Persistency::Adr,
             Persistency::Word,
@@ -63,7 +63,7 @@ impl ProgramGenerator {
         }
     }
 
-    /// What one session writes before the threads start; it commits after each.
+    /// Returns the writes of one session before the threads start. It commits after each write.
     #[must_use]
     pub fn prologue(&self) -> Vec<TargetOp> {
         let mut draw = self.draw(0);
@@ -71,7 +71,7 @@ impl ProgramGenerator {
         (0..ops).map(|_| draw.write(600)).collect()
     }
 
-    /// What each thread does in schedule `number`.
+    /// Returns the steps of each thread in schedule `number`.
     #[must_use]
     pub fn threads(&self, number: u64) -> [Vec<ProgramStep>; THREADS] {
         let mut draw = self.draw(1 + number);
@@ -90,7 +90,7 @@ impl ProgramGenerator {
         })
     }
 
-    /// Values are told apart by the schedule's part of their number.
+    /// Returns a random source for schedule `number`, with value ids that no other schedule uses.
     fn draw(&self, number: u64) -> ProgramDraw<'_> {
         ProgramDraw {
             of: self,

@@ -1,4 +1,4 @@
-//! Running schedules, under `--cfg shuttle`.
+//! Runs schedules, under `--cfg shuttle`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,13 +23,13 @@ use crate::record::CallRecord;
 use crate::target::{SharedTarget, Target, TargetClient, TargetOp, Value};
 use crate::workload::START_MS;
 
-/// Changes of priority in a schedule, plus one.
+/// Priority changes per schedule, plus one.
 const PCT_DEPTH: usize = 3;
-/// A thread's stack: recovery runs on one, too.
+/// Stack size of a thread. Recovery also runs on such a stack.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Runs schedules of `target` until one shows a violation. `progress` is told the figures so far, a
-/// seed at a time, and says whether to go on.
+/// Runs schedules of `target` until one shows a violation. Calls `progress` after each seed with the report so far;
+/// the run stops if it returns false.
 pub fn schedules(
     target: &'static dyn Target,
     config: &ScheduleConfig,
@@ -59,13 +59,13 @@ pub fn schedules(
     report
 }
 
-/// The schedules of one seed. Its own locks and counts are `std`'s: no thread is chosen at them.
+/// The schedules of one seed. Its own locks and counters are from `std`, so that they are no scheduling points.
 struct SeedSchedules {
     target: &'static dyn Target,
     config: ScheduleConfig,
     seed: u64,
     programs: ProgramGenerator,
-    /// What the schedules start from.
+    /// Pool from which every schedule starts.
     base: Mutex<Option<Base>>,
     number: AtomicU64,
     world: Mutex<Option<Arc<ScheduleWorld>>>,
@@ -79,16 +79,16 @@ struct Base {
     contents: Vec<(u64, Value)>,
 }
 
-/// One schedule on its way.
+/// State of a running schedule.
 struct ScheduleWorld {
     sim: Sim,
     record: Mutex<CallRecord>,
     shots: Mutex<CrashMoments>,
-    /// What went wrong in a thread.
+    /// First error in a thread.
     wrong: Mutex<Option<String>>,
 }
 
-/// Moments at which a crash could have come: some of them, each as likely as any other.
+/// A random sample of the crash states of a schedule, in which each state is equally likely.
 struct CrashMoments {
     most: usize,
     rng: Rng,
@@ -96,7 +96,7 @@ struct CrashMoments {
     kept: Vec<(CrashState, CallRecord)>,
 }
 
-/// What was found, and where.
+/// A violation, with its crash.
 struct FoundViolation {
     crash: Option<(CrashState, ImageCut)>,
     record: CallRecord,
@@ -132,7 +132,7 @@ impl SeedSchedules {
         };
         lock(&self.counts).decisions = decisions.load(Relaxed);
         if let Err(what) = ended {
-            // Nobody can go on, or it was not one of the threads that panicked.
+            // A deadlock, or a panic outside the threads.
             let record = lock(&self.world).as_ref().map(|w| lock(&w.record).clone());
             self.violated(FoundViolation {
                 crash: None,
@@ -166,7 +166,7 @@ impl SeedSchedules {
         guarded(|| Runner::new(counted, config).run(work)).map(|_| ())
     }
 
-    /// One schedule, and its judgement.
+    /// Runs one schedule and checks it.
     fn schedule(&self) -> Result<(), FoundViolation> {
         let number = self.number.fetch_add(1, Relaxed);
         lock(&self.counts).schedules += 1;
@@ -199,7 +199,7 @@ impl SeedSchedules {
         self.judge(&world, shared)
     }
 
-    /// A pool with something in it, made by the first schedule.
+    /// Returns the pool with its initial contents, which the first schedule creates.
     fn base(&self) -> Result<Base, String> {
         if let Some(base) = &*lock(&self.base) {
             return Ok(base.clone());
@@ -223,7 +223,7 @@ impl SeedSchedules {
         Ok(base)
     }
 
-    /// Judges what is left without a crash, then what crashes leave.
+    /// Checks the contents without a crash, then the contents after crashes.
     fn judge(
         &self,
         world: &ScheduleWorld,
@@ -237,7 +237,7 @@ impl SeedSchedules {
             what,
         };
         if let Some(what) = lock(&world.wrong).take() {
-            // Its locks may be poisoned: it is not closed.
+            // Its locks may be poisoned, so it is leaked instead of closed.
             std::mem::forget(shared);
             return Err(wrong(what));
         }
@@ -305,7 +305,7 @@ impl ScheduleWorld {
         }
     }
 
-    /// Keeps crash states with what had been asked and acknowledged at that moment (H1).
+    /// Captures crash states with the record of the same moment (H1).
     fn watch(self: &Arc<ScheduleWorld>) {
         let world = Arc::downgrade(self);
         self.sim.observe(Some(Arc::new(move |crash| {
@@ -319,7 +319,7 @@ impl ScheduleWorld {
         lock(&self.record)
     }
 
-    /// A thread's life.
+    /// Runs the steps of one thread.
     fn work(
         &self,
         thread: usize,
@@ -344,7 +344,7 @@ impl ScheduleWorld {
             return;
         };
         lock(&self.wrong).get_or_insert(format!("thread {thread}: {wrong}"));
-        // It may hold locks, or think so: it is not closed.
+        // The client may hold locks, so it is leaked instead of dropped.
         std::mem::forget(client);
     }
 
@@ -387,7 +387,7 @@ impl ScheduleWorld {
         self.acknowledge(thread, client)
     }
 
-    /// Asks for the thread's tickets.
+    /// Acknowledges the thread's calls whose ticket is durable.
     fn acknowledge(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), String> {
         let Some(ticket) = self.record().ticket(thread) else {
             return Ok(());
@@ -413,12 +413,12 @@ impl CrashMoments {
     }
 }
 
-/// The crashes of one schedule.
+/// Checks of the crash states of one schedule.
 struct ScheduleCrashes<'a> {
     run: &'a SeedSchedules,
-    /// What each image shows, by its hash.
+    /// Contents of each image, by its hash.
     shown: HashMap<u64, Arc<Result<Vec<(u64, Value)>, String>>>,
-    /// What was judged: image, and version of the record.
+    /// Checked pairs of image hash and record version.
     judged: HashSet<(u64, u64)>,
 }
 
@@ -471,7 +471,7 @@ impl ScheduleCounts {
     }
 }
 
-/// A scheduler whose decisions are counted.
+/// A scheduler that counts its decisions.
 #[derive(Debug)]
 struct CountedScheduler<S> {
     chooser: S,
@@ -501,7 +501,7 @@ impl<S: Chooser> Chooser for CountedScheduler<S> {
     }
 }
 
-/// Locks one of this module's own mutexes; what panicked had changed nothing.
+/// Locks one of this module's own mutexes. Poisoning is ignored, because a thread that panicked had changed nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A small durable structure to check the checker with: one append-only log.
+//! A small durable structure that tests the explorer: an append-only log.
 //!
 //! ```text
 //!   0         512                                            tail
@@ -8,16 +8,18 @@
 //!               crc32, bytes │ epoch │ writes...
 //! ```
 //!
-//! L1  A record counts iff its checksum holds and its epoch is at most the pool's and at least the
-//!     one before it: what a crash left beyond the tail has an older epoch than what overwrites it.
-//! L2  The epoch is durable before the first record that bears it.
-//! L3  A recovery makes durable what it accepts.
-//! L4  A reader of another session sees a write only once its ticket has turned.
-//! L5  What a recovery rejects at the tail it wipes, durably, before anything is written there: else
-//!     words of the next record could complete it, and it would be back after all.
-//! L6  One context writes the log of all sessions: a record counts only if those before it do. Its
-//!     newest ticket answers for everything before.
-//! L7  A batch whose answers depend on pending writes has the newest ticket, and publishes them, even if it writes nothing.
+//! L1  A record is valid iff its checksum is correct and its epoch is at most the pool's and at least that of the
+//!     record before it. Data that a crash left beyond the tail has an older epoch than the record that overwrites
+//!     it.
+//! L2  The epoch is durable before the first record that has it.
+//! L3  A recovery makes durable all records that it accepts.
+//! L4  A reader of another session sees a write only after its ticket is durable.
+//! L5  A recovery durably wipes a record that it rejects at the tail before a new one is written there. Otherwise
+//!     words of the next record could complete the rejected one, and it would become valid.
+//! L6  One context writes the log for all sessions: a record is valid only if the records before it are. Its newest
+//!     ticket covers all records before it.
+//! L7  A batch whose answers depend on pending writes has the newest ticket and publishes these writes, even if it
+//!     writes nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,36 +32,37 @@ use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
 const LOG: u64 = 512;
 
-/// What is wrong with this log.
+/// Bug in this log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutant {
     None,
     /// The record's first word is not flushed.
     MissingFlush,
-    /// A commit says durable and drains nothing.
+    /// A commit reports its batch durable without a drain.
     MissingDrain,
-    /// The head is written before the body, and its checksum leaves the body out.
+    /// The head is written before the body, and its checksum does not cover the body.
     HeaderFirst,
-    /// A recovery passes through a state from which the next one goes wrong.
+    /// A recovery has an intermediate state from which the next recovery fails.
     RecoveryNotIdempotent,
-    /// L3 is left out.
+    /// L3 is not implemented.
     RecoveryNotDurable,
     /// A group is several records.
     TornGroup,
-    /// L2 is left out, and L1 with it.
+    /// L2 is not implemented, nor L1.
     NoEpoch,
-    /// L4 is left out.
+    /// L4 is not implemented.
     EarlyRead,
-    /// L7 is left out. A drain that is a fence makes what was pending durable: only a file's later sync shows it.
+    /// L7 is not implemented. A drain that is a fence makes all pending writes durable, so only a file's later sync
+    /// reveals it.
     EarlyAnswer,
-    /// L5 is left out.
+    /// L5 is not implemented.
     NoWipe,
     /// An expired value uncovers the one before it.
     ExpiryUncovers,
 }
 
 impl Mutant {
-    /// Those that a few seeds find.
+    /// Mutants that a few seeds detect.
     pub(crate) const ALL: [Mutant; 9] = [
         Mutant::MissingFlush,
         Mutant::MissingDrain,
@@ -73,7 +76,7 @@ impl Mutant {
     ];
 }
 
-/// The recipe.
+/// The target.
 pub(crate) struct Toy(pub(crate) Mutant);
 
 impl Target for Toy {
@@ -104,13 +107,13 @@ impl Target for Toy {
     }
 }
 
-/// A write, and where its record is: later in the log is newer.
+/// A write and the offset of its record. A larger offset is newer.
 type Logged = (u64, KeyWrite);
 
 #[derive(Default)]
 struct Session {
     staged: Vec<Logged>,
-    /// Pending writes that answers of this batch depend on: they are published with it.
+    /// Pending writes on which answers of this batch depend. They are published with it.
     depends: Vec<Logged>,
     waiting: Vec<(Ticket, Vec<Logged>)>,
 }
@@ -171,7 +174,7 @@ impl Log {
         Ok(log)
     }
 
-    /// L1.
+    /// Returns the valid record at `at`, if any (L1).
     fn record(&self, at: u64, epoch: u64) -> Option<(u64, Vec<KeyWrite>, u64)> {
         if at + 16 > self.sim.len() {
             return None;
@@ -200,7 +203,7 @@ impl Log {
         self.sim.crc(Off(at + 8), covered as usize, bytes as u32)
     }
 
-    /// `false`: no room.
+    /// Appends a record. Returns false if there is no space.
     fn append(&mut self, writes: &[KeyWrite]) -> bool {
         let body = encode(writes);
         let bytes = body.len() as u64 + 8;
@@ -231,7 +234,7 @@ impl Log {
         writes.sort_by_key(|(at, _)| *at);
     }
 
-    /// What writes of one key, in the order of the log, leave.
+    /// Returns the value that writes of one key, in log order, leave.
     fn visible(&self, writes: &[Logged]) -> Option<Value> {
         let alive = |write: &KeyWrite| match *write {
             KeyWrite::Put { expires_ms, .. } => expires_ms == 0 || self.now_ms < expires_ms,
@@ -258,7 +261,7 @@ impl Log {
         self.visible(&writes)
     }
 
-    /// What an update of `key` builds on.
+    /// Returns the value on which an update of `key` is based.
     fn newest(&self, key: u64) -> Option<Value> {
         let mut writes = self.durable.get(&key).cloned().unwrap_or_default();
         let pending = self.sessions.iter().flat_map(Session::pending);
@@ -269,7 +272,7 @@ impl Log {
 }
 
 impl Session {
-    /// Staged and waiting.
+    /// Returns staged and committed writes that are not durable yet.
     fn pending(&self) -> impl Iterator<Item = Logged> {
         self.waiting
             .iter()
@@ -385,7 +388,7 @@ impl TargetSubject for Log {
         let inside = (LOG..=self.sim.len()).contains(&self.tail);
         inside
             .then_some(())
-            .ok_or_else(|| format!("the tail {} is outside", self.tail))
+            .ok_or_else(|| format!("the tail {} is outside the log", self.tail))
     }
 
     fn set_time(&mut self, now_ms: u64) {
@@ -414,7 +417,7 @@ fn encode(writes: &[KeyWrite]) -> Vec<u8> {
     body
 }
 
-/// `None`: nonsense, which a checksum would have told.
+/// Decodes a record's body. Returns `None` if it is invalid, which the checksum should have detected.
 fn decode(mut body: &[u8]) -> Option<Vec<KeyWrite>> {
     let mut writes = Vec::new();
     while !body.is_empty() {
@@ -428,7 +431,7 @@ fn decode(mut body: &[u8]) -> Option<Vec<KeyWrite>> {
         body = rest;
         writes.push(match value {
             [] => KeyWrite::Delete { key },
-            // Damaged bytes are still somebody's value: let the oracle find out.
+            // Damaged bytes are reported as a value of length 0, which the oracle rejects.
             _ => {
                 let id = value.first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
                 let value = Value::decode(value).unwrap_or(Value { id, bytes: 0 });

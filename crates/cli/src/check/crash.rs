@@ -1,4 +1,4 @@
-//! `farbank check crash`: crash a structure everywhere, in a simulation.
+//! `farbank check crash`: crashes a structure at every crash point of a simulation.
 
 use std::time::Duration;
 
@@ -14,65 +14,66 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Examples:
   farbank check crash
-      the engine under 16 seeds in each mode, in two minutes or so
+      the engine under 16 seeds in each mode, in about two minutes
   farbank check crash --persistency adr --seeds 0..1000000 --minutes 5
-      as many seeds as five minutes allow, caches lost
+      as many seeds as five minutes allow, with power cuts that lose the CPU caches
   farbank check crash --depth 3 --seeds 0..4
-      crash the recovery from a crash in recovery, too
+      also crash the recovery from a crash during recovery
   farbank check crash --lazy --persistency adr --seeds 0..40
-      every way a power cut can look to recovery, no sampling
+      every memory content that recovery can observe after a power cut, without sampling
   farbank check crash --persistency page --seeds 0x51ab --crash 212 --image 17
-      one crash of one seed again, as a violation names it";
+      repeat one crash of one seed, as a violation reports it";
 
-/// Crash a structure everywhere and judge what is left.
+/// Crash a structure at every crash point of a simulation, and check what a power cut could leave.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CrashArgs {
-    /// What is checked.
+    /// Structure to check.
     #[arg(long, value_enum, default_value = "kv")]
     target: TargetChoice,
-    /// What a power cut may take: caches (adr), nothing stored (eadr), sectors since the last sync
-    /// (page), or one mode after the other.
+    /// What a power cut may lose. adr: CPU caches, of which each line keeps a prefix of its stores. eadr: nothing.
+    /// word: as adr, but each word keeps a prefix of its stores. page: sectors written since the last sync. all: each
+    /// mode in turn.
     #[arg(long, value_enum, default_value = "all")]
     persistency: PersistencyChoice,
-    /// Seeds to run: one, or a range without its end. Numbers may be hexadecimal.
+    /// Seeds to run: one seed, or a range that excludes its end. Numbers may be hexadecimal.
     #[arg(long, value_name = "A..B", default_value = "0..16")]
     seeds: SeedRange,
-    /// Look only at this crash of the one seed.
+    /// Check only this crash point, of the single seed.
     #[arg(long, value_name = "N")]
     crash: Option<u64>,
-    /// Look only at this image of the crash: its number, `kill`, or lazy:N.N.N.
+    /// Check only this image of the crash point: its number, `kill`, or lazy:N.N.N.
     #[arg(long, value_name = "N", requires = "crash")]
     image: Option<ImageChoice>,
-    /// What counts as acknowledged: what reads have shown too, or only what writers were told.
+    /// What must survive. strict: acknowledged writes and values that reads returned. acknowledged: only acknowledged
+    /// writes.
     #[arg(long, value_enum, default_value = "strict")]
     verdict: VerdictChoice,
-    /// Crashes in a row: 2 crashes recoveries, 3 the recoveries from those.
+    /// Consecutive crashes: 2 also crashes recoveries, 3 also the recoveries from those crashes.
     #[arg(long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u8).range(1..=3))]
     depth: u8,
-    /// Decide what survived only where recovery looks: every crash point without sampling, one crash
-    /// deep.
+    /// Choose surviving data only where recovery reads it. Covers every crash point without sampling, one crash deep.
     #[arg(long, conflicts_with_all = ["depth", "cap"])]
     lazy: bool,
-    /// Steps of a run.
+    /// Steps per run.
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Most images judged at one crash.
+    /// Maximum images checked per crash point.
     #[arg(long, value_name = "N")]
     cap: Option<usize>,
-    /// Run with this deviation: `flush kv/src/log.rs:88`, or (built with `--features faults`) the
-    /// name of one.
+    /// Run with this fault: a place such as `flush kv/src/log.rs:88`, or a fault's name (needs a build with
+    /// `--features faults`).
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,
-    /// Let a compare-and-swap also drain, as on x86. Structures must hold without.
+    /// Let a compare-and-swap also drain, as on x86. A structure must be correct without this.
     #[arg(long)]
     locked_drains: bool,
-    /// Start no further seeds after so many minutes of computing, a thread, shared by the modes: what else
-    /// the machine has to do does not count.
+    /// Start no further seeds after this many minutes of CPU time per thread, shared by all modes. Other load on the
+    /// machine does not count.
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
-    /// Threads; 0 is one a CPU.
+    /// Number of threads; 0 means one per CPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print one JSON object on the last line instead of the report.
@@ -84,17 +85,17 @@ impl CrashArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         if self.crash.is_some() && self.seeds.0.end - self.seeds.0.start != 1 {
             return Err(Failure::Usage(
-                "--crash needs one seed: --seeds 0x...".into(),
+                "--crash needs one seed: give --seeds a single number".into(),
             ));
         }
         if !fault::NAMED && matches!(self.fault, Some(Fault::Name(_))) {
             return Err(Failure::Usage(
-                "faults by name are not in this build: build it with --features faults".into(),
+                "this build has no faults by name; build with --features faults".into(),
             ));
         }
         let Some(target) = self.target.target() else {
             return Err(Failure::Usage(
-                "the tree's servers lose no power here, they die: check schedules --target tree"
+                "the tree is checked with failing servers instead of power cuts; use check schedules --target tree"
                     .into(),
             ));
         };
@@ -164,18 +165,18 @@ impl CrashArgs {
         report
     }
 
-    /// Why this does not hold, if it does not.
+    /// Returns the reasons why the check does not hold; empty if it holds.
     fn complaints(&self, reports: &[CrashReport]) -> Vec<String> {
         let mut complaints = Vec::new();
         for report in reports {
             if let Some(first) = report.violations.first() {
                 complaints.push(format!("{}: {}", report.persistency, first.what));
             }
-            // Lazily recoveries are run and not crashed: what they do is at stake in the other way only.
+            // A lazy exploration does not crash recoveries, so it cannot cover the places that only recovery reaches.
             if self.crash.is_none() && !self.lazy {
                 complaints.extend(report.uncovered().map(|place| {
                     format!(
-                        "{}: no crash was tried where {} at {} was at stake: more seeds may help",
+                        "{}: no crash was tried where {} at {} could be lost; try more seeds",
                         report.persistency,
                         place.act.name(),
                         farbank_pm::sim::brief(place.at)
@@ -187,7 +188,7 @@ impl CrashArgs {
     }
 }
 
-/// What all modes found together.
+/// The reports of all modes together.
 struct CrashFigures<'a> {
     reports: &'a [CrashReport],
     holds: bool,
@@ -200,20 +201,20 @@ impl CrashFigures<'_> {
         let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
         let explored = if self.reports.iter().all(|r| r.lazy) {
             format!(
-                "{} crash points lazily without sampling, {} cut off, {} leaves",
+                "{} crash points explored lazily without sampling, {} cut off, {} leaves",
                 sum(|r| r.counts.exhaustive_points),
                 sum(|r| r.counts.cut_off),
                 sum(|r| r.counts.leaves)
             )
         } else {
             format!(
-                "{} distinct images, {} judged",
+                "{} distinct images, {} checked",
                 sum(|r| r.counts.distinct_images),
                 sum(|r| r.counts.images)
             )
         };
         format!(
-            "check crash {}: {}; {explored}, {} violations, {} of {} places crashed at; {seconds:.1} s of computing",
+            "check crash {}: {}; {explored}, {} violations, crashes at {} of {} places; {seconds:.1} s of CPU time",
             modes.join(" "),
             if self.holds { "holds" } else { "DOES NOT HOLD" },
             sum(|r| r.violations.len() as u64),

@@ -1,4 +1,4 @@
-//! What the checks that end a real server have in common: the server, its pool, and what is said of a failure.
+//! Code shared by the checks that kill or stop a real server: the server, its pool, and the report of a failure.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,46 +9,46 @@ use serde_json::Value;
 
 use crate::{Failure, size};
 
-/// A pool is this large at least: so much of it is filled that the cleaner always works.
+/// Minimum size of a pool. The checks fill the pool so far that the cleaner is always active.
 const SIZE_MIN: u64 = 32 << 20;
 
-/// What a check has seen so far.
+/// Figures of a check so far.
 pub(super) trait CheckFigures {
-    /// How many times the server was ended and what it showed then was right.
+    /// Cycles of ending and restarting the server whose data was correct.
     fn cycles(&self) -> u64;
-    /// One line for people.
+    /// One line of text.
     fn line(&self) -> String;
-    /// The same as a JSON object.
+    /// The same figures as a JSON object.
     fn json(&self) -> Value;
 }
 
-/// The server that is ended, its pool, and how often.
+/// Options for the server, its pool and the number of cycles.
 #[derive(Args)]
 pub(super) struct EndedServerArgs {
-    /// How many times it is ended.
+    /// Number of times the server is killed or stopped.
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) cycles: u64,
-    /// Threads of the server; 0 is its own choice.
+    /// Worker threads of the server; 0 means the server's default.
     #[arg(long, value_name = "N", default_value_t = 0)]
     workers: usize,
-    /// Connections that load it.
+    /// Connections that generate load.
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) connections: u32,
-    /// Where the pool is made, and removed if all is well; in memory (/dev/shm) if not given.
+    /// Path of the new pool, which is removed if the check holds. Default: a file in memory (/dev/shm).
     #[arg(long, value_name = "PATH")]
     pool: Option<PathBuf>,
-    /// The medium the pool must be on, as for serve.
+    /// Medium that the pool must be on, as for serve.
     #[arg(long, value_name = "MEDIUM", default_value = "auto")]
     medium: String,
-    /// When a write is acknowledged, as for serve.
+    /// When a write is synced, as for serve.
     #[arg(long, value_name = "WHEN", default_value = "always")]
     sync: String,
-    /// Size of the pool, from 32mb: so much of it is filled that the cleaner always works.
+    /// Size of the pool, at least 32mb. It is filled so far that the cleaner is always active.
     #[arg(long, value_name = "SIZE", default_value = "64mb", value_parser = size::parse)]
     size: u64,
-    /// Where chance starts from. Timing differs from run to run all the same.
+    /// Seed of the random number generator. Timing still differs from run to run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Print one JSON object on the last line.
@@ -57,7 +57,7 @@ pub(super) struct EndedServerArgs {
 }
 
 impl EndedServerArgs {
-    /// How the server is started, with `more` arguments.
+    /// Returns how to start the server, with `more` arguments.
     pub(super) fn launch(
         &self,
         check: &str,
@@ -70,10 +70,12 @@ impl EndedServerArgs {
         let pool = self.pool.clone().unwrap_or_else(|| in_memory(check));
         if pool.exists() {
             let pool = pool.display();
-            return Err(Failure::Usage(format!("{pool} is there already")));
+            return Err(Failure::Usage(format!(
+                "--pool {pool}: the file already exists"
+            )));
         }
         let program = std::env::current_exe()
-            .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
+            .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
         let workers = self.workers.to_string();
         let own = [
             ["--medium", &self.medium],
@@ -95,7 +97,8 @@ impl EndedServerArgs {
         })
     }
 
-    /// Runs a check, with a line each tenth of the way, says how it ended, and removes the pool if it holds.
+    /// Runs a check, prints a line at every tenth of the cycles and the result, and removes the pool if the check
+    /// holds.
     pub(super) fn run<F: CheckFigures>(
         &self,
         check: &str,
@@ -118,7 +121,7 @@ impl EndedServerArgs {
         Ok(())
     }
 
-    /// Tells what broke; the pool stays, to be looked at.
+    /// Reports a failed check. The pool is kept for inspection.
     fn broken(&self, check: &str, failure: child::RunFailure, pool: &Path) -> Failure {
         let what = match failure {
             child::RunFailure::Broken(why) => why,
@@ -141,12 +144,12 @@ impl EndedServerArgs {
         }
         let hint = pool
             .exists()
-            .then(|| format!("the pool is left in {}", pool.display()));
+            .then(|| format!("the pool is kept in {} for inspection", pool.display()));
         Failure::Failed { error: what, hint }
     }
 }
 
-/// A pool in memory, if there is a folder for that.
+/// Returns a path for a pool in /dev/shm, or in the temporary folder if that does not exist.
 fn in_memory(check: &str) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     let folder = if memory.is_dir() {

@@ -1,4 +1,4 @@
-//! `farbank check faults`: see that the explorer objects to every deviation it should object to.
+//! `farbank check faults`: checks that the crash explorer detects every fault.
 
 use std::time::{Duration, Instant};
 
@@ -14,40 +14,40 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Examples:
   cargo run --release --features faults -- check faults
-      every fault of the engine, by name and by place, in some minutes
+      every fault of the engine, by name and by place, in a few minutes
   farbank check faults --only log.rs
-      the places of one file: what they flush and drain is left out, a line of source at a time
+      the places of one file: the flushes and drains of one source line at a time are omitted
   farbank check faults --only kv.torn_not_padded
-      one fault, with the whole violation it leads to (faults by name need --features faults)
+      one fault, with the full violation it causes (faults by name need --features faults)
   cargo run --release --features faults -- check faults --target tree
-      every deviation of the tree, by trials on a simulated rack
+      every named fault of the tree, by trials on a simulated cluster
   cargo run --release --features faults -- check faults --target cceh,clht,soft,level,clevel,dash-eh,dash-lh
-      the hash indexes, which share their ground";
+      the hash indexes, which share their pool heap";
 
-/// See that the explorer objects to every flush and drain left out, and to every named deviation.
+/// Check that the crash explorer detects every omitted flush and drain, and every named fault.
 ///
-/// A fault by place drops what one line of source makes durable: all of it, its first, or its last
-/// line of far memory. A fault by name is a deviation the structure lists. Each must be found out; one
-/// that is idle (it changes nothing a crash could leave) or survives makes the check fail.
+/// A fault by place omits what one source line makes durable: all of it, or only its first or last cache line. A
+/// fault by name is a bug that the structure can enable. The explorer must detect each fault. The check fails if a
+/// fault is idle (it changes nothing that a crash could leave) or survives undetected.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FaultsArgs {
-    /// What is checked. Of several, what they share is found if one of them objects.
+    /// Structures to check. A fault in code that several of them share is detected if one of them shows it.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
     target: Vec<TargetChoice>,
-    /// Only faults whose text contains this: a name, a file, a line.
+    /// Only faults whose text contains TEXT: a name, a file or a line.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// What a power cut may take; by default adr, word and page in turn.
+    /// What a power cut may lose. Default: adr, word, page and relaxed in turn.
     #[arg(long, value_enum)]
     persistency: Option<PersistencyChoice>,
-    /// Seeds to try each fault under, in each mode.
+    /// Seeds for each fault in each mode.
     #[arg(long, value_name = "A..B", default_value = "0..4096")]
     seeds: SeedRange,
-    /// Seconds of one CPU a fault may take; then it has survived.
+    /// CPU seconds per fault. A fault that is not detected by then has survived.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     seconds: f64,
-    /// Threads, each with a fault of its own; 0 is one a CPU.
+    /// Number of threads, each of which tries a different fault; 0 means one per CPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print one JSON object on the last line instead of the table.
@@ -63,7 +63,7 @@ impl FaultsArgs {
             return match self.target.len() {
                 1 => self.of_the_tree(),
                 _ => Err(Failure::Usage(
-                    "the tree shares nothing: ask for it alone".into(),
+                    "--target tree cannot be combined with other targets".into(),
                 )),
             };
         };
@@ -90,11 +90,11 @@ impl FaultsArgs {
         self.report(&targets, &trials, start.elapsed())
     }
 
-    /// The tree has no flushes to leave out, only names.
+    /// Runs the faults of the tree, which has faults by name only.
     fn of_the_tree(self) -> Result<(), Failure> {
         if self.persistency.is_some() {
             return Err(Failure::Usage(
-                "--persistency is of what a power cut takes, and the tree's servers lose none"
+                "--persistency has no effect with --target tree, whose servers have no power cuts"
                     .into(),
             ));
         }
@@ -127,10 +127,10 @@ impl FaultsArgs {
         let mut listed = targets.iter().flat_map(|target| target.faults());
         if !NAMED && listed.any(|named| named.name.contains(only)) {
             return Failure::Usage(format!(
-                "{only} is a fault by name, and none is compiled in: build with --features faults"
+                "{only} is a fault by name, and this build has none; build with --features faults"
             ));
         }
-        Failure::Usage(format!("no fault is called anything like {only:?}"))
+        Failure::Usage(format!("the text of no fault contains {only:?}"))
     }
 
     fn report(
@@ -157,7 +157,9 @@ impl FaultsArgs {
             println!("{}", figures.json(&name, trials));
         } else {
             if !NAMED && listed > 0 {
-                println!("\n{listed} faults by name were not tried: they need --features faults");
+                println!(
+                    "\n{listed} faults by name were not tried; they need a build with --features faults"
+                );
             }
             println!("\n{}", figures.line(&name));
         }
@@ -165,16 +167,16 @@ impl FaultsArgs {
             None => Ok(()),
             Some(trial) => Err(Failure::failed(match &trial.outcome {
                 FaultOutcome::Void { violation, .. } => format!(
-                    "{}: what was objected to is wrong without it, too: mend that first: {}",
+                    "{}: the same violation occurs without the fault; fix that first: {}",
                     trial.fault, violation.command
                 ),
                 FaultOutcome::Idle => format!(
-                    "{}: no crash could have left anything else: remove it from the code",
+                    "{}: the fault changes nothing that a crash can leave; remove the flush, drain or fault from the source",
                     trial.fault
                 ),
                 _ => format!(
-                    "{}: it changes what crashes leave, and nothing objected within {} s: the checks \
-                     are blind there",
+                    "{}: the fault changes what crashes leave, but was not detected within {} s: the check does \
+                     not cover it",
                     trial.fault, self.seconds
                 ),
             })),
@@ -182,7 +184,7 @@ impl FaultsArgs {
     }
 }
 
-/// A bar for people.
+/// Returns a progress bar that counts faults.
 fn bar(faults: usize) -> ProgressBar {
     let bar = progress_bar(faults as u64, "faults");
     match ProgressStyle::with_template("{wide_bar} {pos}/{len} faults, {elapsed}") {
@@ -191,7 +193,7 @@ fn bar(faults: usize) -> ProgressBar {
     }
 }
 
-/// What all trials come to.
+/// Totals of all trials.
 struct FaultFigures {
     found: usize,
     idle: usize,
@@ -227,7 +229,7 @@ impl FaultFigures {
             format!("; the slowest in {s:.1} s ({fault})")
         });
         format!(
-            "check faults {target}: {} of {all} found out ({} by name, {} by place), {} idle, {} \
+            "check faults {target}: {} of {all} detected ({} by name, {} by place), {} idle, {} \
              survived, {} void; {} images{slowest}; {:.1} s",
             self.found,
             self.by_name,

@@ -1,4 +1,4 @@
-//! `farbank check histories`: what clients of a killed server saw, and whether an order of all calls explains it.
+//! `farbank check histories`: kills a real server, and checks that the calls of its clients are linearizable.
 
 use clap::Args;
 use farbank_bench::histories;
@@ -10,18 +10,18 @@ use crate::{Failure, size};
 const EXAMPLES: &str = "\
 Examples:
   farbank check histories --cycles 100
-      a pool in memory, as on persistent memory, its server ended a hundred times
+      a pool in memory, treated as persistent memory; the server is killed or stopped a hundred times
   farbank check histories --pool /var/tmp/histories --medium file --max-size 256mb
-      an ordinary file that grows, acknowledged after each fdatasync";
+      a pool in an ordinary file that grows; a write is acknowledged after its fdatasync";
 
-/// Kill a real server under clients that share keys, and look for an order of all their calls.
+/// Kill a real server while clients share keys, and check that the recorded calls are linearizable.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HistoriesArgs {
-    /// The pool may grow to this size.
+    /// Size up to which the pool may grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
-    /// Keep the pool full: many writes are refused.
+    /// Keep the pool full, so that many writes are refused.
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -66,8 +66,8 @@ impl CheckFigures for histories::HistoryFigures {
             ..
         } = self;
         format!(
-            "{cycles} cycles ({} by SHUTDOWN, {} by SIGTERM and SIGKILL; {} kills in recovery), {answered} calls answered, \
-         {refused} refused, {in_flight} in flight at an end, {histories} histories have an order, {given_up} given up; \
+            "{cycles} cycles ({} by SHUTDOWN, {} by SIGTERM and SIGKILL; {} kills during recovery), {answered} calls answered, \
+         {refused} refused, {in_flight} in flight at the end of a server, {histories} histories linearizable, {given_up} not decided; \
          {:.1} s",
             self.shutdowns,
             self.terminated,

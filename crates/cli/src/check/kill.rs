@@ -1,4 +1,4 @@
-//! `farbank check kill`: kill a real server under load.
+//! `farbank check kill`: kills a real server under load and checks its data after each restart.
 
 use clap::Args;
 use farbank_bench::kill;
@@ -10,11 +10,11 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Examples:
   farbank check kill --cycles 100
-      a pool in memory, as on persistent memory, killed a hundred times
+      a pool in memory, treated as persistent memory; the server is killed a hundred times
   farbank check kill --pool /var/tmp/killed --medium file --size 128mb
-      an ordinary file, acknowledged after each fdatasync";
+      a pool in an ordinary file; a write is acknowledged after its fdatasync";
 
-/// Kill a real server under load and check what it says afterwards.
+/// Kill a real server under load, and check its data after each restart.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KillArgs {
@@ -52,8 +52,8 @@ impl CheckFigures for kill::KillFigures {
             ..
         } = self;
         format!(
-            "{cycles} cycles ({} clean ends, {} kills in recovery), {acknowledged} commands acknowledged, \
-         {in_flight} in flight at a kill, {keys_checked} keys checked, {segments_cleaned} segments \
+            "{cycles} cycles ({} clean shutdowns, {} kills during recovery), {acknowledged} commands acknowledged, \
+         {in_flight} in flight when killed, {keys_checked} keys checked, {segments_cleaned} segments \
          cleaned, at least {:.1} % live, slowest open {:.1} ms; {:.1} s",
             self.shutdowns,
             self.kills_in_recovery,

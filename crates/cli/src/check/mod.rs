@@ -1,4 +1,4 @@
-//! `farbank check`: the checks by which we know that an acknowledged write survives, for everyone.
+//! `farbank check`: the correctness checks, in particular that acknowledged writes survive.
 
 mod crash;
 mod ended;
@@ -30,27 +30,28 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Failure;
 
-/// Check that what is promised holds.
+/// Run the correctness checks.
 #[derive(Subcommand)]
 pub(crate) enum CheckCommand {
-    /// Crash a structure everywhere, in a simulation, and judge what every power cut could leave.
+    /// Crash a structure at every crash point of a simulation, and check what a power cut could leave.
     Crash(crash::CrashArgs),
-    /// Leave out each flush and drain, and turn on each known bug: the checks must object.
+    /// Omit each flush and drain, and enable each named fault. The crash explorer must detect all of them.
     Faults(faults::FaultsArgs),
-    /// Kill a real server under clients that share keys, and look for an order of all their calls.
+    /// Kill a real server while clients share keys, and check that the recorded calls are linearizable.
     Histories(histories::HistoriesArgs),
-    /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
+    /// Kill a real server under load repeatedly, and check that no acknowledged write is lost.
     Kill(kill::KillArgs),
-    /// Compare the media model with what was measured on persistent memory.
+    /// Compare the media model with published measurements of persistent memory.
     Model(model::ModelArgs),
-    /// Run threads, or the tree's clients on a simulated rack, under many schedules with disasters in between.
+    /// Run threads, or the tree's clients on a simulated cluster, under many schedules with injected failures.
     Schedules(schedules::SchedulesArgs),
-    /// Explore until every threshold and rare branch that a structure lists was met, and say how often each was.
+    /// Explore until every situation (threshold or rare branch) that a structure lists is reached, and count how
+    /// often each is.
     Situations(situations::SituationsArgs),
 }
 
 impl CheckCommand {
-    /// Runs the check; an error if it does not hold.
+    /// Runs the check. Returns an error if it does not hold.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             CheckCommand::Crash(crash) => crash.run(),
@@ -64,47 +65,49 @@ impl CheckCommand {
     }
 }
 
-/// What can be checked.
+/// Structures that can be checked.
 #[derive(Clone, Copy, ValueEnum)]
 enum TargetChoice {
     /// The key-value engine.
     Kv,
-    /// The key-value engine, every operation a batch by itself.
+    /// The key-value engine, with each operation in a batch of its own.
     KvAlone,
     /// The key-value engine with values of several extents.
     KvLarge,
-    /// The key-value engine with as many classes as on a large pool, and a reader that stays.
+    /// The key-value engine with as many size classes as on a large pool, and a reader that stays open.
     KvClasses,
     /// The key-value engine with a cleaner that moves two records at a time.
     KvSlices,
     /// The Tair MDB cache.
     Mdb,
-    /// The contest engine of the slides. It has known defects and fails.
+    /// The engine described in the contest slides. It has known defects and fails.
     Kid,
-    /// The contest's `v1`, as published: what a killed process wrote it shows, and may lose.
+    /// The contest's `v1` engine, as published. Readers see the writes of a killed process, which a later power cut
+    /// may lose.
     V1,
-    /// The contest's `v2`, as published: known to lose and to corrupt.
+    /// The contest's `v2` engine, as published. It is known to lose and to corrupt data.
     V2,
     /// Cacheline-conscious extendible hashing.
     Cceh,
-    /// The cache-line hash table, made persistent.
+    /// CLHT, the cache-line hash table, made persistent.
     Clht,
-    /// Sets with an optimal flushing technique.
+    /// SOFT: sets with an optimal flushing technique.
     Soft,
     /// Level hashing.
     Level,
-    /// Level hashing whose searches are not blocked.
+    /// Clevel hashing: level hashing with lock-free searches.
     Clevel,
-    /// Dash, extendible.
+    /// Dash with extendible hashing.
     DashEh,
-    /// Dash, linear.
+    /// Dash with linear hashing.
     DashLh,
-    /// The tree on memory servers, on a simulated rack: schedules and faults only.
+    /// The tree on memory servers of a simulated cluster. Only for schedules and faults.
     Tree,
 }
 
 impl TargetChoice {
-    /// What the explorer crashes; `None`: the tree, whose memory loses no power.
+    /// Returns the target that the crash explorer runs. `None` for the tree, whose memory is never cut off from
+    /// power.
     fn target(self) -> Option<&'static dyn Target> {
         Some(match self {
             TargetChoice::Kv => &KvTarget::Plain,
@@ -149,13 +152,13 @@ enum PersistencyChoice {
     Eadr,
     Word,
     Page,
-    /// A file under `--sync everysec` or `never`: a power cut may take what was written since the last sync.
+    /// A file under `--sync everysec` or `never`: a power cut may lose everything written since the last sync.
     Relaxed,
     All,
 }
 
 impl PersistencyChoice {
-    /// The modes that are meant, of those `target` is made for.
+    /// Returns the selected modes. Fails if `target` does not support the selected mode.
     fn modes(self, target: &dyn Target) -> Result<&'static [Persistency], Failure> {
         let modes: &[Persistency] = match self {
             PersistencyChoice::Adr => &[Persistency::Adr],
@@ -170,7 +173,7 @@ impl PersistencyChoice {
         }
         let made_for: Vec<_> = target.modes().iter().map(ToString::to_string).collect();
         Err(Failure::Usage(format!(
-            "{} is not made for {}: {}",
+            "{} does not support the mode {}; it supports {}",
             target.name(),
             modes[0],
             made_for.join(", ")
@@ -178,7 +181,7 @@ impl PersistencyChoice {
     }
 }
 
-/// A range of seeds as it is written.
+/// A range of seeds, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SeedRange(Range<u64>);
 
@@ -190,12 +193,12 @@ impl FromStr for SeedRange {
             Some((start, end)) => number(start)?..number(end)?,
             None => {
                 let seed = number(text)?;
-                let end = seed.checked_add(1).ok_or("that seed is too large")?;
+                let end = seed.checked_add(1).ok_or("the seed is too large")?;
                 seed..end
             }
         };
         if seeds.is_empty() {
-            return Err("no seed is in that range".into());
+            return Err("the range of seeds is empty".into());
         }
         Ok(SeedRange(seeds))
     }
@@ -209,7 +212,7 @@ fn number(text: &str) -> Result<u64, String> {
     .map_err(|e| format!("{text:?}: {e}"))
 }
 
-/// As many threads as asked for; 0 is one a CPU.
+/// Returns the number of threads; 0 means one per CPU.
 fn threads(asked: usize) -> usize {
     match asked {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -217,7 +220,7 @@ fn threads(asked: usize) -> usize {
     }
 }
 
-/// A bar for people; hidden elsewhere.
+/// Returns a progress bar, hidden if standard error is not a terminal.
 fn progress_bar(seeds: u64, what: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! `farbank check model`: the media model beside what was measured on persistent memory.
+//! `farbank check model`: compares the media model with published measurements of persistent memory.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -18,22 +18,22 @@ Examples:
   farbank check model --seed 7 --lines 1000000
       another seed, ten times as long
   farbank check model --constants
-      the numbers the model is made of, and where each is from";
+      the constants of the model, and the source of each";
 
-/// A held-out row without a bound that is further off than this is pointed out.
+/// A held-out row without a bound is marked if its relative error is larger than this.
 const FAR: f64 = 0.20;
 
 /// Compare the media model with published measurements.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ModelArgs {
-    /// Decides what chance decides; the same seed gives the same digest.
+    /// Seed of the random number generator. The same seed gives the same digest.
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::number)]
     seed: u64,
-    /// Lines each microbenchmark accesses.
+    /// Number of lines that each microbenchmark accesses.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(10_000..=100_000_000))]
     lines: u64,
-    /// Print the model's constants instead.
+    /// Print the model's constants and exit.
     #[arg(long)]
     constants: bool,
     /// Print one JSON object on the last line.
@@ -141,7 +141,7 @@ fn table(check: &ModelReport) -> String {
     text
 }
 
-/// Held-out rows: all, with a bound, and those without one that are far off.
+/// Counts held-out rows: all of them, those with a bound, and those without a bound that are far off.
 fn held_out(check: &ModelReport) -> (usize, usize, usize) {
     let held = check
         .rows
@@ -212,13 +212,13 @@ fn object(check: &ModelReport, seed: u64) -> Value {
 fn complaint(check: &ModelReport) -> Option<String> {
     if let Some(row) = check.broken().next() {
         return Some(format!(
-            "{}: the model says {:.3} {}, {:.3} was measured",
+            "{}: the model gives {:.3} {}, but {:.3} was measured",
             row.name, row.modelled, row.unit, row.published
         ));
     }
     (!check.holds()).then(|| {
         format!(
-            "the XPBuffer curve is off by {:.4}, root mean square, and should be by {CURVE_BOUND} at most",
+            "the XPBuffer curve has a root mean square error of {:.4}, but at most {CURVE_BOUND} is allowed",
             check.curve_rms
         )
     })
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_out_of_its_bound_is_complained_of_and_one_without_is_pointed_out() {
+    fn a_row_out_of_its_bound_fails_and_an_inaccurate_row_without_a_bound_is_marked() {
         let held = FigureUse::HeldOut(Some(0.15));
         let mut check = ModelReport {
             rows: vec![row(11.4, held)],
@@ -257,14 +257,14 @@ mod tests {
         let why = complaint(&check).unwrap();
         assert_eq!(
             why,
-            "six of them: the model says 8.400 GB/s, 10.000 was measured"
+            "six of them: the model gives 8.400 GB/s, but 10.000 was measured"
         );
         assert!(table(&check).contains("DOES NOT HOLD"));
         assert!(line(&check, 1).contains("1 broken, 1 others"));
     }
 
     #[test]
-    fn a_curve_that_is_off_is_complained_of() {
+    fn an_inaccurate_curve_fails() {
         let check = ModelReport {
             rows: Vec::new(),
             curve_rms: 0.04,

@@ -1,4 +1,4 @@
-//! `farbank check schedules`: threads under every schedule that chance finds, crashed in between.
+//! `farbank check schedules`: runs threads under many random schedules, with crashes in between.
 
 #[cfg(shuttle)]
 use std::ops::Range;
@@ -16,48 +16,47 @@ use super::{TargetChoice, number};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
-Schedules need a build of their own, in which shuttle takes the place of locks, atomics and threads:
+Schedules need a special build, in which shuttle replaces locks, atomics and threads:
 
   RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank-cli \\
       -- check schedules --schedules 4000
 
-`cargo xtask lanes schedules` does that, and more. Those of the tree need none:
+`cargo xtask suites schedules` does this and more. Schedules of the tree need no special build:
 
   farbank check schedules --target tree --schedules 20000
-      Sherman on the safe layout: compute servers crash and pause, memory servers die and come back empty
+      Sherman with the safe layout: compute servers crash and pause, memory servers stop and restart empty
   farbank check schedules --target tree --seed 0x51 --schedules 1
-      one of them again, as a violation names it
+      repeat one schedule, as a violation reports it
   farbank check schedules --target tree --controls
-      the published layout must fail where cards fetch lines in any order";
+      checks that the published layout fails if NICs fetch lines in any order";
 
-/// Schedules after which the other scheduler has its turn, where a deviation is looked for.
+/// In a search for a fault: schedules before the other scheduler takes its turn.
 #[cfg(shuttle)]
 const TURN: u64 = 10 * SCHEDULES_PER_SEED;
 
-/// Run threads under many schedules, and judge what every crash in between could leave.
+/// Run threads under many schedules, and check what a crash at any point could leave.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SchedulesArgs {
-    /// What is checked.
+    /// Structure to check.
     #[arg(long, value_enum, default_value = "kv")]
     target: TargetChoice,
-    /// Who decides which thread goes on: chance, priorities that change at few points (PCT), or one
-    /// after the other.
+    /// Scheduler that selects the next thread. random: at random. pct: priorities that change at a few points (PCT).
+    /// both: one after the other.
     #[arg(long, value_enum, default_value = "both")]
     scheduler: SchedulerChoice,
-    /// Schedules of each scheduler.
+    /// Number of schedules per scheduler.
     #[arg(long, value_name = "N", default_value_t = 4_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
-    /// The first seed; each is good for 100 schedules, of the tree for one. May be hexadecimal.
+    /// First seed. Each seed gives 100 schedules, or one schedule of the tree. May be hexadecimal.
     #[arg(long, value_name = "S", default_value = "0", value_parser = number)]
     seed: u64,
-    /// A deviation to be found, by name or by place. Names need the `faults` feature.
+    /// Fault to enable, by name or by place. Names need a build with --features faults.
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,
-    /// See instead that every deviation is found that only threads can find, in so many schedules at
-    /// most (needs the `faults` feature); of the tree, that the published layout fails where lines come in
-    /// any order.
+    /// Check instead that the check detects known errors, within --schedules schedules: every fault that only threads
+    /// can show (needs --features faults), or for the tree the published layout with lines fetched in any order.
     #[arg(long, conflicts_with = "fault")]
     controls: bool,
     /// Print one JSON object on the last line.
@@ -75,13 +74,13 @@ enum SchedulerChoice {
 }
 
 impl SchedulesArgs {
-    /// Runs the check; an error if something cannot be explained.
+    /// Runs the check. Returns an error if a history is not linearizable.
     pub(super) fn run(self) -> Result<(), Failure> {
         let target = self.target.target();
         let threads = target.is_some();
         if (self.controls && threads || matches!(self.fault, Some(Fault::Name(_)))) && !NAMED {
             return Err(Failure::Usage(
-                "deviations by name are not in this build: add --features faults".into(),
+                "this build has no faults by name; build with --features faults".into(),
             ));
         }
         let Some(target) = target else {
@@ -102,13 +101,13 @@ impl SchedulesArgs {
             let known: Vec<_> = named.iter().map(|known| known.name).collect();
             let known = known.join(", ");
             return Err(Failure::Usage(format!(
-                "there is no deviation {name:?}; those that only threads find are {known}"
+                "there is no fault {name:?}; the faults that only threads can show are {known}"
             )));
         }
         self.run_them(target)
     }
 
-    /// Without shuttle nothing can be said.
+    /// Reports that this build has no shuttle, with the command that has.
     #[cfg(not(shuttle))]
     fn run_them(self, _target: &'static dyn Target) -> Result<(), Failure> {
         let mut again = vec!["check schedules".to_owned()];
@@ -118,8 +117,7 @@ impl SchedulesArgs {
         }));
         let features = if NAMED { " --features faults" } else { "" };
         Err(Failure::Failed {
-            error: "schedules need a build in which shuttle runs the threads, and this is none"
-                .into(),
+            error: "schedules need a build with --cfg shuttle, and this build has none".into(),
             hint: Some(format!(
                 "RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package \
                  farbank{features} -- {}",
@@ -149,7 +147,7 @@ impl SchedulesArgs {
         self.conclude(&reports)
     }
 
-    /// Runs these of the schedules that begin with the first seed.
+    /// Runs the schedules of `numbers`, counted from the first seed.
     #[cfg(shuttle)]
     fn explore(
         &self,
@@ -166,7 +164,8 @@ impl SchedulesArgs {
         schedules(target, &config, &mut |_| true)
     }
 
-    /// Looks for a deviation, the schedulers in turns. With what found it: after how many of its schedules.
+    /// Searches for a fault with the schedulers in turns. Returns the report that detected it, and after how many
+    /// schedules of its scheduler.
     #[cfg(shuttle)]
     fn find(
         &self,
@@ -186,7 +185,7 @@ impl SchedulesArgs {
         None
     }
 
-    /// Each deviation that only threads can find, until one of the schedulers finds it.
+    /// Searches for each fault that only threads can show, until one of the schedulers detects it.
     #[cfg(shuttle)]
     fn control(&self, target: &'static dyn Target, choices: &[Scheduler]) -> Result<(), Failure> {
         let (mut found, mut missed) = (Vec::new(), Vec::new());
@@ -198,7 +197,7 @@ impl SchedulesArgs {
             };
             if !self.json {
                 println!(
-                    "{:28} found by {} after {after}",
+                    "{:28} detected by {} after {after} schedules",
                     named.name, report.scheduler
                 );
             }
@@ -213,7 +212,7 @@ impl SchedulesArgs {
             println!("{{\"check\":\"schedules\",\"holds\":{holds},\"found\":[{runs}]}}");
         } else {
             println!(
-                "check schedules: {} of {} deviations found",
+                "check schedules: {} of {} faults detected",
                 found.len(),
                 found.len() + missed.len()
             );
@@ -221,13 +220,13 @@ impl SchedulesArgs {
         match missed.first() {
             None => Ok(()),
             Some(name) => Err(Failure::failed(format!(
-                "{name}: not found in {} schedules: the checks are blind there",
+                "{name}: not detected in {} schedules: the check does not cover it",
                 self.schedules
             ))),
         }
     }
 
-    /// The last line, and how it ends.
+    /// Prints the summary. Returns an error if there was a violation.
     #[cfg(shuttle)]
     fn conclude(&self, reports: &[ScheduleReport]) -> Result<(), Failure> {
         let count: u64 = reports.iter().map(|r| r.counts.schedules).sum();
@@ -241,7 +240,7 @@ impl SchedulesArgs {
         } else {
             let holds = violation.map_or("holds", |_| "DOES NOT HOLD");
             println!(
-                "check schedules: {holds}; {count} schedules, {judged} images judged; {seconds:.1} s"
+                "check schedules: {holds}; {count} schedules, {judged} images checked; {seconds:.1} s"
             );
         }
         match violation {

@@ -1,4 +1,4 @@
-//! `farbank check situations`: see that the explorer comes by every situation that a structure lists.
+//! `farbank check situations`: checks that the explorer reaches every situation that a structure lists.
 
 use std::time::Instant;
 
@@ -16,21 +16,22 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Examples:
   cargo run --release --features faults -- check situations
-      the situations of the engine, the cache and the tables: which seed met each first
+      the situations of the engine, the cache and the tables, and the first seed that reaches each
   cargo run --release --features faults -- check situations --target level
-      those of one table
+      the situations of one table
   cargo run --release --features faults -- check situations --markdown
       the table of docs/testing.md";
 
-/// Explore until every situation that a structure lists was met.
+/// Explore until every situation that a structure lists is reached.
 ///
-/// A situation is a threshold of a size or a rare branch, marked in the source. A check that never comes by one says nothing of it.
-/// Targets that list the same situations are explored in turn, a seed of each in each mode, until all were met or the seeds are
-/// used up; then one that was not met makes the check fail. Needs a build with --features faults.
+/// A situation is a size threshold or a rare branch, marked in the source. A check that never reaches it shows
+/// nothing about it. Targets that list the same situations are explored in turn, one seed of each target in each
+/// mode, until all situations are reached or the seeds run out. The check fails if a situation is not reached. It
+/// needs a build with --features faults.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SituationsArgs {
-    /// What is explored.
+    /// Targets to explore.
     #[arg(
         long,
         value_enum,
@@ -38,7 +39,7 @@ pub(crate) struct SituationsArgs {
         default_value = "kv,kv-large,kv-slices,kv-classes,mdb,cceh,clht,soft,level,clevel,dash-eh,dash-lh"
     )]
     target: Vec<TargetChoice>,
-    /// Seeds of each target in each mode, at most.
+    /// Maximum seeds of each target in each mode.
     #[arg(long, value_name = "A..B", default_value = "0..64")]
     seeds: SeedRange,
     /// Print the table as markdown.
@@ -49,12 +50,13 @@ pub(crate) struct SituationsArgs {
     json: bool,
 }
 
-/// Images of a crash point that are judged: what only more of them meet, `check crash` meets with the same seeds.
+/// Maximum images checked per crash point. `check crash` uses the same seeds with more images, and reaches the
+/// situations that need them.
 const IMAGES: usize = 16;
-/// The same of a crash point in a recovery.
+/// Maximum images checked per crash point of a recovery.
 const IMAGES_NESTED: usize = 2;
 
-/// Where a situation was met first.
+/// The run that reached a situation first.
 struct FirstMet {
     target: String,
     mode: Persistency,
@@ -99,7 +101,7 @@ impl SituationsArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         if !NAMED {
             return Err(Failure::Usage(
-                "situations are not counted in this build: build it with --features faults".into(),
+                "this build does not count situations; build with --features faults".into(),
             ));
         }
         let chosen = self.target.iter().map(|choice| choice.target());
@@ -107,7 +109,7 @@ impl SituationsArgs {
         let mut groups = SituationGroup::of(&targets);
         if targets.len() < self.target.len() || groups.iter().any(|group| group.listed.is_empty()) {
             return Err(Failure::Usage(
-                "one of these targets lists no situations".into(),
+                "one of the targets of --target lists no situations".into(),
             ));
         }
         let start = Instant::now();
@@ -144,20 +146,21 @@ impl SituationsArgs {
             println!("{figures}");
         } else {
             println!(
-                "\ncheck situations: {}; {count} of {all} met, {seeds} seeds explored in {seconds:.1} s",
+                "\ncheck situations: {}; {count} of {all} situations reached, {seeds} seeds explored in {seconds:.1} s",
                 if holds { "holds" } else { "DOES NOT HOLD" },
             );
         }
         match holds {
             true => Ok(()),
             false => Err(Failure::failed(format!(
-                "not met: {}: generate them, or remove the branch",
+                "not reached: {}; extend the workload so that it reaches them, or remove the branch",
                 missing.join(", ")
             ))),
         }
     }
 
-    /// Explores until all of the group's were met, and notes where each was first. Returns how many seeds were explored.
+    /// Explores until all situations of the group are reached, and records the first run that reached each. Returns
+    /// the number of explored seeds.
     fn explore(&self, group: &mut SituationGroup<'_>, bar: &ProgressBar) -> Result<u64, Failure> {
         let mut explored = 0;
         for (seed, target, mode) in self.runs(&group.targets) {
@@ -169,7 +172,7 @@ impl SituationsArgs {
                 cap_nested: IMAGES_NESTED,
                 ..ExploreConfig::new(mode)
             };
-            // Other groups may have met what this one shares with them.
+            // Other groups may have reached the situations that this group shares with them.
             let before: Vec<u64> = group.listed.iter().map(|one| met(one.name)).collect();
             let report = explore(target, &config, seed..seed + 1, 1, &mut |_| true);
             explored += 1;
@@ -188,7 +191,8 @@ impl SituationsArgs {
         Ok(explored)
     }
 
-    /// What is explored, in order. Under eADR a crash point is every store: other modes meet the same sooner.
+    /// Returns the runs in their order. The mode eADR is left out, because there every store is a crash point and
+    /// other modes reach the same situations sooner.
     fn runs<'a>(
         &self,
         targets: &'a [&'a dyn Target],
@@ -208,7 +212,7 @@ impl SituationsArgs {
             return;
         }
         if self.markdown {
-            println!("| situation | what | met first by |\n|---|---|---|");
+            println!("| situation | what | first reached by |\n|---|---|---|");
         }
         let all = groups
             .iter()

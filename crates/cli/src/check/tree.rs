@@ -1,4 +1,4 @@
-//! `farbank check schedules` and `farbank check faults` of the tree: trials on a simulated rack.
+//! `farbank check schedules` and `farbank check faults` for the tree: trials on a simulated cluster.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -17,25 +17,26 @@ use serde_json::{Value, json};
 use super::progress_bar;
 use crate::Failure;
 
-/// What only the tree's schedules ask for.
+/// Options of `check schedules` that only the tree uses.
 #[derive(Args)]
-#[command(next_help_heading = "Of the tree")]
+#[command(next_help_heading = "Options for --target tree")]
 pub(super) struct TreeArgs {
-    /// Which tree: Sherman on the safe or the published layout, or one of its baselines.
+    /// Tree to check: Sherman with the safe or the published node layout, or one of its baselines.
     #[arg(long, value_enum, default_value = "safe")]
     system: TreeVariantChoice,
-    /// What goes wrong: a compute server crashes or pauses for three leases, a memory server dies or comes back
-    /// empty. If not given, each seed has its own.
+    /// Failure to inject: a compute server crashes or pauses for three leases, or a memory server stops or restarts
+    /// empty. Default: each seed selects one.
     #[arg(long, value_enum)]
     disaster: Option<DisasterChoice>,
-    /// Bytes of a key. If not given, each seed has its own: 8, 24, 100 or 1,024.
+    /// Bytes of a key. Default: each seed selects 8, 24, 100 or 1,024.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: Option<u16>,
-    /// Most bytes of a value, out of line; 0: values are words in leaves. If not given, each seed has its own: 0
-    /// or 300.
+    /// Maximum bytes of a value stored outside the leaf; 0 stores 8-byte values in the leaf. Default: each seed
+    /// selects 0 or 300.
     #[arg(long, value_name = "N", value_parser = value_bytes)]
     value_bytes: Option<usize>,
-    /// In which order cards fetch the lines of a read: any, but for the published layout, which needs increasing.
+    /// Order in which NICs fetch the lines of a read. Default: any; increasing for the published layout, which
+    /// requires it.
     #[arg(long, value_enum)]
     lines: Option<LinesChoice>,
 }
@@ -67,7 +68,7 @@ enum LinesChoice {
 fn value_bytes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(bytes) if bytes == 0 || (8..=2048).contains(&bytes) => Ok(bytes),
-        _ => Err("values have 8 to 2,048 bytes, or 0 for words".into()),
+        _ => Err("a value must have 8 to 2,048 bytes, or 0 for 8-byte values in the leaf".into()),
     }
 }
 
@@ -99,7 +100,7 @@ impl TreeArgs {
     }
 }
 
-/// The command that shows the trial of `seed` again.
+/// Returns the command that repeats the trial of `seed`.
 fn again(plan: &SearchPlan, seed: u64, fault: Option<&str>) -> String {
     let mut command =
         format!("farbank check schedules --target tree --seed {seed:#x} --schedules 1");
@@ -128,7 +129,7 @@ fn again(plan: &SearchPlan, seed: u64, fault: Option<&str>) -> String {
     })
 }
 
-/// A violation as people read it.
+/// Formats a violation as text.
 fn told(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> String {
     format!(
         "violation: seed {:#x}, {}, disaster {}: {}\n  again: {}",
@@ -150,7 +151,7 @@ fn caught_json(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> 
     })
 }
 
-/// Which schedules are asked for.
+/// Options of the schedules to run.
 pub(super) struct TreeScheduleArgs<'a> {
     pub(super) seed: u64,
     pub(super) schedules: u64,
@@ -214,12 +215,12 @@ pub(super) fn schedules(choices: &TreeArgs, asked: &TreeScheduleArgs<'_>) -> Res
 fn unknown(fault: &Fault) -> Failure {
     let known: Vec<_> = ALL.iter().map(|known| known.name).collect();
     Failure::Usage(format!(
-        "the tree has no deviation \"{fault}\"; it has {}",
+        "the tree has no fault \"{fault}\"; it has {}",
         known.join(", ")
     ))
 }
 
-/// The published layout must fail where lines come in any order.
+/// Checks that the published layout fails if lines are fetched in any order.
 fn control(plan: &SearchPlan, run: &SearchReport, json: bool) -> Result<(), Failure> {
     match &run.caught {
         Some(caught) if json => println!(
@@ -230,13 +231,13 @@ fn control(plan: &SearchPlan, run: &SearchReport, json: bool) -> Result<(), Fail
             })
         ),
         Some(caught) => println!(
-            "{}\n\ncheck schedules tree: the published layout fails where lines come in any order, after {} schedules",
+            "{}\n\ncheck schedules tree: holds; the published layout fails with lines in any order, after {} schedules",
             told(plan, caught, None),
             run.schedules
         ),
         None => {
             return Err(Failure::failed(format!(
-                "the published layout holds in {} schedules with lines in any order: the checks are blind there",
+                "the published layout holds in {} schedules with lines in any order, but must fail: the check does not detect this error",
                 run.schedules
             )));
         }
@@ -244,7 +245,7 @@ fn control(plan: &SearchPlan, run: &SearchReport, json: bool) -> Result<(), Fail
     Ok(())
 }
 
-/// How often each disaster came at each moment.
+/// Formats how often each injected failure came at each moment.
 fn table(run: &SearchReport) -> String {
     let moments = &FaultMoment::ALL[1..];
     let mut text = format!("{:<10} {:>9}", "disaster", "schedules");
@@ -266,9 +267,9 @@ fn table(run: &SearchReport) -> String {
     let (sum, reach) = (&run.sum, &run.reach);
     text += &format!(
         "{} calls answered, {} failed, {} cut off; {} splits, {} merges, {} reads torn\n\
-         {} who crashed or paused left locks with their name; {} locks were taken from the dead, {} splits and moves ended for them\n\
-         {} who paused were refused when they woke, {} of them with a lock\n\
-         beside a memory server that was gone {} keys were read and written, {} could not be; the slowest call to say so took {:.1} us\n",
+         {} crashed or paused servers left locks in their name; {} locks of stopped servers were taken over, {} of their splits and moves were completed\n\
+         {} paused servers were fenced when they resumed, {} of them while holding a lock\n\
+         with a memory server gone, {} keys could be read and written and {} could not; the slowest call that failed took {:.1} us\n",
         sum.answered,
         sum.failed,
         sum.cut_off,
@@ -289,7 +290,7 @@ fn table(run: &SearchReport) -> String {
 
 fn line(plan: &SearchPlan, run: &SearchReport) -> String {
     format!(
-        "check schedules tree {}: {}; {} schedules; digest {:016x}; {:.1} s of computing",
+        "check schedules tree {}: {}; {} schedules; digest {:016x}; {:.1} s of CPU time",
         plan.system.name(),
         if run.caught.is_none() {
             "holds"
@@ -340,7 +341,7 @@ fn object(plan: &SearchPlan, run: &SearchReport, fault: Option<&str>) -> Value {
     })
 }
 
-/// Hunts the tree's faults by name, each until a trial objects.
+/// Runs trials with each of the tree's named faults until a trial detects it.
 pub(super) fn faults(
     only: Option<&str>,
     seeds: &Range<u64>,
@@ -350,7 +351,7 @@ pub(super) fn faults(
 ) -> Result<(), Failure> {
     if !NAMED {
         return Err(Failure::Usage(
-            "the tree's faults have names, and none is compiled in: build with --features faults"
+            "the tree has only faults by name, and this build has none; build with --features faults"
                 .into(),
         ));
     }
@@ -363,7 +364,7 @@ pub(super) fn faults(
     }
     if !json {
         println!(
-            "{:<30} {:<8} {:<10} {:>7} {:>9} {:>7}  what it led to",
+            "{:<30} {:<8} {:<10} {:>7} {:>9} {:>7}  violation",
             "fault", "what", "system", "seed", "schedules", "cpu s"
         );
     }
@@ -435,7 +436,7 @@ fn row(name: &str, hunted: &SearchedFault) -> String {
     }
 }
 
-/// The last line, and how it ends.
+/// Prints the summary. Returns an error if a fault was not detected.
 fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(), Failure> {
     let found = |hunted: &SearchedFault| matches!(hunted.verdict, FaultVerdict::Found(..));
     let count = all.iter().filter(|(_, hunted)| found(hunted)).count();
@@ -468,7 +469,7 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
             println!("\n{}", told(&plan, caught, Some(name)));
         }
         println!(
-            "\ncheck faults tree: {count} of {} found out; {cpu:.1} s of computing",
+            "\ncheck faults tree: {count} of {} detected; {cpu:.1} s of CPU time",
             all.len()
         );
     }
@@ -476,13 +477,15 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
         None => Ok(()),
         Some((name, hunted)) => Err(Failure::failed(match &hunted.verdict {
             FaultVerdict::Void(system, caught) => format!(
-                "{name}: what was objected to is wrong without it, too: mend that first: {}",
+                "{name}: the same violation occurs without the fault; fix that first: {}",
                 again(&SearchPlan::new(*system), caught.seed, None)
             ),
-            FaultVerdict::Idle => format!("{name}: everything is the same with it: remove it"),
+            FaultVerdict::Idle => {
+                format!("{name}: the fault changes nothing; remove it from the source")
+            }
             _ => format!(
-                "{name}: it changes what happens, and nothing objected within {seconds} s: the trials are \
-                 blind there"
+                "{name}: the fault changes the run, but no trial detected it within {seconds} s: the check does \
+                 not cover it"
             ),
         })),
     }

@@ -1,9 +1,9 @@
-//! What hostile requests cost a server: each command of its own table is called with its worst arguments.
+//! Memory and latency cost of hostile requests: the test calls each command with its most expensive arguments.
 //!
-//! The commands come from `COMMAND LIST` of a real `farbank serve` process. A command that has no worst arguments here
-//! fails the test, so that a new one is given some. For every limit of replies, each request is sent again and
-//! again by clients that do not read, while another client measures how long it waits for a small GET. Then
-//! the process may not have had more memory than the limit and [`SLACK_BYTES`] beyond what it had before.
+//! The commands come from `COMMAND LIST` of a real `farbank serve` process. A command without arguments here fails
+//! the test, so that a new command gets some. For each limit on replies, clients that do not read send each request
+//! repeatedly, while another client measures the latency of a small GET. The memory of the process must then not
+//! exceed its previous size by more than the limit and [`SLACK_BYTES`].
 
 mod requests;
 
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 use requests::{BIG_BYTES, MIB, combinations, memcached, of, request, words, worst};
 
-/// Memory that is allowed beyond the limit.
+/// Memory that the process may use beyond the limit.
 const SLACK_BYTES: usize = 64 * MIB;
 /// Connections that send a request at the same time.
 const CLIENTS: usize = 3;
-/// How often the other client measures, at least.
+/// Minimum number of latency samples of the other client.
 const SAMPLES_MIN: usize = 200;
-/// A request that is not answered by then has hung.
+/// Time after which an unanswered request counts as hung.
 const HUNG: Duration = Duration::from_secs(60);
 
-/// A server of a pool in memory.
+/// A server with a pool in memory.
 struct Serving {
     child: Child,
     addr: String,
@@ -66,7 +66,7 @@ impl Serving {
             addr = after("redis://").unwrap_or(addr);
             memcached_addr = after("memcached://").unwrap_or(memcached_addr);
         }
-        // What it prints when it ends is read by nobody else.
+        // Drain its later output, so that it never blocks.
         std::thread::spawn(move || drop(stdout.read_to_end(&mut Vec::new())));
         Serving {
             child,
@@ -79,7 +79,7 @@ impl Serving {
         connect(&self.addr)
     }
 
-    /// Memory of the process that is no file, in bytes: now, and at most since the last reset.
+    /// Returns the anonymous memory of the process in bytes.
     fn anonymous_bytes(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status
@@ -110,7 +110,7 @@ fn ask(stream: &mut TcpStream, requests: &[u8], lines: usize) -> Vec<String> {
         .collect()
 }
 
-/// The names of every command and subcommand the server knows.
+/// Returns the names of every command and subcommand of the server.
 fn commands(serving: &Serving) -> Vec<String> {
     let mut stream = serving.connect();
     stream
@@ -126,17 +126,17 @@ fn commands(serving: &Serving) -> Vec<String> {
         .collect()
 }
 
-/// What a request did to the server.
+/// Cost of a request.
 struct Cost {
     name: String,
-    /// Most memory it had beyond what it had before.
+    /// Peak memory of the server beyond its previous size.
     bytes: usize,
-    /// 99th percentile, and the longest, of what another client waited.
+    /// 99th percentile and maximum of the other client's latency.
     p99: Duration,
     longest: Duration,
 }
 
-/// Sends `bytes` from [`CLIENTS`] connections that do not read, twice, and measures.
+/// Sends `bytes` from [`CLIENTS`] connections that do not read the replies, and measures the cost.
 fn attack(
     serving: &Serving,
     addr: &str,
@@ -163,7 +163,7 @@ fn attack(
                     stream
                         .set_write_timeout(Some(Duration::from_millis(300)))
                         .unwrap();
-                    // It may be closed, or left waiting, at any point.
+                    // The server may close the connection, or stop reading, at any point.
                     if stream.write_all(bytes).is_ok() {
                         stream
                             .set_read_timeout(Some(Duration::from_millis(20)))
@@ -203,7 +203,7 @@ fn fill(stream: &mut TcpStream) {
     assert_eq!(ask(stream, &of("SET small s"), 1), ["+OK"]);
 }
 
-/// Runs every attack under a limit of replies and of all clients; the table of what they cost.
+/// Runs every attack under limits on replies and on all clients. Returns the costs.
 fn attack_all(engine: &str, output_limit: &str, clients_limit: &str) -> Vec<Cost> {
     let folder = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() {
         "/dev/shm"
@@ -286,12 +286,12 @@ fn stay_within(engine: &str, limit_mib: usize) {
 }
 
 #[test]
-fn no_request_takes_more_memory_than_the_limit_of_the_durable_engine() {
+fn no_request_exceeds_the_memory_limit_of_the_durable_engine() {
     stay_within("kv", 2);
     stay_within("kv", 64);
 }
 
 #[test]
-fn no_request_takes_more_memory_than_the_limit_of_the_cache() {
+fn no_request_exceeds_the_memory_limit_of_the_cache() {
     stay_within("mdb", 16);
 }

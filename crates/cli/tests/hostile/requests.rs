@@ -1,14 +1,15 @@
-//! Requests that are the worst a client can ask for: of each command, of transactions, of memcached's protocol.
+//! The most expensive requests that a client can send: for each command, for transactions and for memcached's
+//! protocol.
 //!
-//! The lane `hostile` of `cargo xtask` sends them, too.
+//! The suite `hostile` of `cargo xtask` also sends them.
 
 pub(crate) const MIB: usize = 1 << 20;
-/// Length of the value at `big`: a cache's largest item, nearly.
+/// Length of the value at `big`, close to the largest item of a cache.
 pub(crate) const BIG_BYTES: usize = 1_000_000;
-/// Repetitions of an argument that may be repeated.
+/// Number of repetitions of a repeatable argument.
 const MANY: usize = 20_000;
 
-/// A request of `words`.
+/// Returns a request of `words`.
 pub(crate) fn request(words: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -19,19 +20,19 @@ pub(crate) fn request(words: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A request of the words of `line`.
+/// Returns a request of the words of `line`.
 pub(crate) fn of(line: &str) -> Vec<u8> {
     request(&words(line))
 }
 
-/// The words of `line`, which are between blanks.
+/// Returns the words of `line`, separated by blanks.
 pub(crate) fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ')
         .map(|word| word.as_bytes().to_vec())
         .collect()
 }
 
-/// `line`, then `more` again and again.
+/// Returns a request of `line`, followed by `count` repetitions of `more`.
 fn times(line: &str, more: &str, count: usize) -> Vec<u8> {
     let mut all = words(line);
     all.extend(
@@ -43,10 +44,10 @@ fn times(line: &str, more: &str, count: usize) -> Vec<u8> {
     request(&all)
 }
 
-/// Requests of a connection that has one mebibyte at `big`, and many keys.
+/// Returns the most expensive requests of `command`, for a server with a large value at `big` and many keys.
 ///
-/// Each is the worst that one command can be asked for: the argument that may be repeated is, names and patterns
-/// are long, values are large. `None`: the command is not known here.
+/// They repeat the repeatable argument, and have long names and patterns, and large values. Returns `None` if the
+/// command is unknown here.
 pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
     let long = "a".repeat(60_000);
     let value = "v".repeat(MIB);
@@ -88,7 +89,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "select" => of("SELECT 1").repeat(5_000),
         "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
         "auth" => of(&format!("AUTH default {long}")).repeat(50),
-        // Later requests need the keys: of another database, none are lost.
+        // Flush another database, because later requests need the keys.
         "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
         "flushall" => of("FLUSHALL wrong").repeat(1_000),
         "client" | "config" => of(command).repeat(5_000),
@@ -125,7 +126,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// Transactions and pipelines, whose replies add up.
+/// Returns transactions and pipelines, whose replies accumulate.
 pub(crate) fn combinations() -> Vec<(&'static str, Vec<u8>)> {
     let transaction =
         |of_one: &str, count: usize| [of("MULTI"), of(of_one).repeat(count), of("EXEC")].concat();
@@ -166,7 +167,7 @@ pub(crate) fn combinations() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// As [`worst`], of memcached's commands.
+/// Returns the most expensive requests of memcached's commands, like [`worst`].
 pub(crate) fn memcached() -> Vec<(&'static str, Vec<u8>)> {
     let keys = " big".repeat(500);
     vec![

@@ -1,4 +1,4 @@
-//! The rack's parts and its queue of events.
+//! The state of the simulated cluster, and its event queue.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,41 +14,41 @@ use super::verbs::PostedBatch;
 use crate::addr::GAddr;
 use crate::fabric::{FabricCaps, Nanos};
 
-/// Something that will happen.
+/// A planned event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ClusterEvent {
-    /// A batch has reached its memory server.
+    /// The first verb of a batch reaches its memory server.
     Arrive(u32),
-    /// So has a later verb of it.
+    /// A later verb of a batch reaches its memory server: batch, verb.
     Follow(u32, u32),
-    /// A verb of a batch takes effect, or begins to.
+    /// A verb takes effect, or begins to: batch, verb.
     Act(u32, u32),
-    /// Bytes of a write take effect: batch, verb, from, to.
+    /// A piece of a write takes effect: batch, verb, and the range of bytes.
     Piece(u32, u32, u32, u32),
-    /// A batch's answer has reached its compute server.
+    /// The results of a batch reach the NIC of its compute server.
     Answer(u32),
-    /// A batch's answer has passed its compute server's card, or it has failed.
+    /// The results of a batch have passed the NIC of its compute server, or the batch has failed.
     Done(u32),
     /// A call reaches the service thread.
     Called(u32),
-    /// A call's answer is there.
+    /// The response to a call reaches the caller.
     Replied(u32),
-    /// A memory server refuses a compute server's lives before this one from now on.
+    /// A memory server begins to refuse earlier epochs of a compute server: memory server, compute server, epoch.
     Fence(u16, u16, u8),
     /// A sleep has ended.
     Woke(u32),
-    /// A task's turn has come: its thread has done what came first, or a pause is over.
+    /// The thread of this task is free, or a pause of its server is over.
     Resume(usize),
 }
 
-/// A task that may go on, and why.
+/// The number of a task that can continue, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WakeReason {
-    /// Its answer is there: its thread takes it.
+    /// The result of its batch or call has arrived. Its thread has to process it.
     Answered(usize),
-    /// Another client of its server called it.
+    /// Another client of its compute server woke it.
     Called(usize),
-    /// Its time has come.
+    /// A sleep has ended, or its thread is free.
     Due(usize),
 }
 
@@ -60,7 +60,7 @@ impl WakeReason {
     }
 }
 
-/// One server's network card.
+/// One server's NIC: the times at which its parts are free.
 #[derive(Default)]
 pub(super) struct Nic {
     pub(super) tx_free: u64,
@@ -68,7 +68,7 @@ pub(super) struct Nic {
     pub(super) atomic_free: u64,
 }
 
-/// Whether a memory server is there.
+/// Whether a memory server works.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerState {
     Alive,
@@ -77,24 +77,26 @@ pub(super) enum ServerState {
 
 pub(super) struct MemoryServer {
     pub(super) state: ServerState,
-    /// How often its memory began as zeros.
+    /// Number of times its memory started as zeros.
     pub(super) generation: u32,
     pub(super) memory: ServerMemory,
-    /// When each bucket of addresses is free for the next atomic.
+    /// Time at which each bucket of addresses is free for the next atomic.
     pub(super) buckets: Vec<u64>,
-    /// When everything posted towards host memory so far will be there.
+    /// Time at which all writes to host memory so far have landed.
     pub(super) written: u64,
-    /// The first life of each compute server that is not refused.
+    /// First epoch of each compute server that this server does not refuse.
     pub(super) admitted: Vec<u8>,
-    /// When the newest effect of each line takes place.
+    /// Time at which the last verb of each queue acts.
     pub(super) newest: QueueTimes,
-    /// When the newest batch of each line arrives.
+    /// Time at which the last verb of each queue arrives.
     pub(super) arrived: QueueTimes,
+    /// Offset of the next chunk to allocate.
     pub(super) next_chunk: u64,
+    /// Time at which the service thread is free.
     pub(super) thread_free: u64,
 }
 
-/// A time for each line; of one that nobody has stood in, 0.
+/// A time for each verb queue (see [`VerbOrder`]); 0 for an unused one.
 #[derive(Default)]
 pub(super) struct QueueTimes(Vec<u64>);
 
@@ -109,22 +111,22 @@ impl QueueTimes {
 
 pub(super) struct ComputeServer {
     pub(super) epoch: u8,
-    /// Of each memory server, the generation it is connected to.
+    /// Generation of each memory server to which this compute server is connected.
     pub(super) connected: Vec<u32>,
     pub(super) crashed_at: Option<u64>,
     pub(super) paused_until: u64,
 }
 
-/// What all cards have carried.
+/// The traffic of all NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
-    /// Batches answered: round trips.
+    /// Completed or failed batches, each of them a round trip.
     pub round_trips: u64,
-    /// Verbs.
+    /// Posted verbs.
     pub verbs: u64,
-    /// Bytes that reads brought.
+    /// Bytes read.
     pub bytes_read: u64,
-    /// Bytes that writes carried.
+    /// Bytes written.
     pub bytes_written: u64,
     /// Atomics on host memory.
     pub host_atomics: u64,
@@ -134,11 +136,12 @@ pub struct Traffic {
     pub calls: u64,
 }
 
+/// The state of the simulated cluster. All times are in units of 1 / [`PER_NS`] ns.
 pub(super) struct Cluster {
     pub(super) constants: ClusterConstants,
     pub(super) now: u64,
+    /// Time of each planned event, and its sequence number and number in `planned`.
     queue: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Events by when they were planned; the queue has their numbers.
     planned: Slab<ClusterEvent>,
     seq: u64,
     events: u64,
@@ -152,10 +155,11 @@ pub(super) struct Cluster {
     naps: Slab<Sleep>,
     pub(super) keeper: LeaseManager,
     pub(super) traffic: Traffic,
-    /// When each thread is free.
+    /// Time at which each thread is free.
     threads: Vec<u64>,
-    /// The task that runs now, and on which thread.
+    /// The running task.
     pub(super) polling: usize,
+    /// The thread of the running task.
     polling_on: usize,
 }
 
@@ -164,7 +168,7 @@ struct Sleep {
     over: bool,
 }
 
-/// Things by number; numbers of those that are gone are used again.
+/// Items by number. The numbers of removed items are reused.
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
     free: Vec<u32>,
@@ -194,14 +198,14 @@ impl<T> Slab<T> {
     pub(super) fn get(&mut self, number: u32) -> &mut T {
         self.items[number as usize]
             .as_mut()
-            .expect("numbers name what is there")
+            .expect("no item has this number")
     }
 
     pub(super) fn remove(&mut self, number: u32) -> T {
         self.free.push(number);
         self.items[number as usize]
             .take()
-            .expect("numbers name what is there")
+            .expect("no item has this number")
     }
 }
 
@@ -254,7 +258,7 @@ impl Cluster {
         }
     }
 
-    /// Has `event` happen at `time`, or now if that has passed.
+    /// Plans `event` for `time`, or for now if `time` has passed.
     pub(super) fn plan(&mut self, time: u64, event: ClusterEvent) {
         let number = self.planned.add(event);
         self.seq += 1;
@@ -262,7 +266,7 @@ impl Cluster {
         self.queue.push(Reverse((time.max(self.now), order)));
     }
 
-    /// Has the next event happen. `None`: there is none; else the task it wakes, if it wakes one.
+    /// Executes the next event. Returns `None` if there is none, else the task that the event wakes, if any.
     pub(super) fn step(&mut self) -> Option<Option<WakeReason>> {
         const NUMBER: u64 = (1 << 24) - 1;
         let Reverse((time, order)) = self.queue.pop()?;
@@ -303,13 +307,13 @@ impl Cluster {
         }
     }
 
-    /// Connects `compute` to every memory server as it is now.
+    /// Connects `compute` to the current generation of every memory server.
     pub(super) fn connect(&mut self, compute: u16) {
         let now = self.servers.iter().map(|server| server.generation);
         self.computes[usize::from(compute)].connected = now.collect();
     }
 
-    /// Whether `compute` is connected to the memory that `server` had before it lost it.
+    /// Returns whether `server` has lost its memory since `compute` connected to it.
     pub(super) fn is_outlived(&self, compute: u16, server: u16) -> bool {
         let connected = self.computes[usize::from(compute)].connected[usize::from(server)];
         connected < self.servers[usize::from(server)].generation
@@ -336,7 +340,7 @@ impl Cluster {
     }
 
     // -----------------------------------------------------------------------------------------
-    // What can go wrong
+    // Failures
 
     pub(super) fn crash(&mut self, compute: u16) {
         self.computes[usize::from(compute)].crashed_at = Some(self.now);
@@ -372,7 +376,7 @@ impl Cluster {
         self.threads.len() as u32 - 1
     }
 
-    /// Whether a task of `thread` may run now; if not, it is asked again when it may.
+    /// Returns whether a task of `thread` can run now. If not, plans an event for the time when it can.
     pub(super) fn may_run(&mut self, thread: ComputeThread, turn: WakeReason) -> bool {
         let paused_until = self.computes[usize::from(thread.compute)].paused_until;
         let free = &mut self.threads[thread.number as usize];
@@ -391,7 +395,7 @@ impl Cluster {
         at == self.now
     }
 
-    /// The line in which verbs of the task that runs stand, which is one of `compute`.
+    /// Returns the verb queue of the running task, which is a task of `compute`.
     pub(super) fn line(&self, compute: u16) -> usize {
         match self.constants.line {
             VerbOrder::Thread => self.polling_on,
@@ -400,11 +404,12 @@ impl Cluster {
         }
     }
 
+    /// Records the running task and its thread.
     pub(super) fn runs(&mut self, task: usize, on: ComputeThread) {
         (self.polling, self.polling_on) = (task, on.number as usize);
     }
 
-    /// Has the task that runs compute for `ns`.
+    /// Occupies the thread of the running task for `ns`. Returns the number of the sleep that ends then.
     pub(super) fn work(&mut self, ns: Nanos) -> u32 {
         let free = &mut self.threads[self.polling_on];
         *free = self.now.max(*free) + ns * PER_NS;
@@ -413,7 +418,7 @@ impl Cluster {
     }
 
     // -----------------------------------------------------------------------------------------
-    // Sleeping, and looking from outside
+    // Sleeps, and direct access for checkers
 
     pub(super) fn sleep(&mut self, ns: Nanos) -> u32 {
         self.nap_until(self.now + ns * PER_NS)

@@ -1,76 +1,77 @@
-//! What the simulated rack is made of, and where each number comes from.
+//! Constants of the simulated cluster, and the source of each.
 //!
-//! Sources: *Sherman* (Wang et al., SIGMOD 2022) reports a cluster of eight servers with ConnectX-5 cards at
-//! 100 Gbit/s behind one switch. "Calibrated" numbers were chosen so that the paper's micro-benchmark of locks and
-//! its knee at 256 bytes come out; nothing else was looked at for them. "Assumed" numbers are usual for such
-//! hardware and were not fitted.
+//! *Sherman* (Wang et al., SIGMOD 2022) reports a cluster of eight servers with ConnectX-5 NICs at 100 Gbit/s behind
+//! one switch. "Calibrated" values were chosen to reproduce only the paper's lock micro-benchmark and its knee at
+//! 256 bytes. "Assumed" values are typical of such hardware and were not fitted.
 
-/// Whose verbs are done in the order in which they reach a memory server. One that waits for a bucket of host memory
-/// holds up those behind it in its line, even if they want something else.
+/// The queues of verbs at a memory server. Verbs of one queue act in the order in which they arrive. A verb that waits
+/// for a bucket of host memory delays all verbs behind it in its queue, even those on other addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VerbOrder {
-    /// Each thread has a line of its own.
+    /// One queue for each thread.
     Thread,
-    /// All threads of a compute server stand in one.
+    /// One queue for each compute server, shared by its threads.
     Compute,
-    /// There is only one.
+    /// One queue for the whole NIC.
     Card,
 }
 
-/// Numbers of the simulated rack. [`Constants::default`] is the paper's.
+/// Constants of the simulated cluster. [`ClusterConstants::default`] models the paper's cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConstants {
-    /// From one card to another through the switch, one way, in nanoseconds. Assumed: a round trip of an idle
+    /// One-way latency from one NIC to another through the switch, in nanoseconds. Assumed: a round trip of an idle
     /// ConnectX-5 takes 1.8 to 2 us.
     pub wire_ns: u64,
-    /// What chance adds to that, at most, in nanoseconds; batches of one connection stay in order. Assumed: without any,
-    /// clients that ask for a lock again and again get into step, and one of them may never be the first.
+    /// Largest random addition to the latency, in nanoseconds. Batches of one connection stay in order. Assumed:
+    /// without jitter, clients that retry a lock fall into step, and one of them may starve.
     pub jitter_ns: u64,
-    /// Bytes a card moves a nanosecond, in each direction: 100 Gbit/s.
+    /// Bandwidth of a NIC in each direction, in bytes per nanosecond: 100 Gbit/s.
     pub bytes_per_ns: f64,
-    /// Messages a card handles a microsecond, in each direction. Derived: bandwidth is the limit from 256 bytes on.
+    /// Message rate of a NIC in each direction, per microsecond. Derived: bandwidth is the limit from 256 bytes.
     pub messages_per_us: f64,
-    /// Between a card and its host's memory, in nanoseconds. Assumed.
+    /// Latency between a NIC and its host's memory, in nanoseconds. Assumed.
     pub pcie_ns: u64,
-    /// Bytes that cross that way a nanosecond: 16 contexts of the third generation. Assumed.
+    /// Bandwidth between a NIC and its host's memory, in bytes per nanosecond: 16 lanes of PCIe 3. Assumed.
     pub pcie_bytes_per_ns: f64,
-    /// An atomic on host memory holds its bucket so long: a read and a write over PCIe. Calibrated.
+    /// Time for which an atomic on host memory holds its bucket, in nanoseconds: a read and a write over PCIe.
+    /// Calibrated.
     pub host_atomic_ns: u64,
-    /// A small write to a word of which an atomic is under way waits for the bucket and holds it so long.
+    /// Time for which a write of at most one word holds its bucket, in nanoseconds. It first waits for atomics that
+    /// hold the bucket.
     pub host_write_holds_ns: u64,
-    /// How many lines there are at a memory server. Assumed: as if its card had a unit for each compute server, which does
-    /// nothing else while an atomic waits for its bucket; that such units get in each other's way is known (Kalia et
-    /// al., *Design Guidelines for High Performance RDMA Systems*, ATC 2016). The published code has a connection for each
-    /// thread. Locks alone are as fast one way as another, so that the calibration says nothing about it.
+    /// The verb queues of a memory server. Assumed: the NIC has one processing unit for each compute server, and the
+    /// unit is blocked while an atomic waits for its bucket. It is known that such units delay each other (Kalia et
+    /// al., *Design Guidelines for High Performance RDMA Systems*, ATC 2016). The published code has one connection for
+    /// each thread. The lock micro-benchmark is equally fast with every choice, so calibration does not determine it.
     pub line: VerbOrder,
-    /// Buckets by which a card orders atomics on host memory, by the low bits of the address. Assumed.
+    /// Number of buckets that serialise atomics on host memory. The low bits of the address select one. Assumed.
     pub buckets: usize,
-    /// Atomics a card does a microsecond on its own memory. Calibrated.
+    /// Rate of a NIC's atomics on its own lock memory, per microsecond. Calibrated.
     pub lock_atomics_per_us: f64,
-    /// Lock memory of a card, in bytes: 256 KiB of a ConnectX-5.
+    /// Lock memory of a NIC, in bytes: 256 KiB of a ConnectX-5.
     pub lock_bytes: u64,
-    /// Whether some bits of a word can be compared and swapped.
+    /// Whether a compare-and-swap can apply to only some bits of a word.
     pub masked_cas: bool,
-    /// Posting a batch, once, in nanoseconds: the doorbell. Assumed.
+    /// Time to post a batch (the doorbell), in nanoseconds. Assumed.
     pub post_ns: u64,
-    /// What a client's thread does with an answer before it asks for more, in nanoseconds. Assumed.
+    /// CPU time of a client's thread to process an answer, in nanoseconds. Assumed.
     pub client_ns: u64,
-    /// What a client's thread does for an operation before it asks for anything, in nanoseconds: for those who drive
-    /// clients, see [`Node::work`](super::Node::work). Assumed: an index cache of 475,000 nodes is a skip list of 19
-    /// levels, most of them a miss of the processor's caches.
+    /// CPU time of a client's thread for an operation before its first request, in nanoseconds. Code that drives
+    /// clients passes it to [`ComputeNode::work`](super::ComputeNode::work). Assumed: an index cache of 475,000 nodes
+    /// is a skip list of 19 levels, and most of them miss the CPU caches.
     pub operation_ns: u64,
-    /// From one client's calling another of its compute server to that one's going on, in nanoseconds: a line that goes from
-    /// one processor's cache to another's, and what that one was at. Calibrated.
+    /// Time from a client's wake-up of another client on its compute server until that client continues, in
+    /// nanoseconds: the transfer of a line between CPU caches, and the current work of the other thread. Calibrated.
     pub wake_ns: u64,
-    /// A call served by a memory server's thread, in nanoseconds. Assumed.
+    /// Time of a memory server's thread to serve a call, in nanoseconds. Assumed.
     pub call_ns: u64,
-    /// A batch to a server that does not answer fails after so long, in nanoseconds.
+    /// Timeout of a batch or call to a server that does not answer, in nanoseconds.
     pub timeout_ns: u64,
-    /// A compute server that has not renewed its lease for so long may be declared dead, in nanoseconds.
+    /// Duration of a lease without renewal, in nanoseconds. After that its holder can be fenced.
     pub lease_ns: u64,
     /// Bytes of a chunk of host memory.
     pub chunk_bytes: u64,
-    /// Whether the lines of a read are taken in increasing order. They are not: a card promises no order.
+    /// Whether a read takes its lines in increasing order. The default is `false`: a NIC guarantees no order.
     pub read_line_order: bool,
 }
 

@@ -1,29 +1,30 @@
 //! Tasks in virtual time: clients of compute servers, each an async function.
 //!
-//! A task is polled when something it waits for has happened, at that moment of virtual time, and only its
-//! thread of control runs until it waits again. Tasks of one thread take turns: what one has to do itself
-//! ([`Constants::client_ns`](super::Constants::client_ns), [`Node::work`](super::Node::work)) the others wait for.
+//! A task is polled at the virtual time of the event that it waits for. It runs alone until it waits again. Tasks of
+//! one simulated thread share its time: while one computes
+//! ([`ClusterConstants::client_ns`](super::ClusterConstants::client_ns),
+//! [`ComputeNode::work`](super::ComputeNode::work)), the others wait.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-/// A thread of a compute server; its clients take turns on it.
+/// A simulated thread of a compute server. Its clients take turns on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ComputeThread {
     pub(super) compute: u16,
     pub(super) number: u32,
 }
 
-/// A task: whose, and what is left of it.
+/// A client: its thread and its future.
 pub(super) struct Task {
     pub(super) thread: ComputeThread,
     pub(super) run: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) waker: Waker,
 }
 
-/// Tasks that have been woken, in that order.
+/// Numbers of the tasks that were woken, in the order of the wake-ups.
 pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
 
 struct TaskWaker {
@@ -41,7 +42,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// What wakes task number `task`.
+/// Returns a waker for task number `task`.
 pub(super) fn waker(task: usize, woken: &Woken) -> Waker {
     let woken = Arc::clone(woken);
     Waker::from(Arc::new(TaskWaker { task, woken }))

@@ -1,10 +1,11 @@
-//! The memory servers' threads: chunks, leases, fences.
+//! The memory servers' service threads: chunks, leases and fencing.
 
 use super::PER_NS;
 use super::cluster::{Cluster, ClusterEvent, ServerState};
 use crate::fabric::FabricError;
 use crate::service::{KEEPER, ServiceRequest, ServiceResponse};
 
+/// A call of a compute server to a service thread.
 pub(super) struct LeaseCall {
     compute: u16,
     epoch: u8,
@@ -16,8 +17,9 @@ pub(super) struct LeaseCall {
     abandoned: bool,
 }
 
-/// What the keeper knows of the compute servers: when each was last heard of.
+/// The lease server's table of leases.
 pub(super) struct LeaseManager {
+    /// Time of the last renewal by each compute server.
     heard: Vec<u64>,
 }
 
@@ -53,7 +55,7 @@ impl Cluster {
         call
     }
 
-    /// The call is at the service thread, which takes one after another.
+    /// Serves a call that has reached the service thread. The thread serves one call at a time.
     pub(super) fn called(&mut self, number: u32) {
         let took = self.constants.call_ns * PER_NS;
         let wire = self.constants.wire_ns * PER_NS;
@@ -78,7 +80,7 @@ impl Cluster {
         self.plan(self.now + after, ClusterEvent::Replied(number));
     }
 
-    /// The answer, and how long it takes beyond `served`, the moment at which the thread has got to it.
+    /// Returns the response, and its delay after `served`, the time at which the thread has served the call.
     fn serve(
         &mut self,
         compute: u16,
@@ -119,8 +121,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a life still goes on; if its lease has run out it ends now: every memory server refuses it before
-    /// the answer leaves.
+    /// Checks the lease of `compute` in `epoch`. If it has expired, starts a new epoch, and every memory server refuses
+    /// verbs of the old one before the response leaves.
     fn verdict(
         &mut self,
         compute: u16,
@@ -148,6 +150,7 @@ impl Cluster {
         )
     }
 
+    /// Completes a call whose response has reached the caller. Returns the task to wake.
     pub(super) fn replied(&mut self, number: u32) -> Option<usize> {
         let call = self.calls.get(number);
         if call.abandoned {

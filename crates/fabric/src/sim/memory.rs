@@ -1,17 +1,17 @@
-//! A memory server's memory, and how reads and writes that overlap in time see each other.
+//! A memory server's memory, and the effect of writes on reads that overlap them in time.
 //!
-//! A read of several lines takes each at a moment of its own between the start and the end of the transfer, in
-//! no order. It would be costly to make an event of every line. Instead all lines are taken at the start, and
-//! the read is remembered as open until its end; a write meanwhile hands each line it changes to those open reads
-//! whose moment for that line is yet to come. That is the same, for what it costs a read that nobody disturbs.
+//! A read of several lines takes each line at a time of its own between the start and the end of the transfer, in
+//! no particular order. An event for each line would be expensive. Instead a read copies all lines at its start and
+//! stays open until its end. A write during that time also updates the buffer of each open read, for the lines whose
+//! time has not come yet. The result is the same, and a read without concurrent writes costs only one event.
 
 use farbank_pm::sim::Rng;
 
 const PAGE: usize = 1 << 20;
-/// Bytes whose moment is one.
+/// Bytes in a line, which a read takes at one time.
 pub(super) const LINE: u64 = 64;
 
-/// An open read: whose it is and when its lines are taken.
+/// An open read: its verb, its bytes and its time span.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenRead {
     pub(super) post: u32,
@@ -25,7 +25,7 @@ pub(super) struct OpenRead {
 }
 
 impl OpenRead {
-    /// When it takes `line`.
+    /// Returns the time at which the read takes `line`.
     fn moment(&self, line: u64) -> u64 {
         let (first, last) = (self.at / LINE, (self.at + self.len - 1) / LINE);
         let took = self.end - self.start;
@@ -37,7 +37,7 @@ impl OpenRead {
     }
 }
 
-/// Bytes a write hands to an open read: into which batch's which verb, where, and which.
+/// A range of written bytes that an open read has yet to take.
 pub(super) struct ReadPatch {
     pub(super) read: OpenRead,
     pub(super) from: u64,
@@ -62,7 +62,7 @@ impl ServerMemory {
         }
     }
 
-    /// Bytes of host memory, of which pages nobody wrote take none.
+    /// Returns the bytes of host memory. Pages that were never written are not allocated.
     pub(super) fn host_bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE as u64
     }
@@ -115,7 +115,7 @@ impl ServerMemory {
         u64::from_le_bytes(bytes)
     }
 
-    /// Remembers a read whose lines are not all taken at `start`.
+    /// Adds an open read, and drops those that have ended.
     pub(super) fn opened(&mut self, read: OpenRead) {
         self.open.retain(|other| other.end > read.start);
         if read.end > read.start {
@@ -123,7 +123,7 @@ impl ServerMemory {
         }
     }
 
-    /// What a write of `len` bytes of host memory at `at`, made now, is yet to be seen by.
+    /// Returns the parts of open reads that a write at time `now` of `len` bytes of host memory at `at` changes.
     pub(super) fn seen_by(&self, now: u64, at: u64, len: u64) -> Vec<ReadPatch> {
         let mut patches = Vec::new();
         for read in &self.open {

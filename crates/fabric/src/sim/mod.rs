@@ -1,23 +1,24 @@
-//! A rack of compute and memory servers in one process and in virtual time, deterministic from a seed.
+//! A simulated cluster of compute and memory servers, in one process and in virtual time. A seed determines every run.
 //!
 //! ```text
-//!   compute server          card                wire          card               memory server
+//!   compute server          NIC                 wire          NIC                memory server
 //!   task ── post ──▶ tx: a message costs ──▶ wire_ns ──▶ rx ──┬─ pcie_ns ──▶ host memory: read, write
 //!                    1/rate or its bytes                      ├─ bucket ───▶ host memory: atomics
 //!                                                             └─ on chip ──▶ lock memory
 //!   task ◀─ answer ─ rx ◀── wire_ns ◀── tx ◀──────────────────┘
 //! ```
 //!
-//! Everything is an event in one queue, ordered by time and then by when it was planned. Data really moves: a
-//! write changes the server's bytes at its moment, in increasing pieces, and a read takes each line at a moment of its
-//! own (`memory`). A card serves messages in the order in which they arrive, at [`Constants::messages_per_us`] or
-//! [`Constants::bytes_per_ns`], whichever is slower, separately for each direction; a compute server and a memory
-//! server with the same number share a card.
+//! Everything is an event in one queue, ordered by virtual time and then by the order of planning. The simulation moves
+//! real data: a write changes the server's bytes in pieces at increasing addresses and times, and a read takes each
+//! line at a time of its own (`memory`). A NIC serves messages in the order in which they arrive, separately for each
+//! direction. Its rate is [`ClusterConstants::messages_per_us`] or [`ClusterConstants::bytes_per_ns`], whichever is
+//! slower. A compute server and a memory server with the same number share a NIC.
 //!
-//! # What can go wrong
-//! Between any two events a compute server can crash ([`Sim::crash_compute`]: what it has sent goes on, the rest
-//! does not happen) or pause ([`Sim::pause_compute`]: it will go on later, with what it believed before), and a
-//! memory server can die ([`Sim::kill_server`]) or come back empty ([`Sim::empty_server`]).
+//! # Failures
+//! Failures can happen between any two events. A compute server can crash ([`SimCluster::crash_compute`]): messages
+//! that it has sent still take effect, later ones do not. It can pause ([`SimCluster::pause_compute`]) and continue
+//! later with outdated state. A memory server can die ([`SimCluster::kill_server`]), or lose its memory and restart
+//! ([`SimCluster::empty_server`]).
 
 mod cluster;
 mod constants;
@@ -39,19 +40,19 @@ use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
 use crate::service::{ServiceRequest, ServiceResponse};
 use cluster::{Cluster, WakeReason};
 
-/// The parts of a nanosecond in which the rack counts time.
+/// Units of the cluster's internal time per nanosecond.
 const PER_NS: u64 = 1024;
 
-/// A rack.
+/// A simulated cluster.
 #[derive(Clone)]
 pub struct SimCluster {
     rack: Rc<RefCell<Cluster>>,
-    /// Tasks; one that is being polled has been taken out.
+    /// Tasks by number. `None`: the task has ended or is being polled.
     tasks: Rc<RefCell<Vec<Option<exec::Task>>>>,
     woken: exec::Woken,
 }
 
-/// One compute server's door to the rack's memory servers.
+/// The fabric of one compute server: its access to the cluster's memory servers.
 #[derive(Clone)]
 pub struct ComputeNode {
     rack: Rc<RefCell<Cluster>>,
@@ -60,7 +61,8 @@ pub struct ComputeNode {
 }
 
 impl SimCluster {
-    /// A rack of `computes` compute servers and `servers` memory servers with `host_bytes` of memory each, all zeros.
+    /// Creates a cluster of `computes` compute servers and `servers` memory servers. Each memory server has
+    /// `host_bytes` of memory, rounded up to whole MiB, all zeros.
     #[must_use]
     pub fn new(
         computes: u16,
@@ -77,7 +79,8 @@ impl SimCluster {
         }
     }
 
-    /// Compute server `compute`'s door, in its present life, to the memory servers as they are now.
+    /// Connects compute server `compute` to the current generations of all memory servers, and returns its fabric in
+    /// its current epoch.
     #[must_use]
     pub fn node(&self, compute: u16) -> ComputeNode {
         self.rack.borrow_mut().connect(compute);
@@ -89,7 +92,7 @@ impl SimCluster {
         }
     }
 
-    /// One more thread of `compute`.
+    /// Creates a thread of `compute`.
     #[must_use]
     pub fn thread(&self, compute: u16) -> ComputeThread {
         let number = self.rack.borrow_mut().thread();
@@ -113,8 +116,8 @@ impl SimCluster {
         self.woken.lock().expect("no holder panics").push(task);
     }
 
-    /// Goes on until nothing is left to happen or `until` says so, asked after each event with the number of
-    /// events so far. Returns whether anything is left.
+    /// Runs until no event is left or `until` returns `true`. `until` is called after each event with the number of
+    /// events so far. Returns `false` if no event is left.
     pub fn run(&self, until: &mut dyn FnMut(u64) -> bool) -> bool {
         loop {
             self.poll_woken();
@@ -144,7 +147,7 @@ impl SimCluster {
         }
     }
 
-    /// Has a task run as soon as its thread is free and has done what comes first.
+    /// Polls a task now if its thread is free, or plans to do so when it is.
     fn let_run(&self, turn: WakeReason) {
         let task = turn.task();
         let Some(thread) = self.tasks.borrow()[task].as_ref().map(|task| task.thread) else {
@@ -171,7 +174,7 @@ impl SimCluster {
         }
     }
 
-    /// Ends every task of `compute`, at once. What it has sent goes on; its memory is gone.
+    /// Ends every task of `compute` at once. Messages that it has sent still take effect.
     pub fn crash_compute(&self, compute: u16) {
         let ended: Vec<_> = self
             .tasks
@@ -183,70 +186,71 @@ impl SimCluster {
         drop(ended);
     }
 
-    /// Has `compute` do nothing for `ns`; what it has sent goes on.
+    /// Pauses all threads of `compute` for `ns`. Messages that it has sent still take effect.
     pub fn pause_compute(&self, compute: u16, ns: Nanos) {
         self.rack.borrow_mut().pause(compute, ns);
     }
 
-    /// Ends memory server `server` for good.
+    /// Ends memory server `server` permanently.
     pub fn kill_server(&self, server: u16) {
         self.rack.borrow_mut().kill(server);
     }
 
-    /// Has memory server `server` lose what it stores and come back: with zeros, under another generation. Who is
-    /// connected to the one before is refused.
+    /// Restarts memory server `server` with zeroed memory and a new generation. It refuses compute servers that are
+    /// connected to an earlier generation.
     pub fn empty_server(&self, server: u16) {
         self.rack.borrow_mut().empty(server);
     }
 
-    /// What time it is.
+    /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.rack.borrow().now_ns()
     }
 
-    /// What the cards have carried so far.
+    /// Returns the traffic of all NICs so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.rack.borrow().traffic()
     }
 
-    /// A function of everything that has happened.
+    /// Returns a hash of the order and the times of all events so far.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.rack.borrow().digest()
     }
 
-    /// Reads host memory from outside, at once: for checkers.
+    /// Reads a server's memory directly, in no virtual time. For checkers.
     pub fn peek(&self, at: crate::GAddr, to: &mut [u8]) {
         self.rack.borrow().peek(at, to);
     }
 
-    /// Has `server` hand out no chunk before byte `at` of its host memory: what is there was filled from outside.
+    /// Reserves the host memory of `server` before byte `at`, so that no chunk of it is allocated. For memory that
+    /// [`SimCluster::poke`] filled.
     pub fn take(&self, server: u16, at: u64) {
         self.rack.borrow_mut().take(server, at);
     }
 
-    /// Writes host memory from outside, at once: to fill a structure without waiting for it.
+    /// Writes a server's memory directly, in no virtual time. For filling a structure fast.
     pub fn poke(&self, at: crate::GAddr, bytes: &[u8]) {
         self.rack.borrow_mut().poke(at, bytes);
     }
 }
 
 impl ComputeNode {
-    /// Which compute server this is.
+    /// Returns the number of the compute server.
     #[must_use]
     pub fn compute(&self) -> u16 {
         self.compute
     }
 
-    /// In which of its lives.
+    /// Returns the compute server's epoch at the time when this fabric was created.
     #[must_use]
     pub fn epoch(&self) -> u8 {
         self.epoch
     }
 
-    /// Has the client that asks compute for `ns`, on its thread.
+    /// Occupies the calling client's thread for `ns`, as a computation does.
     pub fn work(&self, ns: Nanos) -> impl Future<Output = ()> + use<> {
         let number = self.rack.borrow_mut().work(ns);
         self.nap(number)
@@ -263,7 +267,7 @@ impl ComputeNode {
     }
 }
 
-/// What a task waits for: an answer that the rack will have under this number.
+/// The future of a batch, a call or a sleep: its result, which the cluster keeps under `number`.
 struct AnswerFuture<T> {
     rack: Rc<RefCell<Cluster>>,
     number: u32,

@@ -11,17 +11,17 @@ fn rack(seed: u64) -> SimCluster {
     SimCluster::new(2, 2, 4 * MIB, ClusterConstants::default(), seed)
 }
 
-/// Runs `client` on compute server 0 and returns what it made.
+/// Runs `client` on compute server 0 and returns its result.
 fn run<T: 'static, F: Future<Output = T> + 'static>(sim: &SimCluster, client: F) -> T {
     let made = Rc::new(RefCell::new(None));
     let put = Rc::clone(&made);
     sim.spawn(0, async move { *put.borrow_mut() = Some(client.await) });
     sim.run(&mut |_| false);
-    made.take().expect("the client came to its end")
+    made.take().expect("the client has ended")
 }
 
 #[test]
-fn what_was_written_is_read_and_a_round_trip_takes_two_microseconds() {
+fn a_read_returns_the_bytes_written_and_a_round_trip_takes_two_microseconds() {
     let sim = rack(1);
     let node = sim.node(0);
     let (bytes, took) = run(&sim, async move {
@@ -52,8 +52,8 @@ fn an_atomic_changes_only_the_bits_of_its_mask() {
     assert_eq!(found, [0x1111_2222, 0x1111_3333, 0x1111_3333]);
 }
 
-/// Reads a kilobyte while another client fills it with ones, many times; how often neighbouring lines of one
-/// read were of different age, at most.
+/// Reads a kilobyte while another client fills it with ones, many times. Returns the largest number of changes
+/// between old and new in the lines of one read.
 fn changes_of_age(in_order: bool) -> usize {
     let once = |seed| {
         let constants = ClusterConstants {
@@ -78,17 +78,17 @@ fn changes_of_age(in_order: bool) -> usize {
 }
 
 #[test]
-fn the_lines_of_a_read_are_as_of_different_moments_in_any_order() {
+fn a_read_takes_its_lines_at_different_times_in_any_order() {
     assert!(changes_of_age(false) > 2);
 }
 
 #[test]
-fn where_lines_are_read_in_order_a_read_meets_a_write_once_at_most() {
+fn a_read_in_line_order_changes_between_old_and_new_at_most_once() {
     assert!(changes_of_age(true) <= 1);
 }
 
 #[test]
-fn who_sees_a_lock_released_sees_what_was_written_before() {
+fn a_reader_that_sees_a_lock_released_sees_all_writes_before_the_release() {
     for seed in 0..200 {
         let sim = rack(seed);
         let (lock, data) = (GAddr::lock(1, 0), GAddr::host(1, 4096));
@@ -111,7 +111,7 @@ fn who_sees_a_lock_released_sees_what_was_written_before() {
     }
 }
 
-/// How long a read takes that reaches a memory server after 40 atomics of other threads on one word, in nanoseconds.
+/// Returns the duration of a read that reaches a memory server after 40 atomics of other threads on one word.
 fn read_after_atomics(line: VerbOrder, reader: u16, atomics: u16) -> Nanos {
     let constants = ClusterConstants {
         line,
@@ -138,7 +138,7 @@ fn read_after_atomics(line: VerbOrder, reader: u16, atomics: u16) -> Nanos {
 }
 
 #[test]
-fn an_atomic_that_waits_for_its_bucket_holds_up_those_behind_it_in_its_line() {
+fn an_atomic_that_waits_for_its_bucket_delays_the_verbs_behind_it_in_its_queue() {
     let alone = 2_500;
     let behind = 40 * ClusterConstants::default().host_atomic_ns;
     for (line, same, other) in [
@@ -187,14 +187,14 @@ fn a_crash_may_cut_a_batch_between_its_verbs() {
             (0, 0) => seen[0] = true,
             (1, 0) => seen[1] = true,
             (1, 1) => seen[2] = true,
-            other => panic!("{other:?}: the second was written and the first was not"),
+            other => panic!("{other:?}: the second write took effect and the first did not"),
         }
     }
     assert_eq!(seen, [true; 3]);
 }
 
 #[test]
-fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
+fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch() {
     let sim = rack(1);
     let lease_ns = ClusterConstants::default().lease_ns;
     let sleeper = sim.node(0);
@@ -202,7 +202,7 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
     let result = Rc::clone(&refused);
     sim.spawn(0, async move {
         sleeper.call(KEEPER, ServiceRequest::Renew).await.unwrap();
-        sleeper.sleep(1).await; // Paused here, it goes on when all is over.
+        sleeper.sleep(1).await;
         result.set(sleeper.write(GAddr::host(1, 4096), vec![1; 8]).await.err());
     });
     let node = sim.node(1);
@@ -225,7 +225,6 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
             told.borrow_mut().push(answer);
         }
     });
-    // The sleeper is paused before it has posted its write.
     sim.pause_compute(0, 0);
     sim.run(&mut |_| false);
     assert_eq!(
@@ -250,7 +249,7 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
 }
 
 #[test]
-fn a_dead_server_is_an_error_in_time_and_an_empty_one_is_refused() {
+fn a_dead_server_causes_a_timeout_and_an_emptied_one_refuses_old_connections() {
     let sim = rack(1);
     sim.kill_server(1);
     let node = sim.node(0);
@@ -296,7 +295,7 @@ fn the_same_seed_gives_the_same_digest() {
     assert_ne!(digest(7), digest(8));
 }
 
-/// When each of two clients of one server, on one thread or on two, has computed for `ns`.
+/// Returns the times at which two clients of one server, on one thread or on two, have computed for `ns`.
 fn two_that_work(ns: u64, together: bool) -> [u64; 2] {
     let sim = rack(1);
     let threads = [sim.thread(0), sim.thread(0)];
@@ -323,7 +322,7 @@ fn clients_of_one_thread_take_turns() {
 }
 
 #[test]
-fn who_is_called_by_another_client_goes_on_a_little_later() {
+fn a_client_that_another_client_wakes_continues_after_wake_ns() {
     let sim = rack(1);
     let (bell, heard) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
     let (node, put, hear) = (sim.node(0), Rc::clone(&bell), Rc::clone(&heard));
@@ -344,7 +343,7 @@ fn who_is_called_by_another_client_goes_on_a_little_later() {
     sim.spawn(0, async move {
         node.sleep(5_000).await;
         when.set(node.now());
-        ring.take().expect("the other waits").wake_by_ref();
+        ring.take().expect("the other client waits").wake_by_ref();
     });
     sim.run(&mut |_| false);
     assert_eq!(

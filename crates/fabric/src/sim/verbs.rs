@@ -1,22 +1,24 @@
-//! The life of a batch: posted, carried, done, answered.
+//! The steps of a batch: post, arrive, act, answer, done.
 //!
 //! ```text
-//!   post ─▶ tx of the asker's card ─▶ wire ─▶ arrive: rx of the server's card, places of its verbs in time
-//!        ─▶ act, one for each verb: memory is read or written ─▶ tx, wire ─▶ answer: rx ─▶ done: the task goes on
+//!   post ─▶ tx of the client's NIC ─▶ wire ─▶ arrive: rx of the server's NIC; the time of each verb is chosen
+//!        ─▶ act, once for each verb: memory is read or written ─▶ tx, wire ─▶ answer: rx ─▶ done: the task continues
 //! ```
 //!
-//! Within a line ([`Constants::line`](super::Constants::line)) verbs act in the order in which they arrived, and a
-//! read of host memory waits for writes that arrived before it, whoever sent them: PCIe lets no read overtake a
-//! write. So who takes a lock on the card and then reads sees what the one who released it had written before.
+//! Within a queue ([`ClusterConstants::line`](super::ClusterConstants::line)) verbs act in the order in which they
+//! arrived. A read of host memory waits for all writes that arrived before it, from any server, because PCIe lets no
+//! read overtake a write. So a client that takes a lock in lock memory and then reads host memory sees all writes that
+//! the previous holder posted before it released the lock.
 
 use super::PER_NS;
 use super::cluster::{Cluster, ClusterEvent, ServerState};
 use super::memory::{LINE, OpenRead};
 use crate::fabric::{FabricError, Verb};
 
-/// Bytes of a message besides what it carries.
+/// Bytes of a message besides its payload.
 const HEAD_BYTES: u64 = 30;
 
+/// A batch that was posted and whose result was not taken yet.
 pub(super) struct PostedBatch {
     compute: u16,
     epoch: u8,
@@ -24,11 +26,11 @@ pub(super) struct PostedBatch {
     line: usize,
     task: usize,
     verbs: Vec<Verb>,
-    /// When each verb has left the asker's card.
+    /// Time at which each verb leaves the client's NIC.
     departs: Vec<u64>,
-    /// When the last of its effects takes place, by what is known so far.
+    /// Time of the last effect of the verbs that have acted.
     acted: u64,
-    /// Verbs that have not acted.
+    /// Number of verbs that have not acted.
     left: u32,
     error: Option<FabricError>,
     finished: bool,
@@ -36,7 +38,7 @@ pub(super) struct PostedBatch {
 }
 
 impl Cluster {
-    /// How long a card is busy with `bytes` in one message.
+    /// Returns the time for which a message with `bytes` of payload occupies a NIC.
     fn message(&self, bytes: u64) -> u64 {
         let each = PER_NS as f64 * 1000.0 / self.constants.messages_per_us;
         let carried = PER_NS as f64 * (bytes + HEAD_BYTES) as f64 / self.constants.bytes_per_ns;
@@ -47,13 +49,13 @@ impl Cluster {
         (PER_NS as f64 * bytes as f64 / self.constants.pcie_bytes_per_ns) as u64
     }
 
-    /// How long a write of `bytes` takes to land: as it comes over the wire, or over PCIe.
+    /// Returns the time from the first to the last byte of a write: over the wire or over PCIe, whichever is slower.
     fn landing(&self, bytes: u64) -> u64 {
         self.over_pcie(bytes)
             .max(self.message(bytes) - self.message(0))
     }
 
-    /// Has the card of server `at` send `bytes` no earlier than `from`; when they are on the wire.
+    /// Sends `bytes` from the NIC of server `at`, not before `from`. Returns the time at which they are on the wire.
     fn send(&mut self, at: u16, from: u64, bytes: u64) -> u64 {
         let took = self.message(bytes);
         let card = &mut self.cards[usize::from(at)];
@@ -61,6 +63,7 @@ impl Cluster {
         card.tx_free
     }
 
+    /// Receives `bytes` at the NIC of server `at`, not before `from`. Returns the time at which they have passed it.
     fn receive(&mut self, at: u16, from: u64, bytes: u64) -> u64 {
         let took = self.message(bytes);
         let card = &mut self.cards[usize::from(at)];
@@ -76,7 +79,7 @@ impl Cluster {
     pub(super) fn post(&mut self, compute: u16, epoch: u8, server: u16, verbs: Vec<Verb>) -> u32 {
         assert!(
             !verbs.is_empty() && verbs.iter().all(|verb| verb.at().server() == server),
-            "a batch is of one server's verbs: {verbs:?}"
+            "a batch must have verbs, all of them on server {server}: {verbs:?}"
         );
         self.traffic.verbs += verbs.len() as u64;
         let doorbell = self.now + self.constants.post_ns * PER_NS;
@@ -104,7 +107,7 @@ impl Cluster {
         post
     }
 
-    /// When a batch that departs at `departs` is there: not before those of the same line.
+    /// Returns the time at which a batch that departs at `departs` arrives: not before earlier ones of its queue.
     fn arrival(&mut self, line: usize, server: u16, departs: &[u64]) -> u64 {
         let jitter = self.rng.below(self.constants.jitter_ns * PER_NS + 1);
         let newest = self.servers[usize::from(server)].arrived.of(line);
@@ -113,7 +116,7 @@ impl Cluster {
         there
     }
 
-    /// Why nothing of a batch happens at `server`, if nothing does.
+    /// Returns the error with which `server` refuses a batch, if it does.
     fn refusal(&self, compute: u16, epoch: u8, server: u16) -> Option<FabricError> {
         let at = &self.servers[usize::from(server)];
         match at.state {
@@ -127,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// The batch has arrived: its verbs get their places in time.
+    /// Handles the arrival of a batch: refuses it, or schedules its first verb.
     pub(super) fn arrive(&mut self, number: u32) {
         let wire = self.wire();
         let post = self.posts.get(number);
@@ -144,7 +147,7 @@ impl Cluster {
         self.follow(number, 0);
     }
 
-    /// A verb of the batch has arrived, and gets its place in time; then the next one will.
+    /// Schedules a verb that has arrived, and plans the arrival of the next one.
     pub(super) fn follow(&mut self, number: u32, verb: u32) {
         let post = self.posts.get(number);
         let (compute, server, line) = (post.compute, post.server, post.line);
@@ -160,14 +163,14 @@ impl Cluster {
         if let Some(gap) = gap.map(|next| next - post.departs[verb as usize]) {
             self.plan(self.now + gap, ClusterEvent::Follow(number, verb + 1));
         }
-        // A card hands on what it has got of a message while the rest comes in.
+        // The NIC is cut-through: it forwards the start of a message before the end has arrived.
         let arrived = self.receive(server, self.now, act.carried);
         let begun = arrived - self.message(act.carried) + self.message(0);
         let at = self.place(line, server, begun, &act);
         self.plan(at, ClusterEvent::Act(number, verb));
     }
 
-    /// The asker crashed before it had sent `verb` and what follows it.
+    /// Drops `verb` and those after it: the client's server crashed before it had sent them.
     fn cut(&mut self, number: u32, verb: u32) {
         let post = self.posts.get(number);
         post.left -= post.verbs.len() as u32 - verb;
@@ -177,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// When a verb that has passed the card at `arrived` acts.
+    /// Returns the time at which a verb acts that has passed the NIC at `arrived`.
     fn place(&mut self, line: usize, server: u16, arrived: u64, act: &VerbFootprint) -> u64 {
         let pcie = self.constants.pcie_ns * PER_NS;
         let carried = self.landing(act.carried);
@@ -205,7 +208,7 @@ impl Cluster {
         } else {
             from + pcie
         };
-        // PCIe lets neither reads nor writes overtake a write.
+        // On PCIe neither a read nor a write overtakes a write.
         let when = match act.lock || act.atomic {
             true => when,
             false => when.max(at.written),
@@ -213,7 +216,7 @@ impl Cluster {
         if act.carried > 0 && !act.lock {
             at.written = at.written.max(when + carried);
         }
-        // A read answers late and holds up nobody behind it; everything else is done in order.
+        // A read does not delay the verbs behind it in its queue. All other verbs act in order.
         if !act.read {
             *newest = when
                 .saturating_sub(if act.lock { 0 } else { pcie })
@@ -222,7 +225,7 @@ impl Cluster {
         when
     }
 
-    /// A verb acts.
+    /// Executes a verb, or refuses it.
     pub(super) fn act(&mut self, number: u32, verb: u32) {
         let now = self.now;
         let post = self.posts.get(number);
@@ -289,8 +292,8 @@ impl Cluster {
         self.acted(number, until);
     }
 
-    /// Writes land in up to four pieces, cut between lines, in increasing order; line by line where it is
-    /// known in which order reads meet them.
+    /// Plans the pieces of a write: up to four, cut at random line boundaries, in increasing order. If reads take
+    /// lines in order, each line is a piece of its own.
     fn write_in_pieces(&mut self, number: u32, verb: u32, len: u32) {
         const PIECES: u32 = 4;
         let pieces_max = match self.constants.read_line_order {
@@ -319,7 +322,7 @@ impl Cluster {
         }
     }
 
-    /// Bytes of a write land; with the last of them the verb has acted.
+    /// Writes one piece of a write. After the last piece the verb has acted.
     pub(super) fn piece(&mut self, number: u32, verb: u32, from: u32, to: u32) {
         let post = self.posts.get(number);
         let (compute, server) = (post.compute, post.server);
@@ -333,7 +336,7 @@ impl Cluster {
         }
         let post = self.posts.get(number);
         let Verb::Write { at, bytes } = &mut post.verbs[verb as usize] else {
-            unreachable!("only writes land in pieces");
+            unreachable!("only writes have pieces");
         };
         let (at, all) = (*at, std::mem::take(bytes));
         let part = &all[from as usize..to as usize];
@@ -347,7 +350,7 @@ impl Cluster {
         }
     }
 
-    /// Changes memory, and what open reads are yet to see of it.
+    /// Writes memory, and the buffers of open reads that have yet to take these bytes.
     fn write(&mut self, server: u16, lock: bool, at: u64, bytes: &[u8]) {
         let memory = &mut self.servers[usize::from(server)].memory;
         memory.write(lock, at, bytes);
@@ -364,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// One more verb of the batch is done at `until`; the last one's end sends the answer.
+    /// Records that a verb of the batch has acted at `until`. After the last one, sends the results.
     fn acted(&mut self, number: u32, until: u64) {
         let post = self.posts.get(number);
         post.acted = post.acted.max(until);
@@ -378,7 +381,7 @@ impl Cluster {
         self.plan(sent + self.wire(), ClusterEvent::Answer(number));
     }
 
-    /// The answer is at the asker's card.
+    /// Receives the results at the client's NIC.
     pub(super) fn answered(&mut self, number: u32) {
         let post = self.posts.get(number);
         let compute = post.compute;
@@ -387,7 +390,7 @@ impl Cluster {
         self.plan(done, ClusterEvent::Done(number));
     }
 
-    /// The answer is with the task.
+    /// Completes the batch. Returns the task to wake.
     pub(super) fn done(&mut self, number: u32) -> Option<usize> {
         self.traffic.round_trips += 1;
         let post = self.posts.get(number);
@@ -419,13 +422,13 @@ impl Cluster {
     }
 }
 
-/// What of a verb decides when it acts.
+/// The properties of a verb that decide when it acts.
 struct VerbFootprint {
     at: u64,
     lock: bool,
     read: bool,
     atomic: bool,
-    /// A write of one word at most: an unlock waits for atomics of its bucket.
+    /// A write of at most one word, such as an unlock. It waits for atomics of its bucket.
     word_write: bool,
     carried: u64,
 }

@@ -1,4 +1,4 @@
-//! The bytes of a segment.
+//! The byte layout of a segment.
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
@@ -60,7 +60,7 @@ impl CcehConfig {
             && (1..=1 << self.bucket_bits).contains(&self.probe_lines)
             && (1..=DEPTH_MAX).contains(&self.depth);
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 }
@@ -71,25 +71,25 @@ impl<M: Medium> Cceh<M> {
         SegmentHeader::at(self.ground.medium(), segment)
     }
 
-    /// The word published code keeps its lock in.
+    /// Returns the offset of the word that holds the lock in the published code.
     pub(super) fn lock_word(segment: Off) -> Off {
         segment.plus(WORD as u64)
     }
 
-    /// Slot `n` of a segment.
+    /// Returns the offset of slot `n` of a segment.
     #[inline]
     pub(super) fn slot(segment: Off, n: u64) -> Off {
         segment.plus(LINE as u64 + n * SLOT)
     }
 
-    /// The home bucket's line of a hash.
+    /// Returns the offset of the home bucket of a hash.
     #[inline]
     pub(super) fn home(&self, segment: Off, hash: u64) -> Off {
         let bucket = hash & ((1 << self.config.bucket_bits) - 1);
         Self::slot(segment, bucket * SLOTS_A_LINE)
     }
 
-    /// The buckets that may hold keys of this hash, in the order they are looked at.
+    /// Returns the buckets that may hold keys with this hash, in probe order.
     #[inline]
     pub(super) fn buckets_of(&self, segment: Off, hash: u64) -> impl Iterator<Item = Off> + use<M> {
         let mask = (1 << self.config.bucket_bits) - 1;
@@ -97,13 +97,13 @@ impl<M: Medium> Cceh<M> {
             .map(move |line| Self::slot(segment, (hash.wrapping_add(line) & mask) * SLOTS_A_LINE))
     }
 
-    /// The keys of a bucket.
+    /// Returns the keys of a bucket.
     #[inline]
     pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS_A_LINE as usize] {
         self.ground.medium().load_words(bucket, 2)
     }
 
-    /// The slot of `key`: its home bucket is asked, then the others.
+    /// Finds the slot of `key`: searches the home bucket, then the others.
     #[inline(always)]
     pub(super) fn find(&self, segment: Off, hash: u64, key: u64) -> Option<Off> {
         const PAPER: u32 = 4;
@@ -124,11 +124,11 @@ impl<M: Medium> Cceh<M> {
         others.find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_it))
     }
 
-    /// Tells of each live slot: where it is, its key, its value.
+    /// Calls `each` with the slot, key and value of each live slot.
     pub(super) fn each_live(&self, segment: Off, mut each: impl FnMut(Off, u64, u64)) {
         let medium = self.ground.medium();
         let header = self.header(segment);
-        // Asked for at once, rather than line by line.
+        // One prefetch of the whole segment, not one per line.
         medium.prefetch(segment, self.config.segment_bytes() as usize);
         for bucket in 0..1 << self.config.bucket_bits {
             let bucket = Self::slot(segment, bucket * SLOTS_A_LINE);
@@ -142,7 +142,7 @@ impl<M: Medium> Cceh<M> {
     }
 }
 
-/// Of the keys of slots from `bucket` on those for which something holds: the first one's slot.
+/// Returns the first slot, from `bucket` on, whose key satisfies `holds`.
 #[inline]
 pub(super) fn first_slot<const N: usize>(
     bucket: Off,
@@ -153,7 +153,7 @@ pub(super) fn first_slot<const N: usize>(
     (found != 0).then(|| bucket.plus(u64::from(found.trailing_zeros()) * SLOT))
 }
 
-/// Where a slot's value is; its key is where it starts.
+/// Returns the offset of a slot's value. The key is at the slot's start.
 #[inline]
 pub(super) fn value_of(slot: Off) -> Off {
     slot.plus(WORD as u64)

@@ -1,7 +1,7 @@
 //! CCEH: cacheline-conscious extendible hashing (Nam et al., FAST '19).
 //!
-//! A directory of 2^G offsets leads to segments of 16 KiB; a segment is 256 buckets of one line, four slots each. A
-//! key goes to the bucket its low hash bits name, or to one of the three lines after it.
+//! A directory of 2^G offsets leads to segments of 16 KiB. A segment has 256 buckets of one line with four slots each.
+//! The low hash bits select a key's home bucket; the key is stored there or in one of the three following lines.
 //!
 //! ```text
 //!   directory (a run)     segment (a block)                          bucket (one line)
@@ -11,33 +11,35 @@
 //!     top G bits            depth L | prefix    low 8 bits, then up to 3 lines on
 //! ```
 //!
-//! A segment that has no slot for a key is split by its next hash bit: the keys whose bit is 1 are copied into a new
-//! one, and stay behind where they were, dead by their hash, until others need the slots. Only when the segment's
-//! depth is the directory's does that double.
+//! A segment without a free slot for a key is split by its next hash bit. The keys whose bit is 1 are copied into a new
+//! segment. Their old copies stay in the old segment, dead by their hash, until other keys overwrite them. The
+//! directory doubles only when the segment's depth equals the directory's depth.
 //!
 //! # Invariants
 //! I1  A slot is live iff its key is not `EMPTY` and the top L bits of the key's hash are the segment's prefix.
 //! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  The directory keeps D1 to D4 of extendible hashing.
-//! I4  A segment is changed under its lock in DRAM, which is let go when the change is durable: nothing visible is
-//!     volatile.
+//! I3  The directory satisfies D1 to D4 of extendible hashing.
+//! I4  A segment is changed under its lock in DRAM, which is released when the change is durable. Readers see no
+//!     volatile data.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                           |
 //! |-----------------------------|-------------------------------------------|------------------------------------|
 //! | value stored, key stored    | an empty or dead key                      | nothing: the slot is free (I1, I2) |
-//! | parts of a split            | what `extendible` lists                   | and does there                     |
-//! | (a kill) store, drain       | bytes that a power cut could take back    | makes them durable at first touch  |
+//! | parts of a split            | see the table of `extendible`             | see there                          |
+//! | (a kill) store, drain       | visible bytes that are not durable        | makes them durable at first access |
 //!
-//! The paper walks the whole directory to find a split that was cut short. Here the allocator's intents name it.
+//! The paper scans the whole directory to find an interrupted split. Here the allocator's intents name it.
 //!
-//! # Where we differ from the paper
-//! Locks live in DRAM; the paper's are in the segment and dirty it at every search ([`Config::far_locks`] does that,
-//! without relying on it). Keys are checked for being there already; the published code reports nothing and stores them
-//! twice. Nothing is left behind by a thread that died: the published code marks slots as being written in far
-//! memory (Witcher #25). The directory is published before the elder's depth; the published code does it the other way and
-//! can lose half of a segment (Witcher #24, fault `cceh.depth_first`). Its flush after an insert is of the home bucket's line,
-//! whichever line the pair is in (fault `cceh.home_line`).
+//! # Deviations from the paper
+//! * Locks are in DRAM. The paper's are in the segment, and every search dirties it; [`CcehConfig::far_locks`] imitates
+//!   this traffic, without relying on it.
+//! * An insert checks whether the key exists. The published code does not, and stores it twice.
+//! * A dead thread leaves no marks. The published code marks slots as being written in far memory (Witcher #25).
+//! * The directory is published before the old segment's depth. The published code uses the opposite order and can lose
+//!   half of a segment (Witcher #24, fault `cceh.depth_first`).
+//! * An insert flushes the line that holds the pair. The published code flushes the home bucket's line in all cases
+//!   (fault `cceh.home_line`).
 
 mod layout;
 mod ops;
@@ -54,44 +56,45 @@ use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use crate::reserved_key::ReservedKey;
 use layout::EMPTY;
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "cceh";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 3] = [
     EARLY_READS,
     NamedFault {
         name: "cceh.depth_first",
-        what: "a split segment's depth is changed before the directory names the new one",
+        what: "a split segment's depth is changed before the directory names the new segment",
         source: "the published code (Witcher #24)",
         shows_in: None,
     },
     NamedFault {
         name: "cceh.home_line",
         what: "an insert flushes the line of the home bucket, wherever the pair is",
-        source: "the study's version of the published code",
+        source: "the published benchmark's version of the code",
         shows_in: None,
     },
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CcehConfig {
-    /// Buckets of a segment, as a power of two.
+    /// Binary logarithm of the buckets of a segment.
     pub bucket_bits: u32,
-    /// Lines that are looked at for a key.
+    /// Number of lines probed for a key.
     pub probe_lines: u32,
     /// Depth of the first directory: 2^depth segments.
     pub depth: u32,
-    /// Whether every operation also writes a lock word in its segment, as the published code does.
+    /// Whether every operation also writes a lock word in its segment, as in the published code.
     pub far_locks: bool,
-    /// Whether searches wait for no insert or delete, as the published code's, which share the segment's lock with them, and
-    /// show what is not durable yet.
+    /// Whether searches do not wait for inserts and deletes and can return data that is not durable. In the published
+    /// code, searches share the segment's lock with them.
     pub early_reads: bool,
 }
 
 impl CcehConfig {
-    /// The paper's: 256 buckets, 4 lines; as many segments as `slots` take, a power of two.
+    /// Returns the paper's configuration: 256 buckets, 4 probed lines, and segments for `slots` slots, rounded down to
+    /// a power of two.
     #[must_use]
     pub fn paper(slots: u64) -> CcehConfig {
         let segments = (slots / 1024).max(2);
@@ -104,7 +107,7 @@ impl CcehConfig {
         }
     }
 
-    /// Small enough that a dozen keys split segments and double the directory.
+    /// Returns a configuration so small that a dozen keys split segments and double the directory.
     #[must_use]
     pub fn small() -> CcehConfig {
         CcehConfig {
@@ -116,7 +119,7 @@ impl CcehConfig {
         }
     }
 
-    /// As published: locks in far memory, searches that wait for no writer.
+    /// Returns the published variant: lock words in far memory, and searches that do not wait for writers.
     #[must_use]
     pub fn published(self) -> CcehConfig {
         CcehConfig {
@@ -127,7 +130,7 @@ impl CcehConfig {
     }
 }
 
-/// The table.
+/// A CCEH table.
 pub struct Cceh<M> {
     ground: TablePool<M>,
     config: CcehConfig,
@@ -147,7 +150,7 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(medium: M, plan: &PoolPlan, config: CcehConfig) -> Result<Cceh<M>, OpenError> {
         config.check()?;
         let ground = TablePool::create(medium, plan, &config.classes())?;
@@ -158,7 +161,7 @@ impl<M: Medium> Cceh<M> {
         Ok(Cceh::over(ground, config, false))
     }
 
-    /// Opens the table on `medium`, after a crash or not: what a crash cut short is ended first.
+    /// Opens the table on `medium`. Recovery completes interrupted splits first.
     pub fn open(medium: M) -> Result<Cceh<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |words| {
             Ok(CcehConfig::of(words)?.classes().to_vec())

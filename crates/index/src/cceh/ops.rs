@@ -10,7 +10,8 @@ use crate::index::IndexError;
 use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {
-    /// One line, one drain; a split adds a segment and its entries of the directory, in three.
+    /// Inserts a key with one line write and one drain. A split adds a segment and its directory entries, with three
+    /// drains.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut TableWorker,
@@ -45,7 +46,7 @@ impl<M: Medium> Cceh<M> {
             |led| self.directory.still(&self.ground, led),
             |segment| self.persist_on_first_access(worker, segment, hash),
             |segment| {
-                self.prefetch(segment, hash); // all lines now: which of them has the key is known later
+                self.prefetch(segment, hash); // all probed lines at once
                 let slot = self.find(segment, hash, key);
                 let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
                 (segment, found)
@@ -86,7 +87,7 @@ impl<M: Medium> Cceh<M> {
         Ok(Some(old))
     }
 
-    /// Has the CPU fetch what lookups of `keys` will read: entries first, then locks and home lines.
+    /// Prefetches for lookups of `keys`: the directory entries first, then locks and home lines.
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let (medium, directory) = (self.ground.medium(), self.directory.directory());
         for key in keys {
@@ -100,7 +101,7 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    /// Has the CPU fetch the lines that are looked at for a hash, so that they are waited for at once.
+    /// Prefetches all lines probed for a hash, so that their latencies overlap.
     #[inline]
     fn prefetch(&self, segment: Off, hash: u64) {
         let bytes = self.config.probe_lines as usize * LINE;
@@ -108,7 +109,7 @@ impl<M: Medium> Cceh<M> {
         self.ground.medium().prefetch(home, bytes);
     }
 
-    /// Takes the lock of the segment `hash` leads to.
+    /// Takes the lock of the segment for `hash`.
     #[inline]
     fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedSegment<'_>, IndexError> {
         let held = self.directory.hold(
@@ -122,8 +123,8 @@ impl<M: Medium> Cceh<M> {
         Ok(held)
     }
 
-    /// Makes durable what a killed process left in the buckets of the segment that `hash` leads to, if it is one. Its header
-    /// is: the one a split may have left volatile is in doubt (D4), so that recovery saw to it.
+    /// Validates the segment for `hash`, and makes durable what a killed process left in its buckets. Its header is
+    /// durable already: a header that a split may have left volatile is in doubt (D4), and recovery has flushed it.
     #[cold]
     pub(super) fn persist_on_first_access(
         &self,
@@ -137,7 +138,7 @@ impl<M: Medium> Cceh<M> {
         self.ground.persist_on_first_access(worker, buckets, bytes)
     }
 
-    /// Writes where the published code counts its readers and writers. Nobody reads it.
+    /// Writes the word where the published code counts its readers and writers. No code reads it.
     #[inline]
     fn touch_far_lock(&self, worker: &mut TableWorker, segment: Off) {
         if self.config.far_locks {
@@ -148,7 +149,7 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    /// A slot that is empty, or whose key has moved on (I1).
+    /// Returns a slot that is empty or holds a dead key (I1).
     fn free_slot(&self, held: &LockedSegment<'_>, at: u64) -> Option<Off> {
         let is_free = |key| key == EMPTY || !held.header.owns(self.ground.hash(key));
         let slot = self

@@ -1,4 +1,5 @@
-//! The whole table looked through. What a crash left is the directory's to mend, and [`Cceh::accept`]'s.
+//! The consistency check of the whole table. The directory repairs what a crash left, except what
+//! [`Cceh::persist_on_first_access`] makes durable.
 
 use std::collections::BTreeSet;
 

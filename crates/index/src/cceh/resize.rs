@@ -8,7 +8,7 @@ use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> Cceh<M> {
-    /// The first directory, and a segment for each entry.
+    /// Creates the first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         ExtendibleDirectory::make(
             &self.ground,
@@ -20,7 +20,7 @@ impl<M: Medium> Cceh<M> {
         )
     }
 
-    /// The bytes of a segment that has these slots: their places in it, keys and values.
+    /// Returns the bytes of a segment with these slots, each given as its position in the segment, key and value.
     fn image(&self, header: SegmentHeader, slots: &[(u64, u64, u64)]) -> Vec<u8> {
         let mut image = vec![0; self.config.segment_bytes() as usize];
         let mut put = |at: u64, word: u64| {
@@ -34,7 +34,7 @@ impl<M: Medium> Cceh<M> {
         image
     }
 
-    /// Splits a segment that has no slot for a key. Nothing is changed on an error.
+    /// Splits a segment without a free slot for a key. On an error nothing is changed.
     pub(super) fn split(
         &self,
         worker: &mut TableWorker,

@@ -1,4 +1,4 @@
-//! The bytes of slots, buckets and levels.
+//! The byte layout of slots, buckets and levels.
 
 use farbank_pm::simd::upper_halves_equal;
 use farbank_pm::{Medium, Off, WORD};
@@ -8,28 +8,28 @@ use crate::index::IndexError;
 pub(super) use crate::pool_heap::BucketRun as Level;
 use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
-/// The root's word for which levels there are.
+/// Number of the root's word for the present levels.
 pub(super) const META: u64 = 0;
-/// The root's word for the bucket that is being emptied.
+/// Number of the root's word for the bucket that is being emptied.
 pub(super) const CURSOR: u64 = 1;
-/// The root's first word of levels.
+/// Number of the root's first word for levels.
 const LEVELS_AT: u64 = 2;
-/// Most levels: as many words as the root's first line has beside those two.
+/// Maximum number of levels: the other words of the root's first line.
 pub(super) const LEVELS: u64 = 6;
-/// Largest level: 2^TOP_BITS_MAX buckets would not fit into any pool.
+/// Maximum size of a level: 2^TOP_BITS_MAX buckets would not fit into any pool.
 pub(super) const TOP_BITS_MAX: u32 = 40;
-/// The class of pairs.
+/// Block class of pairs.
 pub(super) const PAIR: usize = 0;
 /// Bytes of a pair: a key and its value.
 pub(super) const PAIR_BYTES: u64 = 16;
-/// What a slot that holds nothing is.
+/// The value of an empty slot.
 pub(super) const EMPTY: u64 = 0;
 
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 const TAG_SHIFT: u32 = 48;
 const CURSOR_BITS: u32 = 48;
 
-/// Which levels there are, as the root's word: the number of the bottom one, and how many.
+/// The present levels, as the root's word encodes them: the number of the bottom level, and the number of levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LevelsWord {
     pub(super) bottom: u64,
@@ -48,24 +48,24 @@ impl LevelsWord {
         self.bottom << 8 | self.count
     }
 
-    /// The levels' numbers, bottom first.
+    /// Returns the levels' numbers, bottom first.
     pub(super) fn levels(self) -> std::ops::Range<u64> {
         self.bottom..self.bottom + self.count
     }
 
-    /// Whether the bottom one is being emptied.
+    /// Returns whether the bottom level is being emptied.
     pub(super) fn is_resizing(self) -> bool {
         self.count > 2
     }
 }
 
-/// The bucket of the bottom level that is being emptied, as the root's word, with the level's number: another level's
-/// means bucket 0.
+/// Encodes the cursor: the bucket of the bottom level that is being emptied, with the level's number. A cursor with
+/// another level's number means bucket 0.
 pub(super) fn cursor(bottom: u64, bucket: u64) -> u64 {
     bottom << CURSOR_BITS | bucket
 }
 
-/// The bucket of a cursor's word.
+/// Returns the bucket of a cursor's word.
 pub(super) fn bucket_in(word: u64, bottom: u64) -> u64 {
     let bucket = word & ((1 << CURSOR_BITS) - 1);
     if word >> CURSOR_BITS == bottom {
@@ -75,24 +75,24 @@ pub(super) fn bucket_in(word: u64, bottom: u64) -> u64 {
     }
 }
 
-/// The tag of a slot's word.
+/// Returns the tag of a slot's word.
 #[inline]
 pub(super) fn tag_in(word: u64) -> u64 {
     word >> TAG_SHIFT
 }
 
-/// Where the pair of a slot's word is.
+/// Returns the offset of the pair of a slot's word.
 #[inline]
 pub(super) fn pair_in(word: u64) -> Off {
     Off(word & ((1 << TAG_SHIFT) - 1))
 }
 
-/// Where a pair's value is; its key is where it starts.
+/// Returns the offset of a pair's value. The key is at the pair's start.
 pub(super) fn value_of(pair: Off) -> Off {
     pair.plus(WORD as u64)
 }
 
-/// The root's word for level `n`.
+/// Returns the number of the root's word for level `n`.
 pub(super) fn level_root(n: u64) -> u64 {
     LEVELS_AT + n % LEVELS
 }
@@ -137,7 +137,7 @@ impl ClevelConfig {
             && (2..=TOP_BITS_MAX).contains(&self.top_bits)
             && (1..=16).contains(&self.tag_bits);
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 }
@@ -147,18 +147,18 @@ impl<M: Medium> Clevel<M> {
         self.config.bucket_bytes() << bits
     }
 
-    /// What a slot says of its key: the top bits of its hash.
+    /// Returns the tag of a hash: its top bits.
     #[inline]
     pub(super) fn tag_of(&self, hash: u64) -> u64 {
         hash >> (u64::BITS - self.config.tag_bits)
     }
 
-    /// A slot that leads to the pair at `at`.
+    /// Returns the word of a slot for the pair at `at`.
     pub(super) fn slot_word(&self, at: Off, hash: u64) -> u64 {
         at.0 | self.tag_of(hash) << TAG_SHIFT
     }
 
-    /// The buckets of a hash: one in each half. The second follows from the first and the tag.
+    /// Returns the buckets of a hash, one in each half. The second is computed from the first and the tag.
     #[inline]
     pub(super) fn buckets_of(&self, level: Level, hash: u64) -> [u64; 2] {
         let half = level.buckets() / 2;
@@ -167,13 +167,13 @@ impl<M: Medium> Clevel<M> {
         [first, second + half]
     }
 
-    /// Where bucket `n` of a level is.
+    /// Returns the offset of bucket `n` of a level.
     #[inline]
     pub(super) fn bucket(&self, level: Level, n: u64) -> Off {
         level.at.plus(n * self.config.bucket_bytes())
     }
 
-    /// Which slots of a bucket have this tag, a bit each; empty ones have tag 0.
+    /// Returns the mask of the slots of a bucket with this tag. Empty slots have tag 0.
     #[inline(always)]
     pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
         const PAPER: u32 = 8;
@@ -192,21 +192,21 @@ impl<M: Medium> Clevel<M> {
         found
     }
 
-    /// The slots of a bucket.
+    /// Returns the slots of a bucket.
     #[inline]
     pub(super) fn slots(&self, level: Level, bucket: u64) -> impl Iterator<Item = Off> + use<M> {
         let at = self.bucket(level, bucket);
         (0..u64::from(self.config.slots)).map(move |n| at.plus(n * WORD as u64))
     }
 
-    /// The slots of a level in which a key of `hash` may be.
+    /// Returns the slots of a level in which a key of `hash` may be.
     #[inline]
     pub(super) fn slots_of(&self, level: Level, hash: u64) -> impl Iterator<Item = Off> {
         let buckets = self.buckets_of(level, hash).into_iter();
         buckets.flat_map(move |bucket| self.slots(level, bucket))
     }
 
-    /// Tells of every slot that leads to a pair: the level, where it is, its word.
+    /// Calls `each` with the level, offset and word of every slot in use.
     pub(super) fn each_taken(
         &self,
         mut each: impl FnMut(Level, Off, u64) -> Result<(), IndexError>,
@@ -225,13 +225,13 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    /// Whether a pair can be there at all.
+    /// Returns whether `pair` can be the offset of a pair.
     #[inline]
     pub(super) fn is_pair(&self, pair: Off) -> bool {
         pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.ground.medium().len()
     }
 
-    /// Where the slot at `slot`, whose word is `word`, leads, if that can be a pair (I8).
+    /// Returns the pair of the slot at `slot`, whose word is `word`. Fails if the offset cannot be that of a pair (I8).
     #[inline]
     pub(super) fn pair_of(&self, slot: Off, word: u64) -> Result<Off, IndexError> {
         let pair = pair_in(word);
@@ -239,7 +239,7 @@ impl<M: Medium> Clevel<M> {
             return Ok(pair);
         }
         Err(IndexError::damaged(format!(
-            "the slot {slot:?} is {word:#x} and leads to {pair:?}, which was expected to be a pair: in the pool, a multiple of \
+            "the slot at {slot:?} is {word:#x} and leads to {pair:?}, expected a pair: an offset in the pool, a multiple of \
              {PAIR_BYTES}"
         )))
     }

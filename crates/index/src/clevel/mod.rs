@@ -1,7 +1,7 @@
-//! Clevel: level hashing whose searches are not blocked (Chen et al., USENIX ATC '20).
+//! Clevel: level hashing with lock-free search (Chen et al., USENIX ATC '20).
 //!
-//! Levels of buckets, each twice as large as the one below it; a slot is a word that leads to a pair and says 16 bits of
-//! its key's hash. A key has two buckets in every level.
+//! Levels of buckets, each twice as large as the one below it. A slot is a word with the offset of a pair and a tag, 16
+//! bits of its key's hash. A key has two buckets in every level.
 //!
 //! ```text
 //!   root                  level (a run)               bucket (a line)         slot (a word)        pair (a block)
@@ -13,48 +13,52 @@
 //!   └──────────────┘
 //! ```
 //!
-//! When a key finds no slot, a level is added on top, and what is in the bottom one is moved up, bucket by bucket; then
-//! the bottom one is dropped. Insertions and searches go on meanwhile.
+//! If a key finds no free slot, a level is added on top. The slots of the bottom level are moved up, bucket by bucket;
+//! then the bottom level is dropped. Inserts and searches continue meanwhile.
 //!
 //! # Invariants
-//! I1  The levels are those that the root's first word counts; it is replaced by one store, when what it says is
-//!     durable.
-//! I2  A pair is durable, its bit too, before a slot leads to it.
-//! I3  All words of a key are changed under the lock in DRAM of its stripe, which is let go when the change is durable;
-//!     an empty slot is taken by compare and swap, as keys of other stripes may want it.
-//! I4  A reader believes what it read if its stripe's version is the same after it: nothing it sees is volatile. A pair
-//!     that was freed meanwhile was freed under another version, or was no answer.
-//! I5  Nobody fills slots of a level that is being emptied: writers who may not have seen that it is are awaited, stripe
-//!     by stripe, before the first is moved; so are those who may still read a dropped level, before it is freed.
+//! I1  The levels are those that the root's first word counts. It is replaced by one store, after the levels it counts
+//!     are durable.
+//! I2  A pair and its allocation bit are durable before a slot leads to it.
+//! I3  All slots of a key are changed under the DRAM lock of its stripe, which is released when the change is durable.
+//!     An empty slot is taken by compare-and-swap, because keys of other stripes compete for it.
+//! I4  A reader uses what it read only if its stripe's version has not changed. So it sees no volatile data. A pair
+//!     that was freed meanwhile was either freed under another version or was not the answer.
+//! I5  No writer fills slots of a level that is being emptied. Before the first slot is moved, the resizer waits,
+//!     stripe by stripe, for writers that may have seen the older state. Before a dropped level is freed, it waits for
+//!     threads that may still read it.
 //! I6  A reader that has read a dropped level sees that the levels have changed.
-//! I7  Only slots of the bucket the cursor names may be in two levels, or be cleared and not durably so. The upper
-//!     one is durable before the lower one is cleared.
-//! I8  A slot is followed only if what it leads to can be a pair at all, and unlinked only if it is a block of theirs.
+//! I7  Only slots of the bucket at the cursor may be in two levels, or be cleared but not durably. The upper slot is
+//!     durable before the lower one is cleared.
+//! I8  A slot is followed only if its offset can be that of a pair. It is unlinked only if the offset is a block of the
+//!     pairs' class.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                          | and does                            |
 //! |-----------------------------|----------------------------------------|-------------------------------------|
 //! | bit, slot                   | a pair in doubt, no slot leads to it   | frees it (I2)                       |
-//! | slot cleared, bit cleared   | the same: it was named as being freed  | frees it                            |
+//! | slot cleared, bit cleared   | the same: it is named as being freed   | frees it                            |
 //! | level made, first word      | a run in doubt that is no level        | frees it (I1)                       |
-//! | moved up, cleared below     | a pair two slots lead to, at the cursor| clears the lower one (I7)           |
-//! | bottom empty, level dropped | three levels and the cursor            | nothing: the next growth goes on    |
+//! | moved up, cleared below     | a pair with two slots, at the cursor   | clears the lower one (I7)           |
+//! | bottom empty, level dropped | three levels and the cursor            | nothing: the next growth continues  |
 //! | dropped, run freed          | a run named as being freed, no level   | frees it                            |
 //! | (a kill) slot stored, drain | a pair in doubt                        | flushes the buckets of its key      |
 //!
-//! Recovery reads a few buckets a context, and one bucket of the bottom level: the more keys, no more work.
+//! Recovery reads a few buckets per context, and one bucket of the bottom level, independent of the number of keys.
 //!
-//! # Where we differ from the paper
-//! Its writers take no locks. Here keys of a stripe are written one after another, under a lock in DRAM ([`Clevel`] has at
-//! most 4,096), so that a key is there once, no reader sees what is not durable, and a move is not overtaken by an update or
-//! a removal. Kept are the levels, slots and tags, compare and swap for slots, searches that wait for no resizing, and
-//! levels switched by one word. Emptying the bottom level is done by who found no slot, not by a thread in the
-//! background. Level descriptors are words of the root, and not blocks that are copied. Readers need no epochs: versions
-//! tell them that a pair was freed (I4).
+//! # Deviations from the paper
+//! * The paper's writers take no locks. Here writers of one stripe exclude each other by a lock in DRAM (at most 4,096
+//!   stripes). So a key exists once, no reader sees data that is not durable, and no update or removal overtakes a
+//!   move.
+//! * The paper's levels, slots, tags, compare-and-swap on slots, searches that do not wait for a resize, and the switch
+//!   of levels by one word are kept.
+//! * The thread that found no slot empties the bottom level. The paper uses a background thread.
+//! * Level descriptors are words of the root. The paper's are blocks that are copied.
+//! * Readers need no epochs: versions show that a pair was freed (I4).
 //!
-//! The study's version takes an entry of the second bucket for the key's if the tags agree (fault `clevel.tag_is_key`). The
-//! published code never frees what an update replaces (`clevel.keep_old`), and after a restart frees what each thread
-//! inserted last, which is live (`clevel.free_last`).
+//! The published benchmark's version accepts a slot of the second bucket if only the tag agrees (fault
+//! `clevel.tag_is_key`). The published code never frees a pair that an update replaces (`clevel.keep_old`). After a
+//! restart it frees the pair that each thread inserted last, which is live (`clevel.free_last`).
 
 mod layout;
 mod ops;
@@ -71,15 +75,15 @@ use crate::locks::LockTable;
 use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use layout::{LEVELS, Level, LevelsWord, META, PAIR_BYTES, level_root, value_of};
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "clevel";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "clevel.tag_is_key",
-        what: "a slot with the key's tag is taken for the key's",
-        source: "the study's version",
+        what: "a search accepts a slot if only its tag is the key's",
+        source: "the published benchmark's version",
         shows_in: None,
     },
     NamedFault {
@@ -90,30 +94,31 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
     },
     NamedFault {
         name: "clevel.free_last",
-        what: "recovery frees the pair each worker took last, linked or not",
+        what: "recovery frees the pair that each worker allocated last, linked or not",
         source: "the published code",
         shows_in: None,
     },
 ];
 
-/// Most locks.
+/// Binary logarithm of the maximum number of locks.
 const STRIPE_BITS_MAX: u32 = 12;
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClevelConfig {
-    /// Slots of a bucket: a power of two, at most a line.
+    /// Slots of a bucket: 1, 2, 4 or 8, at most a line.
     pub slots: u32,
-    /// Buckets of the first top level, as a power of two; the bottom one has half of them.
+    /// Binary logarithm of the buckets of the first top level. The bottom level has half of them.
     pub top_bits: u32,
-    /// Bits of a key's hash in its slot, up to 16.
+    /// Bits of the tag in a slot: 1 to 16.
     pub tag_bits: u32,
-    /// Whether searches wait for no writer, as the published code's, and show what is not durable yet.
+    /// Whether searches do not wait for writers, as in the published code, and can return data that is not durable.
     pub early_reads: bool,
 }
 
 impl ClevelConfig {
-    /// The paper's buckets of eight, and as many as the study took for `slots`: 2^19 on top for 2^24.
+    /// Returns the paper's configuration with buckets of eight slots. The number of buckets follows the published
+    /// benchmark: 2^19 on top for 2^24 `slots`.
     #[must_use]
     pub fn paper(slots: u64) -> ClevelConfig {
         ClevelConfig {
@@ -124,7 +129,7 @@ impl ClevelConfig {
         }
     }
 
-    /// Small enough that a dozen keys add a level, with tags that often agree.
+    /// Returns a configuration so small that a dozen keys add a level, with tags that often agree.
     #[must_use]
     pub fn small() -> ClevelConfig {
         ClevelConfig {
@@ -135,7 +140,7 @@ impl ClevelConfig {
         }
     }
 
-    /// As published: searches that wait for nobody.
+    /// Returns the published variant: searches that do not wait.
     #[must_use]
     pub fn published(self) -> ClevelConfig {
         ClevelConfig {
@@ -145,11 +150,11 @@ impl ClevelConfig {
     }
 }
 
-/// The table.
+/// A Clevel table.
 pub struct Clevel<M> {
     ground: TablePool<M>,
     config: ClevelConfig,
-    /// The root's words for the levels, where readers look.
+    /// DRAM copies of the root's words for the levels, for readers.
     meta: AtomicU64,
     levels: [AtomicU64; LEVELS as usize],
     growing: Mutex<()>,
@@ -173,7 +178,7 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(
         medium: M,
         plan: &PoolPlan,
@@ -188,7 +193,7 @@ impl<M: Medium> Clevel<M> {
         Ok(Clevel::over(ground, config))
     }
 
-    /// Opens the table on `medium`, after a crash or not: what a crash left in doubt is settled first.
+    /// Opens the table on `medium`. Recovery resolves what a crash left in doubt first.
     pub fn open(medium: M) -> Result<Clevel<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |_| Ok(ClevelConfig::classes().to_vec()))?;
         let config = ClevelConfig::of(ground.config())?;

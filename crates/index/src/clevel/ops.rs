@@ -10,14 +10,14 @@ use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
-/// A slot that was found, and where it leads.
+/// A slot that a search found, and its pair.
 pub(super) struct FoundSlot {
     slot: Off,
     pair: Off,
 }
 
 impl<M: Medium> Clevel<M> {
-    /// Three lines (the pair's bit, the pair, the slot) and two drains; what resizing takes is beside it.
+    /// Inserts a key with three lines (the pair's bit, the pair, the slot) and two drains. A resize costs extra.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut TableWorker,
@@ -58,7 +58,7 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    /// Five lines, two drains: a new pair, and the old one freed.
+    /// Updates a key with five lines and two drains: writes a new pair, and frees the old one.
     pub(super) fn update_hashed(
         &self,
         worker: &mut TableWorker,
@@ -72,7 +72,7 @@ impl<M: Medium> Clevel<M> {
         };
         let old = self.ground.medium().load(value_of(found.pair));
         let pair = self.write_pair(worker, key, value)?;
-        let freed = self.ground.about_to_free(worker, found.pair)?; // I2: drains the pair too
+        let freed = self.ground.about_to_free(worker, found.pair)?; // its drain also makes the pair durable (I2)
         self.replace(worker, found.slot, self.slot_word(pair, hash))?;
         if !fault!("clevel.keep_old") {
             self.ground.free(worker, freed);
@@ -80,7 +80,7 @@ impl<M: Medium> Clevel<M> {
         Ok(Some(old))
     }
 
-    /// Three lines, two drains.
+    /// Removes a key with three lines and two drains.
     pub(super) fn remove_hashed(
         &self,
         worker: &mut TableWorker,
@@ -98,7 +98,7 @@ impl<M: Medium> Clevel<M> {
         Ok(Some(old))
     }
 
-    /// The lock of all keys of `hash`, as a place.
+    /// Returns the position in the lock table of the lock for `hash`.
     fn stripe(&self, hash: u64) -> Off {
         Off(hash & (self.stripes - 1))
     }
@@ -107,15 +107,15 @@ impl<M: Medium> Clevel<M> {
         self.locks.lock_made(self.stripe(hash))
     }
 
-    /// Where `key` is, bottom level first. Without its lock a word may be of anything: what is found is believed
-    /// only if nothing has changed.
+    /// Finds `key`, bottom level first. A caller without its lock may read arbitrary words, and must check afterwards
+    /// that nothing has changed.
     #[inline]
     fn find(&self, hash: u64, key: u64) -> Result<Option<FoundSlot>, IndexError> {
         const SECOND: u32 = 32;
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
             let level = self.level(n);
-            // The CPU need not guess in which of the two it is.
+            // One loop over both buckets, without a branch on which of them holds the key.
             let [first, second] = (self.buckets_of(level, hash)).map(|n| self.bucket(level, n));
             let tagged = self.tagged(first, tag) | self.tagged(second, tag) << SECOND;
             for n in ones(tagged) {
@@ -135,8 +135,8 @@ impl<M: Medium> Clevel<M> {
         Ok(None)
     }
 
-    /// An empty slot for a key of `hash`: of the top level if it has one, in the emptier bucket. Never of a level that
-    /// is being emptied (I5).
+    /// Returns an empty slot for `hash`, in the emptier bucket of the highest level that has one. A level that is being
+    /// emptied is excluded (I5).
     pub(super) fn vacancy(&self, hash: u64) -> Option<Off> {
         let meta = self.meta();
         let lowest = meta.bottom + u64::from(meta.is_resizing());
@@ -172,7 +172,8 @@ impl<M: Medium> Clevel<M> {
         Ok(pair)
     }
 
-    /// Leads a slot to a pair, durably; whether there was one. Others may want the same slot for other keys.
+    /// Stores a pair in a slot. Returns whether one was free; then the slot is durable. Other threads may compete for
+    /// the slot.
     pub(super) fn link(
         &self,
         worker: &mut TableWorker,
@@ -192,7 +193,8 @@ impl<M: Medium> Clevel<M> {
         Ok(false)
     }
 
-    /// Replaces a slot's word, durably. Nobody else does while its key is held (I3).
+    /// Replaces a slot's word. Durable on `Ok`. The caller holds the key's lock, so no other thread changes the slot
+    /// (I3).
     pub(super) fn replace(
         &self,
         worker: &mut TableWorker,
@@ -204,7 +206,7 @@ impl<M: Medium> Clevel<M> {
         worker.put_word(medium, slot, word)
     }
 
-    /// Has the CPU fetch the buckets lookups of `keys` will read.
+    /// Prefetches the buckets that lookups of `keys` will read.
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let levels = self.meta().levels().map(|n| self.level(n));
         for level in levels {

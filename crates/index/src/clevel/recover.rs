@@ -1,4 +1,4 @@
-//! After a crash; and the whole table looked through.
+//! Recovery, and the consistency check of the whole table.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
 impl<M: Medium> Clevel<M> {
-    /// Settles the bucket that was being emptied and what the contexts did last. Reads a few buckets a context.
+    /// Resolves the bucket that was being emptied, and the last operations of the contexts. Reads a few buckets per
+    /// context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
         let mut worker = self.ground.worker()?;
@@ -25,7 +26,7 @@ impl<M: Medium> Clevel<M> {
                 }
             }
         }
-        // A pair is freed, and a slot cleared, after what replaced it is durable.
+        // Pairs are freed, and slots cleared, only after their replacements are durable.
         let medium = self.ground.medium();
         worker.commit(medium)?;
         for slot in moved {
@@ -36,12 +37,12 @@ impl<M: Medium> Clevel<M> {
             .recover(&mut worker, |block| Ok(self.is_live(block)))
     }
 
-    /// Whether the levels are ones the table makes.
+    /// Checks that the root's levels are valid.
     fn check_levels(&self) -> Result<(), IndexError> {
         let meta = self.meta();
         if !(2..=LEVELS).contains(&meta.count) {
             return Err(IndexError::damaged(format!(
-                "the root's word {META} says {meta:?}, and levels are 2 to {LEVELS}"
+                "the root's word {META} is {meta:?}, expected 2 to {LEVELS} levels"
             )));
         }
         let (mut below, mut named): (Option<Level>, Vec<Off>) = (None, Vec::new());
@@ -51,7 +52,7 @@ impl<M: Medium> Clevel<M> {
             let bits = below.map_or(1..=TOP_BITS_MAX, |below| below.bits + 1..=below.bits + 1);
             if level.bits > TOP_BITS_MAX || !bits.contains(&level.bits) {
                 return Err(IndexError::damaged(format!(
-                    "{who} has 2^{} buckets, which was expected to be 2^{} to 2^{}",
+                    "{who} has 2^{} buckets, expected 2^{} to 2^{}",
                     level.bits,
                     bits.start(),
                     bits.end()
@@ -60,7 +61,9 @@ impl<M: Medium> Clevel<M> {
             let bytes = self.level_bytes(level.bits);
             self.ground.check_run(&who, level.at, bytes)?;
             if named.contains(&level.at) {
-                return Err(IndexError::damaged(format!("{who} is another level's")));
+                return Err(IndexError::damaged(format!(
+                    "{who} has the run of another level"
+                )));
             }
             below = Some(level);
             named.push(level.at);
@@ -68,7 +71,7 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    /// Has the buckets of `hash`, in every level, made durable by the next drain.
+    /// Flushes the buckets of `hash` in every level.
     fn flush_buckets(&self, worker: &mut TableWorker, hash: u64) {
         for n in self.meta().levels() {
             let level = self.level(n);
@@ -85,7 +88,8 @@ impl<M: Medium> Clevel<M> {
         medium.flush(&mut worker.ctx, at, bytes as usize);
     }
 
-    /// The slots of the cursor's bucket that were moved up, to be cleared when they are durable where they went (I7).
+    /// Returns the slots of the cursor's bucket that were already moved up. The caller clears them when the upper slots
+    /// are durable (I7).
     fn moved(&self, worker: &mut TableWorker) -> Result<Vec<Off>, OpenError> {
         let (medium, meta) = (self.ground.medium(), self.meta());
         if !meta.is_resizing() {
@@ -96,7 +100,7 @@ impl<M: Medium> Clevel<M> {
         if bucket >= level.buckets() {
             return Err(OpenError::Damaged {
                 what: format!(
-                    "the cursor, in the root's word {CURSOR}, is at bucket {bucket} of {level:?}, which has fewer"
+                    "the cursor, in the root's word {CURSOR}, is at bucket {bucket} of {level:?}, which has fewer buckets"
                 ),
             });
         }
@@ -117,14 +121,14 @@ impl<M: Medium> Clevel<M> {
         Ok(moved)
     }
 
-    /// Whether a slot of `hash` in `level` is `word`.
+    /// Returns whether a slot of `hash` in `level` holds `word`.
     fn leads(&self, level: Level, hash: u64, word: u64) -> bool {
         let medium = self.ground.medium();
         self.slots_of(level, hash)
             .any(|slot| medium.load(slot) == word)
     }
 
-    /// Whether the table leads to `block`.
+    /// Returns whether the table refers to `block`.
     fn is_live(&self, block: HeapBlock) -> bool {
         let mut levels = self.meta().levels().map(|n| self.level(n));
         match block.class {
@@ -151,7 +155,7 @@ impl<M: Medium> Clevel<M> {
                     "key {key:#x} lies at {slot:?}, where it is not looked for"
                 ));
             } else if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} is there twice, once at {slot:?}"));
+                wrong = Some(format!("key {key:#x} occurs twice, once at {slot:?}"));
             }
             pairs.push(pair);
             Ok(())

@@ -1,4 +1,4 @@
-//! A level on top, and the bottom one emptied.
+//! Growth: a level is added on top, and the bottom level is emptied.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, situation};
@@ -10,11 +10,11 @@ use super::layout::{
 use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TableWorker};
 
-/// Most slots of a new level for each key of the table.
+/// A new level with more slots than this per key of the table is not added.
 const SLOTS_A_KEY: u64 = 16;
 
 impl<M: Medium> Clevel<M> {
-    /// The two levels of a new table.
+    /// Creates the two levels of a new table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         for n in 0..2 {
@@ -28,8 +28,8 @@ impl<M: Medium> Clevel<M> {
         Ok(self.set_meta(&mut worker, meta)?)
     }
 
-    /// An empty level, durable, which the root's word `n` names: in the line of `META`, and stored before that says that it
-    /// is the table's (I1).
+    /// Creates an empty, durable level with number `n`. The root's word for it is in the line of `META` and is stored
+    /// before `META` counts the level (I1).
     fn make_level(&self, worker: &mut TableWorker, n: u64, bits: u32) -> Result<(), IndexError> {
         let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
         let at = self.ground.allocate_run(worker, bytes)?;
@@ -48,8 +48,8 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    /// Makes room for a key that found none among the levels of `seen`: a level twice as large as the top one, and the
-    /// bottom one emptied into the others. Nothing is changed on an error.
+    /// Enlarges the table for a key without a free slot in the levels of `seen`: adds a level twice as large as the top
+    /// one, and empties the bottom level. Nothing is changed on an error.
     pub(super) fn grow(
         &self,
         worker: &mut TableWorker,
@@ -63,7 +63,7 @@ impl<M: Medium> Clevel<M> {
         }
         if self.empty_bottoms(worker)? && meta.is_resizing() {
             situation!("clevel.resize_ended");
-            return Ok(()); // what was left undone is done
+            return Ok(()); // an interrupted resize is now complete
         }
         let meta = self.meta();
         let top = self.level(meta.levels().end - 1);
@@ -78,8 +78,8 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    /// Whether a level on `top` would have so many slots that only keys whose hashes are alike can need it. One that takes a
-    /// chunk at most never has.
+    /// Returns whether a level above `top` would have so many slots that only keys with similar hashes can need it. A
+    /// new level of at most one chunk is always allowed.
     fn is_sparse(&self, top: Level) -> Result<bool, IndexError> {
         let bits = top.bits + 1;
         if self.level_bytes(bits) <= self.ground.chunk_bytes() {
@@ -93,8 +93,8 @@ impl<M: Medium> Clevel<M> {
         Ok(keys * SLOTS_A_KEY < slots)
     }
 
-    /// Empties bottom levels until two are left; `false`: there was no room, and the next who finds none adds a level,
-    /// and goes on.
+    /// Empties bottom levels until two levels are left. Returns `false` if the slots above did not suffice. The next
+    /// insert without a free slot then adds a level and continues.
     fn empty_bottoms(&self, worker: &mut TableWorker) -> Result<bool, IndexError> {
         while self.meta().is_resizing() {
             if !self.empty_bottom(worker)? {
@@ -104,7 +104,7 @@ impl<M: Medium> Clevel<M> {
         Ok(true)
     }
 
-    /// Waits until nobody changes the table who may have seen an older `META` (I5).
+    /// Waits for all writers that may have seen an older `META` (I5).
     fn await_writers(&self) -> Result<(), IndexError> {
         for stripe in 0..self.stripes {
             drop(self.locks.lock_made(Off(stripe))?);
@@ -112,7 +112,7 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    /// Moves what is in the bottom level up, and drops the level; whether there was room for all.
+    /// Moves the slots of the bottom level up, and drops the level. Returns whether there were enough free slots.
     fn empty_bottom(&self, worker: &mut TableWorker) -> Result<bool, IndexError> {
         self.await_writers()?;
         let meta = self.meta();
@@ -138,11 +138,11 @@ impl<M: Medium> Clevel<M> {
         )?;
         situation!("clevel.bottom_dropped");
         self.await_writers()?;
-        self.ground.free(worker, freed); // readers look at `META` again before they believe (I6)
+        self.ground.free(worker, freed); // readers check `META` again after reading (I6)
         Ok(true)
     }
 
-    /// Moves one slot of the bottom level; whether there was room.
+    /// Moves one slot of the bottom level up. Returns whether there was a free slot.
     fn move_up(&self, worker: &mut TableWorker, slot: Off) -> Result<bool, IndexError> {
         let medium = self.ground.medium();
         loop {
@@ -150,7 +150,7 @@ impl<M: Medium> Clevel<M> {
             if word == EMPTY {
                 return Ok(true);
             }
-            // Its pair may be freed, and be another key's, until that key is held.
+            // The pair may be freed and reused for another key until the key's lock is held.
             let pair = self.pair_of(slot, word)?;
             let hash = self.ground.hash(medium.load(pair));
             let _guard = self.hold(hash)?;

@@ -1,12 +1,12 @@
-//! Several workers copy one array.
+//! The copy of an array by several workers.
 //!
-//! An array is copied in parts, the chains that share a lock. Whoever would wait for the resize takes parts, too; who began
-//! it waits until all are done with.
+//! An array is copied in parts: the chains that share a lock. Workers that would wait for the resize take parts, too.
+//! The resizer waits until all parts are finished.
 //!
 //! ```text
-//!   old    │part 0│part 1│part 2│ ...      `taken`: parts before it are somebody's, or done with
+//!   old    │part 0│part 1│part 2│ ...      `taken`: the parts before it are taken or finished
 //!             └──────┬──────┬──────┐
-//!   young  │part 0│ ... │part 0│ ... │     a part goes to as many stretches as the array grows by, which nobody else writes
+//!   young  │part 0│ ... │part 0│ ... │     a part is copied to several ranges, which no other worker writes
 //! ```
 
 use farbank_pm::model::Category;
@@ -20,41 +20,41 @@ use crate::index::IndexError;
 use crate::locks::wait;
 use crate::pool_heap::TableWorker;
 
-/// What those who copy an array share.
+/// The state shared by the workers that copy an array.
 #[derive(Default)]
 pub(super) struct ArrayCopy {
-    /// How many of the array's buckets have been taken; 0: it is not being replaced, `CLOSED`: nothing is to be taken.
+    /// Number of array buckets that are taken. 0: no copy is in progress; `CLOSED`: no more may be taken.
     taken: AtomicU64,
-    /// How many are done with: copied, or given up.
+    /// Number of buckets that are finished: copied or abandoned.
     done: AtomicU64,
-    /// How many it has. Like the next, only changed while nobody has a part.
+    /// Number of buckets of the array. Like `young`, it changes only while no worker has a part.
     all: AtomicU64,
-    /// The word of the array they are copied to.
+    /// The word of the array to which the buckets are copied.
     young: AtomicU64,
     outcome: Mutex<CopyOutcome>,
 }
 
 const CLOSED: u64 = u64::MAX;
 
-/// What came of the parts that are done with.
+/// The results of the finished parts.
 #[derive(Default)]
 pub(super) struct CopyOutcome {
-    /// Chained buckets that were handed out for the young array.
+    /// Chained buckets allocated for the new array.
     pub(super) made: Vec<Off>,
-    /// Chained buckets of the old one.
+    /// Chained buckets of the old array.
     pub(super) left: Vec<Off>,
-    /// Why it cannot be copied.
+    /// The error, if the copy failed.
     pub(super) refused: Option<IndexError>,
 }
 
 impl ArrayCopy {
-    /// Whether bucket `index` of the array is not to be changed any more.
+    /// Returns whether bucket `index` of the array is taken, so that it must not be changed any more.
     #[inline]
     pub(super) fn has_taken(&self, index: u64) -> bool {
         index < self.taken.load(Ordering::Acquire)
     }
 
-    /// Begins; the first `part` buckets are the caller's.
+    /// Begins a copy. The first `part` buckets belong to the caller.
     fn begin(&self, old: Array, young: Array, part: u64) {
         self.all.store(old.buckets(), Ordering::Relaxed);
         self.young.store(young.word(), Ordering::Relaxed);
@@ -62,7 +62,8 @@ impl ArrayCopy {
         self.taken.store(part, Ordering::Release);
     }
 
-    /// Takes the next `part` buckets: the first of them. Who looked at an array before the last may see less than all.
+    /// Takes the next `part` buckets, and returns the first. A worker that read an older `all` may get `None` although
+    /// buckets are left.
     fn take(&self, part: u64) -> Option<u64> {
         let all = self.all.load(Ordering::Relaxed);
         let next = |taken| (0 < taken && taken < all).then(|| taken + part);
@@ -70,7 +71,7 @@ impl ArrayCopy {
         took.ok()
     }
 
-    /// What came of `done` buckets that were taken. If they were refused, those not taken yet are given up.
+    /// Records the results of `done` taken buckets. If the copy failed, the buckets not taken yet are abandoned.
     fn finish(&self, mut done: u64, came: CopyOutcome) {
         let all = self.all.load(Ordering::Relaxed);
         let mut outcome = self.outcome.lock().expect("no holder panics");
@@ -84,7 +85,7 @@ impl ArrayCopy {
         self.done.fetch_add(done, Ordering::Release);
     }
 
-    /// Waits until all parts are done with, and tells what came of them. Nobody takes one of the array that comes then.
+    /// Waits until all parts are finished, and returns the results. No part can be taken afterwards.
     fn await_all(&self) -> CopyOutcome {
         let (mut tries, all) = (0, self.all.load(Ordering::Relaxed));
         while !fault!("clht.helpers_left_behind") && self.done.load(Ordering::Acquire) < all {
@@ -98,21 +99,21 @@ impl ArrayCopy {
         Array::of(self.young.load(Ordering::Relaxed))
     }
 
-    /// Says that the array has been replaced, or is not going to be.
+    /// Ends the copy: the array has been replaced, or stays.
     pub(super) fn end(&self) {
         self.taken.store(0, Ordering::Release);
     }
 }
 
 impl<M: Medium> Clht<M> {
-    /// Copies all chains of `old`, durable when it returns, if nobody was refused anything.
+    /// Copies all chains of `old`. Durable on return, if no worker failed.
     pub(super) fn copy(&self, worker: &mut TableWorker, old: Array, young: Array) -> CopyOutcome {
         self.copying.begin(old, young, self.part());
         self.copy_parts(worker, Some(0));
         self.copying.await_all()
     }
 
-    /// Copies what nobody has taken of `old`, if it is being replaced, and waits until it is, or is not going to be.
+    /// Copies parts of `old` that are not taken, if it is being replaced, and waits until the replacement ends.
     #[cold]
     pub(super) fn help(&self, worker: &mut TableWorker, old: Array) {
         let _for = Category::Resize.spend();
@@ -124,19 +125,20 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Buckets of a part: those that share a lock.
+    /// Returns the buckets of a part: those that share a lock.
     fn part(&self) -> u64 {
         1 << self.config.lock_bits
     }
 
-    /// Copies parts until none is left, the taken one at `next` before others. They are drained together, and then done with.
+    /// Copies parts until none is left, beginning with the taken one at `next`. All are drained together, and then
+    /// finished.
     fn copy_parts(&self, worker: &mut TableWorker, mut next: Option<u64>) {
         let (mut came, mut copied) = (CopyOutcome::default(), 0);
         while let Some(index) = next {
             copied += self.part();
             came.refused = self.copy_part(worker, index, &mut came).err();
             if came.refused.is_some() {
-                break; // and what is not taken is given up
+                break; // the parts not taken yet are abandoned
             }
             next = self.copying.take(self.part());
         }
@@ -147,19 +149,19 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Copies the part at bucket `from` of the array, durable after the worker's next drain.
+    /// Copies the part at bucket `from` of the array. Durable after the worker's next drain.
     fn copy_part(
         &self,
         worker: &mut TableWorker,
         from: u64,
         came: &mut CopyOutcome,
     ) -> Result<(), IndexError> {
-        // Neither changes while somebody has a part.
+        // Neither changes while a worker has a part.
         let (old, young) = (self.array(), self.copying.young());
         let (medium, part) = (self.ground.medium(), self.part());
         self.prefetch(old, from + part..from + 2 * part);
         let accept = || self.accept(worker, old, old.bucket(from));
-        drop(self.locks.lock(old.bucket(from), accept)?); // nobody changes these any more (I6)
+        drop(self.locks.lock(old.bucket(from), accept)?); // no worker changes this part any more (I6)
         for first in (from..from + part).map(|index| old.bucket(index)) {
             medium.prefetch(Off(medium.load(next_of(first))), LINE);
         }
@@ -174,7 +176,7 @@ impl<M: Medium> Clht<M> {
             self.each_live(first, |_, key, value| {
                 let hash = self.ground.hash(key);
                 if old.index(hash) == index {
-                    pairs.push((young.index(hash), key, value)); // any other is damaged
+                    pairs.push((young.index(hash), key, value)); // a key in the wrong chain is damage, and is dropped
                 }
             });
             pairs.sort_unstable();
@@ -196,7 +198,7 @@ impl<M: Medium> Clht<M> {
         Ok(())
     }
 
-    /// Chains buckets for those pairs that the bucket at `first` has no slots for. The bytes of that one.
+    /// Writes chained buckets for the pairs that do not fit into the bucket at `first`. Returns that bucket's bytes.
     fn make_chain(
         &self,
         worker: &mut TableWorker,
@@ -218,7 +220,7 @@ impl<M: Medium> Clht<M> {
         Ok(image(Off::NULL, pairs_of(here), next))
     }
 
-    /// Has the CPU fetch the first buckets of chains that are read soon, as far as there are such.
+    /// Prefetches the first buckets of `chains`, as far as they exist.
     fn prefetch(&self, array: Array, chains: std::ops::Range<u64>) {
         let end = chains.end.min(array.buckets());
         let bytes = end.saturating_sub(chains.start) as usize * LINE;

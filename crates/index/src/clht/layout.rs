@@ -1,4 +1,4 @@
-//! The bytes of a bucket and of the array.
+//! The byte layout of a bucket and of the array.
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
@@ -10,17 +10,17 @@ use crate::pool_heap::{BlockClass, CONFIG_WORDS, HeapBlock, OpenError};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;
-/// The root's word for the array. It and the next two are in one line.
+/// Number of the root's word for the array. It shares a line with the next two.
 pub(super) const ARRAY: u64 = 0;
-/// The array that is being built.
+/// Number of the root's word for the array that is being built.
 pub(super) const YOUNG: u64 = 1;
-/// The array that was the table's before it.
+/// Number of the root's word for the array that is being replaced.
 pub(super) const OLD: u64 = 2;
-/// The class of chained buckets.
+/// Block class of chained buckets.
 pub(super) const CHAINED: usize = 0;
 /// Slots of a bucket.
 pub(super) const SLOTS: u64 = 3;
-/// Largest array: 2^BITS_MAX buckets would not fit into any pool.
+/// Maximum size of an array: 2^BITS_MAX buckets would not fit into any pool.
 pub(super) const BITS_MAX: u32 = 40;
 
 const BUCKET: u64 = LINE as u64;
@@ -33,7 +33,7 @@ impl Array {
         self.buckets() * BUCKET
     }
 
-    /// Which bucket keys of this hash go to.
+    /// Returns the index of the bucket for a hash.
     #[inline]
     pub(super) fn index(self, hash: u64) -> u64 {
         hash & (self.buckets() - 1)
@@ -44,20 +44,20 @@ impl Array {
         self.at.plus(index * BUCKET)
     }
 
-    /// Whether `at` is one of its buckets.
+    /// Returns whether `at` is one of its buckets.
     pub(super) fn has(self, at: Off) -> bool {
         let within = at.0.checked_sub(self.at.0);
         within.is_some_and(|within| within < self.bytes() && within.is_multiple_of(BUCKET))
     }
 }
 
-/// Where slot `n`'s key is.
+/// Returns the offset of slot `n`'s key.
 #[inline]
 pub(super) fn key_at(bucket: Off, n: u64) -> Off {
     bucket.plus(KEYS + n * WORD as u64)
 }
 
-/// Where in a bucket the first of its keys is for which something holds.
+/// Returns the offset of the first key of a bucket that satisfies `holds`.
 #[inline]
 pub(super) fn first_of(
     bucket: Off,
@@ -68,19 +68,19 @@ pub(super) fn first_of(
     (found != 0).then(|| key_at(bucket, u64::from(found.trailing_zeros())))
 }
 
-/// Where the value of the key at `key` is.
+/// Returns the offset of the value for the key at `key`.
 #[inline]
 pub(super) fn value_of(key: Off) -> Off {
     key.plus(VALUES - KEYS)
 }
 
-/// Where a bucket names the next of its chain.
+/// Returns the offset of a bucket's word for the next bucket of its chain.
 #[inline]
 pub(super) fn next_of(bucket: Off) -> Off {
     bucket.plus(NEXT)
 }
 
-/// The bytes of a bucket with these keys and values, no more than it has slots.
+/// Returns the bytes of a bucket with these pairs, at most `SLOTS`.
 pub(super) fn image(
     first: Off,
     pairs: impl IntoIterator<Item = (u64, u64)>,
@@ -101,7 +101,7 @@ pub(super) fn image(
 }
 
 impl ClhtConfig {
-    /// Bytes of the array that one lock is for.
+    /// Returns the bytes of the array that share one lock.
     pub(super) fn lock_bytes(&self) -> u64 {
         BUCKET << self.lock_bits
     }
@@ -153,19 +153,19 @@ impl ClhtConfig {
             && (1..=6).contains(&self.growth_bits)
             && self.lock_bits <= self.bits.min(5);
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 }
 
 impl<M: Medium> Clht<M> {
-    /// The keys of a bucket.
+    /// Returns the keys of a bucket.
     #[inline]
     pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS as usize] {
         self.ground.medium().load_words(key_at(bucket, 0), 1)
     }
 
-    /// Tells of each bucket of a chain, the array's first.
+    /// Calls `each` with every bucket of a chain, the array's bucket first.
     pub(super) fn each_bucket(&self, first: Off, mut each: impl FnMut(Off)) {
         let mut bucket = first;
         while !bucket.is_null() {
@@ -174,7 +174,8 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// What is chained to the bucket at `first`, if it is blocks in use that all say they are its (I8).
+    /// Returns the buckets chained to the bucket at `first`. Checks that each is an allocated block that names this
+    /// chain (I8).
     pub(super) fn chain_of(&self, first: Off) -> Result<Vec<HeapBlock>, IndexError> {
         let medium = self.ground.medium();
         let who = "the bucket";
@@ -185,13 +186,13 @@ impl<M: Medium> Clht<M> {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
-                "{who} {first:?} leads to {:?}, which was expected to be a bucket in use of its chain, and says {says:?}",
+                "{who} {first:?} leads to {:?}, expected an allocated bucket of its chain, found first bucket {says:?}",
                 block.at
             )))
         })
     }
 
-    /// Tells of each live slot of a chain: its bucket, its key, its value.
+    /// Calls `each` with the bucket, key and value of each live slot of a chain.
     pub(super) fn each_live(&self, first: Off, mut each: impl FnMut(Off, u64, u64)) {
         let medium = self.ground.medium();
         self.each_bucket(first, |bucket| {

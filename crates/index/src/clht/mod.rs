@@ -1,8 +1,8 @@
-//! P-CLHT: the cache-line hash table (David, Guerraoui, Trigonakis, ASPLOS '15) as RECIPE (Lee et al., SOSP '19) made it
-//! persistent.
+//! P-CLHT: the cache-line hash table (David, Guerraoui, Trigonakis, ASPLOS '15), made persistent by RECIPE (Lee et al.,
+//! SOSP '19).
 //!
 //! An array of buckets of one line, three slots each. A bucket without a free slot is followed by a chained one. When
-//! there are as many chained buckets as the array has, an array some times as large takes its place.
+//! there are as many chained buckets as array buckets, a larger array replaces the array.
 //!
 //! ```text
 //!   array (a run)                 bucket (one line)
@@ -13,53 +13,60 @@
 //!
 //!   root, in one line
 //!   ┌───────┬───────┬───────┐
-//!   │ array │ young │  old  │      an array's offset, its size's logarithm in the low bits
+//!   │ array │ young │  old  │      each: an array's offset, with its size's logarithm in the low bits
 //!   └───────┴───────┴───────┘
 //! ```
 //!
-//! A resize names the array it builds and the one it is to replace, copies it part by part, and switches by one store. Who
-//! would wait for it copies parts, too (`copy.rs`). Whichever of the two is not the table's afterwards is freed: by the
-//! resize, or by the next open.
+//! A resize names in the root the new array (`young`) and the array to be replaced (`old`), copies the chains part by
+//! part, and switches by one store. Workers that would wait for the resize copy parts, too (`copy.rs`). Afterwards one
+//! of the two arrays is not the table's. The resize frees it, or the next open does.
 //!
 //! # Invariants
 //! I1  A slot is live iff its key is not `EMPTY`.
 //! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  A chained bucket is durable, whole, before one of the table's array leads to it. It is never taken out of its chain.
-//! I4  A chain is changed under its lock in DRAM, which is let go when the change is durable. A reader believes what it
-//!     read if neither the lock's version nor the table's array has changed: nothing visible is volatile.
-//! I5  `array` names a young array only when that is durable, whole. No array's word is ever the table's again: they grow.
-//! I6  What is taken to be copied is not changed any more: writers see under the chain's lock that it was. The array is
-//!     replaced when all who took a part have made that durable, or one was refused: then it is not.
-//! I7  An array that is not the table's is named by `young` or `old` from before its first chained bucket is handed out until
-//!     all of them are free, durably, and only then is one of them handed out again.
-//! I8  Nothing of a chain is followed before whoever first comes to it after an open has seen that its chained buckets are
-//!     blocks in use which say that they are its.
+//! I3  A chained bucket is completely durable before a bucket of the table's array leads to it. It is never removed
+//!     from its chain.
+//! I4  A chain is changed under its lock in DRAM, which is released when the change is durable. A reader uses what it
+//!     read only if neither the lock's version nor the table's array has changed. So readers see no volatile data.
+//! I5  `array` names a new array only when that is completely durable. Arrays grow, so the word of an old array never
+//!     returns.
+//! I6  Chains of a part taken for copying are not changed any more: writers check this under the chain's lock. The
+//!     array is replaced when all takers of parts have made their copies durable. If one of them failed, it is not
+//!     replaced.
+//! I7  An array that is not the table's is named by `young` or `old` from before its first chained bucket is allocated
+//!     until all of them are durably free. Only then is one of them allocated again.
+//! I8  The first access to a chain after an open validates it before following it: its chained buckets are allocated
+//!     blocks that name this chain.
 //!
 //! # Crash argument
 //! | crash between                | recovery sees                           | and does                           |
 //! |------------------------------|-----------------------------------------|------------------------------------|
 //! | value stored, key stored     | an empty key                            | nothing: the slot is free (I1, I2) |
-//! | chained bucket, its link     | a bucket in doubt its chain has not     | frees it                           |
+//! | chained bucket, its link     | a bucket in doubt, not in its chain     | frees it                           |
 //! | new run, `young`             | a run in doubt that no word names       | frees it                           |
 //! | `young`, `array`             | `young` is not the table's              | frees it, and all chained buckets  |
-//! | `array`, old ones all free   | `old` is not the table's                | that no chain of the table has (I7)|
+//! | `array`, old ones all free   | `old` is not the table's                | that are in no chain of it (I7)    |
 //! | old ones free, run free      | the run named as being freed            | frees it                           |
-//! | (a kill) store, drain        | bytes that a power cut could take back  | makes them durable at first touch  |
+//! | (a kill) store, drain        | visible bytes that are not durable      | makes them durable at first access |
 //!
-//! Of the array that is not the table's nothing is read: it may be half written, by several workers. Only a crash inside a
-//! resize makes recovery look at all chained buckets, and at the chains of the table which they say they are of.
+//! Recovery reads nothing of the array that is not the table's: several workers may have half written it. Only after a
+//! crash inside a resize does recovery look at all chained buckets, and at the chains of the table that they name.
 //!
-//! How many chained buckets there are is known in DRAM only. An opened table counts them as chains are touched for the
-//! first time, so that the first resize may come a little later than it would have.
+//! The number of chained buckets is kept in DRAM only. An opened table counts them at the first accesses to chains, so
+//! the first resize may come a little late.
 //!
-//! # Where we differ from the paper
-//! Locks live in DRAM; the paper's are in the first word of a bucket, and a crash leaves them locked (RECIPE#19).
-//! [`Config::far_locks`] writes them without relying on them. Readers believe nothing that is not durable; the paper's
-//! see a key before it is, and miss one whose value changes meanwhile. Who helps a resize is waited for; the published
-//! code's resizer leaves out buckets if a helper dies. A chained bucket's own first word leads back to its chain. Arrays
-//! grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
-//! A crash inside a resize leaks nothing; the published code leaves that to a collector (fault `clht.young_not_named`).
-//! There is an update.
+//! # Deviations from the paper
+//! * Locks are in DRAM. The paper's are in the first word of a bucket, and a crash leaves them locked (RECIPE#19).
+//!   [`ClhtConfig::far_locks`] writes them without relying on them.
+//! * Readers use only durable data. The paper's readers see a key before it is durable, and miss a key whose value
+//!   changes meanwhile.
+//! * The resizer waits for its helpers. The published code's resizer leaves out buckets if a helper dies.
+//! * A chained bucket's first word holds the offset of its chain's first bucket.
+//! * Arrays grow by four, which is the result of the published rule, to 40 % of the slots
+//!   ([`ClhtConfig::growth_bits`]).
+//! * A crash inside a resize leaks nothing. The published code leaves that to a garbage collector (fault
+//!   `clht.young_not_named`).
+//! * There is an update operation.
 
 mod copy;
 mod layout;
@@ -79,10 +86,10 @@ use crate::reserved_key::ReservedKey;
 use copy::ArrayCopy;
 use layout::{ARRAY, Array, EMPTY, SLOTS};
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "clht";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 4] = [
     EARLY_READS,
     NamedFault {
@@ -99,42 +106,43 @@ pub(crate) const FAULTS: [NamedFault; 4] = [
     },
     NamedFault {
         name: "clht.young_not_named",
-        what: "nothing durable names the array that a resize builds, nor the one it replaces",
+        what: "the root names neither the array that a resize builds nor the one it replaces",
         source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
         shows_in: None,
     },
 ];
 
-/// Those of them, and others, that threads find.
+/// Faults that exploration with threads finds.
 pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     EARLY_READS,
     NamedFault {
         name: "clht.helpers_left_behind",
-        what: "a resize publishes its array without waiting for those who help to copy the old one",
+        what: "a resize publishes its array without waiting for the workers that help to copy the old one",
         source: "RECIPE#2: a helper that dies leaves buckets out",
         shows_in: None,
     },
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClhtConfig {
-    /// Buckets of the first array, as a power of two.
+    /// Binary logarithm of the buckets of the first array.
     pub bits: u32,
-    /// At how many chained buckets, in hundredths of the array's, that is replaced.
+    /// Number of chained buckets, in percent of the array's buckets, at which the array is replaced.
     pub chained_percent: u32,
-    /// How many times as large the next array is, as a power of two.
+    /// Binary logarithm of the growth factor of the array.
     pub growth_bits: u32,
-    /// Buckets of the array that share a lock, as a power of two.
+    /// Binary logarithm of the array buckets that share a lock.
     pub lock_bits: u32,
-    /// Whether every change also writes a lock word in its bucket, as the published code does.
+    /// Whether every change also writes a lock word in its bucket, as in the published code.
     pub far_locks: bool,
-    /// Whether searches wait for no writer, as the published code's, and show what is not durable yet.
+    /// Whether searches do not wait for writers, as in the published code, and can return data that is not durable.
     pub early_reads: bool,
 }
 
 impl ClhtConfig {
-    /// The paper's: resized when chained buckets are as many as the array's; buckets for `slots`, a power of two.
+    /// Returns the paper's configuration: the array is replaced when there are as many chained buckets as array
+    /// buckets. The first array has buckets for `slots`, rounded down to a power of two.
     #[must_use]
     pub fn paper(slots: u64) -> ClhtConfig {
         let bits = (slots / SLOTS).max(4).ilog2();
@@ -148,7 +156,8 @@ impl ClhtConfig {
         }
     }
 
-    /// Small enough that a dozen keys are chained and outgrow the array, and that an array is copied in several parts.
+    /// Returns a configuration so small that a dozen keys chain buckets and outgrow the array, and that an array is
+    /// copied in several parts.
     #[must_use]
     pub fn small() -> ClhtConfig {
         ClhtConfig {
@@ -160,7 +169,7 @@ impl ClhtConfig {
         }
     }
 
-    /// As published: locks in far memory, searches that wait for nobody.
+    /// Returns the published variant: locks in far memory, searches that do not wait.
     #[must_use]
     pub fn published(self) -> ClhtConfig {
         ClhtConfig {
@@ -171,17 +180,17 @@ impl ClhtConfig {
     }
 }
 
-/// The table.
+/// A P-CLHT table.
 pub struct Clht<M> {
     ground: TablePool<M>,
     config: ClhtConfig,
-    /// The root's word for the array, where readers look.
+    /// DRAM copy of the root's word for the array, for readers.
     array: AtomicU64,
     growing: Mutex<()>,
     copying: ArrayCopy,
-    /// Chained buckets, as far as they are known.
+    /// Number of chained buckets counted so far.
     chained: AtomicU64,
-    /// At how many of them the array is replaced.
+    /// Number of chained buckets at which the array is replaced.
     grow_at: AtomicU64,
     locks: LockTable,
 }
@@ -206,7 +215,7 @@ impl<M: Medium> Clht<M> {
         table
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(medium: M, plan: &PoolPlan, config: ClhtConfig) -> Result<Clht<M>, OpenError> {
         config.check()?;
         let ground = TablePool::create(medium, plan, &ClhtConfig::classes())?;
@@ -217,7 +226,7 @@ impl<M: Medium> Clht<M> {
         Ok(Clht::over(ground, config, false))
     }
 
-    /// Opens the table on `medium`, after a crash or not: what a crash cut short is undone or ended first.
+    /// Opens the table on `medium`. Recovery undoes or completes interrupted operations first.
     pub fn open(medium: M) -> Result<Clht<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |_| Ok(ClhtConfig::classes().to_vec()))?;
         let config = ClhtConfig::of(ground.config())?;

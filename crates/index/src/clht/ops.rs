@@ -10,7 +10,7 @@ use crate::index::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 
-/// A chain under its lock, in the array that is the table's.
+/// A locked chain of the table's array.
 struct LockedChain<'a> {
     array: Array,
     /// Its first bucket.
@@ -18,17 +18,18 @@ struct LockedChain<'a> {
     _guard: LockGuard<'a>,
 }
 
-/// What a look through a chain found.
+/// The result of a search in a chain.
 struct ChainLookup {
-    /// Where the key is.
+    /// Offset of the key, if it is present.
     key: Option<Off>,
-    /// Where a key can go.
+    /// Offset of the first free slot.
     free: Option<Off>,
     last: Off,
 }
 
 impl<M: Medium> Clht<M> {
-    /// One line, one drain. A bucket more to a chain is three lines in two, and may be followed by a resize.
+    /// Inserts a key with one line and one drain. Chaining another bucket takes three lines and two drains, and may be
+    /// followed by a resize.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut TableWorker,
@@ -39,7 +40,7 @@ impl<M: Medium> Clht<M> {
         let held = self.hold(worker, hash)?;
         let found = self.find(held.first, key);
         if let Some(at) = found.key {
-            // The published code looks for the key before it takes the lock.
+            // Deviation: the published code searches for the key before it takes the lock.
             return Ok(Some(self.ground.medium().load(value_of(at))));
         }
         self.store_far_lock(worker, held.first, 1);
@@ -76,7 +77,7 @@ impl<M: Medium> Clht<M> {
                 .locks
                 .begin(first, || self.accept(worker, array, first))?;
             let Some(found) = self.read(array, first, key) else {
-                continue; // the array was replaced since we looked
+                continue; // the array was replaced meanwhile
             };
             if seen.unchanged() && self.array() == array {
                 return Ok(found); // I4
@@ -103,7 +104,8 @@ impl<M: Medium> Clht<M> {
         self.change(worker, hash, key, |at| (at, EMPTY))
     }
 
-    /// Replaces the word that `to` names, and by what, if `key` is there; the value it had.
+    /// If `key` is present, replaces the word at the offset that `to` returns by the word that it returns. Returns the
+    /// old value.
     fn change(
         &self,
         worker: &mut TableWorker,
@@ -125,7 +127,7 @@ impl<M: Medium> Clht<M> {
         Ok(old)
     }
 
-    /// Has the CPU fetch what lookups of `keys` will read first.
+    /// Prefetches the first lines that lookups of `keys` will read.
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let array = self.array();
         for key in keys {
@@ -135,7 +137,7 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Takes the lock of the chain of `hash`. If a resize has taken that chain, helps it first (I6).
+    /// Takes the lock of the chain for `hash`. If a resize has taken that chain, helps it first (I6).
     fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedChain<'_>, IndexError> {
         loop {
             let array = self.array();
@@ -143,7 +145,7 @@ impl<M: Medium> Clht<M> {
             let first = array.bucket(index);
             let accept = || self.accept(worker, array, first);
             let guard = self.locks.lock(first, accept)?;
-            // In this order: what has been taken is forgotten after the array was replaced.
+            // The order matters: `taken` is reset only after the array is replaced.
             let taken = self.copying.has_taken(index);
             if self.array() != array {
                 continue;
@@ -161,8 +163,8 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Makes durable what a killed process left in the chains that share the lock of `first`, and counts them, if they are
-    /// chains (I8).
+    /// Validates the chains that share the lock of `first` (I8), makes durable what a killed process left in them, and
+    /// counts their chained buckets.
     #[cold]
     pub(super) fn accept(
         &self,
@@ -187,8 +189,8 @@ impl<M: Medium> Clht<M> {
         Ok(())
     }
 
-    /// Stores the lock of the published code: `1` when it is taken; `0` when it is free again, after the drain of what it guards, so
-    /// that the line is dirty once more. No reader looks at it.
+    /// Stores the lock word of the published code: 1 when it is taken, 0 after the drain of the change it guards, which
+    /// dirties the line again. No reader uses it.
     #[inline]
     fn store_far_lock(&self, worker: &mut TableWorker, first: Off, lock: u64) {
         if self.config.far_locks {
@@ -197,7 +199,7 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// The value of `key`, without a lock; `None`: the array is not the table's any more.
+    /// Returns the value of `key`, without a lock. The outer `None` means that the array is no longer the table's.
     #[inline]
     fn read(&self, array: Array, first: Off, key: u64) -> Option<Option<u64>> {
         let medium = self.ground.medium();
@@ -212,12 +214,12 @@ impl<M: Medium> Clht<M> {
                 return Some(None);
             }
             if self.array() != array {
-                return None; // that word may be anything
+                return None; // `bucket` may be any word
             }
         }
     }
 
-    /// Looks through a chain under its lock.
+    /// Searches a chain under its lock.
     #[inline]
     fn find(&self, first: Off, key: u64) -> ChainLookup {
         let medium = self.ground.medium();
@@ -264,7 +266,7 @@ impl<M: Medium> Clht<M> {
         worker.commit(medium)
     }
 
-    /// Chains a bucket with this pair to `last`, of the chain of `first`.
+    /// Chains a bucket with this pair to `last`, the last bucket of the chain of `first`.
     fn extend(
         &self,
         worker: &mut TableWorker,

@@ -1,4 +1,4 @@
-//! After a crash; and the whole table looked through.
+//! Recovery, and the consistency check of the whole table.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::pool_heap::{HeapBlock, OpenError};
 use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Clht<M> {
-    /// Frees an array that a crash left half built, or half freed, then what is in doubt. Reads a few words a context; all
-    /// chains only if the crash was in the middle of a resize.
+    /// Frees an array that a crash left partly built or partly freed, then the blocks in doubt. Reads a few words per
+    /// context, and all chains only after a crash inside a resize.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         let array = self.named(ARRAY)?.ok_or_else(|| OpenError::Damaged {
-            what: format!("the root's word {ARRAY} is 0, and was expected to name the array"),
+            what: format!("the root's word {ARRAY} is 0, expected the array"),
         })?;
         let mut worker = self.ground.worker()?;
         for word in [YOUNG, OLD] {
@@ -30,7 +30,7 @@ impl<M: Medium> Clht<M> {
                 _ => {}
             }
         }
-        // The worker's next bucket is in doubt in place of this one: what leads to it must be durable by then.
+        // The links to a block in doubt must be durable, because the worker's next allocation replaces this intent.
         for ctx in 0..self.ground.contexts() {
             for block in self.ground.in_doubt(ctx)? {
                 if block.class.is_some() && self.is_live(array, block)? {
@@ -46,7 +46,7 @@ impl<M: Medium> Clht<M> {
             .recover(&mut worker, |block| self.is_live(array, block))
     }
 
-    /// The array word `n` of the root names, if it names one.
+    /// Returns the array in word `n` of the root, if the word is not 0.
     fn named(&self, n: u64) -> Result<Option<Array>, OpenError> {
         let word = self.ground.medium().load(self.ground.root(n));
         if word == 0 {
@@ -56,7 +56,7 @@ impl<M: Medium> Clht<M> {
         if !(self.config.bits..=BITS_MAX).contains(&array.bits) {
             return Err(OpenError::Damaged {
                 what: format!(
-                    "the root's word {n} is {word:#x}, an array of 2^{} buckets, which was expected to be 2^{} to 2^{BITS_MAX}",
+                    "the root's word {n} is {word:#x}, an array of 2^{} buckets, expected 2^{} to 2^{BITS_MAX}",
                     array.bits, self.config.bits
                 ),
             });
@@ -66,7 +66,7 @@ impl<M: Medium> Clht<M> {
         Ok(Some(array))
     }
 
-    /// Chained buckets that are handed out, and no chain of `array` has.
+    /// Returns the allocated chained buckets that are in no chain of `array`.
     fn led_to_by_none(&self, array: Array) -> Result<Vec<Off>, IndexError> {
         let mut found = Vec::new();
         for block in self.ground.blocks_out(CHAINED) {

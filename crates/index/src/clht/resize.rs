@@ -1,4 +1,4 @@
-//! Another array in the place of one that has too many chained buckets.
+//! Growth: a larger array replaces one with too many chained buckets.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, fault, situation};
@@ -10,7 +10,7 @@ use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> Clht<M> {
-    /// The first array. A crash before all of it is durable leaves no table.
+    /// Creates the first array. A crash before it is completely durable leaves no table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         let array = self.take_run(&mut worker, self.config.bits)?;
@@ -18,7 +18,7 @@ impl<M: Medium> Clht<M> {
         Ok(self.ground.set_root(&mut worker, ARRAY, array.word())?)
     }
 
-    /// Room for an array. It is in doubt until a word of the root names it, after a drain.
+    /// Allocates a run for an array. It is in doubt until a word of the root names it durably.
     fn take_run(&self, worker: &mut TableWorker, bits: u32) -> Result<Array, IndexError> {
         let array = Array {
             at: Off::NULL,
@@ -28,14 +28,14 @@ impl<M: Medium> Clht<M> {
         Ok(Array { at, bits })
     }
 
-    /// How many chained buckets are too many.
+    /// Returns the number of chained buckets at which `array` is replaced.
     pub(super) fn limit(&self, array: Array) -> u64 {
         let percent = u64::from(self.config.chained_percent);
         (array.buckets().saturating_mul(percent) / 100).max(1)
     }
 
-    /// Replaces `old` by an array some times as large, unless somebody has; helps who does. If there is no room for that,
-    /// or a chain is damaged, chains grow longer: it is tried again when there are some more.
+    /// Replaces `old` by a larger array, unless another worker has already. If another worker is replacing it, helps.
+    /// If space is lacking or a chain is damaged, the array stays and chains get longer; a later insert tries again.
     pub(super) fn grow(&self, worker: &mut TableWorker, old: Array) -> Result<(), IndexError> {
         let Ok(_growing) = self.growing.try_lock() else {
             self.help(worker, old);
@@ -91,7 +91,7 @@ impl<M: Medium> Clht<M> {
         self.dismantle(worker, OLD, old, left)
     }
 
-    /// Says in the root which array is being built, and in whose place, before a bucket is handed out for the young one.
+    /// Names the new and the old array in the root, before the first bucket is allocated for the new one.
     fn name_both(
         &self,
         worker: &mut TableWorker,
@@ -105,7 +105,7 @@ impl<M: Medium> Clht<M> {
         worker.commit(medium)
     }
 
-    /// Frees an array that word `named` of the root names, and its chained buckets (I7).
+    /// Frees the array in word `named` of the root, and its chained buckets (I7).
     pub(super) fn dismantle(
         &self,
         worker: &mut TableWorker,

@@ -1,4 +1,4 @@
-//! The bytes of a bucket.
+//! The byte layout of a bucket.
 
 use farbank_pm::model::Category;
 use farbank_pm::simd::bytes_equal;
@@ -8,15 +8,15 @@ use super::{DashSegments, PairSlot, SegmentPlace};
 use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
-/// Where a bucket's bits are.
+/// Position of the bits in a bucket.
 const BITS: u64 = 8;
 const FINGERS: u64 = 16;
-/// Bytes before its pairs.
+/// Bytes of a bucket's header, before its pairs.
 pub(super) const HEAD: u64 = 32;
 /// Bytes of a pair.
 pub(super) const PAIR: u64 = 16;
 
-/// Which pairs of a bucket are live, and which of those are guests.
+/// The bits of a bucket: live pairs, and the guests among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairBits(pub(crate) u64);
 
@@ -24,7 +24,7 @@ impl PairBits {
     const GUESTS: u32 = PAIRS as u32;
     const OWNER: u32 = 2 * PairBits::GUESTS;
     const ALL: u64 = (1 << PAIRS) - 1;
-    /// Where published code keeps its lock.
+    /// The bit that holds the lock in the published code.
     const LOCK: u64 = 1 << 63;
 
     pub(crate) fn live(self) -> u64 {
@@ -43,7 +43,7 @@ impl PairBits {
         PairBits(self.0 | 1 << slot | u64::from(guest) << (slot + PairBits::GUESTS))
     }
 
-    /// Those of an empty chained bucket.
+    /// Returns the bits of an empty chained bucket.
     fn chained(owner: u64) -> PairBits {
         PairBits(owner << PairBits::OWNER)
     }
@@ -52,25 +52,25 @@ impl PairBits {
         self.0 >> PairBits::OWNER
     }
 
-    /// Those without the pairs of a mask.
+    /// Returns the bits without the slots of a mask.
     pub(crate) fn without(self, slots: u64) -> PairBits {
         PairBits(self.0 & !(slots | slots << PairBits::GUESTS))
     }
 
-    /// Those of the pairs of a mask.
+    /// Returns the bits of only the slots of a mask.
     pub(crate) fn only(self, slots: u64) -> PairBits {
         self.without(PairBits::ALL & !slots)
     }
 }
 
-/// Most pairs of a bucket.
+/// Maximum number of slots of a bucket.
 const PAIRS: usize = 14;
 
-/// The pairs of a bucket, live or not, as they were when it was read.
+/// Copy of the pairs of a bucket, live or not.
 pub(super) struct BucketPairs([u64; 2 * PAIRS]);
 
 impl BucketPairs {
-    /// The pair in a slot.
+    /// Returns the pair in a slot.
     #[inline]
     pub(super) fn pair(&self, slot: u32) -> (u64, u64) {
         let word = 2 * slot as usize;
@@ -78,7 +78,7 @@ impl BucketPairs {
     }
 }
 
-/// What comes before a bucket's pairs.
+/// The header of a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct BucketHeader {
     pub(super) overflow: OverflowWord,
@@ -87,7 +87,7 @@ pub(super) struct BucketHeader {
 }
 
 impl BucketHeader {
-    /// Which slots have this fingerprint, a bit each.
+    /// Returns the mask of the slots with this fingerprint.
     #[inline]
     pub(super) fn alike(self, finger: u8) -> u64 {
         bytes_equal(self.fingers, finger)
@@ -111,7 +111,7 @@ impl<M: Medium> DashSegments<'_, M> {
         (key, value)
     }
 
-    /// All pairs of a bucket, read at once.
+    /// Reads all pairs of a bucket.
     #[inline]
     pub(super) fn pairs(&self, bucket: Off) -> BucketPairs {
         let first = self.slot(bucket, 0);
@@ -125,24 +125,24 @@ impl<M: Medium> DashSegments<'_, M> {
         pairs
     }
 
-    /// Where a pair's value is.
+    /// Returns the offset of a pair's value.
     fn value_of(pair: Off) -> Off {
         pair.plus(WORD as u64)
     }
 
-    /// Where the value at a spot is.
+    /// Returns the offset of the value at a location.
     #[inline]
     pub(super) fn value_at(&self, spot: PairSlot) -> Off {
         Self::value_of(self.slot(spot.bucket, spot.slot))
     }
 
-    /// The value at a spot.
+    /// Returns the value at a location.
     #[inline]
     pub(super) fn value(&self, spot: PairSlot) -> u64 {
         self.medium.load(self.value_at(spot))
     }
 
-    /// All of a bucket but its pairs.
+    /// Reads the header of a bucket.
     #[inline]
     pub(super) fn head(&self, bucket: Off) -> BucketHeader {
         let [overflow, bits, first, second] = self.medium.load_words(bucket, 1);
@@ -153,24 +153,24 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Whether the pair in a slot has `key`.
+    /// Returns whether the pair in a slot has `key`.
     #[inline]
     pub(super) fn has_key(&self, bucket: Off, slot: u32, key: u64) -> bool {
         self.key(bucket, slot) == key
     }
 
-    /// The key of the pair in a slot.
+    /// Returns the key in a slot.
     #[inline]
     pub(super) fn key(&self, bucket: Off, slot: u32) -> u64 {
         self.medium.load(self.slot(bucket, slot))
     }
 
-    /// A pair that is not live.
+    /// Returns a slot without a live pair.
     pub(super) fn free_in(&self, bucket: Off) -> Option<u32> {
         self.free_beside(bucket, 0)
     }
 
-    /// A pair that is not live, nor one of a mask.
+    /// Returns a slot without a live pair that is not in the mask `taken`.
     pub(super) fn free_beside(&self, bucket: Off, taken: u64) -> Option<u32> {
         let slot = (!(self.bits(bucket).live() | taken)).trailing_zeros();
         (slot < self.form.shape.slots).then_some(slot)
@@ -181,27 +181,27 @@ impl<M: Medium> DashSegments<'_, M> {
         (self.medium.load(at) >> (slot % 8 * 8)) as u8
     }
 
-    /// Stores a pair that is not live.
+    /// Stores a pair in a free slot.
     pub(super) fn put(&self, ctx: &mut PersistCtx, bucket: Off, slot: u32, pair: (u64, u64)) {
         let at = self.slot(bucket, slot);
         self.medium.store(ctx, at, pair.0);
         self.medium.store(ctx, Self::value_of(at), pair.1);
     }
 
-    /// Whether the pair in a slot becomes durable by itself, not with its bits (S1).
+    /// Returns whether the pair in a slot needs its own flush and drain before its bit is set (S1).
     #[inline]
     pub(super) fn is_apart(&self, bucket: Off, slot: u32) -> bool {
         self.form.as_published || self.slot(bucket, slot).0 >= bucket.0 + LINE as u64
     }
 
-    /// Writes a pair that is not live, for the next drain to make durable. Nothing of its line was looked at.
+    /// Writes a pair to a free slot and flushes it, without reading its line. The next drain makes it durable.
     #[track_caller]
     pub(super) fn put_apart(&self, ctx: &mut PersistCtx, bucket: Off, slot: u32, pair: (u64, u64)) {
         let at = self.slot(bucket, slot);
         self.medium.copy_in_pair(ctx, at, pair.into());
     }
 
-    /// Makes a pair live.
+    /// Marks a pair live.
     pub(super) fn mark(
         &self,
         ctx: &mut PersistCtx,
@@ -222,19 +222,20 @@ impl<M: Medium> DashSegments<'_, M> {
         self.medium.store(ctx, bucket.plus(BITS), bits.0);
     }
 
-    /// Has a bucket's bits and fingerprints, which are in one line, made durable by the next drain.
+    /// Flushes a bucket's bits and fingerprints, which share a line.
     #[inline]
     #[track_caller]
     pub(super) fn flush_bits(&self, ctx: &mut PersistCtx, bucket: Off) {
         self.medium.flush(ctx, bucket.plus(BITS), 3 * WORD);
     }
 
-    /// Makes all a bucket's pairs dead; its fingerprints become those of `like`.
+    /// Marks all pairs of a bucket dead. Copies the fingerprints of `like`, or clears them.
     pub(crate) fn clear(&self, ctx: &mut PersistCtx, bucket: Off, like: Option<Off>) {
         self.clear_to(ctx, bucket, PairBits(0), like);
     }
 
-    /// Makes all a chained bucket's pairs dead. Whose it is it says all the while: it may be linked already.
+    /// Marks all pairs of a chained bucket dead. Its owner stays set throughout, because the bucket may be linked
+    /// already.
     pub(super) fn clear_chained(&self, ctx: &mut PersistCtx, bucket: Off, owner: u64) {
         self.clear_to(ctx, bucket, PairBits::chained(owner), None);
     }
@@ -247,13 +248,13 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Stores the locks of the published code, one a bucket, if this is arranged as published. No reader looks at them.
+    /// Stores the locks of the published code, one per bucket, if the table is configured so. No reader uses them.
     #[inline]
     pub(super) fn lock_far(&self, worker: &mut TableWorker, segment: Off, place: SegmentPlace) {
         self.store_far_locks(worker, segment, place, PairBits::LOCK);
     }
 
-    /// Stores that they are free, after the drain of what they guard: the lines are dirty once more.
+    /// Stores the release of these locks, after the drain of the change they guard. This dirties the lines again.
     #[inline]
     pub(super) fn unlock_far(&self, worker: &mut TableWorker, segment: Off, place: SegmentPlace) {
         self.store_far_locks(worker, segment, place, 0);
@@ -279,17 +280,17 @@ impl<M: Medium> DashSegments<'_, M> {
     }
 }
 
-/// A bucket's word: what of its keys is in the stash.
+/// A bucket's word: its keys that are in the stash.
 ///
 /// ```text
 ///   0         32             36              44              48       64
-///   │ 4 fingers │ which are set │ stash of each │ guests of it │ count │
+///   │ 4 fingers │ 4 valid bits  │ stash of each │ 4 guest bits │ count │
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OverflowWord(pub(super) u64);
 
 impl OverflowWord {
-    /// That nothing is.
+    /// No key is in the stash.
     pub(super) const NONE: OverflowWord = OverflowWord(0);
     const ENTRIES: u32 = 4;
     const SET: u32 = 32;
@@ -297,10 +298,10 @@ impl OverflowWord {
     const GUEST: u32 = 44;
     const COUNT: u32 = 48;
     const COUNT_MAX: u64 = u64::MAX >> OverflowWord::COUNT;
-    /// The stash that stands for all after it, too.
+    /// Stash number that also stands for all later stash buckets.
     const LAST: u64 = 3;
 
-    /// How many keys no entry is about; the most it can say stays, and means many.
+    /// Returns the number of keys in the stash without an entry. The maximum is sticky and means "many".
     pub(super) fn count(self) -> u64 {
         self.0 >> OverflowWord::COUNT
     }
@@ -313,7 +314,8 @@ impl OverflowWord {
         self.0 >> (OverflowWord::STASH + 2 * n) & 3
     }
 
-    /// The entries for a fingerprint whose home is the bucket, or, being `guest`, the one before.
+    /// Returns the mask of entries with a fingerprint. The home of their keys is this bucket, or for `guest` the one
+    /// before.
     #[inline]
     fn entries(self, finger: u8, guest: bool) -> u64 {
         let guests = self.0 >> OverflowWord::GUEST;
@@ -322,25 +324,25 @@ impl OverflowWord {
         bytes_equal([self.0, 0], finger) & self.0 >> OverflowWord::SET & whose & all
     }
 
-    /// Whether there is an entry for a fingerprint.
+    /// Returns whether an entry has this fingerprint.
     #[inline]
     pub(super) fn has(self, finger: u8, guest: bool) -> bool {
         self.entries(finger, guest) != 0
     }
 
-    /// Whether the stash may have a key of a fingerprint: an entry says so, or there are more than entries.
+    /// Returns whether the stash may hold a key with this fingerprint: an entry has it, or keys without entries exist.
     #[inline]
     pub(super) fn may_have(self, finger: u8, guest: bool) -> bool {
         self.count() > 0 || self.has(finger, guest)
     }
 
-    /// Whether an entry for a fingerprint names bucket `stash` of the stash.
+    /// Returns whether an entry with this fingerprint names stash bucket `stash`.
     #[inline]
     pub(super) fn names(self, finger: u8, guest: bool, stash: u64) -> bool {
         ones(self.entries(finger, guest)).any(|n| self.stash(n) == stash.min(OverflowWord::LAST))
     }
 
-    /// With one entry more, if there is room.
+    /// Returns the word with one more entry, if one is free.
     pub(super) fn with(self, finger: u8, guest: bool, stash: u64) -> Option<OverflowWord> {
         let n = (0..OverflowWord::ENTRIES).find(|n| !self.bit(OverflowWord::SET, *n))?;
         let free = self.0 & !(0xff << (8 * n) | 3 << (OverflowWord::STASH + 2 * n));
@@ -353,7 +355,7 @@ impl OverflowWord {
         ))
     }
 
-    /// Without one of its entries like this, if there is one.
+    /// Returns the word without one entry of these properties, if it has one.
     pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<OverflowWord> {
         let n = ones(self.entries(finger, guest))
             .find(|n| self.stash(*n) == stash.min(OverflowWord::LAST))?;
@@ -373,17 +375,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_taken_back_one_by_one() {
+    fn entries_are_removed_one_by_one() {
         let mut word = OverflowWord(0);
         for (stash, guest) in [(0, false), (1, true), (1, false), (3, true)] {
             word = word.with(7, guest, stash).unwrap();
         }
-        assert_eq!(word.with(9, false, 0), None, "four are all");
+        assert_eq!(word.with(9, false, 0), None, "there are only four entries");
         let named = |word: OverflowWord, finger, guest| {
             let stashes = (0..5).filter(move |stash| word.names(finger, guest, *stash));
             stashes.collect::<Vec<_>>()
         };
-        assert_eq!(named(word, 7, true), [1, 3, 4], "3 is all from 3 on");
+        assert_eq!(
+            named(word, 7, true),
+            [1, 3, 4],
+            "stash number 3 stands for all from 3 on"
+        );
         assert_eq!(named(word, 7, false), [0, 1]);
         assert!(named(word, 8, false).is_empty());
         assert_eq!(word.without(7, false, 3), None);
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_full_stays_so() {
+    fn a_saturated_count_stays_saturated() {
         let mut word = OverflowWord(1);
         assert_eq!(word.counting(1).counting(1).counting(-1).count(), 1);
         for _ in 0..70_000 {

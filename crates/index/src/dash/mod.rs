@@ -1,4 +1,4 @@
-//! What tables of Dash (Lu et al., VLDB '20) are made of: buckets with fingerprints, and a segment of them.
+//! The buckets and segments of the Dash tables (Lu et al., VLDB '20): buckets with fingerprints, and a segment of them.
 //!
 //! ```text
 //!   segment                                                 bucket (256 bytes)
@@ -6,47 +6,49 @@
 //!   │stash 0│stash 1│bucket 0│bucket 1│       │bucket 63│    │ word │ bits │ fingerprints │pair 0│       │pair 13│
 //!   └───────┴───────┴────────┴────────┴─ ... ─┴─────────┘    └──────┴──────┴──────────────┴──────┴─ ... ─┴───────┘
 //!                                                             8      8      14 of 16       16 each
-//!   bits    0..14 which pairs are live, 14..28 which of them are guests: the bucket before is their home;
-//!           28..63 of a chained bucket: the table's word of its segment
-//!   word    a bucket's: what of its keys is in the stash; stash 0's: the table's; the last of the stash's: what is
-//!           chained to it
+//!   bits    0..14: live pairs; 14..28: the guests among them, whose home is the bucket before;
+//!           28..63: in a chained bucket, the first word of its segment
+//!   word    of a bucket: its keys in the stash; of stash 0: defined by the table; of the last fixed stash bucket and
+//!           of chained ones: offset of the next chained bucket
 //! ```
 //!
-//! A key's home is the bucket its hash names. It is put into its home or the next one, whichever has more room; if
-//! neither has, a pair of theirs that can live in its own other bucket is moved there (displacement); then the stash
-//! takes it, and its home's word says so: up to four fingerprints with the stash they are in, there or in the next
-//! bucket's word, and a count of what did not fit. Then the segment is full, or its stash gets one more bucket, a block of
-//! its own: which of both is the table's choice.
+//! A key's home is the bucket that its hash selects. A pair is inserted into its home or the next bucket, whichever has
+//! more free slots. If both are full, the insert displaces a pair of them into that pair's other bucket. If that fails
+//! too, the pair goes to the stash, and the home's word records it: up to four fingerprints with their stash bucket, in
+//! the home's word or the next bucket's word, and a count of the others. If the stash is full, the table decides:
+//! either the segment is full, or another bucket, a block of its own, is chained to the stash.
 //!
 //! ```text
 //!   stash 0        stash 1        chained        chained
 //!   ┌───────┬─ ┐    ┌──────┬─ ┐    ┌──────┬─ ┐    ┌──────┬─ ┐
-//!   │table's│  │    │ word │──────▶│ word │──────▶│  0   │       as long as they are chained, words lead to the next one
+//!   │table's│  │    │ word │──────▶│ word │──────▶│  0   │       each word holds the offset of the next chained bucket
 //!   └───────┴─ ┘    └──────┴─ ┘    └──────┴─ ┘    └──────┴─ ┘
 //! ```
 //!
 //! # Invariants
-//! S1  A pair is durable before the bit that makes it live is set, or is stored before it into the same line, of which no later
-//!     store becomes durable without the earlier ones; its fingerprint always is.
-//! S2  A pair that is displaced, or brought home from the stash after a split, is durable, live, where it goes before it is dead
-//!     where it was, and that is durable before its place is written to. So a crash may leave it twice, never not at all.
-//! S3  A segment is changed under its lock in DRAM, let go when the change is durable.
-//! S4  The words about the stash are hints for who looks: never flushed, made again from the stash at the first touch
-//!     after an open, exact from then on.
-//! S5  A chained bucket is durable, empty, before a word leads to it; and it stays where it is as long as readers can
-//!     reach the segment. It says whose it is, for the allocator's doubts.
-//! S6  Nothing of a segment is followed before whoever first comes to it after an open has seen that its bits are of pairs
-//!     it has room for, and that what is chained to it are blocks in use which say that they are its.
+//! S1  A pair is durable before the bit that makes it live is set. If pair and bit share a line, storing the pair first
+//!     is enough: no later store to a line becomes durable without the earlier ones. The fingerprint shares the bit's
+//!     line.
+//! S2  A displaced pair, or one moved home from the stash after a split, is durably live at its new place before it is
+//!     dead at the old one, and durably dead there before the old slot is reused. So a crash may leave a pair twice,
+//!     but never loses it.
+//! S3  A segment is changed under its lock in DRAM, which is released when the change is durable.
+//! S4  The words about the stash are hints for searches. They are never flushed. The first access after an open
+//!     rebuilds them from the stash; from then on they are exact.
+//! S5  A chained bucket is durable and empty before a word leads to it. It stays chained as long as readers can reach
+//!     the segment. It names its segment, so that recovery can decide whether the block is in use.
+//! S6  The first access after an open validates a segment before it follows any reference in it: its bits denote
+//!     existing slots, and its chained buckets are allocated blocks that name this segment.
 //!
 //! # Crash argument
-//! | crash between            | the first touch sees          | and does                                   |
+//! | crash between            | the first access sees         | and does                                   |
 //! |--------------------------|-------------------------------|--------------------------------------------|
-//! | pair, bit                | a dead pair                   | nothing: the place is free (S1)            |
+//! | pair, bit                | a dead pair                   | nothing: the slot is free (S1)             |
 //! | displaced, dead there    | a guest also in its home      | makes the guest dead: both are the same    |
-//! | brought home, dead there | a pair also in the stash      | makes that dead, likewise                  |
-//! | bit in the stash, word   | a word that does not say so   | makes all words of the segment again (S4)  |
-//! | chained, led to          | (the open) a block in doubt   | frees it: its segment does not lead there  |
-//! | (a kill) store, drain    | bytes a power cut could take  | makes all durable, before it mends anything|
+//! | moved home, dead there   | a pair also in the stash      | makes the stash's copy dead                |
+//! | bit in the stash, word   | a word without the entry      | rebuilds all words of the segment (S4)     |
+//! | chained, linked          | (the open) a block in doubt   | frees it: its segment does not refer to it |
+//! | (a kill) store, drain    | bytes that are not durable    | makes all durable, then repairs            |
 
 mod bucket;
 mod ops;
@@ -62,27 +64,27 @@ use bucket::{HEAD, PAIR};
 pub(crate) use repair::KeyHashes;
 pub(crate) use table::{DashTable, LockedDashSegment};
 
-/// What they can be made to leave out.
+/// Fault: the first access does not repair interrupted displacements.
 pub(crate) const NO_MENDING: NamedFault = NamedFault {
     name: "dash.no_mending",
-    what: "the first touch after a crash leaves pairs twice that were being displaced",
-    source: "the published code, whose crash version may be lost: then segments look mended",
+    what: "the first access after a crash does not remove the second copy of a displaced pair",
+    source: "the published code, whose crash version may be lost: then segments seem to be repaired",
     shows_in: None,
 };
 
-/// How segments and buckets are shaped; fixed when a table is made.
+/// Dimensions of segments and buckets, fixed at a table's creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DashShape {
-    /// Buckets of a segment without its stash, as a power of two.
+    /// Binary logarithm of the buckets of a segment, without its stash.
     pub bucket_bits: u32,
-    /// Buckets of its stash, up to 4.
+    /// Fixed buckets of the stash: 1 to 4.
     pub stash: u32,
-    /// Pairs of a bucket, up to 14.
+    /// Slots of a bucket: 1 to 14.
     pub slots: u32,
 }
 
 impl DashShape {
-    /// The paper's: 64 buckets and 2 of stash, 14 pairs each.
+    /// The paper's shape: 64 buckets and 2 stash buckets, 14 slots each.
     pub const PAPER: DashShape = DashShape {
         bucket_bits: 6,
         stash: 2,
@@ -99,7 +101,7 @@ impl DashShape {
         [self.bucket_bits, self.stash, self.slots].map(u64::from)
     }
 
-    /// Of what [`Shape::words`] were stored, sound or not.
+    /// Decodes the words of [`DashShape::words`], without a validity check.
     pub(crate) fn of(words: &[u64]) -> DashShape {
         let small = |n: usize| u32::try_from(words[n]).unwrap_or(u32::MAX);
         DashShape {
@@ -114,70 +116,70 @@ impl DashShape {
         1 << self.bucket_bits
     }
 
-    /// Bytes of a bucket.
+    /// Returns the bytes of a bucket.
     pub(crate) fn bucket_bytes(&self) -> u64 {
         (self.pairs_at() + PAIR * u64::from(self.slots)).next_power_of_two()
     }
 
-    /// Pairs of a bucket that are in the line of their bits: as many as fit, but not all there are, so that buckets of two
-    /// pairs have one of each kind.
+    /// Returns the number of slots in the same line as the bits: as many as fit, but at most half of them (rounded up),
+    /// so that small buckets of two slots have one of each kind.
     fn in_line(&self) -> u64 {
         let fit = (LINE as u64 - HEAD) / PAIR;
         fit.min(u64::from(self.slots).div_ceil(2))
     }
 
-    /// Where in a bucket its pairs start.
+    /// Returns the position of the first pair in a bucket.
     fn pairs_at(&self) -> u64 {
         LINE as u64 - PAIR * self.in_line()
     }
 
-    /// Bytes of a segment.
+    /// Returns the bytes of a segment.
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.bucket_bytes() * (self.buckets() + u64::from(self.stash))
     }
 
-    /// Pairs of a segment.
+    /// Returns the slots of a segment.
     pub(crate) fn segment_slots(&self) -> u64 {
         u64::from(self.slots) * (self.buckets() + u64::from(self.stash))
     }
 }
 
-/// Where a hash sends its key within a segment.
+/// A key's home bucket in its segment, and its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentPlace {
-    /// The home bucket's number.
+    /// Number of the home bucket.
     pub(crate) bucket: u64,
     pub(crate) finger: u8,
 }
 
-/// Where a pair is.
+/// Location of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairSlot {
     pub(crate) bucket: Off,
     pub(crate) slot: u32,
-    /// Which bucket of the stash it is in, if it is.
+    /// Number of its stash bucket, if it is in the stash.
     pub(crate) stash: Option<u64>,
 }
 
-/// What became of a pair that was to be added.
+/// Result of an insert into a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InsertOutcome {
     There,
-    /// It is there, and the stash has a bucket more.
+    /// The pair is inserted, and a bucket was chained to the stash.
     Chained,
-    /// The segment has no room for it, and nothing changed.
+    /// The segment has no free slot for the pair. Nothing changed.
     Full,
 }
 
-/// A shape, and what follows from it, worked out once.
+/// A shape with the sizes derived from it.
 pub(crate) struct BucketLayout {
     shape: DashShape,
-    /// The allocator's class of what is chained to a stash; `None`: nothing is.
+    /// Block class of chained stash buckets; `None`: the table chains none.
     chain: Option<usize>,
     bucket_bytes: u64,
     pairs_at: u64,
     pub(crate) segment_bytes: u64,
-    /// Whether it also does what published code does and this does without.
+    /// Whether writers also store the published code's locks and persist each pair separately.
     as_published: bool,
 }
 
@@ -194,7 +196,7 @@ impl BucketLayout {
     }
 }
 
-/// The segments of a medium, by their form.
+/// Access to the segments of a pool with one layout.
 pub(crate) struct DashSegments<'a, M> {
     ground: &'a TablePool<M>,
     medium: &'a M,
@@ -211,14 +213,14 @@ impl<'a, M: Medium> DashSegments<'a, M> {
         }
     }
 
-    /// Bucket `n` of a segment, counted around.
+    /// Returns bucket `n` of a segment, modulo the number of buckets.
     #[inline]
     pub(crate) fn bucket(&self, segment: Off, n: u64) -> Off {
         let n = u64::from(self.form.shape.stash) + (n & (self.form.shape.buckets() - 1));
         segment.plus(n * self.form.bucket_bytes)
     }
 
-    /// The home and the next bucket of a place.
+    /// Returns the home bucket and the next bucket of a place.
     #[inline]
     pub(crate) fn pair_of(&self, segment: Off, place: SegmentPlace) -> (Off, Off) {
         (
@@ -227,13 +229,13 @@ impl<'a, M: Medium> DashSegments<'a, M> {
         )
     }
 
-    /// The last of the stash that is in the segment: its word leads to what is chained.
+    /// Returns the last fixed stash bucket. Its word leads to the first chained bucket.
     pub(crate) fn last_stash(&self, segment: Off) -> Off {
         let others = u64::from(self.form.shape.stash) - 1;
         segment.plus(others * self.form.bucket_bytes)
     }
 
-    /// The buckets of the stash, what is chained to it last.
+    /// Returns the buckets of the stash: the fixed ones, then the chained ones.
     pub(crate) fn stashes(&self, segment: Off) -> impl Iterator<Item = Off> {
         let last = self.last_stash(segment);
         std::iter::successors(Some(segment), move |bucket| {
@@ -246,17 +248,18 @@ impl<'a, M: Medium> DashSegments<'a, M> {
         })
     }
 
-    /// What is chained to the stash.
+    /// Returns the chained buckets of the stash.
     pub(crate) fn chained(&self, segment: Off) -> impl Iterator<Item = Off> {
         self.stashes(segment).skip(self.form.shape.stash as usize)
     }
 
-    /// What a chained bucket says of whose it is: any word, if it is none.
+    /// Returns the segment's first word as a chained bucket stores it. For a block that is no chained bucket the result
+    /// is arbitrary.
     pub(crate) fn owner(&self, chained: Off) -> u64 {
         self.bits(chained).owner()
     }
 
-    /// All buckets: those of the stash with their numbers.
+    /// Returns all buckets of a segment. Stash buckets come with their numbers.
     pub(crate) fn buckets(&self, segment: Off) -> impl Iterator<Item = (Off, Option<u64>)> {
         let stash = (0..)
             .zip(self.stashes(segment))
@@ -264,7 +267,8 @@ impl<'a, M: Medium> DashSegments<'a, M> {
         stash.chain((0..self.form.shape.buckets()).map(move |n| (self.bucket(segment, n), None)))
     }
 
-    /// How many pairs of a segment are live, and slots for them, without its stash. Nothing of the segment is followed.
+    /// Returns the number of live pairs and of slots of a segment without its stash. Follows no reference, so it works
+    /// before validation.
     pub(crate) fn live_at_home(&self, segment: Off) -> (u64, u64) {
         let buckets = self.form.shape.buckets();
         let live = (0..buckets).map(|n| self.bits(self.bucket(segment, n)).live());
@@ -272,7 +276,7 @@ impl<'a, M: Medium> DashSegments<'a, M> {
         (pairs, buckets * u64::from(self.form.shape.slots))
     }
 
-    /// Tells of each live pair: where, its key, its value.
+    /// Calls `each` with the location, key and value of each live pair.
     pub(crate) fn each(&self, segment: Off, mut each: impl FnMut(PairSlot, u64, u64)) {
         for (bucket, stash) in self.buckets(segment) {
             for slot in farbank_pm::simd::ones(self.bits(bucket).live()) {

@@ -1,4 +1,4 @@
-//! Finding, adding and taking away a pair of a segment.
+//! Search, insert, update and removal of a pair in a segment.
 
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, PersistCtx, situation};
@@ -10,7 +10,7 @@ use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 
 impl<M: Medium> DashSegments<'_, M> {
-    /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.
+    /// Finds `key`. Reads the fingerprint lines of two buckets, and of the stash only if their words require it.
     #[inline]
     pub(crate) fn find(&self, segment: Off, place: SegmentPlace, key: u64) -> Option<PairSlot> {
         let (home, next) = self.pair_of(segment, place);
@@ -21,12 +21,12 @@ impl<M: Medium> DashSegments<'_, M> {
         }
         let (own, lent) = (heads.0.overflow, heads.1.overflow);
         if !own.may_have(place.finger, false) && !lent.has(place.finger, true) {
-            return None; // and nothing of the stash is read
+            return None; // no stash bucket is read
         }
         self.find_in_stash(segment, (own, lent), place.finger, key)
     }
 
-    /// Where `key` is in its home or the next bucket.
+    /// Finds `key` in its home or the next bucket.
     #[inline]
     pub(super) fn find_near(
         &self,
@@ -39,8 +39,8 @@ impl<M: Medium> DashSegments<'_, M> {
         self.find_among((home, next), heads, place.finger, key)
     }
 
-    /// Where `key` is in two buckets: among the residents of the first and the guests of the second. The CPU need not guess
-    /// in which it is.
+    /// Finds `key` among the residents of the first bucket and the guests of the second. One loop over both avoids a
+    /// branch on which bucket holds it.
     #[inline]
     fn find_among(
         &self,
@@ -69,7 +69,7 @@ impl<M: Medium> DashSegments<'_, M> {
         None
     }
 
-    /// Where `key` is in the stash, as far as the words of its two buckets say that it may be there.
+    /// Finds `key` in the stash buckets that the words of its two buckets name for it.
     fn find_in_stash(
         &self,
         segment: Off,
@@ -94,8 +94,8 @@ impl<M: Medium> DashSegments<'_, M> {
             })
     }
 
-    /// Adds a pair whose key is not there: two flushes, two drains, or one each where the pair is in the line of its bits; and
-    /// up to three each for one that must be displaced.
+    /// Inserts a pair whose key is absent. Costs two flushes and two drains, or one each if the pair shares the line of
+    /// its bits. A displacement adds up to three of each.
     pub(crate) fn insert(
         &self,
         worker: &mut TableWorker,
@@ -120,7 +120,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.insert_in_stash(worker, segment, place, pair)
     }
 
-    /// Adds a pair to the stash, if that has room or can grow.
+    /// Inserts a pair into the stash, if it has a free slot or may grow.
     fn insert_in_stash(
         &self,
         worker: &mut TableWorker,
@@ -130,7 +130,7 @@ impl<M: Medium> DashSegments<'_, M> {
     ) -> Result<InsertOutcome, IndexError> {
         let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
         let stashes = || (0..).zip(self.stashes(segment));
-        // As the paper: odd homes start with the second bucket.
+        // As in the paper, odd homes start with the second stash bucket.
         let (fixed, skipped) = (self.form.shape.stash as usize, (place.bucket & 1) as usize);
         let found = stashes().take(fixed).skip(skipped);
         let found = found.chain(stashes().take(skipped));
@@ -154,8 +154,8 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(added)
     }
 
-    /// Moves a pair of one of two full buckets to its other bucket; the place that makes, and whether a pair there
-    /// is a guest.
+    /// Displaces a pair of one of two full buckets into its other bucket. Returns the freed slot, and whether a new
+    /// pair in it is a guest.
     fn displace(
         &self,
         worker: &mut TableWorker,
@@ -185,7 +185,7 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(None)
     }
 
-    /// Writes a pair and makes it live, durably.
+    /// Writes a pair and marks it live. Durable on `Ok`.
     fn write(
         &self,
         worker: &mut TableWorker,
@@ -208,7 +208,7 @@ impl<M: Medium> DashSegments<'_, M> {
         worker.commit(self.medium)
     }
 
-    /// Makes a pair dead, durably.
+    /// Marks a pair dead. Durable on `Ok`.
     fn take_away(
         &self,
         worker: &mut TableWorker,
@@ -222,7 +222,7 @@ impl<M: Medium> DashSegments<'_, M> {
         worker.commit(self.medium)
     }
 
-    /// Takes a pair away: one flush, one drain.
+    /// Removes a pair: one flush, one drain.
     pub(crate) fn remove(
         &self,
         worker: &mut TableWorker,
@@ -237,7 +237,7 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(())
     }
 
-    /// Replaces a pair's value: one flush, one drain. The value it had.
+    /// Replaces a pair's value: one flush, one drain. Returns the old value.
     pub(crate) fn update(
         &self,
         worker: &mut TableWorker,
@@ -255,7 +255,7 @@ impl<M: Medium> DashSegments<'_, M> {
         OverflowWord(self.medium.load(bucket))
     }
 
-    /// Says in a bucket's word that a key of its place is in the stash (S4).
+    /// Records in a bucket's word that a key with this place is in the stash (S4).
     pub(super) fn note(&self, ctx: &mut PersistCtx, segment: Off, place: SegmentPlace, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));
@@ -271,8 +271,8 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Takes back what [`Dash::note`] said. Of two keys alike in home, finger and stash it may take the other's entry: the
-    /// one it leaves says the same.
+    /// Undoes [`DashSegments::note`]. Of two keys with equal home, fingerprint and stash bucket it may remove the
+    /// other's entry; the remaining entry is identical.
     fn unnote(&self, ctx: &mut PersistCtx, segment: Off, place: SegmentPlace, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));

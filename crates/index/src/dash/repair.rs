@@ -1,4 +1,4 @@
-//! What is done to a whole segment: mending it after an open, halving it, looking it through.
+//! Operations on whole segments: repair after an open, split, consistency check.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, TableWorker};
 use farbank_pm::simd::ones;
 
-/// What a table knows of keys, by their hashes.
+/// Functions of keys by their hashes, for one segment.
 pub(crate) struct KeyHashes<'a> {
     pub(crate) hasher: Hasher,
-    /// Where a key's home in its segment is.
+    /// Returns the home bucket and the fingerprint of a hash.
     pub(crate) place: &'a dyn Fn(u64) -> SegmentPlace,
-    /// Whether a key is this segment's.
+    /// Returns whether a hash belongs to this segment.
     pub(crate) owned: &'a dyn Fn(u64) -> bool,
 }
 
@@ -30,7 +30,7 @@ impl KeyHashes<'_> {
     }
 }
 
-/// A pair that goes from a bucket and slot to another.
+/// A pair to be moved to another bucket and slot.
 struct PairMove {
     from: (Off, u32),
     to: (Off, u32),
@@ -40,7 +40,7 @@ struct PairMove {
 }
 
 impl<M: Medium> DashSegments<'_, M> {
-    /// Makes an empty segment of whatever bytes are there, not durable yet.
+    /// Initialises an empty segment over any earlier content. Nothing is flushed.
     pub(crate) fn make(&self, ctx: &mut PersistCtx, segment: Off) {
         self.clear_words(ctx, segment);
         for (bucket, _) in self.buckets(segment) {
@@ -48,8 +48,8 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Makes the words of a segment zero, whatever they were, but for the one that leads to what is chained, if something can
-    /// be: none of its stash is used.
+    /// Clears the first words of all buckets of a segment, except the word that leads to chained buckets. Stash and
+    /// buckets then record no stashed keys.
     pub(crate) fn clear_words(&self, ctx: &mut PersistCtx, segment: Off) {
         let buckets = self.form.shape.buckets() + u64::from(self.form.shape.stash);
         for n in 0..buckets {
@@ -60,7 +60,7 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Whether a segment's bits are such as it writes, and so are those chained to it, each in use and its own (S6).
+    /// Checks that a segment's bits are valid, and that its chained buckets are allocated and name this segment (S6).
     #[cold]
     pub(crate) fn validate(&self, segment: Off) -> Result<(), IndexError> {
         if let Some(class) = self.form.chain {
@@ -72,8 +72,8 @@ impl<M: Medium> DashSegments<'_, M> {
             let bits = self.bits(bucket);
             if bits.live() & !room != 0 || bits.guests() & !bits.live() != 0 {
                 return Err(IndexError::damaged(format!(
-                    "the bits of bucket {bucket:?}, of segment {segment:?}, are {:#x}, which was expected to be live pairs among \
-                     {room:#x}, and guests among those",
+                    "the bits of bucket {bucket:?} in segment {segment:?} are {:#x}; expected live pairs within mask {room:#x}, and \
+                     guests only among the live pairs",
                     bits.0
                 )));
             }
@@ -81,7 +81,8 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(())
     }
 
-    /// What is chained to the stash of a segment that was not looked at yet, if all of it says that it is `owner`'s.
+    /// Returns the buckets chained to the stash of a segment that is not validated yet. Checks that each is allocated
+    /// and names `owner`.
     pub(crate) fn chain_of(
         &self,
         segment: Off,
@@ -97,14 +98,14 @@ impl<M: Medium> DashSegments<'_, M> {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
-                "{who} {segment:?} leads to {:?}, which was expected to be a bucket in use of segment {owner:#x}, and says {says:#x}",
+                "{who} {segment:?} leads to {:?}, expected an allocated bucket of segment {owner:#x}, found owner {says:#x}",
                 block.at
             )))
         })
     }
 
-    /// What whoever first touches a segment after an open does: makes it durable as it is, then ends what a crash cut short,
-    /// then says anew what is in the stash.
+    /// Runs at the first access to a segment after an open: makes it durable, completes what a crash interrupted, then
+    /// rebuilds the words about the stash.
     #[cold]
     pub(crate) fn persist_on_first_access(
         &self,
@@ -133,7 +134,8 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(())
     }
 
-    /// Makes dead, to be drained, the pairs of a bucket whose keys are meant.
+    /// Marks dead the live pairs of a bucket whose keys satisfy `meant`, and flushes the bits. Returns whether there
+    /// were any.
     fn drop_some(&self, ctx: &mut PersistCtx, bucket: Off, meant: impl Fn(u64) -> bool) -> bool {
         let bits = self.bits(bucket);
         let (dead, _) = self.those(bucket, bits, meant);
@@ -144,7 +146,7 @@ impl<M: Medium> DashSegments<'_, M> {
         dead != 0
     }
 
-    /// Which live pairs of a bucket have keys that are meant; and all its pairs.
+    /// Returns the mask of the live pairs whose keys satisfy `meant`, and all pairs of the bucket.
     fn those(
         &self,
         bucket: Off,
@@ -156,7 +158,7 @@ impl<M: Medium> DashSegments<'_, M> {
         (found.fold(0, |mask, slot| mask | 1 << slot), pairs)
     }
 
-    /// Makes dead, to be drained, the guests that are in their home, bucket `n`, too (S2).
+    /// Marks dead, with a flush, the guests that are also in their home, bucket `n` (S2).
     fn drop_displaced(&self, ctx: &mut PersistCtx, segment: Off, n: u64) -> bool {
         let (home, next) = (self.bucket(segment, n), self.bucket(segment, n + 1));
         let residents = ones(self.bits(home).residents());
@@ -164,7 +166,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.drop_some(ctx, next, |key| residents.contains(&key))
     }
 
-    /// Makes dead, to be drained, what is in the stash and where it belongs, too (S2).
+    /// Marks dead, with a flush, the pairs of the stash that are also in their home or next bucket (S2).
     fn drop_homed(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) -> bool {
         let mut dropped = false;
         for bucket in self.stashes(segment) {
@@ -174,11 +176,11 @@ impl<M: Medium> DashSegments<'_, M> {
         dropped
     }
 
-    /// Says in the buckets' words what is in the stash, anew (S4).
+    /// Rebuilds the buckets' words about the stash (S4).
     pub(crate) fn tell_stash(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) {
         let homes = (0..self.form.shape.buckets()).map(|n| self.bucket(segment, n));
         for home in homes.filter(|home| self.overflow(*home) != OverflowWord::NONE) {
-            self.medium.store(ctx, home, OverflowWord::NONE.0); // else its line need not be written
+            self.medium.store(ctx, home, OverflowWord::NONE.0); // other lines stay clean
         }
         for (n, bucket) in (0..).zip(self.stashes(segment)) {
             for slot in ones(self.bits(bucket).live()) {
@@ -188,16 +190,17 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Writes to `young`, whose words are clear and which nobody sees, the pairs of `elder` whose keys are meant: each where it was, and
-    /// those of the stash where they belong if that has room now. Not durable yet, but for what is chained to the stash: that
-    /// stays, whatever comes of it, for whoever tries again.
+    /// Copies to `young` the pairs of `elder` whose hashes satisfy `keys.owned`. The words of `young` are clear, and no
+    /// other thread reads it. Each pair keeps its bucket and slot; pairs of the stash go to their home or next bucket
+    /// if it has a free slot. The copies are not flushed, except buckets chained to the stash: these are durable and
+    /// stay if the split fails, for the next attempt.
     pub(crate) fn copy_some(
         &self,
         worker: &mut TableWorker,
         (elder, young): (Off, Off),
         keys: &KeyHashes<'_>,
     ) -> Result<(), IndexError> {
-        // Asked for at once, rather than bucket by bucket.
+        // One prefetch of the whole segment, not one per bucket.
         self.medium
             .prefetch(elder, self.form.segment_bytes as usize);
         for n in 0..self.form.shape.buckets() {
@@ -227,7 +230,8 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(())
     }
 
-    /// Writes a pair of another's stash to a segment that nobody sees: where it belongs, or to its stash.
+    /// Copies a pair of another segment's stash to a segment that no other thread reads: into its home or next bucket,
+    /// or into the stash.
     fn settle(
         &self,
         worker: &mut TableWorker,
@@ -244,15 +248,18 @@ impl<M: Medium> DashSegments<'_, M> {
         let ((bucket, slot), guest) = match (near.or_else(stash), self.form.chain) {
             (Some(free), _) => free,
             (None, Some(class)) => ((self.chain_one(worker, segment, class)?, 0), false),
-            (None, None) => unreachable!("what was in one stash fits into another"),
+            (None, None) => {
+                unreachable!("the pairs of one stash fit into another of the same size")
+            }
         };
         self.put(&mut worker.ctx, bucket, slot, pair);
         self.mark(&mut worker.ctx, bucket, slot, place.finger, guest);
         Ok(())
     }
 
-    /// Moves pairs of the stash where they belong, as far as there is room, and says anew what stays. Durable on `Ok`: a drain
-    /// for the pairs, one that makes them live, one that makes them dead where they were (S1, S2).
+    /// Moves pairs of the stash to their home or next buckets, as far as these have free slots, and rebuilds the words
+    /// about the stash. Durable on `Ok`. Takes three drains: the pairs, the bits that mark them live, the bits that
+    /// mark the old ones dead (S1, S2).
     pub(crate) fn bring_home(
         &self,
         worker: &mut TableWorker,
@@ -286,14 +293,14 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(())
     }
 
-    /// Has the CPU fetch what all buckets have before their pairs: some processors forget a line that they write back.
+    /// Prefetches the headers of all buckets: some processors drop a line from the cache when it is written back.
     fn fetch_heads(&self, segment: Off) {
         for (bucket, _) in self.buckets(segment) {
             self.medium.prefetch(bucket, HEAD as usize);
         }
     }
 
-    /// Which pairs of the stash can go where they belong.
+    /// Returns the possible moves of stash pairs to their home or next buckets.
     fn moves_home(&self, segment: Off, keys: &KeyHashes<'_>) -> Vec<PairMove> {
         let mut moves: Vec<PairMove> = Vec::new();
         for bucket in self.stashes(segment) {
@@ -318,7 +325,7 @@ impl<M: Medium> DashSegments<'_, M> {
         moves
     }
 
-    /// A place for a pair where it belongs that is not `taken`, and whether it is a guest there.
+    /// Returns a free slot in a pair's home or next bucket that is not `taken`, and whether the pair is a guest there.
     fn room(
         &self,
         segment: Off,
@@ -333,7 +340,7 @@ impl<M: Medium> DashSegments<'_, M> {
         })
     }
 
-    /// Has all of a segment, with what is chained to its stash, made durable by the next drain.
+    /// Flushes a segment and the buckets chained to its stash.
     pub(crate) fn flush(&self, ctx: &mut PersistCtx, segment: Off) {
         let bytes = self.form.segment_bytes as usize;
         self.medium.flush(ctx, segment, bytes);
@@ -343,7 +350,7 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Chains one more bucket, empty, to the stash. Durable on `Ok`; nothing is changed on an error.
+    /// Chains one more, empty bucket to the stash. Durable on `Ok`; nothing is changed on an error.
     pub(super) fn chain_one(
         &self,
         worker: &mut TableWorker,
@@ -362,7 +369,7 @@ impl<M: Medium> DashSegments<'_, M> {
         Ok(bucket)
     }
 
-    /// Makes dead, to be drained, the pairs whose keys are not a segment's; whether there were any.
+    /// Marks dead, with a flush, the pairs whose keys do not belong to the segment. Returns whether there were any.
     pub(crate) fn keep_own(
         &self,
         ctx: &mut PersistCtx,
@@ -376,8 +383,8 @@ impl<M: Medium> DashSegments<'_, M> {
         dropped
     }
 
-    /// Has the CPU fetch the home of a place whole, so that most searches wait for memory once, not for fingerprints and then
-    /// for the pair; and of the next bucket what says whether it is needed.
+    /// Prefetches the whole home bucket, so that most searches wait for memory once, not for the fingerprints and then
+    /// the pair. Prefetches the first line of the next bucket.
     #[inline]
     pub(crate) fn prefetch(&self, segment: Off, place: SegmentPlace) {
         let (home, next) = self.pair_of(segment, place);
@@ -385,7 +392,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.medium.prefetch(home, self.form.bucket_bytes as usize);
     }
 
-    /// Has the CPU fetch of two buckets what says which pairs they have: an insert reads no more, as a rule.
+    /// Prefetches the headers of the home and next buckets, all that an insert usually reads.
     #[inline]
     pub(crate) fn prefetch_heads(&self, segment: Off, place: SegmentPlace) {
         let (home, next) = self.pair_of(segment, place);
@@ -393,7 +400,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.medium.prefetch(next, HEAD as usize);
     }
 
-    /// Whether a segment that was touched is sound: each key once, and found.
+    /// Checks an accessed segment: every key occurs once, and a search finds it.
     pub(crate) fn check(&self, segment: Off, keys: &KeyHashes<'_>) -> Result<(), IndexError> {
         let mut seen = BTreeSet::new();
         let mut wrong = None;
@@ -401,7 +408,9 @@ impl<M: Medium> DashSegments<'_, M> {
             if !seen.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
             } else if !keys.own(key) {
-                wrong = Some(format!("key {key:#x} is not of {segment:?}, and live"));
+                wrong = Some(format!(
+                    "key {key:#x} is live in {segment:?}, but belongs to another segment"
+                ));
             } else if self.find(segment, keys.place(key), key) != Some(spot) {
                 wrong = Some(format!(
                     "key {key:#x} lies at {spot:?}, where it is not looked for"
@@ -412,7 +421,7 @@ impl<M: Medium> DashSegments<'_, M> {
             let (owner, word) = (self.owner(chained), self.medium.load(segment));
             if owner != word {
                 wrong = Some(format!(
-                    "{chained:?}, chained to {segment:?}, says {owner:#x}, not {word:#x}"
+                    "bucket {chained:?}, chained to {segment:?}, has owner {owner:#x}, expected {word:#x}"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! What a table of such segments does, however a hash leads to one.
+//! The operations common to both Dash tables. The tables differ in how a hash selects a segment.
 
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
@@ -8,18 +8,18 @@ use crate::index::{Index, IndexError, SpaceUse};
 use crate::locks::{LockGuard, LockTable, VersionedRef};
 use crate::pool_heap::{TablePool, TableWorker};
 
-/// A segment under its lock, which still serves the hash it was found by.
+/// A locked segment that covers the hash it was looked up by.
 pub(crate) struct LockedDashSegment<'a> {
     pub(crate) segment: Off,
     pub(crate) hash: u64,
     _guard: LockGuard<'a>,
 }
 
-/// A table of segments.
+/// A table of Dash segments.
 pub(crate) trait DashTable: Send + Sync {
     type Medium: Medium;
 
-    /// Its name on the command line.
+    /// The name on the command line.
     const NAME: &'static str;
 
     fn ground(&self) -> &TablePool<Self::Medium>;
@@ -28,49 +28,50 @@ pub(crate) trait DashTable: Send + Sync {
 
     fn locks(&self) -> &LockTable;
 
-    /// Where a hash sends its key within a segment.
+    /// Returns the home bucket and the fingerprint of a hash.
     fn place(&self, hash: u64) -> SegmentPlace;
 
-    /// What says where a hash leads.
+    /// The words that a lookup read, kept to check whether it is still current.
     type Way: Copy;
 
-    /// The segment a hash leads to now. Once it leads elsewhere, it never leads back.
+    /// Looks up the segment for a hash. A hash that has moved to another segment never moves back.
     fn lookup(&self, hash: u64) -> VersionedRef<Self::Way>;
 
-    /// Whether a hash that led to a segment does now.
+    /// Returns whether a lookup's result is still current.
     fn still(&self, hash: u64, led: VersionedRef<Self::Way>) -> bool;
 
-    /// Has the CPU fetch what [`Table::lookup`] reads.
+    /// Prefetches what [`DashTable::lookup`] reads.
     fn prefetch_lookup(&self, hash: u64);
 
-    /// Whether a segment that `hash` led to is one that the table made, and is where that leads. Its lock is held.
+    /// Checks that the segment for `hash` is one that the table created for it. The caller holds its lock.
     fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError>;
 
-    /// Whether keys of a hash are a segment's.
+    /// Returns whether keys with this hash belong to the segment.
     fn owns(&self, segment: Off, hash: u64) -> bool;
 
-    /// Makes the table larger, after an insert that found no room in a segment, or had to add some to its stash.
+    /// Enlarges the table after an insert that found a full segment or chained a stash bucket.
     fn grow(&self, worker: &mut TableWorker, held: LockedDashSegment<'_>)
     -> Result<(), IndexError>;
 
-    /// Tells of each segment, and of a hash that leads there. Nobody changes the table meanwhile.
+    /// Calls `each` for every segment, with a hash that leads to it. No thread may change the table meanwhile.
     fn each_segment(
         &self,
         each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
     ) -> Result<(), IndexError>;
 
-    /// Slots, and bytes of far memory, of its parts, all of which have been touched.
+    /// Returns the slots of the table and its bytes of far memory. Every segment must have been accessed since the
+    /// open.
     fn parts(&self) -> Result<(u64, u64), IndexError>;
 
-    /// Bytes of DRAM.
+    /// Returns the bytes of DRAM.
     fn dram_bytes(&self) -> u64 {
         self.locks().bytes()
     }
 
-    /// Whether all of it is sound. Nobody changes the table meanwhile.
+    /// Checks the whole table. No thread may change it meanwhile.
     fn check_all(&self) -> Result<(), IndexError>;
 
-    /// Takes the lock of the segment a hash leads to. What `fetch` asks the CPU for comes while the lock is waited for.
+    /// Takes the lock of the segment for a hash. `fetch` starts prefetches that overlap the wait for the lock.
     #[inline]
     fn hold(
         &self,
@@ -93,7 +94,7 @@ pub(crate) trait DashTable: Send + Sync {
         })
     }
 
-    /// Makes the segment that `hash` leads to, if it is one, durable as a killed process left it, and mends it.
+    /// Validates the segment for `hash`, makes durable what a killed process left in it, and repairs it.
     #[cold]
     fn persist_on_first_access(
         &self,
@@ -111,7 +112,7 @@ pub(crate) trait DashTable: Send + Sync {
         self.dash().persist_on_first_access(worker, segment, &keys)
     }
 
-    /// Looks a segment through, when it is mended.
+    /// Checks a segment, after its repair.
     fn check_segment(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
         let accept = || self.persist_on_first_access(&mut self.ground().worker()?, segment, hash);
         self.locks().begin(segment, accept)?;
@@ -133,8 +134,8 @@ impl<T: DashTable> Index for T {
         self.ground().worker()
     }
 
-    /// Two lines, two drains, or one of each where the pair is in the line of its bits; three more of each at most if a pair
-    /// must make room. What growing adds is the table's.
+    /// Costs two lines and two drains, or one of each if the pair shares the line of its bits. A displacement adds up
+    /// to three of each. Growth costs extra, depending on the table.
     fn insert(
         &self,
         worker: &mut TableWorker,
@@ -173,7 +174,7 @@ impl<T: DashTable> Index for T {
             |led| self.still(hash, led),
             |segment| self.persist_on_first_access(worker, segment, hash),
             |segment| {
-                dash.prefetch(segment, place); // the pair comes with its fingerprint, not after it
+                dash.prefetch(segment, place); // pair and fingerprint lines together
                 Some(dash.value(dash.find(segment, place, key)?))
             },
         )
@@ -213,7 +214,7 @@ impl<T: DashTable> Index for T {
         Ok(old)
     }
 
-    /// What leads to segments first, then locks and bits of both buckets.
+    /// Prefetches the directory entries first, then locks and home buckets.
     fn fetch(&self, keys: &[u64]) {
         for key in keys {
             self.prefetch_lookup(self.ground().hash(*key));

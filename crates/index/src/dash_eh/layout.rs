@@ -1,4 +1,4 @@
-//! Where a hash leads, and the words of the configuration.
+//! The use of hash bits, and the configuration words.
 
 use super::DashEhConfig;
 use crate::dash::{DashShape, SegmentPlace};
@@ -38,11 +38,11 @@ impl DashEhConfig {
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let sound = self.shape.is_sound() && (1..=DEPTH_MAX).contains(&self.depth);
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 
-    /// Its home bucket is the second byte of a hash, its fingerprint the first.
+    /// Returns the place of a hash: the home bucket from its second byte, the fingerprint from its first.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> SegmentPlace {
         SegmentPlace {

@@ -1,6 +1,6 @@
 //! Dash extendible hashing (Lu et al., VLDB '20).
 //!
-//! The directory of extendible hashing over segments of Dash's buckets: 64 of 14 pairs, and 2 of stash.
+//! The directory of extendible hashing over Dash segments: 64 buckets of 14 pairs, and 2 stash buckets.
 //!
 //! ```text
 //!   directory (a run)      segment (a block of 16,896 bytes)
@@ -12,34 +12,38 @@
 //!   hash   63 ... G top bits ... │ ... │ 13 ... 8: home bucket │ 7 ... 0: fingerprint
 //! ```
 //!
-//! A segment with no room for a key is split by its next hash bit: the pairs whose bit is 1 are written to a new one, in
-//! the same buckets; then they are made dead where they were.
+//! A full segment is split by its next hash bit. The pairs whose bit is 1 are copied to a new segment, into the same
+//! buckets. Then the old copies are marked dead.
 //!
 //! # Invariants
-//! I1  The buckets keep S1 to S4 of Dash, the directory D1 to D4 of extendible hashing.
+//! I1  The buckets satisfy S1 to S4 of Dash, the directory satisfies D1 to D4 of extendible hashing.
 //! I2  A pair is live iff its bit is set and the top L bits of its key's hash are the segment's prefix.
-//! I3  The bits of pairs that moved are cleared after the directory names the young segment, with the elder's depth.
+//! I3  The bits of moved pairs are cleared after the directory names the new segment. They become durable with the old
+//!     segment's new depth.
 //!
 //! # Crash argument
 //! | crash between                 | recovery sees                            | and does                          |
 //! |-------------------------------|------------------------------------------|-----------------------------------|
-//! | parts of an insert            | what `dash` lists                        | what is said there                |
-//! | parts of a split              | what `extendible` lists                  | and there                         |
-//! | directory, bits and depth     | pairs of the young one live in the elder | the depth first; at the elder's   |
-//! |                               |                                          | first touch makes them dead (I2)  |
-//! | (a kill) store, drain         | bytes a power cut could take back        | makes them durable at first touch |
+//! | parts of an insert            | see the table of `dash`                  | see there                         |
+//! | parts of a split              | see the table of `extendible`            | see there                         |
+//! | directory, bits and depth     | pairs of the new segment live in the old | the depth first; the old one's    |
+//! |                               |                                          | first access marks them dead (I2) |
+//! | (a kill) store, drain         | visible bytes that are not durable       | makes them durable at first access|
 //!
-//! # Where we differ from the paper
-//! Locks live in DRAM, one a segment; the paper's are one a bucket, in the bucket's first line, which every insert
-//! and delete dirties ([`Config::as_published`] writes them too, without relying on them). The paper's segments form a
-//! chain by which a split that was cut short is found; here the allocator's intents name it. What the paper does at the
-//! first touch after a crash, by versions in the directory's entries, is done by the lock of a segment that nobody has
-//! had: no version in far memory to keep (the published one is not persisted before it is relied on: fault
-//! `dash.no_mending` is what follows). The published split clears the elder durably before the directory names the young
-//! segment, and its recovery looks for another state than the split leaves: a crash between loses half of a segment
-//! (fault `dash-eh.bits_first`). A pair that moves keeps its bucket, which the next hash bit does not change; the paper
-//! inserts it anew. What is in the stash is brought home by a split, where there is room. Segments are never merged, nor are the paper's by default. The directory is not allocated with room for
-//! segments it never names, as the published code's is.
+//! # Deviations from the paper
+//! * Locks are in DRAM, one per segment. The paper's are in far memory, one per bucket, in the bucket's first line,
+//!   which every insert and delete dirties. [`DashEhConfig::as_published`] writes them too, without relying on them.
+//! * The allocator's intents name an interrupted split. The paper finds it by a chain of segments.
+//! * The first access after an open is recognised by the version lock of the segment. The paper uses versions in the
+//!   directory's entries. The published version is used before it is persistent (fault `dash.no_mending` shows the
+//!   consequence).
+//! * The directory names the new segment before the old pairs are dead. The published split clears the old segment
+//!   durably first, and its recovery expects another state than the split leaves: a crash in between loses half of a
+//!   segment (fault `dash-eh.bits_first`).
+//! * A moved pair keeps its bucket, which the next hash bit does not change. The paper inserts it again.
+//! * A split moves pairs of the stash to their buckets where slots are free.
+//! * Segments are never merged, which is also the paper's default.
+//! * The directory has no space for segments that it never names, unlike the published code's.
 
 mod layout;
 mod resize;
@@ -55,34 +59,35 @@ use crate::index::IndexError;
 use crate::locks::{LockTable, VersionedRef};
 use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "dash-eh";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 2] = [
     NamedFault {
         name: "dash-eh.bits_first",
-        what: "pairs that a split moves are dead in the elder before the directory names the new segment",
-        source: "the published code, whose recovery does not end such a split",
+        what: "moved pairs are dead in the old segment before the directory names the new segment",
+        source: "the published code, whose recovery does not complete such a split",
         shows_in: None,
     },
     NO_MENDING,
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DashEhConfig {
-    /// Of its segments.
+    /// Shape of its segments.
     pub shape: DashShape,
     /// Depth of the first directory: 2^depth segments.
     pub depth: u32,
-    /// Whether writers also do what the published code does and this does without: write the locks in the buckets they
-    /// lock, and make a pair durable by itself also where it is in the line of its bit.
+    /// Whether writers also store the locks in the buckets and persist every pair separately, even one in the line of
+    /// its bit, as the published code does.
     pub as_published: bool,
 }
 
 impl DashEhConfig {
-    /// The paper's: as many segments as `slots` take in 64 buckets of 14, rounded down to a power of two.
+    /// Returns the paper's configuration, with segments of 64 buckets of 14 slots for `slots` slots, rounded down to a
+    /// power of two.
     #[must_use]
     pub fn paper(slots: u64) -> DashEhConfig {
         let segments = (slots / (64 * 14)).max(2);
@@ -93,7 +98,7 @@ impl DashEhConfig {
         }
     }
 
-    /// Small enough that a dozen keys split segments and double the directory.
+    /// Returns a configuration so small that a dozen keys split segments and double the directory.
     #[must_use]
     pub fn small() -> DashEhConfig {
         DashEhConfig {
@@ -107,7 +112,7 @@ impl DashEhConfig {
         }
     }
 
-    /// As published: locks in far memory, every pair made durable by itself.
+    /// Returns the published variant: locks in far memory, every pair persisted separately.
     #[must_use]
     pub fn published(self) -> DashEhConfig {
         DashEhConfig {
@@ -117,7 +122,7 @@ impl DashEhConfig {
     }
 }
 
-/// The table.
+/// A Dash table over extendible hashing.
 pub struct DashEh<M> {
     ground: TablePool<M>,
     config: DashEhConfig,
@@ -138,7 +143,7 @@ impl<M: Medium> DashEh<M> {
         }
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(
         medium: M,
         plan: &PoolPlan,
@@ -153,7 +158,7 @@ impl<M: Medium> DashEh<M> {
         Ok(DashEh::over(ground, config, false))
     }
 
-    /// Opens the table on `medium`, after a crash or not: splits that were cut short are ended first.
+    /// Opens the table on `medium`. Recovery completes interrupted splits first.
     pub fn open(medium: M) -> Result<DashEh<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |words| {
             Ok(DashEhConfig::of(words)?.classes().to_vec())

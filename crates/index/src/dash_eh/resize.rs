@@ -9,7 +9,7 @@ use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> DashEh<M> {
-    /// The first directory, and a segment for each entry.
+    /// Creates the first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
         ExtendibleDirectory::make(
@@ -23,7 +23,7 @@ impl<M: Medium> DashEh<M> {
         )
     }
 
-    /// Splits a segment that has no room for a key, under its lock. Nothing is changed on an error.
+    /// Splits a full segment under its lock. Nothing is changed on an error.
     pub(super) fn split(
         &self,
         worker: &mut TableWorker,

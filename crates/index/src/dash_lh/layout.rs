@@ -1,4 +1,4 @@
-//! Where a hash leads, where a segment is, and the words of the configuration.
+//! The use of hash bits, the location of segments, and the configuration words.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD};
@@ -7,20 +7,20 @@ use super::{DashLh, DashLhConfig};
 use crate::dash::{DashShape, SegmentPlace};
 use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
-/// The root's word of N and next.
+/// Number of the root's word of N and next.
 pub(super) const STATE: u64 = 0;
-/// The root's word for the directory.
+/// Number of the root's word for the directory.
 pub(super) const DIRECTORY: u64 = 1;
-/// The class of what is chained to a stash.
+/// Block class of chained stash buckets.
 pub(super) const CHAINED: usize = 0;
 /// Entries of the directory.
 pub(super) const ARRAYS: u64 = 256;
 /// Bytes of the directory.
 pub(super) const DIRECTORY_BYTES: u64 = ARRAYS * WORD as u64;
-/// Most bits a segment's number is taken from.
+/// Maximum number of hash bits that select a segment.
 pub(super) const BITS_MAX: u32 = 32;
 
-/// How many segments there are: 2^`bits`, and one more for each of those that has been split.
+/// The number of segments: 2^`bits`, plus one for each segment split in this round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinearState {
     pub(super) bits: u32,
@@ -47,13 +47,13 @@ impl LinearState {
         (1..=BITS_MAX).contains(&self.bits) && self.next >> self.bits == 0
     }
 
-    /// How many segments there are, which is the number of the one that comes next.
+    /// Returns the number of segments, which is also the number of the next one.
     #[inline]
     pub(super) fn count(self) -> u64 {
         (1 << self.bits) + self.next
     }
 
-    /// With one more.
+    /// Returns the state with one more segment.
     pub(super) fn after(self) -> LinearState {
         let next = self.next + 1;
         match next >> self.bits {
@@ -65,11 +65,11 @@ impl LinearState {
         }
     }
 
-    /// The number of the segment that keys of a hash are in.
+    /// Returns the number of the segment for a hash.
     #[inline]
     pub(super) fn number(self, hash: u64) -> u64 {
         let low = (1 << self.bits) - 1;
-        // Without a branch: that of a split under way would be taken by chance.
+        // Without a branch, because it would be unpredictable during a round of splits.
         let split = u64::from(hash & low < self.next);
         hash & (low | split << self.bits)
     }
@@ -136,11 +136,11 @@ impl DashLhConfig {
             && (1..=1 << 10).contains(&self.splits)
             && self.array_of((1 << self.bits) - 1) < ARRAYS;
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 
-    /// Its fingerprint is the first byte of a hash, its home bucket the bits after it.
+    /// Returns the place of a hash: the fingerprint from its top byte, the home bucket from the bits below.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> SegmentPlace {
         let bits = self.shape.bucket_bits;
@@ -150,8 +150,8 @@ impl DashLhConfig {
         }
     }
 
-    /// The array that the segment of a number is in. Counted from as many segments before the first as the first arrays of
-    /// one size have, sizes change at powers of two.
+    /// Returns the array of a segment. Segment numbers are shifted by the total size of the first stride of arrays, so
+    /// that array sizes change at powers of two.
     pub(super) fn array_of(&self, number: u64) -> u64 {
         let stride = self.array_bits + self.stride_bits;
         let counted = number + (1 << stride);
@@ -160,36 +160,36 @@ impl DashLhConfig {
         doubled + (counted >> (self.array_bits + doublings)) - (1 << self.stride_bits)
     }
 
-    /// The number of an array's first segment: as many as there are in the arrays before it.
+    /// Returns the number of an array's first segment.
     pub(super) fn first_of(&self, array: u64) -> u64 {
         (0..array).map(|before| self.segments(before)).sum()
     }
 
-    /// How many segments an array has.
+    /// Returns the segments of an array.
     pub(super) fn segments(&self, array: u64) -> u64 {
         1 << (u64::from(self.array_bits) + (array >> self.stride_bits))
     }
 
-    /// Bytes of an array.
+    /// Returns the bytes of an array.
     pub(super) fn array_bytes(&self, array: u64) -> u64 {
         self.segments(array) * self.shape.segment_bytes()
     }
 }
 
 impl<M: Medium> DashLh<M> {
-    /// Where the directory names an array.
+    /// Returns the offset of an array's directory entry.
     #[inline]
     pub(super) fn entry(&self, array: u64) -> Off {
         self.directory.plus(array * WORD as u64)
     }
 
-    /// Where an array is; null if there is none.
+    /// Returns the offset of an array; null if it does not exist.
     #[inline]
     pub(super) fn array(&self, array: u64) -> Off {
         Off(self.ground.medium().load(self.entry(array)))
     }
 
-    /// Where the segment of a number is, if its array is there.
+    /// Returns the offset of a segment. Its array must exist.
     #[inline]
     pub(super) fn segment(&self, number: u64) -> Off {
         let zeroth = &self.zeroths[(number >> self.config.array_bits) as usize];
@@ -197,7 +197,7 @@ impl<M: Medium> DashLh<M> {
         Off(zeroth.load(Ordering::Acquire).wrapping_add(bytes))
     }
 
-    /// Notes where an array is, for [`DashLh::segment`].
+    /// Stores the offset of an array in DRAM, for [`DashLh::segment`].
     pub(super) fn note_array(&self, array: u64, at: Off) {
         let first = self.config.first_of(array);
         let zeroth = at.0.wrapping_sub(first * self.form.segment_bytes);
@@ -208,7 +208,7 @@ impl<M: Medium> DashLh<M> {
         }
     }
 
-    /// Tells of each array: its number, where it is.
+    /// Calls `each` with the number and offset of each array.
     pub(super) fn each_array(&self, mut each: impl FnMut(u64, Off)) {
         let arrays = (0..ARRAYS).map(|array| (array, self.array(array)));
         arrays

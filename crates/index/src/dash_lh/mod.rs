@@ -1,51 +1,57 @@
 //! Dash linear hashing (Lu et al., VLDB '20).
 //!
-//! Segments of Dash's buckets, numbered; as many as there have been splits, and they are split in the order of their
-//! numbers, whichever is full. One that is full before its turn gets a longer stash.
+//! Dash segments, numbered. Each split adds one segment. Segments are split in the order of their numbers, independent
+//! of which is full. A segment that is full before its turn gets more stash buckets.
 //!
 //! ```text
 //!   root              directory (a run)       arrays (runs) of segments
 //!   ┌───────────┐     ┌────┬────┬─ ... ─┐      ┌──┬──┬─ ... ─┬──┐
-//!   │ N │ next  │     │ 0  │ 1  │       │  0 ─▶│ 0│ 1│       │63│          each array of the first 8 has 64 segments,
-//!   ├───────────┤     └────┴────┴─ ... ─┘      ├──┼──┼─ ... ─┼──┤          each of the next 8 has 128, and so on
+//!   │ N │ next  │     │ 0  │ 1  │       │  0 ─▶│ 0│ 1│       │63│          the first 8 arrays have 64 segments each,
+//!   ├───────────┤     └────┴────┴─ ... ─┘      ├──┼──┼─ ... ─┼──┤          the next 8 have 128 each, and so on
 //!   │ directory │                         1 ─▶│64│65│       │127
 //!   └───────────┘                              └──┴──┴─ ... ─┴──┘
 //!
-//!   segment   stash 0's word: its number; the last of the stash's: what is chained
+//!   segment   word of stash 0: its number; word of the last fixed stash bucket: the first chained bucket
 //!   hash      63 ... 56: fingerprint │ 55 ... 50: home bucket │ ... │ N - 1 ... 0: number, one bit more below `next`
 //! ```
 //!
-//! There are 2^N + next segments. Whoever adds a bucket to a stash then splits two segments: `next` into itself and the
-//! one behind the last, which is made before the word of N and next says so. That word is one store.
+//! There are 2^N + next segments. A thread that chains a stash bucket then splits two segments, one after the other. A
+//! split distributes segment `next` over itself and a new segment after the last. The new segment is durable before the
+//! word of N and next counts it. That word is replaced by one store.
 //!
 //! # Invariants
-//! I1  The buckets keep S1 to S5 of Dash.
-//! I2  A pair is live iff its bit is set and its segment's number is what N and next make of its key's hash.
-//! I3  A segment is durable, whole, with what is chained to it, before N and next count it.
-//! I4  N and next are durable before anybody sees them; they are changed under `growing` and the lock of the segment that
-//!     is split, whose moved pairs are made dead, durably, before that lock is let go.
-//! I5  An entry of the directory names an array only when all words of its segments that chain are durable and zero.
-//!     So whatever leads from the segment that comes next is what a split was making.
+//! I1  The buckets satisfy S1 to S5 of Dash.
+//! I2  A pair is live iff its bit is set and its segment's number is the one that N and next select for its key's hash.
+//! I3  A segment and its chained buckets are completely durable before N and next count it.
+//! I4  N and next are durable before other threads see them. They are changed under `growing` and the lock of the
+//!     segment being split. Its moved pairs are durably dead before that lock is released.
+//! I5  An entry of the directory names an array only after the chain words of all its segments are durably zero. So a
+//!     chain of the segment after the last can only come from an interrupted split.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                              |
 //! |-----------------------------|-------------------------------------------|---------------------------------------|
-//! | parts of an insert          | what `dash` lists                         | what is said there                    |
+//! | parts of an insert          | see the table of `dash`                   | see there                             |
 //! | new array, its entry        | a run in doubt that no entry names        | frees it                              |
-//! | parts of a copy             | buckets chained to the segment that comes | nothing (I5): it is made anew, with   |
-//! |                             | next                                      | them, when its turn comes again       |
-//! | N and next, moved bits      | pairs live that are another segment's     | at first touch makes them dead (I2)   |
-//! | (a kill) store, drain       | bytes a power cut could take back         | makes them durable at first touch     |
+//! | parts of a copy             | buckets chained to the segment after the  | nothing (I5): the next split reuses   |
+//! |                             | last                                      | them                                  |
+//! | N and next, moved bits      | live pairs that belong to another segment | the first access marks them dead (I2) |
+//! | (a kill) store, drain       | visible bytes that are not durable        | makes them durable at first access    |
 //!
-//! # Where we differ from the paper
-//! Locks live in DRAM, one a segment ([`Config::as_published`] writes the paper's, one a bucket, without relying on them).
-//! The paper first counts the segment and has whoever meets it split it off, with states of both in far memory; here
-//! whoever counts it has split it off before, so that a search never finds a segment that is not there yet. That an array is
-//! being made is known by a lock; the published code says it in the directory, and a crash leaves it so for ever (fault
-//! `dash-lh.reserved`). The allocator's intent names it meanwhile; the published code leaks it (fault
-//! `dash-lh.array_leaks`). Versions of crashes are the first touch's, as in Dash's extendible table. What is chained is
-//! named to searches like the rest of the stash, from the fourth bucket on together; the published code counts it only. It
-//! stays chained when a split has emptied it. Where arrays are is looked up in DRAM, where an open copies the directory.
+//! # Deviations from the paper
+//! * Locks are in DRAM, one per segment. [`DashLhConfig::as_published`] writes the paper's, one per bucket, without
+//!   relying on them.
+//! * A segment is split before N and next count it, so a search never meets a segment that does not exist yet. The
+//!   paper counts the segment first; the first thread that accesses it performs the split, with the states of both
+//!   segments in far memory.
+//! * A lock says that an array is being created. The published code says it in the directory, and a crash leaves the
+//!   mark for ever (fault `dash-lh.reserved`).
+//! * The allocator's intent names the array meanwhile. The published code leaks it (fault `dash-lh.array_leaks`).
+//! * The first access after an open is recognised by the version lock, as in the extendible table.
+//! * Chained buckets have entries in the buckets' words like the fixed stash buckets; from the fourth stash bucket on,
+//!   all share one number. The published code only counts their pairs. A chained bucket stays when a split has emptied
+//!   it.
+//! * Lookups use a DRAM copy of the directory, which the open creates.
 
 mod layout;
 mod recover;
@@ -64,47 +70,47 @@ use crate::locks::{LockTable, VersionedRef};
 use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use layout::{CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "dash-lh";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "dash-lh.reserved",
-        what: "the directory says in far memory that an array is being made",
-        source: "the published code: after a crash whoever needs the array waits for it for ever",
+        what: "the directory marks in far memory that an array is being created",
+        source: "the published code: after a crash, operations that need the array wait for ever",
         shows_in: None,
     },
     NamedFault {
         name: "dash-lh.array_leaks",
         what: "an array that no entry names yet is not freed after a crash",
-        source: "the published code, whose recovery does not look at where it is being allocated",
+        source: "the published code, whose recovery does not check the allocation in progress",
         shows_in: None,
     },
     NO_MENDING,
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DashLhConfig {
-    /// Of its segments.
+    /// Shape of its segments.
     pub shape: DashShape,
-    /// Segments at first, as a power of two.
+    /// Binary logarithm of the initial number of segments.
     pub bits: u32,
-    /// Segments of the first array, as a power of two.
+    /// Binary logarithm of the segments of the first array.
     pub array_bits: u32,
-    /// How many arrays are of one size before the next is twice as large, as a power of two.
+    /// Binary logarithm of the number of arrays of one size; after them the size doubles.
     pub stride_bits: u32,
-    /// Segments that are split when a stash has grown.
+    /// Number of splits when a stash has grown.
     pub splits: u32,
-    /// Whether writers also do what the published code does and this does without: write the locks in the buckets they
-    /// lock, and make a pair durable by itself also where it is in the line of its bit.
+    /// Whether writers also store the locks in the buckets and persist every pair separately, even one in the line of
+    /// its bit, as the published code does.
     pub as_published: bool,
 }
 
 impl DashLhConfig {
-    /// The paper's: 8 arrays of a size, the first of 64 segments, or of all there are at first: as many as `slots` take
-    /// in 64 buckets of 14, rounded down to a power of two.
+    /// Returns the paper's configuration: 8 arrays of a size; the first has 64 segments, or all initial segments. The
+    /// initial number is `slots` in segments of 64 buckets of 14 slots, rounded down to a power of two.
     #[must_use]
     pub fn paper(slots: u64) -> DashLhConfig {
         let bits = (slots / (64 * 14)).max(2).ilog2();
@@ -118,7 +124,7 @@ impl DashLhConfig {
         }
     }
 
-    /// Small enough that a dozen keys split segments and need another array.
+    /// Returns a configuration so small that a dozen keys split segments and need another array.
     #[must_use]
     pub fn small() -> DashLhConfig {
         DashLhConfig {
@@ -135,7 +141,7 @@ impl DashLhConfig {
         }
     }
 
-    /// As published: locks in far memory, every pair made durable by itself.
+    /// Returns the published variant: locks in far memory, every pair persisted separately.
     #[must_use]
     pub fn published(self) -> DashLhConfig {
         DashLhConfig {
@@ -145,17 +151,17 @@ impl DashLhConfig {
     }
 }
 
-/// The table.
+/// A Dash table over linear hashing.
 pub struct DashLh<M> {
     ground: TablePool<M>,
     config: DashLhConfig,
     form: BucketLayout,
-    /// Where the directory is, for good.
+    /// Offset of the directory, which never moves.
     directory: Off,
-    /// What the directory says, a word for as many segments as the first array has: where segment 0 would be, did their
-    /// array reach down to it.
+    /// DRAM copy of the directory, one word for each group of segments as large as the first array. It holds the offset
+    /// where segment 0 would be if the group's array extended down to it.
     zeroths: Box<[AtomicU64]>,
-    /// The root's word of N and next, where readers look.
+    /// DRAM copy of the root's word of N and next, for readers.
     state: AtomicU64,
     growing: Mutex<()>,
     locks: LockTable,
@@ -179,7 +185,7 @@ impl<M: Medium> DashLh<M> {
         }
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(
         medium: M,
         plan: &PoolPlan,
@@ -196,7 +202,7 @@ impl<M: Medium> DashLh<M> {
         Ok(DashLh { ground, ..table })
     }
 
-    /// Opens the table on `medium`, after a crash or not: what a split that was cut short has taken is freed first.
+    /// Opens the table on `medium`. Recovery frees what an interrupted split has allocated.
     pub fn open(medium: M) -> Result<DashLh<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |words| {
             Ok(DashLhConfig::of(words)?.classes().to_vec())
@@ -255,7 +261,7 @@ impl<M: Medium> DashTable for DashLh<M> {
         now == led.by || now.number(hash) == led.by.number(hash)
     }
 
-    /// Nothing: two words of DRAM that are there.
+    /// Does nothing: a lookup reads two words of DRAM that are usually cached.
     fn prefetch_lookup(&self, _: u64) {}
 
     fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
@@ -267,7 +273,7 @@ impl<M: Medium> DashTable for DashLh<M> {
             return Ok(());
         }
         Err(IndexError::damaged(format!(
-            "{segment:?} is where segment {number} was expected, and says that it is {says:#x}"
+            "the segment at {segment:?} has number {says:#x}, expected {number}"
         )))
     }
 
@@ -280,11 +286,11 @@ impl<M: Medium> DashTable for DashLh<M> {
         worker: &mut TableWorker,
         held: LockedDashSegment<'_>,
     ) -> Result<(), IndexError> {
-        drop(held); // it may be its turn
+        drop(held); // a split below may lock the same segment
         self.split_some(worker)
     }
 
-    /// A number is a hash that leads there.
+    /// A segment's number, used as a hash, leads to the segment.
     fn each_segment(
         &self,
         each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
@@ -292,7 +298,7 @@ impl<M: Medium> DashTable for DashLh<M> {
         (0..self.state().count()).try_for_each(|number| each(self.segment(number), number))
     }
 
-    /// The slots of arrays count from when they are there.
+    /// The slots of an array count as soon as it exists.
     fn parts(&self) -> Result<(u64, u64), IndexError> {
         let (shape, dash) = (self.config.shape, self.dash());
         let (mut chained, mut segments) = (0, 0);

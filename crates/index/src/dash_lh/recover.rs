@@ -1,4 +1,4 @@
-//! After a crash; and the whole table looked through.
+//! Recovery, and the consistency check of the whole table.
 
 use farbank_pm::{Medium, WORD, fault, situation};
 
@@ -9,7 +9,7 @@ use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
 impl<M: Medium> DashLh<M> {
-    /// Frees what no entry and no stash leads to. Reads a few words a context, and the directory.
+    /// Frees arrays and buckets that no entry and no stash refers to. Reads a few words per context, and the directory.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
         self.each_array(|array, at| self.note_array(array, at));
@@ -23,8 +23,8 @@ impl<M: Medium> DashLh<M> {
             .recover(&mut worker, |block| self.is_live(block))
     }
 
-    /// Has the words of the stash that a block in doubt is chained to made durable by the next drain. The worker's next block is
-    /// in doubt in place of this one.
+    /// Flushes the words of the stash to which a block in doubt is chained. They must be durable, because the worker's
+    /// next allocation replaces this intent.
     fn flush_links(&self, worker: &mut TableWorker, block: HeapBlock) -> Result<(), IndexError> {
         let owner = self.dash().owner(block.at);
         if block.class.is_none() || owner > self.state().count() || !self.has(owner) {
@@ -41,14 +41,13 @@ impl<M: Medium> DashLh<M> {
         Ok(())
     }
 
-    /// Whether the array of a segment is there.
+    /// Returns whether the array of a segment exists.
     fn has(&self, number: u64) -> bool {
         let array = self.config.array_of(number);
         array < ARRAYS && !self.array(array).is_null()
     }
 
-    /// Whether the root's words are such as a table writes, and entries name arrays for all segments and perhaps for one
-    /// more.
+    /// Checks the root's words, and that the entries name arrays for all segments and at most for one more.
     fn check_directory(&self) -> Result<(), IndexError> {
         let who = format!("the directory, in the root's word {DIRECTORY},");
         self.ground
@@ -56,7 +55,7 @@ impl<M: Medium> DashLh<M> {
         let state = self.state();
         if !state.is_sound() {
             return Err(IndexError::damaged(format!(
-                "the root's word {STATE} says {state:?}, and bits are 1 to {BITS_MAX}, next is less than 2^bits"
+                "the root's word {STATE} is {state:?}, expected bits from 1 to {BITS_MAX} and next below 2^bits"
             )));
         }
         let last = self.config.array_of(state.count() - 1);
@@ -70,7 +69,7 @@ impl<M: Medium> DashLh<M> {
             };
             if !sound {
                 return Err(IndexError::damaged(format!(
-                    "entry {array} of the directory, {entry:?}, names {at:?}; with {} segments, arrays 0 to {last} were expected, and each once",
+                    "entry {array} of the directory, at {entry:?}, names {at:?}; with {} segments, expected arrays 0 to {last}, each once",
                     state.count()
                 )));
             }

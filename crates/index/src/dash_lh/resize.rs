@@ -1,4 +1,4 @@
-//! Splitting the segment whose turn it is; arrays for those to come.
+//! Splits in linear order, and the creation of arrays.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
@@ -9,11 +9,11 @@ use crate::dash::{DashTable, KeyHashes};
 use crate::index::IndexError;
 use crate::pool_heap::{TablePool, TableWorker};
 
-/// Most slots of a segment for each of its pairs when it is split.
+/// A segment with more slots than this per pair is not split.
 const SLOTS_A_PAIR: u64 = 16;
 
 impl DashLhConfig {
-    /// An empty directory, and how many segments there are to be, drained with the first of them.
+    /// Creates an empty directory and the initial state. Both become durable with the first segments.
     pub(super) fn make_directory<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -41,7 +41,7 @@ impl DashLhConfig {
 }
 
 impl<M: Medium> DashLh<M> {
-    /// The first segments. Durable on `Ok`.
+    /// Creates the initial segments. Durable on `Ok`.
     pub(super) fn make_first(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
         for number in 0..self.state().count() {
@@ -54,8 +54,8 @@ impl<M: Medium> DashLh<M> {
         worker.commit(medium)
     }
 
-    /// Makes the array that a segment is to lie in, if it is not there; what names it is drained with the segment. Nothing is
-    /// changed on an error.
+    /// Creates the array of a new segment, if it does not exist. Its directory entry is flushed, and becomes durable
+    /// with the segment. Nothing is changed on an error.
     fn reserve(&self, worker: &mut TableWorker, number: u64) -> Result<(), IndexError> {
         let array = self.config.array_of(number);
         if array >= ARRAYS {
@@ -71,11 +71,11 @@ impl<M: Medium> DashLh<M> {
             medium.store(&mut worker.ctx, entry, at.0);
             self.note_array(array, at);
         }
-        medium.flush(&mut worker.ctx, entry, WORD); // whoever made it may not have drained it
+        medium.flush(&mut worker.ctx, entry, WORD); // the thread that stored it may not have drained it
         Ok(())
     }
 
-    /// An array that nothing names, none of whose segments chains anything. Durable on `Ok` (I5).
+    /// Allocates an array without an entry, whose segments have no chained buckets. Durable on `Ok` (I5).
     fn make_array(&self, worker: &mut TableWorker, array: u64) -> Result<Off, IndexError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
         let bytes = self.config.array_bytes(array);
@@ -92,8 +92,8 @@ impl<M: Medium> DashLh<M> {
         Ok(at)
     }
 
-    /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, or the one whose
-    /// turn it is is damaged, stashes grow longer: it is tried again when one does.
+    /// Performs the configured number of splits after a stash has grown. If space is lacking, or the next segment is
+    /// damaged, no split happens; the next growth of a stash tries again.
     pub(super) fn split_some(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
@@ -113,8 +113,8 @@ impl<M: Medium> DashLh<M> {
         Ok(())
     }
 
-    /// Whether the segment whose turn it is has so few pairs that only keys whose hashes are alike can have chained a bucket
-    /// elsewhere: splits do not help those. A table that takes a chunk at most is never sparse.
+    /// Returns whether the next segment has so few pairs that the chained bucket elsewhere must come from keys with
+    /// similar hashes. Splits do not help those. A table smaller than a chunk is never sparse.
     fn is_sparse(&self, state: LinearState) -> bool {
         let (shape, dash) = (self.config.shape, self.dash());
         if state.count() * shape.segment_bytes() < self.ground.chunk_bytes() {
@@ -124,7 +124,7 @@ impl<M: Medium> DashLh<M> {
         pairs * SLOTS_A_PAIR < homes
     }
 
-    /// Splits the segment whose turn it is. Nothing is changed on an error.
+    /// Splits the next segment. Nothing is changed on an error.
     fn split(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
         let (number, after) = (before.count(), before.after());
@@ -141,7 +141,7 @@ impl<M: Medium> DashLh<M> {
         let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
-        let left = dash.chain_of(young, CHAINED, number)?; // by a copy that was cut short
+        let left = dash.chain_of(young, CHAINED, number)?; // left by an interrupted copy
         situation!("dash-lh.chain_left", !left.is_empty());
         dash.clear_words(&mut worker.ctx, young);
         medium.store(&mut worker.ctx, young, number);

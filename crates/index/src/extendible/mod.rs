@@ -1,4 +1,5 @@
-//! The directory of extendible hashing: 2^G offsets, found by the top bits of a hash, doubled when one segment needs it.
+//! The directory of extendible hashing: 2^G offsets, indexed by the top bits of a hash, doubled when one segment needs
+//! it.
 //!
 //! ```text
 //!   root's word      directory (a run)       segment (a block)
@@ -8,30 +9,33 @@
 //!                      top G bits             depth L | prefix
 //! ```
 //!
-//! What is in a segment behind its first word is the table's. A table splits one so: it makes a young segment of the
-//! keys whose next bit is 1, durable, whole; [`Extendible::publish`] has the directory name it; then the table takes
-//! the elder's depth and prefix one bit on with [`set_header`].
+//! The content of a segment after its first word belongs to the table. To split a segment, a table writes a new segment
+//! with the keys whose next hash bit is 1, and makes it durable. Then [`ExtendibleDirectory::publish`] changes the
+//! directory's entries to the new segment. Last, the table increases the old segment's depth and prefix by one bit with
+//! [`set_header`].
 //!
 //! # Invariants
-//! D1  A segment is durable, whole, before any entry of the directory names it.
-//! D2  The directory is changed under `growing`; the root names a directory only when it is durable, whole.
-//! D3  The first half of a segment's entries is never changed by its split; its depth and prefix, one word, are
-//!     changed after the entries of the second half are durable.
-//! D4  A worker takes another segment only after the elder of the last one knows of the split, durably.
-//! D5  Nothing is read of a segment before it is known to be a block in use that says the range of entries which name it,
-//!     by whoever first comes to it after an open. What cannot be one is [`Off::NULL`] to its finders, which never is one.
+//! D1  A segment is completely durable before any entry of the directory names it.
+//! D2  The directory is changed under `growing`. The root names a directory only after it is completely durable.
+//! D3  A split never changes the first half of the entries of the segment. The segment's depth and prefix, one word,
+//!     are changed after the entries of the second half are durable.
+//! D4  A worker allocates another segment only after the header of the last segment that it split is durable.
+//! D5  A segment is read only after it is validated: it is an allocated block, and exactly the entries of its header's
+//!     range name it. The first access after an open validates it. A lookup returns [`Off::NULL`], which is never a
+//!     segment, for an offset that cannot be one.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                           |
 //! |-----------------------------|-------------------------------------------|------------------------------------|
 //! | new segment, first entry    | a segment in doubt that no entry names    | frees it                           |
-//! | first entry, last entry     | one that some entries of its range name   | points the others at it, then the  |
-//! | last entry, old depth       | ... that all name, its elder a bit behind | elder's depth (D3)                 |
+//! | first entry, last entry     | one that some entries of its range name   | sets the other entries, then the   |
+//! | last entry, old depth       | one that all name, old segment's depth    | old segment's depth (D3)           |
+//! |                             | one bit less                              |                                    |
 //! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
-//! | root, old directory freed   | the old one named as being freed          | frees it                           |
+//! | root, old directory freed   | the old run named as being freed          | frees it                           |
 //!
-//! The allocator's intents name what was being split (D4), so that recovery takes as long as the contexts are many,
-//! whatever the table holds.
+//! The allocator's intents name the new segment of an interrupted split (D4). So recovery time depends on the number of
+//! contexts, not on the size of the table.
 
 mod recover;
 
@@ -43,14 +47,14 @@ use crate::index::IndexError;
 use crate::locks::{LockGuard, LockTable, VersionedRef};
 use crate::pool_heap::{OpenError, TablePool, TableWorker};
 
-/// The root's word for the directory.
+/// Number of the root's word for the directory.
 const DIRECTORY: u64 = 0;
-/// The class of segments.
+/// Block class of segments.
 pub(crate) const SEGMENT: usize = 0;
-/// Deepest directory: 2^DEPTH_MAX entries would not fit into any pool.
+/// Maximum depth of a directory: 2^DEPTH_MAX entries would not fit into any pool.
 pub(crate) const DEPTH_MAX: u32 = 40;
 
-/// Where a directory is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
+/// Offset and depth of a directory, in one word: runs are aligned to chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DirectoryWord(u64);
 
@@ -84,23 +88,23 @@ impl DirectoryWord {
         self.at().plus(n * WORD as u64)
     }
 
-    /// Where the entry for a hash is.
+    /// Returns the offset of the entry for a hash.
     #[inline]
     pub(crate) fn entry_of(self, hash: u64) -> Off {
         self.entry(top(hash, self.depth()))
     }
 
-    /// Whether the segment at `at` is one, and says a range of entries, `hash`'s among them, that name it and are all that
-    /// do; else what is wrong.
+    /// Checks that an allocated segment starts at `at`, that the entries of its header's range include that of `hash`,
+    /// and that exactly those entries name it. On failure returns a description.
     fn validate<M: Medium>(self, ground: &TablePool<M>, at: Off, hash: u64) -> Result<(), String> {
         let medium = ground.medium();
         if !ground.is_block(at, SEGMENT) {
-            return Err("where a segment in use was expected, and none is".into());
+            return Err("expected an allocated segment there".into());
         }
         let Some(header) = plausible(medium, self, at).filter(|header| header.owns(hash)) else {
             let header = SegmentHeader::at(medium, at);
             return Err(format!(
-                "a segment that was expected to have {hash:#x} and says {header:?}"
+                "whose header {header:?} does not cover hash {hash:#x}"
             ));
         };
         let (first, count) = self.range(header);
@@ -108,21 +112,21 @@ impl DirectoryWord {
         let others = header.depth > 0 && names(first ^ count);
         if others || !(first..first + count).all(names) {
             return Err(format!(
-                "a segment that says {header:?}, for which entries {first} to {} were expected to name it, and no others",
+                "whose header is {header:?}; expected that exactly entries {first} to {} name it",
                 first + count - 1
             ));
         }
         Ok(())
     }
 
-    /// The entries of a segment: the first, and how many.
+    /// Returns the first entry of a segment and the number of its entries.
     fn range(self, header: SegmentHeader) -> (u64, u64) {
         let behind = self.depth() - header.depth;
         (header.prefix << behind, 1 << behind)
     }
 }
 
-/// An entry of a directory, as it was read.
+/// An entry of a directory as it was read.
 #[derive(Clone, Copy)]
 pub(crate) struct DirectoryEntry {
     directory: DirectoryWord,
@@ -130,12 +134,12 @@ pub(crate) struct DirectoryEntry {
     word: u64,
 }
 
-/// The first word of a segment.
+/// The header of a segment, its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentHeader {
-    /// How many bits of their hashes its keys have in common.
+    /// Number of leading hash bits that its keys have in common.
     depth: u32,
-    /// Those bits.
+    /// These bits.
     prefix: u64,
 }
 
@@ -147,18 +151,18 @@ impl SegmentHeader {
         }
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub(crate) fn word(self) -> u64 {
         self.prefix << 8 | u64::from(self.depth)
     }
 
-    /// The header of the segment at `segment`.
+    /// Reads the header of the segment at `segment`.
     #[inline]
     pub(crate) fn at<M: Medium>(medium: &M, segment: Off) -> SegmentHeader {
         SegmentHeader::of(medium.load(segment))
     }
 
-    /// The header of a segment that was found by `hash`, and is its.
+    /// Reads the header of a segment that a lookup of `hash` returned, and checks that it covers `hash`.
     #[inline]
     pub(crate) fn serving<M: Medium>(
         medium: &M,
@@ -170,11 +174,11 @@ impl SegmentHeader {
             return Ok(header);
         }
         Err(IndexError::damaged(format!(
-            "the directory leads {hash:#x} to {segment:?}, which says that it has others, {header:?}"
+            "the directory leads hash {hash:#x} to {segment:?}, whose header {header:?} does not cover it"
         )))
     }
 
-    /// Of the two halves of a split, the one with this next bit.
+    /// Returns the header of the half of a split whose next hash bit is `bit`.
     pub(crate) fn half(self, bit: u64) -> SegmentHeader {
         SegmentHeader {
             depth: self.depth + 1,
@@ -182,14 +186,14 @@ impl SegmentHeader {
         }
     }
 
-    /// Whether keys of this hash are the segment's.
+    /// Returns whether keys with this hash belong to the segment.
     #[inline]
     pub(crate) fn owns(self, hash: u64) -> bool {
         top(hash, self.depth) == self.prefix
     }
 }
 
-/// The header of what may be a segment, if it has one that fits the directory.
+/// Returns the header at `segment` if it fits the directory.
 fn plausible<M: Medium>(
     medium: &M,
     directory: DirectoryWord,
@@ -200,21 +204,21 @@ fn plausible<M: Medium>(
     fits.then_some(header)
 }
 
-/// The top `bits` of a hash.
+/// Returns the top `bits` bits of a hash.
 #[inline]
 fn top(hash: u64, bits: u32) -> u64 {
-    hash >> 1 >> (u64::BITS - 1 - bits) // none of 0 bits
+    hash >> 1 >> (u64::BITS - 1 - bits) // two shifts, so that 0 bits yield 0
 }
 
-/// A table's directory, as its users find it.
+/// The directory of a table.
 pub(crate) struct ExtendibleDirectory {
-    /// The root's word for it.
+    /// Copy of the root's word for it.
     directory: AtomicU64,
     segment_bytes: u64,
     growing: Mutex<()>,
 }
 
-/// A segment under its lock, which still serves the hash it was found by.
+/// A locked segment that covers the hash it was looked up by.
 pub(crate) struct LockedSegment<'a> {
     pub(crate) segment: Off,
     pub(crate) header: SegmentHeader,
@@ -222,7 +226,7 @@ pub(crate) struct LockedSegment<'a> {
 }
 
 impl ExtendibleDirectory {
-    /// The one the root names, of segments of so many bytes.
+    /// Reads the directory word from the root. Segments have `segment_bytes`.
     pub(crate) fn of<M: Medium>(ground: &TablePool<M>, segment_bytes: u64) -> ExtendibleDirectory {
         let directory = ground.medium().load(ground.root(DIRECTORY));
         ExtendibleDirectory {
@@ -232,8 +236,8 @@ impl ExtendibleDirectory {
         }
     }
 
-    /// Makes the first directory, and a segment for each entry, which `fill` fills; its bytes are as they were
-    /// left. Durable on `Ok`.
+    /// Creates the first directory, and a segment for each entry. `fill` initialises each segment, whose content is
+    /// undefined before. Durable on `Ok`.
     pub(crate) fn make<M: Medium>(
         ground: &TablePool<M>,
         depth: u32,
@@ -254,7 +258,7 @@ impl ExtendibleDirectory {
         Ok(ground.set_root(&mut worker, DIRECTORY, directory.0)?)
     }
 
-    /// Takes the lock of the segment `hash` leads to; whoever comes first after an open has it `accept`ed.
+    /// Takes the lock of the segment for `hash`. Runs `accept` at the first access after an open.
     #[inline]
     pub(crate) fn hold<'a, M: Medium>(
         &self,
@@ -277,14 +281,14 @@ impl ExtendibleDirectory {
         })
     }
 
-    /// The directory now.
+    /// Returns the current directory.
     #[inline]
     pub(crate) fn directory(&self) -> DirectoryWord {
         DirectoryWord(self.directory.load(Ordering::Acquire))
     }
 
-    /// The segment `hash` leads to now; null if it can be none (D5). The directory it was read from was the table's when it
-    /// was read.
+    /// Looks up the segment for `hash`; null if the entry cannot be a segment (D5). The entry was read while its
+    /// directory was current.
     #[inline]
     pub(crate) fn lookup<M: Medium>(
         &self,
@@ -309,8 +313,8 @@ impl ExtendibleDirectory {
         }
     }
 
-    /// Whether an entry that was read is still the table's, and says the same. Depths only grow: a directory that was
-    /// replaced never comes back.
+    /// Returns whether a lookup's directory is still current and its entry unchanged. Depths only grow, so a replaced
+    /// directory never returns.
     #[inline]
     pub(crate) fn still<M: Medium>(
         &self,
@@ -320,7 +324,7 @@ impl ExtendibleDirectory {
         ground.medium().load(led.by.at) == led.by.word && self.directory() == led.by.directory
     }
 
-    /// Whether the segment that `hash` leads to is one, and its entries are all that name it (D5). Its lock is held.
+    /// Checks that the segment for `hash` is one and that exactly its entries name it (D5). The caller holds its lock.
     #[cold]
     pub(crate) fn validate<M: Medium>(
         &self,
@@ -347,7 +351,7 @@ impl ExtendibleDirectory {
         }
     }
 
-    /// Tells of each segment, and of a hash that leads there. Nobody changes the table meanwhile.
+    /// Calls `each` for every segment, with a hash that leads to it. No thread may change the table meanwhile.
     pub(crate) fn each_segment<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -367,8 +371,9 @@ impl ExtendibleDirectory {
         Ok(())
     }
 
-    /// Whether a split of the segment that says `header` may double the directory, if it has to: a directory is of one chunk,
-    /// or no larger than all segments together. Keys whose hashes begin alike would double it without end.
+    /// Returns `Ok` if a split of the segment with `header` may double the directory, should it need to. A directory
+    /// may take one chunk, or as many bytes as all segments together. Without this limit, keys with equal leading hash
+    /// bits would double it endlessly.
     pub(crate) fn may_split<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -393,8 +398,8 @@ impl ExtendibleDirectory {
         }
     }
 
-    /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. Refused for
-    /// want of room, nothing is changed, and `young` is free.
+    /// Sets the directory's entries for the second half of the segment with header `elder` to `young`, which is
+    /// completely durable (D1). If there is no space, nothing is changed and `young` is freed.
     pub(crate) fn publish<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -408,7 +413,7 @@ impl ExtendibleDirectory {
             return name(ground, worker, directory, elder.half(1), young);
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
-        // Of a medium that failed nobody knows whether the root names the new directory, and `young` in it: recovery does.
+        // If the medium failed, the root may or may not name the new directory, and in it `young`. Recovery finds out.
         if !matches!(doubled, Ok(()) | Err(IndexError::Poisoned(_))) {
             situation!("extendible.not_doubled");
             ground.free(worker, ground.block(young)?);
@@ -416,7 +421,7 @@ impl ExtendibleDirectory {
         doubled
     }
 
-    /// Replaces the directory by one twice as large, in which the second entry for `prefix` names `young`.
+    /// Replaces the directory by one of twice the size, in which the second entry for `prefix` names `young`.
     fn double<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -436,18 +441,18 @@ impl ExtendibleDirectory {
             entries.extend_from_slice(&second.to_le_bytes());
         }
         medium.copy_in(&mut worker.ctx, at, &[&entries]);
-        let freed = ground.about_to_free(worker, old.at())?; // its drain is D2's
+        let freed = ground.about_to_free(worker, old.at())?; // its drain also makes the new directory durable (D2)
         let word = DirectoryWord::new(at, old.depth() + 1).0;
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
         situation!("extendible.doubled");
-        // Whoever still reads it looks at the table's word again before it believes what it read.
+        // A concurrent reader of the old directory compares `self.directory` again before it uses an entry.
         ground.free(worker, freed);
         Ok(())
     }
 }
 
-/// Has every entry of a segment name it.
+/// Sets every entry of a segment's range to it. Durable on `Ok`.
 fn name<M: Medium>(
     ground: &TablePool<M>,
     worker: &mut TableWorker,
@@ -467,7 +472,7 @@ fn name<M: Medium>(
     worker.commit(medium)
 }
 
-/// Replaces the depth and prefix of a segment. Durable, with all the worker flushed before, when it returns.
+/// Replaces the depth and prefix of a segment. On `Ok`, they and everything the worker flushed before are durable.
 #[track_caller]
 pub(crate) fn set_header<M: Medium>(
     ground: &TablePool<M>,

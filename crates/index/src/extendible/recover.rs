@@ -1,4 +1,4 @@
-//! After a crash; and the directory looked through.
+//! Recovery of the directory, and its consistency check.
 
 use farbank_pm::{Medium, Off, WORD, situation};
 
@@ -10,13 +10,14 @@ use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, OpenError, TablePool, TableWorker};
 
 impl ExtendibleDirectory {
-    /// Ends splits that were cut short, then frees what no entry names. Reads a few words a context.
+    /// Completes interrupted splits, then frees segments and directories that nothing refers to. Reads a few words per
+    /// context.
     pub(crate) fn recover<M: Medium>(&self, ground: &TablePool<M>) -> Result<(), OpenError> {
         let directory = self.directory();
         if !(1..=DEPTH_MAX).contains(&directory.depth()) {
             return Err(OpenError::Damaged {
                 what: format!(
-                    "the root's word {DIRECTORY} says a directory of depth {}, which is 1 to {DEPTH_MAX}",
+                    "the root's word {DIRECTORY} has a directory of depth {}, expected 1 to {DEPTH_MAX}",
                     directory.depth()
                 ),
             });
@@ -36,7 +37,7 @@ impl ExtendibleDirectory {
         })
     }
 
-    /// Whether the directory is sound, `check` finds each segment sound, and the allocator's blocks are just these.
+    /// Checks the directory, runs `check` on each segment, and checks that the allocated blocks are exactly these.
     pub(crate) fn check<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -54,7 +55,7 @@ impl ExtendibleDirectory {
     }
 }
 
-/// If `young` was being made an entry's segment by a split, goes on with that.
+/// Completes the split that created `young`, if the split was interrupted.
 fn end_split<M: Medium>(
     ground: &TablePool<M>,
     worker: &mut TableWorker,
@@ -76,9 +77,10 @@ fn end_split<M: Medium>(
     let (first, _) = directory.range(elder_half);
     let elder = Off(medium.load(directory.entry(first)));
     if !ground.is_block(elder, SEGMENT) {
-        return Ok(()); // whoever comes there is told
+        return Ok(()); // the first access reports the damage
     }
-    // An elder that knows of the split has ended it, and either may have been split again since.
+    // If the old segment's depth is already increased, the split is complete, and either segment may have been split
+    // again since.
     let is_cut_short = SegmentHeader::at(medium, elder).depth + 1 == header.depth;
     situation!("extendible.split_had_ended", !is_cut_short);
     if is_cut_short {
@@ -86,12 +88,13 @@ fn end_split<M: Medium>(
         name(ground, worker, directory, header, young)?;
         medium.store(&mut worker.ctx, elder, elder_half.word());
     }
-    // Whether it was said now or by a process that was killed: the next split is in doubt in place of this one.
+    // The depth may have been stored now or by a killed process. It must be durable, because the next split replaces
+    // this one's intent.
     medium.flush(&mut worker.ctx, elder, WORD);
     Ok(())
 }
 
-/// Whether an entry of its range names the segment.
+/// Returns whether an entry of its range names the segment.
 fn is_named<M: Medium>(
     medium: &M,
     directory: DirectoryWord,

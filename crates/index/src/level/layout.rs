@@ -1,4 +1,4 @@
-//! The bytes of buckets and levels.
+//! The byte layout of buckets and levels.
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
@@ -7,40 +7,40 @@ use crate::bits::those;
 pub(super) use crate::pool_heap::BucketRun as Level;
 use crate::pool_heap::{CONFIG_WORDS, OpenError};
 
-/// The root's word for which level is the top one. It and those for the levels are in one line.
+/// Number of the root's word for the number of the top level. It shares a line with the words of the levels.
 pub(super) const CURRENT: u64 = 0;
-/// The root's first word of levels.
+/// Number of the root's first word for levels.
 const LEVELS_AT: u64 = 1;
-/// Words of levels: two are the table's, a third may be on its way.
+/// Number of the root's words for levels: two are in use, a third may be in preparation.
 pub(super) const RING: u64 = 4;
-/// Largest level: 2^BITS_MAX buckets would not fit into any pool.
+/// Maximum size of a level: 2^BITS_MAX buckets would not fit into any pool.
 pub(super) const BITS_MAX: u32 = 40;
 /// Bytes of a pair: a key and its value.
 pub(super) const PAIR_BYTES: u64 = 16;
-/// Where in a bucket its pairs start: behind the word of tokens.
+/// Position of the pairs in a bucket, after the word of tokens.
 const PAIRS: u64 = WORD as u64;
 
-/// What is computed of a key, by each of the two seeds: where it may be in the first and the second half of a level.
+/// The two hashes of a key, for the first and the second side of a level.
 pub(super) type HashPair = [u64; 2];
 
 impl Level {
-    /// Buckets of a side.
+    /// Returns the buckets of a side.
     #[inline]
     pub(super) fn half(self) -> u64 {
         self.buckets() / 2
     }
 
-    /// Which bucket of a side keys of this hash go to.
+    /// Returns the index within a side of the bucket for a hash.
     #[inline]
     pub(super) fn side_index(self, hash: u64) -> u64 {
         hash & (self.half() - 1)
     }
 }
 
-/// The table's levels.
+/// The levels of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Levels {
-    /// The top one's number.
+    /// The number of the top level.
     pub(super) current: u64,
     pub(super) top: Level,
     pub(super) bottom: Level,
@@ -52,7 +52,7 @@ impl Levels {
     }
 }
 
-/// A place for a pair.
+/// A slot for a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LevelSlot {
     pub(super) bucket: Off,
@@ -60,19 +60,19 @@ pub(super) struct LevelSlot {
 }
 
 impl LevelSlot {
-    /// Where its key is.
+    /// Returns the offset of its key.
     #[inline]
     pub(super) fn key(self) -> Off {
         self.bucket.plus(PAIRS + self.slot * PAIR_BYTES)
     }
 
-    /// Where its value is.
+    /// Returns the offset of its value.
     #[inline]
     pub(super) fn value(self) -> Off {
         self.key().plus(WORD as u64)
     }
 
-    /// Whether its pair and its token are in one line.
+    /// Returns whether its pair and its token share a line.
     #[inline]
     pub(super) fn is_one_line(self) -> bool {
         let line = LINE as u64;
@@ -80,7 +80,7 @@ impl LevelSlot {
     }
 }
 
-/// The root's word for level `n`.
+/// Returns the number of the root's word for level `n`.
 pub(super) fn level_root(n: u64) -> u64 {
     LEVELS_AT + n % RING
 }
@@ -130,7 +130,7 @@ impl LevelConfig {
             && [1, 8].contains(&self.token_bits)
             && (2..=BITS_MAX).contains(&self.top_bits);
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 
@@ -138,20 +138,20 @@ impl LevelConfig {
         u64::from(self.bucket_bytes) << bits
     }
 
-    /// What a bucket's word of tokens has for slot `n`.
+    /// Returns the bit for slot `n` in a bucket's word of tokens.
     #[inline]
     pub(super) fn token(&self, n: u64) -> u64 {
         1 << (n * u64::from(self.token_bits))
     }
 
-    /// The bucket of a level's side that keys of this hash go to.
+    /// Returns the bucket for a hash in one side of a level.
     #[inline]
     pub(super) fn bucket(&self, level: Level, side: usize, hash: u64) -> Off {
         let n = side as u64 * level.half() + level.side_index(hash);
         level.at.plus(n * u64::from(self.bucket_bytes))
     }
 
-    /// The buckets of a key: two of the top level, two of the bottom one.
+    /// Returns the buckets of a key: two of the top level, two of the bottom one.
     #[inline]
     pub(super) fn buckets(&self, levels: Levels, hashes: HashPair) -> [Off; 4] {
         let Levels { top, bottom, .. } = levels;
@@ -163,13 +163,13 @@ impl LevelConfig {
         ]
     }
 
-    /// The places of a bucket.
+    /// Returns the slots of a bucket.
     #[inline]
     pub(super) fn spots(&self, bucket: Off) -> impl Iterator<Item = LevelSlot> + use<> {
         (0..u64::from(self.slots)).map(move |slot| LevelSlot { bucket, slot })
     }
 
-    /// The place whose key is at `at`, if it is one of `level`.
+    /// Returns the slot of `level` whose key is at `at`, if there is one.
     pub(super) fn spot_at(&self, level: Level, at: Off) -> Option<LevelSlot> {
         let bytes = u64::from(self.bucket_bytes);
         let within = at.0.checked_sub(level.at.0)?;
@@ -191,13 +191,13 @@ impl<M: Medium> LevelHash<M> {
         self.ground.medium().load(bucket)
     }
 
-    /// Whether there is a pair.
+    /// Returns whether the slot holds a live pair.
     #[inline]
     pub(super) fn is_live(&self, spot: LevelSlot) -> bool {
         self.tokens(spot.bucket) & self.config.token(spot.slot) != 0
     }
 
-    /// Which places of a bucket have `key`, a bit each.
+    /// Returns the mask of the live slots of a bucket that hold `key`.
     #[inline(always)]
     pub(super) fn having(&self, bucket: Off, key: u64) -> u64 {
         const PAPER: u32 = 3;
@@ -216,14 +216,14 @@ impl<M: Medium> LevelHash<M> {
         found
     }
 
-    /// The pair that is, or was, there.
+    /// Reads the pair in a slot, live or not.
     #[inline]
     pub(super) fn pair(&self, spot: LevelSlot) -> (u64, u64) {
         let medium = self.ground.medium();
         (medium.load(spot.key()), medium.load(spot.value()))
     }
 
-    /// Tells of each pair: its level, its side, its place.
+    /// Calls `each` with the level, side and slot of each live pair.
     pub(super) fn each_live(&self, mut each: impl FnMut(Level, usize, LevelSlot)) {
         for level in self.levels().both() {
             for side in 0..2 {

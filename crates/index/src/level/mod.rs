@@ -1,7 +1,8 @@
 //! Level hashing (Zuo, Hua, Wu, OSDI '18).
 //!
-//! Two levels of buckets, the top one twice as large as the bottom one. A key has a bucket in each half, or *side*, of each
-//! level: the first side's by one hash, the second side's by another. Three pairs to a bucket, each with a token.
+//! Two levels of buckets, the top one twice as large as the bottom one. Each level has two halves, or *sides*. A key
+//! has one bucket in each side of each level: one hash selects the first side's bucket, another hash the second side's.
+//! A bucket has three pairs, each with a token (a bit that marks it live).
 //!
 //! ```text
 //!   root, in one line           level (a run)                        bucket (a line)
@@ -11,51 +12,59 @@
 //!   │ level 0 ├──────────────┘    first side     second side           8        16 each
 //!   │ level 1 ├───▶ bottom, half as large
 //!   │ level 2 │
-//!   │ level 3 │     the top one's number is `current`, level n is named by word n modulo 4
+//!   │ level 3 │     the top level's number is `current`; word n modulo 4 holds level n
 //!   └─────────┘
 //! ```
 //!
-//! A key that finds all four buckets full has a resident of theirs moved to its other bucket, or from the bottom level to the
-//! top one. If none can be, the pairs of the bottom level, a third of the buckets, are put into a new level, the interim, twice
-//! as large as the top one; that is then the top, the old top the bottom, and the old bottom free.
+//! If all four buckets of a key are full, the insert moves a resident pair to that pair's other bucket, or from the
+//! bottom level to the top one. If no pair can move, the table grows. The pairs of the bottom level, a third of the
+//! buckets, are copied into a new level, the interim, twice as large as the top one. The interim becomes the top level,
+//! the old top becomes the bottom, and the old bottom is freed.
 //!
 //! # Invariants
-//! I1  `current` names levels that are durable, whole. It only grows; no reader takes an old level for one of now.
-//! I2  A pair is durable when its token is: stored before it in the same line, or drained before it is.
-//! I3  Tokens of a bucket are one word: an update makes the new pair live and the old one dead by one store.
-//! I4  A key's buckets are changed under the two locks in DRAM of its stripes, one a side, let go when the change is durable. A
-//!     reader believes what it read if neither version has changed: nothing visible is volatile.
-//! I5  A pair that is moved is durable where it goes before it is dead where it was, and its old place is noted, durably, in the
-//!     worker's line of the head before either. So a crash leaves it twice at most, and recovery knows where.
-//! I6  The table is closed to writers while the bottom level is copied; nobody changes either level then. A reader that has read a
-//!     level that is no more sees that `current` has changed.
-//! I7  A bucket of the interim takes pairs of one bucket of the bottom level only: there is always room.
+//! I1  `current` names levels that are completely durable. It only grows, so a reader never confuses an old level with
+//!     a current one.
+//! I2  A pair is durable when its token is: it is stored before the token in the same line, or drained before.
+//! I3  The tokens of a bucket are one word: an update marks the new pair live and the old one dead by one store.
+//! I4  A key's buckets are changed under the two DRAM locks of its stripes, one per side, which are released when the
+//!     change is durable. A reader uses what it read only if neither version has changed. So readers see no volatile
+//!     data.
+//! I5  A moved pair is durable at its new place before it is dead at the old one. Before either, the old place is
+//!     durably noted in the worker's line of the head. So a crash leaves the pair at most twice, and recovery knows
+//!     where.
+//! I6  The table is closed to writers while the bottom level is copied, so neither level changes then. A reader that
+//!     has read a freed level sees that `current` has changed.
+//! I7  A bucket of the interim receives pairs of only one bucket of the bottom level, so it always has enough slots.
 //!
-//! A stripe is the last bits of the index within a side; they are the same on every level, so that two locks are for all four
-//! buckets, whatever the table has grown to, and I7 holds because a pair keeps its side.
+//! A stripe is the low bits of the bucket index within a side. These bits are the same on every level, so two locks
+//! cover all four buckets, regardless of growth. I7 holds because a pair keeps its side.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                            | and does                           |
 //! |-----------------------------|------------------------------------------|------------------------------------|
-//! | pair, token                 | a place without a token                  | nothing: it is free (I2)           |
-//! | note, new place             | a note of a pair that is nowhere else    | nothing                            |
-//! | new place, old one dead     | a note of a pair that is somewhere else  | makes the noted one dead (I5)      |
+//! | pair, token                 | a slot without a token                   | nothing: it is free (I2)           |
+//! | note, new place             | a note of a pair that has no copy        | nothing                            |
+//! | new place, old one dead     | a note of a pair that has a copy         | marks the noted one dead (I5)      |
 //! | interim's run, `current`    | a run in doubt that is no level          | frees it                           |
 //! | `current`, old bottom free  | a run named as being freed, no level     | frees it                           |
-//! | (a kill) store, drain       | bytes that a power cut could take back   | makes them durable at first touch  |
+//! | (a kill) store, drain       | visible bytes that are not durable       | makes them durable at first access |
 //!
-//! Recovery reads a few buckets a context: the more keys, no more work.
+//! Recovery reads a few buckets per context, independent of the number of keys.
 //!
-//! # Where we differ from the paper
-//! Locks live in DRAM, two a key; the paper's are a bit a slot. Searches go on while the table is resized; the
-//! paper's version in the study locks the whole table. A resize copies the bottom level and switches by one word; the published
-//! code clears each old token, flushes it, and has been found to leave the table between two states (Witcher #17, #18);
-//! [`Config::one_by_one`] flushes as often, and leaves the tokens where they are. It puts a
-//! pair into either side of the interim and drops it, without a word, if both buckets are full; here a pair keeps its side
-//! (I7). Seeds are in the pool; the study's version draws new ones at each start and finds nothing again. A table never shrinks.
+//! # Deviations from the paper
+//! * Locks are in DRAM, two per key. The paper's are one bit per slot.
+//! * Searches continue during a resize. In the published benchmark's version a resize locks the whole table.
+//! * A resize copies the bottom level and switches by one word. The published code clears and flushes each old token,
+//!   and can leave the table between two states (Witcher #17, #18). [`LevelConfig::one_by_one`] flushes as often, but
+//!   keeps the old tokens.
+//! * A pair keeps its side in the interim (I7). The published code moves it to either side, and silently drops it if
+//!   both buckets are full.
+//! * Seeds are in the pool. The published benchmark's version draws new ones at each start and finds no key again.
+//! * A table never shrinks.
 //!
-//! A bucket is one line, so that a pair and its token need one flush. The study's has 72 bytes, as its tokens are bytes and the
-//! compiler aligns what follows ([`Config::published`]): a table that is 79 % full has 52.6 % of its bytes for keys and values, ours 59 %.
+//! A bucket is one line, so that a pair and its token need one flush. The published bucket has 72 bytes, because its
+//! tokens are bytes and the compiler aligns what follows ([`LevelConfig::published`]). With 79 % of the slots in use,
+//! 52.6 % of its bytes hold keys and values; here it is 59 %.
 
 mod layout;
 mod ops;
@@ -73,10 +82,10 @@ use crate::locks::LockTable;
 use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use layout::{CURRENT, Level, Levels, RING, level_root};
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "level";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "level.token_first",
@@ -86,38 +95,39 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
     },
     NamedFault {
         name: "level.moved_stays",
-        what: "recovery leaves pairs twice that were being moved",
+        what: "recovery does not remove the second copy of a pair that was being moved",
         source: "the published code has no recovery of moves (Witcher #19 to #21)",
         shows_in: None,
     },
     NamedFault {
         name: "level.swap_in_two",
-        what: "an update takes the old pair's token away before it sets the new one's",
+        what: "an update clears the old pair's token before it sets the new one's",
         source: "the published code (Witcher #22, #23)",
         shows_in: None,
     },
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelConfig {
-    /// Pairs of a bucket.
+    /// Slots of a bucket.
     pub slots: u32,
-    /// Bytes of a bucket: its tokens, its pairs, and what is unused.
+    /// Bytes of a bucket: its tokens, its pairs and unused bytes.
     pub bucket_bytes: u32,
     /// Bits of a token: 1, or 8.
     pub token_bits: u32,
-    /// Buckets of the first top level, as a power of two; the bottom one has half of them.
+    /// Binary logarithm of the buckets of the first top level. The bottom level has half of them.
     pub top_bits: u32,
-    /// What the published hashes of the two sides start from; a table with a seed draws both from that.
+    /// Start values of the two published hashes. A table with a hash seed derives both hashes from that seed.
     pub seeds: [u64; 2],
-    /// Whether a resize makes each pair durable by itself, then its token, then the bucket it was in once more, as published
-    /// code does, which takes the old token away.
+    /// Whether a resize persists each pair, then its token, then its old bucket, each separately. The published code
+    /// does so to clear the old token.
     pub one_by_one: bool,
 }
 
 impl LevelConfig {
-    /// The paper's, in buckets of one line, and as many as the study took for `slots`: 2^21 on top for 2^24.
+    /// Returns the paper's configuration with buckets of one line. The number of buckets follows the published
+    /// benchmark: 2^21 on top for 2^24 `slots`.
     #[must_use]
     pub fn paper(slots: u64) -> LevelConfig {
         LevelConfig {
@@ -130,7 +140,7 @@ impl LevelConfig {
         }
     }
 
-    /// Small enough that a dozen keys move others and outgrow the levels.
+    /// Returns a configuration so small that a dozen keys move others and outgrow the levels.
     #[must_use]
     pub fn small() -> LevelConfig {
         LevelConfig {
@@ -140,7 +150,8 @@ impl LevelConfig {
         }
     }
 
-    /// As published: tokens of a byte in buckets that are no line, pairs that are rehashed one by one.
+    /// Returns the published variant: tokens of one byte, buckets that are not a line, and pairs that are rehashed one
+    /// by one.
     #[must_use]
     pub fn published(self) -> LevelConfig {
         LevelConfig {
@@ -152,19 +163,19 @@ impl LevelConfig {
     }
 }
 
-/// The table.
+/// A level hashing table.
 pub struct LevelHash<M> {
     ground: TablePool<M>,
     config: LevelConfig,
-    /// Of the two sides.
+    /// Hash functions of the two sides.
     hashers: [Hasher; 2],
-    /// The root's words, where readers look.
+    /// DRAM copies of the root's words, for readers.
     current: AtomicU64,
     ring: [AtomicU64; RING as usize],
     growing: Mutex<()>,
-    /// Whether writers have to wait for a resize.
+    /// Whether writers must wait for a resize.
     closed: AtomicBool,
-    /// Locks of a side: a power of two.
+    /// Number of locks of a side, a power of two.
     stripes: u64,
     locks: LockTable,
 }
@@ -184,15 +195,16 @@ impl<M: Medium> LevelHash<M> {
             config,
         };
         let half_bits = table.levels().bottom.bits.saturating_sub(1);
-        // As many as there are buckets, so that whoever comes first after an open has three to accept, however large it is;
-        // no more than fit the pool, whatever a damaged one says.
+        // One stripe per bucket of the bottom level's side, so that the first access after an open persists only three
+        // buckets, however large the table is. The pool's size bounds the number, in case a damaged root has a large
+        // one.
         let fit = table.ground.medium().len() / u64::from(config.bucket_bytes);
         table.stripes = 1 << half_bits.min(fit.max(1).ilog2());
         table.locks.reserve(2 * table.stripes as usize);
         table
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(
         medium: M,
         plan: &PoolPlan,
@@ -207,7 +219,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(LevelHash::over(ground, config, false))
     }
 
-    /// Opens the table on `medium`, after a crash or not: what a crash cut short is ended first.
+    /// Opens the table on `medium`. Recovery completes interrupted moves first.
     pub fn open(medium: M) -> Result<LevelHash<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |_| Ok(Vec::new()))?;
         let config = LevelConfig::of(ground.config())?;

@@ -10,7 +10,7 @@ use crate::index::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 
-/// All four buckets of a key, under the locks of its two stripes.
+/// The locks of a key's two stripes, which cover all four of its buckets.
 pub(super) struct LockedBuckets<'a> {
     levels: Levels,
     stripes: [Off; 2],
@@ -18,7 +18,8 @@ pub(super) struct LockedBuckets<'a> {
 }
 
 impl<M: Medium> LevelHash<M> {
-    /// One line, one drain; three of each if a resident must be moved; what resizing takes is beside it.
+    /// Inserts a key with one line and one drain, or three of each if a resident pair must be moved. A resize costs
+    /// extra.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut TableWorker,
@@ -73,8 +74,8 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    /// One line, one drain: the pair goes to a free slot of its bucket, and one store of the tokens switches; if there is
-    /// none, the value is replaced where it is.
+    /// Updates a key with one line and one drain. The new pair goes to a free slot of the same bucket, and one store of
+    /// the tokens switches. Without a free slot, the value is replaced in place.
     pub(super) fn update_hashed(
         &self,
         worker: &mut TableWorker,
@@ -107,7 +108,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(Some(old))
     }
 
-    /// One line, one drain.
+    /// Removes a key with one line and one drain.
     pub(super) fn remove_hashed(
         &self,
         worker: &mut TableWorker,
@@ -124,7 +125,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(Some(old))
     }
 
-    /// Has the CPU fetch what lookups of `keys` will read.
+    /// Prefetches what lookups of `keys` will read.
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let levels = self.levels();
         for key in keys {
@@ -143,7 +144,8 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    /// The locks of a key, as places: of each side, the buckets whose indices end in the same bits as its own, on all levels.
+    /// Returns the positions of a key's two locks in the lock table. A lock covers the buckets of a side whose indices
+    /// end in the same bits, on all levels.
     #[inline]
     pub(super) fn stripes_of(&self, hashes: HashPair) -> [Off; 2] {
         let [first, second] = hashes;
@@ -151,14 +153,14 @@ impl<M: Medium> LevelHash<M> {
         [Off(first & mask), Off(self.stripes + (second & mask))]
     }
 
-    /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
+    /// Takes the locks of a key, the first side's lock first. Waits while the table is being resized.
     fn hold(
         &self,
         worker: &mut TableWorker,
         hashes: HashPair,
     ) -> Result<LockedBuckets<'_>, IndexError> {
         let [first, second] = self.stripes_of(hashes);
-        self.prefetch(self.levels(), hashes); // taking a lock waits for all reads before it
+        self.prefetch(self.levels(), hashes); // before the locks: a locked instruction waits for earlier reads
         loop {
             let guards = [
                 self.locks
@@ -178,7 +180,8 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    /// Makes durable what a killed process left in the buckets of a stripe. Nothing in them leads anywhere.
+    /// Makes durable what a killed process left in the buckets of a stripe. The buckets hold no references, so nothing
+    /// needs validation.
     #[cold]
     pub(super) fn persist_on_first_access(
         &self,
@@ -202,7 +205,7 @@ impl<M: Medium> LevelHash<M> {
         self.ground.medium().flush(&mut worker.ctx, bucket, bytes);
     }
 
-    /// Where `key` is. Without its locks what is found is believed only if nothing has changed.
+    /// Finds `key`. A caller without its locks must check afterwards that the versions have not changed.
     #[inline]
     pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<LevelSlot> {
         let mut all = 0_u64;
@@ -216,14 +219,14 @@ impl<M: Medium> LevelHash<M> {
         })
     }
 
-    /// The first free place of a bucket.
+    /// Returns the first free slot of a bucket.
     pub(super) fn free_in(&self, bucket: Off) -> Option<LevelSlot> {
         let tokens = self.tokens(bucket);
         let mut spots = self.config.spots(bucket);
         spots.find(|spot| tokens & self.config.token(spot.slot) == 0)
     }
 
-    /// A free place: of the top level if it has one, in the emptier bucket.
+    /// Returns a free slot for a key, in the emptier bucket of the top level, or else of the bottom level.
     fn vacancy(&self, buckets: [Off; 4]) -> Option<LevelSlot> {
         buckets.chunks(2).find_map(|level| {
             let free = level.iter().filter_map(|bucket| self.free_in(*bucket));
@@ -231,8 +234,8 @@ impl<M: Medium> LevelHash<M> {
         })
     }
 
-    /// Moves a resident of one of the key's full buckets to its other bucket of that level, or from the bottom level to the
-    /// top; the place that makes. A resident whose other lock somebody has stays.
+    /// Moves a resident pair of one of the key's full buckets to its other bucket of that level, or from the bottom
+    /// level to the top. Returns the freed slot. A pair whose other lock is taken does not move.
     fn make_room(
         &self,
         worker: &mut TableWorker,
@@ -254,7 +257,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(None)
     }
 
-    /// Moves the pair at `from` to one of its buckets of a level, if there is a free place.
+    /// Moves the pair at `from` to one of its buckets of `level`, if that has a free slot.
     fn try_move(
         &self,
         worker: &mut TableWorker,
@@ -289,7 +292,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(false)
     }
 
-    /// Moves a pair. It is twice there in between, so its old place is noted for recovery.
+    /// Moves a pair. It exists twice for a moment, so its old place is noted for recovery.
     fn relocate(
         &self,
         worker: &mut TableWorker,
@@ -301,12 +304,12 @@ impl<M: Medium> LevelHash<M> {
         self.fill(worker, to, self.pair(from))?;
         self.clear(worker, from);
         if from.is_one_line() {
-            return Ok(()); // what is put there next is drained with this, in the order of the stores
+            return Ok(()); // the next pair stored in this line is drained with this change, in store order
         }
         self.persist_tokens(worker, from)
     }
 
-    /// Stores a pair and makes it live, durably.
+    /// Stores a pair and marks it live. Durable on `Ok`.
     #[track_caller]
     fn fill(
         &self,
@@ -324,7 +327,7 @@ impl<M: Medium> LevelHash<M> {
         worker.put_word(medium, spot.bucket, tokens)
     }
 
-    /// Stores a pair where none is, so that it is durable if what is stored to the tokens next is (I2).
+    /// Stores a pair in a free slot, so that it is durable before any later store to the tokens is (I2).
     pub(super) fn put_pair(
         &self,
         worker: &mut TableWorker,
@@ -341,7 +344,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// Makes a place free.
+    /// Marks a slot free.
     pub(super) fn clear(&self, worker: &mut TableWorker, spot: LevelSlot) {
         let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
         self.ground
@@ -349,7 +352,7 @@ impl<M: Medium> LevelHash<M> {
             .store(&mut worker.ctx, spot.bucket, tokens);
     }
 
-    /// Makes durable which pairs of a place's bucket are live.
+    /// Makes the tokens of a slot's bucket durable.
     #[track_caller]
     fn persist_tokens(&self, worker: &mut TableWorker, spot: LevelSlot) -> Result<(), IndexError> {
         let medium = self.ground.medium();

@@ -1,4 +1,4 @@
-//! After a crash; and the whole table looked through.
+//! Recovery, and the consistency check of the whole table.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TableWorker};
 
 impl<M: Medium> LevelHash<M> {
-    /// Ends moves that were cut short, and frees what is in doubt. Reads a few buckets a context.
+    /// Completes interrupted moves, and frees runs in doubt. Reads a few buckets per context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
         let mut worker = self.ground.worker()?;
         for ctx in 0..self.ground.contexts() {
             let noted = Off(self.ground.noted(ctx));
             let mut levels = self.levels().both().into_iter();
-            // A note of a level that is gone says nothing, and neither does one that was ended.
+            // A note that points into a freed level is ignored. A note of a completed move has no effect.
             if let Some(from) = levels.find_map(|level| self.config.spot_at(level, noted)) {
                 self.end_move(&mut worker, from)?;
             }
@@ -28,12 +28,13 @@ impl<M: Medium> LevelHash<M> {
         })
     }
 
-    /// Clears a place whose pair is somewhere else, too (I5).
+    /// Clears a noted slot if its pair exists elsewhere, too (I5).
     fn end_move(&self, worker: &mut TableWorker, from: LevelSlot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
         let hashes = self.hashes(key);
         let buckets = self.config.buckets(self.levels(), hashes);
-        // What a killed process left must be durable before the note is replaced: there, and wherever the pair went.
+        // What a killed process left, in this bucket and in the pair's other buckets, must be durable before the note
+        // is replaced.
         for bucket in buckets {
             self.flush_bucket(worker, bucket);
         }
@@ -48,13 +49,13 @@ impl<M: Medium> LevelHash<M> {
             situation!("level.move_ended");
             self.clear(worker, from);
             for stripe in self.stripes_of(hashes) {
-                self.persist_on_first_access(worker, stripe)?; // as whoever comes there first does
+                self.persist_on_first_access(worker, stripe)?; // like the first access
             }
         }
         Ok(())
     }
 
-    /// Whether the levels are ones the table makes.
+    /// Checks that the root's levels are valid.
     fn check_levels(&self) -> Result<(), IndexError> {
         let levels @ Levels {
             current,
@@ -64,7 +65,7 @@ impl<M: Medium> LevelHash<M> {
         let bits = (1..BITS_MAX).contains(&bottom.bits) && top.bits == bottom.bits + 1;
         if current == 0 || !bits || top.at == bottom.at {
             return Err(IndexError::damaged(format!(
-                "the root names {levels:?}; two levels were expected, the top one of twice the buckets, of at most 2^{BITS_MAX}"
+                "the root names {levels:?}; expected two levels, the top one with twice the buckets, at most 2^{BITS_MAX}"
             )));
         }
         for (n, level) in [(current, top), (current - 1, bottom)] {
@@ -86,7 +87,7 @@ impl<M: Medium> LevelHash<M> {
                     "key {key:#x} lies at {spot:?}, where it is not looked for"
                 ));
             } else if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} is there twice, once at {spot:?}"));
+                wrong = Some(format!("key {key:#x} occurs twice, once at {spot:?}"));
             }
         });
         if let Some(wrong) = wrong {

@@ -1,4 +1,4 @@
-//! A larger level in the place of the bottom one.
+//! Growth: a larger level replaces the bottom level.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, situation};
@@ -8,13 +8,13 @@ use super::layout::{BITS_MAX, CURRENT, Level, LevelSlot, Levels, RING, level_roo
 use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
 
-/// Most slots of the bottom level for each of its pairs when a level is added.
+/// If the bottom level has more slots than this per pair, no level is added.
 const SLOTS_A_PAIR: u64 = 8;
-/// Buckets that are written in one piece.
+/// Number of buckets written in one copy.
 const TOGETHER: u64 = 64;
 
 impl<M: Medium> LevelHash<M> {
-    /// The two levels of a new table.
+    /// Creates the two levels of a new table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         for n in 0..2 {
@@ -26,14 +26,15 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// A run for a level, its bytes as they were left. It is in doubt until the root names it.
+    /// Allocates a run for a level, with its old content. It is in doubt until the root names it.
     fn make_level(&self, worker: &mut TableWorker, bits: u32) -> Result<Level, IndexError> {
         let bytes = self.config.level_bytes(bits);
         let at = self.ground.allocate_run(worker, bytes)?;
         Ok(Level { at, bits })
     }
 
-    /// Makes `level`, number `n`, the top one: both words are in one line, stored in this order. Durable when it returns.
+    /// Makes `level`, with number `n`, the top level. The two words share a line and are stored in this order. Durable
+    /// on `Ok`.
     fn set_top(&self, worker: &mut TableWorker, n: u64, level: Level) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         let named = self.ground.root(level_root(n));
@@ -44,7 +45,8 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// Makes room for a key that found none in the levels whose top is number `seen`. Nothing is changed on an error.
+    /// Enlarges the table for a key without a free slot in the levels whose top has number `seen`. Nothing is changed
+    /// on an error.
     pub(super) fn grow(&self, worker: &mut TableWorker, seen: u64) -> Result<(), IndexError> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
@@ -60,12 +62,12 @@ impl<M: Medium> LevelHash<M> {
         self.closed.store(true, Ordering::Release);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
-        self.ground.free(worker, replaced?); // readers look at `current` again before they believe (I6)
+        self.ground.free(worker, replaced?); // readers check `current` again after reading (I6)
         Ok(())
     }
 
-    /// Whether the bottom level has so few pairs that only keys whose hashes are alike can need a level on the top. One that takes a
-    /// chunk at most is always made.
+    /// Returns whether the bottom level has so few pairs that only keys with similar hashes can need another level. A
+    /// new level of at most one chunk is always allowed.
     fn is_sparse(&self, Levels { top, bottom, .. }: Levels) -> bool {
         if self.config.level_bytes(top.bits + 1) <= self.ground.chunk_bytes() {
             return false;
@@ -79,7 +81,7 @@ impl<M: Medium> LevelHash<M> {
         pairs.sum::<u64>() * SLOTS_A_PAIR < slots
     }
 
-    /// Waits until nobody changes the table who may not have seen that it is closed.
+    /// Waits for all writers that may not have seen that the table is closed.
     fn await_writers(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         for stripe in (0..2 * self.stripes).map(Off) {
             drop(
@@ -90,7 +92,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// Makes `interim` the top level; what was the bottom one, to be freed.
+    /// Makes `interim` the top level. Returns the old bottom level, to be freed.
     fn replace_bottom(
         &self,
         worker: &mut TableWorker,
@@ -102,17 +104,17 @@ impl<M: Medium> LevelHash<M> {
             true => self.rehash(worker, interim, levels.bottom)?,
             false => self.build(worker, interim, Some(levels.bottom)),
         }
-        let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
+        let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain also makes `interim` durable (I1)
         self.set_top(worker, levels.current + 1, interim)?;
         situation!("level.grown");
         Ok(freed)
     }
 
-    /// Writes every bucket of `young`, with the pairs of `old`, drained with what comes next. A pair keeps its side: a
-    /// bucket of `young` takes pairs of one bucket of `old`, and has room for all of them.
+    /// Writes every bucket of `young`, with the pairs of `old`. They become durable with the next drain. A pair keeps
+    /// its side: a bucket of `young` receives pairs of only one bucket of `old`, so it has enough slots.
     fn build(&self, worker: &mut TableWorker, young: Level, old: Option<Level>) {
         let bytes = u64::from(self.config.bucket_bytes);
-        // The buckets `n` of `old` leads to are `apart`.
+        // Bucket `n` of `old` is distributed over buckets of `young` that are `apart` buckets apart.
         let apart = old.map_or(young.half(), Level::half);
         let together = apart.min(TOGETHER);
         let mut images =
@@ -137,8 +139,8 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    /// Does what [`LevelHash::build`] does, pair by pair. A pair keeps its old token, so that nothing is lost if `young` is never
-    /// named.
+    /// Like [`LevelHash::build`], but pair by pair, with drains in between. A pair keeps its old token, so that nothing
+    /// is lost if `young` is never named.
     fn rehash(&self, worker: &mut TableWorker, young: Level, old: Level) -> Result<(), IndexError> {
         let medium = self.ground.medium();
         self.build(worker, young, None);
@@ -150,11 +152,11 @@ impl<M: Medium> LevelHash<M> {
                 let pair = self.pair(spot);
                 let hash = self.hashes(pair.0)[side];
                 let bucket = self.config.bucket(young, side, hash);
-                // I7: there is, unless a pair is where its hash does not lead.
+                // I7 guarantees a free slot, unless a damaged bucket holds a pair that does not belong there.
                 let room = self.free_in(bucket);
                 let to = room.ok_or_else(|| {
                     IndexError::damaged(format!(
-                        "key {:#x} has no room after a resize: there is a pair in {left:?} that does not belong there",
+                        "no free slot for key {:#x} after a resize: bucket {left:?} holds a pair that does not belong there",
                         pair.0
                     ))
                 })?;
@@ -167,7 +169,7 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// Adds a pair to the bytes of a bucket that has room for it.
+    /// Adds a pair to the image of a bucket that has a free slot.
     fn add(&self, bucket: &mut [u8], (key, value): (u64, u64)) {
         let tokens = u64::from_le_bytes(*bucket.first_chunk().expect("a bucket has tokens"));
         let slot = u64::from(tokens.count_ones());

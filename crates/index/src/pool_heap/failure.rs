@@ -1,28 +1,28 @@
-//! The first drain of a table that failed: what has happened since may be visible and not durable, and nobody may build on it.
+//! The first failed drain of a table. Later changes may be visible but not durable, so no operation may rely on them.
 
 use farbank_pm::Poisoned;
 use farbank_pm::sync::OnceLock;
 
 use crate::index::IndexError;
 
-/// Shared by all workers of a table, its allocator and its locks.
+/// The error of the first failed drain. Shared by all workers of a table, its allocator and its locks.
 #[derive(Default)]
 pub(crate) struct SharedFailure(OnceLock<Poisoned>);
 
 impl SharedFailure {
-    /// Says that a drain has failed.
+    /// Records that a drain failed. Only the first failure is kept.
     #[cold]
     pub(super) fn note(&self, poisoned: &Poisoned) {
         self.0.get_or_init(|| poisoned.clone());
     }
 
-    /// Whether one has.
+    /// Returns whether a drain has failed.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// Refuses, if one has.
+    /// Returns the recorded error if a drain has failed.
     #[inline]
     pub(crate) fn refuse(&self) -> Result<(), IndexError> {
         match self.0.get() {

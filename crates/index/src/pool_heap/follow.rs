@@ -1,11 +1,11 @@
-//! What a word of the pool leads to, looked at before it is followed.
+//! Validation of references in the pool before they are followed.
 //!
 //! ```text
-//!   a word of the root ──▶ a run        the open looks at it
-//!   a word of a table ───▶ a block      whoever first comes to the part that holds it does, under its lock
+//!   a word of the root ──▶ a run        validated by the open
+//!   a word of a table ───▶ a block      validated at the first access to the part that holds it, under its lock
 //! ```
 //!
-//! A block's bit is set as long as something leads to it, so nobody is handed what was looked at.
+//! A block's bit stays set as long as a reference leads to it, so a validated block is not allocated again.
 
 use farbank_pm::{Medium, Off, WORD};
 
@@ -13,43 +13,43 @@ use super::{HeapBlock, TablePool};
 use crate::index::IndexError;
 
 impl<M: Medium> TablePool<M> {
-    /// Whether all of `bytes` at `at` are in the pool, and start at a word.
+    /// Returns whether the `bytes` at `at` lie in the pool and start at a word boundary.
     #[inline]
     pub(crate) fn holds(&self, at: Off, bytes: u64) -> bool {
         let last = self.medium().len().checked_sub(bytes);
         at.0.is_multiple_of(WORD as u64) && last.is_some_and(|last| at.0 <= last)
     }
 
-    /// What starts at `at`, handed out or not.
+    /// Returns the block or run that starts at `at`, allocated or not.
     pub(crate) fn block(&self, at: Off) -> Result<HeapBlock, IndexError> {
         let block = self.heap.block_at(at);
         block.ok_or_else(|| {
-            IndexError::damaged(format!(
-                "{at:?} is to be freed, and no block or run starts there"
-            ))
+            IndexError::damaged(format!("cannot free {at:?}: no block or run starts there"))
         })
     }
 
-    /// Whether `at`, which `who` names, is where a run of at least `bytes` starts.
+    /// Checks that a run of at least `bytes` starts at `at`. `who` describes the word that refers to it.
     pub(crate) fn check_run(&self, who: &str, at: Off, bytes: u64) -> Result<(), IndexError> {
         let found = self.heap.run_bytes(at);
         if found.is_some_and(|found| found >= bytes) {
             return Ok(());
         }
-        let found = found.map_or("none starts".into(), |found| format!("{found} bytes are"));
+        let found = found.map_or("no run starts".into(), |found| {
+            format!("a run of {found} bytes starts")
+        });
         Err(IndexError::damaged(format!(
-            "{who} is {at:?}, which was expected to be a run of {bytes} bytes, and {found} there"
+            "{who} is {at:?}, expected a run of at least {bytes} bytes, but {found} there"
         )))
     }
 
-    /// Whether a block of `class` that is handed out starts at `at`.
+    /// Returns whether an allocated block of `class` starts at `at`.
     pub(crate) fn is_block(&self, at: Off, class: usize) -> bool {
         let found = self.heap.block_at(at);
         found.is_some_and(|block| block.class == Some(class) && self.is_handed_out(block))
     }
 
-    /// The blocks of `class` that lead to each other from `first`, which `who` names, on: the `next` of each, until that is
-    /// null. None is followed that `vouch` refuses.
+    /// Returns the chain of blocks of `class` that starts at `first`: `next` returns the successor of each, null at the
+    /// end. `who` describes the start in errors. A block that `vouch` rejects ends the walk with its error.
     pub(crate) fn chain(
         &self,
         who: (&str, Off),
@@ -63,18 +63,19 @@ impl<M: Medium> TablePool<M> {
         while !at.is_null() {
             if passed == Some(at) {
                 return Err(IndexError::damaged(format!(
-                    "{who} {whose:?} leads in a circle that comes back to {at:?}"
+                    "{who} {whose:?} has a cycle through {at:?}"
                 )));
             }
             let block = self.heap.block_at(at).filter(|b| b.class == Some(class));
             let Some(block) = block else {
                 return Err(IndexError::damaged(format!(
-                    "{who} {whose:?} leads to {at:?}, which was expected to be a block, and is none"
+                    "{who} {whose:?} leads to {at:?}, expected a block, but none starts there"
                 )));
             };
             vouch(block)?;
             blocks.push(block);
-            // A cycle comes back to what was the last one when their number was a power of two.
+            // Brent's algorithm: in a cycle, the walk returns to the block that was last when the count was a power of
+            // two.
             if blocks.len().is_power_of_two() {
                 passed = Some(at);
             }

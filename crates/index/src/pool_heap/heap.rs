@@ -1,9 +1,9 @@
-//! Blocks and runs: far memory handed out so that a crash leaks none of it.
+//! The allocator of blocks and runs. A crash leaks no far memory.
 //!
 //! ```text
-//!   a chunk that is a slab: groups, then their blocks            a group: one line
+//!   a slab (one chunk): groups, then their blocks                a group: one line
 //!   ┌───────┬───────┬─ ... ─┬───────┬───────┬─ ... ─┐            ┌────────┬─────────────────────────────┐
-//!   │group 0│group 1│       │block 0│block 1│       │            │ intent │ 448 bits: blocks handed out │
+//!   │group 0│group 1│       │block 0│block 1│       │            │ intent │ 448 bits: allocated blocks  │
 //!   └───────┴───────┴─ ... ─┴───────┴───────┴─ ... ─┘            └────────┴─────────────────────────────┘
 //!
 //!   a context's line in the head
@@ -12,30 +12,34 @@
 //!   └─────────┴─────────┴─────────┴─────────┴────────┴──────────┴──────────┴────────┘
 //! ```
 //!
-//! A table declares up to four classes of blocks. A worker takes blocks from a group of its own until that has
-//! no more. What does not fit a class is a run of whole chunks. Only what a worker did last can be in doubt after a
-//! crash: the intent of its groups, its run, what it was freeing. So recovery reads a line a context, and asks the
-//! table of those few whether it leads to them.
+//! A table declares up to four classes of blocks. A worker allocates blocks from a group of its own until the group is
+//! used up. A request that fits no class gets a run of whole chunks. After a crash, only a worker's last operations can
+//! be in doubt: the intents of its groups, its run, and what it was freeing. So recovery reads one line per context,
+//! and checks whether the table refers to those few blocks.
 //!
 //! # Invariants
-//! B1  A bit is set, or a run recorded, only after an intent that names it: in the same line before it, or durable.
-//! B2  A block or a run is linked only after a drain that makes its bit or its record durable, and the link is durable before
-//!     the same worker takes another block of its class, or another run.
-//! B3  What is to be unlinked is named durably in a context's line before, until its bit is known to be clear.
-//! B4  A worker's group is named in its line before its first block is taken.
-//! B5  A group is one worker's at a time; only that worker sets its bits, whoever frees clears them.
-//! B6  A record of a run is gone for good before its chunks are used for anything else.
-//! B7  When a drain has failed, nobody names anything any more: what each named last is in doubt until the next open.
+//! B1  A bit is set, or a run recorded, only after an intent that names it. The intent is in the same line and stored
+//!     before it, or it is durable.
+//! B2  A block or a run is linked only after a drain that makes its bit or its record durable. The link is durable
+//!     before the same worker allocates another block of the class, or another run.
+//! B3  Before a block or run is unlinked, the context's line names it durably. It stays named until its bit is durably
+//!     clear.
+//! B4  A worker's group is named in its context's line before its first block is allocated.
+//! B5  A group belongs to one worker at a time. Only that worker sets its bits; any worker that frees a block clears
+//!     its bit.
+//! B6  The record of a freed run is durably cleared before its chunks are reused.
+//! B7  After a failed drain, no worker changes an intent any more. The last named blocks stay in doubt until the next
+//!     open.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                    | and does                             |
 //! |-----------------------------|----------------------------------|--------------------------------------|
 //! | intent, bit                 | an intent, no bit                | nothing                              |
-//! | bit, link                   | both, and nobody leads there     | clears the bit (B1, B2)              |
+//! | bit, link                   | both, and no reference           | clears the bit (B1, B2)              |
 //! | run's intent, its record    | no record                        | nothing: the chunks are free         |
-//! | record, link                | a record nobody leads to         | clears it                            |
-//! | freed named, unlinked       | the table leads there            | nothing: it was not freed            |
-//! | unlinked, bit clear         | nobody leads there, bit set      | clears the bit (B3)                  |
+//! | record, link                | a record, and no reference       | clears it                            |
+//! | named as freed, unlinked    | a reference from the table       | nothing: it was not freed            |
+//! | unlinked, bit clear         | no reference, bit set            | clears the bit (B3)                  |
 
 use std::collections::BTreeSet;
 
@@ -46,44 +50,45 @@ use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD, situation};
 use super::{OpenError, SharedFailure, TablePool, TableWorker};
 use crate::index::IndexError;
 
-/// Classes of blocks a table may have.
+/// Maximum number of block classes of a table.
 const CLASSES: usize = 4;
-/// Blocks of a group.
+/// Maximum number of blocks in a group.
 const BLOCKS: u64 = 7 * 64;
-/// Where in a context's line the run it takes is named.
+/// Index of the context's word for the run that it allocates.
 pub(super) const RUN: u64 = CLASSES as u64;
-/// Where what it frees is named: two words in turn.
+/// Index of the first of the context's two words for what it frees, used in turn.
 pub(super) const FREED: u64 = RUN + 1;
-/// Where it keeps a word that means something to the table alone.
+/// Index of the context's word whose meaning the table defines.
 pub(super) const NOTE: u64 = FREED + 2;
 
-/// The words that say what a chunk is.
+/// Types of chunks in the low byte of their words.
 const SLAB: u64 = 1;
 const RECORD: u64 = 2;
 
-/// Blocks of one size.
+/// A class of blocks of one size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockClass {
     /// Bytes in a block: a multiple of a word.
     pub block_bytes: u64,
-    /// What each is aligned to if its size is a multiple of it: a power of two.
+    /// Alignment of the first block of a slab: a power of two. All blocks have it if the block size is a multiple of
+    /// it.
     pub align: u64,
 }
 
-/// Something that is handed out.
+/// A block or a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeapBlock {
-    /// Where it starts.
+    /// Offset of its start.
     pub at: Off,
-    /// Its class; `None`: it is a run.
+    /// Class of the block; `None`: a run.
     pub class: Option<usize>,
 }
 
-/// How a chunk is cut into blocks of a class.
+/// Layout of a slab of one class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCut {
     pub(super) block_bytes: u64,
-    /// Where the first block starts in its chunk.
+    /// Offset of the first block in its chunk.
     first: u64,
     pub(super) blocks: u64,
 }
@@ -108,23 +113,23 @@ impl ChunkCut {
     }
 }
 
-/// What a chunk is used for.
+/// The use of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkUse {
     Free,
     Head,
     Slab(usize),
-    /// The first chunk of a run of so many.
+    /// The first chunk of a run of this many chunks.
     Run(u32),
-    /// A later one.
+    /// A later chunk of a run.
     Inside,
 }
 
-/// A group a worker takes blocks from; none at first.
+/// The group from which a worker allocates blocks. Empty at first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockGroup {
     at: Off,
-    /// Bits that were clear when it was taken over, and have not been used since.
+    /// Bits that were clear when the worker took the group and have not been used since.
     free: [u64; 7],
     first: Off,
 }
@@ -138,11 +143,11 @@ impl BlockGroup {
     }
 }
 
-/// Groups of one class that have, or may have, blocks left.
+/// Groups of one class that may have free blocks.
 #[derive(Debug, Default)]
 struct SizeClassList {
     ready: BTreeSet<u64>,
-    /// Slabs that were there when the pool was opened, not looked into yet.
+    /// Slabs of before the open that have not been scanned yet.
     unknown: BTreeSet<u32>,
     owned: BTreeSet<u64>,
 }
@@ -156,7 +161,7 @@ impl SizeClassList {
     }
 }
 
-/// What the allocator knows in DRAM.
+/// The allocator's state in DRAM.
 pub(super) struct PoolHeap {
     contexts_at: Off,
     contexts: u32,
@@ -180,7 +185,7 @@ impl PoolHeap {
     ) -> Result<PoolHeap, OpenError> {
         assert!(
             classes.len() <= CLASSES,
-            "a ctx's line has room for {CLASSES} classes"
+            "a context's line names the groups of at most {CLASSES} classes"
         );
         let cut = |class: &BlockClass| {
             ChunkCut::of(class, chunk_bytes).ok_or(OpenError::Chunks {
@@ -210,18 +215,18 @@ impl PoolHeap {
         self.contexts
     }
 
-    /// Where word `n` of context `ctx`'s line is.
+    /// Returns the offset of word `n` of context `ctx`'s line.
     pub(super) fn ctx_word(&self, ctx: u32, n: u64) -> Off {
         self.contexts_at
             .plus(u64::from(ctx) * LINE as u64 + n * WORD as u64)
     }
 
-    /// Where the word of chunk `chunk` is.
+    /// Returns the offset of the word of chunk `chunk`.
     fn record_of(&self, chunk: u32) -> Off {
         self.ctx_word(self.contexts, u64::from(chunk))
     }
 
-    /// Where the head ends: behind the words of all chunks.
+    /// Returns the end of the head, after the words of all chunks.
     pub(super) fn head_end(&self) -> Off {
         let chunks = self.uses.lock().expect("no holder panics").len();
         self.record_of(chunks as u32)
@@ -238,7 +243,7 @@ impl PoolHeap {
         vec![BlockGroup::default(); self.cuts.len()]
     }
 
-    /// Takes back what a worker had.
+    /// Takes back a worker's context and its groups.
     pub(super) fn give_back(&self, ctx: u32, groups: Vec<BlockGroup>) {
         for (shelf, group) in self.shelves.iter().zip(groups) {
             let mut shelf = shelf.lock().expect("no holder panics");
@@ -255,7 +260,7 @@ impl PoolHeap {
         self.first.plus(u64::from(chunk) * self.chunk_bytes)
     }
 
-    /// The chunk `at` is in, if it is one.
+    /// Returns the number of the chunk that would contain `at`; it may lie past the pool's end.
     fn chunk_of(&self, at: Off) -> Option<u32> {
         let chunk = at.0.checked_sub(self.first.0)? / self.chunk_bytes;
         u32::try_from(chunk).ok()
@@ -266,7 +271,7 @@ impl PoolHeap {
         uses.get(chunk as usize).copied()
     }
 
-    /// What starts at `at`, handed out or not.
+    /// Returns the block or run that starts at `at`, allocated or not.
     pub(super) fn block_at(&self, at: Off) -> Option<HeapBlock> {
         let chunk = self.chunk_of(at)?;
         let class = match self.use_of(chunk)? {
@@ -287,7 +292,7 @@ impl PoolHeap {
         starts.then_some(HeapBlock { at, class })
     }
 
-    /// Bytes of the run that starts at `at`, if one does.
+    /// Returns the bytes of the run that starts at `at`.
     pub(super) fn run_bytes(&self, at: Off) -> Option<u64> {
         let chunk = self.chunk_of(at).filter(|chunk| self.chunk(*chunk) == at)?;
         match self.use_of(chunk)? {
@@ -296,7 +301,7 @@ impl PoolHeap {
         }
     }
 
-    /// The group `block`, of `class`, belongs to, and its number there.
+    /// Returns the group of the block of `class` at `at`, and the block's number in the group.
     fn group_of(&self, at: Off, class: usize) -> (Off, u64) {
         let chunk = self.chunk_of(at).expect("a block lies in a chunk");
         let cut = &self.cuts[class];
@@ -305,7 +310,7 @@ impl PoolHeap {
         (group, n % BLOCKS)
     }
 
-    /// The first block of the group at `at`, if it is one of `class`, and how many blocks it has.
+    /// Returns the first block of the group at `at` and its number of blocks, or `None` if `at` is no group of `class`.
     pub(super) fn blocks_of(&self, at: Off, class: usize) -> Option<(Off, u64)> {
         let chunk = self.chunk_of(at)?;
         let cut = self.cuts.get(class)?;
@@ -322,7 +327,7 @@ impl PoolHeap {
         Some((first, BLOCKS.min(cut.blocks - group * BLOCKS)))
     }
 
-    /// Block `n` of a group of `class` whose first one is at `first`.
+    /// Returns block `n` of the group of `class` whose first block is at `first`.
     pub(super) fn nth_block(&self, first: Off, n: u64, class: usize) -> HeapBlock {
         HeapBlock {
             at: first.plus(n * self.cuts[class].block_bytes),
@@ -330,13 +335,13 @@ impl PoolHeap {
         }
     }
 
-    /// The groups of a chunk that is cut into blocks of `class`.
+    /// Returns the groups of a slab of `class`.
     pub(super) fn groups_of(&self, chunk: u32, class: usize) -> impl Iterator<Item = Off> {
         let first = self.chunk(chunk);
         (0..self.cuts[class].groups()).map(move |n| first.plus(n * LINE as u64))
     }
 
-    /// Takes `len` free chunks in a row for `what`.
+    /// Takes `len` contiguous free chunks for `what`. Returns the first.
     fn take_chunks(&self, len: u64, what: ChunkUse) -> Result<u32, IndexError> {
         let mut uses = self.uses.lock().expect("no holder panics");
         let mut free = 0;
@@ -355,7 +360,7 @@ impl PoolHeap {
         Ok(start as u32)
     }
 
-    /// Notes that the chunks of a run are free.
+    /// Marks the chunks of a run free.
     pub(super) fn forget_run(&self, run: HeapBlock) {
         let chunk = self.chunk_of(run.at).expect("a run lies in chunks") as usize;
         let mut uses = self.uses.lock().expect("no holder panics");
@@ -364,13 +369,13 @@ impl PoolHeap {
         }
     }
 
-    /// Bytes of chunks in use, the head among them.
+    /// Returns the bytes of the chunks in use, the head included.
     pub(super) fn bytes_used(&self) -> u64 {
         let uses = self.uses.lock().expect("no holder panics");
         uses.iter().filter(|u| **u != ChunkUse::Free).count() as u64 * self.chunk_bytes
     }
 
-    /// Notes that a block may be handed out again.
+    /// Makes a freed block or run available again.
     pub(super) fn shelve(&self, block: HeapBlock) {
         match block.class {
             None => self.forget_run(block),
@@ -381,13 +386,13 @@ impl PoolHeap {
         }
     }
 
-    /// Notes that blocks of these groups of `class` may be handed out again.
+    /// Makes the free blocks of these groups of `class` available again.
     fn shelve_groups(&self, class: usize, groups: impl Iterator<Item = Off>) {
         let mut shelf = self.shelves[class].lock().expect("no holder panics");
         shelf.ready.extend(groups.map(|group| group.0));
     }
 
-    /// Takes the chunks for what their words say, at open.
+    /// Sets the use of each chunk from its word, at open.
     pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), String> {
         let mut uses = self.uses.lock().expect("no holder panics");
         let mut chunk = 0;
@@ -409,7 +414,11 @@ impl PoolHeap {
                     uses[chunk..][..len].fill(ChunkUse::Inside);
                     uses[chunk] = ChunkUse::Run(rest as u32);
                 }
-                _ => return Err(format!("chunk {chunk} is said to be {record:#x}")),
+                _ => {
+                    return Err(format!(
+                        "the word of chunk {chunk} is {record:#x}, which is no valid use"
+                    ));
+                }
             }
             chunk += len;
         }
@@ -418,7 +427,7 @@ impl PoolHeap {
 }
 
 impl<M: Medium> TablePool<M> {
-    /// What the words of the chunks say.
+    /// Reads the words of all chunks.
     pub(super) fn read_chunks(&self) -> Result<(), OpenError> {
         let chunks = self.pool.segments();
         let records: Vec<u64> = (0..chunks)
@@ -428,8 +437,8 @@ impl<M: Medium> TablePool<M> {
         taken.map_err(|what| OpenError::Damaged { what })
     }
 
-    /// A block of `class`, its bytes as they were left. Its bit is on its way to durability: link it only after
-    /// the worker's next drain, and make that durable before taking another (B2).
+    /// Allocates a block of `class`, with its old content. Its bit is flushed. Link the block only after the worker's
+    /// next drain, and make the link durable before allocating another (B2).
     pub(crate) fn allocate(
         &self,
         worker: &mut TableWorker,
@@ -450,12 +459,12 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Sets or clears a bit of a group, on its way to durability.
+    /// Sets or clears a bit of a group, and flushes it.
     pub(super) fn change_bit(&self, ctx: &mut PersistCtx, group: Off, n: u64, set: bool) {
         self.change_bits(ctx, group, [(n / 64, 1 << (n % 64))], set);
     }
 
-    /// Sets or clears bits of a group, each word's with its number, on their way to durability.
+    /// Sets or clears bits of a group, and flushes it. `words` are pairs of a word's number and its bits.
     fn change_bits(
         &self,
         ctx: &mut PersistCtx,
@@ -478,13 +487,13 @@ impl<M: Medium> TablePool<M> {
         medium.flush(ctx, group, LINE);
     }
 
-    /// Whether a bit of a group is set.
+    /// Returns whether a bit of a group is set.
     pub(super) fn is_set(&self, group: Off, n: u64) -> bool {
         let bits = self.medium().load(group.plus(WORD as u64 * (1 + n / 64)));
         bits >> (n % 64) & 1 == 1
     }
 
-    /// Gives `worker` another group of `class`, in place of the one that has no more.
+    /// Gives `worker` another group of `class` in place of its exhausted one.
     fn adopt(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let old = std::mem::take(&mut worker.groups[class]);
@@ -498,7 +507,7 @@ impl<M: Medium> TablePool<M> {
             };
             let (first, blocks) = heap
                 .blocks_of(at, class)
-                .expect("groups of the shelf are groups");
+                .expect("the list holds only groups");
             let mut free = [0; 7];
             for (word, free) in (0..).zip(&mut free) {
                 let bits = blocks.saturating_sub(word * 64).min(64);
@@ -515,7 +524,7 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Puts groups on the shelf of `class`: those of a slab not looked into yet, or of a new one.
+    /// Adds groups to the list of `class`: those of a slab not scanned yet, or of a new one.
     fn restock(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let unknown = {
@@ -543,8 +552,8 @@ impl<M: Medium> TablePool<M> {
         Ok(())
     }
 
-    /// At least `bytes` in one piece, their content as it was left. Its record is on its way to durability: link it only
-    /// after the worker's next drain, and make that durable before taking another (B2).
+    /// Allocates a run of at least `bytes`, with its old content. Its record is flushed. Link the run only after the
+    /// worker's next drain, and make the link durable before allocating another (B2).
     pub(crate) fn allocate_run(
         &self,
         worker: &mut TableWorker,
@@ -562,7 +571,8 @@ impl<M: Medium> TablePool<M> {
         Ok(heap.chunk(chunk))
     }
 
-    /// Says durably that the block or run at `at` is about to be unlinked (B3). Call [`Ground::free`] when it has been, before the worker is about to free a third.
+    /// Names the block or run at `at` durably in the context's line, before it is unlinked (B3). Call
+    /// [`TablePool::free`] after it is unlinked, before the worker announces a third.
     #[track_caller]
     pub(crate) fn about_to_free(
         &self,
@@ -579,19 +589,19 @@ impl<M: Medium> TablePool<M> {
         Ok(block)
     }
 
-    /// Keeps a word for the table's recovery in the worker's line. Durable when it returns.
+    /// Stores a word for the table's recovery in the worker's line. Durable on `Ok`.
     #[track_caller]
     pub(crate) fn note(&self, worker: &mut TableWorker, word: u64) -> Result<(), IndexError> {
         let at = self.heap.ctx_word(worker.number, NOTE);
         worker.put_word(self.medium(), at, word)
     }
 
-    /// What the worker of context `number` noted last; 0: nothing.
+    /// Returns the word that the worker of context `number` stored last with [`TablePool::note`]; 0: none.
     pub(crate) fn noted(&self, number: u32) -> u64 {
         self.medium().load(self.heap.ctx_word(number, NOTE))
     }
 
-    /// Frees what nobody can reach any more, and nobody reads. A run is anybody's after the worker's next drain.
+    /// Frees a block or run that is no longer referenced or read. A run can be reused after the worker's next drain.
     pub(crate) fn free(&self, worker: &mut TableWorker, block: HeapBlock) {
         let _for = Category::Allocator.spend();
         self.clear_on_medium(&mut worker.ctx, block);
@@ -601,7 +611,8 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Frees blocks of `class` that a drain of `between` has made free on the medium before anybody is handed them.
+    /// Frees blocks of `class`: clears their bits, runs `between`, which drains, and only then makes the blocks
+    /// available again.
     pub(crate) fn free_all<R>(
         &self,
         worker: &mut TableWorker,
@@ -626,7 +637,7 @@ impl<M: Medium> TablePool<M> {
         Ok(result)
     }
 
-    /// Makes a block free on the medium, drained with whatever comes next.
+    /// Clears the bit or the record of `block` on the medium, and flushes it.
     pub(super) fn clear_on_medium(&self, ctx: &mut PersistCtx, block: HeapBlock) {
         match block.class {
             Some(class) => {
@@ -642,7 +653,7 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Has what says whether `block` is handed out made durable by the next drain.
+    /// Flushes the bit of `block`. Does nothing for a run.
     pub(super) fn flush_bit(&self, ctx: &mut PersistCtx, block: HeapBlock) {
         if let Some(class) = block.class {
             let (group, _) = self.heap.group_of(block.at, class);
@@ -650,7 +661,7 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Whether `block` is handed out, as the medium says.
+    /// Returns whether the medium records `block` as allocated.
     pub(super) fn is_handed_out(&self, block: HeapBlock) -> bool {
         match block.class {
             None => {
@@ -664,7 +675,7 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Bytes of far memory in use, in whole chunks.
+    /// Returns the bytes of far memory in use, in whole chunks.
     pub(crate) fn far_bytes(&self) -> u64 {
         self.heap.bytes_used()
     }

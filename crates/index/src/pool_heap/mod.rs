@@ -1,17 +1,17 @@
-//! What every table stands on: a pool, a few words that lead to the table, blocks and runs.
+//! The pool of a table: a root of 16 words, and an allocator of blocks and runs.
 //!
 //! ```text
 //!   superblock   chunk 0: the head                                            chunk 1 ...
 //!   ┌──────────┬───────────────────────────────────────────────────────────┬──────────┬─ ... ─┐
-//!   │ kind,    │ root: 16 words │ outlier │ contexts: a line each │ chunks: a  │ slab or  │       │
-//!   │ config,  │ (two lines)    │ (a line)│                    │ word each  │ run      │       │
-//!   │ seed     │                │         │                    │            │          │       │
+//!   │ kind,    │ root: 16 words │reserved │ contexts: 1 line   │ chunks: 1  │ slab or  │       │
+//!   │ config,  │ (2 lines)      │key      │ each               │ word each  │ run      │       │
+//!   │ seed     │                │(1 line) │                    │            │          │       │
 //!   └──────────┴───────────────────────────────────────────────────────────┴──────────┴─ ... ─┘
 //! ```
 //!
-//! What kind of table it is, how it was configured and the seed of its hash stand in the pool's superblock, written once, last of
-//! all when the table is made. The root's words are the table's own: a word is replaced by one store. Chunks are
-//! the pool's segments; `heap.rs` hands them out.
+//! The pool's superblock holds the kind of table, its configuration and its hash seed. It is written once, as the last
+//! step of the table's creation. The root's words belong to the table; a word is replaced by one store. Chunks are the
+//! pool's segments; `heap.rs` allocates them.
 
 mod failure;
 mod follow;
@@ -40,28 +40,29 @@ pub use worker::TableWorker;
 
 /// Words of the root.
 const ROOT: u64 = 16;
-/// Words of the superblock before the table's configuration: the kind, the contexts.
+/// Index of the first configuration word in the superblock. The words before it are the kind and the number of
+/// contexts.
 const CONFIG_FROM: usize = 2;
-/// The superblock's word for the seed of the table's hash. The one after it is a cache's.
+/// Index of the superblock's word for the table's hash seed. The word after it belongs to the cache engine.
 const SEED: usize = ROOT_WORDS - 2;
-/// Words a table may keep of its configuration.
+/// Maximum number of configuration words of a table.
 pub(crate) const CONFIG_WORDS: usize = SEED - CONFIG_FROM;
 
-/// How the pool of a new table is laid out.
+/// Layout of the pool of a new table.
 #[derive(Clone, Debug)]
 pub struct PoolPlan {
-    /// Bytes in a chunk, which is what the allocator cuts blocks from: a power of two from 4 KiB.
+    /// Bytes in a chunk, from which the allocator cuts blocks: a power of two, at least 4 KiB.
     pub chunk_bytes: u64,
-    /// Most workers at a time.
+    /// Maximum number of workers at a time.
     pub contexts: u32,
-    /// Who the pool is; `None`: random.
+    /// Identity of the pool; `None`: random.
     pub identity: Option<PoolIdentity>,
     /// The hash function of a new table.
     pub hashing: Hashing,
 }
 
 impl PoolPlan {
-    /// The default one, with the study's hash: for figures that are compared with published ones.
+    /// Returns the default plan with the published hash, for figures that are compared with published ones.
     #[must_use]
     pub fn published() -> PoolPlan {
         PoolPlan {
@@ -72,7 +73,7 @@ impl PoolPlan {
 }
 
 impl Default for PoolPlan {
-    /// Chunks of 1 MiB, 128 workers, a hash function of the table's own.
+    /// Chunks of 1 MiB, 128 workers, a randomly seeded hash function.
     fn default() -> PoolPlan {
         PoolPlan {
             chunk_bytes: 1 << 20,
@@ -83,38 +84,38 @@ impl Default for PoolPlan {
     }
 }
 
-/// Why a table cannot be made or opened. Nothing was changed that a table had.
+/// The reason why a table cannot be created or opened. An open that fails leaves the table unchanged.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The pool is none, is damaged, or its medium failed.
+    /// The medium holds no pool, the pool is damaged, or the medium failed.
     Pool(PoolError),
-    /// Another kind of table, or none, is in the pool.
+    /// The pool holds another kind of table, or none.
     Kind {
-        /// What was looked for.
+        /// The kind that the caller expected.
         expected: &'static str,
-        /// What the superblock names.
+        /// The value in the superblock.
         found: u64,
     },
-    /// The table is there, laid out as another version of Farbank does it.
+    /// The table has the layout of another version of Farbank.
     Layout {
-        /// The number of the layout this one knows.
+        /// The layout number of this version.
         expected: u64,
-        /// What the superblock names.
+        /// The value in the superblock.
         found: u64,
     },
-    /// A word in the pool is none that a table writes.
+    /// A word in the pool has a value that a table never writes.
     Damaged {
-        /// What is wrong, and where.
+        /// The value found, the value expected, and the offset.
         what: String,
     },
     /// The table's blocks do not fit into the pool's chunks.
     Chunks {
-        /// Bytes of one that does not.
+        /// Bytes of the block that does not fit.
         block_bytes: u64,
         /// Bytes of a chunk.
         chunk_bytes: u64,
     },
-    /// The table did not fit, or the medium failed.
+    /// The table did not fit into the pool, or the medium failed.
     Refused(IndexError),
 }
 
@@ -124,16 +125,16 @@ impl fmt::Display for OpenError {
             OpenError::Pool(error) => error.fmt(f),
             OpenError::Kind { expected, found: 0 } => write!(
                 f,
-                "no table is in this pool, {expected} was looked for: making it may have been cut short; create it again"
+                "the pool holds no table, expected {expected}; its creation may have been interrupted; create it again"
             ),
             OpenError::Kind { expected, found } => write!(
                 f,
-                "the pool holds {:?}, {expected} was looked for; open it as what it is",
+                "the pool holds a table of kind {:?}, expected {expected}; open it with its own kind",
                 name_of(*found)
             ),
             OpenError::Layout { expected, found } => write!(
                 f,
-                "the table is laid out as number {found}, and this Farbank knows {expected} alone; open it with the version that made it"
+                "the table's layout is number {found}, expected {expected}; open it with the version of Farbank that created it"
             ),
             OpenError::Damaged { what } => IndexError::damaged(what).fmt(f),
             OpenError::Chunks {
@@ -141,7 +142,7 @@ impl fmt::Display for OpenError {
                 chunk_bytes,
             } => write!(
                 f,
-                "blocks of {block_bytes} bytes do not fit into chunks of {chunk_bytes}; make the pool with larger chunks"
+                "blocks of {block_bytes} bytes do not fit into chunks of {chunk_bytes}; create the pool with larger chunks"
             ),
             OpenError::Refused(refused) => refused.fmt(f),
         }
@@ -171,8 +172,8 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// A table's kind as a word: its name, of seven letters at most, and a byte that is 1 if the table has a seed. So programs
-/// that know of no seeds refuse such a table.
+/// Encodes a table's kind as a word: its name of at most seven letters, and a byte that is 1 if the table has a hash
+/// seed. Programs without support for seeds therefore reject such a table.
 fn kind_of(name: &str, seed: u64) -> u64 {
     let mut word = [0; WORD];
     for (byte, letter) in word[..SEEDED].iter_mut().zip(name.bytes()) {
@@ -182,7 +183,7 @@ fn kind_of(name: &str, seed: u64) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The byte of a kind that says whether the table has a seed.
+/// Byte of the kind word that says whether the table has a seed.
 const SEEDED: usize = WORD - 1;
 
 fn name_of(kind: u64) -> String {
@@ -192,11 +193,11 @@ fn name_of(kind: u64) -> String {
         .into()
 }
 
-/// The pool of a table, and what leads to its parts.
+/// The pool of a table, with its heap and its hash function.
 pub(crate) struct TablePool<M> {
     pool: Pool<M>,
     config: [u64; CONFIG_WORDS],
-    /// The seed of the table's hash; 0: it has none.
+    /// Seed of the table's hash; 0 means the published hash.
     seed: u64,
     hasher: Hasher,
     heap: Arc<PoolHeap>,
@@ -204,8 +205,8 @@ pub(crate) struct TablePool<M> {
 }
 
 impl<M: Medium> TablePool<M> {
-    /// Makes `medium` a pool whose blocks are of `classes`, over whatever is there. No table is in it before
-    /// [`Ground::finish`].
+    /// Creates a pool with blocks of `classes` on `medium`, over any earlier content. The pool holds no table before
+    /// [`TablePool::finish`].
     pub(crate) fn create(
         medium: M,
         plan: &PoolPlan,
@@ -225,20 +226,20 @@ impl<M: Medium> TablePool<M> {
         Ok(ground)
     }
 
-    /// Opens the pool of a table called `name`. Blocks are not handed out before [`Ground::recover`].
+    /// Opens the pool of a table of kind `name`. No blocks may be allocated before [`TablePool::recover`].
     pub(crate) fn open(
         medium: M,
         name: &'static str,
         classes: impl FnOnce(&[u64; CONFIG_WORDS]) -> Result<Vec<BlockClass>, OpenError>,
     ) -> Result<TablePool<M>, OpenError> {
-        // A table has no clean close, after which a copy could be told from one of a table in use.
+        // A table has no clean close, so a copied pool cannot be distinguished from the pool of a table in use.
         let pool = Pool::open_with(medium, &mut PersistCtx::new(0), CopiedPoolPolicy::Accept)?;
         let root = pool.root();
         let seed = root[SEED];
         if root[0] == kind_of(name, u64::from(seed == 0)) {
             return Err(OpenError::Damaged {
                 what: format!(
-                    "the superblock's word {SEED} for the seed of the hash is {seed:#x}, and its word 0 says otherwise: {:#x}",
+                    "the superblock's word {SEED}, the hash seed, is {seed:#x}, which contradicts its word 0: {:#x}",
                     root[0]
                 ),
             });
@@ -273,7 +274,7 @@ impl<M: Medium> TablePool<M> {
         if head_chunks >= u64::from(chunks) {
             return Err(OpenError::Damaged {
                 what: format!(
-                    "{chunks} chunks of {chunk_bytes} bytes have no room beside the head of {contexts} contexts"
+                    "the head for {contexts} contexts leaves no free chunk among {chunks} chunks of {chunk_bytes} bytes"
                 ),
             });
         }
@@ -304,7 +305,7 @@ impl<M: Medium> TablePool<M> {
         self.medium().settle(ticket)
     }
 
-    /// Stores zeros, on their way to durability.
+    /// Stores zeros. They are durable after the next drain.
     #[track_caller]
     pub(crate) fn clear(&self, ctx: &mut PersistCtx, at: Off, bytes: u64) {
         const ZEROS: [u8; 4096] = [0; 4096];
@@ -315,14 +316,16 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    /// Makes durable what a killed process may have left in the head before anybody builds on it.
+    /// Makes the head durable, with the stores that a killed process may have left volatile, before any code relies on
+    /// it.
     fn accept_head(&self) -> Result<(), Poisoned> {
         let (from, to) = (self.pool.segment(0), self.heap.head_end());
         let bytes = (to.0 - from.0) as usize;
         persist(self.medium(), &mut PersistCtx::new(0), from, bytes)
     }
 
-    /// Makes durable what a killed process may have left in these bytes. If the medium fails, nobody is to see them.
+    /// Makes these bytes durable, with the stores that a killed process may have left volatile. If the medium fails, no
+    /// thread may use them.
     #[track_caller]
     pub(crate) fn persist_on_first_access(
         &self,
@@ -333,7 +336,8 @@ impl<M: Medium> TablePool<M> {
         Ok(persist(self.medium(), &mut worker.ctx, at, bytes as usize)?)
     }
 
-    /// Says what is in the pool, when all of it is durable: from now on it opens as a table. Durable on `Ok`.
+    /// Writes the kind, the configuration and the seed to the superblock. The caller has made all other parts durable.
+    /// From now on the pool opens as a table. Durable on `Ok`.
     pub(crate) fn finish(
         mut self,
         name: &'static str,
@@ -349,44 +353,44 @@ impl<M: Medium> TablePool<M> {
         Ok(self)
     }
 
-    /// The hash of `key` in this table.
+    /// Returns the hash of `key` in this table.
     #[inline]
     pub(crate) fn hash(&self, key: u64) -> u64 {
         self.hasher.hash(key)
     }
 
-    /// The hash function of this table.
+    /// Returns the hash function of this table.
     pub(crate) fn hasher(&self) -> Hasher {
         self.hasher
     }
 
-    /// The hash functions of a table with two: the published ones are from these start values.
+    /// Returns the two hash functions of a table that uses two. `starts` are the start values of the published ones.
     pub(crate) fn hashers(&self, starts: [u64; 2]) -> [Hasher; 2] {
         Hasher::of_word(self.seed, starts)
     }
 
-    /// The words of configuration the table was made with.
+    /// Returns the configuration words the table was created with.
     pub(crate) fn config(&self) -> &[u64; CONFIG_WORDS] {
         &self.config
     }
 
-    /// Bytes of a chunk: what the smallest run takes.
+    /// Returns the bytes of a chunk, the size of the smallest run.
     pub(crate) fn chunk_bytes(&self) -> u64 {
         self.pool.segment_bytes()
     }
 
-    /// The medium.
+    /// Returns the medium.
     pub(crate) fn medium(&self) -> &M {
         self.pool.medium()
     }
 
-    /// Where word `n` of the table's root is. Zero in a new pool.
+    /// Returns the offset of word `n` of the table's root. The word is zero in a new pool.
     pub(crate) fn root(&self, n: u64) -> Off {
         assert!(n < ROOT, "the root has {ROOT} words");
         self.pool.segment(0).plus(n * WORD as u64)
     }
 
-    /// Replaces word `n` of the root. Durable, or refused, when it returns.
+    /// Replaces word `n` of the root. Durable on `Ok`.
     #[track_caller]
     pub(crate) fn set_root(
         &self,
@@ -397,32 +401,33 @@ impl<M: Medium> TablePool<M> {
         worker.put_word(self.medium(), self.root(n), word)
     }
 
-    /// The line of the key that means empty.
+    /// Returns the offset of the reserved key's line (the key that means an empty slot).
     pub(crate) fn outlier(&self) -> Off {
         self.pool.segment(0).plus(ROOT * WORD as u64)
     }
 
-    /// The first drain of the table that failed, if one has.
+    /// Returns the record of the table's first failed drain.
     pub(crate) fn failure(&self) -> &Arc<SharedFailure> {
         &self.heap.failure
     }
 
-    /// A lock for every `granule_bytes` of the medium, rounded down to a power of two; whether what is there was `found`.
+    /// Creates a lock for every `granule_bytes` of the medium, rounded down to a power of two. `found` says whether the
+    /// table was opened, not created.
     pub(crate) fn locks(&self, granule_bytes: u64, found: bool) -> LockTable {
         LockTable::new(self.failure(), self.medium().len(), granule_bytes, found)
     }
 
-    /// Its lock, at offset 0.
+    /// Returns the reserved key's lock, at offset 0.
     pub(crate) fn outlier_lock(&self) -> &LockTable {
         &self.outlier_lock
     }
 
-    /// Lanes the pool was made for.
+    /// Returns the number of contexts the pool was created for.
     pub(crate) fn contexts(&self) -> u32 {
         self.heap.contexts()
     }
 
-    /// One more worker.
+    /// Returns a new worker.
     pub(crate) fn worker(&self) -> Result<TableWorker, IndexError> {
         TableWorker::new(&self.heap)
     }

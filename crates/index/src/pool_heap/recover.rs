@@ -1,4 +1,5 @@
-//! After a crash: what was in doubt is asked about; and the count of everything, for checks.
+//! Recovery of the blocks and runs that may be allocated without a reference, and the consistency check of the
+//! allocator.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +10,9 @@ use super::{OpenError, TablePool, TableWorker};
 use crate::index::IndexError;
 
 impl<M: Medium> TablePool<M> {
-    /// Frees what a crash left between being handed out and linked, or between unlinked and freed; `is_live`
-    /// says whether the table leads to a block. Durable on `Ok`, as is all that `worker` has flushed. Reads a line a context: the
-    /// more keys, no more work.
+    /// Frees blocks and runs that a crash left allocated but not linked, or unlinked but not freed. `is_live` says
+    /// whether the table refers to a block. Durable on `Ok`, as is everything that `worker` has flushed. Reads one line
+    /// per context, independent of the number of keys.
     pub(crate) fn recover(
         &self,
         worker: &mut TableWorker,
@@ -20,7 +21,7 @@ impl<M: Medium> TablePool<M> {
         let ctx = &mut worker.ctx;
         for number in 0..self.heap.contexts() {
             for block in self.in_doubt(number)? {
-                // Its bit may be as a killed process left it, cleared and not durable.
+                // A killed process may have cleared the bit without making it durable.
                 self.flush_bit(ctx, block);
                 let (is_run, is_out) = (block.class.is_none(), self.is_handed_out(block));
                 situation!("ground.block_back", !is_run && !is_out);
@@ -37,7 +38,7 @@ impl<M: Medium> TablePool<M> {
         Ok(worker.commit(self.medium())?)
     }
 
-    /// What context `number` took or freed last.
+    /// Returns the blocks and runs that context `number` allocated or freed last.
     pub(crate) fn in_doubt(&self, number: u32) -> Result<Vec<HeapBlock>, OpenError> {
         let word = |n| Off(self.medium().load(self.heap.ctx_word(number, n)));
         let mut found = Vec::new();
@@ -56,14 +57,15 @@ impl<M: Medium> TablePool<M> {
                 found.push(self.heap.nth_block(first, intent - 1, class as usize));
             }
         }
-        // A run that was given back meanwhile may be anything by now.
+        // The run may have been freed since, and its chunks reused for blocks.
         let runs = self.heap.block_at(word(RUN)).filter(|b| b.class.is_none());
         found.extend(runs);
         found.extend((FREED..FREED + 2).filter_map(|n| self.heap.block_at(word(n))));
         Ok(found)
     }
 
-    /// Whether what is handed out is what `reach` tells of, each once. For checks: reads everything.
+    /// Checks that the allocated blocks and runs are exactly those that `reach` reports, each once. Reads the whole
+    /// pool; for checks.
     pub(crate) fn check(&self, reach: impl FnOnce(&mut dyn FnMut(Off))) -> Result<(), IndexError> {
         let mut reached = BTreeSet::new();
         let mut twice = None;
@@ -73,16 +75,18 @@ impl<M: Medium> TablePool<M> {
             }
         });
         if let Some(at) = twice {
-            return Err(IndexError::damaged(format!("two places lead to {at:?}")));
+            return Err(IndexError::damaged(format!(
+                "two references lead to {at:?}"
+            )));
         }
         let out = self.handed_out();
         if let Some(at) = out.difference(&reached).next() {
-            let what = format!("{:?} is handed out and nothing leads there", Off(*at));
+            let what = format!("{:?} is allocated, but nothing refers to it", Off(*at));
             return Err(IndexError::damaged(what));
         }
         match reached.difference(&out).next() {
             Some(at) => Err(IndexError::damaged(format!(
-                "{:?} is used and not handed out",
+                "{:?} is in use, but not allocated",
                 Off(*at)
             ))),
             None => Ok(()),
@@ -99,15 +103,15 @@ impl<M: Medium> TablePool<M> {
         runs.chain(blocks.map(|block| block.at.0)).collect()
     }
 
-    /// Has what says which blocks of `class` are handed out made durable by the worker's next drain: a killed process may
-    /// have cleared bits.
+    /// Flushes the allocation bits of all blocks of `class`, so that the worker's next drain makes them durable: a
+    /// killed process may have cleared bits.
     pub(crate) fn flush_bits(&self, worker: &mut TableWorker, class: usize) {
         for group in self.groups(class) {
             self.medium().flush(&mut worker.ctx, group, LINE);
         }
     }
 
-    /// All blocks of `class` that are handed out. Reads all groups.
+    /// Returns all allocated blocks of `class`. Reads all groups.
     pub(crate) fn blocks_out(&self, class: usize) -> impl Iterator<Item = HeapBlock> {
         self.groups(class).flat_map(move |group| {
             let blocks = self.heap.blocks_of(group, class);
@@ -127,8 +131,8 @@ impl<M: Medium> TablePool<M> {
 fn damaged(ctx: u32, class: u64, group: Off) -> OpenError {
     OpenError::Damaged {
         what: format!(
-            "the line of ctx {ctx} names {group:?} as its group of blocks of class {class}, and there is none, or its intent \
-             is no block of it"
+            "context {ctx} has {group:?} as its group of blocks of class {class}, but no such group is there, or the group's \
+             intent is out of range"
         ),
     }
 }

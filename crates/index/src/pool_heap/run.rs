@@ -1,8 +1,9 @@
-//! A run of buckets, as one word.
+//! A run of buckets, encoded in one word.
 
 use farbank_pm::Off;
 
-/// Where a run is, and how many buckets are in it, as a power of two: one word, runs being aligned to chunks.
+/// Offset of a run, and the binary logarithm of its number of buckets. Both fit into one word, because runs are aligned
+/// to chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BucketRun {
     pub(crate) at: Off,

@@ -1,4 +1,4 @@
-//! One thread at a table.
+//! The handle of one thread on a table.
 
 use farbank_pm::model::{Category, CategoryScope};
 use farbank_pm::sync::Arc;
@@ -7,17 +7,18 @@ use farbank_pm::{Medium, Off, PersistCounters, PersistCtx, WORD};
 use super::heap::{BlockGroup, HeapBlock, PoolHeap};
 use crate::index::IndexError;
 
-/// One thread at a table: its context at the medium, and what it has in hand of the allocator. Used by one thread at
-/// a time, and only at the table that made it.
+/// The handle of one thread on a table: its persistence context, and the blocks that the allocator reserves for it. A
+/// worker is used by one thread at a time, and only with the table that created it.
 pub struct TableWorker {
     pub(crate) ctx: PersistCtx,
     pub(super) heap: Arc<PoolHeap>,
     pub(super) number: u32,
-    /// The group it takes blocks from, of each class.
+    /// The group this worker allocates blocks from, per class.
     pub(super) groups: Vec<BlockGroup>,
-    /// Which of the words for what is being freed comes next.
+    /// Number of frees so far. Its parity selects the context's word that names the next one.
     pub(super) freeing: u64,
-    /// Runs whose records are on their way out: anybody's after the next drain. If there is none, the next open's.
+    /// Runs whose records are cleared but not yet drained. Their chunks can be reused after the next drain; without
+    /// one, the next open frees them.
     pub(super) freed: Vec<HeapBlock>,
     reshapes: u64,
 }
@@ -36,30 +37,30 @@ impl TableWorker {
         })
     }
 
-    /// What this worker has asked of the medium so far: exact counts.
+    /// Returns the exact counts of this worker's operations on the medium.
     #[must_use]
     pub fn counters(&self) -> PersistCounters {
         self.ctx.counters
     }
 
-    /// How often it has begun to change the structure so far: a split, a doubling, a new array.
+    /// Returns how often this worker has begun to change the table's structure: a split, a doubling, a new array.
     #[must_use]
     pub fn reshapes(&self) -> u64 {
         self.reshapes
     }
 
-    /// It changes the structure from here to the end of the scope.
+    /// Counts a change of the structure, and attributes the costs until the end of the returned scope to it.
     pub(crate) fn reshape(&mut self) -> CategoryScope {
         self.reshapes += 1;
         Category::Resize.spend()
     }
 
-    /// Its context at the pool, which nobody else has meanwhile.
+    /// Returns the number of this worker's context, which is exclusively its own.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Replaces a word. It and all this worker flushed before is durable when it returns.
+    /// Replaces a word. On `Ok`, it and everything this worker flushed before are durable.
     #[track_caller]
     pub(crate) fn put_word<M: Medium>(
         &mut self,
@@ -73,7 +74,7 @@ impl TableWorker {
         self.commit(medium)
     }
 
-    /// Waits until all this worker flushed is durable.
+    /// Drains, and waits until everything this worker flushed is durable.
     #[track_caller]
     pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), IndexError> {
         let ticket = medium.drain(&mut self.ctx);

@@ -1,18 +1,18 @@
-//! The bytes of a node and of an area.
+//! The byte layout of a node and of an area.
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Soft, SoftConfig};
 use crate::pool_heap::{CONFIG_WORDS, OpenError};
 
-/// The root's word for the newest area.
+/// Number of the root's word for the newest area.
 pub(super) const AREAS: u64 = 0;
-/// Bytes of a node: two a line, so that none straddles.
+/// Bytes of a node. Two fit a line, so that no node straddles lines.
 pub(super) const NODE_BYTES: u64 = 32;
-/// Which layout of a node this is: the first had all flags in one word.
+/// Version of the node layout. The first layout, whose pools store 0 here, had all flags in one word.
 const LAYOUT: u32 = 2;
 
-/// The three flags of a node: `start` and `deleted`, a byte each, in its first word, `end` in its last.
+/// The three flags of a node: `start` and `deleted`, one byte each, in its first word, `end` in its last word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NodeFlags {
     start: bool,
@@ -33,54 +33,54 @@ impl NodeFlags {
         u64::from(start) | u64::from(deleted) << 8
     }
 
-    /// Whether the node is live (I1).
+    /// Returns whether the node is live (I1).
     pub(super) fn are_live(self) -> bool {
         self.start == self.end && self.end != self.deleted
     }
 
-    /// Whether the node was being made live when a crash came.
+    /// Returns whether a crash interrupted making the node live.
     pub(super) fn are_torn(self) -> bool {
         self.start != self.end
     }
 
-    /// The word that is stored first into a free node that is made live.
+    /// Returns the word that is stored first to make a free node live.
     pub(super) fn begun(self) -> u64 {
         NodeFlags::first(!self.end, self.end)
     }
 
-    /// The word that is stored last, into a node begun (I2).
+    /// Returns the word that is stored last to make a node live (I2).
     pub(super) fn ended(self) -> u64 {
         u64::from(self.start)
     }
 
-    /// The first word that makes a live node free.
+    /// Returns the first word that makes a live node free.
     pub(super) fn unmade(self) -> u64 {
         NodeFlags::first(self.start, self.start)
     }
 }
 
-/// Where a node's key is.
+/// Returns the offset of a node's key.
 pub(super) fn key_of(node: Off) -> Off {
     node.plus(WORD as u64)
 }
 
-/// Where its value is.
+/// Returns the offset of a node's value.
 pub(super) fn value_of(node: Off) -> Off {
     node.plus(2 * WORD as u64)
 }
 
-/// Where the last of its flags is.
+/// Returns the offset of a node's `end` flag.
 pub(super) fn end_of(node: Off) -> Off {
     node.plus(3 * WORD as u64)
 }
 
-/// Where node `n` of an area is: the area's first line names the area before.
+/// Returns the offset of node `n` of an area. The area's first line holds the offset of the area before.
 pub(super) fn node_of(area: Off, n: u64) -> Off {
     area.plus(LINE as u64 + n * NODE_BYTES)
 }
 
 impl SoftConfig {
-    /// Bytes of an area.
+    /// Returns the bytes of an area.
     pub(super) fn area_bytes(&self) -> u64 {
         LINE as u64 + u64::from(self.area_nodes) * NODE_BYTES
     }
@@ -115,7 +115,7 @@ impl SoftConfig {
             && self.area_nodes > 0
             && self.node_buckets <= NODE_BUCKETS_MAX;
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
-            what: format!("{self:?} is no arrangement of a table"),
+            what: format!("{self:?} is no valid configuration of a table"),
         })
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_of_the_first_layout_is_refused_by_name() {
+    fn opening_a_table_of_layout_0_reports_the_layout_number() {
         let mut words = [0; CONFIG_WORDS];
         words[..3].copy_from_slice(&SoftConfig::small().words()[..3]);
         let refused = SoftConfig::of(&words).unwrap_err().to_string();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_tell_free_torn_and_live_from_any_start() {
+    fn flags_distinguish_free_torn_and_live_nodes() {
         for (first, last) in [(0, 0), (0x101, 1), (1, 0), (0x100, 1)] {
             let free = NodeFlags::of(first, last);
             assert!(!free.are_live());
@@ -150,7 +150,7 @@ mod tests {
             assert!(begun.are_torn() && !begun.are_live());
             let live = NodeFlags::of(free.begun(), begun.ended());
             assert!(live.are_live() && !live.are_torn());
-            assert_eq!(live.ended(), begun.ended(), "whoever helps stores the same");
+            assert_eq!(live.ended(), begun.ended(), "a helper stores the same word");
             let unmade = NodeFlags::of(live.unmade(), live.ended());
             assert!(!unmade.are_live() && !unmade.are_torn());
             assert_eq!(unmade.unmade(), live.unmade());

@@ -1,19 +1,19 @@
-//! The list: all that a search reads, in DRAM.
+//! The list in DRAM, which holds everything that a search reads.
 //!
 //! ```text
-//!   heads     a link a bucket
-//!   nodes     four words each: hash, value, where it is in far memory, its link
+//!   heads     one link per bucket
+//!   nodes     four words each: hash, value, offset in far memory, link
 //!
 //!   heads[0] ─▶ node ─▶ node ─▶ heads[2] ─▶ heads[1] ─▶ node ─▶ heads[3] ─▶ end       four buckets
 //! ```
 //!
-//! One list has all nodes, in the order of their hashes' bits from the lowest up (Shalev and Shavit, JACM '06), and the heads of
-//! buckets among them: bucket `b` of 2^n begins where hashes that end in the n bits of `b` do. So a bucket is split by a new
-//! head that is linked into the middle of it, and nothing moves. Who knows too few buckets begins too early and walks
-//! through the new head.
+//! One list holds all nodes, ordered by the bits of their hashes, lowest bit first (Shalev and Shavit, JACM '06), with
+//! the heads of buckets among them. Bucket `b` of 2^n begins before the first hash whose low n bits are `b`. So a
+//! bucket is split by linking a new head into the middle of it, and nothing moves. A thread that uses an outdated
+//! number of buckets begins too early and walks through the new head.
 //!
-//! Nodes never move and are never given back to the system, so a search that strays into one which is used again reads words
-//! that make no sense, and does it all again when it sees that nodes were handed out (`nodes.rs`).
+//! Nodes never move and their memory is never freed. A search that follows a node which is being reused reads arbitrary
+//! words. It repeats when it sees that nodes were reclaimed (`nodes.rs`).
 
 use farbank_pm::grow_table::{GrowTable, prefetch, prefetch_for_write};
 use farbank_pm::sync::Mutex;
@@ -28,32 +28,33 @@ const HASH: usize = 0;
 const VALUE: usize = 1;
 const FAR: usize = 2;
 const LINK: usize = 3;
-/// Buckets that are split in a go, so that it is seldom that readers find the number changed, or others somebody at it.
+/// Number of buckets split at a time, so that readers rarely find the number changed, and threads rarely find the lock
+/// taken.
 const SPLIT_AT_ONCE: u64 = 64;
-/// How far ahead of a split its nodes are fetched, in buckets.
+/// Prefetch distance of splits, in buckets.
 const FETCH_AHEAD: u64 = 16;
 
-/// The list, and what leads into it.
+/// The list, with the heads of its buckets.
 pub(super) struct NodeList {
     heads: GrowTable<AtomicU64>,
     nodes: GrowTable<AtomicU64>,
-    /// How many buckets there are: 2^n, and as many more as have been split of those.
+    /// Number of buckets: 2^n, plus one for each of those that has been split.
     buckets: AtomicU64,
-    /// How many nodes there are, in the list or free.
+    /// Number of nodes, in the list or free.
     made: AtomicU64,
     growing: Mutex<()>,
 }
 
-/// Where in the list a hash is, or would be.
+/// The position of a hash in the list, present or not.
 pub(super) struct ListPosition<'a> {
     link: &'a AtomicU64,
-    /// What it said: it leads to the first whose hash is not before.
+    /// The value of `link` when it was read. It leads to the first node whose hash is not smaller in list order.
     seen: TaggedLink,
-    /// The node that has the hash, and its own link.
+    /// The node with the hash, and that node's link.
     pub(super) node: Option<(u64, TaggedLink)>,
 }
 
-/// A list node, read.
+/// A copy of a list node.
 pub(super) struct ListNode {
     pub(super) hash: u64,
     pub(super) value: u64,
@@ -61,7 +62,7 @@ pub(super) struct ListNode {
     pub(super) state: NodeState,
 }
 
-/// A node whose value is being replaced; let go when dropped.
+/// A node held for the replacement of its value, released on drop.
 pub(super) struct HeldNode<'a> {
     list: &'a NodeList,
     node: u64,
@@ -89,7 +90,7 @@ impl NodeList {
         list
     }
 
-    /// Makes node `node`, the next one, for good that of `far` (I6).
+    /// Adds the next node number, `node`, and assigns it permanently to the far node `far` (I6).
     pub(super) fn add(&self, node: u64, far: Off) {
         self.nodes.reserve(((node + 1) * WORDS) as usize);
         self.words(node)[FAR].store(far.0, Ordering::Release);
@@ -111,17 +112,17 @@ impl NodeList {
         TaggedLink(self.words(node)[LINK].load(Ordering::Acquire))
     }
 
-    /// In which state a node is.
+    /// Returns the state of a node.
     pub(super) fn state(&self, node: u64) -> NodeState {
         self.link(node).state()
     }
 
-    /// Where a node is in far memory.
+    /// Returns the offset of a node in far memory.
     pub(super) fn far(&self, node: u64) -> Off {
         Off(self.words(node)[FAR].load(Ordering::Acquire))
     }
 
-    /// The value of a node that is inserted, or was and is pinned.
+    /// Returns the value of an inserted node, or of one that was inserted, while the caller is pinned.
     pub(super) fn value(&self, node: u64) -> u64 {
         self.words(node)[VALUE].load(Ordering::Acquire)
     }
@@ -131,7 +132,7 @@ impl NodeList {
         bucket_among(self.buckets.load(Ordering::Acquire), hash)
     }
 
-    /// The value under `hash`, if no node that was met has been handed out again meanwhile.
+    /// Returns the value of `hash`. Valid only if no node was reclaimed meanwhile, which the caller checks.
     #[inline]
     pub(super) fn search(&self, hash: u64) -> Option<u64> {
         let mut link = TaggedLink(self.head(self.bucket_of(hash)).load(Ordering::Acquire));
@@ -160,7 +161,7 @@ impl NodeList {
         }
     }
 
-    /// Where `hash` is. Unlinks who is deleted on the way, and tells of it. For who is pinned.
+    /// Finds the position of `hash`. Unlinks deleted nodes on the way and passes them to `gone`. The caller is pinned.
     pub(super) fn find(&self, hash: u64, gone: impl FnMut(u64)) -> ListPosition<'_> {
         self.find_from(self.bucket_of(hash), hash, gone)
     }
@@ -173,7 +174,7 @@ impl NodeList {
         }
     }
 
-    /// `None` if others changed the way meanwhile.
+    /// Returns `None` if another thread changed the path meanwhile.
     #[inline]
     fn try_find(
         &self,
@@ -215,7 +216,8 @@ impl NodeList {
         }
     }
 
-    /// Links `node` where its hash would be, with its words, as one that is being inserted; whether nobody was there before.
+    /// Fills in `node` and links it at `spot`, in state `IntendToInsert`. Returns false if another thread changed the
+    /// link first.
     pub(super) fn insert(&self, spot: &ListPosition<'_>, node: u64, hash: u64, value: u64) -> bool {
         let words = self.words(node);
         words[HASH].store(hash, Ordering::Release);
@@ -231,18 +233,18 @@ impl NodeList {
         replace(spot.link, spot.seen, leading).is_some()
     }
 
-    /// Unlinks `node` of a spot, which is deleted; whether nobody was there before.
+    /// Unlinks `node` of a spot, which is deleted. Returns false if another thread changed the link first.
     pub(super) fn unlink(&self, spot: &ListPosition<'_>, node: u64) -> bool {
         let by = spot.seen.leading_as(self.link(node));
         replace(spot.link, spot.seen, by).is_some()
     }
 
-    /// Moves `node` from one state to the next; whether it was this call that did. Waits for who holds it.
+    /// Moves `node` from one state to the next. Returns whether this call did it. Waits while the node is held.
     pub(super) fn turn(&self, node: u64, from: NodeState, to: NodeState) -> bool {
         self.change(node, from, |link| link.in_state(to))
     }
 
-    /// Holds `node`, if it is inserted: it is not deleted, and nobody else replaces its value, until it is let go.
+    /// Holds `node`, if it is `Inserted`. Until the release, no thread deletes it or replaces its value.
     pub(super) fn hold(&self, node: u64) -> Option<HeldNode<'_>> {
         let holds = |link: TaggedLink| TaggedLink(link.0 | TaggedLink::HELD);
         let held = self.change(node, NodeState::Inserted, holds);
@@ -265,14 +267,14 @@ impl NodeList {
         }
     }
 
-    /// How many buckets there should be, if that is more than there are: so many for each node, in the list or free.
+    /// Returns the wanted number of buckets, `node_buckets` per node, if it exceeds the present number.
     #[inline]
     pub(super) fn wants_split(&self, node_buckets: u64) -> Option<u64> {
         let wanted = self.made.load(Ordering::Relaxed) * node_buckets;
         (wanted > self.buckets.load(Ordering::Relaxed)).then_some(wanted)
     }
 
-    /// Splits some of the buckets that are missing, unless somebody else does. For who is pinned.
+    /// Splits some buckets toward the wanted number, unless another thread is splitting. The caller is pinned.
     #[cold]
     pub(super) fn split_some(&self, wanted: u64, mut gone: impl FnMut(u64)) {
         let Ok(_growing) = self.growing.try_lock() else {
@@ -292,7 +294,7 @@ impl NodeList {
         self.buckets.store(wanted, Ordering::Release);
     }
 
-    /// Links the head of a bucket.
+    /// Links the head of a new bucket.
     fn split(&self, young: u64, mut gone: impl FnMut(u64)) {
         let head = self.head(young);
         loop {
@@ -306,14 +308,14 @@ impl NodeList {
         }
     }
 
-    /// Has the CPU fetch what linking the head of a bucket needs.
+    /// Prefetches what linking the head of a bucket needs.
     #[inline]
     fn prefetch_split(&self, young: u64) {
         prefetch_for_write(self.head(young));
         self.prefetch_first(elder_of(young));
     }
 
-    /// Has the CPU fetch the first node of a bucket's list.
+    /// Prefetches the first node of a bucket.
     #[inline]
     fn prefetch_first(&self, bucket: u64) {
         let first = TaggedLink(self.head(bucket).load(Ordering::Acquire));
@@ -322,7 +324,8 @@ impl NodeList {
         }
     }
 
-    /// Tells of every node from a bucket's head to the next one's, which is returned. Nobody changes the list meanwhile.
+    /// Calls `each` for every node from a bucket's head to the next head, and returns the next head. No thread may
+    /// change the list meanwhile.
     pub(super) fn walk(&self, bucket: u64, mut each: impl FnMut(ListNode)) -> LinkTarget {
         let mut link = TaggedLink(self.head(bucket).load(Ordering::Acquire));
         while let LinkTarget::Node(node) = link.to() {
@@ -337,17 +340,17 @@ impl NodeList {
         link.to()
     }
 
-    /// Whether keys of `hash` are looked for in `bucket`.
+    /// Returns whether a lookup of `hash` starts in `bucket`.
     pub(super) fn serves(&self, bucket: u64, hash: u64) -> bool {
         self.bucket_of(hash) == bucket
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub(super) fn buckets(&self) -> u64 {
         self.buckets.load(Ordering::Acquire)
     }
 
-    /// Has the CPU fetch what lookups of `hashes` will read: heads, then first nodes.
+    /// Prefetches for lookups of `hashes`: the heads, then the first nodes.
     pub(super) fn fetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         for hash in hashes.clone() {
             prefetch(self.head(self.bucket_of(hash)));
@@ -357,14 +360,14 @@ impl NodeList {
         }
     }
 
-    /// Bytes of DRAM.
+    /// Returns the bytes of DRAM.
     pub(super) fn bytes(&self) -> u64 {
         (self.heads.bytes() + self.nodes.bytes()) as u64
     }
 }
 
 impl HeldNode<'_> {
-    /// Replaces the value, and tells the old one.
+    /// Replaces the value. Returns the old one.
     pub(super) fn exchange(&self, value: u64) -> u64 {
         self.list.words(self.node)[VALUE].swap(value, Ordering::AcqRel)
     }
@@ -376,34 +379,36 @@ impl Drop for HeldNode<'_> {
     }
 }
 
-/// Replaces a link by another, which is returned; `None` if it was not `seen` any more.
+/// Replaces a link by `by`, and returns that. Returns `None` if the link was not `seen` any more.
 #[inline]
 fn replace(link: &AtomicU64, seen: TaggedLink, by: TaggedLink) -> Option<TaggedLink> {
     let replaced = link.compare_exchange(seen.0, by.0, Ordering::AcqRel, Ordering::Relaxed);
     replaced.is_ok().then_some(by)
 }
 
-/// Whether hash or bucket `a` comes before `b`: in the lowest bit in which they differ, `b` has one.
+/// Returns whether hash or bucket `a` comes before `b`: in the lowest bit in which they differ, `b` has a one.
 #[inline]
 pub(super) fn comes_before(a: u64, b: u64) -> bool {
     let differ = a ^ b;
     b & differ & differ.wrapping_neg() != 0
 }
 
-/// The bucket whose head comes next after that of `bucket`, when there are 2^`bits`: one more, counted from the highest bit down.
+/// Returns the bucket whose head follows that of `bucket` when there are 2^`bits`: an increment with reversed bit
+/// order.
 fn bucket_after(bucket: u64, bits: u32) -> Option<u64> {
     let ones = (bucket << (64 - bits)).leading_ones();
     let bit = bits.checked_sub(ones + 1)?;
     Some(bucket & ((1 << bit) - 1) | 1 << bit)
 }
 
-/// The bucket that is split into itself and `young`.
+/// Returns the bucket whose split creates `young`.
 #[inline]
 fn elder_of(young: u64) -> u64 {
     young - (1 << young.ilog2())
 }
 
-/// The bucket of a hash when there are `buckets`: by as many bits as name them all, or by one less.
+/// Returns the bucket of a hash when there are `buckets`. Uses the bits that number all buckets, or one bit less if
+/// that bucket does not exist yet.
 #[inline]
 fn bucket_among(buckets: u64, hash: u64) -> u64 {
     let half = 1 << buckets.ilog2();
@@ -424,7 +429,8 @@ mod tests {
         for bits in 1..8 {
             let list = NodeList::new(bits);
             let (mut bucket, mut met) = (0, 1);
-            while let LinkTarget::Bucket(next) = list.walk(bucket, |_| unreachable!("it is empty"))
+            while let LinkTarget::Bucket(next) =
+                list.walk(bucket, |_| unreachable!("the list is empty"))
             {
                 assert!(comes_before(bucket, next), "{bucket} before {next}");
                 (bucket, met) = (next, met + 1);
@@ -441,7 +447,11 @@ mod tests {
         for (node, hash) in [(1, 0x1000_0003), (2, 0xffff_ffff_0000_0003)] {
             let spot = list.find(hash, |_| unreachable!("none is deleted"));
             assert!(spot.node.is_none() && list.insert(&spot, node, hash, 7));
-            assert_eq!(list.search(hash), None, "it is not durable yet");
+            assert_eq!(
+                list.search(hash),
+                None,
+                "a node that is not durable is not found"
+            );
             assert!(list.turn(node, NodeState::IntendToInsert, NodeState::Inserted));
         }
         for _ in 0..10 {

@@ -1,11 +1,11 @@
 //! SOFT: sets with an optimal flushing technique (Zuriel et al., OOPSLA '19).
 //!
-//! A key and its value are in a node of 32 bytes in far memory; where it is in the list is known in DRAM alone. So a
-//! change flushes one line and drains once, and a search reads no far memory. An open looks at every node there is
-//! and builds the list again.
+//! A key and its value are in a node of 32 bytes in far memory. The list that orders the nodes is in DRAM only. So a
+//! change flushes one line and drains once, and a search reads no far memory. An open reads every node and rebuilds the
+//! list.
 //!
 //! ```text
-//!   DRAM      heads           list nodes (32 bytes each), in the order of their hashes' bits from the lowest up
+//!   DRAM      heads           list nodes (32 bytes each), ordered by the bits of their hashes, lowest bit first
 //!             ┌───────┐      ┌────────────────────┐      ┌────────────────────┐
 //!           0 │   ────┼─────▶│hash│value│far│link─┼─────▶│hash│value│far│link─┼──▶ heads[1] ─▶ ...
 //!             ├───────┤      └─────────────┼──────┘      └─────────────┼──────┘
@@ -17,52 +17,55 @@
 //!                ▼ the area before
 //! ```
 //!
-//! Nobody waits for anybody, but who replaces the value of the same key. A node in the list is in one of four states,
-//! which are part of its link: `IntendToInsert`, `Inserted`, `IntendToDelete`, `Deleted`. Each change of a state is one
-//! compare-and-swap, and whoever needs the one that comes next does what is missing for it himself.
+//! Operations do not wait for each other, except that changes of a key wait for an update of the same key. A node in
+//! the list is in one of four states, which are part of its link: `IntendToInsert`, `Inserted`, `IntendToDelete`,
+//! `Deleted`. Each change of a state is one compare-and-swap. A thread that needs the next state performs the missing
+//! steps itself.
 //!
 //! # Invariants
-//! I1  A node is live iff `start` is `end` and not `deleted`.
-//! I2  A node is made live in this order, within one line: `start`, key and value, `end`. What a crash keeps of it is
-//!     a beginning of that. The same stores again, by who helps, change nothing.
-//! I3  A node is `Inserted` after it is durable, and `Deleted` after its end is. Searches see those that are `Inserted` or
-//!     `IntendToDelete`: nothing visible is volatile. A new value is put in the list after it is durable.
-//! I4  The link of a node that is `Deleted` changes no more, and it is unlinked after that. So there is one node of a key in the list
-//!     at most.
-//! I5  An area is durable, no node in it live, before the root names it. It stays the table's for good, and that it is named
-//!     is durable before anybody but its maker has a node of it, or is told of a key in one.
-//! I6  A list node and its node in far memory belong together for good; either is in the list or free.
-//! I7  A node that was unlinked is used again when nobody can be at it (`nodes.rs`).
+//! I1  A node is live iff `start` equals `end` and differs from `deleted`.
+//! I2  A node is made live by stores in this order, within one line: `start`, key and value, `end`. A crash keeps a
+//!     prefix of them. A helper repeats the same stores, which changes nothing.
+//! I3  A node becomes `Inserted` after it is durable, and `Deleted` after its deletion is durable. Searches return
+//!     nodes that are `Inserted` or `IntendToDelete`, so they see no volatile data. A new value is stored in the list
+//!     after it is durable.
+//! I4  The link of a `Deleted` node does not change any more; the node is unlinked after that. So the list has at most
+//!     one node of a key.
+//! I5  An area is durable, without live nodes, before the root names it. It belongs to the table for ever. That the
+//!     root names it is durable before any worker but its creator gets a node of it or sees a key in one.
+//! I6  A list node and its node in far memory belong together permanently. Both are in the list or both are free.
+//! I7  An unlinked node is reused only when no thread can still access it (`nodes.rs`).
 //!
 //! # Crash argument
 //! | crash between                  | recovery sees                        | and does                          |
 //! |--------------------------------|--------------------------------------|-----------------------------------|
-//! | `start`, `end`                 | flags that disagree                  | takes the node for free (I1)      |
+//! | `start`, `end`                 | flags that disagree                  | treats the node as free (I1)      |
 //! | node durable, `Inserted`       | a live node                          | links it: it was not acknowledged |
-//! | `deleted`, `Deleted`           | flags that agree                     | takes the node for free           |
-//! | run recorded, root             | a run in doubt no area leads to      | frees it                          |
-//! | (a kill) store, drain          | what a power cut could take back     | flushes all areas before it serves|
+//! | `deleted`, `Deleted`           | flags that agree                     | treats the node as free           |
+//! | run recorded, root             | a run in doubt, not among the areas  | frees it                          |
+//! | (a kill) store, drain          | visible bytes that are not durable   | flushes all areas first           |
 //!
-//! Recovery stores nothing, so it can be cut short anywhere.
+//! Recovery stores nothing in the areas, so a crash may interrupt it anywhere.
 //!
-//! # Where we differ from the paper
-//! The paper has a list a bucket, as many as there were at first, and two sentinels in each. Here one list goes through
-//! all buckets (`list.rs`), so that buckets can be split ([`Config::node_buckets`]), in DRAM alone; and it needs no sentinels, so
-//! every key is allowed. A list node has the hash in place of the key, which it leads back to.
+//! # Deviations from the paper
+//! The paper has one list per bucket, a fixed number of buckets, and two sentinels in each list. Here one list runs
+//! through all buckets (`list.rs`), so that buckets can be split ([`SoftConfig::node_buckets`]) in DRAM alone. It needs
+//! no sentinels, so every key is allowed. A list node holds the hash in place of the key, which can be computed from
+//! it.
 //!
-//! The paper's threads are told by `ssmem` when a node can be used again. Here those that change the list are pinned, and
-//! searches ask afterwards whether nodes were set free (`nodes.rs`). A torn node needs no mending: making it live stores
-//! all of it. What a node's life began with is read in its `end`, in far memory, when it is changed; the paper keeps it in
-//! the list node.
+//! The paper uses `ssmem` to decide when a node can be reused. Here threads that change the list are pinned, and
+//! searches check afterwards whether nodes were reused meanwhile (`nodes.rs`). A torn node needs no repair, because
+//! making it live stores all of it. A change reads the flags of the node's previous use from its `end` in far memory;
+//! the paper keeps them in the list node.
 //!
-//! `update` replaces the value in place, a word (the paper has none). Meanwhile it holds the node: another update and a remove of that key
-//! wait for it, searches and inserts do not. New areas are made by one worker at a time; and who inserts into a pool that is
-//! full waits for those that may still be at what was removed last. An area is made while a quarter of one is left, so that nobody
-//! waits for it.
+//! `update` replaces the value in place, one word (the paper has no update). Meanwhile it holds the node: other updates
+//! and removes of that key wait for it; searches and inserts do not. One worker at a time creates an area. It does so
+//! while a quarter of an area is left, so that inserts rarely wait for it. An insert into a full pool waits for the
+//! threads that may still access the nodes removed last.
 //!
-//! The study's version flushes a slot of its stack in place of the node and has no fence (fault `soft.no_flush`), takes
-//! torn nodes for live ones when it recovers (`soft.torn_is_live`), and looks only into the areas of the thread that
-//! recovers (`soft.one_area`).
+//! The published benchmark's version flushes a slot of the stack in place of the node and has no fence (fault
+//! `soft.no_flush`). Its recovery treats torn nodes as live (`soft.torn_is_live`), and reads only the areas of the
+//! recovering thread (`soft.one_area`).
 
 mod layout;
 mod list;
@@ -82,32 +85,32 @@ use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
 use list::NodeList;
 use nodes::NodePool;
 
-/// Its name.
+/// The table's name on the command line.
 pub const NAME: &str = "soft";
 
-/// Deviations it has by name.
+/// Faults of this table.
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "soft.no_flush",
-        what: "a node that is made or unmade is not flushed",
-        source: "the study's version (it flushes a slot of the stack)",
+        what: "the flags of a node are not flushed",
+        source: "the published benchmark's version (it flushes a slot of the stack)",
         shows_in: None,
     },
     NamedFault {
         name: "soft.torn_is_live",
         what: "recovery links nodes of which only the first flag was stored",
-        source: "the study's version",
+        source: "the published benchmark's version",
         shows_in: None,
     },
     NamedFault {
         name: "soft.one_area",
-        what: "recovery looks into one area and not into all",
-        source: "the study's version",
+        what: "recovery reads only one of the areas",
+        source: "the published benchmark's version",
         shows_in: None,
     },
 ];
 
-/// Those that threads find.
+/// Faults that exploration with threads finds.
 pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     NamedFault {
         name: "soft.seen_at_once",
@@ -117,25 +120,26 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     },
     NamedFault {
         name: "soft.reused_at_once",
-        what: "a node that was unlinked is handed out while somebody may still be at it",
+        what: "an unlinked node is reused while another thread may still access it",
         source: "reclamation without ssmem's epochs",
         shows_in: None,
     },
 ];
 
-/// How a table is arranged; fixed when it is made.
+/// Configuration of a table, fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftConfig {
-    /// Buckets of a new table, as a power of two.
+    /// Binary logarithm of the buckets of a new table.
     pub bucket_bits: u32,
     /// Nodes of an area.
     pub area_nodes: u32,
-    /// Buckets for each node: while there are fewer, every insert has some split. 0: buckets are never split.
+    /// Target number of buckets per node. While there are fewer, every insert splits some. 0: buckets are never split.
     pub node_buckets: u32,
 }
 
 impl SoftConfig {
-    /// The paper's, with as many buckets as `slots`, a power of two, at first, and two for each node later; areas are of 1 MiB.
+    /// Returns the paper's configuration with areas of 1 MiB. The table starts with `slots` buckets, rounded down to a
+    /// power of two, and grows to two buckets per node.
     #[must_use]
     pub fn paper(slots: u64) -> SoftConfig {
         SoftConfig {
@@ -145,7 +149,7 @@ impl SoftConfig {
         }
     }
 
-    /// Small enough that a dozen keys split buckets and need a second area.
+    /// Returns a configuration so small that a dozen keys split buckets and need a second area.
     #[must_use]
     pub fn small() -> SoftConfig {
         SoftConfig {
@@ -155,13 +159,13 @@ impl SoftConfig {
         }
     }
 
-    /// Buckets of an opened table that has `nodes`, as a power of two.
+    /// Returns the binary logarithm of the buckets of an opened table with `nodes`.
     fn bits_for(self, nodes: u64) -> u32 {
         let wanted = nodes * u64::from(self.node_buckets);
         self.bucket_bits.max(wanted.max(1).ilog2())
     }
 
-    /// As published: no growth.
+    /// Returns the published variant: buckets are never split.
     #[must_use]
     pub fn published(self) -> SoftConfig {
         SoftConfig {
@@ -171,7 +175,7 @@ impl SoftConfig {
     }
 }
 
-/// The table.
+/// A SOFT hash set with values.
 pub struct Soft<M> {
     ground: TablePool<M>,
     config: SoftConfig,
@@ -181,7 +185,7 @@ pub struct Soft<M> {
 }
 
 impl<M: Medium> Soft<M> {
-    /// A table that is to have `nodes`, as far as that is known.
+    /// Creates the DRAM state of a table that is expected to have `nodes`.
     fn over(ground: TablePool<M>, config: SoftConfig, nodes: u64) -> Soft<M> {
         Soft {
             list: NodeList::new(config.bits_for(nodes)),
@@ -192,7 +196,7 @@ impl<M: Medium> Soft<M> {
         }
     }
 
-    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    /// Creates an empty table that uses all of `medium`. Durable on `Ok`.
     pub fn create(medium: M, plan: &PoolPlan, config: SoftConfig) -> Result<Soft<M>, OpenError> {
         config.check()?;
         let ground = TablePool::create(medium, plan, &[])?;
@@ -200,7 +204,7 @@ impl<M: Medium> Soft<M> {
         Ok(Soft::over(ground, config, 0))
     }
 
-    /// Opens the table on `medium`, after a crash or not. Reads every node.
+    /// Opens the table on `medium`. Reads every node.
     pub fn open(medium: M) -> Result<Soft<M>, OpenError> {
         let ground = TablePool::open(medium, NAME, |_| Ok(Vec::new()))?;
         let config = SoftConfig::of(ground.config())?;

@@ -1,17 +1,18 @@
-//! Nodes that are free, known in DRAM alone. Each worker has some in hand; the others are in common.
+//! The pool of free nodes, in DRAM only. Each worker has a private cache of nodes; the others are in a common list.
 //!
 //! ```text
-//!   list ──unlinked──▶ unlinked ──a batch, or wanted──▶ retired ──nobody pinned since──▶ free ──▶ list
+//!   list ──unlinked──▶ unlinked ──batch full, or needed──▶ retired ──no older pin left──▶ free ──▶ list
 //! ```
 //!
-//! Who changes the list is pinned: what it met is not used again before it is done. Searches are not pinned, as that would keep
-//! the CPU from beginning the next one. They ask afterwards whether nodes were set free meanwhile, as readers of a
-//! sequence lock do.
+//! A thread that changes the list is pinned: nodes that it met are not reused before it has finished. Searches are not
+//! pinned, because that would keep the CPU from overlapping consecutive searches. A search checks afterwards whether
+//! nodes were reclaimed meanwhile, as readers of a seqlock do.
 //!
 //! # Invariants
-//! N1  A node that was unlinked is handed out again when all have gone who were pinned before.
-//! N2  The count of rounds is raised before any node of the round is handed out, and with that its words are stored. So a
-//!     search that finds the count as it was has met no node but as it was in the list since the search began.
+//! N1  An unlinked node is reused only after all threads that were pinned before have unpinned.
+//! N2  The count of reclaim rounds is raised before any node of the round is handed out, and so before its words are
+//!     overwritten. A search that finds the count unchanged has therefore met every node only as it was in the list
+//!     since the search began.
 
 use std::collections::VecDeque;
 
@@ -23,24 +24,24 @@ use farbank_pm::{fault, situation};
 
 use crate::locks::wait;
 
-/// Nodes that go from hand to common or back, and that are retired, at a time.
+/// Number of nodes moved between a cache and the common list at a time, and of nodes retired together.
 const BATCH: usize = if CHECKED { 2 } else { 64 };
 
-/// The nodes that are not in the list, by number.
+/// The numbers of the nodes that are not in the list.
 pub(super) struct NodePool {
     common: Mutex<Vec<u64>>,
-    /// Fewer in common are few.
+    /// Threshold: fewer nodes in the common list than this are few.
     enough: usize,
-    /// Whether somebody should see to it that there are more.
+    /// Whether an area should be created soon.
     few: CachePadded<AtomicBool>,
-    /// Each in lines of its own.
+    /// One cache per worker, each in its own cache lines.
     hands: Vec<CachePadded<Allocation>>,
     epochs: EpochTable,
     /// Rounds of nodes that were set free (N2).
     rounds: CachePadded<AtomicU64>,
 }
 
-/// A worker's.
+/// The epoch slot and the node cache of a worker.
 #[derive(Default)]
 struct Allocation {
     slot: OnceLock<EpochSlot>,
@@ -54,13 +55,13 @@ struct AllocationGuard {
     retired: VecDeque<RetiredNodes>,
 }
 
-/// Nodes unlinked before `epoch` was over.
+/// Nodes unlinked before the end of `epoch`.
 struct RetiredNodes {
     epoch: u64,
     nodes: Vec<u64>,
 }
 
-/// Somebody changes the list: what it meets is not handed out.
+/// A pin of a thread that changes the list: nodes that it may meet are not reused.
 pub(super) struct ListPin<'a>(&'a EpochSlot);
 
 impl Drop for ListPin<'_> {
@@ -70,7 +71,7 @@ impl Drop for ListPin<'_> {
     }
 }
 
-/// Which round it was.
+/// The count of reclaim rounds at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct ReclaimRound(u64);
 
@@ -90,7 +91,7 @@ impl AllocationGuard {
 }
 
 impl NodePool {
-    /// For so many workers; fewer than `enough` in common are few.
+    /// Creates the pool for `contexts` workers. Fewer than `enough` nodes in the common list count as few.
     pub(super) fn new(contexts: u32, enough: usize) -> NodePool {
         NodePool {
             common: Mutex::default(),
@@ -111,13 +112,13 @@ impl NodePool {
         ListPin(slot)
     }
 
-    /// The round it is, before a search.
+    /// Returns the current round, before a search.
     #[inline]
     pub(super) fn round(&self) -> ReclaimRound {
         ReclaimRound(self.rounds.load(Ordering::Acquire))
     }
 
-    /// Whether it still is, after it.
+    /// Returns whether the round is unchanged, after a search.
     #[inline]
     pub(super) fn is_still(&self, round: ReclaimRound) -> bool {
         fence(Ordering::Acquire);
@@ -137,7 +138,7 @@ impl NodePool {
         self.common.lock().expect("no holder panics")
     }
 
-    /// A node for worker `number`: from its hand, of those it unlinked, or from common.
+    /// Returns a node for worker `number`: from its cache, from its retired nodes, or from the common list.
     pub(super) fn take(&self, number: u32) -> Option<u64> {
         let mut hand = self.hand(number);
         if hand.free.is_empty() && !self.set_free(&mut hand) {
@@ -151,25 +152,25 @@ impl NodePool {
         hand.free.pop()
     }
 
-    /// Whether the nodes in common have become few, and nobody has been told.
+    /// Returns whether the common list has few nodes and no worker has reacted yet.
     #[inline]
     pub(super) fn are_few(&self) -> bool {
         self.few.load(Ordering::Relaxed)
     }
 
-    /// As [`Nodes::are_few`]; the caller sees to it.
+    /// Like [`NodePool::are_few`], and clears the flag: the caller creates an area.
     pub(super) fn were_few(&self) -> bool {
         self.few.swap(false, Ordering::Relaxed)
     }
 
-    /// A node for worker `number`, which is not pinned, even if that was unlinked just now.
+    /// Returns a node for worker `number`, even one that it unlinked just now. The worker is not pinned.
     pub(super) fn take_any(&self, number: u32) -> Option<u64> {
         self.hand(number).retire(&self.epochs);
         self.take(number)
     }
 
-    /// A node from whoever has one: the pool has no more. Who asks is not pinned. If nodes were unlinked, and others are
-    /// pinned since before that, waits for those.
+    /// Returns a node from any worker's cache, when the pool has no space for an area. The caller is not pinned. If
+    /// unlinked nodes wait for threads pinned earlier, waits for those threads.
     pub(super) fn take_from_all(&self) -> Option<u64> {
         let mut tries = 0;
         loop {
@@ -192,7 +193,7 @@ impl NodePool {
         }
     }
 
-    /// Sets free what was retired and nobody is pinned for any more (N1); whether there was any.
+    /// Frees the retired nodes that no pinned thread can access any more (N1). Returns whether there were any.
     fn set_free(&self, hand: &mut AllocationGuard) -> bool {
         if hand.retired.is_empty() {
             return false;
@@ -214,7 +215,7 @@ impl NodePool {
         true
     }
 
-    /// Takes back a node of worker `number`'s that never was in the list.
+    /// Takes back a node of worker `number` that was never in the list.
     pub(super) fn give(&self, number: u32, node: u64) {
         self.hand(number).free.push(node);
     }
@@ -232,18 +233,18 @@ impl NodePool {
         }
     }
 
-    /// Puts nodes in common; the first is taken first.
+    /// Adds nodes to the common list. The first one is taken first.
     pub(super) fn put(&self, nodes: impl DoubleEndedIterator<Item = u64>) {
         self.common().extend(nodes.rev());
     }
 
-    /// How many are free, or will be. Nobody takes or gives meanwhile.
+    /// Returns the number of nodes that are free or will be. No thread may take or give nodes meanwhile.
     pub(super) fn count(&self) -> u64 {
         let in_hands: usize = self.all_hands().map(|hand| hand.count()).sum();
         (self.common().len() + in_hands) as u64
     }
 
-    /// Bytes of DRAM.
+    /// Returns the bytes of DRAM.
     pub(super) fn bytes(&self) -> u64 {
         self.count() * size_of::<u64>() as u64
     }
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_unlinked_is_handed_out_when_nobody_is_pinned_since_before() {
+    fn an_unlinked_node_is_reused_after_older_pins_end() {
         let nodes = NodePool::new(2, BATCH);
         let reader = nodes.pin(1);
         let before = nodes.round();
@@ -266,16 +267,16 @@ mod tests {
         assert!(nodes.is_still(before));
         drop(reader);
         assert!(nodes.take(0).is_some());
-        assert!(!nodes.is_still(before), "searches are told");
+        assert!(!nodes.is_still(before), "searches detect the reuse");
         assert_eq!(nodes.count(), BATCH as u64 - 1);
     }
 
     #[test]
-    fn a_few_that_were_unlinked_are_handed_out_when_wanted() {
+    fn fewer_unlinked_nodes_than_a_batch_are_reused_on_demand() {
         let nodes = NodePool::new(2, BATCH);
         nodes.unlinked(0, 7);
         nodes.unlinked(1, 8);
-        assert_eq!(nodes.take(0), None, "it is no batch yet");
+        assert_eq!(nodes.take(0), None, "the batch is not full yet");
         assert_eq!(nodes.take_any(0), Some(7));
         assert_eq!(nodes.take_any(0), None);
         assert_eq!(nodes.take_from_all(), Some(8));

@@ -1,11 +1,11 @@
-//! Insert, update, remove. A search is the list's alone.
+//! Insert, update, remove. Searches use only the list.
 //!
 //! ```text
 //!   insert   start, key, value ─▶ linked, IntendToInsert ─▶ end, flush, drain ─▶ Inserted
 //!   remove   IntendToDelete ─▶ deleted, flush, drain ─▶ Deleted ─▶ unlinked
 //! ```
 //!
-//! Whoever meets a node in the middle of either can do the rest, as it is the same stores again.
+//! A thread that meets a node in the middle of either operation can complete it, because it repeats the same stores.
 
 use std::ops::Range;
 
@@ -19,12 +19,13 @@ use super::tagged_ptr::NodeState;
 use crate::index::IndexError;
 use crate::pool_heap::TableWorker;
 
-/// What an insert has in hand.
+/// The nodes that an insert has taken.
 #[derive(Default)]
 struct InsertNodes {
-    /// A node it has begun, and not linked.
+    /// A node whose stores have begun, but which is not linked.
     unused: Option<u64>,
-    /// Nodes that nobody else may have yet: what names their area is durable after this worker's next drain (I5).
+    /// Nodes that other workers must not get yet: that the root names their area is durable after this worker's next
+    /// drain (I5).
     new: Option<Range<u64>>,
 }
 
@@ -35,7 +36,8 @@ impl InsertNodes {
 }
 
 impl<M: Medium> Soft<M> {
-    /// One line, one drain. When no node is free, an area first: all its lines, three more, and two drains.
+    /// Inserts a key with one line and one drain. If no node is free, first creates an area: all its lines, three more,
+    /// and two drains.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut TableWorker,
@@ -100,7 +102,7 @@ impl<M: Medium> Soft<M> {
         }
     }
 
-    /// One line, one drain. Waits for who replaces the same key's value.
+    /// One line, one drain. Waits for an update of the same key.
     pub(super) fn update_hashed(
         &self,
         worker: &mut TableWorker,
@@ -123,7 +125,7 @@ impl<M: Medium> Soft<M> {
         Ok(Some(held.exchange(value))) // I3
     }
 
-    /// One line, one drain. Waits for who replaces the same key's value.
+    /// One line, one drain. Waits for an update of the same key.
     pub(super) fn remove_hashed(
         &self,
         worker: &mut TableWorker,
@@ -149,26 +151,26 @@ impl<M: Medium> Soft<M> {
         if self.list.unlink(&spot, node) {
             self.nodes.unlinked(worker.number(), node);
         } else {
-            self.find(worker, hash); // somebody has, or this does
+            self.find(worker, hash); // unlinks the node, if no other thread has
         }
         Ok(Some(value))
     }
 
-    /// Where `hash` is in the list. The worker is pinned.
+    /// Finds the position of `hash` in the list. The worker is pinned.
     #[inline]
     fn find(&self, worker: &TableWorker, hash: u64) -> ListPosition<'_> {
         let gone = |node| self.nodes.unlinked(worker.number(), node);
         self.list.find(hash, gone)
     }
 
-    /// Has the CPU fetch a node's line in far memory: to change a link waits for all stores before it.
+    /// Prefetches a node's line in far memory: the compare-and-swap on a link waits for all earlier stores.
     #[inline]
     fn fetch_far(&self, node: u64) {
         let far = self.list.far(node);
         self.ground.medium().prefetch(far, NODE_BYTES as usize);
     }
 
-    /// Stores what a free node is to have, but for its end.
+    /// Stores the words of a free node except its `end`.
     fn begin_insert(&self, worker: &mut TableWorker, node: u64, key: u64, value: u64) {
         let _for = Category::KeyValue.spend();
         let (medium, far) = (self.ground.medium(), self.list.far(node));
@@ -177,7 +179,7 @@ impl<M: Medium> Soft<M> {
         medium.store(&mut worker.ctx, value_of(far), value);
     }
 
-    /// Makes a node begun live, durably, and then seen; its inserter, or who helps.
+    /// Makes a begun node durably live, then visible. Called by its inserter or a helper.
     fn finish_insert(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let (medium, far) = (self.ground.medium(), self.list.far(node));
@@ -192,7 +194,7 @@ impl<M: Medium> Soft<M> {
         Ok(())
     }
 
-    /// Makes a node that is to be deleted free, durably, and then seen no more; who removes it, or who helps.
+    /// Makes a node that is to be deleted durably free, then invisible. Called by its remover or a helper.
     fn finish_remove(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
         if self.list.state(node) != NodeState::IntendToDelete {
             return Ok(());
@@ -204,7 +206,7 @@ impl<M: Medium> Soft<M> {
         Ok(())
     }
 
-    /// Replaces one word of a node, durably.
+    /// Replaces one word of a node. Durable on `Ok`.
     fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();

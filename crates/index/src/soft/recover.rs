@@ -1,4 +1,4 @@
-//! After a crash; and the whole table looked through.
+//! Recovery, and the consistency check of the whole table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{Soft, SoftConfig};
 use crate::index::IndexError;
 use crate::pool_heap::{OpenError, TablePool, TableWorker};
 
-/// Nodes that are linked in a go: what is read on the way is fetched for all of them.
+/// Number of nodes linked together, after a prefetch for all of them.
 const AT_ONCE: usize = 16;
 
 /// A live node.
@@ -22,7 +22,7 @@ struct LiveNode {
 }
 
 impl<M: Medium> Soft<M> {
-    /// Makes all areas durable as they are, and builds the list from their live nodes.
+    /// Makes all areas durable, and builds the list from their live nodes.
     pub(super) fn recover(&self, named: &[Off]) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         let medium = self.ground.medium();
@@ -51,7 +51,7 @@ impl<M: Medium> Soft<M> {
         })
     }
 
-    /// The areas the root leads to, newest first.
+    /// Returns the areas that the root leads to, newest first.
     pub(super) fn named_areas(
         ground: &TablePool<M>,
         config: SoftConfig,
@@ -62,12 +62,13 @@ impl<M: Medium> Soft<M> {
         while !at.is_null() {
             let who = match named.last() {
                 None => format!("the newest area, in the root's word {AREAS},"),
-                Some(last) => format!("the area before the one at {last:?}, which names it,"),
+                Some(last) => {
+                    format!("the area that the one at {last:?} names as its predecessor,")
+                }
             };
             ground.check_run(&who, at, bytes)?;
             if !seen.insert(at) {
-                let what =
-                    format!("{who} is {at:?}, which was expected to be none of those after it");
+                let what = format!("{who} is {at:?}, which is already one of the later areas");
                 return Err(OpenError::Damaged { what });
             }
             named.push(at);
@@ -79,7 +80,7 @@ impl<M: Medium> Soft<M> {
         Ok(named)
     }
 
-    /// What node `node` has, if it is live.
+    /// Returns the content of node `node`, if it is live.
     fn found(&self, node: u64) -> Option<LiveNode> {
         let (medium, far) = (self.ground.medium(), self.list.far(node));
         let flags = self.flags(far);
@@ -93,7 +94,7 @@ impl<M: Medium> Soft<M> {
         })
     }
 
-    /// Links nodes that were found live.
+    /// Links live nodes into the list.
     fn link_found(&self, worker: &TableWorker, found: &mut Vec<LiveNode>) -> Result<(), OpenError> {
         self.list.fetch(found.iter().map(|found| found.hash));
         for LiveNode { node, hash, value } in found.drain(..) {
@@ -120,14 +121,16 @@ impl<M: Medium> Soft<M> {
         let (live, free) = (live.len() as u64, self.nodes.count());
         let all = areas.len() as u64 * u64::from(self.config.area_nodes);
         if listed != live || listed + free != all {
-            let what = format!("of {all} nodes {live} are live, {listed} listed, {free} free");
+            let what = format!(
+                "of {all} nodes, {live} are live, {listed} are in the list, and {free} are free"
+            );
             return Err(IndexError::damaged(what));
         }
         self.ground
             .check(|reach| areas.iter().for_each(|at| reach(*at)))
     }
 
-    /// Walks the list from its beginning to its end; how many nodes are in it.
+    /// Checks the list from its beginning to its end. Returns the number of nodes in it.
     fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, IndexError> {
         let (mut listed, mut buckets, mut wrong) = (0, 1, None);
         let (mut bucket, mut last) = (0, None);
@@ -139,13 +142,13 @@ impl<M: Medium> Soft<M> {
                 let found = live.get(&node.far.0);
                 if found != Some(&(key, node.value)) || node.state != NodeState::Inserted {
                     wrong = Some(format!(
-                        "key {key:#x} with {:#x} is listed, {:?}, and at {:?} is {found:x?}",
+                        "key {key:#x} is in the list with value {:#x} in state {:?}, but the node at {:?} has {found:x?}",
                         node.value, node.state, node.far
                     ));
                 } else if last.is_some_and(|last| !comes_before(last, node.hash)) {
-                    wrong = Some(format!("key {key:#x} is listed after one it should follow"));
+                    wrong = Some(format!("key {key:#x} is in the list after a node that it must precede"));
                 } else if !self.list.serves(bucket, node.hash) {
-                    wrong = Some(format!("key {key:#x} is in the list of another bucket"));
+                    wrong = Some(format!("key {key:#x} is in the wrong bucket"));
                 }
                 last = Some(node.hash);
             });
@@ -169,7 +172,7 @@ impl<M: Medium> Soft<M> {
         Ok(listed)
     }
 
-    /// Every live node in far memory: where, its key and value.
+    /// Returns every live node in far memory: its offset, with its key and value.
     fn live_nodes(&self, areas: &[Off]) -> BTreeMap<u64, (u64, u64)> {
         let medium = self.ground.medium();
         let count = u64::from(self.config.area_nodes);

@@ -1,4 +1,4 @@
-//! More nodes: areas. More buckets: a split is the list's own.
+//! Growth: new areas for nodes, and splits of buckets.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use crate::index::IndexError;
 use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Soft<M> {
-    /// Nodes that are not in reach of every worker, one at least: one that was unlinked just now, or those of a new area. The
-    /// caller is not pinned, and gives them to everybody after its next drain.
+    /// Returns at least one node when no free node is cached: a node unlinked just now, or those of a new area. The
+    /// caller is not pinned, and makes the nodes available to all workers after its next drain.
     #[cold]
     pub(super) fn more_nodes(&self, worker: &mut TableWorker) -> Result<Range<u64>, IndexError> {
         let one = |node| node..node + 1;
         let mut areas = self.areas.lock().expect("no holder panics");
         if let Some(node) = self.nodes.take_any(worker.number()) {
-            return Ok(one(node)); // or another has added an area since
+            return Ok(one(node)); // unlinked just now, or another worker has added an area
         }
         match self.make_area(worker) {
             Ok(area) => Ok(self.add_nodes(&mut areas, area)),
@@ -31,8 +31,8 @@ impl<M: Medium> Soft<M> {
         }
     }
 
-    /// Makes an area while there are some nodes left, so that nobody has to wait for it. Why it cannot is told to who needs
-    /// one. The worker is not pinned.
+    /// Creates an area while some nodes are left, so that no insert has to wait for one. Errors are ignored; an insert
+    /// that needs an area will report them. The worker is not pinned.
     #[cold]
     pub(super) fn more_ahead(&self, worker: &mut TableWorker) {
         let Ok(mut areas) = self.areas.try_lock() else {
@@ -48,7 +48,8 @@ impl<M: Medium> Soft<M> {
         }
     }
 
-    /// A new area, durable, of free nodes, as the root's newest, on its way to durability. Nothing is changed on an error.
+    /// Creates a durable area of free nodes, and flushes the root's word that names it as the newest. Nothing is
+    /// changed on an error.
     fn make_area(&self, worker: &mut TableWorker) -> Result<Off, IndexError> {
         let _for = Category::Allocator.spend();
         let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
@@ -65,13 +66,13 @@ impl<M: Medium> Soft<M> {
         Ok(area)
     }
 
-    /// Has what names the newest area made durable by the worker's next drain.
+    /// Flushes the root's word for the newest area, for the worker's next drain.
     pub(super) fn flush_areas_name(&self, worker: &mut TableWorker) {
         let named = self.ground.root(AREAS);
         self.ground.medium().flush(&mut worker.ctx, named, WORD);
     }
 
-    /// Gives the nodes of an area their numbers and list nodes (I6).
+    /// Assigns numbers and list nodes to the nodes of an area (I6).
     pub(super) fn add_nodes(&self, areas: &mut Vec<Off>, area: Off) -> Range<u64> {
         let count = u64::from(self.config.area_nodes);
         let first = 1 + areas.len() as u64 * count;

@@ -1,4 +1,4 @@
-//! A link of the list, as one word: where it leads, and in which state its owner is.
+//! A link of the list in one word: its target, and the state of the node that owns it.
 //!
 //! ```text
 //!   63                                            4    3     2    1     0
@@ -8,31 +8,31 @@
 //!     no node has number 0: the end of the list               of the owner
 //! ```
 //!
-//! As both are in one word, nothing is linked behind a node that has been deleted (I4). The link of a bucket is in
-//! state 0.
+//! Because both are in one word, no node can be linked after a deleted one (I4). The link of a bucket head is in state
+//! 0.
 
-/// How far its owner, a list node, is on its way. It goes forward only.
+/// The state of a list node. States advance in one direction only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeState {
-    /// Linked, and not known to be durable: nobody sees it.
+    /// Linked, but not known to be durable: searches do not return it.
     IntendToInsert = 2,
     /// Durable.
     Inserted = 0,
-    /// Its end may be durable or not: everybody sees it still.
+    /// Its deletion may or may not be durable: searches still return it.
     IntendToDelete = 1,
-    /// Its end is durable: nobody sees it, and whoever comes along unlinks it.
+    /// Its deletion is durable: searches do not return it, and the next thread that meets it unlinks it.
     Deleted = 3,
 }
 
 impl NodeState {
-    /// Whether searches find it.
+    /// Returns whether searches return the node.
     #[inline]
     pub(super) fn is_seen(self) -> bool {
         matches!(self, NodeState::Inserted | NodeState::IntendToDelete)
     }
 }
 
-/// Where a link leads.
+/// The target of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkTarget {
     End,
@@ -40,23 +40,23 @@ pub(super) enum LinkTarget {
     Bucket(u64),
 }
 
-/// A link.
+/// A link of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TaggedLink(pub(super) u64);
 
 impl TaggedLink {
     const STATE: u64 = 0b11;
-    /// The owner's value is being replaced: nobody may delete it.
+    /// The owner's value is being replaced: no thread may delete the owner.
     pub(super) const HELD: u64 = 0b100;
     const BUCKET: u64 = 0b1000;
     const NUMBER: u32 = 4;
 
-    /// A link that leads to a node.
+    /// Returns a link to a node.
     pub(super) fn to_node(node: u64) -> TaggedLink {
         TaggedLink(node << TaggedLink::NUMBER)
     }
 
-    /// A link that leads to a bucket.
+    /// Returns a link to a bucket's head.
     pub(super) fn to_bucket(bucket: u64) -> TaggedLink {
         TaggedLink(bucket << TaggedLink::NUMBER | TaggedLink::BUCKET)
     }
@@ -90,12 +90,12 @@ impl TaggedLink {
         self.0 & TaggedLink::HELD != 0
     }
 
-    /// The same link of an owner in `state`, which nobody holds.
+    /// Returns the same link for an owner in `state` that is not held.
     pub(super) fn in_state(self, state: NodeState) -> TaggedLink {
         TaggedLink(self.0 & !(TaggedLink::STATE | TaggedLink::HELD) | state as u64)
     }
 
-    /// The link of the same owner that leads where `other` does.
+    /// Returns the link of the same owner with the target of `other`.
     pub(super) fn leading_as(self, other: TaggedLink) -> TaggedLink {
         let owner = TaggedLink::STATE | TaggedLink::HELD;
         TaggedLink(self.0 & owner | other.0 & !owner)
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_keeps_where_it_leads_and_whose_it_is_apart() {
+    fn a_link_stores_target_and_owner_state_independently() {
         use NodeState::{Deleted, Inserted, IntendToDelete, IntendToInsert};
         let leads = [
             (TaggedLink::END, LinkTarget::End),

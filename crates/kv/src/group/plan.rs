@@ -1,4 +1,4 @@
-//! How a group's members are laid out: in the log, or in extents.
+//! Layout of a group's members: in the log, or in extents.
 
 use farbank_pm::sync::Arc;
 use farbank_pm::{Medium, Off};
@@ -9,27 +9,27 @@ use crate::segment::FIRST;
 use crate::session::KvSession;
 use crate::store::{Error, VALUE_BYTES_MAX};
 
-/// The key of a group record: it aligns the members.
+/// Key of a group record. It aligns the members.
 pub(super) const FILLER: [u8; 8] = [0; 8];
-/// Bytes of a group record before its members.
+/// Bytes of a group record before its first member.
 const HEAD_BYTES: usize = HEADER_MIN + FILLER.len();
 
 const _: () = assert!(HEAD_BYTES.is_multiple_of(ALIGN));
 
-/// Of each member its buffer and its offset; and the extents, one a buffer, if there are any.
+/// For each member its buffer and its offset; and the extents, one for each buffer (empty: the log).
 pub(super) type MemberPlaces = (Vec<(usize, Off)>, Vec<u32>);
 
-/// How a group's members are laid out.
+/// Layout of a group's members.
 pub(super) struct GroupLayout {
     pub(super) headers: Vec<RecordHeader>,
     /// Bytes of all members.
     pub(super) bytes: usize,
-    /// Members in each extent, if the group does not fit into the log.
+    /// Number of members in each extent. Empty if the group fits into the log.
     pub(super) runs: Vec<usize>,
 }
 
 impl GroupLayout {
-    /// The plan for members with these headers.
+    /// Returns the layout of members with these headers.
     pub(super) fn of<M: Medium>(
         engine: &Engine<M>,
         headers: Vec<RecordHeader>,
@@ -65,7 +65,7 @@ impl GroupLayout {
         Ok(plan)
     }
 
-    /// Bytes of the group's record if it lies in the log.
+    /// Returns the length of the group's record if it lies in the log.
     fn record_len(&self) -> usize {
         HEAD_BYTES + self.bytes
     }
@@ -74,7 +74,7 @@ impl GroupLayout {
         RECORD_MIN + self.runs.len() * EXTENT_ENTRY
     }
 
-    /// Whether the log has room for its record, and the pool for its extents.
+    /// Returns whether the log has room for the group's record, and the pool for its extents.
     pub(super) fn has_room<M: Medium>(&self, worker: &mut KvSession<M>, class: usize) -> bool {
         let engine = Arc::clone(&worker.engine);
         let keep = worker.keep_free(false);
@@ -92,8 +92,8 @@ impl GroupLayout {
             && engine.free_count() > keep + self.runs.len() as u32
     }
 
-    /// Where each member lies: its buffer and its offset; and the extents, if there are any. `None`: another
-    /// session took the last free segment.
+    /// Returns each member's buffer and offset, and the extents. `None` if another session took the last free
+    /// segment.
     pub(super) fn places<M: Medium>(
         &self,
         worker: &mut KvSession<M>,
@@ -114,7 +114,7 @@ impl GroupLayout {
         let mut headers = self.headers.iter();
         for (buffer, run) in self.runs.iter().enumerate() {
             let Some(segment) = engine.take_segment(engine.cleaner_reserve()) else {
-                // Not opened yet: they are as free as before.
+                // The extents taken so far were not opened: they are still free.
                 extents
                     .into_iter()
                     .for_each(|taken| engine.give_segment(taken));
@@ -131,7 +131,7 @@ impl GroupLayout {
     }
 }
 
-/// Refuses a member that does not fit into one segment.
+/// Returns an error if a member does not fit into one segment.
 fn member_fits(header: &RecordHeader, len: usize, payload: usize) -> Result<(), Error> {
     let (key, value) = (header.key_len, header.value_len);
     let room = (payload / ALIGN * ALIGN).saturating_sub(header.len());

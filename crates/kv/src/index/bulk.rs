@@ -1,4 +1,4 @@
-//! The index as it is built in one go, by recovery: group by group, by several threads.
+//! Bulk building of the index during recovery: group by group, by several threads.
 
 use farbank_pm::Off;
 use farbank_pm::sync::atomic::Ordering;
@@ -16,18 +16,18 @@ pub(crate) struct FreshRows {
 }
 
 impl FreshRows {
-    /// How many a thread takes at once.
+    /// Number of rows that a thread allocates at a time.
     const TAKEN: usize = 64;
 }
 
-/// The index being built.
+/// An index under construction.
 pub(crate) struct BulkBuild {
     index: HashIndex,
     depth: u32,
 }
 
 impl BulkBuild {
-    /// Room for about `entries` of them, or for `expected` if those are more, in at least `2^depth_min`
+    /// Starts an index for about `entries` entries, or for `expected` if that is more, with at least `2^depth_min`
     /// groups.
     pub(crate) fn new(entries: u64, expected: u64, depth_min: u32) -> BulkBuild {
         const SLOTS_PER_LINE: u64 = SLOTS as u64;
@@ -40,7 +40,7 @@ impl BulkBuild {
         let depth = groups.max(1).ilog2().max(depth_min);
         let mut index = HashIndex::new(depth);
         if expected > entries {
-            // A seventh more than the average, for those that get more than their share.
+            // A seventh more than the average, for groups that get more than their share.
             let each = (expected >> depth).max(1);
             let lines = (each + each / 7).div_ceil(SLOTS_PER_LINE);
             index.give_homes(lines as usize);
@@ -49,13 +49,13 @@ impl BulkBuild {
         BulkBuild { index, depth }
     }
 
-    /// How many low hash bits choose a group.
+    /// Returns how many low hash bits choose a group.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Fills the group of these entries: all that have its low hash bits. Once a group; `rows` is the
-    /// filling thread's own.
+    /// Fills one group with `hashes`: all entries with its low hash bits. Must be called once for each group. `rows`
+    /// belongs to the calling thread.
     pub(crate) fn fill(&self, rows: &mut FreshRows, hashes: &[(u64, Off)]) {
         let Some((hash, _)) = hashes.first() else {
             return;
@@ -77,7 +77,7 @@ impl BulkBuild {
         }
     }
 
-    /// A run of `lines` fresh rows in place of a group's run, which is too short.
+    /// Replaces a group's run, which is too short, by a run of `lines` fresh rows.
     fn take(&self, rows: &mut FreshRows, old: IndexGroup, lines: usize) -> IndexGroup {
         if rows.end - rows.first < lines {
             rows.first = self.index.take_fresh(FreshRows::TAKEN.max(lines));
@@ -96,13 +96,13 @@ impl BulkBuild {
         }
     }
 
-    /// Gives back the rows a thread did not fill.
+    /// Frees the rows that a thread did not fill.
     pub(crate) fn done(&self, rows: &FreshRows) {
         let mut space = self.index.space.lock().expect("no holder panics");
         space.give(rows.first, rows.end - rows.first);
     }
 
-    /// The finished index.
+    /// Returns the finished index.
     pub(crate) fn finish(self) -> HashIndex {
         self.index
     }

@@ -1,4 +1,4 @@
-//! The index as bytes, for the snapshot a clean close leaves.
+//! Serialisation of the index, for the snapshot written by a clean close.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Off};
@@ -6,21 +6,22 @@ use farbank_pm::{LINE, Off};
 use super::{GONE, HOME_BITS, HashIndex, IndexGroup, OFFSET_BITS, at_of};
 
 impl HashIndex {
-    /// Bytes of what [`Index::export`] appends.
+    /// Returns the number of bytes that [`HashIndex::export`] appends.
     pub(crate) fn export_bytes(&self) -> usize {
         let runs = self.runs();
         let lines: usize = runs.iter().map(|run| run.lines).sum();
         8 + 2 * runs.len() + lines * LINE
     }
 
-    /// Where each group's lines are.
+    /// Returns the run of each group.
     fn runs(&self) -> Vec<IndexGroup> {
         let groups = self.groups.load(Ordering::Acquire) as usize;
         let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
         words.map(IndexGroup::from_word).collect()
     }
 
-    /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
+    /// Appends the index as bytes: the number of groups, their lengths in lines, and their rows.
+    /// [`HashIndex::import`] reads them.
     pub(crate) fn export(&self, out: &mut Vec<u8>) {
         let runs = self.runs();
         out.extend_from_slice(&(runs.len() as u64).to_le_bytes());
@@ -34,8 +35,8 @@ impl HashIndex {
         }
     }
 
-    /// The index that was exported; `None` if the bytes are none, or an entry names what is no place of
-    /// a record.
+    /// Reads an exported index. Returns `None` if the bytes are malformed, or if `is_place` rejects an entry's
+    /// offset.
     pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<HashIndex> {
         let (groups, bytes) = bytes.split_first_chunk::<8>()?;
         let groups = usize::try_from(u64::from_le_bytes(*groups))
@@ -67,7 +68,7 @@ impl HashIndex {
         }
         let mut first = 0;
         for (number, lines) in lengths.into_iter().enumerate() {
-            // The groups before the one to be split next, and their siblings, are one deeper.
+            // Groups before the one to be split next, and their siblings, are one level deeper.
             let deeper = number + (1 << level) < groups || number >= 1 << level;
             let depth = level + u32::from(deeper);
             let word = IndexGroup {

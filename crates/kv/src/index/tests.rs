@@ -1,4 +1,4 @@
-//! The index, by itself: found, removed, walked, grown, exported.
+//! Tests of the index alone: lookup, removal, walk, growth, export.
 
 use super::*;
 use xxhash_rust::xxh3::xxh3_64;
@@ -12,7 +12,7 @@ fn at(key: u64) -> Off {
 }
 
 fn no_rehash(_: Off) -> Option<u64> {
-    panic!("no key is read to grow")
+    panic!("growth must not read keys")
 }
 
 fn grow(index: &HashIndex, epochs: &EpochTable) {
@@ -63,7 +63,7 @@ fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
 }
 
 #[test]
-fn strangers_are_looked_at_rarely() {
+fn a_lookup_of_an_absent_key_rarely_meets_a_matching_tag() {
     let (index, epochs) = (HashIndex::new(6), EpochTable::default());
     let keys = 200_000;
     for key in 0..keys {
@@ -79,12 +79,12 @@ fn strangers_are_looked_at_rarely() {
     }
     assert!(
         strangers < keys / 100,
-        "{strangers} of {keys} absent keys met a stranger"
+        "{strangers} of {keys} absent keys met an entry whose tag matches"
     );
 }
 
 #[test]
-fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
+fn a_walk_visits_every_key_even_if_the_index_grows_meanwhile() {
     let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     let keys = 5_000;
     for key in 0..keys {
@@ -128,7 +128,7 @@ fn a_walk_shows_the_entries_of_a_group_in_the_order_of_the_pool() {
 }
 
 #[test]
-fn a_bulk_built_index_is_the_same_and_grows_on() {
+fn a_bulk_built_index_finds_every_key_and_grows_further() {
     let epochs = EpochTable::default();
     let bulk = BulkBuild::new(10_000, 0, 4);
     let mask = (1 << bulk.depth()) - 1;
@@ -148,7 +148,7 @@ fn a_bulk_built_index_is_the_same_and_grows_on() {
 }
 
 #[test]
-fn an_exported_index_comes_back_at_any_stage_of_growth() {
+fn an_exported_index_can_be_imported_at_any_stage_of_growth() {
     let (index, epochs) = (HashIndex::new(2), EpochTable::default());
     for key in 0..3_000 {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
@@ -168,7 +168,7 @@ fn an_exported_index_comes_back_at_any_stage_of_growth() {
 }
 
 #[test]
-fn an_index_sized_for_its_keys_keeps_those_and_more() {
+fn an_index_sized_for_its_expected_keys_holds_them_and_grows_beyond() {
     const EXPECTED: u64 = 10_000;
     let (index, epochs) = (
         BulkBuild::new(0, EXPECTED, 1).finish(),
@@ -179,7 +179,7 @@ fn an_index_sized_for_its_keys_keeps_those_and_more() {
         index.insert(hash(key), at(key), &epochs, &no_rehash);
         if key == EXPECTED {
             let more = index.bytes() as f64 / bytes as f64;
-            assert!(more < 1.2, "{more} times what it was given");
+            assert!(more < 1.2, "{more} times its initial size");
         }
         grow(&index, &epochs);
     }
@@ -187,7 +187,7 @@ fn an_index_sized_for_its_keys_keeps_those_and_more() {
 }
 
 #[test]
-fn groups_that_do_not_fit_their_homes_are_filled_elsewhere() {
+fn groups_that_do_not_fit_their_home_runs_get_other_runs() {
     let bulk = BulkBuild::new(10, 1_000, 1);
     let groups = 1 << bulk.depth();
     let of_group_0 = (0..200_u64).map(|n| n * groups);
@@ -199,4 +199,14 @@ fn groups_that_do_not_fit_their_homes_are_filled_elsewhere() {
     let index = bulk.finish();
     assert!(keys.iter().all(|(hash, at)| index.names(*hash, *at)));
     assert!(index.names(1, at(1)) && !index.names(2, at(2)));
+}
+
+#[test]
+fn a_retired_run_is_not_reused_while_a_reader_of_its_epoch_may_be_pinned() {
+    let mut space = RowSpace::default();
+    space.retired.push_back((5, 0, 2));
+    space.reclaim(5); // The oldest reader is pinned at the epoch in which the run was retired.
+    assert_eq!(space.reuse(2), None);
+    space.reclaim(6);
+    assert_eq!(space.reuse(2), Some((0, 2)));
 }

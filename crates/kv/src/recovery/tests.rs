@@ -1,4 +1,4 @@
-//! What recovery leaves of a torn write.
+//! Tests of how recovery pads torn writes.
 
 use farbank_pm::Off;
 use farbank_pm::sim::{Persistency, Sim};
@@ -22,7 +22,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
-/// Puts `name` in a batch of its own. Returns where the record lies.
+/// Puts `name` in a batch of its own. Returns the offset of its record.
 fn put(kv: &Kv<Sim>, session: &mut dyn Session, name: &[u8], wait: bool) -> Off {
     let value = Value {
         bytes: &[7; 100],
@@ -39,10 +39,10 @@ fn put(kv: &Kv<Sim>, session: &mut dyn Session, name: &[u8], wait: bool) -> Off 
     pending.unwrap_or_else(|| engine.locate(hash, key(name)).found.unwrap().at)
 }
 
-/// A pad once did not say what the record had said that it replaced. The open after the next knew no longer that what
-/// lay before it was durable, and padded that, too.
+/// A pad that is not SETTLED in place of a SETTLED record is a bug: the second open after that would no longer know
+/// that the records before it were durable, and could pad them as torn (V2).
 #[test]
-fn a_pad_vouches_for_what_its_record_vouched_for() {
+fn a_pad_that_replaces_a_settled_record_is_settled() {
     let sim = Sim::new(8192 + 16 * SEGMENT_BYTES, Persistency::Page);
     let kv = Kv::create(sim.clone(), SEGMENT_BYTES, config()).unwrap();
     let mut session = kv.session();

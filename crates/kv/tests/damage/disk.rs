@@ -1,4 +1,4 @@
-//! Disks that fail, fill up, or are left by a killed process.
+//! Tests of disks that fail or are full, and of copies of the file taken while it is in use.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -16,15 +16,16 @@ use tempfile::TempDir;
 
 use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
 
-/// The kernel, until the n-th call of a kind.
+/// File operations that fail at the n-th call of a kind.
 #[derive(Default)]
 struct Failing {
-    /// Calls left before a write fails; at most 0: none does.
+    /// Number of the write that fails, counted from the next; 0 or less: none fails.
     write_in: AtomicI64,
-    /// Whether the failing write writes half before it fails for good.
+    /// Whether the failing write first writes half of its bytes, and fails at the next call.
     short: bool,
+    /// Number of the sync that fails, counted from the next; 0 or less: none fails.
     sync_in: AtomicI64,
-    /// Bytes that may still be allocated; negative: any number.
+    /// Maximum length of an allocation, in bytes; negative: unlimited.
     room: AtomicI64,
 }
 
@@ -49,7 +50,7 @@ impl FileIo for Failing {
         if !self.short {
             return Err(io::Error::other("the disk is on fire"));
         }
-        // The rest of what was asked for is the next call, and fails.
+        // The caller writes the other half with the next call, which fails.
         self.write_in.store(1, Ordering::SeqCst);
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         match bytes.len() {
@@ -74,7 +75,7 @@ impl FileIo for Failing {
     }
 }
 
-/// A folder in memory if there is one: these tests sync often.
+/// Returns a temporary folder, in memory if possible, because these tests sync often.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
@@ -114,8 +115,8 @@ fn opened(path: &Path) -> Kv<File> {
     kv
 }
 
-/// Writes until something fails or `count` writes are acknowledged. What was tried last may be there
-/// or not.
+/// Writes until an operation fails or `count` writes are acknowledged. A failed write is in `past`, and may be in the
+/// pool or not.
 fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<(), Error> {
     let mut session = kv.session();
     for n in 0..count {
@@ -139,7 +140,7 @@ fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<()
     Ok(())
 }
 
-/// Everything acknowledged is there; of the write that failed, nothing or all.
+/// Checks that all acknowledged writes are in the pool, and that of a failed write either nothing or all is.
 fn all_but_the_last_write_is_there(kv: &Kv<File>, past: &Past, failed: bool) -> Result<(), String> {
     let mut session = kv.session();
     if judge(&mut *session, past, Claim::Latest).is_ok() {
@@ -160,8 +161,8 @@ fn all_but_the_last_write_is_there(kv: &Kv<File>, past: &Past, failed: bool) -> 
     Err(wrong)
 }
 
-/// Fails one call on a pool in use; then nothing is acknowledged, reads go on, and all that was
-/// acknowledged is there when the pool is opened again.
+/// Lets one call fail on a pool in use. Checks that no later write is acknowledged, that reads still succeed, and that
+/// all acknowledged writes are in the pool after the next open.
 fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
     let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(seed));
     let path = folder.path().join("pool");
@@ -228,7 +229,7 @@ fn after_a_failed_write_nothing_is_acknowledged_and_nothing_acknowledged_is_lost
 }
 
 #[test]
-fn no_room_for_a_new_pool_is_an_error_and_leaves_no_file() {
+fn a_new_pool_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_file() {
     let folder = folder();
     let path = folder.path().join("pool");
     let io = Failing {
@@ -242,7 +243,7 @@ fn no_room_for_a_new_pool_is_an_error_and_leaves_no_file() {
 }
 
 #[test]
-fn no_room_to_grow_is_a_full_pool_that_keeps_every_byte() {
+fn a_pool_that_cannot_grow_is_full_and_keeps_every_byte() {
     let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(1));
     let path = folder.path().join("pool");
     let kv = created(&path);
@@ -282,7 +283,7 @@ fn no_room_to_grow_is_a_full_pool_that_keeps_every_byte() {
     assert!(kv.health().growth_error.is_some());
     judge(&mut *kv.session(), &past, Claim::Latest).unwrap();
     io.room.store(-1, Ordering::SeqCst);
-    // Growth that failed is tried again a second later.
+    // The store retries a failed growth after a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     fill(&mut past, 1_000, 1_400).expect("now it may grow");
     assert_eq!(kv.health(), StoreHealth::default());

@@ -1,4 +1,4 @@
-//! Flipped bits: in what the pool and its segments say of themselves, and in records.
+//! Tests of flipped bits in superblocks, segment heads and tails, the index snapshot, and records.
 
 use farbank_kv::Kv;
 use farbank_pm::Off;
@@ -6,15 +6,15 @@ use farbank_pm::sim::{PoolImage, Rng, Sim};
 
 use crate::world::{Claim, FIRST, Pool, SEGMENT, SEGMENTS, flip, judge};
 
-/// Where records may lie in a segment.
+/// Offsets of records in a segment.
 const RECORDS: std::ops::Range<u64> = 64..SEGMENT - 64;
 
-/// The pools on which every byte of a kind is damaged.
+/// The pools that the tests of single bytes damage.
 fn pools() -> [Pool; 2] {
     [Pool::closed(1), Pool::killed(1)]
 }
 
-/// Damages each byte of `places`, one at a time, by one bit and whole: nothing at all may be lost.
+/// Damages each byte of `places` by itself, first one bit and then all bits, and checks that no value is lost.
 fn nothing_is_lost(pool: &Pool, places: impl Iterator<Item = u64>) {
     for at in places {
         for mask in [1 << (at % 8), 0xff] {
@@ -50,7 +50,7 @@ fn a_flipped_byte_of_a_segments_head_or_tail_loses_nothing() {
     }
 }
 
-/// The segments the index snapshot lies in.
+/// Returns the segments of the index snapshot.
 fn snapshot_segments(image: &PoolImage) -> Vec<u64> {
     const NAMED_AT: u64 = 128;
     let mut segments = Vec::new();
@@ -73,7 +73,7 @@ fn a_flipped_byte_of_the_index_snapshot_loses_nothing() {
     }
 }
 
-/// Bytes of `image` that records may be made of, except those of the snapshot.
+/// Returns the offsets of bytes of `image` that may belong to records, without those of the snapshot.
 fn record_bytes(image: &PoolImage) -> Vec<u64> {
     let snapshot = snapshot_segments(image);
     let segments = (0..SEGMENTS).filter(|s| !snapshot.contains(s));
@@ -82,7 +82,7 @@ fn record_bytes(image: &PoolImage) -> Vec<u64> {
     written.flat_map(|word| word..word + 8).collect()
 }
 
-/// Flips `count` bytes of records on each of `copies` copies of a pool.
+/// Flips a bit in each of `count` bytes of records, on each of `copies` copies of a pool.
 fn records_flipped(pool: &Pool, copies: u64, count: u64) {
     let places = record_bytes(&pool.image);
     for seed in 0..copies {
@@ -139,7 +139,7 @@ fn only_known_keys_are_listed(pool: &Pool, kv: &Kv<Sim>) -> Result<(), String> {
     let mut strangers = Vec::new();
     let mut session = kv.session();
     let mut each = |k: &[u8], _: &_| {
-        // A killed pool's `last` is written after the past.
+        // `Pool::killed` writes the key `last` without adding it to the history.
         if k != b"last" && !pool.past.0.contains_key(k) {
             strangers.push(String::from_utf8_lossy(k).into_owned());
         }
@@ -148,7 +148,7 @@ fn only_known_keys_are_listed(pool: &Pool, kv: &Kv<Sim>) -> Result<(), String> {
     match scanned == Ok(0) && strangers.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "a scan: {scanned:?}, and keys nobody wrote: {strangers:?}"
+            "a scan returned {scanned:?}, and listed keys that were never written: {strangers:?}"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Pools of which parts were cut off, or replaced by something else.
+//! Tests of pools that are cut off, or of which parts are replaced by other bytes.
 
 use farbank_check::guarded;
 use farbank_kv::Kv;
@@ -7,7 +7,7 @@ use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 
 use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
 
-/// Whether opening `bytes` as a pool is an error, and a panic none.
+/// Checks that opening `bytes` as a pool returns an error, and does not panic.
 fn is_refused(bytes: &[u8]) -> Result<(), String> {
     let sim = Sim::from_image(PoolImage::from_bytes(bytes), Persistency::Eadr);
     match guarded(|| Kv::open(sim, config()).map(|_| ()))? {
@@ -69,7 +69,7 @@ fn a_pool_file_cut_at_any_length_is_refused_and_left_alone() {
 }
 
 #[test]
-fn zeros_and_random_bytes_are_no_pool() {
+fn zeros_and_random_bytes_are_refused_as_no_pool() {
     is_refused(&vec![0; POOL as usize]).unwrap();
     for seed in 0..2_000 {
         let mut rng = Rng::new(seed);
@@ -81,15 +81,15 @@ fn zeros_and_random_bytes_are_no_pool() {
     }
 }
 
-/// What a damaged stretch of a pool is replaced by.
+/// Replacement for a range of bytes in a pool.
 #[derive(Clone, Copy, Debug)]
 enum With {
     Random,
     Zeros,
     Ones,
-    /// The bytes at the same place of another pool.
+    /// The bytes at the same offset of another pool.
     Another,
-    /// The bytes of another place of this pool.
+    /// The bytes at another offset of this pool.
     Elsewhere,
 }
 
@@ -101,7 +101,7 @@ const WAYS: [With; 5] = [
     With::Elsewhere,
 ];
 
-/// Replaces `words` words at `at`.
+/// Replaces `words` words at `at` in `image`.
 fn replace(
     image: &mut PoolImage,
     at: u64,
@@ -127,7 +127,7 @@ fn replace(
     }
 }
 
-/// Replaces stretches of several copies of a pool, and goes on using it.
+/// Replaces random units of `unit_bytes` in copies of pools, and checks the copies ([`Pool::stands`]).
 fn stretches_replaced(units: u64, unit_bytes: u64, seeds: u64) {
     let another = Pool::closed(100).image;
     for pool in [Pool::closed(4), Pool::killed(4)] {
@@ -150,29 +150,29 @@ fn stretches_replaced(units: u64, unit_bytes: u64, seeds: u64) {
 }
 
 #[test]
-fn whole_lines_of_something_else_give_errors_and_no_wrong_value() {
+fn replaced_lines_give_errors_and_no_wrong_value() {
     stretches_replaced(3, 64, 500);
 }
 
 #[test]
-fn whole_sectors_of_something_else_give_errors_and_no_wrong_value() {
+fn replaced_sectors_give_errors_and_no_wrong_value() {
     stretches_replaced(3, 512, 500);
 }
 
 #[test]
-fn whole_segments_of_something_else_give_errors_and_no_wrong_value() {
+fn replaced_segments_give_errors_and_no_wrong_value() {
     stretches_replaced(2, SEGMENT, 500);
 }
 
 #[test]
-fn a_sound_superblock_before_anything_else_gives_errors_and_no_wrong_value() {
+fn a_valid_superblock_before_replaced_segments_gives_errors_and_no_wrong_value() {
     let another = Pool::closed(100).image;
     for pool in [Pool::closed(5), Pool::killed(5)] {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let mut image = pool.image.clone();
             let with = WAYS[(seed % 4) as usize];
-            // The heads and tails stay, or nothing does.
+            // Replaces the segments whole, or without their heads and tails.
             let keep = if rng.one_in(2) { 64 } else { 0 };
             for segment in 0..SEGMENTS {
                 let at = FIRST + segment * SEGMENT + keep;

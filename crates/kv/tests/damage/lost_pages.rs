@@ -1,4 +1,4 @@
-//! A page cache that shows what the device does not have: what Linux does after a failed sync.
+//! Tests of a page cache with pages that are not on the device. Linux leaves such pages after a failed sync.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
 
 const PAGE: usize = 4096;
 
-/// A file whose page cache is the real file, and whose device is in memory.
+/// A simulated disk: a real file represents its page cache, and memory represents its device.
 struct Disk {
     path: PathBuf,
     state: Mutex<State>,
@@ -26,14 +26,14 @@ struct Disk {
 #[derive(Default)]
 struct State {
     device: Vec<u8>,
-    /// Pages that the next sync writes, by number.
+    /// Numbers of the pages that the next sync writes.
     dirty: BTreeSet<usize>,
-    /// Syncs until one fails; 0: none does.
+    /// Number of the sync that fails, counted from the next; 0: none fails.
     fails_in: u64,
 }
 
 impl Disk {
-    /// The device has what `path` has.
+    /// Returns a disk whose page cache is `path`, and whose device has the same bytes.
     fn of(path: &Path) -> Arc<Disk> {
         let device = fs::read(path).expect("the pool");
         let state = State {
@@ -50,7 +50,7 @@ impl Disk {
         self.state.lock().unwrap().fails_in = syncs;
     }
 
-    /// The machine starts again: the page cache is empty.
+    /// Simulates a power cut: the page cache is lost, and the file shows the bytes of the device.
     fn power_cut(&self) {
         let mut state = self.state.lock().unwrap();
         state.dirty.clear();
@@ -73,7 +73,7 @@ impl FileIo for Disk {
         state.fails_in = state.fails_in.saturating_sub(1);
         let shown = fs::read(&self.path)?;
         state.device.resize(shown.len(), 0);
-        // A sync that fails has written some pages; all of them are clean.
+        // A failed sync writes a third of the pages, and marks all of them clean, like Linux.
         for page in dirty.into_iter().filter(|page| !fails || page % 3 == 0) {
             let bytes = page * PAGE..((page + 1) * PAGE).min(shown.len());
             state.device[bytes.clone()].copy_from_slice(&shown[bytes]);
@@ -122,7 +122,7 @@ fn open(path: &Path, io: Arc<dyn FileIo>) -> Kv<File> {
     kv
 }
 
-/// The `n`-th write of `life`: its key and its value.
+/// Returns key and value of the `n`-th write of the process numbered `life`.
 fn pair(life: u64, n: u64) -> (Vec<u8>, Vec<u8>) {
     let name = format!("key {} of {life}", n % 23);
     let value = format!("life {life}, write {n}, {}", "x".repeat(n as usize * 40));
@@ -140,7 +140,8 @@ fn write(kv: &Kv<File>, (name, bytes): &(Vec<u8>, Vec<u8>)) -> Result<(), Error>
     Ok(session.wait(ticket)?)
 }
 
-/// Writes of a life, each acknowledged and noted, until the medium fails: the write that was refused.
+/// Writes the pairs of the process numbered `life`, and records each in `past`, until the medium fails. Returns the
+/// write that was refused.
 fn write_until_refused(kv: &Kv<File>, past: &mut Past, life: u64) -> (Vec<u8>, Vec<u8>) {
     for n in 0.. {
         let pair = pair(life, n);
@@ -154,7 +155,7 @@ fn write_until_refused(kv: &Kv<File>, past: &mut Past, life: u64) -> (Vec<u8>, V
 }
 
 #[test]
-fn a_restart_after_a_failed_sync_builds_on_nothing_that_the_device_does_not_have() {
+fn a_restart_after_a_failed_sync_relies_only_on_data_that_the_device_has() {
     for fails_in in (1..40).step_by(3) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("pool");
@@ -169,7 +170,7 @@ fn a_restart_after_a_failed_sync_builds_on_nothing_that_the_device_does_not_have
 
         let kv = open(&path, disk.clone());
         let wrong = |what: String| panic!("sync {fails_in} failed, then a restart: {what}");
-        // A write that was refused may be there, and stays then.
+        // The refused write may be in the pool. If it is, it must stay.
         if read(&mut *kv.session(), &refused.0) == Ok(Some(refused.1.clone())) {
             past.note(&refused.0, Some(refused.1));
         }

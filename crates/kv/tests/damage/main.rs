@@ -1,10 +1,10 @@
-//! The engine on damaged pools and failing disks: a clear error or a quarantined record, never a panic,
-//! a hang or a wrong value.
+//! Tests of the engine on damaged pools and failing disks: the result is a clear error or a quarantined segment, never
+//! a panic, a hang or a wrong value.
 //!
-//! * `world` writes pools and remembers what was written, and when.
-//! * `flips` damages bytes of pools, `foreign` replaces whole parts of them.
-//! * `disk` has the system calls of a file fail, `lost_pages` also the page cache show what the device
-//!   does not have, `unreadable` pages that the device cannot read.
+//! * `world` writes pools, and records the history of all values.
+//! * `flips` flips bytes of pools, `foreign` replaces whole parts of them.
+//! * `disk` injects failures of system calls. `lost_pages` tests a page cache that differs from the device after a
+//!   failed sync. `unreadable` tests pages that the device cannot read.
 
 mod disk;
 mod flips;

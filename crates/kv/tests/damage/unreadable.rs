@@ -1,5 +1,5 @@
-//! Pages that the device cannot read: each is damage with a place, and never an empty segment or a
-//! torn write.
+//! Tests of pages that the device cannot read. They are reported as damage with their offset, and never treated as an
+//! empty segment or a torn write.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -18,7 +18,7 @@ use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};
 
 const PAGE: u64 = 4096;
 
-/// The kernel, with a device that cannot read a part.
+/// File operations on a device that cannot read a range of bytes.
 struct Bad(Range<u64>);
 
 impl FileIo for Bad {
@@ -26,7 +26,7 @@ impl FileIo for Bad {
         let end = at + parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let whole = self.0.start >= at && self.0.end <= end;
         match !whole && at < self.0.end && self.0.start < end {
-            // To write a part of a page the kernel reads it first.
+            // The kernel reads a page before it writes a part of it.
             true => Err(io::Error::from_raw_os_error(5)),
             false => KernelIo.pwritev(file, parts, at),
         }
@@ -48,7 +48,7 @@ impl FileIo for Bad {
 fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
     let options = OpenOptions {
         medium: Some(Kind::File),
-        // A page after another, in turns.
+        // Tests both modes: even pages with one, odd pages with the other.
         read_by: match bad.start / PAGE % 2 {
             0 => ReadMode::Mapping,
             _ => ReadMode::Pread,
@@ -63,8 +63,8 @@ fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
     Kv::open(medium, config()).map_err(|error| error.to_string())
 }
 
-/// Segments of several pages, all writes acknowledged, and a kill: what the last ones wrote is in segments
-/// that were open.
+/// Returns a pool with segments of several pages after a kill. All writes are acknowledged, and the last ones are in
+/// segments that were open.
 fn killed(seed: u64) -> Pool {
     const SEGMENT: u64 = 8 * PAGE;
     let sim = Sim::new(16 * SEGMENT, Persistency::Eadr);
@@ -114,8 +114,8 @@ fn killed(seed: u64) -> Pool {
     }
 }
 
-/// Opens, with a page unreadable, what a process left, twice. Where nothing is reported every key has its
-/// value.
+/// Opens `pool` twice, with the page at `page` unreadable. Checks that every key has its value, or an error, if the
+/// open reports no damage. Returns whether damage was reported.
 fn stands(pool: &Pool, page: u64) -> Result<bool, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
@@ -151,7 +151,7 @@ fn an_unreadable_page_is_reported_or_its_keys_are_errors_never_silently_older() 
             }
         }
     }
-    assert!(reports > 20, "{reports} starts had something to report");
+    assert!(reports > 20, "{reports} opens reported damage");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Pools with a known past, and the judge of what is read from them when they were damaged.
+//! Pools with a known history of values, and checks of the values read from damaged copies of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
 pub(crate) const SEGMENT: u64 = 4 << 10;
 /// Segments of a pool.
 pub(crate) const SEGMENTS: u64 = 32;
-/// Where the first segment starts.
+/// Offset of the first segment.
 pub(crate) const FIRST: u64 = 8 << 10;
 /// Bytes of a pool.
 pub(crate) const POOL: u64 = FIRST + SEGMENTS * SEGMENT;
 
-/// Keys in use; the first few have large values, the next are members of large groups.
+/// Number of keys. The first few have large values, the next are members of large groups.
 const KEYS: u64 = 60;
 const LARGE_KEYS: u64 = 3;
 const GROUP_KEYS: u64 = 9;
@@ -32,12 +32,12 @@ pub(crate) fn config() -> Config {
         uptime: Arc::new(|| 0),
         cleaning: CleaningMode::Inline,
         open_threads: 1,
-        read_cache_bytes: 1, // Few rows: a pool is opened tens of thousands of times.
+        read_cache_bytes: 1, // Few rows, because pools are opened tens of thousands of times.
         ..Config::default()
     }
 }
 
-/// Every value each key ever had, the acknowledged one last; `None` is absent.
+/// History of each key: every value it ever had, the latest acknowledged value last. `None`: the key was absent.
 #[derive(Clone, Default)]
 pub(crate) struct Past(pub(crate) BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
 
@@ -54,14 +54,14 @@ impl Past {
     }
 }
 
-/// What a read may answer.
+/// Set of results that a read may return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// The latest value, whatever was damaged.
+    /// Only the latest value.
     Latest,
     /// The latest value or an error.
     LatestOrError,
-    /// Some value the key once had, or an error.
+    /// Any value that the key ever had, or an error.
     EverOrError,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>
     Ok(found.then_some(out))
 }
 
-/// Reads everything back, and keys nobody wrote.
+/// Reads all keys, and some that were never written, and checks the results against `claim`.
 pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Result<(), String> {
     let nobodys: Vec<Vec<u8>> = (0..20)
         .map(|n| format!("nobody {n}").into_bytes())
@@ -101,7 +101,7 @@ pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Res
             let expected = past.latest(k).map(|v| brief(v));
             let found = found.map(|v| v.as_deref().map(brief));
             return Err(format!(
-                "{name}: found {found:?}, acknowledged was {expected:?} ({claim:?})"
+                "{name}: found {found:?}, acknowledged {expected:?} (allowed: {claim:?})"
             ));
         }
     }
@@ -117,7 +117,7 @@ fn brief(value: &[u8]) -> String {
 }
 
 impl Claim {
-    /// What is still claimed after an open that says this of the pool.
+    /// Returns the claim that holds after the open of `kv`: a weaker one if the open reported damage.
     fn after<M: Medium>(self, kv: &Kv<M>) -> Claim {
         if kv.opened().damage.is_empty() {
             self
@@ -127,7 +127,7 @@ impl Claim {
     }
 }
 
-/// A pool in use.
+/// A pool in use, with its history.
 pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) kv: Kv<Sim>,
@@ -157,7 +157,7 @@ impl World {
         World { sim, kv, ..self }
     }
 
-    /// One acknowledged write of some kind.
+    /// Executes one random acknowledged write: a put, a delete or a group.
     pub(crate) fn write(&mut self, session: &mut dyn Session) -> Result<(), Error> {
         match self.rng.below(20) {
             0..=1 => self.delete(session),
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A value that tells whose it is, of at most `bytes` bytes.
+    /// Returns a new value: its key and a number, followed by up to `bytes` random bytes.
     fn value(&mut self, k: &[u8], bytes: u64) -> Vec<u8> {
         self.writes += 1;
         let mut value = [k, b" write ", self.writes.to_string().as_bytes(), b" "].concat();
@@ -254,17 +254,17 @@ impl World {
     }
 }
 
-/// A pool as some end of a process left it.
+/// A pool after a clean close or a kill.
 #[derive(Clone)]
 pub(crate) struct Pool {
-    /// How to make it again.
+    /// The function and the seed that made the pool.
     pub(crate) name: String,
     pub(crate) image: PoolImage,
     pub(crate) past: Past,
 }
 
 impl Pool {
-    /// After many writes, much cleaning and a clean close.
+    /// Returns a pool after many writes, much cleaning and a clean close.
     pub(crate) fn closed(seed: u64) -> Pool {
         let mut world = World::new(seed);
         world.writes(800);
@@ -281,9 +281,9 @@ impl Pool {
         }
     }
 
-    /// After a clean close, some more writes and a kill. All writes but the last few, to one key of
-    /// their own, are followed by a record that says that they were durable: what fails its checksum
-    /// is known to be damage.
+    /// Returns a pool after a clean close, some more writes and a kill. All writes, except the last few to the key
+    /// `last`, are followed by a SETTLED record. So bytes of them that fail their checksum are damage, not a torn
+    /// write.
     pub(crate) fn killed(seed: u64) -> Pool {
         let mut world = World::new(seed);
         world.writes(800);
@@ -316,7 +316,7 @@ impl Pool {
         }
     }
 
-    /// Opens `image`, a damaged copy, and has `look` look at it; a panic is an error.
+    /// Opens `image`, a damaged copy, and calls `look`. A panic is returned as an error.
     pub(crate) fn examine(
         &self,
         image: PoolImage,
@@ -332,8 +332,8 @@ impl Pool {
         guarded(attempt).and_then(|ended| ended)
     }
 
-    /// Judges a damaged copy, then goes on writing, cleaning and reading, and judges what a kill then
-    /// leaves. Where an open says that there is damage, values may be old, else `claim` holds.
+    /// Checks a damaged copy, then writes, cleans and reads, and checks the pool again after a kill. If an open reports
+    /// damage, values may be old. Otherwise `claim` holds.
     pub(crate) fn stands(&self, image: PoolImage, seed: u64, claim: Claim) -> Result<(), String> {
         self.examine(image, |sim, kv| {
             let claim = claim.after(&kv);
@@ -365,7 +365,7 @@ impl Pool {
     }
 }
 
-/// `image` with the bits of `mask` flipped in the byte at `at`.
+/// Flips the bits of `mask` in the byte at `at`.
 pub(crate) fn flip(image: &mut PoolImage, at: u64, mask: u8) {
     let word = farbank_pm::Off(at / 8 * 8);
     let flipped = image.word(word) ^ u64::from(mask) << (at % 8 * 8);

@@ -1,4 +1,4 @@
-//! What a clean close leaves: always the index snapshot, or an error that says why not.
+//! Tests of the clean close: it writes the index snapshot, or returns an error.
 
 use farbank_kv::store::{Error, Store};
 use farbank_kv::{CleaningMode, Config, Kv};
@@ -26,8 +26,8 @@ fn pool(cleaning: CleaningMode) -> Kv<Mapped> {
     Kv::create(medium, SEGMENT_BYTES, config).expect("a fresh store")
 }
 
-/// Fills a part of what the pool takes, in percent, and overwrites as many bytes as the pool has three times, in
-/// an order without a pattern. Returns how many keys there are, and each one's last round.
+/// Fills `percent` of the pool's capacity. Then overwrites random keys, until three times the pool's size is written.
+/// Returns the last round of each key.
 fn age(kv: &Kv<Mapped>, percent: u64) -> Vec<u32> {
     let mut user = User::of(kv);
     user.set(&u32::MAX.to_le_bytes(), &value(0, 0));
@@ -67,7 +67,7 @@ fn closes_with_a_snapshot(percent: u64, cleaning: CleaningMode) {
         assert_eq!(opened.damage, [""; 0]);
         expect_all(&kv, &rounds);
     }
-    // What the snapshot took is free again: the pool takes the same writes.
+    // The snapshot's segments are free again, so the pool accepts the same writes.
     let mut user = User::of(&kv);
     for round in 0..2 {
         for key in 0..rounds.len() as u32 {
@@ -84,8 +84,8 @@ fn a_pool_that_was_overwritten_closes_with_a_snapshot() {
     }
 }
 
-/// A pool full of short values: the index is a third as long as the log, and cleaning cannot make room for
-/// it. Returns how many keys it has, too.
+/// Returns a pool full of short values, and the number of its keys. The index is a third as long as the log, and
+/// cleaning cannot make space for its snapshot.
 fn full() -> (Kv<Sim>, u32) {
     let sim = Sim::new(1 << 20, Persistency::Adr);
     let kv = Kv::create(sim, 4 << 10, Time::new().config()).expect("a fresh store");
@@ -110,7 +110,7 @@ fn expect_short(kv: &Kv<Sim>, keys: u32) {
 }
 
 #[test]
-fn a_full_pool_says_that_it_leaves_no_snapshot_and_loses_nothing() {
+fn a_close_of_a_full_pool_reports_the_missing_snapshot_and_loses_nothing() {
     let (kv, keys) = full();
     let sim = kv.into_medium().expect("no session is left");
     let kv = Kv::open(sim.clone(), Time::new().config()).expect("it opens");

@@ -1,4 +1,4 @@
-//! What a full pool does, with a cleaner in the background, as servers have it.
+//! Tests of full pools, with a cleaner in the background as in a server.
 
 use farbank_kv::store::{Error, RoomReply, Store};
 use farbank_kv::{CleaningMode, Config, Kv};
@@ -6,12 +6,12 @@ use farbank_pm::media::Mapped;
 
 use crate::support::{Time, User, memory};
 
-/// A pool of `pool_bytes` with a cleaner in the background, as servers have it.
+/// Returns a store of `pool_bytes` with a cleaner in the background.
 fn in_background(pool_bytes: u64) -> Kv<Mapped> {
     patient(pool_bytes, Time::new().config().patience)
 }
 
-/// As [`in_background`], with a cleaner that waits so often for readers to leave what it has emptied.
+/// Like [`in_background`], with [`Config::patience`] set to `patience`.
 fn patient(pool_bytes: u64, patience: u32) -> Kv<Mapped> {
     let medium = Mapped::anonymous(pool_bytes).unwrap();
     let config = Config {
@@ -22,7 +22,7 @@ fn patient(pool_bytes: u64, patience: u32) -> Kv<Mapped> {
     Kv::create(medium, farbank_kv::segment_bytes_for(pool_bytes), config).unwrap()
 }
 
-/// Fills `kv` with values of `bytes`; returns how many it took.
+/// Writes values of `bytes` until one is refused. Returns the number of values stored.
 fn fill(user: &mut User, bytes: usize) -> u32 {
     let value = vec![7; bytes];
     let mut stored = 0_u32;
@@ -58,7 +58,7 @@ fn a_refused_write_moves_no_record() {
         let kv = in_background(pool_bytes);
         let mut user = User::of(&kv);
         let stored = fill(&mut user, bytes);
-        std::thread::sleep(std::time::Duration::from_millis(300)); // The background has its stock.
+        std::thread::sleep(std::time::Duration::from_millis(300)); // The background thread has cleaned.
         let before = kv.stats();
         for n in 0..1_000 {
             let refused = user.try_set(&(stored + n).to_le_bytes(), &vec![8; bytes]);
@@ -74,7 +74,7 @@ fn a_refused_write_moves_no_record() {
 }
 
 #[test]
-fn sessions_that_have_written_and_pause_hold_no_segment() {
+fn idle_sessions_hold_no_segment() {
     let kv = in_background(256 << 20);
     let capacity = kv.stats().capacity_bytes;
     let mut users: Vec<User> = (0..512).map(|_| User::of(&kv)).collect();
@@ -86,7 +86,7 @@ fn sessions_that_have_written_and_pause_hold_no_segment() {
         crowded > capacity / 10 * 9,
         "512 sessions take {capacity} bytes down to {crowded}"
     );
-    // One of them can fill the pool while the others pause.
+    // One session can fill the pool while the others are idle.
     let stored = u64::from(fill(&mut users[7], 10_000));
     assert!(
         stored * 10_000 > crowded / 10 * 9,
@@ -97,7 +97,7 @@ fn sessions_that_have_written_and_pause_hold_no_segment() {
     }
 }
 
-/// A worker of a server: it asks for room, and does something else until there is some.
+/// A session used like that of a server's worker: it calls `prepare` before each write, until that returns `Ready`.
 struct Hurried(User);
 
 impl Hurried {
@@ -116,14 +116,28 @@ impl Hurried {
     }
 }
 
-/// Pipelines of more workers than there are CPUs: others take the room that a write was promised, and the cleaner waits
-/// for a CPU.
+/// Writes leave a reserve for deletes. So a session without an open segment deletes at once.
 #[test]
-fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
+fn a_delete_in_a_full_pool_does_not_wait_for_the_cleaner() {
+    let kv = in_background(32 << 20);
+    let mut worker = Hurried(User::of(&kv));
+    let mut stored = 0_u32;
+    while worker.set(&stored.to_le_bytes(), &[7; 500]).is_ok() {
+        stored += 1;
+    }
+    let mut other = User::of(&kv);
+    assert_eq!(other.0.prepare(4, true), Ok(RoomReply::Ready));
+    assert!(other.delete(&0_u32.to_le_bytes()));
+}
+
+/// More workers than CPUs write in pipelines. So other workers take the free segments after `prepare` has returned
+/// `Ready`, and the cleaner waits for a CPU.
+#[test]
+fn a_worker_is_refused_no_write_that_fits_when_others_take_the_free_segments() {
     const WORKERS: u32 = 11;
     const WRITES: usize = 100_000;
     const PIPELINE: usize = 64;
-    // Sessions that lose their CPU within an operation hold up the cleaner.
+    // A session that is preempted within an operation pins an epoch, and holds the cleaner up.
     let kv = patient(16 << 20, Config::default().patience);
     let value = [7; 400];
     let mut user = User::of(&kv);
@@ -135,7 +149,7 @@ fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
     std::thread::scope(|scope| {
         for (number, worker) in (0..WORKERS).zip(&mut workers) {
             scope.spawn(move || {
-                // Its own keys, of those that are there: nothing more is live than before.
+                // Each worker overwrites existing keys of its own, so the live bytes do not grow.
                 let mine = (number..stored).step_by(WORKERS as usize);
                 let mine: Vec<_> = mine.filter(|n| n % 4 != 0).collect();
                 for n in 0..WRITES {
@@ -152,7 +166,7 @@ fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
 }
 
 #[test]
-fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
+fn a_worker_that_calls_prepare_is_refused_only_writes_that_do_not_fit() {
     for (bytes, part) in [(10, 3), (500, 3), (10_000, 3), (150_000, 2)] {
         let kv = in_background(32 << 20);
         let mut worker = Hurried(User::of(&kv));
@@ -161,7 +175,7 @@ fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
         while worker.set(&stored.to_le_bytes(), &value).is_ok() {
             stored += 1;
         }
-        // Deletes of a part, and values in their place: tombstones must make way.
+        // Deletes a part of the keys and stores as many others, so that tombstones must be removed.
         for n in (0..stored).step_by(part) {
             assert!(worker.delete(&n.to_le_bytes()));
         }
@@ -184,9 +198,9 @@ fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
 }
 
 #[test]
-fn a_segment_that_was_sealed_early_costs_a_pool_of_large_values_no_room() {
+fn a_segment_sealed_early_costs_a_pool_of_large_values_no_capacity() {
     const SEGMENT: u64 = 32 << 10;
-    // As many records as fill a segment to four fifths.
+    // Number of records that fill a segment to four fifths.
     const WRITES: u32 = 520;
     let stored_with = |writes_per_session: u32| {
         let kv = memory(32 << 20, SEGMENT);
@@ -195,7 +209,7 @@ fn a_segment_that_was_sealed_early_costs_a_pool_of_large_values_no_room() {
             stored += 1;
             if stored.is_multiple_of(writes_per_session) {
                 drop(user);
-                user = User::of(&kv); // The open segment of the session before is sealed.
+                user = User::of(&kv); // Dropping the session seals its open segment.
             }
         }
         (stored, kv.stats().capacity_bytes)
@@ -203,6 +217,6 @@ fn a_segment_that_was_sealed_early_costs_a_pool_of_large_values_no_room() {
     let (whole, early) = (stored_with(u32::MAX), stored_with(WRITES));
     assert!(
         early.0 >= whole.0 - whole.0 / 50,
-        "{early:?} where sessions close, {whole:?} where one stays"
+        "{early:?} with segments sealed early, {whole:?} without"
     );
 }

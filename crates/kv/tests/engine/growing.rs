@@ -1,4 +1,4 @@
-//! A pool that may grow: in steps, by the background thread, and never by a thread that serves others.
+//! Tests of pools that may grow: the background thread grows them in steps, and sessions never do.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -15,16 +15,16 @@ use farbank_pm::pool::GROWTH_STEP_BYTES;
 
 use crate::support::{Time, User};
 
-/// How long an allocation is held: a write on its way may wait for it.
+/// Maximum time that a held allocation waits. It is limited because a write may wait for the allocation.
 const HELD_MAX: Duration = Duration::from_secs(1);
 
-/// The kernel, which notes the threads that allocate space, and how much.
+/// File operations that record the thread and the length of each allocation.
 #[derive(Default)]
 struct Allocations {
     made: Mutex<Vec<(ThreadId, u64)>>,
-    /// An allocation under way waits while this is set.
+    /// Allocations wait while this is set.
     held: AtomicBool,
-    /// Whether one is under way.
+    /// Whether an allocation waits.
     begun: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl FileIo for Allocations {
     }
 }
 
-/// A pool of 16 MiB that may grow to 128, with a cleaner in the background.
+/// Returns a store of 16 MiB that may grow to 128 MiB, with a cleaner in the background.
 fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::media::File> {
     let options = OpenOptions {
         medium: Some(Kind::File),
@@ -73,7 +73,7 @@ fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::medi
 }
 
 #[test]
-fn the_background_thread_has_the_pool_grow_in_steps_and_no_write_is_refused() {
+fn the_background_thread_grows_the_pool_in_steps_and_no_write_is_refused() {
     for prepares in [false, true] {
         for bytes in [100, 10_000, 150_000, 1 << 20] {
             let folder = tempfile::tempdir().expect("a folder");
@@ -82,9 +82,9 @@ fn the_background_thread_has_the_pool_grow_in_steps_and_no_write_is_refused() {
             let mut user = User::of(&kv);
             let value = vec![7; bytes];
             let count = (64 << 20) / (bytes + 100);
-            // Small records take a while: a part of the pool's growth is enough.
+            // Writing only small records takes long, so their number is limited.
             for n in 0..count.min(400_000) as u32 {
-                // As a server does, or as a program that embeds the store.
+                // A server calls `prepare`, a program that embeds the store does not.
                 while prepares && user.0.prepare(bytes + 4, false) == Ok(RoomReply::Wait) {
                     thread::yield_now();
                 }
@@ -110,7 +110,7 @@ fn the_pool_grows_before_writers_need_it() {
         let kv = growing(&folder.path().join("pool"), &io);
         let mut user = User::of(&kv);
         let value = vec![7; bytes];
-        // Bytes that were written during the growth under way, and during each before it.
+        // Bytes written during the current growth, and during each earlier one.
         let (mut now, mut written) = (0, Vec::new());
         for n in 0..((64 << 20) / bytes) as u32 {
             io.held.store(now < AHEAD, Ordering::Relaxed);
@@ -126,7 +126,7 @@ fn the_pool_grows_before_writers_need_it() {
             }
         }
         io.held.store(false, Ordering::Relaxed);
-        // On a busy machine the background thread gets a CPU late, but not each time.
+        // On a busy machine the background thread may get a CPU too late sometimes, but not every time.
         let most = written.iter().max().copied().unwrap_or(0);
         assert!(most >= AHEAD, "{bytes} bytes: {written:?}");
     }

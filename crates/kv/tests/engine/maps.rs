@@ -1,4 +1,4 @@
-//! Segment maps: a start after a kill reads what lives, and finds what a scan of everything finds.
+//! Tests of segment maps: an open after a kill reads live records only, and finds the same as a full scan.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,18 @@ use crate::support::{Time, User, kill, reopen};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
 const POOL_BYTES: u64 = 4 << 20;
-/// Where the first segment begins.
+/// Offset of the first segment.
 const FIRST: u64 = 16 << 10;
-/// Where a segment's map begins, and its bytes: 32 and a bit for each 32 of the segment, in whole lines.
+/// Offset of the map in a segment.
 const MAP_AT: u64 = SEGMENT_BYTES - 64 - MAP_BYTES;
+/// Bytes of a map: 32, plus a bit for each 32 bytes of the segment, in whole lines.
 const MAP_BYTES: u64 = 128;
 const KEYS: u32 = 2_000;
 const ROUNDS: u32 = 20_000;
 
 type Contents = BTreeMap<u32, Vec<u8>>;
 
-/// Overwrites and deletes keys in an order without a pattern until all segments hold many dead records.
+/// Overwrites and deletes random keys until all segments hold many dead records.
 fn age(kv: &Kv<Mapped>, expected: &mut Contents) {
     let mut user = User::of(kv);
     let mut drawn = 0x9e37_79b9_7f4a_7c15_u64;
@@ -65,7 +66,7 @@ fn expect(kv: &Kv<Mapped>, expected: &Contents) {
 }
 
 #[test]
-fn a_start_after_a_kill_reads_what_lives_and_little_else() {
+fn an_open_after_a_kill_reads_live_records_and_few_dead_ones() {
     let (mut kv, mut expected) = aged();
     let written = kv.stats().segment_maps_written;
     assert!(written > 50, "{written} maps");
@@ -83,12 +84,12 @@ fn a_start_after_a_kill_reads_what_lives_and_little_else() {
 }
 
 #[test]
-fn a_start_after_a_kill_finds_deletes_of_before_a_clean_close() {
+fn an_open_after_a_kill_finds_deletes_made_before_a_clean_close() {
     let (mut kv, mut expected) = aged();
     for _ in 0..2 {
         kv = reopen(kv, Time::new().config());
         expect(&kv, &expected);
-        // The snapshot does not say where tombstones are.
+        // The snapshot does not contain the offsets of tombstones.
         kv.clean().expect("it cleans");
         kv.verify().expect("it adds up");
         kv = kill(kv, Time::new().config());
@@ -100,13 +101,13 @@ fn a_start_after_a_kill_finds_deletes_of_before_a_clean_close() {
 }
 
 #[test]
-fn a_map_that_is_damaged_makes_the_start_read_the_segment() {
+fn an_open_scans_a_segment_whose_map_is_damaged() {
     let (kv, expected) = aged();
     let segments = u64::from(kv.stats().segments);
     let medium = kv.into_medium().expect("no session is left");
     let mut ctx = PersistCtx::new(0);
     for segment in 0..segments {
-        // A byte of each map: of its checksum, its end, its marks.
+        // Flips a bit of each map: in its checksum, in its end and number of marks, or in its unused bytes.
         let at = FIRST + segment * SEGMENT_BYTES + MAP_AT + segment % 3 * 8;
         let word = medium.load(Off(at)) ^ 1 << (segment % 64);
         medium.store(&mut ctx, Off(at), word);
@@ -122,7 +123,7 @@ fn a_marked_record_whose_header_is_damaged_is_reported() {
     let key = *expected.keys().next().expect("a key");
     let value = expected[&key].clone();
     let medium = kv.into_medium().expect("no session is left");
-    // The newest record of the key, by its value: there is one copy whose sequence number is the highest.
+    // Finds the newest record of the key by its key and value, and by the highest sequence number.
     let mut bytes = vec![0; POOL_BYTES as usize];
     medium.copy_out(Off(0), &mut bytes);
     let body = [&key.to_le_bytes()[..], &value].concat();

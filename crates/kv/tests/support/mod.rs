@@ -1,4 +1,4 @@
-//! A store in memory, and the few words tests are written in.
+//! Helpers of the engine's tests: a store in memory, clocks, and a session that commits after each write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 
-/// Clocks that stand still until they are moved.
+/// Clocks that advance only when a test moves them.
 #[derive(Clone)]
 pub(crate) struct Time {
     wall: Arc<AtomicU64>,
@@ -56,13 +56,13 @@ pub(crate) fn memory(pool_bytes: u64, segment_bytes: u64) -> Kv<Mapped> {
     Kv::create(medium, segment_bytes, Time::new().config()).expect("a fresh store")
 }
 
-/// Opens what `kv` left behind, as after a kill.
+/// Drops `kv` without a close, and opens its pool again, as after a kill.
 pub(crate) fn kill(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
     let medium = kv.into_medium().expect("no session is left");
     Kv::open(medium, config).expect("it opens")
 }
 
-/// Opens what `kv` left behind, as after a clean close.
+/// Closes `kv`, and opens its pool again.
 pub(crate) fn reopen(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
     let medium = kv.close().expect("it closes").expect("no session is left");
     Kv::open(medium, config).expect("it opens")
@@ -72,7 +72,7 @@ pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
-/// One session, committing after every write.
+/// A session that commits after every operation.
 pub(crate) struct User(pub(crate) Box<dyn Session>);
 
 impl User {

@@ -1,40 +1,43 @@
-//! A chunk of a table: zeroed memory that is the elements.
+//! A chunk of a [`GrowTable`](super::GrowTable): zeroed memory that holds the elements.
 
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 pub use zerocopy::FromZeros as Zeroed;
 
-/// Most elements the first chunk may have.
+/// Maximum number of elements in the first chunk.
 pub(super) const FIRST_MAX: usize = 1 << 40;
 
-/// Elements that never move. Large ones are pages of their own, zero until their first use.
+/// Elements that never move. A large chunk is a mapping of its own, whose pages are allocated on first use.
 pub(super) struct Chunk<T> {
     elements: NonNull<[T]>,
-    /// Bytes of the mapping they are in; 0: they are in the heap.
+    /// Bytes of the mapping that holds the elements; 0 if they are on the heap.
     mapped: usize,
 }
 
-// SAFETY: a chunk owns its elements like a box does.
+// SAFETY: a chunk owns its elements, as a box does.
 unsafe impl<T: Send> Send for Chunk<T> {}
 // SAFETY: a chunk only hands out shared references to its elements.
 unsafe impl<T: Sync> Sync for Chunk<T> {}
 
 impl<T: Zeroed> Chunk<T> {
-    /// Chunks from this size on are mapped: the allocator would write zeros to all of it, at once. Smaller ones take no page
-    /// faults from the heap, of which explorers, who open a pool thousands of times a second, would do little else.
-    /// Miri knows neither these mappings nor their pages, so there everything is a box.
+    /// Size from which a chunk is mapped, in bytes. For a large chunk, the allocator would write zeros to all of
+    /// it at once. For a small one, the heap avoids page faults: explorers open a pool thousands of times a second
+    /// and would spend most of that time in them. Miri does not support these mappings, so there all chunks are boxes.
     const MAPPED_FROM_BYTES: usize = if cfg!(miri) { usize::MAX } else { 512 << 10 };
 
+    /// Creates a chunk of `len` all-zero elements.
+    ///
     /// # Panics
-    /// When there is no memory for `len` elements.
+    /// If there is no memory for them.
     pub(super) fn zeroed(len: usize) -> Chunk<T> {
-        // A product that wrapped would map fewer elements than the chunk hands out.
+        // If the product wrapped, the mapping would be smaller than the elements.
         let bytes = len.checked_mul(size_of::<T>());
         let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
-        let bytes = bytes.expect("memory for a table");
+        let bytes = bytes.expect("cannot allocate memory for a table");
         if bytes < Chunk::<T>::MAPPED_FROM_BYTES {
-            let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("memory for a table");
+            let boxed =
+                <[T]>::new_box_zeroed_with_elems(len).expect("cannot allocate memory for a table");
             let elements = NonNull::from(Box::leak(boxed));
             return Chunk {
                 elements,
@@ -42,7 +45,7 @@ impl<T: Zeroed> Chunk<T> {
             };
         }
         const { assert!(align_of::<T>() <= 4096, "pages are aligned enough") };
-        // SAFETY: a fresh anonymous mapping aliases nothing.
+        // SAFETY: the kernel chooses the address of a new anonymous mapping, so it overlaps no memory in use.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -51,7 +54,7 @@ impl<T: Zeroed> Chunk<T> {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
-        .expect("memory for a table");
+        .expect("cannot allocate memory for a table");
         advise_huge(base as usize, bytes);
         let base = NonNull::new(base.cast::<T>()).expect("a mapping is not at zero");
         Chunk {
@@ -65,7 +68,7 @@ impl<T> std::ops::Deref for Chunk<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `zeroed` made all elements, zero being a valid `T`; they live as long as the chunk.
+        // SAFETY: `zeroed` initialised all elements, since zero is a valid `T`; they live as long as the chunk.
         unsafe { self.elements.as_ref() }
     }
 }
@@ -73,12 +76,11 @@ impl<T> std::ops::Deref for Chunk<T> {
 impl<T> Drop for Chunk<T> {
     fn drop(&mut self) {
         if self.mapped == 0 {
-            // SAFETY: the elements came from a box, and nobody else drops them.
+            // SAFETY: the elements came from a leaked box, and only this function drops them.
             drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
             return;
         }
-        // SAFETY: the elements are this chunk's own and are not used again; the mapping is exactly
-        // theirs.
+        // SAFETY: the chunk owns its elements and they are not used again. The mapping holds only them.
         unsafe {
             self.elements.as_ptr().drop_in_place();
             rustix::mm::munmap(self.elements.as_ptr().cast(), self.mapped).ok();
@@ -86,7 +88,7 @@ impl<T> Drop for Chunk<T> {
     }
 }
 
-/// Asks for huge pages where the range holds whole ones. Only a hint: errors change nothing.
+/// Requests huge pages for the part of the range that consists of whole ones. Errors are ignored: it is a hint.
 fn advise_huge(start: usize, len: usize) {
     const HUGE: usize = 2 << 20;
     let (Some(from), Some(end)) = (start.checked_next_multiple_of(HUGE), start.checked_add(len))
@@ -107,16 +109,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_whose_bytes_wrap_is_refused_with_a_message() {
-        // Times 24 this is 24 more than 2^64.
+    fn a_chunk_whose_size_overflows_is_refused_with_a_message() {
+        // 24 times this value exceeds 2^64 by a little.
         const WRAPS: usize = usize::MAX / 24 + 2;
         for len in [WRAPS, usize::MAX, usize::MAX / 24, 1 << 61] {
             let made = std::panic::catch_unwind(|| Chunk::<[u64; 3]>::zeroed(len).len());
-            let panic = made.expect_err("there is no such memory");
+            let panic = made.expect_err("the size overflows");
             let message = panic.downcast_ref::<String>().map(String::as_str);
             let message = message.or(panic.downcast_ref::<&str>().copied());
             assert!(
-                message.is_some_and(|m| m.contains("memory for a table")),
+                message.is_some_and(|m| m.contains("cannot allocate memory for a table")),
                 "{len}: {message:?}"
             );
         }

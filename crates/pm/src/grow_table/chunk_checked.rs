@@ -1,9 +1,10 @@
-//! A chunk of a table under a model checker: its elements are made one by one.
+//! A chunk of a [`GrowTable`](super::GrowTable) under a model checker: elements are created one by one.
 
-/// Most elements the first chunk may have: a checker's atomics are large, and growing is to be seen.
+/// Maximum number of elements in the first chunk. It is small because a model checker's atomics are large, and
+/// because the checked code should reach growth.
 pub(super) const FIRST_MAX: usize = 4;
 
-/// What a table's elements start as: their default, which is all zero.
+/// Elements whose default value is all zero.
 pub trait Zeroed: Default {}
 
 impl<T: Default> Zeroed for T {}

@@ -1,13 +1,13 @@
-//! What the kernel knows of a device's bad sectors: they are treated as unreadable before they are touched.
+//! Reads the kernel's lists of bad sectors. A medium treats them as unreadable before the first access.
 //!
 //! ```text
-//!   badblocks of the disk ("sector count", 512 bytes each) ─▶ less the partition's start
-//!        ─▶ through the file's extents (FIEMAP) ─▶ parts of the file
-//!   badblocks of the region of a devdax device ─▶ less where the device begins in it ─▶ parts of the device
+//!   badblocks of the disk ("sector count", 512 bytes each) ─▶ minus the start of the partition
+//!        ─▶ mapped by the file's extents (FIEMAP) ─▶ ranges of the file
+//!   badblocks of the region of a devdax device ─▶ minus the device's offset in the region ─▶ ranges of the device
 //! ```
 //!
-//! Only drivers of persistent memory, and RAID, keep such a list; others have an empty one, and for these
-//! nothing more is asked.
+//! Only drivers of persistent memory and RAID keep such a list. For other devices the list is empty, and the
+//! extents of the file are not read.
 
 use std::fs;
 use std::io;
@@ -18,23 +18,23 @@ use std::path::Path;
 use super::extents::{FileExtent, extents};
 use super::sysfs::Sysfs;
 
-/// Bytes of what `badblocks` counts in.
+/// Bytes of a sector in `badblocks` files.
 const SECTOR_BYTES: u64 = 512;
-/// Bits of `st_mode` that say what kind of file it is, and those of a character device.
+/// Mask of the file type in `st_mode`, and the type of a character device.
 const KIND: u32 = libc::S_IFMT;
 const CHARACTER_DEVICE: u32 = libc::S_IFCHR;
 
-/// Parts of `file`, in bytes, that its device is known not to read.
+/// Returns the ranges of `file`, in bytes, that the kernel lists as bad sectors of its device.
 ///
 /// # Errors
-/// There are bad sectors, and the file system does not say whether they are the file's.
+/// The device has bad sectors, and the file system does not report which blocks belong to the file.
 pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
     let stat = rustix::fs::fstat(file)?;
     if stat.st_mode & KIND == CHARACTER_DEVICE {
         return Ok(of_device(&Sysfs::system().device("char", stat.st_rdev)));
     }
     let Ok(device) = fs::canonicalize(Sysfs::system().device("block", stat.st_dev)) else {
-        return Ok(Vec::new()); // A file system without one device.
+        return Ok(Vec::new()); // A file system that is not on a single device.
     };
     let bad = of_disk(&device);
     match bad.is_empty() {
@@ -42,13 +42,13 @@ pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
         false => match extents(file, u64::MAX)? {
             Some(runs) => Ok(through(&runs, &bad)),
             None => Err(io::Error::other(
-                "the device has bad sectors, and the file system does not say where its files are",
+                "the device has bad sectors, and the file system does not report which blocks belong to the file",
             )),
         },
     }
 }
 
-/// Bad parts of a block device, a disk or a partition: its own list, or the disk's.
+/// Returns the bad ranges, in bytes, of a block device. A partition without a list uses the list of its disk.
 fn of_disk(device: &Path) -> Vec<Range<u64>> {
     if let Ok(text) = fs::read_to_string(device.join("badblocks")) {
         return parse(&text, 0);
@@ -68,7 +68,8 @@ fn of_disk(device: &Path) -> Vec<Range<u64>> {
     }
 }
 
-/// Bad parts of a devdax device: its region has the list, and both say at which address they begin.
+/// Returns the bad ranges, in bytes, of a devdax device. The list is that of the device's region. `resource` holds the
+/// physical start address of the region and of the device.
 fn of_device(device: &Path) -> Vec<Range<u64>> {
     let address = |folder: &Path| {
         let text = fs::read_to_string(folder.join("resource")).ok()?;
@@ -88,7 +89,7 @@ fn of_device(device: &Path) -> Vec<Range<u64>> {
     found.unwrap_or_default()
 }
 
-/// The parts that lines of a first sector and a count name, less the `begin` bytes before the device.
+/// Parses lines of `first_sector count` into byte ranges relative to byte `begin`. Drops ranges before `begin`.
 fn parse(text: &str, begin: u64) -> Vec<Range<u64>> {
     let part = |line: &str| {
         let mut fields = line.split_whitespace().map(str::parse::<u64>);
@@ -101,7 +102,7 @@ fn parse(text: &str, begin: u64) -> Vec<Range<u64>> {
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// The parts of a file that are in `bad` parts of its device.
+/// Returns the ranges of a file with the extents `runs` that lie in the `bad` ranges of its device.
 fn through(runs: &[FileExtent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
     let both = runs
         .iter()
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_sectors_are_parts_in_bytes_less_what_is_before_the_device() {
+    fn sector_lines_become_byte_ranges_relative_to_the_device_start() {
         let lines = "8 1\n100 4\n";
         assert_eq!(ends(&parse(lines, 0)), [(4096, 4608), (51_200, 53_248)]);
         assert_eq!(ends(&parse(lines, 51_712)), [(0, 1536)]);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parts_of_a_device_are_found_in_a_file_by_its_extents() {
+    fn bad_ranges_of_a_device_are_mapped_to_file_ranges_by_extents() {
         let run = |at, device, len| FileExtent {
             at,
             device,
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extents_of_a_file_cover_it_where_the_file_system_knows_them() {
+    fn extents_cover_the_whole_file_where_the_file_system_reports_them() {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&[1; 64 << 10]).expect("it is written");
         file.sync_all().expect("it is allocated");
@@ -169,7 +170,7 @@ mod tests {
                     "{runs:?}"
                 );
             }
-            known => eprintln!("not tried: this file system knows none ({known:?})"),
+            known => eprintln!("skipped: this file system does not report extents ({known:?})"),
         }
         assert_eq!(of(file.as_fd()).expect("no bad sectors are known"), []);
     }

@@ -1,19 +1,19 @@
-//! What the processor is told: write a line back, store around the cache, fence.
+//! Instructions for durable stores: line write-back, non-temporal store, fence; and wide copies out of mapped memory.
 //!
-//! Everything here works on addresses whose mapping the caller vouches for. [`flush_line`] is the
+//! The caller guarantees that every address passed here is mapped. [`flush_line`] is the
 //! only place in the project that issues a write-back instruction.
 //!
 //! # Invariants
 //! C1  After [`store_parts`] or [`flush_line`] on a line, the next [`fence`] of the same thread
 //!     leaves the line's bytes in the persistence domain (power-fail protected memory).
-//! C2  The fence also orders those stores before every later store of the thread, so whoever
-//!     learns of them through a later store sees them. Before the fence, another thread finds each
-//!     word of a line stored around the cache old or new, in any mix, even if it has seen a later
+//! C2  The fence also orders those stores before every later store of the thread, so a thread that
+//!     sees a later store also sees them. Before the fence, another thread reads each
+//!     word of a line written by non-temporal stores old or new, in any mix, even if it has seen a later
 //!     store of the same thread.
-//! C3  No byte outside the given range is changed: what shares a word with the end of the range is
-//!     written back as it was read. A word that another thread writes meanwhile may lose that write.
-//! C4  The thread that stored bytes around the cache reads them as it stored them at once, before
-//!     the fence: no load passes an older store to the same place, whatever its kind (Intel SDM 3A,
+//! C3  No byte outside the given range is changed. Bytes that share the last word with the end of the range are
+//!     written back as they were read. If another thread writes that word at the same time, its write may be lost.
+//! C4  The thread that wrote bytes by non-temporal stores reads the new bytes at once, before
+//!     the fence: a load never passes an older store to the same address, of any kind (Intel SDM 3A,
 //!     "Memory Ordering in P6 and More Recent Processor Families"; AMD APM 2, 7.1.1).
 
 use std::arch::asm;
@@ -22,21 +22,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::medium::{LINE, WORD};
 
-/// How a line reaches the persistence domain.
+/// Instruction that moves a line to the persistence domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteBack {
     /// `clwb`: the line may stay in the cache.
     Clwb,
     /// `clflushopt`: the line leaves the cache.
     Clflushopt,
-    /// `clflush`: as before, and each waits for the one before it.
+    /// `clflush`: the line leaves the cache, and each `clflush` waits for the previous one.
     Clflush,
-    /// The caches are inside the persistence domain (eADR): nothing to do.
+    /// No instruction: the caches are inside the persistence domain (eADR), or nothing must be durable.
     NotNeeded,
 }
 
 impl WriteBack {
-    /// Its name, for banners.
+    /// Returns the instruction's name, for banners.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,12 +48,12 @@ impl WriteBack {
     }
 }
 
-/// What this processor is, as far as it matters here.
+/// Properties of the processor that decide how lines are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuModel {
-    /// The best instruction it has.
+    /// Best write-back instruction of the processor.
     pub(crate) write_back: WriteBack,
-    /// Whether AMD made it.
+    /// Whether the vendor is AMD.
     pub(crate) amd: bool,
 }
 
@@ -82,11 +82,11 @@ impl CpuModel {
     }
 }
 
-/// `eax` and `ebx` of a CPUID leaf.
+/// Returns `eax` and `ebx` of a CPUID leaf.
 fn cpuid_ebx(leaf: u32, subleaf: u32) -> (u32, u32) {
     let (eax, ebx): (u32, u64);
-    // SAFETY: every x86-64 processor has cpuid; rbx, which the compiler keeps for itself, is
-    // restored before the block ends.
+    // SAFETY: every x86-64 processor has cpuid. The compiler reserves rbx, so the block
+    // restores it before it ends.
     unsafe {
         asm!(
             "mov {kept}, rbx",
@@ -105,7 +105,7 @@ fn cpuid_ebx(leaf: u32, subleaf: u32) -> (u32, u32) {
 /// Starts writing back the line that holds `at` (C1).
 ///
 /// The byte load right before the instruction is for the power-failure emulator, which sees
-/// operands of loads but not of write-backs. The line is about to be used anyway: it costs a hit.
+/// operands of loads but not of write-backs. It costs one cache hit, because the line was just stored to.
 ///
 /// # Safety
 /// `at` lies in a live mapping.
@@ -113,8 +113,8 @@ fn cpuid_ebx(leaf: u32, subleaf: u32) -> (u32, u32) {
 pub(crate) unsafe fn flush_line(how: WriteBack, at: *const u8) {
     macro_rules! write_back {
         ($instruction:literal) => {
-            // SAFETY: the caller's mapping makes the load valid; a write-back changes no contents.
-            // Memory is clobbered on purpose: earlier stores stay before it.
+            // SAFETY: the caller guarantees that `at` is mapped, so the load is valid. A write-back changes no
+            // contents. The block clobbers memory, so the compiler keeps earlier stores before it.
             unsafe {
                 asm!(
                     "mov {byte}, byte ptr [{at}]",
@@ -134,7 +134,7 @@ pub(crate) unsafe fn flush_line(how: WriteBack, at: *const u8) {
     }
 }
 
-/// Starts writing back every line of `len` bytes at `at`.
+/// Starts writing back every line that overlaps the `len` bytes at `at`.
 ///
 /// # Safety
 /// The range lies in a live mapping.
@@ -144,30 +144,31 @@ pub(crate) unsafe fn flush_range(how: WriteBack, at: *const u8, len: usize) {
     }
     let within = at as usize % LINE;
     for line in 0..(within + len).div_ceil(LINE) {
-        // SAFETY: the byte is in the caller's range, or the first byte of its first line, and
+        // SAFETY: the address is the first byte of a line that overlaps the caller's range, and
         // mappings consist of whole lines.
         unsafe { flush_line(how, at.sub(within).add(line * LINE)) };
     }
 }
 
-/// Completes this thread's write-backs and stores around the cache (C1, C2).
+/// Completes this thread's write-backs and non-temporal stores (C1, C2).
 #[inline]
 pub(crate) fn fence() {
-    // SAFETY: part of x86-64. Memory is clobbered on purpose: nothing moves across it.
+    // SAFETY: every x86-64 processor has sfence. The block clobbers memory, so the compiler moves no access
+    // across it.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
-/// Copies `lines` times 64 bytes out, of any alignment, two to four times as fast as by words. Words that
-/// are written meanwhile may come out torn.
+/// Copies `lines` times 64 bytes from `from` to `to`, at any alignment, two to four times as fast as by words. Words
+/// that another thread writes at the same time may be torn.
 ///
-/// In assembly, because the language has no racing loads wider than a word; the processor does not
-/// mind them.
+/// In assembly, because a racing load wider than a word is undefined in Rust. On the processor it is
+/// well defined.
 ///
 /// # Safety
-/// `from` is mapped for that many bytes; `to` has room for them and is not mapped. `lines > 0`.
+/// `lines * 64` bytes at `from` are mapped. `to` has room for them, and no medium maps it. `lines > 0`.
 unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
     debug_assert!(lines > 0);
-    // SAFETY: reads and writes just what the caller vouches for, and clobbers what it names.
+    // SAFETY: reads and writes only the bytes that the caller guarantees, and declares every register it changes.
     unsafe {
         asm!(
             "2:",
@@ -195,17 +196,17 @@ unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// Copies up to 64 bytes out, of any alignment, in a few loads that may overlap. Words that are written
-/// meanwhile may come out torn. In assembly for the same reason as [`load_lines`].
+/// Copies up to 64 bytes from `from` to `to`, at any alignment, in a few loads that may overlap. Words that another
+/// thread writes at the same time may be torn. In assembly for the same reason as [`load_lines`].
 ///
 /// # Safety
-/// `from` is mapped for `len` bytes; `to` has room for them and is not mapped. `len <= 64`.
+/// `len` bytes at `from` are mapped. `to` has room for them, and no medium maps it. `len <= 64`.
 #[inline]
 unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
-    /// Copies the first and the last bytes of a run by one load each.
+    /// Copies the first `$bytes` and the last `$bytes` bytes by one load each.
     macro_rules! both_ends {
         ($bytes:literal, $class:ident, $load:literal, $store:literal) => {
-            // SAFETY: both runs of `$bytes` lie in the caller's, which is at least as long.
+            // SAFETY: `len >= $bytes`, so both runs of `$bytes` bytes lie in the caller's range.
             unsafe {
                 let last = len - $bytes;
                 asm!(
@@ -226,8 +227,8 @@ unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
     debug_assert!(len <= LINE);
     match len {
         32.. => {
-            // SAFETY: the outer and the inner halves together are the caller's run: from 32 to 64 bytes
-            // on, four runs of 16 cover it.
+            // SAFETY: all four runs of 16 bytes lie in the caller's range, which has 32 to 64 bytes. Together they
+            // cover it.
             unsafe {
                 let last = len - 16;
                 asm!(
@@ -256,7 +257,7 @@ unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
         0 => {}
         _ => {
             for i in 0..len {
-                // SAFETY: byte `i` of the caller's run, on either side.
+                // SAFETY: byte `i < len` of the caller's source and destination.
                 unsafe {
                     asm!(
                         "mov {byte}, byte ptr [{from}]",
@@ -272,27 +273,27 @@ unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes out: 64 at a time, then the last ones, some of them again. Words that are written
-/// meanwhile may come out torn.
+/// Copies `len` bytes from `from` to `to`: 64 at a time, then the last 64, which may overlap the bytes before them.
+/// Words that another thread writes at the same time may be torn.
 ///
 /// # Safety
-/// `from` is readable for `len` bytes; `to` has room for them, none of them the same.
+/// `len` bytes at `from` are readable. `to` has room for them, and the two ranges do not overlap.
 #[inline]
 pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
     if len < LINE {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         return unsafe { load_some(from, to, len) };
     }
-    // SAFETY: as the caller says, for the first `len / LINE` times 64 of the bytes.
+    // SAFETY: guaranteed by the caller, for the first `len / LINE` lines.
     unsafe { load_lines(from, to, len / LINE) };
     if !len.is_multiple_of(LINE) {
         let last = len - LINE;
-        // SAFETY: the last 64 of the caller's bytes.
+        // SAFETY: the last 64 bytes of the caller's range, and `len >= 64`.
         unsafe { load_lines(from.add(last), to.add(last), 1) };
     }
 }
 
-/// Hands out a row of byte slices as contiguous runs.
+/// Iterates over a list of byte slices in contiguous runs of given lengths.
 struct ByteRuns<'a> {
     part: &'a [u8],
     rest: std::slice::Iter<'a, &'a [u8]>,
@@ -306,7 +307,7 @@ impl<'a> ByteRuns<'a> {
         }
     }
 
-    /// The next `len` bytes: in place where one part holds them all, else gathered in `line`.
+    /// Returns the next `len` bytes: in place if one part holds all of them, otherwise gathered in `line`.
     #[inline]
     fn take<'b>(&mut self, len: usize, line: &'b mut [u8; LINE]) -> &'b [u8]
     where
@@ -339,13 +340,13 @@ impl<'a> ByteRuns<'a> {
     }
 }
 
-/// Writes `parts` one after another from `to` on, `len` bytes in all (C1, C3): whole lines around
-/// the cache if `around`, every other line through the cache and written back.
+/// Writes `parts` one after another to `to`, `len` bytes in total (C1, C3). If `around` is set, whole lines are written
+/// by non-temporal stores. All other lines are written through the cache and written back.
 ///
 /// # Safety
-/// `to` is 8-aligned and `len` bytes from there lie in a live, writable mapping in whole words.
-/// Concurrent access, if there is any, is by atomic words, by [`load`] or by this function: it may be
-/// seen or lost word by word. No reference to the bytes exists.
+/// `to` is 8-aligned, and the `len` bytes there lie in a live, writable mapping in whole words.
+/// Concurrent access is only by atomic words, by [`load`] or by this function: each word is then
+/// old or new, and a concurrent write of a word may be lost. No reference to the bytes exists.
 pub(crate) unsafe fn store_parts(
     how: WriteBack,
     around: bool,
@@ -358,17 +359,17 @@ pub(crate) unsafe fn store_parts(
     let mut scratch = [0; LINE];
     let mut done = 0;
     while done < len {
-        // SAFETY: `done` is below `len`, which the caller vouches for.
+        // SAFETY: `done < len`, so the address lies in the caller's range.
         let at = unsafe { to.add(done) };
         let run = (LINE - at as usize % LINE).min(len - done);
         let bytes = gather.take(run, &mut scratch);
         match <&[u8; LINE]>::try_from(bytes) {
-            // SAFETY: `bytes` is a whole line of the caller's range, so `at` is where it starts.
+            // SAFETY: `bytes` is a whole line of the caller's range, so `at` is the start of a line, hence 16-aligned.
             Ok(line) if around => unsafe { stream(line, at) },
             _ => {
                 // SAFETY: the run lies in one line of the caller's range.
                 unsafe { store(bytes, at) };
-                // SAFETY: as before.
+                // SAFETY: `at` lies in the caller's mapping.
                 unsafe { flush_line(how, at) };
             }
         }
@@ -376,7 +377,7 @@ pub(crate) unsafe fn store_parts(
     }
 }
 
-/// Stores `bytes`, which stay within one line, at `at` through the cache.
+/// Stores `bytes` at `at` through the cache, without a write-back. They lie within one line.
 ///
 /// # Safety
 /// As for [`store_parts`].
@@ -389,7 +390,7 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
         target.store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if !tail.is_empty() {
-        // SAFETY: the last, partial word of the caller's range, whole in the mapping.
+        // SAFETY: the last, partial word of the caller's range. The whole word is mapped.
         let target = unsafe { AtomicU64::from_ptr(at.add(words.len() * WORD).cast()) };
         let mut word = target.load(Ordering::Relaxed).to_le_bytes();
         word[..tail.len()].copy_from_slice(tail); // C3
@@ -397,12 +398,12 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
     }
 }
 
-/// Stores `bytes`, 16 times so many, around the cache (C1, C2, C4).
+/// Stores `bytes` at `at` by non-temporal stores of 16 bytes each (C1, C2, C4). `BYTES` is a multiple of 16.
 ///
-/// The instruction is our own: the intrinsic is an ordinary store to the compiler, which for the
-/// language must not race, and whose bytes must not be read before the fence, not even by the same
-/// thread. Here the compiler knows only that memory changes, and neither moves nor guesses any access
-/// across it.
+/// Uses inline assembly, not the intrinsic. To the compiler the intrinsic is an ordinary store, which must not race
+/// in Rust, and whose bytes must not be read before the fence, not even by the same
+/// thread. The assembly block tells the compiler only that memory changes, so it neither moves an access across the
+/// block nor assumes its result.
 ///
 /// # Safety
 /// As for [`store_parts`]; `at` is 16-aligned.
@@ -411,9 +412,9 @@ pub(crate) unsafe fn stream<const BYTES: usize>(bytes: &[u8; BYTES], at: *mut u8
     const { assert!(BYTES.is_multiple_of(size_of::<__m128i>())) };
     debug_assert!(at.cast::<__m128i>().is_aligned());
     for i in 0..BYTES / size_of::<__m128i>() {
-        // SAFETY: 16 of the bytes; the load needs no alignment.
+        // SAFETY: 16 bytes of `bytes`; the load needs no alignment.
         let some = unsafe { _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>().add(i)) };
-        // SAFETY: 16 of the caller's bytes, aligned as `at` is. Memory is clobbered on purpose.
+        // SAFETY: 16 bytes of the caller's range, 16-aligned because `at` is. The block clobbers memory.
         unsafe {
             asm!(
                 "movntdq [{to}], {some}",

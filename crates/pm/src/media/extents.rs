@@ -1,10 +1,10 @@
-//! Where a file's bytes are on its device (FIEMAP), which blocks it shares with other files, and how it gets
-//! blocks of its own.
+//! The extents of a file on its device (FIEMAP), and the replacement of blocks that it shares with other files.
 //!
 //! A file that was copied by reference (`cp --reflink`, a snapshot of the file system) shares blocks with its
-//! copy. The first overwrite of such a block takes new space, so that a full disk would stop a pool that was
-//! allocated whole (S2). Writing the same bytes again takes that space at once, or fails before anything
-//! depends on it. Every block holds the same bytes before and after, whenever the power goes.
+//! copy. The first overwrite of a shared block allocates new space, so a full disk would stop a pool whose space was
+//! allocated at creation (S2). Rewriting the same bytes at open allocates that space at once, or fails before any
+//! write depends on it. A power cut at any point is harmless, because every block holds the same bytes before and
+//! after.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::space::{PoolFile, check_limit};
 
-/// Extents asked for by a call.
+/// Extents returned by one call.
 const EXTENTS: usize = 128;
 
 /// `struct fiemap_extent`.
@@ -30,13 +30,13 @@ struct FiemapExtent {
 }
 
 impl FiemapExtent {
-    /// `FIEMAP_EXTENT_LAST`: no other comes after it.
+    /// `FIEMAP_EXTENT_LAST`: the last extent of the file.
     const LAST: u32 = 0x1;
-    /// `FIEMAP_EXTENT_SHARED`: its blocks are another file's, too.
+    /// `FIEMAP_EXTENT_SHARED`: another file shares the blocks.
     const SHARED: u32 = 0x2000;
 }
 
-/// `struct fiemap`, with room for extents behind it.
+/// `struct fiemap`, followed by room for the extents.
 #[repr(C)]
 struct FiemapRequest {
     head: FiemapHeader,
@@ -55,8 +55,8 @@ struct FiemapHeader {
 
 const _: () = assert!(size_of::<FiemapHeader>() == 32 && size_of::<FiemapExtent>() == 56);
 
-// SAFETY: the opcode is FS_IOC_FIEMAP. The kernel writes at most `count` extents behind the head, which is as
-// many as `Request` has, and reads nothing else; `as_ptr` is valid for both, with no padding in between.
+// SAFETY: the opcode is FS_IOC_FIEMAP. The kernel reads the head and writes at most `count` extents behind it.
+// `FiemapRequest` has room for `count` extents, with no padding in between, and `as_ptr` is valid for all of it.
 unsafe impl Ioctl for &mut FiemapRequest {
     type Output = ();
 
@@ -78,23 +78,23 @@ unsafe impl Ioctl for &mut FiemapRequest {
     }
 }
 
-/// A run of a file's bytes that is in one piece on its device.
+/// A run of a file's bytes that is contiguous on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileExtent {
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub(super) at: u64,
-    /// Where it begins on the device, in bytes.
+    /// Offset on the device, in bytes.
     pub(super) device: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(super) len: u64,
-    /// Whether its blocks are another file's, too.
+    /// Whether another file shares the blocks.
     pub(super) is_shared: bool,
 }
 
-/// The extents of the file's first `bytes`, in order; `None` where the file system does not tell.
+/// Returns the extents of the file's first `bytes` bytes, in order. `None` if the file system does not report them.
 ///
 /// # Errors
-/// The file system cannot read them.
+/// The file system cannot read the extents.
 pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec<FileExtent>>> {
     let mut all = Vec::new();
     let mut start = 0;
@@ -110,11 +110,11 @@ pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec
             },
             extents: [FiemapExtent::default(); EXTENTS],
         };
-        // SAFETY: see `Request`; asking changes no file.
+        // SAFETY: see `impl Ioctl for &mut FiemapRequest`. The call changes no file.
         match unsafe { ioctl(file, &mut request) } {
             Ok(()) => {}
             Err(Errno::INTR) => continue,
-            // The file system does not tell, or a filter of system calls does not let it.
+            // The file system does not report extents, or a seccomp filter forbids the call.
             Err(
                 Errno::OPNOTSUPP
                 | Errno::NOTTY
@@ -146,18 +146,20 @@ pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec
     Ok(Some(all))
 }
 
-/// The parts of the file's first `bytes` that share blocks: where each begins, and its length. None where the
-/// file system does not tell.
+/// Returns the ranges, as offset and length, of the file's first `bytes` bytes that are in shared blocks. Empty if the
+/// file system does not report extents.
 fn shared(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
     let all = extents(file, bytes)?.unwrap_or_default();
     let shared = all.iter().filter(|extent| extent.is_shared);
     Ok(shared.map(|extent| (extent.at, extent.len)).collect())
 }
 
-/// Gives the file's first `bytes` blocks of their own, durably.
+/// Rewrites the shared blocks among the file's first `bytes` bytes, so that the file has blocks of its own. Durable on
+/// `Ok`.
 ///
 /// # Errors
-/// Bytes that share blocks still, and why: the disk is full, or the file system shares them again.
+/// The number of bytes still in shared blocks (0 if unknown), and the reason: the disk is full, a system call failed,
+/// or the file system keeps sharing the blocks.
 pub(super) fn unshare(file: &PoolFile, bytes: u64) -> Result<(), (u64, io::Error)> {
     let total = |parts: &[(u64, u64)]| parts.iter().map(|(_, len)| len).sum::<u64>();
     let parts = shared(file.fd(), bytes).map_err(|e| (0, e))?;
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_its_own_shares_no_blocks() {
+    fn a_file_without_a_reflink_copy_shares_no_blocks() {
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(&[7; 1 << 20]).expect("a little space");
         assert_eq!(shared(file.as_fd(), 1 << 20).expect("it tells"), []);

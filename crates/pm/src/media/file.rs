@@ -1,32 +1,33 @@
 //! An ordinary file: read through a mapping or by `pread`, written by `pwritev`, made durable by `fdatasync`.
 //!
-//! One thread per medium syncs, for all contexts at once. A drain only asks for the next sync that
-//! *starts* from now on and gets its number as the ticket; nobody sleeps unless they wait for it:
+//! One thread per medium calls `fdatasync`, for all contexts at once. A drain only requests the next sync that
+//! has not started yet, and returns the number of that sync as the ticket. Only a call of `wait` blocks:
 //!
 //! ```text
 //!   context 1   write drain─▶2
 //!   context 2          write drain─▶2          write drain─▶3
 //!   context 3      write drain─▶2
 //!   syncer  ├────── sync 1 ──────┤├────── sync 2 ──────┤├────── sync 3 ──────┤
-//!                                                      ▲ tickets 2 turn, wakers are called
+//!                                                      ▲ tickets 2 become durable, wakers are called
 //! ```
 //!
-//! Reads and writes meet in the page cache: what `pwritev` has written, the reader of `media::reader` shows.
+//! Reads and writes use the same page cache, so a read returns the bytes of every completed `pwritev`.
 //!
 //! # Invariants
-//! F1  Only the syncing thread calls `fdatasync`, so one is in flight at most: sync `n + 1` starts
-//!     after sync `n` has ended, tickets turn in order, and no error is reported to anyone else.
-//! F2  A ticket is taken under the lock under which syncs are numbered, after its context's writes
-//!     have returned: the sync of that number starts later and covers them.
-//! F3  After the first failed write or sync nothing turns any more and nothing is written: the
-//!     kernel may have dropped what it could not write and call the next sync a success. Nothing
-//!     is tried again, and the first reason is kept.
-//! F4  A failed write or sync of one context, or of growth, is every context's: they share the file.
-//!     (A growth whose zeros cannot be written gives its space back and harms nobody.)
+//! F1  Only the sync thread calls `fdatasync`, so at most one call is in flight. Sync `n + 1` starts
+//!     after sync `n` has ended, tickets become durable in order, and the kernel reports a sync error to
+//!     no other caller.
+//! F2  A drain takes its ticket under the lock that numbers syncs, after its context's writes
+//!     have returned. The sync with that number starts later and covers those writes.
+//! F3  After the first failed write or sync, no ticket becomes durable and nothing is written. The
+//!     kernel may have dropped the pages that it could not write, and report success for the next sync.
+//!     Nothing is retried, and the first reason is kept.
+//! F4  A failed write or sync of one context, or during growth, fails every context: they share the file.
+//!     (If growth cannot write its zeros, it gives the space back and poisons nothing.)
 //!
-//! Words: `store` and `cas` follow each other under a lock, and each writes its 8 bytes by one
-//! call. A `load` sees them as whole as the kernel copies them; on x86-64 it copies aligned words
-//! whole, though no standard says so.
+//! Words: a lock serialises `store` and `cas`, and each writes its 8 bytes by one system call.
+//! A `load` is atomic if the kernel copies the word in one access. On x86-64 the kernel does so for
+//! aligned words, although no standard guarantees it.
 
 use std::fmt;
 use std::io;
@@ -50,12 +51,12 @@ use crate::process_stamp::ProcessStamp;
 /// When a file's writes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SyncPolicy {
-    /// Before they are acknowledged: tickets turn with an `fdatasync`.
+    /// Before they are acknowledged: a ticket becomes durable by an `fdatasync`.
     #[default]
     Always,
-    /// Once a second; acknowledged at once.
+    /// Once a second. A drain returns a durable ticket at once.
     EverySec,
-    /// When the pool is closed; acknowledged at once.
+    /// When the pool is closed. A drain returns a durable ticket at once.
     Never,
 }
 
@@ -73,51 +74,51 @@ impl SyncPolicy {
     fn survives(self, place: FileKind) -> &'static str {
         match (self, place) {
             (_, FileKind::Memory) => {
-                "a kill of the process; no restart and no power cut: the file is in memory"
+                "a kill of the process; lost in a restart or power cut: the file is in memory"
             }
             (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
             (SyncPolicy::EverySec, _) => {
-                "a kill of the process; a power cut may lose the last second, or as long as the \
-                 device takes to sync"
+                "a kill of the process; a power cut may lose the writes of the last second, or of the last \
+                 sync if that takes longer"
             }
             (SyncPolicy::Never, _) => {
-                "a kill of the process; a power cut may lose anything since the pool was opened"
+                "a kill of the process; a power cut may lose any write since the pool was opened"
             }
         }
     }
 }
 
-/// A file. See the module's head.
+/// Medium on an ordinary file. See the module documentation.
 pub struct File {
-    // Before `shared`: the pages are unmapped before the lock on the file is let go.
+    // Declared before `shared`: dropping unmaps the pages before it releases the lock on the file.
     reader: FileReader,
     shared: Arc<FileShared>,
     caps: Caps,
     watch: FileWatch,
     /// Held while the medium grows.
     growing: Mutex<()>,
-    /// Held by `store` and `cas`.
+    /// Serialises `store`, `store_words` and `cas`.
     words: Mutex<()>,
     syncer: Option<JoinHandle<()>>,
 }
 
-/// What the contexts and the syncing thread share.
+/// State shared by the contexts and the sync thread.
 struct FileShared {
     file: PoolFile,
     policy: SyncPolicy,
     turns: Mutex<SyncTurns>,
-    /// The syncing thread waits here for work.
+    /// The sync thread waits here for work.
     work: Condvar,
-    /// Lanes wait here for their tickets.
+    /// Callers of `wait` block here until their tickets are durable.
     turned: Condvar,
-    /// The last sync that succeeded.
+    /// Number of the last sync that succeeded.
     done: AtomicU64,
-    /// Whether something was written since the last sync started.
+    /// Whether a write completed since the last sync started.
     dirty: AtomicBool,
-    /// The first reason (F3).
+    /// Reason of the first failure (F3).
     poison: OnceLock<Poisoned>,
     wakers: Mutex<Vec<Waker>>,
-    /// The one that has the syncing thread.
+    /// The process that runs the sync thread.
     process: ProcessStamp,
 }
 
@@ -125,36 +126,36 @@ type Waker = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct SyncTurns {
-    /// The last sync that has started.
+    /// Number of the last sync that has started.
     started: u64,
-    /// The highest sync anyone asked for: at most one above `started`.
+    /// Highest sync number that was requested: at most `started + 1`.
     wanted: u64,
     closing: bool,
 }
 
-/// What the syncing thread does next.
+/// Next action of the sync thread.
 enum SyncWork {
-    /// Sync, with this number.
+    /// Run the sync with this number.
     Sync(u64),
-    /// Tell everyone that the medium is poisoned.
+    /// Call the wakers, because the medium is poisoned.
     Report,
-    /// End.
+    /// End the thread.
     End,
 }
 
-/// Poisons the medium if the syncing thread panics: no context may wait for it for ever.
+/// Poisons the medium if the sync thread panics, so that no context waits for it forever.
 struct PoisonOnPanic<'a>(&'a FileShared);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.poison("a waker panicked on the syncing thread");
+            self.0.poison("a waker panicked on the sync thread");
         }
     }
 }
 
 impl File {
-    /// Serves `bytes` of `file`.
+    /// Makes a medium of the first `bytes` bytes of `file`.
     pub(super) fn on_file(
         file: PoolFile,
         place: FileKind,
@@ -213,19 +214,23 @@ impl File {
         &mut self.caps
     }
 
-    /// Syncs that have succeeded so far.
+    /// Returns the number of syncs that have succeeded.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.shared.done.load(Ordering::Acquire)
     }
 
-    /// Brings the whole file into the page cache and maps it, instead of at its first use.
+    /// Reads the whole file into the page cache, and maps it if it is read through a mapping. Later reads then
+    /// cause no page faults.
     pub fn prefault(&self, progress: Progress<'_>) {
         self.reader.prefault(progress);
     }
 
-    /// Syncs what is not synced yet and lets the file go. On `Ok` everything ever drained is
-    /// durable, whatever the policy. Dropping does the same but cannot tell of an error.
+    /// Syncs outstanding writes and closes the file. On `Ok` every drained write is durable, under any
+    /// policy. Dropping does the same but cannot report an error.
+    ///
+    /// # Errors
+    /// A write or sync has failed, now or earlier.
     pub fn close(mut self) -> Result<(), Poisoned> {
         self.stop();
         match self.shared.poison.get() {
@@ -239,21 +244,21 @@ impl File {
             return;
         };
         if self.shared.process.check().is_err() {
-            return; // The syncing thread is the parent's.
+            return; // After a fork: the sync thread runs in the parent process only.
         }
         self.shared.turns().closing = true;
         self.shared.work.notify_all();
-        // A panic in a waker has poisoned the medium: nobody is left unaware.
+        // A panic in a waker has already poisoned the medium, so the result adds nothing.
         let _ = syncer.join();
     }
 
-    /// Writes `parts` at `at`, unless nothing is written any more (F3).
+    /// Writes `parts` at `at`, or does nothing if the medium is poisoned (F3).
     fn write(&self, at: Off, parts: &[&[u8]]) {
         if self.shared.poison.get().is_some() {
             return;
         }
         match self.shared.file.write(parts, at.0) {
-            // After the write: a sync that starts from now on covers it.
+            // Set after the write: a sync that starts later covers it.
             Ok(()) => self.shared.dirty.store(true, Ordering::Release),
             Err(e) => return self.fail("writing", at, &e),
         }
@@ -303,7 +308,7 @@ impl FileShared {
         self.turns.lock().expect("no holder panics")
     }
 
-    /// The syncing thread.
+    /// Main loop of the sync thread.
     fn serve(&self) {
         let mut reported = false;
         loop {
@@ -323,9 +328,9 @@ impl FileShared {
         }
     }
 
-    /// One `fdatasync`, of this number; false if its tickets do not turn.
+    /// Runs the `fdatasync` with this number. Returns whether its tickets became durable.
     fn sync(&self, number: u64) -> bool {
-        // Before the sync: what is written from now on may need another one.
+        // Cleared before the sync: a write that completes later may need the next sync.
         self.dirty.store(false, Ordering::Release);
         if let Err(e) = self.file.sync() {
             self.poison(&format!(
@@ -342,7 +347,7 @@ impl FileShared {
         turns
     }
 
-    /// Waits until there is something to do.
+    /// Waits for the next work of the sync thread.
     fn next_work(&self, reported: bool) -> SyncWork {
         const EVERY: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + EVERY;
@@ -363,7 +368,7 @@ impl FileShared {
                 return SyncWork::End;
             }
             turns = if ticks {
-                // Once the deadline has passed with nothing to sync, look again a second later.
+                // If the deadline has passed with nothing to sync, check again one second later.
                 let left = deadline.saturating_duration_since(Instant::now());
                 let wait = if left.is_zero() { EVERY } else { left };
                 self.work
@@ -380,10 +385,10 @@ impl FileShared {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Nothing is acknowledged from now on (F3). The syncing thread calls the wakers.
+    /// Poisons the medium: no later drain is acknowledged (F3). The sync thread then calls the wakers.
     fn poison(&self, reason: &str) {
         let turns = self.turns();
-        // The first reason stays.
+        // Keeps the first reason.
         let _ = self.poison.set(Poisoned {
             reason: reason.into(),
         });
@@ -399,8 +404,8 @@ impl FileShared {
         }
     }
 
-    /// Asks for the next sync that starts from now on: its number, and whether this is the first
-    /// to ask for it.
+    /// Requests the next sync that has not started. Returns its number, and whether this is the first request
+    /// for it.
     fn request_sync(&self) -> (u64, bool) {
         let mut turns = self.turns();
         let number = turns.started + 1; // F2
@@ -457,7 +462,7 @@ impl Medium for File {
         }
         self.reader.check_room(len)?;
         let file = &self.shared.file;
-        // By the syncing thread: the kernel tells a file of an error only once (F4).
+        // The sync thread syncs: the kernel reports an error to only one `fdatasync` of a file description (F1, F4).
         let sync = || {
             let (number, _) = self.shared.request_sync();
             self.shared.wait(Ticket(number)).map_err(io::Error::other)
@@ -498,7 +503,7 @@ impl Medium for File {
     }
 
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        self.reader.load(at); // A panic, if it is one, comes before the lock is held.
+        self.reader.load(at); // A wrong offset panics here, before the lock is taken.
         let _turn = self.words.lock().expect("no holder panics");
         let found = self.reader.load(at);
         if found != old {

@@ -1,19 +1,19 @@
-//! The file system under a pool: which one it is, and what it cannot promise.
+//! Classification of the file system under a pool, with the limits of its durability, and a self-test of mappings.
 //!
 //! ```text
 //!   fstatfs: f_type ──▶ TABLE ──▶ class ──┐
 //!   /proc/self/mountinfo: name, options ──┼──▶ accepted, accepted with warnings, or refused
-//!   /sys/dev/block: what is under it ─────┘
+//!   /sys/dev/block: devices under it ─────┘
 //! ```
 //!
-//! | class         | file systems                        | answer                                         |
+//! | class         | file systems                        | result                                         |
 //! |---------------|-------------------------------------|------------------------------------------------|
 //! | sound         | ext2-4, XFS, F2FS, JFS, ReiserFS    | accepted                                       |
 //! | memory        | tmpfs, ramfs                        | accepted, as the DRAM medium                   |
-//! | btrfs         | btrfs                               | accepted if the file is nodatacow, else warned |
+//! | btrfs         | btrfs                               | warned unless the file is nodatacow            |
 //! | copy on write | ZFS, bcachefs, NILFS2               | warned: an overwrite needs free space          |
 //! | no journal    | FAT, exFAT, NTFS, HFS+              | warned: the file system may lose the file      |
-//! | delegated     | FUSE, virtiofs                      | warned: another program decides what is synced |
+//! | delegated     | FUSE, virtiofs                      | warned: another program implements sync        |
 //! | stacked       | overlayfs                           | as its upper layer; refused if `volatile`      |
 //! | remote        | NFS, CIFS, SMB, 9p, cluster systems | refused                                        |
 //! | unknown       | every other one                     | warned                                         |
@@ -21,11 +21,11 @@
 //! [`OpenOptions::accept_file_system`] turns a refusal into a warning.
 //!
 //! # Self-test
-//! A [`File`](super::File) writes with `pwritev` and reads through a mapping, or with `O_DIRECT`. Where these do not
-//! share their pages, reads would return old bytes. So every creation and every open of an ordinary file writes a
-//! pattern at [`TEST_AT`], in the unused part of the second superblock page, looks for it through a mapping (and by a
-//! direct read, if the file is read so), and writes the former bytes back. A crash in between leaves the pattern there, where it means nothing. A
-//! file that is not a pool is never written.
+//! A [`File`](super::File) writes with `pwritev` and reads through a mapping, or with `O_DIRECT`. If a file system
+//! keeps separate pages for these, reads return old bytes. So every creation and every open of an ordinary file tests
+//! this: it writes a pattern at [`TEST_AT`], in the unused part of the second superblock page, reads it through a
+//! mapping (and by a direct read in [`ReadMode::Direct`]), and restores the former bytes. A crash during the test
+//! leaves the pattern in bytes that no code reads. The test never writes to an existing file that is not a pool.
 
 use std::fs;
 use std::io;
@@ -44,10 +44,10 @@ use super::window::{MapSource, PAGE, Window};
 use crate::medium::{LINE, Off};
 use crate::pool;
 
-/// Where the self-test writes: the last line of the second superblock page.
+/// Offset of the self-test: the last line of the second superblock page.
 const TEST_AT: u64 = pool::HEAD_BYTES - LINE as u64;
 
-/// What a type of file system means to a pool.
+/// Class of a file system. See the table in the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FileSystemClass {
     /// Overwrites blocks in place, and `fdatasync` reaches the device.
@@ -62,7 +62,7 @@ enum FileSystemClass {
     Unknown,
 }
 
-/// `f_type`, name and class.
+/// Known file systems: `f_type`, name and class.
 const TABLE: &[(u32, &str, FileSystemClass)] = &[
     (0x0000_ef53, "ext2, ext3 or ext4", FileSystemClass::Sound),
     (0x5846_5342, "xfs", FileSystemClass::Sound),
@@ -100,7 +100,7 @@ const TABLE: &[(u32, &str, FileSystemClass)] = &[
     (0xbacb_acbc, "vmhgfs", FileSystemClass::Remote),
 ];
 
-/// File systems behind FUSE whose files are on other machines, as `/proc/self/mountinfo` names them.
+/// FUSE file systems whose files are on other machines, by their names in `/proc/self/mountinfo`.
 const REMOTE_FUSE: &[&str] = &[
     "fuse.sshfs",
     "fuse.glusterfs",
@@ -119,18 +119,18 @@ fn classify(f_type: u32) -> (&'static str, FileSystemClass) {
     })
 }
 
-/// What was found out about a file system.
+/// Properties of the file system of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileSystemReport {
-    /// One line each, for people.
+    /// Warnings for the operator, one line each.
     pub(super) warnings: Vec<String>,
-    /// What an acknowledged write survives, instead of what the medium promises by itself.
+    /// Replacement for [`Caps::survives`](crate::medium::Caps::survives) of the medium.
     pub(super) survives: Option<&'static str>,
-    /// What limits the durability that the medium promises by itself.
+    /// Limit of the medium's durability on this file system, appended to `Caps::survives`.
     pub(super) limits: Option<&'static str>,
-    /// Why a pool should not be there.
+    /// Name of the file system, and the reason why a pool should not be on it.
     refusal: Option<(String, &'static str)>,
-    /// An overwrite takes new space, whatever blocks the file has.
+    /// Whether every overwrite allocates new space, even in allocated blocks.
     copies_on_write: bool,
 }
 
@@ -139,15 +139,16 @@ impl FileSystemReport {
         self.warnings.push(text);
     }
 
-    /// Memory that is mapped is announced as persistent only if something says that it is.
+    /// Reports a DAX medium as persistent only if the kernel reports its memory as persistent.
     fn assess_memory(&mut self, persistence: DevicePersistence) {
         if persistence == DevicePersistence::Unknown {
             self.survives = Some(
-                "a kill of the process; no restart and no power cut: nothing says that this memory is persistent",
+                "a kill of the process; possibly lost in a restart or power cut: the kernel does not report this \
+                 memory as persistent",
             );
             self.warn(
-                "the kernel does not say that this memory is persistent: it may be CXL memory, or DRAM that was set \
-                 aside (hmem, memmap=)"
+                "the kernel does not report this memory as persistent: it may be CXL memory, or reserved DRAM \
+                 (hmem, memmap=)"
                     .into(),
             );
         }
@@ -161,14 +162,14 @@ impl FileSystemReport {
 /// A mounted file system, as `/proc/self/mountinfo` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Mount {
-    /// `ext4`, `fuse.sshfs`, ...
+    /// Type of the file system: `ext4`, `fuse.sshfs`, ...
     kind: String,
-    /// The options of the file system.
+    /// Mount options of the file system.
     options: Vec<String>,
 }
 
 impl Mount {
-    /// The mount that the open file `fd` is on; `None` if the kernel does not say.
+    /// Returns the mount of the open file `fd`. `None` if the kernel does not report it.
     fn of(fd: BorrowedFd<'_>) -> Option<Mount> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
@@ -176,7 +177,7 @@ impl Mount {
         Mount::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?, id)
     }
 
-    /// The mount with number `id`, in lines like
+    /// Returns the mount with number `id`, from lines like
     /// `36 35 98:0 / /mnt rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=continue`.
     fn parse(mounts: &str, id: u64) -> Option<Mount> {
         let line = mounts.lines().find(|line| {
@@ -194,7 +195,7 @@ impl Mount {
         self.options.iter().any(|known| known == option)
     }
 
-    /// The value of `name=value`, its escapes (`\040` for a space) undone.
+    /// Returns the value of the option `name=value`, with escapes (`\040` for a space) decoded.
     fn value(&self, name: &str) -> Option<PathBuf> {
         let mut values = self.options.iter().filter_map(|option| {
             let (key, value) = option.split_once('=')?;
@@ -204,7 +205,7 @@ impl Mount {
     }
 }
 
-/// A path of `/proc/self/mountinfo`, in which `\ooo` is the byte with that octal number.
+/// Decodes a path of `/proc/self/mountinfo`, in which `\ooo` is the byte with that octal number.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     let mut rest = text.as_bytes();
@@ -229,11 +230,12 @@ fn unescape(text: &str) -> PathBuf {
     std::ffi::OsString::from_vec(path).into()
 }
 
-const LOCKS: &str = "another machine can have the same file open, and neither its lock nor its cached pages reach \
-     this one: two servers would overwrite each other's pool";
-const VOLATILE: &str = "the overlay is mounted with \"volatile\", so that no sync reaches the disk";
+const LOCKS: &str = "another machine can have the same file open, and its lock and cached pages are not visible \
+     here: two servers would overwrite each other's pool";
+const VOLATILE: &str = "the overlay is mounted with \"volatile\", so no sync reaches the disk";
 
-/// Judges the file system of the open file. Changes nothing.
+/// Assesses the file system of an open file from its `f_type`, its mount, whether the file is nodatacow, and the
+/// `f_type` of an overlay's upper layer. Changes nothing.
 fn assess(
     f_type: u32,
     mount: Option<&Mount>,
@@ -249,55 +251,57 @@ fn assess(
         FileSystemClass::Btrfs => {
             found.copies_on_write = true;
             found.warn(
-                "btrfs: the file is not nodatacow, so that an overwrite needs free space and a full disk \
-                 stops all writes; copy the pool after a clean close into a folder with chattr +C"
+                "btrfs: the file is not nodatacow, so an overwrite needs free space and a full disk \
+                 stops all writes; after a clean close, copy the pool into a directory with chattr +C"
                     .into(),
             );
         }
         FileSystemClass::CopyOnWrite => {
             found.copies_on_write = true;
             found.warn(format!(
-                "{name}: an overwrite needs free space, so that a full file system stops all writes"
+                "{name}: an overwrite needs free space, so a full file system stops all writes"
             ));
         }
         FileSystemClass::NoJournal => found.warn(format!(
-            "{name}: the file system was not made to survive power cuts, and may lose the file in one"
+            "{name}: this file system is not designed to survive power cuts and may lose the file in one"
         )),
         FileSystemClass::Delegated if REMOTE_FUSE.contains(&name) => {
-            found.limits = Some("only as far as the other machine syncs");
+            found.limits = Some("only if the other machine syncs the write");
             found.refuse(name, LOCKS);
         }
         FileSystemClass::Delegated => {
-            found.limits = Some("a power cut only as far as the file system's server syncs");
+            found.limits = Some("a power cut only if its server syncs the write");
             found.warn(format!(
-                "{name}: another program or machine serves this file system, and decides what a sync \
-                 makes durable; if others can open the file there, the pool's lock may not keep them out"
+                "{name}: another program or machine serves this file system and implements its sync; if \
+                 other processes can open the file there, the pool's lock may not exclude them"
             ));
         }
         FileSystemClass::Stacked => assess_overlay(&mut found, name, mount, upper),
         FileSystemClass::Remote => {
-            found.limits = Some("only as far as the other machine syncs");
+            found.limits = Some("only if the other machine syncs the write");
             found.refuse(name, LOCKS);
         }
         FileSystemClass::Unknown => found.warn(match mount {
             Some(mount) => format!(
-                "the file system {} is not known: whether a sync makes writes durable was not examined",
+                "the file system {} is unknown to this program: a sync may not make writes durable",
                 mount.kind
             ),
-            None => format!("the file system with type {f_type:#x} is not known"),
+            None => format!(
+                "the file system with type {f_type:#x} is unknown to this program: a sync may not make writes durable"
+            ),
         }),
     }
     let unordered = mount.is_some_and(|mount| mount.has("nobarrier") || mount.has("barrier=0"));
     if unordered {
         found.limits = Some("a power cut only if the device has no volatile cache");
         found.warn(format!(
-            "{name}: mounted with nobarrier: a sync does not empty the device's cache"
+            "{name}: mounted with nobarrier: a sync does not flush the device's cache"
         ));
     }
     found
 }
 
-/// An opened file is in the upper layer: opening it for writing has copied it there.
+/// Assesses an overlay by its upper layer. The open file is in the upper layer: opening it for writing copied it there.
 fn assess_overlay(
     found: &mut FileSystemReport,
     name: &str,
@@ -311,8 +315,8 @@ fn assess_overlay(
     }
     match upper.map(classify) {
         None => found.warn(format!(
-            "{name}: its upper layer cannot be seen from here, as in a container: the pool goes when the \
-             layer goes; put it on a volume"
+            "{name}: its upper layer is not visible, as in a container: the pool is lost when the layer \
+             is removed; put it on a volume"
         )),
         Some((upper, FileSystemClass::Memory)) => {
             found.limits = Some("no restart and no power cut: the upper layer is in memory");
@@ -326,16 +330,16 @@ fn assess_overlay(
         Some((upper, class)) => {
             found.copies_on_write = matches!(class, FileSystemClass::Btrfs | FileSystemClass::CopyOnWrite);
             found.warn(format!(
-                "{name}: its upper layer is {upper}, which has limits of its own"
+                "{name}: its upper layer is {upper}, which limits durability"
             ));
         }
     }
 }
 
-/// Finds out what the file system of `file` is, before anything is written to it.
+/// Examines the file system of `file`, before the first write to the file.
 ///
 /// # Errors
-/// [`OpenError::FileSystem`] if a pool should not be there and that was not accepted.
+/// [`OpenError::FileSystem`] if a pool should not be on it and [`OpenOptions::accept_file_system`] is not set.
 pub(super) fn examine(
     file: &PoolFile,
     place: FileKind,
@@ -380,7 +384,7 @@ pub(super) fn examine(
             let path = file.path().into();
             return Err(OpenError::FileSystem { path, name, why });
         }
-        found.warn(format!("{name}, accepted as asked: {why}"));
+        found.warn(format!("{name}, accepted by option: {why}"));
     }
     Ok(found)
 }
@@ -400,7 +404,7 @@ pub(super) fn check_direct(file: &PoolFile) -> Result<(), OpenError> {
     }
 }
 
-/// The name of the file system that the open file is on, for people.
+/// Returns the name of the open file's file system, for messages.
 fn name_of(fd: BorrowedFd<'_>) -> String {
     match Mount::of(fd) {
         Some(mount) => mount.kind,
@@ -410,7 +414,7 @@ fn name_of(fd: BorrowedFd<'_>) -> String {
     }
 }
 
-/// The type of the file system that the open file is on.
+/// Returns the `f_type` of the open file's file system.
 fn file_system(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u32)
 }
@@ -419,22 +423,22 @@ fn file_system_of(path: &Path) -> io::Result<u32> {
     Ok(rustix::fs::statfs(path)?.f_type as u32)
 }
 
-/// Has a new, empty file overwrite its blocks in place where the file system would not by itself (btrfs).
+/// Makes a new, empty file on btrfs nodatacow, so that overwrites reuse its blocks.
 pub(super) fn overwrite_in_place(file: &PoolFile) {
     const BTRFS: u32 = 0x9123_683e;
     if file_system(file.fd()).is_ok_and(|f_type| f_type == BTRFS) {
         let flags = rustix::fs::ioctl_getflags(file.fd());
-        // Where it cannot be had, `examine` warns.
+        // If this fails, `examine` warns.
         let _ =
             flags.and_then(|flags| rustix::fs::ioctl_setflags(file.fd(), flags | IFlags::NOCOW));
     }
 }
 
-/// Makes an existing file of `bytes` fit to be served, if it is a pool: blocks it shares with other files
-/// are made its own, and the self-test must pass.
+/// Prepares an existing pool file of `bytes` bytes for use: replaces blocks that it shares with other files, and runs
+/// the self-test. Does nothing to a file that is not a pool.
 ///
 /// # Errors
-/// [`OpenError::Shared`], [`OpenError::Incoherent`], or what the system calls said.
+/// [`OpenError::Shared`], [`OpenError::Incoherent`], or [`OpenError::Io`] if a system call failed.
 pub(super) fn prepare(
     file: &PoolFile,
     bytes: u64,
@@ -461,23 +465,23 @@ pub(super) fn prepare(
         if !is_accepted {
             return Err(error);
         }
-        found.warn(format!("accepted as asked: {error}"));
+        found.warn(format!("accepted by option: {error}"));
     }
     self_test(file, options.read_by)
 }
 
-/// Whether blocks that could not be rewritten for this reason still hold what they held: there was no room for
-/// others, or the file system keeps sharing them. After any other error of a sync nothing is known.
+/// Returns whether shared blocks still hold their bytes after a rewrite that failed with `why`: the disk was full, or
+/// the file system keeps sharing the blocks. After any other error their state is unknown.
 fn is_harmless(why: io::ErrorKind) -> bool {
     use io::ErrorKind::{Other, QuotaExceeded, StorageFull};
     matches!(why, StorageFull | QuotaExceeded | Other)
 }
 
-/// Checks that a mapping of `file` shows what is written to it, and so does a direct read if the file is read so. See
-/// the module's head.
+/// Checks that a mapping of `file` shows the bytes written to it, and in [`ReadMode::Direct`] that a direct read does.
+/// See the module documentation.
 ///
 /// # Errors
-/// [`OpenError::Incoherent`] if it does not; [`OpenError::Io`] if it could not be tried.
+/// [`OpenError::Incoherent`] if one does not; [`OpenError::Io`] if the test could not run.
 pub(super) fn self_test(file: &PoolFile, read_by: ReadMode) -> Result<(), OpenError> {
     let failed = |e| OpenError::io(file.path(), "test", e);
     check_limit(pool::HEAD_BYTES).map_err(|e| OpenError::io(file.path(), "write", e))?;
@@ -504,14 +508,15 @@ pub(super) fn self_test(file: &PoolFile, read_by: ReadMode) -> Result<(), OpenEr
     }
 }
 
-/// A mapping of the superblock's pages of `file`.
+/// Maps the two superblock pages of `file`.
 fn mapping(file: BorrowedFd<'_>) -> io::Result<Window> {
     let window = Window::reserve(pool::HEAD_BYTES, pool::HEAD_BYTES.next_multiple_of(PAGE))?;
     window.extend(MapSource::Read(file), pool::HEAD_BYTES)?;
     Ok(window)
 }
 
-/// Whether `shows` finds at [`TEST_AT`] each line that is written there. What was there before is there again on return.
+/// Writes several lines at [`TEST_AT`] and returns whether `shows` sees each of them. Restores the former bytes before
+/// it returns.
 fn is_coherent(
     written: BorrowedFd<'_>,
     shows: &mut dyn FnMut(&[u8; LINE]) -> io::Result<bool>,
@@ -532,13 +537,14 @@ fn is_coherent(
     let mut coherent = Ok(true);
     for line in [&pattern, &inverse, &before] {
         write_all(written, line, TEST_AT)?;
-        // An error does not end it: the former bytes are written last.
+        // Continues after an error, because the last iteration restores the former bytes.
         coherent = coherent.and_then(|so_far| Ok(shows(line)? && so_far));
     }
     coherent
 }
 
-/// Writes all of `bytes`. Not through `Io`: nothing here is data that must become durable.
+/// Writes all of `bytes` at byte `at`. Does not use [`FileIo`](super::FileIo), because the test bytes need not become
+/// durable.
 pub(super) fn write_all(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -552,7 +558,7 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> io::Result
     Ok(())
 }
 
-/// Whether users other than the file's owner may read or change it: one line for people.
+/// Returns a warning if users other than the file's owner may read or change the file.
 pub(super) fn exposure(metadata: &fs::Metadata) -> Option<String> {
     let mode = metadata.mode() & 0o777;
     let others = match mode & 0o077 {
@@ -561,7 +567,7 @@ pub(super) fn exposure(metadata: &fs::Metadata) -> Option<String> {
         _ => "other users can read the pool, its secret included",
     };
     Some(format!(
-        "the file's mode is {mode:04o}: {others}; chmod 600 it"
+        "the file's mode is {mode:04o}: {others}; run chmod 600 on it"
     ))
 }
 

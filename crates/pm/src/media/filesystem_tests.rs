@@ -12,7 +12,7 @@ fn judged(f_type: u32, mount: &Mount) -> FileSystemReport {
 }
 
 #[test]
-fn file_systems_that_other_machines_share_are_refused_by_name() {
+fn file_systems_that_other_machines_can_mount_are_refused_by_name() {
     for (f_type, name) in [
         (0x6969, "nfs4"),
         (0xff53_4d42, "cifs"),
@@ -28,7 +28,7 @@ fn file_systems_that_other_machines_share_are_refused_by_name() {
 }
 
 #[test]
-fn file_systems_that_write_in_place_are_accepted_without_a_word() {
+fn file_systems_that_write_in_place_are_accepted_without_a_warning() {
     for f_type in [0xef53, 0x5846_5342, 0xf2f5_2010, 0x0102_1994] {
         assert_eq!(
             judged(f_type, &mount("ext4", "rw")),
@@ -55,7 +55,7 @@ fn file_systems_with_limits_are_accepted_with_a_warning_that_names_them() {
 }
 
 #[test]
-fn an_overlay_is_what_its_upper_layer_is() {
+fn an_overlay_is_assessed_by_its_upper_layer() {
     let overlay = mount("overlay", "rw,lowerdir=/l,upperdir=/u,workdir=/w");
     let over = |upper| assess(0x794c_7630, Some(&overlay), false, upper);
     assert_eq!(over(Some(0xef53)), FileSystemReport::default());
@@ -75,7 +75,7 @@ fn a_mount_without_barriers_is_warned_about() {
 }
 
 #[test]
-fn options_of_a_mount_are_read_with_their_escapes() {
+fn mount_options_are_parsed_and_their_escapes_decoded() {
     let overlay = mount("overlay", r"rw,upperdir=/a\040b\134c,workdir=/w");
     let upper = overlay.value("upperdir");
     assert_eq!(upper, Some(PathBuf::from(r"/a b\c")));
@@ -86,7 +86,7 @@ fn options_of_a_mount_are_read_with_their_escapes() {
 }
 
 #[test]
-fn every_type_has_one_row() {
+fn every_file_system_type_has_one_row_in_the_table() {
     for (n, (f_type, ..)) in TABLE.iter().enumerate() {
         let again = TABLE[n + 1..].iter().any(|(other, ..)| other == f_type);
         assert!(!again, "{f_type:#x}");
@@ -94,7 +94,7 @@ fn every_type_has_one_row() {
 }
 
 #[test]
-fn a_mapping_that_does_not_show_what_was_written_is_found_out() {
+fn the_self_test_detects_a_mapping_that_does_not_show_written_bytes() {
     let (written, mapped) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     for file in [&written, &mapped] {
         file.set_len(pool::HEAD_BYTES).unwrap();
@@ -113,11 +113,14 @@ fn a_mapping_that_does_not_show_what_was_written_is_found_out() {
     assert!(failed.is_err());
     let mut after = Vec::new();
     io::Read::read_to_end(&mut &written, &mut after).unwrap();
-    assert!(after.iter().all(|&byte| byte == 0), "it is as it was");
+    assert!(
+        after.iter().all(|&byte| byte == 0),
+        "the test restored the former bytes"
+    );
 }
 
 #[test]
-fn blocks_that_stay_shared_are_accepted_for_want_of_room_and_not_after_an_error_of_the_device() {
+fn shared_blocks_are_accepted_after_a_full_disk_but_not_after_a_device_error() {
     use rustix::io::Errno;
     for (errno, harmless) in [
         (Errno::NOSPC, true),
@@ -136,7 +139,7 @@ fn blocks_that_stay_shared_are_accepted_for_want_of_room_and_not_after_an_error_
 }
 
 #[test]
-fn a_pool_that_others_can_change_or_read_is_told() {
+fn a_pool_file_that_other_users_can_read_or_change_gets_a_warning() {
     use std::os::unix::fs::PermissionsExt;
     let file = tempfile::NamedTempFile::new().unwrap();
     for (mode, said) in [

@@ -1,23 +1,26 @@
-//! The lease of a pool's file: which host has it open, so that a second host notices.
+//! The lease on a pool's file: records which host has the pool open, so that a second host detects it.
 //!
-//! The lock of a file is one machine's. Two machines that share a disk, or mount the same network file system, would both
-//! have the lock. So a process that has a pool open writes a record into its first page, and counts it up once a second:
+//! A file lock is local to one machine. Two machines that share a disk, or mount the same network file system, could
+//! both lock the file. So a process that has a pool open writes a lease record into the pool's first page, and
+//! increments its count once a second:
 //!
 //! ```text
-//!   host 1   take 1 ── 2 ── 3 ── 4 ── 5 ...        counts up once a second
-//!   host 2                 open: 3, looks again: 4 ──▶ refused, the holder lives
+//!   host 1   take 1 ── 2 ── 3 ── 4 ── 5 ...        increments once a second
+//!   host 2                 open: reads 3, then 4 ──▶ refused, the holder is alive
 //!   host 3                                             ...  5 = 5 = 5 for 2.5 s ──▶ takes the lease
 //! ```
 //!
-//! The lease detects, it does not fence: a host that stood still for longer than 2.5 seconds may have lost its lease, and
-//! finds that out at its next count, up to a second later.
+//! The lease detects concurrent use, it does not fence. A host that was suspended for longer than 2.5 seconds may have
+//! lost its lease. It detects that at its next increment, up to a second later.
 //!
 //! # Invariants
-//! LEASE-1  A process writes a record only after it has read the one that is there, from the device where the file system
-//!     has direct reads: over another holder's record that was counted up lately it never writes.
-//! LEASE-2  A holder that reads another's record has lost its lease: it poisons the medium, and writes no record any more.
-//! LEASE-3  A record of this boot of this machine needs no wait: the file's lock says that its process is gone.
-//! LEASE-4  No error of a sync is taken from the medium: records are written back through a descriptor of their own.
+//! LEASE-1  A process writes a record only after it has read the present one, from the device if the file system
+//!     supports direct reads. It never overwrites the record of another holder whose count is still rising.
+//! LEASE-2  A holder that reads the record of another holder has lost its lease. It poisons the medium and writes no
+//!     more records.
+//! LEASE-3  A record of the same boot of this machine needs no wait: this process holds the file lock, so the process
+//!     that wrote the record has ended.
+//! LEASE-4  The lease consumes no sync error of the medium: it writes records through a file description of its own.
 
 use std::fs;
 use std::io;
@@ -33,14 +36,14 @@ use super::window::PAGE;
 use crate::crc::crc32c_append;
 use crate::pool;
 
-/// How often a holder counts up.
+/// Interval between two increments of a holder.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-/// How long the count of a holder that lives may stand still.
+/// Time after which a holder whose count has not changed has lost its lease.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// How often the count is looked at meanwhile.
+/// Interval between two reads of the count while an open waits.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Where the record is, in bytes from the file's start: in the first page, behind the superblock's first copy.
+/// Offset of the record in the file, in bytes: in the first page, behind the superblock's first copy.
 const AT: u64 = 1024;
 const BYTES: usize = 512;
 const MAGIC: [u8; 8] = *b"FBLEASE\n";
@@ -53,17 +56,17 @@ const CHECKSUM: usize = 508;
 
 const _: () = assert!(AT >= pool::COPY_BYTES as u64 && AT as usize + BYTES <= PAGE as usize);
 
-/// A boot of a machine.
+/// Identity of a machine since its last boot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct HostBoot {
-    /// The kernel's random name of the boot.
+    /// Random id that the kernel chose at boot.
     boot: [u8; 36],
-    /// The machine's name, for people.
+    /// Host name, for messages.
     name: String,
 }
 
 impl HostBoot {
-    /// This one; `None` where the kernel does not say.
+    /// Returns the identity of this machine. `None` if the kernel does not report a boot id.
     fn this() -> Option<HostBoot> {
         let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -74,12 +77,12 @@ impl HostBoot {
     }
 }
 
-/// What a sector says.
+/// Content of the lease sector.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct LeaseRecord {
     is_held: bool,
     count: u64,
-    /// Random, of one open of the pool.
+    /// Random id of one open of the pool.
     holder: [u8; 16],
     host: HostBoot,
 }
@@ -100,7 +103,7 @@ impl LeaseRecord {
         bytes
     }
 
-    /// The record in `bytes`; `None` where there is none, or it is damaged.
+    /// Decodes the record in `bytes`. `None` if there is no record, or it is damaged.
     fn of(bytes: &[u8; BYTES]) -> Option<LeaseRecord> {
         let checksum = crc32c_append(0, &bytes[..CHECKSUM]);
         if bytes[..8] != MAGIC || bytes[CHECKSUM..] != checksum.to_le_bytes() {
@@ -119,12 +122,12 @@ impl LeaseRecord {
     }
 }
 
-/// Where records are read and written.
+/// Sector of the pool's file that holds the lease record.
 #[derive(Debug)]
 struct LeaseSector {
-    /// Opened again: its errors of writing back are told to nobody else (LEASE-4).
+    /// The file, opened a second time, so that its write-back errors are reported here and to the medium (LEASE-4).
     file: fs::File,
-    /// Reads past the page cache, where the file system can.
+    /// The file opened with `O_DIRECT`, if the file system supports direct reads.
     direct: Option<fs::File>,
 }
 
@@ -146,7 +149,7 @@ impl LeaseSector {
         self.read_bytes().map(|bytes| LeaseRecord::of(&bytes))
     }
 
-    /// The sector, with zeros for what the file does not have.
+    /// Returns the bytes of the sector, or zeros if the file is too short.
     fn read_bytes(&self) -> io::Result<[u8; BYTES]> {
         let mut buffer = [0; 2 * PAGE as usize];
         let from = buffer.as_ptr().align_offset(PAGE as usize);
@@ -154,7 +157,7 @@ impl LeaseSector {
         let direct = self.direct.as_ref();
         let read = match direct.map(|direct| direct.read_at(page, 0)) {
             Some(Ok(read)) => read,
-            // A file system that refuses it, or has a page cache only.
+            // No direct reads, or the direct read failed.
             _ => self.file.read_at(page, 0)?,
         };
         let sector = page[..read].get(AT as usize..).unwrap_or_default();
@@ -163,50 +166,52 @@ impl LeaseSector {
 
     fn write(&self, bytes: &[u8; BYTES]) -> io::Result<()> {
         if self.file.metadata()?.len() < PAGE {
-            return Ok(()); // It was cut, and is not made longer.
+            return Ok(()); // The file was truncated. A write would lengthen it again.
         }
         self.file.write_all_at(bytes, AT)?;
         write_back(&self.file)
     }
 }
 
-/// Writes the first page to the device, and nothing else of the file.
+/// Writes back only the first page of the file to the device.
 fn write_back(file: &fs::File) -> io::Result<()> {
     let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: a call without pointers.
+    // SAFETY: the call takes no pointers.
     match unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), 0, PAGE as i64, how) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A lease that this process holds, or has lost. Dropped, it is given back, also by an open that fails after the take.
+/// Lease that this process holds, or has lost. Dropping it gives it back, also if the open fails after
+/// [`FreeLease::take`].
 #[derive(Debug)]
 pub(super) struct Lease {
     sector: LeaseSector,
     mine: LeaseRecord,
-    /// What was there before, if that was no record of a holder. It is there again when the lease is given back: a pool
-    /// that is refused is left as it was.
+    /// Former bytes of the sector, if they were not the record of a holder. Giving the lease back restores them, so a
+    /// pool whose open is refused is unchanged.
     before: Option<[u8; BYTES]>,
     lost_to: Option<HostBoot>,
-    /// It is not given back: the record stays as a kill leaves it.
+    /// Whether dropping leaves the record in place, as a kill would.
     is_kept: bool,
 }
 
-/// A lease that can be taken: no other host counts it up.
+/// Lease that can be taken: no other host increments its count.
 pub(super) struct FreeLease {
     sector: LeaseSector,
     host: HostBoot,
 }
 
 impl FreeLease {
-    /// Looks whether the lease of `file` can be taken, after a wait if another host has it; `None` where the kernel does
-    /// not name this boot, or the first page cannot be read. Writes nothing. A wait begins with a call of `notice`.
+    /// Checks whether the lease on `file` can be taken. If the record is held by another host, calls `notice` and waits
+    /// up to [`PATIENCE`]. Writes nothing. `None` if the kernel does not report a boot id, or the first page cannot be
+    /// read.
     ///
     /// # Errors
-    /// [`OpenError::OtherHost`] if its holder lives.
+    /// [`OpenError::OtherHost`] if the other holder is alive.
     pub(super) fn find(
         file: &PoolFile,
         notice: &dyn Fn(&str),
@@ -215,7 +220,7 @@ impl FreeLease {
             return Ok(None);
         };
         match sector.living_holder(&host, notice) {
-            Err(_) => Ok(None), // Of such a page the superblock has a second copy, the lease has not.
+            Err(_) => Ok(None), // Unreadable page: the superblock has a second copy, the lease record has none.
             Ok(None) => Ok(Some(FreeLease { sector, host })),
             Ok(Some(holder)) => Err(OpenError::OtherHost {
                 path: file.path().into(),
@@ -243,14 +248,14 @@ impl FreeLease {
             lost_to: None,
             is_kept: false,
         };
-        // A device that does not take it is found out by the medium's own writes.
+        // If the device fails, the medium's own writes report it.
         let _ = lease.count_up();
         Some(lease)
     }
 }
 
 impl LeaseSector {
-    /// The host that has the lease and lives, but for `host` itself; after a wait if one may.
+    /// Returns the host, other than `host`, that holds the lease and is alive. Waits if another host may hold it.
     fn living_holder(
         &self,
         host: &HostBoot,
@@ -263,7 +268,8 @@ impl LeaseSector {
             return Ok(None);
         }
         notice(&format!(
-            "the pool was last open on host {:?}, and was not closed there: waiting {} s to see whether it still is",
+            "the pool was last open on host {:?} and not closed there: waiting {} s to see whether that host \
+             still has it open",
             found.host.name,
             PATIENCE.as_secs_f64()
         ));
@@ -277,7 +283,7 @@ impl LeaseSector {
         Ok(None)
     }
 
-    /// The record. One that is damaged is looked at again: its holder may just be writing it.
+    /// Reads the record. Retries a damaged record, because its holder may be writing it at this moment.
     fn read_whole(&self) -> io::Result<Option<LeaseRecord>> {
         for _ in 0..4 {
             let bytes = self.read_bytes()?;
@@ -292,21 +298,21 @@ impl LeaseSector {
 }
 
 impl Lease {
-    /// Counts up, unless another host has taken the lease (LEASE-2).
+    /// Increments the count, unless another host has taken the lease (LEASE-2).
     pub(super) fn refresh(&mut self) {
         if self.lost_to.is_some() {
             return;
         }
         match self.sector.read() {
             Ok(Some(found)) if found.holder != self.mine.holder => self.lost_to = Some(found.host),
-            // A page that cannot be read or was damaged is not another host's.
+            // A page that is unreadable or damaged does not show that another host took the lease.
             _ => {
                 let _ = self.count_up();
             }
         }
     }
 
-    /// The name of the host that was found to have taken the lease.
+    /// Returns the name of the host that took the lease from this process, if that was detected.
     pub(super) fn lost_to(&self) -> Option<&str> {
         self.lost_to.as_ref().map(|host| host.name.as_str())
     }
@@ -316,14 +322,14 @@ impl Lease {
         self.sector.write(&self.mine.to_bytes())
     }
 
-    /// Leaves the record as it is: of a medium that has failed nothing is written any more.
+    /// Drops the lease without giving it back, because nothing may be written to a poisoned medium.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
 }
 
 impl Drop for Lease {
-    /// Gives the lease back: the next host need not wait.
+    /// Gives the lease back, so that the next host need not wait.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -332,13 +338,13 @@ impl Drop for Lease {
         if self.lost_to.is_none() {
             self.mine.is_held = false;
             let bytes = self.before.unwrap_or_else(|| self.mine.to_bytes());
-            // Without it the next host waits.
+            // If this write fails, the next host waits.
             let _ = self.sector.write(&bytes);
         }
     }
 }
 
-/// Called with one line for people when an open waits.
+/// Callback with one line for people, called when an open waits.
 pub type WaitNotice = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[cfg(test)]
@@ -363,7 +369,7 @@ mod tests {
         (folder, path)
     }
 
-    /// Takes the lease, and whether there was a wait.
+    /// Takes the lease. Also returns whether `notice` was called for a wait.
     fn take(path: &str, host: HostBoot) -> (Result<Lease, HostBoot>, bool) {
         let has_waited = Cell::new(false);
         let sector = LeaseSector::at(path).expect("the file");
@@ -376,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_what_was_written_and_any_flipped_bit_makes_it_none() {
+    fn a_record_round_trips_and_any_flipped_bit_is_detected() {
         let record = LeaseRecord {
             is_held: true,
             count: 77,
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lives_keeps_its_lease() {
+    fn a_live_host_keeps_its_lease() {
         let (_folder, path) = pool();
         let mut first = take(&path, host(1)).0.expect("a fresh file");
         let ends = AtomicBool::new(false);
@@ -414,11 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_stands_still_loses_its_lease_and_writes_no_record_any_more() {
+    fn a_suspended_host_loses_its_lease_and_writes_no_more_records() {
         let (_folder, path) = pool();
         let mut first = take(&path, host(1)).0.expect("a fresh file");
         let (second, has_waited) = take(&path, host(2));
-        let second = second.expect("the first stands still");
+        let second = second.expect("the first host does not increment its count");
         assert!(has_waited);
         first.refresh();
         assert_eq!(first.lost_to(), Some("host-2"));
@@ -428,14 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_given_back_or_is_of_this_boot_needs_no_wait() {
+    fn taking_a_returned_lease_or_one_of_this_boot_needs_no_wait() {
         let (_folder, path) = pool();
         let first = take(&path, host(1)).0.expect("a fresh file");
         drop(first);
         let (second, has_waited) = take(&path, host(2));
         let second = second.expect("it was given back");
         assert!(!has_waited);
-        second.keep(); // A kill.
+        second.keep(); // As after a kill.
         let (third, has_waited) = take(&path, host(2));
         assert!(third.is_ok() && !has_waited);
     }

@@ -1,36 +1,36 @@
-//! Memory that is mapped and written by stores: DAX (persistent memory) and DRAM.
+//! Medium on mapped memory that is written by stores: DAX (persistent memory) and DRAM.
 //!
 //! ```text
-//!   copy_in ──▶ whole lines, from a size on, pairs: around the cache ──────────────┐
-//!           └─▶ the rest: into the cache ──▶ written back, line by line ───────────┤
+//!   copy_in ──▶ large copies, pairs on AMD: non-temporal stores of whole lines ────┐
+//!           └─▶ other bytes: into the cache ──▶ written back, line by line ────────┤
 //!   store ────▶ into the cache    flush ──▶ written back, line by line ────────────┤
 //!                                                                                  ▼
 //!                                            drain: one fence ──▶ the persistence domain
 //! ```
 //!
-//! An ordinary file can be mapped too, for those who ask for it ([`OpenOptions::page_cache`]): its stores outlive the
-//! process, in the page cache, and a restart of the machine only if they were synced ([`Medium::settle`]).
+//! With [`OpenOptions::page_cache`] an ordinary file is mapped too. Its stores are in the page cache, so they survive
+//! a kill of the process. They survive a restart of the machine only if they were synced ([`Medium::settle`]).
 //!
 //! [`OpenOptions::page_cache`]: super::OpenOptions::page_cache
 //!
-//! Both other kinds do the same work, so that what is measured on DRAM is the processor's side of what
-//! persistent memory costs. The file of a DAX or tmpfs pool is mapped from its first byte to its
-//! last and never shortened: no other process may truncate it (it is locked). If one does it all
-//! the same, zeros are read behind the new end, and nothing is acknowledged any more.
+//! DAX and DRAM execute the same instructions, so a measurement on DRAM shows the processor's share of the
+//! cost on persistent memory. The file of a DAX or tmpfs pool is mapped from its first byte to its
+//! last and never shortened. It is locked, so no other process may truncate it. If a process truncates it
+//! nevertheless, reads behind the new end return zeros, and no later write is acknowledged.
 //!
 //! # Invariants
-//! M1  A ticket is durable when it is issued: the fence in `drain` has completed every write-back
-//!     and every store around the cache of its thread (C1), and where mappings are synchronous the
-//!     page's place in the file is durable since its first write fault.
-//! M2  A context is used by one thread at a time and moves between threads only after a drain, or the
-//!     fence would be another thread's.
-//! M3  With eADR stores are durable once they are visible: write-backs are left out, fences stay.
-//!     Counters count what was asked for, so they do not change.
-//! M4  After the first sync of the file that failed nothing is acknowledged any more, and no sync is
-//!     tried again: the kernel may have dropped pages, and would call the next sync a success.
-//! M5  A store into a page that cannot be read or written goes to the zeros in its place and nowhere
-//!     else. The medium is poisoned before its drain returns. Pages that were only read there poison
-//!     nothing: of all other pages the device has reported nothing.
+//! M1  A ticket is durable when it is issued. The fence in `drain` has completed every write-back
+//!     and every non-temporal store of its thread (C1). Where mappings are synchronous (`MAP_SYNC`), the
+//!     file system's metadata for the page is durable since the page's first write fault.
+//! M2  One thread at a time uses a context. The context moves between threads only after a drain: a fence
+//!     orders only the stores of its own thread.
+//! M3  With eADR, stores are durable once they are visible. Write-backs are omitted, fences stay.
+//!     Counters count the requested operations, so they are the same with and without eADR.
+//! M4  After the first failed sync of the file, no write is acknowledged and no sync is
+//!     retried: the kernel may have dropped pages, and would report success for the next sync.
+//! M5  A store into a page that cannot be read or written changes only the zero page that replaces it.
+//!     The medium is poisoned before the drain of that store returns. A page that was only read
+//!     poisons nothing, because the device has reported no error for any other page.
 
 use std::fmt;
 use std::io;
@@ -50,15 +50,14 @@ use crate::medium::{
 };
 use crate::persist_ctx::PersistCtx;
 
-/// From how many bytes on `copy_in` stores whole lines around the cache, unless the processor is
-/// an AMD one.
+/// Smallest `copy_in`, in bytes, that writes whole lines by non-temporal stores, on processors not made by AMD.
 ///
 /// Nanoseconds per persist (copy in, drain) on two virtual cores of an Intel Xeon of family 6,
-/// model 207 (Emerald Rapids, 260 MiB L3), DRAM, medians of 9 interleaved rounds; with `around`
-/// only whole lines go around the cache. From `cargo run --release -p farbank-pm --example
-/// persist_cost`:
+/// model 207 (Emerald Rapids, 260 MiB L3), DRAM, medians of 9 interleaved rounds. `nt` writes
+/// whole lines by non-temporal stores, `cached` writes all lines through the cache. From `cargo run
+/// --release -p farbank-pm --example persist_cost`:
 ///
-/// | bytes | own lines: around | through | 16-aligned, packed: around | through |
+/// | bytes |     own lines: nt |  cached |     16-aligned, packed: nt |  cached |
 /// |------:|------------------:|--------:|---------------------------:|--------:|
 /// |    64 |               182 |     136 |                        165 |     165 |
 /// |   128 |               185 |     144 |                        187 |     175 |
@@ -68,41 +67,42 @@ use crate::persist_ctx::PersistCtx;
 /// |  2048 |               260 |     506 |                        344 |     435 |
 /// |  4096 |               342 |     892 |                        431 |     889 |
 ///
-/// Partial lines always go through the cache: storing them around it, too, cost 298 ns at 16 bytes
+/// Partial lines always go through the cache: non-temporal stores of them cost 298 ns at 16 bytes
 /// instead of 149, and 340 at 256 instead of 193.
 pub const NON_TEMPORAL_FROM_BYTES: usize = 512;
 
-/// The same for AMD processors. On a Zen 4, lines of their own cost 97 ns around the cache and 160
-/// through it at 64 bytes, 102 and 178 at 256, 122 and 242 at 1024.
+/// As [`NON_TEMPORAL_FROM_BYTES`], for AMD processors. On a Zen 4, own lines cost 97 ns by non-temporal stores and 160
+/// through the cache at 64 bytes, 102 and 178 at 256, 122 and 242 at 1024.
 pub const NON_TEMPORAL_FROM_BYTES_AMD: usize = 64;
 
-/// Bytes of what [`Medium::copy_in_pair`] writes.
+/// Bytes that [`Medium::copy_in_pair`] writes.
 const PAIR_BYTES: usize = 2 * WORD;
 
-/// Memory mapped and written by stores. See the module's head.
+/// Medium on mapped memory, written by stores. See the module documentation.
 pub struct Mapped {
-    // Before the file: its pages are unmapped before the lock is let go.
+    // Declared before the file: dropping unmaps the pages before it releases the lock.
     window: Window,
-    /// Looks after the file, if there is one. Before the file, too: it gives the lease back.
+    /// Watches the file, if there is one. Declared before the file, because dropping it gives the lease back.
     watch: Option<FileWatch>,
     backing: Backing,
-    /// Why nothing may be acknowledged any more: the file was removed or cut.
+    /// Reason why no write is acknowledged: a lost store, a failed sync, or a removed or truncated file.
     poison: Arc<OnceLock<Poisoned>>,
     /// Held while the medium grows.
     growing: Mutex<()>,
     caps: Caps,
     write_back: WriteBack,
-    /// Whether a drain fences: where nothing could become durable by it, it does not.
+    /// Whether a drain fences. It does not where a fence could make nothing durable.
     fences: bool,
     non_temporal_from: usize,
-    /// Whether [`Medium::copy_in_pair`] goes around the cache: with AMD processors. An insert into a Dash table of 2,000,000
-    /// keys, which writes one pair somewhere, took 505 ns through the cache and 385 around it on a Zen 4.
+    /// Whether [`Medium::copy_in_pair`] uses non-temporal stores: on AMD processors. An insert into a Dash table of
+    /// 2,000,000 keys, which writes one pair at a random place, took 505 ns through the cache and 385 by non-temporal
+    /// stores on a Zen 4.
     pairs_around: bool,
 }
 
 impl watch::PoisonFlag for Arc<OnceLock<Poisoned>> {
     fn poison(&self, reason: Arc<str>) {
-        // The first reason stays.
+        // Keeps the first reason.
         let _ = self.set(Poisoned { reason });
     }
 
@@ -119,7 +119,7 @@ enum Backing {
     Disk(PoolFile),
     /// A file on a DAX file system.
     Dax(PoolFile),
-    /// A devdax device; `map_sync` if it lets itself be asked.
+    /// A devdax device; `map_sync` if the kernel accepts `MAP_SYNC` for it.
     Device {
         file: PoolFile,
         map_sync: bool,
@@ -155,18 +155,18 @@ impl Backing {
 }
 
 impl Mapped {
-    /// Zeroed memory of this process, `bytes` rounded up to whole pages: for tests and
-    /// measurements. It can grow to 64 GiB, or 16 times its first length if that is more.
+    /// Makes a medium of zeroed memory of this process, for tests and measurements. `bytes` is rounded up to whole
+    /// pages. The medium can grow to 64 GiB, or to 16 times its first length if that is more.
     pub fn anonymous(bytes: u64) -> io::Result<Mapped> {
         const GROWS_TO_BYTES: u64 = 64 << 30;
-        // What cannot be rounded up cannot be reserved either, and is refused there.
+        // If rounding up overflows, `Window::reserve` refuses the length.
         let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
         let reserve = GROWS_TO_BYTES.max(bytes.saturating_mul(16));
         let survives = "nothing: the memory ends with the process".into();
         Mapped::new(Backing::Anonymous, Kind::Dram, bytes, reserve, survives)
     }
 
-    /// Maps `bytes` of a file or device that allows it, from its first byte on.
+    /// Maps the first `bytes` bytes of a file or device.
     pub(super) fn on_file(
         file: PoolFile,
         place: FileKind,
@@ -175,11 +175,13 @@ impl Mapped {
         lease: Option<Lease>,
     ) -> io::Result<Mapped> {
         let reserve = RESERVE_BYTES.max(bytes.saturating_mul(2));
-        let dram = "a kill of the process; no restart and no power cut: the file is in memory";
+        let dram = "a kill of the process; lost in a restart or power cut: the file is in memory";
         let cached = "a kill of the process; a restart of the machine only after a clean close";
         let durable = file.caches_are_durable();
         let dax = match durable {
-            true => "a kill and a power cut: stores are durable as they are made (eADR)",
+            true => {
+                "a kill and a power cut: stores to persistent memory are durable at once (eADR)"
+            }
             false => "a kill and a power cut: persistent memory, written back and fenced",
         };
         let (backing, kind, survives) = match place {
@@ -196,7 +198,7 @@ impl Mapped {
             mapped.write_back = WriteBack::NotNeeded; // M3
         }
         if page_cache && kind == Kind::Dram {
-            // A kill takes nothing from the page cache, and no write-back reaches further.
+            // Stores in the page cache survive a kill, and a write-back cannot move them to the device.
             mapped.write_back = WriteBack::NotNeeded;
             mapped.fences = false;
         }
@@ -217,7 +219,7 @@ impl Mapped {
         FileWatch::start(file, self.len(), may_be_removed, lease, poison).map(Some)
     }
 
-    /// Whether anything may be acknowledged.
+    /// Returns the reason as an error if the medium is poisoned.
     #[inline]
     fn sound(&self) -> Result<(), Poisoned> {
         match self.poison.get() {
@@ -226,7 +228,7 @@ impl Mapped {
         }
     }
 
-    /// Notices if a store to these bytes was lost (M5). After the store, before the drain.
+    /// Poisons the medium if a store to these bytes was lost (M5). Called after the store, before the drain.
     #[inline]
     fn check_stored(&self, at: Off, len: usize) {
         if let Some(at) = self.window.unreadable(at, len) {
@@ -242,22 +244,22 @@ impl Mapped {
             .map(|file| file.path().display().to_string());
         let reason = format!(
             "writing at byte {} of {} failed: the device or the file system reports an error, or the \
-             file is shorter than that",
+             file is shorter than that offset",
             at.0,
             path.unwrap_or_default()
         );
-        // The first reason stays.
+        // Keeps the first reason.
         let _ = self.poison.set(Poisoned {
             reason: reason.into(),
         });
     }
 
-    /// One sync of the file, the last one if it fails (M4).
+    /// Syncs the file. If the sync fails, it is the last one (M4).
     fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
         self.sound()?;
         if let Err(error) = file.sync() {
             let reason = format!("fdatasync of {} failed: {error}", file.path().display());
-            // The first reason stays.
+            // Keeps the first reason.
             let _ = self.poison.set(Poisoned {
                 reason: reason.into(),
             });
@@ -308,8 +310,8 @@ impl Mapped {
         })
     }
 
-    /// Has `copy_in` store whole lines, and pairs, around the cache from `bytes` a call on, whatever
-    /// the processor: 0 always, `usize::MAX` never.
+    /// Sets the smallest `copy_in`, in bytes, that writes whole lines by non-temporal stores, on any processor: 0 for
+    /// every call, `usize::MAX` for none. Pairs are written so if `bytes` is at most their length (16).
     #[must_use]
     pub fn with_non_temporal_from(mut self, bytes: usize) -> Mapped {
         self.non_temporal_from = bytes;
@@ -317,13 +319,13 @@ impl Mapped {
         self
     }
 
-    /// Leaves out write-backs and fences: for measuring what durability costs. Nothing is durable
-    /// then, whatever a ticket says.
+    /// Omits write-backs and fences, to measure the cost of durability. Nothing is durable then,
+    /// although tickets are durable at once.
     #[must_use]
     pub fn without_durability(mut self) -> Mapped {
         self.write_back = WriteBack::NotNeeded;
         self.fences = false;
-        self.caps.survives = "nothing: no line is written back".into();
+        self.caps.survives = "nothing: lines are not written back".into();
         self
     }
 
@@ -331,23 +333,23 @@ impl Mapped {
         &mut self.caps
     }
 
-    /// How lines are written back here.
+    /// Returns the instruction that writes lines back.
     #[must_use]
     pub fn write_back(&self) -> WriteBack {
         self.write_back
     }
 
-    /// Makes every page present and writable now, instead of at its first use.
+    /// Makes every page present and writable, so that later accesses cause no page faults.
     pub fn prefault(&self, progress: Progress<'_>) {
         self.window.prefault(true, progress);
     }
 
-    /// The same of the pages that a part lies in, as far as there are any.
+    /// As [`Mapped::prefault`], for the pages that contain bytes of `part`. Offsets beyond the medium are ignored.
     pub fn prefault_part(&self, part: Range<u64>) {
         self.window.prefault_part(part, true);
     }
 
-    /// Zeroes everything, durably on return: how a device becomes fit for a new pool.
+    /// Zeroes the whole medium, durably on return. Prepares a device for a new pool.
     pub(super) fn wipe(&self, progress: Progress<'_>) {
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         const TELL_BYTES: u64 = 64 << 20;
@@ -402,7 +404,7 @@ impl Medium for Mapped {
                 }
             }
             Backing::Device { file, .. } => {
-                let why = format!("{}: a device cannot grow", file.path().display());
+                let why = format!("{}: a devdax device cannot grow", file.path().display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));
             }
         }
@@ -460,8 +462,8 @@ impl Medium for Mapped {
         let len = bytes_of(parts);
         let to = self.window.aligned(at, len);
         let around = len >= self.non_temporal_from && self.write_back != WriteBack::NotNeeded;
-        // SAFETY: checked to be mapped, in whole words by W2, and aligned; all other access to mapped
-        // bytes is by words or by `cpu` (W3).
+        // SAFETY: `aligned` checked that the range is mapped, in whole words by W2, and that it is 8-aligned. All
+        // other access to mapped bytes is by words or by `cpu` (W3).
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
         self.check_stored(at, len);
         ctx.copied_in(at, len);
@@ -475,8 +477,8 @@ impl Medium for Mapped {
         }
         let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
         let to = self.window.aligned(at, PAIR_BYTES);
-        // SAFETY: checked to be mapped and aligned; all other access to mapped bytes is by words or by
-        // `cpu` (W3).
+        // SAFETY: `aligned` checked that the range is mapped, `check_pair` that it is 16-aligned. All other access
+        // to mapped bytes is by words or by `cpu` (W3).
         unsafe { cpu::stream(&bytes, to) };
         self.check_stored(at, PAIR_BYTES);
         ctx.copied_in(at, PAIR_BYTES);
@@ -485,7 +487,7 @@ impl Medium for Mapped {
     #[inline]
     fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         let from = self.window.address(at, len);
-        // SAFETY: checked to be mapped.
+        // SAFETY: `address` checked that the range is mapped.
         unsafe { cpu::flush_range(self.write_back, from, len) };
         ctx.flushed(at, len);
     }
@@ -513,7 +515,7 @@ impl Medium for Mapped {
         self.sound()
     }
 
-    /// A file in the page cache is synced, whole.
+    /// Syncs the whole file if it is in the page cache. All other backings are durable already.
     fn settle(&self, _: Ticket) -> Result<(), Poisoned> {
         self.sound()?;
         let Backing::Disk(file) = &self.backing else {
@@ -560,7 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_write_back_leaves_the_same_bytes_and_counts() {
+    fn every_write_back_instruction_gives_the_same_bytes_and_counters() {
         let best = CpuModel::detect().write_back;
         let mut seen = Vec::new();
         for write_back in [best, WriteBack::Clflush, WriteBack::NotNeeded] {

@@ -1,4 +1,4 @@
-//! The real media: [`Mapped`] (DAX and DRAM) and [`File`], and which of them a path becomes.
+//! The real media: [`Mapped`] (DAX and DRAM) and [`File`], and the choice between them for a path.
 //!
 //! ```text
 //!   open_path, create_path ── which medium? ──┐
@@ -6,16 +6,26 @@
 //!                        Mapped                            File
 //!               stores, clwb, sfence              pwritev, one fdatasync for all
 //!                  │          │                      │            │
-//!                 cpu       window ◀── reads ────────┘          space
+//!                 cpu       window ◀── reader ───────┘          space
 //!           instructions    one mapped range that grows         the locked file:
 //!                           and never moves                     allocated, written, never sparse
 //! ```
 //!
-//! * `filesystem` judges the file system under a pool and tests that its mappings show what is written.
-//! * `extents` gives a file blocks of its own where it shares them with a copy.
-//! * `lease` tells a second host that a pool is open; `reader` is how a file is read.
-//! * `sigbus` has the process outlive pages that cannot be read; `bad_blocks` are those the kernel knows of.
-//! * `sysfs` reads what the kernel says of the devices under it; `signature` knows what is on one already.
+//! * `open` chooses the medium for a path, and opens or creates it.
+//! * `mapped` and `file` are the two media.
+//! * `cpu` holds the write-back, non-temporal store and fence instructions.
+//! * `window` is a mapped address range that grows at its end and never moves.
+//! * `reader` reads a file through a window, by `pread`, or by `pread` with `O_DIRECT`.
+//! * `space` is the locked pool file: allocation, writes, `fdatasync`, growth.
+//! * `pool_path` gives a new file its name only when it holds a complete pool.
+//! * `page_cache` discards cached pages of an existing file that may differ from the device.
+//! * `filesystem` classifies the file system of a pool and tests that mappings show written bytes.
+//! * `extents` lists a file's blocks on its device, and replaces blocks shared with a reflink copy.
+//! * `lease` lets a second host detect that a pool is open; `watch` detects a removed, moved or truncated file.
+//! * `sigbus` replaces mapped pages that cannot be read by zeros, so that the process survives.
+//! * `bad_blocks` reads the kernel's lists of bad sectors.
+//! * `sysfs` reads properties of the devices under a pool.
+//! * `signature` recognises data that is already on a device.
 
 mod bad_blocks;
 pub(crate) mod cpu;
@@ -48,6 +58,6 @@ pub use space::{FileIo, KernelIo, Progress, file_id};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]
 compile_error!(
-    "Farbank's media are written for x86-64 Linux: no other processor's order of stores and \
-     flushes has been thought through"
+    "Farbank supports only x86-64 Linux: its crash arguments assume the x86-64 ordering of stores \
+     and flushes"
 );

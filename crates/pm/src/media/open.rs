@@ -1,13 +1,13 @@
-//! Which medium a path becomes.
+//! Opens or creates the medium of a pool path, and chooses the kind of medium.
 //!
-//! | the path is                     | medium           | can be asked for |
+//! | the path is                     | default medium   | other media that [`OpenOptions`] can select |
 //! |---------------------------------|------------------|------------------|
 //! | a devdax device                 | [`Mapped`], DAX  |                  |
 //! | a file that maps with `MAP_SYNC`| [`Mapped`], DAX  | [`File`]         |
 //! | a file on tmpfs or ramfs        | [`Mapped`], DRAM | [`File`]         |
 //! | any other file                  | [`File`]         | [`Mapped`], DRAM: see [`OpenOptions::page_cache`] |
 //!
-//! What was asked for and cannot be is an error, never another medium.
+//! If the path cannot be the requested medium, the open fails. It never falls back to another medium.
 
 use std::fs;
 use std::io;
@@ -30,27 +30,27 @@ use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
 use crate::pool;
 use std::sync::Arc;
 
-/// How to open or create a medium.
+/// Options to open or create a medium.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// The medium that must be had; `None` takes what the path is best at.
+    /// Required medium. `None` chooses the default medium of the path.
     pub medium: Option<Kind>,
-    /// When a [`File`]'s writes are made durable. The other media do not ask.
+    /// When the writes of a [`File`] are made durable. [`Mapped`] ignores it.
     pub sync: SyncPolicy,
-    /// How the bytes of a [`File`] are read. The other media do not ask.
+    /// How the bytes of a [`File`] are read. [`Mapped`] ignores it.
     pub read_by: ReadMode,
-    /// Whether an ordinary file is mapped instead, as [`Mapped`] DRAM whose bytes are in the page cache: fast, and
-    /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
-    /// those who can start empty after a restart of the machine: writes also go on after the file was removed.
+    /// Whether an ordinary file is mapped, as [`Mapped`] DRAM whose bytes are in the page cache. Stores are fast and
+    /// survive a kill, but not a power cut. Lines are not written back, on a file in memory (tmpfs) either. For
+    /// caches that can start empty after a restart of the machine: writes continue even after the file was removed.
     pub page_cache: bool,
-    /// Whether a file system is taken that a pool should not be on, because other machines can have the file
-    /// open too or because it does not sync; and a file whose blocks remain shared with a copy of it.
+    /// Whether to accept a file system that is refused by default, because other machines can have the file
+    /// open too or because it does not sync. Also accepts a file whose blocks stay shared with a copy of it.
     pub accept_file_system: bool,
-    /// Whether a new pool may overwrite what is on a device, a pool too.
+    /// Whether a new pool may overwrite data on a device, including another pool.
     pub force: bool,
-    /// Told, in one line for people, that an open waits: for a host that may have the pool open.
+    /// Called with one line for people if an open waits, because another host may have the pool open.
     pub notice: Option<WaitNotice>,
-    /// The system calls; tests have them fail.
+    /// System calls. Tests replace them to inject failures.
     pub io: Arc<dyn FileIo>,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Debug for OpenOptions {
     }
 }
 
-/// A real medium of either type. Match on it once: what stands on it is generic.
+/// A real medium of either type. Callers match on it once and then use code that is generic over the medium.
 #[derive(Debug)]
 pub enum AnyMedium {
     /// DAX or DRAM.
@@ -88,7 +88,7 @@ pub enum AnyMedium {
 }
 
 impl AnyMedium {
-    /// What the medium promises.
+    /// Returns the capabilities of the medium.
     #[must_use]
     pub fn caps(&self) -> &Caps {
         match self {
@@ -97,7 +97,7 @@ impl AnyMedium {
         }
     }
 
-    /// Bytes it has.
+    /// Returns the length of the medium in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -106,7 +106,7 @@ impl AnyMedium {
         }
     }
 
-    /// Makes every page present now, instead of at its first use.
+    /// Makes every page present, so that later accesses cause no page faults.
     pub fn prefault(&self, progress: Progress<'_>) {
         match self {
             AnyMedium::Mapped(medium) => medium.prefault(progress),
@@ -114,7 +114,7 @@ impl AnyMedium {
         }
     }
 
-    /// Has its capabilities tell what was found at its place.
+    /// Adds the warnings and limits of the file system to the medium's capabilities.
     fn with(mut self, found: FileSystemReport) -> AnyMedium {
         let caps = match &mut self {
             AnyMedium::Mapped(medium) => medium.caps_mut(),
@@ -125,12 +125,12 @@ impl AnyMedium {
             caps.survives = survives.into();
         }
         if let Some(limits) = found.limits {
-            caps.survives = format!("{}; here {limits}", caps.survives);
+            caps.survives = format!("{}; but on this file system {limits}", caps.survives);
         }
         self
     }
 
-    /// Closes it: see [`File::close`]. The other media have nothing left to do.
+    /// Closes the medium. See [`File::close`]; a [`Mapped`] has nothing to do.
     pub fn close(self) -> Result<(), Poisoned> {
         match self {
             AnyMedium::Mapped(_) => Ok(()),
@@ -139,7 +139,7 @@ impl AnyMedium {
     }
 }
 
-/// Why a medium could not be opened or created.
+/// Reason why a medium could not be opened or created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -147,99 +147,99 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried: "open", "lock", ...
+        /// Operation that failed: "open", "lock", ...
         doing: &'static str,
-        /// Its error.
+        /// Error of the system call.
         source: io::Error,
     },
     /// Another process, or this one, has the pool open.
     InUse {
         /// The file.
         path: PathBuf,
-        /// Process id and name, as far as the kernel tells.
+        /// Id and name of that process, if the kernel reports them.
         by: Option<(u32, String)>,
     },
-    /// Another host has the file open: its lease is counted up.
+    /// Another host has the file open: it counts up its lease.
     OtherHost {
         /// The file.
         path: PathBuf,
-        /// The host's name.
+        /// Name of the other host.
         host: String,
     },
-    /// There is something at the path where a new pool was to be made.
+    /// A file already exists at the path of the new pool.
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The device has something on it already. See [`OpenOptions::force`].
+    /// The device already contains data. See [`OpenOptions::force`].
     Occupied {
         /// The device.
         path: PathBuf,
-        /// What is on it.
+        /// The data that was recognised.
         what: String,
     },
-    /// The device or file system has no room. Nothing was left behind.
+    /// The device or file system has too little space. No file was left behind.
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         bytes: u64,
     },
-    /// The file has a hole where there should be a pool.
+    /// The file has a hole within the pool.
     Sparse {
         /// The file.
         path: PathBuf,
-        /// The hole's first byte.
+        /// Offset of the hole.
         hole: u64,
-        /// Bytes that should have been written.
+        /// Length of the pool in bytes.
         bytes: u64,
     },
     /// The file is shorter than a superblock.
     TooShort {
         /// The file.
         path: PathBuf,
-        /// Bytes it has.
+        /// Length of the file in bytes.
         bytes: u64,
     },
     /// A pool should not be on this file system. See [`OpenOptions::accept_file_system`].
     FileSystem {
         /// The file.
         path: PathBuf,
-        /// The file system's name.
+        /// Name of the file system.
         name: String,
-        /// What could go wrong there.
+        /// The risk.
         why: &'static str,
     },
-    /// The file shares blocks with a copy of it, and could not be given its own.
+    /// The file shares blocks with a copy of it, and they could not be replaced by blocks of its own.
     Shared {
         /// The file.
         path: PathBuf,
-        /// Bytes of such blocks; 0 if they could not be counted.
+        /// Bytes in shared blocks; 0 if they could not be counted.
         bytes: u64,
-        /// What was tried said this.
+        /// Error of the rewrite.
         source: io::Error,
     },
-    /// A mapping of the file does not show what is written to it.
+    /// A mapping of the file does not show the bytes written to it.
     Incoherent {
         /// The file.
         path: PathBuf,
     },
-    /// The file cannot be read past the page cache ([`ReadBy::Direct`]).
+    /// The file cannot be read past the page cache ([`ReadMode::Direct`]).
     NoDirectReads {
         /// The file.
         path: PathBuf,
-        /// The file system's name.
+        /// Name of the file system.
         file_system: String,
-        /// What was tried, and its error.
+        /// The failed operation and its error.
         source: io::Error,
     },
-    /// The medium asked for is not to be had here.
+    /// The path cannot be the requested medium.
     Unavailable {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested medium.
         medium: Kind,
-        /// What the path is instead.
+        /// What the path is, and the media it can be.
         why: &'static str,
     },
 }
@@ -273,21 +273,25 @@ impl fmt::Display for OpenError {
             }
             OpenError::OtherHost { path, host } => write!(
                 f,
-                "{} is in use on another host, {host:?}: end the server there first",
+                "{} is in use on another host, {host:?}: stop the server there first",
                 path.display()
             ),
             OpenError::Exists { path } => write!(
                 f,
-                "{} exists already: open it, or remove it to make a new pool there",
+                "{} already exists: open it, or remove it to create a new pool there",
                 path.display()
             ),
             OpenError::Occupied { path, what } => write!(
                 f,
-                "{} has {what} on it already, which a new pool would overwrite",
+                "{} already contains {what}, which a new pool would overwrite",
                 path.display()
             ),
             OpenError::NoSpace { path, bytes } => {
-                write!(f, "no room for the {bytes} bytes of {}", path.display())
+                write!(
+                    f,
+                    "not enough space for the {bytes} bytes of {}",
+                    path.display()
+                )
             }
             OpenError::Sparse { path, hole, bytes } => write!(
                 f,
@@ -306,7 +310,7 @@ impl fmt::Display for OpenError {
             OpenError::FileSystem { path, name, why } => {
                 write!(
                     f,
-                    "{} is on {name}, where no pool should be: {why}",
+                    "{} is on {name}, which is not safe for a pool: {why}",
                     path.display()
                 )
             }
@@ -316,13 +320,13 @@ impl fmt::Display for OpenError {
                 source,
             } => write!(
                 f,
-                "{} shares {bytes} bytes with a copy of it (reflink, snapshot) and could not be given \
-                 blocks of its own: {source}. Writing there could run out of space",
+                "{} shares {bytes} bytes with a copy of it (reflink, snapshot), and the shared blocks could not be \
+                 replaced: {source}. Writing to them could run out of space",
                 path.display()
             ),
             OpenError::Incoherent { path } => write!(
                 f,
-                "{}: a mapping of the file does not show what is written to it, so that reads would be \
+                "{}: a mapping of the file does not show the bytes written to it, so reads would be \
                  wrong: this file system cannot hold a pool",
                 path.display()
             ),
@@ -332,7 +336,7 @@ impl fmt::Display for OpenError {
                 source,
             } => write!(
                 f,
-                "{} is on {file_system}, where direct reads are not to be had ({source})",
+                "{} is on {file_system}, which does not support direct reads ({source})",
                 path.display()
             ),
             OpenError::Unavailable { path, medium, why } => {
@@ -358,9 +362,8 @@ impl error::Error for OpenError {
     }
 }
 
-/// Opens the medium of the pool at `path`, locked against everyone else. It has as many bytes as
-/// were ever written, rounded down to whole pages; whether they are a pool is for
-/// [`Pool::open`](crate::pool::Pool::open) to say.
+/// Opens and locks the medium of the pool at `path`. Its length is the written length of the file, rounded down to
+/// whole pages. [`Pool::open`](crate::pool::Pool::open) checks whether it contains a pool.
 pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenError> {
     let failed = |doing| move |e| OpenError::io(path, doing, e);
     let file = PoolFile::open(path, Arc::clone(&options.io))?;
@@ -368,13 +371,13 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let kind = choose(path, place, options)?;
     let mut found = filesystem::examine(&file, place, options)?;
     check_reads(&file, kind, options)?;
-    // Before anything is written: what is cached here may be older than what another host has written since.
+    // Before any write: the pages cached on this host may be older than the writes of another host.
     let free = match place {
         FileKind::Disk | FileKind::Dax if is_pool(&file) => free_lease(&file, options)?,
         _ => None,
     };
     if kind == Kind::File && place == FileKind::Disk {
-        page_cache::evict(&file).map_err(failed("bring to its device what is cached of"))?;
+        page_cache::evict(&file).map_err(failed("write back the cached pages of"))?;
     }
     let bytes = match place {
         FileKind::Device { bytes, .. } => bytes,
@@ -394,19 +397,19 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
         filesystem::prepare(&file, bytes, options, &mut found)?;
     }
     let bytes = bytes / PAGE * PAGE;
-    // Last: a file that is refused is left as it was, a hole in its first page is not filled.
+    // Last: a refused file stays unchanged, and a hole in its first page is not filled.
     let lease = free.and_then(FreeLease::take);
     let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(opened.with(found))
 }
 
-/// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
-/// and, as far as the medium goes, durable on `Ok`. An existing file is refused, and so is a device that has
-/// anything on it ([`OpenOptions::force`]); on an error no file is left behind. A device becomes a medium as a
+/// Creates a medium of `bytes`, rounded up to whole pages, at `path`. On `Ok` its space is allocated and written,
+/// and durable if the medium can be. An existing file is refused, and so is a device that contains
+/// data (unless [`OpenOptions::force`]). On an error no file is left behind. A device is always used as a
 /// whole.
 ///
-/// The file has its name before there is a pool in it: for a pool that must survive a kill of its
-/// creation see [`prepare_path`].
+/// The file has its name before it contains a pool. To create a pool so that a kill leaves no incomplete one at
+/// `path`, use [`prepare_path`].
 pub fn create_path(
     path: &Path,
     bytes: u64,
@@ -418,9 +421,9 @@ pub fn create_path(
     Ok(medium)
 }
 
-/// As [`create_path`], but the file gets its name only from [`PendingName::publish`], which the caller
-/// calls when a whole pool is on the medium. A process that is killed before that leaves nothing at
-/// `path`, and what it leaves beside it the next creation removes.
+/// As [`create_path`], but the file gets its name only in [`PendingPath::publish`]. The caller
+/// calls it when the medium contains a complete pool. A process that is killed before leaves nothing at
+/// `path`; the next creation removes its temporary file.
 pub fn prepare_path(
     path: &Path,
     bytes: u64,
@@ -498,7 +501,7 @@ fn create_on_device(
     Ok(opened)
 }
 
-/// Whether a new pool of `bytes` may be made on the device at `path`. Changes nothing.
+/// Checks that a new pool of `bytes` may be created on the device at `path`. Changes nothing.
 fn check_free(mapped: &Mapped, path: &Path, bytes: u64, force: bool) -> Result<(), OpenError> {
     if bytes > mapped.len() {
         return Err(OpenError::NoSpace {
@@ -523,11 +526,11 @@ fn check_free(mapped: &Mapped, path: &Path, bytes: u64, force: bool) -> Result<(
     })
 }
 
-/// Bytes of the devdax device at `path`, all of which a new pool there takes; `None` if it is a file, or not
-/// there. Nothing is opened.
+/// Returns the length in bytes of the devdax device at `path`, which is the length of a new pool there. `None` if the
+/// path is a file or does not exist. Opens nothing.
 ///
 /// # Errors
-/// The kernel does not say how long the device is.
+/// The kernel does not report the length of the device.
 pub fn device_bytes(path: &Path) -> Result<Option<u64>, OpenError> {
     let metadata = fs::metadata(path).ok();
     let device = metadata.filter(|m| m.file_type().is_char_device());
@@ -535,7 +538,10 @@ pub fn device_bytes(path: &Path) -> Result<Option<u64>, OpenError> {
     bytes.transpose().map_err(|e| OpenError::io(path, "use", e))
 }
 
-/// Bytes of `file` that a medium may serve: up to the first hole, which must not be in the pool.
+/// Returns the length in bytes of the written part of `file`, up to the first hole.
+///
+/// # Errors
+/// [`OpenError::Sparse`] if the hole is within the pool.
 fn written(file: &PoolFile) -> Result<u64, OpenError> {
     let failed = |e| OpenError::io(file.path(), "read", e);
     let (bytes, written) = (
@@ -548,7 +554,7 @@ fn written(file: &PoolFile) -> Result<u64, OpenError> {
             file.read(at.0, &mut copy).map(|()| copy)
         });
         let [a, b] = copies;
-        // The tail of a growth that was cut short does not belong to the pool yet.
+        // The tail of an interrupted growth is not part of the pool yet.
         let needed = pool::recorded_bytes(&[a.map_err(failed)?, b.map_err(failed)?]);
         let needed = needed.unwrap_or(bytes).min(bytes);
         if written < needed {
@@ -600,7 +606,7 @@ fn medium(
     }
 }
 
-/// Refuses a file that cannot be read as it was asked for, before anything is written to it.
+/// Refuses a file that cannot be read in the requested mode, before any write to it.
 fn check_reads(file: &PoolFile, kind: Kind, options: &OpenOptions) -> Result<(), OpenError> {
     match (kind, options.read_by) {
         (Kind::File, ReadMode::Direct) => filesystem::check_direct(file),
@@ -608,7 +614,8 @@ fn check_reads(file: &PoolFile, kind: Kind, options: &OpenOptions) -> Result<(),
     }
 }
 
-/// Whether one of the superblock's copies in `file` begins as it does. Nothing is written to a file that is no pool.
+/// Returns whether one of the two superblock copies in `file` begins with the pool's magic number. An open writes
+/// nothing to a file that is not a pool.
 fn is_pool(file: &PoolFile) -> bool {
     let begins = |at: Off| {
         let mut begin = [0; 8];
@@ -645,13 +652,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_something_on_it_is_refused_by_name_and_taken_when_forced() {
+    fn a_device_that_contains_data_is_refused_with_its_format_and_accepted_when_forced() {
         check_free(&memory(), Path::new("x"), BYTES, false).expect("zeros");
         let mut ctx = PersistCtx::default();
         for (at, bytes, what) in [
             (0, &b"PMEMPOOL"[..], "a PMDK pool"),
             (1072, b"12345678\x53\xef", "ext4"),
-            (8, b"?", "something unknown"),
+            (8, b"?", "unknown data"),
         ] {
             let mapped = memory();
             mapped.copy_in(&mut ctx, Off(at), &[bytes]);
@@ -661,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_a_pool_is_refused_though_its_superblock_is_damaged() {
+    fn a_device_with_a_pool_is_refused_even_if_its_superblock_is_damaged() {
         let mut ctx = PersistCtx::default();
         let layout = PoolLayout {
             segment_bytes: 64 << 10,
@@ -674,14 +681,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_too_small_is_refused_though_forced() {
+    fn a_device_that_is_too_small_is_refused_even_when_forced() {
         let path = Path::new("x");
         let error = check_free(&memory(), path, BYTES + 1, true).expect_err("no room");
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     }
 
     #[test]
-    fn a_path_without_a_device_has_no_devices_bytes() {
+    fn device_bytes_is_none_for_a_path_that_is_not_a_device() {
         assert_eq!(device_bytes(Path::new("/nowhere")).expect("none"), None);
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert_eq!(device_bytes(file.path()).expect("none"), None);

@@ -1,22 +1,22 @@
-//! What the kernel still caches of a pool's file when the pool is opened, and why it is not trusted.
+//! Discards pages of a pool's file that are still in the page cache when the pool is opened.
 //!
-//! A sync that fails leaves pages in the page cache that the device does not have. Linux calls them
-//! clean: no later sync writes them, and each answers that all is well. The process in which the sync
-//! failed acknowledges nothing any more (F3 of [`file`](super::file)), but the next one would read
-//! such pages, accept their records and build on them, until the kernel drops the pages.
+//! A failed sync leaves pages in the page cache whose bytes are not on the device. Linux marks them
+//! clean: no later sync writes them, and later syncs report success. The process in which the sync
+//! failed acknowledges no more writes (F3 of [`file`](super::file)). But until the kernel drops these pages, the next
+//! process would read them, accept their records and write data that depends on them.
 //!
 //! ```text
-//!   open ─▶ sync ─▶ drop the superblock's pages ─▶ read it ─┬─▶ closed cleanly: the rest stays cached
+//!   open ─▶ sync ─▶ drop the superblock's pages ─▶ read it ─┬─▶ closed cleanly: other pages stay cached
 //!                                                           └─▶ else: drop all pages
-//!                                                                  └─▶ write those that stay, sync
+//!                                                                  └─▶ rewrite pages not dropped, sync
 //! ```
 //!
 //! # Invariants
-//! PM-CACHE-1  What a file medium shows of an existing file when it is opened is on the device: the
-//!     pages were dropped and are read from it, or they were written to it again by a sync that did not
-//!     fail, or the pool was closed cleanly.
-//! PM-CACHE-2  Both copies of the superblock say that a pool was closed cleanly only after a sync
-//!     that followed every write but the second copy's, in a process in which no write and no sync
+//! PM-CACHE-1  When a file medium opens an existing file, every byte it reads is on the device: the
+//!     page was dropped and is read from the device, or it was rewritten by a sync that
+//!     succeeded, or the pool was closed cleanly.
+//! PM-CACHE-2  Both copies of the superblock record a clean close only after a sync
+//!     that covered every write except that of the second copy, in a process in which no write and no sync
 //!     had failed.
 //!
 //! A file in memory (tmpfs) has no device; its pages are the file.
@@ -32,18 +32,18 @@ use super::space::PoolFile;
 use super::window::PAGE;
 use crate::pool;
 
-/// Bytes of the largest folio: the kernel caches pages in such runs, and drops whole ones only.
+/// Bytes of the largest folio. The kernel caches pages in folios and drops only whole ones.
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
-/// Bytes whose pages are asked about in one call.
+/// Bytes whose pages one `mincore` call checks.
 const STEP_BYTES: u64 = 256 << 20;
 
-/// Brings what is cached of `file` in line with its device (PM-CACHE-1).
+/// Makes the cached pages of `file` equal to its device (PM-CACHE-1).
 ///
 /// # Errors
 /// The device cannot be written or read.
 pub(super) fn evict(file: &PoolFile) -> io::Result<()> {
-    // What a killed process wrote and did not sync may still be written, and is not dropped. The first
-    // sync may report an error that nobody has asked for yet: of pages that are lost, and dropped below.
+    // Dirty pages of a killed process are valid and must be written, because the kernel does not drop dirty pages. The
+    // first sync may report an earlier, unreported error, for pages that are lost and dropped below. So it is retried.
     file.sync().or_else(|_| file.sync())?;
     match was_closed(file)? {
         true => Ok(()),
@@ -51,7 +51,7 @@ pub(super) fn evict(file: &PoolFile) -> io::Result<()> {
     }
 }
 
-/// Whether the device, not the cache, says that the pool was closed cleanly.
+/// Returns whether the superblock on the device, not in the page cache, records a clean close.
 fn was_closed(file: &PoolFile) -> io::Result<bool> {
     file.drop_cached(0..FOLIO_BYTES_MAX.min(file.bytes()?))?;
     // A file without an identity is never marked as in use.
@@ -65,7 +65,7 @@ fn was_closed(file: &PoolFile) -> io::Result<bool> {
     let closed = |summary: &pool::PoolSummary| {
         summary.in_use_as.is_none() && !summary.mended_at_open // both copies say so
     };
-    // What is no pool is refused later, and there is nothing to drop for that.
+    // A file that is not a pool is refused later, so its pages need not be dropped.
     Ok(pool::summary(&copies).as_ref().map_or(true, closed))
 }
 
@@ -75,7 +75,7 @@ fn evict_all(file: &PoolFile) -> io::Result<()> {
     let mut is_written = false;
     for from in (0..bytes).step_by(STEP_BYTES as usize) {
         for run in cached(file, from..bytes.min(from + STEP_BYTES))? {
-            file.write_again(run)?; // Its pages are dirty from then on.
+            file.write_again(run)?; // Makes its pages dirty, so that the sync below writes them.
             is_written = true;
         }
     }
@@ -85,14 +85,14 @@ fn evict_all(file: &PoolFile) -> io::Result<()> {
     }
 }
 
-/// The runs of pages of `part` that are in the page cache. `part` begins with a page.
+/// Returns the ranges of `part`, in whole pages, that are in the page cache. `part.start` is page-aligned.
 fn cached(file: &PoolFile, part: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let len = usize::try_from(part.end - part.start).map_err(io::Error::other)?;
     let mut resident = vec![0; len.div_ceil(PAGE as usize)];
     if len == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: a new mapping at an address of the kernel's choice; its pages are never accessed.
+    // SAFETY: a new mapping at an address that the kernel chooses. Its pages are never accessed.
     let at = unsafe {
         let flags = MapFlags::SHARED;
         mmap(
@@ -105,7 +105,7 @@ fn cached(file: &PoolFile, part: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         )?
     };
     let told = page_states(at, len, &mut resident);
-    // SAFETY: the mapping just made.
+    // SAFETY: unmaps the mapping just made, to which no reference exists.
     unsafe { munmap(at, len)? };
     told?;
     let mut runs: Vec<Range<u64>> = Vec::new();
@@ -120,10 +120,11 @@ fn cached(file: &PoolFile, part: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     Ok(runs)
 }
 
-/// Asks which pages of a mapping are in memory: bit 0 of each page's byte.
+/// Sets bit 0 of each page's byte in `states` if that page of the mapping is in memory.
 fn page_states(at: *mut c_void, len: usize, states: &mut [u8]) -> io::Result<()> {
     assert!(states.len() >= len.div_ceil(PAGE as usize));
-    // SAFETY: the kernel writes a byte for each page of `len` bytes; it only asks about `at`.
+    // SAFETY: the kernel writes one byte for each page of `len` bytes, and `states` has room for them. It does not
+    // access the memory at `at`.
     match unsafe { libc::mincore(at, len, states.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

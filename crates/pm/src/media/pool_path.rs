@@ -1,18 +1,18 @@
-//! How a new file gets its name: it is made under another one, and renamed when it is a whole pool.
+//! Creation of a pool file under a temporary name, and its rename when it holds a complete pool.
 //!
 //! ```text
-//!   create pool.farbank-new, lock it ─▶ write ─▶ the pool is durable ─▶ rename to pool ─▶ sync the folder
+//!   create pool.farbank-new, lock it ─▶ write ─▶ the pool is durable ─▶ rename to pool ─▶ sync the directory
 //!          │                                                              │
-//!          └── killed: nobody holds the lock, the next creation           └── killed: a whole pool
+//!          └── killed: the lock is free, the next creation                └── killed: a complete pool
 //!              removes the file and starts again
 //! ```
 //!
 //! # Invariants
-//! PM-NAME-1  A file has the pool's name only when it is a whole pool. So a kill during creation leaves
-//!            nothing that a later start would have to refuse.
-//! PM-NAME-2  Whatever has the pool's name already keeps it: the rename does not replace.
-//! PM-NAME-3  A file of an earlier creation is removed only by a process that holds its lock, and only if
-//!            it looks like one.
+//! PM-NAME-1  A file has the pool's name only when it is a complete pool. So a kill during creation leaves
+//!            no file that a later start would have to refuse.
+//! PM-NAME-2  The rename never replaces a file that already has the pool's name.
+//! PM-NAME-3  A temporary file of an earlier creation is removed only by a process that holds its lock, and only
+//!            if it is empty, or begins with zeros or as a pool.
 
 use std::ffi::OsString;
 use std::fs;
@@ -29,12 +29,12 @@ use super::open::OpenError;
 use super::space::lock;
 use crate::pool;
 
-/// What the name of a file that is being made ends with.
+/// Suffix of a temporary name.
 const SUFFIX: &str = ".farbank-new";
-/// Bytes of a name that the file system takes at least, less those of the suffix.
+/// Longest file name that every supported file system accepts, minus the suffix, in bytes.
 const STEM_BYTES_MAX: usize = 255 - SUFFIX.len();
 
-/// Where a pool file is, or will be.
+/// Path that a pool file has, or will have.
 #[derive(Debug)]
 pub(super) struct PoolPath {
     path: PathBuf,
@@ -53,23 +53,23 @@ impl PoolPath {
         &self.path
     }
 
-    /// Whether the file has its name.
+    /// Returns whether the file has this path, and no longer its temporary name.
     pub(super) fn is_published(&self) -> bool {
         self.published.load(Ordering::Acquire)
     }
 }
 
-/// The name a new medium does not have yet. Dropping it without [`PendingName::publish`] removes the file.
+/// Path that a new medium does not have yet. Dropping it without [`PendingPath::publish`] removes the file.
 #[derive(Debug)]
 #[must_use = "a new pool that is not published is removed"]
 pub struct PendingPath {
     name: Arc<PoolPath>,
-    /// The file's name so far, and its inode. A device has its own name all the time.
+    /// The file's temporary name, and its inode number. `None` for a device, which always has its own name.
     temporary: Option<(PathBuf, u64)>,
 }
 
 impl PendingPath {
-    /// The name of something that has it already.
+    /// The path of a device, which needs no rename.
     pub(super) fn none(path: &Path) -> PendingPath {
         PendingPath {
             name: PoolPath::new(path, true),
@@ -77,12 +77,12 @@ impl PendingPath {
         }
     }
 
-    /// Gives the file its name, durably on `Ok`. What is in it must be durable already, as
-    /// [`Pool::create`](crate::pool::Pool::create) leaves it.
+    /// Renames the file to its final path, durably on `Ok`. Its content must be durable already, which
+    /// [`Pool::create`](crate::pool::Pool::create) ensures.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] if something has appeared at the path meanwhile; it is left alone.
-    /// [`OpenError::Io`] if the file cannot be renamed, or its folder not be synced. The new file is
+    /// [`OpenError::Exists`] if a file was created at the path in the meantime; that file is unchanged.
+    /// [`OpenError::Io`] if the file cannot be renamed, or its directory cannot be synced. The new file is
     /// removed in both cases.
     pub fn publish(mut self) -> Result<(), OpenError> {
         let Some((temporary, _)) = &self.temporary else {
@@ -94,9 +94,9 @@ impl PendingPath {
             error => OpenError::io(path, "rename the new file to", error.into()),
         })?;
         if let Err(error) = sync_folder(path) {
-            // The error that is on its way says more than this one could.
+            // Ignores a failed removal: the error of the sync is reported instead.
             let _ = fs::remove_file(path);
-            return Err(OpenError::io(path, "sync the folder of", error));
+            return Err(OpenError::io(path, "sync the directory of", error));
         }
         self.name.published.store(true, Ordering::Release);
         self.temporary = None;
@@ -110,16 +110,16 @@ impl Drop for PendingPath {
             return;
         };
         if fs::symlink_metadata(&temporary).is_ok_and(|found| found.ino() == inode) {
-            // The error that is on its way says more than this one could.
+            // Ignores a failed removal: the error that ended the creation is reported instead.
             let _ = fs::remove_file(&temporary);
         }
     }
 }
 
-/// Renames, unless there is something at `to`.
+/// Renames `from` to `to`. Fails with `EEXIST` if a file exists at `to`.
 fn rename_new(from: &Path, to: &Path) -> Result<(), Errno> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system, or the kernel, does not know the flag.
+        // The file system or the kernel does not support the flag.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             rustix::fs::link(from, to)?;
             rustix::fs::unlink(from)
@@ -128,7 +128,7 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Makes the names in the folder of `path` durable.
+/// Makes the names in the directory of `path` durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -137,7 +137,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-/// The name under which the file of `path` is made: in the same folder, so that it can be renamed.
+/// Returns the temporary name of the file for `path`. It is in the same directory, so that the file can be renamed.
 fn temporary_name(path: &Path) -> PathBuf {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let name = path.file_name().unwrap_or_default().as_bytes();
@@ -146,7 +146,7 @@ fn temporary_name(path: &Path) -> PathBuf {
     path.with_file_name(OsString::from_vec(bytes))
 }
 
-/// Makes the file of a new pool at `path`, locked, under its temporary name.
+/// Creates and locks the file of a new pool at `path`, under its temporary name.
 pub(super) fn create(path: &Path) -> Result<(fs::File, PendingPath), OpenError> {
     const OWNER_ONLY: u32 = 0o600;
     let failed = |error| OpenError::io(path, "create", error);
@@ -165,7 +165,7 @@ pub(super) fn create(path: &Path) -> Result<(fs::File, PendingPath), OpenError> 
             }
             Err(error) => return Err(failed(error)),
         };
-        // Another process may have taken the file, not locked yet, for a stale one.
+        // Before this lock, another process may have removed the file as a stale one. Then the inode differs.
         lock(&file, path)?;
         let inode = file.metadata().map_err(failed)?.ino();
         let named = fs::symlink_metadata(&temporary);
@@ -185,15 +185,18 @@ impl PendingPath {
     }
 }
 
-/// Removes what an earlier creation left when it was killed (PM-NAME-3).
+/// Removes the temporary file of an earlier creation that was killed (PM-NAME-3).
+///
+/// # Errors
+/// [`OpenError::InUse`] if a creation is in progress; [`OpenError::Exists`] if the file is not that of a creation.
 fn remove_stale(path: &Path, temporary: &Path) -> Result<(), OpenError> {
-    let failed = |error| OpenError::io(temporary, "look at", error);
+    let failed = |error| OpenError::io(temporary, "examine", error);
     let mut how = fs::OpenOptions::new();
     how.read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     let file = match how.open(temporary) {
         Ok(file) => file,
-        // Its creator has renamed or removed it.
+        // The process that created it has renamed or removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };

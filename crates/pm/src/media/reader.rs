@@ -1,4 +1,4 @@
-//! How a file's bytes are read: through a mapping, or by system calls.
+//! Reads of a file: through a mapping, or by system calls.
 //!
 //! ```text
 //!   mapped   window ──────── page fault ────────▶ page cache ──▶ device
@@ -7,18 +7,19 @@
 //!                       └─ else: pread, O_DIRECT ──────────────▶ device
 //! ```
 //!
-//! A mapping costs no call, but an error of the device is a signal (SIGBUS) and every page that was read takes an entry of
-//! the page tables. A call returns the error. With `direct`, what is read once does not push other pages out of the page
-//! cache.
+//! A read through a mapping makes no system call. But a device error is a signal (SIGBUS), and every page that was read
+//! takes an entry in the page tables. A system call returns the error. A direct read leaves no page in the page cache,
+//! so bytes that are read once do not evict other pages.
 //!
 //! # Invariants
-//! R1  A page that a call cannot read, or the file does not have any more, reads as zeros and is noted before the zeros are
-//!     returned, until it is written. That is what [`Window`] does, so readers ask the same question after a read.
-//! R2  A direct read sees what was written before it began: pages that are in the page cache and not on the device are
-//!     written by the kernel before it reads the device. The self-test of each open tries it.
+//! R1  If a system call cannot read a page, or the file no longer contains it, the reader marks the page as unreadable
+//!     and then returns zeros for it, until the page is written. [`Window`] does the same, so after a read callers
+//!     check [`FileReader::unreadable`] in every mode.
+//! R2  A direct read returns every write that completed before it began: the kernel writes dirty pages to the device
+//!     before it reads the device. The self-test of each open checks it.
 //!
-//! The page cache is asked by `cachestat`. `preadv2` with `RWF_NOWAIT` would be one call fewer, but where a page is not
-//! cached it has the kernel read that page into the cache.
+//! `cachestat` reports which pages are cached. `preadv2` with `RWF_NOWAIT` would save a call, but it makes the kernel
+//! read a page that is not cached into the cache.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,21 +39,21 @@ use crate::medium::{Off, WORD, bytes_of};
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReadMode {
-    /// Through a mapping: no call a read.
+    /// Through a mapping, without system calls.
     #[default]
     Mapping,
-    /// By `pread`: nothing is mapped, and an error of the device is an error of the call.
+    /// By `pread`. Nothing is mapped, and a device error is an error of the call.
     Pread,
-    /// By `pread` where the page cache has all of it, else from the device (`O_DIRECT`) past the page cache. Needs
+    /// By `pread` if the page cache contains all requested pages, otherwise from the device by `O_DIRECT`. Needs
     /// Linux 6.5 and a file system with direct reads.
     Direct,
 }
 
 impl ReadMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [ReadMode; 3] = [ReadMode::Mapping, ReadMode::Pread, ReadMode::Direct];
 
-    /// The name on the command line.
+    /// Returns the mode's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,17 +64,17 @@ impl ReadMode {
     }
 }
 
-/// What reads a file. See the module's head.
+/// Reader of a file, by a mapping or by system calls. See the module documentation.
 pub(super) enum FileReader {
     Mapped(Window),
     Calls(CallReader),
 }
 
 impl FileReader {
-    /// Reads `bytes` of `file`.
+    /// Makes a reader of the first `bytes` bytes of `file`.
     ///
     /// # Errors
-    /// There are no addresses for it, or it cannot be read in this way.
+    /// The process has too few addresses for a mapping, or the file cannot be read in this mode.
     pub(super) fn new(file: &PoolFile, by: ReadMode, bytes: u64) -> io::Result<FileReader> {
         let reader = match by {
             ReadMode::Mapping => {
@@ -105,10 +106,10 @@ impl FileReader {
         }
     }
 
-    /// Whether `len` bytes can be read of a file that is as long.
+    /// Checks that the reader can grow to `len` bytes.
     ///
     /// # Errors
-    /// There are not as many addresses.
+    /// The reserved address range is too small.
     pub(super) fn check_room(&self, len: u64) -> io::Result<()> {
         match self {
             FileReader::Mapped(window) => window.check_room(len),
@@ -116,10 +117,10 @@ impl FileReader {
         }
     }
 
-    /// From now on `len` bytes are read.
+    /// Grows the reader to `len` bytes.
     ///
     /// # Errors
-    /// They cannot be mapped.
+    /// The new bytes cannot be mapped.
     pub(super) fn extend(&self, file: &PoolFile, len: u64) -> io::Result<()> {
         match self {
             FileReader::Mapped(window) => window.extend(MapSource::Read(file.fd()), len),
@@ -130,8 +131,10 @@ impl FileReader {
         }
     }
 
+    /// Checks that the `len` bytes at `at` are in the file.
+    ///
     /// # Panics
-    /// When the `len` bytes at `at` are not all inside.
+    /// When they are not.
     #[inline]
     #[track_caller]
     pub(super) fn check(&self, at: Off, len: usize) {
@@ -143,10 +146,10 @@ impl FileReader {
         }
     }
 
-    /// As [`Reader::check`], of bytes to be written.
+    /// As [`FileReader::check`], for bytes to be written.
     ///
     /// # Panics
-    /// Also when `at` is not the start of a word.
+    /// Also when `at` is not 8-aligned.
     #[inline]
     #[track_caller]
     pub(super) fn check_aligned(&self, at: Off, len: usize) {
@@ -191,7 +194,7 @@ impl FileReader {
         match self {
             FileReader::Mapped(window) => window.append_out(at, len, to),
             FileReader::Calls(calls) => {
-                calls.check(at, len); // On a panic `to` is as it was.
+                calls.check(at, len); // Panics before `to` changes.
                 let from = to.len();
                 to.resize(from + len, 0);
                 calls.read(at.0, &mut to[from..]);
@@ -238,7 +241,7 @@ impl FileReader {
         }
     }
 
-    /// Brings all of the file into the page cache, but for direct reads.
+    /// Reads the whole file into the page cache. Does nothing in [`ReadMode::Direct`].
     pub(super) fn prefault(&self, progress: Progress<'_>) {
         match self {
             FileReader::Mapped(window) => window.prefault(false, progress),
@@ -246,7 +249,7 @@ impl FileReader {
         }
     }
 
-    /// Whether any page was found unreadable.
+    /// Returns whether any page was found unreadable.
     #[inline]
     pub(super) fn has_unreadable(&self) -> bool {
         match self {
@@ -255,7 +258,7 @@ impl FileReader {
         }
     }
 
-    /// Bytes of the pages that were found unreadable.
+    /// Returns the number of bytes in pages that were found unreadable.
     pub(super) fn unreadable_bytes(&self) -> u64 {
         match self {
             FileReader::Mapped(window) => window.unreadable_bytes(),
@@ -263,8 +266,8 @@ impl FileReader {
         }
     }
 
-    /// The first of `len` bytes at `at` that is in an unreadable page. Of what was read before the call: whatever is
-    /// not in one was in the file.
+    /// Returns the first offset among the `len` bytes at `at` that is in an unreadable page. Call it after a read:
+    /// bytes read before the call that are not in such a page came from the file.
     #[inline]
     pub(super) fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
         match self {
@@ -273,11 +276,11 @@ impl FileReader {
         }
     }
 
-    /// Shows what was just written into pages that could not be read before, in place of zeros. No other thread reads
-    /// those bytes meanwhile: they are unpublished.
+    /// Makes unreadable pages readable again after `parts` were written at `at`, so that reads return the new bytes and
+    /// not zeros. No other thread reads those bytes at the same time, because they are unpublished.
     ///
     /// # Errors
-    /// They cannot be mapped.
+    /// The pages cannot be mapped.
     #[cold]
     pub(super) fn show(&self, file: &PoolFile, at: Off, parts: &[&[u8]]) -> io::Result<()> {
         let len = bytes_of(parts);
@@ -291,21 +294,22 @@ impl FileReader {
     }
 }
 
-/// Reads a file by calls.
+/// Reader of a file by system calls.
 pub(super) struct CallReader {
     file: OwnedFd,
     direct: Option<DirectReader>,
     io: Arc<dyn FileIo>,
     len: AtomicU64,
-    /// Pages that could not be read (R1), and how many they are.
+    /// Numbers of the pages that could not be read (R1).
     unreadable: Mutex<BTreeSet<u64>>,
+    /// Length of `unreadable`.
     unreadable_pages: AtomicU64,
 }
 
 impl CallReader {
-    /// Bytes of which few are read on the stack.
+    /// Size of the stack buffer for short reads, in bytes.
     const FEW: usize = 512;
-    /// Bytes that are read at once where they are only looked at.
+    /// Size of the stack buffer for longer visits and checksums, in bytes.
     const MANY: usize = 16 << 10;
 
     fn new(file: &PoolFile, direct: Option<DirectReader>, bytes: u64) -> io::Result<CallReader> {
@@ -334,7 +338,7 @@ impl CallReader {
     fn check_aligned(&self, at: Off, len: usize) {
         assert!(
             at.0.is_multiple_of(WORD as u64),
-            "bytes are copied in from a word on: {at:?}"
+            "writes must be 8-aligned: {at:?}"
         );
         self.check(at, len);
     }
@@ -385,7 +389,8 @@ impl CallReader {
         self.read(at.0, to);
     }
 
-    /// Calls `look` with one part after another of the `len` bytes at `at`, until it answers `false`; its last answer.
+    /// Calls `look` with consecutive parts of the `len` bytes at `at`, until it returns `false`. Returns the last
+    /// result of `look`.
     #[track_caller]
     fn visit(&self, at: Off, len: usize, look: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.check(at, len);
@@ -402,7 +407,8 @@ impl CallReader {
         })
     }
 
-    /// Fills `to` from byte `at` on, which is inside; with zeros where the file cannot be read (R1).
+    /// Reads `to.len()` bytes at byte `at` into `to`, with zeros for pages that cannot be read (R1). The caller has
+    /// checked the range.
     fn read(&self, at: u64, to: &mut [u8]) {
         let is_read = match &self.direct {
             Some(direct) => direct.read(&*self.io, self.file.as_fd(), at, to),
@@ -413,7 +419,7 @@ impl CallReader {
         }
     }
 
-    /// As [`Calls::read`], page by page.
+    /// As [`CallReader::read`], page by page.
     #[cold]
     fn read_pages(&self, at: u64, to: &mut [u8]) {
         let end = at + to.len() as u64;
@@ -430,11 +436,11 @@ impl CallReader {
         }
     }
 
-    /// Fills `to`, part of a page, from byte `at` on; with zeros behind the end of a file that ends in this page, as a
-    /// mapping shows it.
+    /// Reads `to.len()` bytes at byte `at`, all in one page, into `to`. If the file ends in this page, the bytes behind
+    /// its end are zeros, as in a mapping.
     ///
     /// # Errors
-    /// The page cannot be read, or the file ends before it.
+    /// The page cannot be read, or the file ends before the page.
     fn read_page(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let file = self.file.as_fd();
         let read = read_all(&*self.io, file, at, to)?;
@@ -450,7 +456,7 @@ impl CallReader {
         self.unreadable.lock().expect("no holder panics")
     }
 
-    /// Notes that the pages of `part` cannot be read.
+    /// Marks the pages of `part` as unreadable.
     fn note(&self, part: Range<u64>) {
         let end = part.end.min(self.len.load(Ordering::Acquire));
         let mut noted = self.noted();
@@ -459,7 +465,7 @@ impl CallReader {
         self.unreadable_pages.store(pages, Ordering::Release);
     }
 
-    /// Notes that the pages of `part` were written.
+    /// Marks the pages of `part` as readable again, because they were written.
     fn forget(&self, part: Range<u64>) {
         let mut noted = self.noted();
         let pages = part.start / PAGE..part.end.div_ceil(PAGE);
@@ -484,7 +490,7 @@ impl CallReader {
         Some(Off(at.0.max(page * PAGE)))
     }
 
-    /// Has the kernel read the file into the page cache, unless reads go past it.
+    /// Makes the kernel read the file into the page cache, unless reads are direct.
     fn read_ahead(&self, progress: Progress<'_>) {
         const STEP: u64 = 64 << 20;
         let total = self.len.load(Ordering::Acquire);
@@ -501,7 +507,7 @@ impl CallReader {
     }
 }
 
-/// Fills `to` from byte `at` on by calls, up to the file's end; the number of bytes.
+/// Reads `to.len()` bytes at byte `at` into `to`, or fewer at the file's end. Returns the number of bytes read.
 fn read_all(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < to.len() {
@@ -513,29 +519,31 @@ fn read_all(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io
     Ok(done)
 }
 
-/// Whether all of `to` could be filled from byte `at` on.
+/// Reads `to.len()` bytes at byte `at` into `to`. Returns whether all of them were read.
 fn has_read_all(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
     read_all(io, file, at, to).is_ok_and(|read| read == to.len())
 }
 
-/// Reads from the device.
+/// Reader of a file from its device, past the page cache.
 pub(super) struct DirectReader {
-    /// Opened with `O_DIRECT`.
+    /// The file, opened with `O_DIRECT`.
     file: fs::File,
-    /// What offsets, lengths and addresses of reads are multiples of, in bytes: a power of two, [`PAGE`] or more.
+    /// Alignment of the offsets, lengths and addresses of reads, in bytes: a power of two, at least [`PAGE`].
     block: usize,
-    /// Buffers for the next reads, each of [`Direct::BUFFER`] bytes and a block more.
+    /// Free buffers, each of [`DirectReader::BUFFER`] bytes plus one block.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
 impl DirectReader {
-    /// Most bytes of a read.
+    /// Maximum bytes of one read.
     const BUFFER: usize = 256 << 10;
-    /// Most buffers that are kept.
+    /// Maximum number of free buffers.
     const BUFFERS_KEPT: usize = 16;
 
+    /// Opens `file` for direct reads, and tries one.
+    ///
     /// # Errors
-    /// The file system has no direct reads, or the kernel has no `cachestat`.
+    /// The file system does not support direct reads, or the kernel has no `cachestat` (Linux 6.5).
     pub(super) fn open(file: &PoolFile) -> io::Result<DirectReader> {
         let refused = |what: &'static str| {
             move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
@@ -549,16 +557,17 @@ impl DirectReader {
             file: opened,
             buffers: Mutex::default(),
         };
-        cached_pages(file.fd(), 0..PAGE).map_err(refused("cachestat, of Linux 6.5"))?;
+        cached_pages(file.fd(), 0..PAGE).map_err(refused("cachestat, which needs Linux 6.5"))?;
         let mut buffer = direct.buffer();
         let block = &mut direct.aligned(&mut buffer)[..direct.block];
-        // Of a file that is empty yet there is nothing, which is no error.
+        // An empty file returns 0 bytes, which is not an error.
         read_once(&**file.io(), direct.file.as_fd(), 0, block)
             .map_err(refused("a read with O_DIRECT"))?;
         Ok(direct)
     }
 
-    /// Fills `to` from byte `at` of `file` on; whether the file has all of it and can be read.
+    /// Reads `to.len()` bytes at byte `at` into `to`: from `file` through the page cache if all pages are cached,
+    /// otherwise from the device. Returns whether all bytes were read.
     fn read(&self, io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
         let end = at + to.len() as u64;
         let pages = at / PAGE * PAGE..end.next_multiple_of(PAGE);
@@ -569,10 +578,10 @@ impl DirectReader {
         self.read_blocks(io, at, to).is_ok()
     }
 
-    /// Fills `to` from byte `at` on, from the device.
+    /// Reads `to.len()` bytes at byte `at` from the device into `to`.
     ///
     /// # Errors
-    /// It cannot be read, or the file ends before.
+    /// The device cannot be read, or the file is too short.
     pub(super) fn read_blocks(&self, io: &dyn FileIo, at: u64, to: &mut [u8]) -> io::Result<()> {
         let block = self.block as u64;
         let end = at + to.len() as u64;
@@ -583,7 +592,7 @@ impl DirectReader {
             let until = (from + DirectReader::BUFFER as u64).min(end);
             let whole = until.next_multiple_of(block) - from;
             let needed = (until - from) as usize;
-            // One call: it answers with fewer bytes at the file's end, where the next one would not be aligned.
+            // A single call: it returns fewer bytes only at the file's end, and a second call would not be aligned.
             read = read_once(io, self.file.as_fd(), from, &mut blocks[..whole as usize]).and_then(
                 |read| match read >= needed {
                     true => Ok(()),
@@ -609,18 +618,18 @@ impl DirectReader {
         kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER + self.block])
     }
 
-    /// The part of a buffer that begins with a block and has [`Direct::BUFFER`] bytes.
+    /// Returns the block-aligned part of a buffer, of [`DirectReader::BUFFER`] bytes.
     fn aligned<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
         let from = buffer.as_ptr().align_offset(self.block);
         &mut buffer[from..][..DirectReader::BUFFER]
     }
 }
 
-/// What direct reads of `file` are aligned to: what the file system says, where it says so (Linux 6.1), but at least a
-/// page.
+/// Returns the alignment of direct reads of `file`, in bytes. It is the alignment that the file system reports (since
+/// Linux 6.1), but at least a page.
 ///
 /// # Errors
-/// The file system says that it has none, or needs blocks larger than a buffer.
+/// The file system reports that it has no direct reads, or needs blocks larger than a buffer.
 fn block_bytes(file: BorrowedFd<'_>) -> io::Result<usize> {
     let told = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let told = told.ok().filter(|told| {
@@ -631,20 +640,22 @@ fn block_bytes(file: BorrowedFd<'_>) -> io::Result<usize> {
     block_for(aligns)
 }
 
-/// The block for what memory and offsets are to be aligned to.
+/// Returns the alignment for `statx`'s alignments of memory and offset. `None` stands for no report.
 fn block_for(aligns: Option<(u32, u32)>) -> io::Result<usize> {
     let Some((memory, offset)) = aligns else {
         return Ok(PAGE as usize);
     };
     let block = (memory.max(offset) as usize).max(PAGE as usize);
     if offset == 0 || !block.is_power_of_two() || block > DirectReader::BUFFER {
-        let why = format!("statx says that direct reads are aligned to {offset} bytes");
+        let why = format!(
+            "statx reports an alignment of direct reads of {offset} bytes, which is not supported"
+        );
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok(block)
 }
 
-/// Fills some of `to` from byte `at` on by one call; the number of bytes.
+/// Reads up to `to.len()` bytes at byte `at` into `to` by one call. Returns the number of bytes read.
 fn read_once(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
     loop {
         match io.pread(file, to, at) {
@@ -654,15 +665,15 @@ fn read_once(io: &dyn FileIo, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> i
     }
 }
 
-/// How many pages of `part` are in the page cache.
+/// Returns the number of pages of `part` that are in the page cache.
 ///
 /// # Errors
-/// The kernel does not tell: it is older than 6.5, or the file system has no page cache.
+/// The kernel has no `cachestat` (it is older than 6.5), or the file system has no page cache.
 fn cached_pages(file: BorrowedFd<'_>, part: Range<u64>) -> io::Result<u64> {
     const CACHESTAT: libc::c_long = 451;
     let range = [part.start, part.end - part.start];
     let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads a range of two words and writes five words of counts.
+    // SAFETY: the kernel reads two words from `range` and writes five words to `counts`.
     let done = unsafe {
         libc::syscall(
             CACHESTAT,
@@ -683,7 +694,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_what_the_file_system_says_but_a_page_at_least_and_a_buffer_at_most() {
+    fn the_direct_read_alignment_is_the_reported_one_between_a_page_and_a_buffer() {
         let block = |memory, offset| block_for(Some((memory, offset))).ok();
         assert_eq!(block_for(None).ok(), Some(4096));
         assert_eq!(block(4, 512), Some(4096));

@@ -1,29 +1,29 @@
-//! Mapped pages that the device or the file system cannot serve: a page of zeros takes their place.
+//! SIGBUS handler that replaces unreadable mapped pages by pages of zeros.
 //!
-//! The kernel answers an access to such a page with SIGBUS: a sector that cannot be read, a file that
-//! another process has made shorter, persistent memory that has lost a line. Without a handler the
-//! process ends, and the next one ends at the same place.
+//! The kernel raises SIGBUS on an access to a page that the device or the file system cannot read: a bad sector, a
+//! file that another process has truncated, persistent memory that has lost a line. Without a handler the
+//! process ends, and after a restart it ends again at the same page.
 //!
 //! ```text
 //!   a load, or a store ──▶ SIGBUS ──▶ is the address in a window?
 //!                                       │yes                    │no
-//!                    note the page, map zeros over it        the handler that was there before,
-//!                    the access is made again: zeros         or the end of the process
+//!                    mark the page, map zeros over it        call the previous handler,
+//!                    the access is retried: zeros            or end the process
 //! ```
 //!
-//! Zeros fail the checksum of a record, so that a reader reports damage and its offset; of what has no
-//! checksum, readers ask [`Window::unreadable`](super::window::Window::unreadable).
+//! Zeros fail the checksum of a record, so a reader reports damage and its offset. For data without a
+//! checksum, readers check [`Window::unreadable`](super::window::Window::unreadable) after the read.
 //!
 //! # Invariants
-//! PM-FAULT-1  A page is noted before its zeros can be read. So what was read before a look at the
-//!     notes, and was zeros that are not in the file, is in a page that the look finds.
-//! PM-FAULT-2  The handler reads and writes atomics of this module and makes system calls; it takes no
-//!     lock and allocates nothing. It is told of windows by a table that only grows stale entries: an
-//!     entry is read between two looks at its sequence number, which is odd while it changes.
-//! PM-FAULT-3  A window leaves the table before its addresses are given back.
+//! PM-FAULT-1  A page is marked before its zeros can be read. So a check of the marks after a read
+//!     finds every page for which the read returned zeros that are not in the file.
+//! PM-FAULT-2  The handler only reads and writes atomics of this module and makes system calls. It takes no
+//!     lock and allocates nothing. It finds windows in a static table, whose entries are seqlocks: an
+//!     entry is valid if its sequence number is even and the same before and after the read.
+//! PM-FAULT-3  A window leaves the table before its addresses are unmapped.
 //!
-//! A program that installs a handler of its own for SIGBUS later, and does not call the one it
-//! replaces, ends at such a page.
+//! If a program later installs its own SIGBUS handler and that handler does not call the one it
+//! replaced, an access to an unreadable page ends the process.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -37,24 +37,25 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use super::window::PAGE;
 
-/// Windows over files that a process can have at once.
+/// Maximum number of windows over files in a process.
 pub(super) const WINDOWS_MAX: usize = 1024;
-/// Bytes that are replaced together where single pages cannot be: of a device with large pages.
+/// Bytes replaced together if a single page cannot be replaced, as on a device mapped with huge pages.
 const HUGE: u64 = 2 << 20;
 
-/// What the handler knows of a window.
+/// Table entry of a window, for the handler.
 struct WindowEntry {
-    /// Odd while the entry changes.
+    /// Sequence number of the seqlock: odd while the entry changes.
     sequence: AtomicU64,
-    /// Whether a window has the entry.
+    /// Whether a window owns the entry.
     taken: AtomicBool,
-    /// First address; 0: no window.
+    /// First address of the window; 0 if there is none.
     base: AtomicUsize,
+    /// Length of the window's address range in bytes.
     reserved: AtomicUsize,
     is_writable: AtomicBool,
-    /// A bit for each page.
+    /// Bitmap with one bit for each page: set if the page is marked as unreadable.
     notes: AtomicPtr<AtomicU64>,
-    /// Pages that are noted.
+    /// Number of marked pages.
     pages: AtomicU64,
 }
 
@@ -70,29 +71,30 @@ static WINDOWS: [WindowEntry; WINDOWS_MAX] = [const {
     }
 }; WINDOWS_MAX];
 
-/// How many pages of a window that no handler watches are noted.
+/// Number of marked pages of a window without a table entry: always 0.
 pub(super) static NONE: AtomicU64 = AtomicU64::new(0);
 
-/// What SIGBUS did before.
+/// The previous SIGBUS action of the process.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// The notes of a window, and its place in the handler's table until they are dropped.
+/// Unreadable pages of a window, and its entry in the handler's table. Dropping it frees the entry.
 pub(super) struct WindowFaults {
     entry: &'static WindowEntry,
-    /// A bit for each page the window can have; readable and writable as far as it has them.
+    /// Address and length of the bitmap, with one bit for each page of the window's address range. Only the part for
+    /// mapped pages is accessible (see `cover`).
     notes: (*mut c_void, usize),
 }
 
-// SAFETY: the notes are atomics, and only `Drop`, which has them for itself, unmaps them.
+// SAFETY: the bitmap consists of atomics, and only `Drop`, which has exclusive access, unmaps it.
 unsafe impl Send for WindowFaults {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for WindowFaults {}
 
 impl WindowFaults {
-    /// Watches the `reserved` bytes at `base`, of a window that files are mapped into.
+    /// Registers the `reserved` bytes at `base`, the address range of a window over a file, with the handler.
     ///
     /// # Errors
-    /// The handler cannot be installed, there are no addresses for notes, or the process has too many
+    /// The handler cannot be installed, there are no addresses for the bitmap, or the process has too many
     /// windows.
     pub(super) fn watch(
         base: *mut u8,
@@ -103,7 +105,7 @@ impl WindowFaults {
         let bytes = usize::try_from(reserved / PAGE).map_err(io::Error::other)?;
         let bytes = (bytes / 8 + 1).next_multiple_of(PAGE as usize);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let notes = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags)? };
         let free = WINDOWS.iter().find(|entry| {
             let taken =
@@ -113,10 +115,10 @@ impl WindowFaults {
             taken.is_ok()
         });
         let Some(entry) = free else {
-            // SAFETY: the mapping just made.
+            // SAFETY: unmaps the mapping just made, to which no reference exists.
             let _ = unsafe { munmap(notes, bytes) };
             let why =
-                format!("this process has {WINDOWS_MAX} pools in files open, which is the most");
+                format!("this process has {WINDOWS_MAX} pools in files open, which is the maximum");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
         };
         entry.change(|entry| {
@@ -132,22 +134,22 @@ impl WindowFaults {
         })
     }
 
-    /// Makes the notes of the window's first `len` bytes ready, before these are mapped.
+    /// Makes the bitmap accessible for the window's first `len` bytes. Called before these are mapped.
     pub(super) fn cover(&self, len: u64) -> io::Result<()> {
         let bytes = (len / PAGE / 8 + 1).next_multiple_of(PAGE) as usize;
         let (notes, whole) = self.notes;
         let both = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is this window's own, and what is in it stays.
+        // SAFETY: this window owns the range, and the call changes none of its contents.
         unsafe { mprotect(notes, bytes.min(whole), both)? };
         Ok(())
     }
 
-    /// Pages that are noted.
+    /// Returns the counter of marked pages.
     pub(super) fn pages(&self) -> &'static AtomicU64 {
         &self.entry.pages
     }
 
-    /// The first page of `pages`, which the notes cover, that is noted.
+    /// Returns the first marked page in `pages`, which the bitmap covers.
     pub(super) fn first_of(&self, pages: Range<u64>) -> Option<u64> {
         let mut next = pages.start;
         while next < pages.end {
@@ -161,7 +163,7 @@ impl WindowFaults {
         None
     }
 
-    /// Takes the note of `page` away: something else than zeros was mapped there.
+    /// Clears the mark of `page`, because the file was mapped there again.
     pub(super) fn forget(&self, page: u64) {
         let before = self.word(page).fetch_and(!bit(page), Ordering::Relaxed);
         if before & bit(page) != 0 {
@@ -169,7 +171,8 @@ impl WindowFaults {
         }
     }
 
-    /// Has zeros in place of the page that holds `within`, as if it had been found unreadable.
+    /// Replaces the page that contains byte `within` of the window by zeros, as if it had been found unreadable.
+    /// Returns whether that succeeded.
     pub(super) fn replace(&self, within: u64) -> bool {
         let base = self.entry.base.load(Ordering::Relaxed);
         self.entry.replace(base, within)
@@ -180,9 +183,9 @@ impl WindowFaults {
         let word = usize::try_from(page / 64).unwrap_or(usize::MAX);
         assert!(
             word < bytes / size_of::<u64>(),
-            "page {page} is not one of the window's"
+            "page {page} is outside the window"
         );
-        // SAFETY: inside of the notes, as just asserted, and aligned; mapped as long as `self` lives.
+        // SAFETY: inside the bitmap, as just asserted, and aligned. The bitmap is mapped while `self` exists.
         unsafe { &*notes.cast::<AtomicU64>().add(word) }
     }
 }
@@ -193,7 +196,7 @@ impl Drop for WindowFaults {
             .change(|entry| entry.base.store(0, Ordering::Relaxed));
         self.entry.taken.store(false, Ordering::Release);
         let (notes, bytes) = self.notes;
-        // SAFETY: the mapping is this window's own. Nothing accesses the window any more, so that no
+        // SAFETY: this window owns the mapping. No thread accesses the window any more, so no
         // handler runs for it (PM-FAULT-3).
         let _ = unsafe { munmap(notes, bytes) };
     }
@@ -204,7 +207,7 @@ fn bit(page: u64) -> u64 {
 }
 
 impl WindowEntry {
-    /// Changes an entry that is the caller's (PM-FAULT-2).
+    /// Changes an entry that the caller owns (PM-FAULT-2).
     fn change(&self, change: impl FnOnce(&WindowEntry)) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
@@ -213,7 +216,7 @@ impl WindowEntry {
         self.sequence.store(before + 2, Ordering::Release);
     }
 
-    /// Whether `address` is in this entry's window and has zeros now.
+    /// Replaces the page at `address` by zeros if it is in this entry's window. Returns whether it did.
     fn serve(&self, address: usize) -> bool {
         let before = self.sequence.load(Ordering::Acquire);
         let base = self.base.load(Ordering::Relaxed);
@@ -221,11 +224,11 @@ impl WindowEntry {
         fence(Ordering::Acquire);
         let is_same = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         let within = address.wrapping_sub(base);
-        // The thread that made the access has the window, so that its entry stays as it is.
+        // The thread that faulted is using the window, so the entry cannot change during `replace`.
         is_same && base != 0 && within < reserved && self.replace(base, within as u64)
     }
 
-    /// Maps zeros over the page of a window that holds `within`, or over the large page.
+    /// Maps zeros over the page that contains byte `within` of the window, or over its huge page if that fails.
     fn replace(&self, base: usize, within: u64) -> bool {
         let reserved = self.reserved.load(Ordering::Relaxed) as u64;
         [PAGE, HUGE].into_iter().any(|bytes| {
@@ -242,7 +245,7 @@ impl WindowEntry {
 
     fn note(&self, page: u64) {
         let notes = self.notes.load(Ordering::Relaxed);
-        // SAFETY: a page that is mapped, or in a large one with it, has its note in the window's notes.
+        // SAFETY: the bitmap has a bit for every mapped page, and for all pages of a huge page around one.
         let word = unsafe { &*notes.add((page / 64) as usize) };
         if word.fetch_or(bit(page), Ordering::SeqCst) & bit(page) == 0 {
             self.pages.fetch_add(1, Ordering::SeqCst);
@@ -256,29 +259,29 @@ impl WindowEntry {
         };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let at = ptr::with_exposed_provenance_mut(at);
-        // SAFETY: pages of a window that lives, of which no references exist but to words as atomics,
-        // whose values are anything another thread may have stored. Its system call alone is made,
-        // which a signal handler may do; it leaves errno alone.
+        // SAFETY: the pages belong to a live window. The only references into them are to single words as atomics,
+        // whose values may change at any time. The function makes only its system call, which
+        // a signal handler may do, and does not change errno.
         unsafe { mmap_anonymous(at, bytes, prot, flags).is_ok() }
     }
 }
 
-/// Installs the handler, once in a process.
+/// Installs the handler, once per process.
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = *INSTALLED.get_or_init(|| {
-        // SAFETY: all zeros are a valid `sigaction`, an empty mask and the default action.
+        // SAFETY: all zeros are a valid `sigaction`: an empty mask and the default action.
         let mut before: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut ours = before;
         ours.sa_sigaction = on_bus_error as extern "C" fn(_, _, _) as usize;
-        // On a thread's signal stack, if it has one, as the standard library's threads do.
+        // Runs on the thread's alternate signal stack if it has one, as threads of the standard library do.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: it reads the action there is now.
+        // SAFETY: only reads the current action into `before`.
         if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
             return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
         }
         BEFORE.store(Box::leak(Box::new(before)), Ordering::Release);
-        // SAFETY: the handler is safe in a signal (PM-FAULT-2), and knows the one before it.
+        // SAFETY: the handler is async-signal-safe (PM-FAULT-2), and `BEFORE` holds the previous action.
         match unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
@@ -288,14 +291,14 @@ fn install() -> io::Result<()> {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel hands over a whole `siginfo_t`.
+    // SAFETY: the kernel passes a valid `siginfo_t`.
     let code = unsafe { (*info).si_code };
     let is_ours = matches!(
         code,
         libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO
     );
     if is_ours {
-        // SAFETY: of these codes the address is set.
+        // SAFETY: for these codes the kernel sets the address.
         let address = unsafe { (*info).si_addr() } as usize;
         if WINDOWS.iter().any(|entry| entry.serve(address)) {
             return;
@@ -304,19 +307,19 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     pass_on(signal, info, context);
 }
 
-/// Does what would have been done without this handler.
+/// Performs the previous SIGBUS action.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     type HandlerTableFull = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     let before = BEFORE.load(Ordering::Acquire);
-    // SAFETY: stored before the handler was installed, whole, and never freed.
+    // SAFETY: `install` stored it before it installed the handler, and it is never freed.
     let (action, flags) = unsafe { ((*before).sa_sigaction, (*before).sa_flags) };
-    // SAFETY: the kernel hands over a whole `siginfo_t`.
+    // SAFETY: the kernel passes a valid `siginfo_t`.
     let was_sent = unsafe { (*info).si_code } <= 0;
     match action {
         libc::SIG_IGN if was_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: both calls may be made in a signal handler. An access that faulted is made again
-            // after the return, and ends the process; a signal that was sent is sent again.
+            // SAFETY: both calls are async-signal-safe. After a fault, the access is retried
+            // on return and ends the process. A signal sent by a process is raised again.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if was_sent {
@@ -325,13 +328,13 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             }
         }
         _ if flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: that is what a handler with this flag is.
+            // SAFETY: a handler installed with SA_SIGINFO has this type.
             let handler = unsafe { std::mem::transmute::<usize, HandlerTableFull>(action) };
             handler(signal, info, context);
             end_if_sent(signal, was_sent);
         }
         _ => {
-            // SAFETY: that is what a handler without the flag is.
+            // SAFETY: a handler installed without SA_SIGINFO has this type.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(action) };
             handler(signal);
             end_if_sent(signal, was_sent);
@@ -339,15 +342,17 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
-/// A handler that knows nothing better, like the standard library's, restores the default action and
-/// returns, for the access to be made again. A signal that was sent has no access: it is sent again.
+/// Raises the signal again if it was sent by a process and the previous handler restored the default action.
+///
+/// Such a handler (the standard library's is one) expects that the faulting access is retried after it returns, which
+/// ends the process. A signal that was sent has no access to retry.
 fn end_if_sent(signal: c_int, was_sent: bool) {
     // SAFETY: all zeros are a valid `sigaction`.
     let mut now: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: it reads the action there is now, which may be done in a signal handler.
+    // SAFETY: only reads the current action, which is async-signal-safe.
     let known = unsafe { libc::sigaction(signal, ptr::null(), &raw mut now) } == 0;
     if was_sent && known && now.sa_sigaction == libc::SIG_DFL {
-        // SAFETY: it may be called in a signal handler.
+        // SAFETY: `raise` is async-signal-safe.
         unsafe { libc::raise(signal) };
     }
 }

@@ -1,12 +1,12 @@
-//! What is on a device already: a new pool must not overwrite it unasked.
+//! Recognition of data that is already on a device, so that a new pool does not overwrite it.
 //!
-//! A device has no name of its own for what is on it. Its first bytes tell: most formats have a signature
-//! there. Bytes that are not zero and have no known signature are somebody's, too.
+//! The first bytes of a device identify most formats by a signature. Bytes that are not zero and match no known
+//! signature count as data, too.
 
-/// Bytes looked at, from the first one on: all signatures are in them.
+/// Number of bytes examined at the start of a device. All signatures lie within them.
 pub(super) const LOOKED_AT: usize = 128 << 10;
 
-/// Where a signature is, what it is, and of what.
+/// Known signatures: offset in bytes, signature, description of the format.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"PMEMPOOL", "a PMDK pool"),
     (0, b"XFSB", "an XFS file system"),
@@ -27,7 +27,8 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (510, b"\x55\xaa", "a partition table or boot sector"),
 ];
 
-/// What the first [`LOOKED_AT`] bytes of a device, or fewer, are of; `None` if they are all zero.
+/// Returns a description of the data in `bytes`, the first [`LOOKED_AT`] bytes of a device or fewer. `None` if all are
+/// zero.
 pub(super) fn of(bytes: &[u8]) -> Option<String> {
     let named = SIGNATURES.iter().find(|(at, signature, _)| {
         bytes
@@ -39,7 +40,7 @@ pub(super) fn of(bytes: &[u8]) -> Option<String> {
     }
     let first = bytes.iter().position(|&byte| byte != 0)?;
     Some(format!(
-        "something unknown: byte {first} is {:#04x}",
+        "unknown data: byte {first} is {:#04x}",
         bytes[first]
     ))
 }
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_signature_is_found_by_its_name_and_within_what_is_looked_at() {
+    fn each_signature_is_recognised_within_the_examined_bytes() {
         for (at, signature, what) in SIGNATURES {
             let mut bytes = vec![0; LOOKED_AT];
             bytes[*at..at + signature.len()].copy_from_slice(signature);
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_without_a_signature_are_somebodys_and_zeros_are_nobodys() {
+    fn non_zero_bytes_without_a_signature_are_unknown_data_and_zeros_are_none() {
         let mut bytes = vec![0; LOOKED_AT];
         assert_eq!(of(&bytes), None);
         assert_eq!(of(&[]), None);

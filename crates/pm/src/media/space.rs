@@ -1,14 +1,14 @@
 //! The file under a medium: locked, its space allocated and written, never sparse.
 //!
 //! # Invariants
-//! S1  While a [`PoolFile`] lives, nobody else holds one of the same file (`flock`); when it is gone,
-//!     anybody can, whoever may have inherited its descriptor.
-//! S2  Every byte a medium serves has been written once, so that no later write or page fault
-//!     needs space: a full disk is an error of `create` or `grow`, never a lost write or a SIGBUS.
-//! S3  The file is never shortened below what is mapped.
+//! S1  While a [`PoolFile`] exists, there is no other one of the same file on this machine (`flock`). After its drop
+//!     the file can be locked again, even if a child process has inherited the descriptor.
+//! S2  Every byte of a medium has been written once, so no later write or page fault
+//!     needs space. A full disk is an error of `create` or `grow`, never a lost write or a SIGBUS.
+//! S3  The file is never shortened below the mapped length.
 //!
-//! A crash while a file grows leaves it longer than its pool, with a tail that may have holes;
-//! [`PoolFile::written_bytes`] stops at the first one, and the next growth writes over it.
+//! A crash while a file grows leaves the file longer than its pool, with a tail that may have holes.
+//! [`PoolFile::written_bytes`] stops at the first hole, and the next growth overwrites the tail.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -33,26 +33,26 @@ use crate::medium::FileId;
 use crate::process_stamp::ProcessStamp;
 use std::sync::Arc;
 
-/// Called with the bytes done and the bytes in all, while something long goes on.
+/// Progress callback of a long operation: bytes done, bytes in total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// The system calls that read a file's bytes and make them durable, so that tests can have them fail.
+/// System calls that read a file, write it and make it durable. Tests replace them to inject failures.
 pub trait FileIo: Send + Sync + 'static {
-    /// Reads some of the bytes from byte `at` on into `to`; answers with how many, 0 at the file's end.
+    /// Reads up to `to.len()` bytes at byte `at` into `to`. Returns the number of bytes read, 0 at the file's end.
     fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
         Ok(rustix::io::pread(file, to, at)?)
     }
-    /// Writes some of `parts` at byte `at`; answers with how many bytes.
+    /// Writes `parts`, one after another, at byte `at`. Returns the number of bytes written, which may be fewer.
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize>;
-    /// Returns once the file's bytes and length are on the device.
+    /// Waits until the file's bytes and length are on the device.
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()>;
-    /// Allocates `len` bytes of space at `at`, lengthening the file if need be.
+    /// Allocates `len` bytes of space at byte `at`, and lengthens the file if necessary.
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()>;
-    /// Parts of the file that its device is known not to read, in bytes.
+    /// Returns the ranges of the file, in bytes, that the kernel lists as bad sectors of its device.
     fn unreadable(&self, file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
         bad_blocks::of(file)
     }
-    /// Drops pages from the page cache, as far as the kernel does so: not those in use or dirty.
+    /// Drops pages from the page cache. The kernel keeps pages that are dirty or in use.
     fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         Ok(rustix::fs::fadvise(
             file,
@@ -63,7 +63,7 @@ pub trait FileIo: Send + Sync + 'static {
     }
 }
 
-/// [`Io`] as the kernel does it.
+/// [`FileIo`] by system calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelIo;
 
@@ -78,21 +78,21 @@ impl FileIo for KernelIo {
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), at, len) {
-            // Writing the space is what counts; allocating it first only finds out sooner.
+            // `PoolFile::fill` writes the space anyway. Allocating it first only detects a full disk sooner.
             Err(Errno::OPNOTSUPP) => Ok(()),
             done => Ok(done?),
         }
     }
 }
 
-/// Where a pool file lives, which decides the media it can be.
+/// Kind of a pool file, which decides the media it can be opened as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileKind {
-    /// A devdax device of so many bytes.
+    /// A devdax device.
     Device {
-        /// Its length.
+        /// Length of the device in bytes.
         bytes: u64,
-        /// Whether the kernel lets a mapping ask for `MAP_SYNC`.
+        /// Whether the kernel accepts `MAP_SYNC` for a mapping of the device.
         map_sync: bool,
     },
     /// A file on a DAX file system.
@@ -103,7 +103,7 @@ pub(crate) enum FileKind {
     Disk,
 }
 
-/// An open, locked pool file.
+/// Open, locked pool file.
 pub(crate) struct PoolFile {
     file: fs::File,
     name: Arc<PoolPath>,
@@ -118,8 +118,8 @@ impl fmt::Debug for PoolFile {
 }
 
 impl Drop for PoolFile {
-    /// Closing is not enough: a child that was forked and has not come to its `exec` yet has the same
-    /// lock, and would keep it. Nor may such a child let go of the lock: it is its parent's.
+    /// Unlocks the file. Closing the descriptor is not enough: a forked child that has not called `exec` yet shares
+    /// the lock and would keep it. Such a child must not unlock the file, because its parent still uses it.
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;
@@ -145,7 +145,7 @@ impl PoolFile {
         })
     }
 
-    /// Makes and locks a new file, which gets its name when it is a whole pool (S1).
+    /// Creates and locks a new file (S1). The file gets its name when it holds a complete pool.
     pub(crate) fn create(
         path: &Path,
         io: Arc<dyn FileIo>,
@@ -162,17 +162,17 @@ impl PoolFile {
         Ok((file, pending))
     }
 
-    /// The name the file has, or will have.
+    /// Returns the path that the file has, or will have once it is published.
     pub(super) fn name(&self) -> &Arc<PoolPath> {
         &self.name
     }
 
-    /// Where the file is, or will be when it is a whole pool.
+    /// Returns the path that the file has, or will have once it holds a complete pool.
     pub(crate) fn path(&self) -> &Path {
         self.name.path()
     }
 
-    /// See [`file_id`].
+    /// Returns the identity of the file. See [`file_id`].
     pub(crate) fn id(&self) -> Option<FileId> {
         file_id(&self.file)
     }
@@ -189,23 +189,23 @@ impl PoolFile {
         &self.io
     }
 
-    /// Bytes the file is long.
+    /// Returns the length of the file in bytes.
     pub(crate) fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Bytes up to the first hole, or to the end.
+    /// Returns the offset of the first hole, or the length of the file if it has none.
     pub(crate) fn written_bytes(&self) -> io::Result<u64> {
         let bytes = self.bytes()?;
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
             Ok(hole) => Ok(hole.min(bytes)),
-            // An empty file, or a file system that does not tell.
+            // An empty file, or a file system that does not report holes.
             Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(bytes),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Fills `to` from byte `at` on; what the file does not have stays as it was.
+    /// Reads `to.len()` bytes at byte `at` into `to`. Bytes behind the end of the file leave `to` unchanged.
     pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < to.len() {
@@ -242,7 +242,7 @@ impl PoolFile {
         Ok(())
     }
 
-    /// Writes the bytes of `part` again, as they are.
+    /// Reads the bytes of `part` and writes them back unchanged.
     pub(super) fn write_again(&self, part: Range<u64>) -> io::Result<()> {
         const PIECE_BYTES: u64 = 1 << 20;
         let mut piece = vec![0; PIECE_BYTES.min(part.end - part.start) as usize];
@@ -254,8 +254,8 @@ impl PoolFile {
         Ok(())
     }
 
-    /// One `fdatasync`. After an error nothing may be called durable any more, and trying again
-    /// would prove nothing: the kernel may have dropped what it failed to write.
+    /// Calls `fdatasync` once. After an error no write may be reported as durable, and a retry
+    /// proves nothing: the kernel may have dropped the pages that it failed to write.
     pub(crate) fn sync(&self) -> io::Result<()> {
         loop {
             match self.io.fdatasync(self.fd()) {
@@ -265,8 +265,8 @@ impl PoolFile {
         }
     }
 
-    /// Allocates bytes `from..to`, writes zeros there and has `sync` make them durable (S2). On an
-    /// error the file is `from` bytes long again.
+    /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (S2). On an
+    /// error the file is truncated to `from` bytes.
     pub(crate) fn fill(
         &self,
         from: u64,
@@ -276,7 +276,7 @@ impl PoolFile {
     ) -> io::Result<()> {
         let done = self.fill_all(from, to, progress, &mut sync);
         if done.is_err() {
-            // Space that cannot be given back is given back when the pool grows or goes.
+            // If truncation fails, the space stays allocated until the pool grows or the file is removed.
             let _ = rustix::fs::ftruncate(&self.file, from);
         }
         done
@@ -291,7 +291,7 @@ impl PoolFile {
     ) -> io::Result<()> {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         const PARTS: usize = 16;
-        /// Written between syncs, so that progress means the device's.
+        /// Bytes written between syncs, so that the reported progress is on the device.
         const SYNC_BYTES: u64 = 256 << 20;
         let call_bytes = (PARTS * ZEROS.len()) as u64;
         check_limit(to)?;
@@ -316,7 +316,7 @@ impl PoolFile {
         Ok(())
     }
 
-    /// As [`PoolFile::fill`], of a pool that grows. The error names the file and both sizes.
+    /// As [`PoolFile::fill`], to grow an existing pool. The error names the file and both lengths.
     pub(crate) fn grow(
         &self,
         from: u64,
@@ -330,12 +330,12 @@ impl PoolFile {
         })
     }
 
-    /// Parts that its device is known not to read: see [`Io::unreadable`].
+    /// Returns the ranges that the kernel lists as bad sectors. See [`FileIo::unreadable`].
     pub(super) fn unreadable(&self) -> io::Result<Vec<Range<u64>>> {
         self.io.unreadable(self.fd())
     }
 
-    /// Drops pages from the page cache: see [`Io::drop_cached`].
+    /// Drops the pages of `part` from the page cache. See [`FileIo::drop_cached`].
     pub(super) fn drop_cached(&self, part: Range<u64>) -> io::Result<()> {
         self.io
             .drop_cached(self.fd(), part.start, part.end - part.start)
@@ -350,12 +350,15 @@ impl PoolFile {
         }
     }
 
-    /// Gives up bytes beyond `len`, which must not be mapped (S3).
+    /// Truncates the file to `len` bytes. The bytes behind `len` must not be mapped (S3).
     pub(crate) fn truncate(&self, len: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(&self.file, len)?)
     }
 
-    /// Finds out where the file lives.
+    /// Determines the kind of the file.
+    ///
+    /// # Errors
+    /// The path is neither a file nor a devdax device, or a system call failed.
     pub(crate) fn place(&self) -> io::Result<FileKind> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58f6;
@@ -377,7 +380,7 @@ impl PoolFile {
         })
     }
 
-    /// Whether a synchronous mapping is to be had: the question itself is the only reliable answer.
+    /// Returns whether the file can be mapped with `MAP_SYNC`. Only an attempt to map it is reliable.
     fn maps_sync(&self) -> bool {
         const DEVICE_ALIGN: usize = 2 << 20;
         let device = self
@@ -387,10 +390,10 @@ impl PoolFile {
         let len = if device { DEVICE_ALIGN } else { PAGE as usize };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        // SAFETY: a new mapping at an address of the kernel's choice, accessed by nobody.
+        // SAFETY: a new mapping at an address that the kernel chooses. It is never accessed.
         match unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, &self.file, 0) } {
             Ok(at) => {
-                // SAFETY: the mapping just made.
+                // SAFETY: unmaps the mapping just made, to which no reference exists.
                 let _ = unsafe { rustix::mm::munmap(at, len) };
                 true
             }
@@ -398,7 +401,7 @@ impl PoolFile {
         }
     }
 
-    /// Whether the kernel says that caches are flushed by the platform in a power cut (eADR).
+    /// Returns whether the kernel reports that the platform flushes the CPU caches on a power cut (eADR).
     pub(crate) fn caches_are_durable(&self) -> bool {
         let Ok(metadata) = self.file.metadata() else {
             return false;
@@ -411,10 +414,11 @@ impl PoolFile {
     }
 }
 
-/// The file, as the file system knows it; `None` where that does not last.
+/// Returns the inode number and creation time of the file. `None` where the file system does not keep inode numbers
+/// across mounts.
 #[must_use]
 pub fn file_id(file: &fs::File) -> Option<FileId> {
-    /// FUSE, CIFS and SMB invent inode numbers, or may: others at the next mount.
+    /// `f_type` of FUSE, CIFS and SMB, which may assign other inode numbers at the next mount.
     const INVENTED: [u32; 4] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x517b];
     let kind = rustix::fs::fstatfs(file).ok()?.f_type as u32;
     let metadata = file.metadata().ok()?;
@@ -429,14 +433,15 @@ pub fn file_id(file: &fs::File) -> Option<FileId> {
     })
 }
 
-/// Whether this process may make a file `bytes` long. Trying would end it, by a SIGXFSZ.
+/// Checks that this process may write a file of `bytes` bytes. Without the check, a write beyond the limit would end
+/// the process by SIGXFSZ.
 pub(super) fn check_limit(bytes: u64) -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     match limit {
         Some(limit) if bytes > limit => Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             format!(
-                "the process may write files of {limit} bytes at most (RLIMIT_FSIZE): {}",
+                "a file of {bytes} bytes exceeds this process's limit of {limit} bytes (RLIMIT_FSIZE): {}",
                 io::Error::from(Errno::FBIG)
             ),
         )),
@@ -445,7 +450,10 @@ pub(super) fn check_limit(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Locks `file`, the pool at `path`, against everyone else (S1).
+/// Locks `file`, the pool at `path`, exclusively (S1).
+///
+/// # Errors
+/// [`OpenError::InUse`] if a process has it locked already.
 pub(super) fn lock(file: &fs::File, path: &Path) -> Result<(), OpenError> {
     let locked = rustix::io::retry_on_intr(|| {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
@@ -460,7 +468,7 @@ pub(super) fn lock(file: &fs::File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Who holds the lock on `file`, as far as the kernel tells: process id and name.
+/// Returns the id and name of the process that holds the lock on `file`, if `/proc/locks` shows it.
 fn lock_holder(file: &fs::File) -> Option<(u32, String)> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (
@@ -474,7 +482,8 @@ fn lock_holder(file: &fs::File) -> Option<(u32, String)> {
     Some((pid, name.trim().to_owned()))
 }
 
-/// The process id in a line of `/proc/locks` like `3: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF`.
+/// Returns the process id in a line of `/proc/locks` like `3: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF`, if the line
+/// is an `flock` of `inode`.
 fn holder_in(line: &str, inode: &str) -> Option<u32> {
     let mut fields = line.split_whitespace().skip(1);
     let kind = fields.next()?;
@@ -487,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_that_is_gone_is_free_though_a_child_inherited_its_descriptor() {
+    fn a_dropped_pool_file_is_unlocked_even_if_a_child_inherited_its_descriptor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         let (file, name) = PoolFile::create(&path, Arc::new(KernelIo)).unwrap();
@@ -499,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_of_a_lock_is_read_from_the_kernels_list() {
+    fn the_lock_holder_is_parsed_from_proc_locks() {
         let line = "3: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF";
         assert_eq!(holder_in(line, "fe:00:4711"), Some(812));
         assert_eq!(holder_in(line, "fe:00:4712"), None);

@@ -1,86 +1,89 @@
-//! What the kernel says of devices in `/sys`.
+//! Properties of devices, read from `/sys`.
 //!
-//! The root is a parameter, so that tests can make up a tree of files for hardware that is not there.
+//! The root is a parameter, so that tests can simulate hardware by a tree of files.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The folder that is `/sys`, or stands for it.
+/// The `/sys` tree, or a test's substitute, by its root directory.
 #[derive(Clone, Debug)]
 pub(super) struct Sysfs(PathBuf);
 
-/// What a power cut leaves of memory that is mapped, the least first.
+/// Stores to mapped memory that survive a power cut, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum DevicePersistence {
-    /// Nothing says that any of it stays.
+    /// Possibly none: the kernel does not report the memory as persistent.
     Unknown,
-    /// What was written back.
+    /// Stores that were written back.
     Memory,
-    /// All that was stored, the caches included.
+    /// All visible stores: the caches are persistent (eADR).
     Caches,
 }
 
-/// Something under a file system that limits what it can promise.
+/// Block device under a file system that limits its durability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockLayer {
-    /// One line for people.
+    /// Warning for the operator, one line.
     pub(super) text: String,
-    /// The device is memory: a restart empties it.
+    /// Whether the device is in memory, so that a restart empties it.
     pub(super) is_memory: bool,
 }
 
 impl Sysfs {
-    /// The system's own.
+    /// Returns the tree of this system, `/sys`.
     pub(super) fn system() -> Sysfs {
         Sysfs("/sys".into())
     }
 
-    /// A made-up tree.
+    /// Returns a test's tree.
     #[cfg(test)]
     pub(super) fn at(root: &Path) -> Sysfs {
         Sysfs(root.into())
     }
 
-    /// The folder of a device of `class`, "block" or "char".
+    /// Returns the directory of a device of `class`, "block" or "char".
     pub(super) fn device(&self, class: &str, device: u64) -> PathBuf {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         self.0.join(format!("dev/{class}/{major}:{minor}"))
     }
 
-    /// Bytes of a devdax device.
+    /// Returns the length of a devdax device in bytes.
     ///
     /// # Errors
-    /// It is another character device, or the kernel does not say.
+    /// It is another kind of character device, or the kernel does not report its length.
     pub(super) fn dax_bytes(&self, device: u64) -> io::Result<u64> {
         let folder = self.device("char", device);
         if !fs::canonicalize(folder.join("subsystem")).is_ok_and(|s| s.ends_with("dax")) {
-            return Err(io::Error::other("a character device, but no devdax device"));
+            return Err(io::Error::other(
+                "a character device, but not a devdax device",
+            ));
         }
         let bytes = fs::read_to_string(folder.join("size"))?;
         bytes.trim().parse().map_err(io::Error::other)
     }
 
-    /// Whether the memory of a device, "char" (devdax) or "block" (a file system's), is persistent, as far as
-    /// there is evidence.
+    /// Returns whether the memory of a device is persistent, as far as the kernel reports it. The class is "char"
+    /// (devdax) or "block" (under a file system).
     ///
-    /// Persistent memory is cut from a region, one of the folders above the device. The region's
-    /// `persistence_domain` says how far stores must come. Firmware may leave that out (the file is empty
-    /// then); memory that the firmware's own table (NFIT) lists is persistent all the same. Other memory
-    /// with an empty domain is what `memmap=` cuts from DRAM (the provider is `e820`) or unknown. Memory
-    /// without a region is DRAM or CXL memory that was set aside (`hmem`, `dax_region`): volatile. A
-    /// device-mapper device is what the least of those under it is.
+    /// * Persistent memory belongs to a region, a parent directory of the device. The region's
+    ///   `persistence_domain` is the point from which stores survive a power cut.
+    /// * If firmware does not report the domain, the file is empty. Memory listed in the firmware's NFIT table
+    ///   is persistent nevertheless. Other memory with an empty domain is DRAM reserved by `memmap=` (its provider is
+    ///   `e820`), or unknown.
+    /// * Memory without a region is reserved DRAM or CXL memory (`hmem`, `dax_region`): volatile.
+    /// * A device-mapper device is as persistent as the least persistent device under it.
     pub(super) fn persistence(&self, class: &str, device: u64) -> DevicePersistence {
         fs::canonicalize(self.device(class, device)).map_or(DevicePersistence::Unknown, |folder| {
             evidence(&folder, DEPTH_MAX)
         })
     }
 
-    /// Thinly provisioned and volatile devices under the block device, at any depth.
+    /// Returns the thinly provisioned and volatile devices under a block device, at any depth.
     pub(super) fn beneath(&self, device: u64) -> Vec<BlockLayer> {
         let mut found = Vec::new();
-        // A file system without a device of its own (btrfs, overlayfs) has no folder here.
+        // A file system without a single device (btrfs, overlayfs) has no directory here.
         if let Ok(folder) = fs::canonicalize(self.device("block", device)) {
             layers(&folder, DEPTH_MAX, &mut found);
         }
@@ -89,10 +92,10 @@ impl Sysfs {
     }
 }
 
-/// More device-mapper devices on top of each other than anyone has.
+/// Maximum depth of stacked device-mapper devices. Ends the search if devices form a cycle.
 const DEPTH_MAX: usize = 16;
 
-/// The folders of the devices that a device-mapper device stands on.
+/// Returns the directories of the devices under a device-mapper device.
 fn slaves(folder: &Path) -> Vec<PathBuf> {
     let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten();
     slaves
@@ -101,7 +104,7 @@ fn slaves(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// See [`Sysfs::persistence`].
+/// Implements [`Sysfs::persistence`] for the device with this directory.
 fn evidence(folder: &Path, depth: usize) -> DevicePersistence {
     const FIRMWARE: &str = "ACPI.NFIT";
     let read = |file: &str| {
@@ -125,8 +128,9 @@ fn evidence(folder: &Path, depth: usize) -> DevicePersistence {
     }
 }
 
+/// Implements [`Sysfs::beneath`] for the device with this directory.
 fn layers(folder: &Path, depth: usize, found: &mut Vec<BlockLayer>) {
-    // A partition's folder is in its disk's.
+    // A partition's directory is in that of its disk.
     let disk = match folder.join("partition").exists() {
         true => folder.parent().unwrap_or(folder),
         false => folder,
@@ -138,7 +142,7 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<BlockLayer>) {
     if uuid.ends_with("-tpool") || uuid.ends_with("-vpool") || uuid.starts_with("VDO-") {
         found.push(BlockLayer {
             text: format!(
-                "the device is thinly provisioned, from the pool {}: if that runs full, writes fail",
+                "the device is thinly provisioned from the pool {}: if that pool is full, writes fail",
                 read("dm/name").unwrap_or_default().trim()
             ),
             is_memory: false,
@@ -146,7 +150,7 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<BlockLayer>) {
     }
     if name.starts_with("zram") || name.starts_with("ram") {
         found.push(BlockLayer {
-            text: format!("the device {name} is memory"),
+            text: format!("the device {name} is in memory: a restart empties it"),
             is_memory: true,
         });
     }
@@ -160,7 +164,7 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<BlockLayer>) {
     }
 }
 
-/// What is wrong with the file behind a loop device.
+/// Returns the limit of a loop device's backing file: it is in memory, or sparse.
 fn backing(file: &Path) -> Option<BlockLayer> {
     const SECTOR_BYTES: u64 = 512;
     const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
@@ -175,7 +179,7 @@ fn backing(file: &Path) -> Option<BlockLayer> {
     let sparse = metadata.blocks().saturating_mul(SECTOR_BYTES) < metadata.len();
     sparse.then(|| BlockLayer {
         text: format!(
-            "the device is a loop device on the sparse file {path}: if the disk under it runs full, \
+            "the device is a loop device on the sparse file {path}: if the file system of that file is full, \
              writes fail"
         ),
         is_memory: false,
@@ -187,10 +191,10 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// 253:2, as `st_dev` has it.
+    /// Device number 253:2, as in `st_dev`.
     const DEVICE: u64 = 253 << 8 | 2;
 
-    /// A tree in which 253:2 is a volume, on `slave`.
+    /// Makes a tree in which 253:2 is a device-mapper volume on `slave`.
     fn tree(slave: &str) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let blocks = root.path().join("devices/virtual/block");
@@ -241,7 +245,7 @@ mod tests {
         assert!(in_memory, "{found:?}");
     }
 
-    /// A tree in which the devdax device 253:2 is `path`, a folder.
+    /// Makes a tree in which the devdax device 253:2 has the directory `path`.
     fn dax(path: &str) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("devices").join(path);
@@ -258,7 +262,7 @@ mod tests {
     const NODE: &str = "dax0.1/dax/dax0.0";
 
     #[test]
-    fn memory_is_persistent_only_with_evidence() {
+    fn memory_is_persistent_only_if_the_kernel_or_firmware_reports_it() {
         use DevicePersistence::{Caches, Memory, Unknown};
         for (domain, provider, expected) in [
             ("cpu_cache\n", "ACPI.NFIT\n", Caches),
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_as_persistent_as_the_least_of_what_is_under_it() {
+    fn a_volume_is_as_persistent_as_its_least_persistent_device() {
         let (root, under) = tree("pmem0");
         let sysfs = Sysfs::at(root.path());
         assert_eq!(
@@ -321,15 +325,15 @@ mod tests {
     }
 
     #[test]
-    fn another_character_device_is_no_devdax_device() {
+    fn other_character_devices_are_not_devdax_devices() {
         let (root, device) = dax("virtual/mem/null");
         fs::remove_file(device.join("subsystem")).unwrap();
         let refused = Sysfs::at(root.path()).dax_bytes(DEVICE).unwrap_err();
-        assert!(refused.to_string().contains("no devdax"), "{refused}");
+        assert!(refused.to_string().contains("not a devdax"), "{refused}");
     }
 
     #[test]
-    fn devices_that_name_each_other_end_the_search() {
+    fn the_search_ends_if_devices_form_a_cycle() {
         let (root, under) = tree("dm-1");
         symlink(
             under.parent().unwrap().join("dm-2"),

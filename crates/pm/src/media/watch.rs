@@ -1,16 +1,17 @@
-//! A thread that looks after the file of an open pool: is it still there, as long as it was, and this host's?
+//! Thread that watches the file of an open pool: whether it is removed, moved or truncated, or in use by another host.
 //!
-//! | found                                           | is        | writes                         |
-//! |-------------------------------------------------|-----------|--------------------------------|
-//! | the file is shorter than what is served of it   | truncated | are refused                    |
-//! | the file has no name, the path none or another  | removed, replaced | are refused, except in a cache |
-//! | the file has another name                       | moved     | go on, into the same file      |
-//! | another host has taken the lease                | lease-lost | are refused                   |
+//! | the thread finds that                           | reported as       | later writes                       |
+//! |-------------------------------------------------|-------------------|------------------------------------|
+//! | the file is shorter than the medium             | truncated         | are refused                        |
+//! | the file has no name; the path does not exist   | removed           | are refused, except with `page_cache` |
+//! | the file has no name; the path is another file  | replaced          | are refused, except with `page_cache` |
+//! | the file has another name                       | moved             | continue, into the same file       |
+//! | another host has taken the lease                | lease-lost        | are refused                        |
 //!
-//! A page that cannot be read is found by the reader, not here ([`unreadable`] says so to people): the
-//! file is as long as it was, and writes go on.
+//! The reader detects unreadable pages, not this thread ([`unreadable`] describes them). The
+//! length of the file is unchanged then, and writes continue.
 //!
-//! A write that is refused is refused for good, until the pool is opened again: the medium is poisoned.
+//! Writes stay refused until the pool is opened again, because the medium is poisoned.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,25 +27,25 @@ use super::pool_path::PoolPath;
 use super::space::PoolFile;
 use crate::medium::{FileTrouble, Off};
 
-/// How often the file is looked at.
+/// Interval between two checks of the file.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The medium's poison.
+/// Poison flag of a medium.
 pub(super) trait PoisonFlag: Send {
-    /// Nothing may be acknowledged any more, for this reason.
+    /// Poisons the medium: no later write is acknowledged. Keeps the first reason.
     fn poison(&self, reason: Arc<str>);
-    /// Whether that is so already: then nothing is written any more.
+    /// Returns whether the medium is poisoned. Nothing is written to a poisoned medium.
     fn is_poisoned(&self) -> bool;
 }
 
-/// The thread, and what it has found. Dropping it ends the thread.
+/// Handle of the watch thread, with its last finding. Dropping it ends the thread.
 pub(super) struct FileWatch {
     shared: Arc<WatchShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct WatchShared {
-    /// Bytes of the file that are served.
+    /// Length of the medium in bytes.
     served: AtomicU64,
     state: Mutex<WatchState>,
     ends: Condvar,
@@ -59,13 +60,14 @@ struct WatchState {
 struct WatchThread {
     file: fs::File,
     name: Arc<PoolPath>,
-    /// The path, whatever folder the process goes to.
+    /// Absolute path, which stays valid if the process changes its working directory.
     path: PathBuf,
-    /// Whether a file that was removed may still be written: of a cache.
+    /// Whether writes continue after the file was removed: with [`OpenOptions::page_cache`](super::OpenOptions).
     may_be_removed: bool,
     poison: Box<dyn PoisonFlag>,
-    /// What tells other hosts that the pool is open, and when it was counted up.
+    /// Lease on the file, which shows other hosts that the pool is open.
     lease: Option<Lease>,
+    /// Time of the last increment of the lease's count.
     refreshed: Instant,
     shared: Arc<WatchShared>,
 }
@@ -77,7 +79,7 @@ impl fmt::Debug for FileWatch {
 }
 
 impl FileWatch {
-    /// Watches `file`, of which `bytes` are served.
+    /// Starts a thread that watches `file`, under a medium of `bytes` bytes.
     pub(super) fn start(
         file: &PoolFile,
         bytes: u64,
@@ -105,18 +107,18 @@ impl FileWatch {
         Ok(FileWatch { shared, thread })
     }
 
-    /// The file has grown: so many bytes are served.
+    /// Sets the length of the medium after growth.
     pub(super) fn serves(&self, bytes: u64) {
         self.shared.served.store(bytes, Ordering::Release);
     }
 
-    /// What was found last.
+    /// Returns the last finding of the thread.
     pub(super) fn trouble(&self) -> Option<FileTrouble> {
         self.shared.state().trouble.clone()
     }
 }
 
-/// Says that pages of `file` cannot be read: `bytes` of them, of which the first is at `first`.
+/// Describes unreadable pages of `file`: `bytes` bytes in total, the first at `first`.
 pub(super) fn unreadable(file: &PoolFile, first: Off, bytes: u64) -> FileTrouble {
     let text = format!(
         "reading byte {} of the pool's file {} failed: the device or the file system reports an \
@@ -136,7 +138,7 @@ impl Drop for FileWatch {
         self.shared.state().ending = true;
         self.shared.ends.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It only looks; were it to panic, nothing would be lost.
+            // A panic of the thread loses no data, because it only checks the file.
             let _ = thread.join();
         }
     }
@@ -159,13 +161,14 @@ impl WatchThread {
             }
             self.shared.state().trouble = trouble;
         }
-        // Dropping the lease gives it back. A medium that has failed writes nothing more: the record stays.
+        // Dropping the lease gives it back by a write. Nothing may be written to a poisoned medium, so the record
+        // stays.
         if let Some(lease) = self.lease.take_if(|_| self.poison.is_poisoned()) {
             lease.keep();
         }
     }
 
-    /// Waits for so long, or until the thread is to end; whether it is.
+    /// Waits for `time`, or until the thread must end. Returns whether it must end.
     fn ends_within(&self, time: Duration) -> bool {
         let state = self.shared.state();
         let goes_on = |state: &mut WatchState| !state.ending;
@@ -173,7 +176,7 @@ impl WatchThread {
         waited.expect("no holder panics").0.ending
     }
 
-    /// Counts the lease up, once a second; what there is to tell if another host has it.
+    /// Increments the lease's count once a second. Returns the trouble if another host has taken the lease.
     fn lease_trouble(&mut self) -> Option<FileTrouble> {
         let lease = self.lease.as_mut()?;
         if self.refreshed.elapsed() >= lease::PERIOD && !self.poison.is_poisoned() {
@@ -182,8 +185,8 @@ impl WatchThread {
         }
         let host = lease.lost_to()?;
         let text = format!(
-            "another host, {host:?}, has opened the pool's file {} while it is open here; which writes of \
-             either are lost is not known",
+            "another host, {host:?}, has opened the pool's file {} while it is open here; writes of both hosts \
+             may be lost",
             self.path.display()
         );
         Some(FileTrouble {
@@ -209,8 +212,8 @@ impl WatchThread {
             return Some(FileTrouble {
                 what: "truncated",
                 text: format!(
-                    "the pool's file {path} was cut to {found} bytes while it is open; {served} \
-                     bytes of it are served"
+                    "the pool's file {path} was cut to {found} bytes while it is open; expected at least {served} \
+                     bytes"
                 )
                 .into(),
             });
@@ -222,30 +225,30 @@ impl WatchThread {
             Ok(named) if (named.dev(), named.ino()) == (file.dev(), file.ino()) => return None,
             Ok(_) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            // Nothing is known: the folder may not be read, or the network is away.
+            // The state of the path is unknown: the directory is not readable, or the network is down.
             Err(_) => return None,
         };
         let (what, text) = match (file.nlink(), named) {
             (0, true) => (
                 "replaced",
                 format!(
-                    "the pool's file {path} was removed while it is open, and another file put in \
-                     its place; what is in the pool is gone when this process ends: copy its keys \
-                     to another server before"
+                    "the pool's file {path} was removed while it is open, and replaced by another \
+                     file; the data of the pool is lost when this process ends: copy its keys \
+                     to another server first"
                 ),
             ),
             (0, false) => (
                 "removed",
                 format!(
-                    "the pool's file {path} was removed while it is open; what is in the pool is \
-                     gone when this process ends: copy its keys to another server before"
+                    "the pool's file {path} was removed while it is open; the data of the pool is \
+                     lost when this process ends: copy its keys to another server first"
                 ),
             ),
             _ => (
                 "moved",
                 format!(
-                    "the pool's file is not at {path} any more, it was moved while it is open; \
-                     writes go on into it, under its new name"
+                    "the pool's file is no longer at {path}: it was moved while it is open; \
+                     writes continue into it, under its new name"
                 ),
             ),
         };

@@ -1,4 +1,4 @@
-//! The mapped range both real media read through: it grows at its end and never moves.
+//! Mapped address range of a real medium. It grows at its end and never moves.
 //!
 //! ```text
 //!   base                    base + len                         base + reserved
@@ -6,12 +6,13 @@
 //! ```
 //!
 //! # Invariants
-//! W1  `0..len` is mapped for the window's whole life: `len` only rises, after the kernel has
-//!     mapped the new part. A page that the file does not have any more, or the device cannot read,
-//!     becomes zeros, and is noted ([`Faults`]).
-//! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
-//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]: a racing writer gives old, new or torn words, never undefined behaviour. No reference to them
-//!     is ever made, but to single words as atomics.
+//! W1  `0..len` is mapped as long as the window exists: `len` only rises, after the kernel has
+//!     mapped the new part. A page that the file no longer contains, or that the device cannot read,
+//!     is replaced by zeros and marked as unreadable ([`WindowFaults`]).
+//! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across the end.
+//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]. With a racing writer a
+//!     read returns old, new or torn words, which is not undefined behaviour. References to mapped bytes exist only to
+//!     single words as atomics.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ffi::c_void;
@@ -20,7 +21,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-// The façade's atomics cannot overlay mapped memory.
+// Not the atomics of `crate::sync`: under loom these cannot overlay mapped memory.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -29,55 +30,56 @@ use super::cpu;
 use super::sigbus::{self, WindowFaults};
 use crate::medium::{LINE, Off, WORD};
 
-/// What lengths are multiples of, in bytes.
+/// Unit of window lengths, in bytes.
 pub(crate) const PAGE: u64 = 4096;
-/// Addresses a file's window takes so that it can grow, in bytes, where the kernel gives as many.
+/// Address range reserved for a file's window so that it can grow, in bytes. Less if the kernel refuses as much.
 pub(crate) const RESERVE_BYTES: u64 = 4 << 40;
-/// What the base is aligned to, so that huge pages fit, in bytes.
+/// Alignment of the base address, so that huge pages fit, in bytes.
 const HUGE: u64 = 2 << 20;
 
-/// What is mapped into a window.
+/// Source of the pages mapped into a window.
 #[derive(Clone, Copy)]
 pub(crate) enum MapSource<'a> {
     /// Zeroed memory of this process.
     Anonymous,
     /// A file, for reading only.
     Read(BorrowedFd<'a>),
-    /// A file in memory (tmpfs), or a device whose mappings are always synchronous.
+    /// A file for reading and writing, without `MAP_SYNC`: in memory (tmpfs), in the page cache, or a device whose
+    /// mappings are always synchronous.
     Write(BorrowedFd<'a>),
-    /// A file on persistent memory: a write fault makes the file's metadata durable too.
+    /// A file on persistent memory, with `MAP_SYNC`: a write fault also makes the file's metadata durable.
     Sync(BorrowedFd<'a>),
 }
 
-/// A mapped range. See the module's head.
+/// Mapped address range. See the module documentation.
 pub(crate) struct Window {
     base: *mut u8,
     len: AtomicU64,
     reserved: u64,
-    /// What was reserved, alignment included.
+    /// Address and length of the reservation, including the bytes lost to alignment.
     whole: (*mut c_void, usize),
-    /// A failed extension may have torn a hole into the reservation: nothing is mapped there again.
+    /// Whether an extension failed. It may have unmapped part of the reservation, so the window never grows again.
     torn: AtomicBool,
-    /// Of a window over a file: its unreadable pages.
+    /// Unreadable pages, for a window over a file.
     faults: Option<WindowFaults>,
-    /// How many there are.
+    /// Number of unreadable pages.
     unreadable: &'static AtomicU64,
 }
 
-// SAFETY: the window owns its address range, and every access to it is atomic (W3) or made by the
-// unsafe functions of `cpu`, whose callers answer for races.
+// SAFETY: the window owns its address range. Every access to it is atomic (W3), or made by the
+// unsafe functions of `cpu`, whose callers guarantee that races are allowed.
 unsafe impl Send for Window {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// An empty window that can grow to `want` bytes, or to less if the kernel refuses that many
-    /// addresses, but not less than `need`.
+    /// Makes an empty window that can grow to `want` bytes. If the kernel refuses so large an address range, the window
+    /// is smaller, but at least `need` bytes.
     pub(crate) fn reserve(need: u64, want: u64) -> io::Result<Window> {
-        /// More addresses than a process of any kernel has.
+        /// More addresses than a process has under any kernel.
         const TOO_MANY: u64 = 1 << 62;
         if need > TOO_MANY {
-            let why = format!("{need} bytes are more than a process has addresses for");
+            let why = format!("{need} bytes exceed the address space of a process");
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
         }
         let need = need.next_multiple_of(HUGE);
@@ -85,11 +87,11 @@ impl Window {
         loop {
             let whole = usize::try_from(reserved + HUGE).map_err(io::Error::other)?;
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            // SAFETY: a new mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             match unsafe { mmap_anonymous(ptr::null_mut(), whole, ProtFlags::empty(), flags) } {
                 Ok(start) => {
                     let base = start.cast::<u8>();
-                    // SAFETY: the reservation is `HUGE` bytes longer than what is used of it.
+                    // SAFETY: the reservation is `HUGE` bytes longer than `reserved`, and the offset is below `HUGE`.
                     let base = unsafe { base.add(base.align_offset(HUGE as usize)) };
                     return Ok(Window {
                         base,
@@ -107,11 +109,11 @@ impl Window {
         }
     }
 
-    /// Has pages that cannot be read, or written, become zeros and be noted. Before the first file is
-    /// mapped into the window.
+    /// Registers the window with the SIGBUS handler, which replaces pages that cannot be read or written by zeros. Must
+    /// be called before a file is mapped into the window.
     ///
     /// # Errors
-    /// As of [`Faults::watch`].
+    /// Those of [`WindowFaults::watch`].
     pub(crate) fn watch_faults(&mut self, is_writable: bool) -> io::Result<()> {
         let faults = WindowFaults::watch(self.base, self.reserved, is_writable)?;
         self.unreadable = faults.pages();
@@ -119,19 +121,19 @@ impl Window {
         Ok(())
     }
 
-    /// Whether any page was found unreadable.
+    /// Returns whether any page was found unreadable.
     #[inline]
     pub(crate) fn has_unreadable(&self) -> bool {
         self.unreadable.load(Ordering::Relaxed) != 0
     }
 
-    /// Bytes of the pages that were found unreadable.
+    /// Returns the number of bytes in pages that were found unreadable.
     pub(crate) fn unreadable_bytes(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed) * PAGE
     }
 
-    /// The first of `len` bytes at `at` that is in an unreadable page. Of what was read before the call:
-    /// whatever is not in one was in the file.
+    /// Returns the first offset among the `len` bytes at `at` that is in an unreadable page. Call it after a read:
+    /// bytes read before the call that are not in such a page came from the file.
     #[inline]
     pub(crate) fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
         match self.has_unreadable() {
@@ -151,10 +153,10 @@ impl Window {
         Some(Off(at.0.max(page * PAGE)))
     }
 
-    /// Treats the pages of these parts as unreadable, before they are touched.
+    /// Replaces the pages of `parts` by zeros and marks them as unreadable, before they are accessed.
     ///
     /// # Errors
-    /// Zeros cannot be mapped in their place.
+    /// The zeros cannot be mapped.
     pub(crate) fn mark_all_unreadable(&self, parts: &[Range<u64>]) -> io::Result<()> {
         (parts.iter().cloned()).try_for_each(|part| self.mark_unreadable(part))
     }
@@ -172,10 +174,10 @@ impl Window {
         Ok(())
     }
 
-    /// Maps `source` again over the unreadable pages of `len` bytes that were just written to it.
+    /// Maps `source` again over the unreadable pages among the `len` bytes at `at`, which were just written to it.
     ///
     /// # Errors
-    /// The kernel cannot map them. They stay unreadable.
+    /// The kernel cannot map a page. It stays unreadable.
     pub(crate) fn map_again(&self, source: MapSource<'_>, at: Off, len: usize) -> io::Result<()> {
         let Some(faults) = &self.faults else {
             return Ok(());
@@ -190,7 +192,10 @@ impl Window {
         Ok(())
     }
 
-    /// Maps `source` from the window's end up to `len`. Callers serialise growth.
+    /// Grows the window to `len` bytes by mapping `source`. Callers serialise growth.
+    ///
+    /// # Errors
+    /// The reservation is too small, or the kernel cannot map `source`. The length has not changed.
     pub(crate) fn extend(&self, source: MapSource<'_>, len: u64) -> io::Result<()> {
         let from = self.len();
         assert!(
@@ -201,7 +206,7 @@ impl Window {
             return Ok(());
         }
         self.check_room(len)?;
-        let bytes = usize::try_from(len - from).expect("it fits the reservation");
+        let bytes = usize::try_from(len - from).expect("the length fits the reservation");
         if let Some(faults) = &self.faults {
             faults.cover(len)?;
         }
@@ -213,14 +218,14 @@ impl Window {
         Ok(())
     }
 
-    /// Whether the window can be `len` bytes long.
+    /// Checks that the window can grow to `len` bytes.
     pub(crate) fn check_room(&self, len: u64) -> io::Result<()> {
         if len <= self.reserved && !self.torn.load(Ordering::Relaxed) {
             return Ok(());
         }
         let why = format!(
-            "{len} bytes do not fit the {} bytes of addresses that were reserved when the pool \
-             was opened; open it again",
+            "cannot grow to {len} bytes: {} bytes of addresses were reserved when the pool \
+             was opened; close it and open it again",
             self.reserved
         );
         Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
@@ -233,7 +238,7 @@ impl Window {
         let (fd, prot, flags) = match source {
             MapSource::Anonymous => {
                 let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-                // SAFETY: replaces pages of our own reservation that nobody has accessed yet (W1).
+                // SAFETY: replaces pages of this window's reservation that no thread has accessed yet (W1).
                 unsafe { mmap_anonymous(at, bytes, both, flags)? };
                 return Ok(());
             }
@@ -241,21 +246,22 @@ impl Window {
             MapSource::Write(fd) => (fd, both, MapFlags::SHARED),
             MapSource::Sync(fd) => (fd, both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC),
         };
-        // SAFETY: as above; the file is at least that long, which the media see to.
+        // SAFETY: replaces pages of this window's reservation that no thread accesses: new pages, or unreadable ones
+        // whose bytes are unpublished. The media ensure that the file is long enough.
         unsafe { mmap(at, bytes, prot, flags | MapFlags::FIXED, fd, from)? };
         Ok(())
     }
 
-    /// Bytes that are mapped.
+    /// Returns the mapped length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The address of `at`, from which `len` bytes are mapped.
+    /// Returns the address of offset `at`, at which `len` bytes are mapped.
     ///
     /// # Panics
-    /// When they are not.
+    /// When the `len` bytes at `at` are not all mapped.
     #[inline]
     #[track_caller]
     pub(crate) fn address(&self, at: Off, len: usize) -> *mut u8 {
@@ -267,43 +273,45 @@ impl Window {
         unsafe { self.base.add(at.0 as usize) }
     }
 
-    /// As [`Window::address`], for bytes to be copied in.
+    /// As [`Window::address`], for bytes to be written.
     ///
     /// # Panics
-    /// Also when `at` is not the start of a word.
+    /// Also when `at` is not 8-aligned.
     #[inline]
     #[track_caller]
     pub(crate) fn aligned(&self, at: Off, len: usize) -> *mut u8 {
         assert!(
             at.0.is_multiple_of(WORD as u64),
-            "bytes are copied in from a word on: {at:?}"
+            "writes must be 8-aligned: {at:?}"
         );
         self.address(at, len)
     }
 
-    /// The word at `at`, for atomic access.
+    /// Returns the word at `at`, for atomic access.
     ///
     /// # Panics
-    /// When `at` is misaligned or outside.
+    /// When `at` is not 8-aligned, or outside the window.
     #[inline]
     #[track_caller]
     pub(crate) fn word(&self, at: Off) -> &AtomicU64 {
-        // Aligned and before the end, it ends there or before (W2).
+        // An aligned word that begins before the end is completely inside (W2).
         let within = at.0.is_multiple_of(WORD as u64) && at.0 < self.len();
         if !within {
             no_word(at, self.len());
         }
         // SAFETY: just checked to be inside the mapping.
         let address = unsafe { self.base.add(at.0 as usize) }.cast();
-        // SAFETY: aligned and mapped while `self` lives (W1), and only accessed atomically (W3). A
-        // window mapped for reading gives its words to nobody but `load`, whose relaxed loads are
+        // SAFETY: aligned and mapped while `self` exists (W1), and only accessed atomically (W3). For a
+        // window mapped read-only, callers only load the word with relaxed ordering, which is
         // allowed on read-only memory.
         unsafe { AtomicU64::from_ptr(address) }
     }
 
+    /// Checks that the `len` bytes at `at`, which were just loaded as words, are readable. A word has no checksum, so
+    /// zeros that are not in the file would go undetected.
+    ///
     /// # Panics
-    /// When one of the `len` bytes at `at`, which were just loaded as words, is unreadable: a word has no
-    /// checksum, and its zeros are not the file's.
+    /// When one of the bytes is in an unreadable page.
     #[inline]
     #[track_caller]
     pub(crate) fn check_readable(&self, at: Off, len: usize) {
@@ -318,20 +326,20 @@ impl Window {
     pub(crate) fn load(&self, at: Off) -> u64 {
         let value = self.word(at).load(Ordering::Relaxed);
         self.check_readable(at, WORD);
-        // An acquiring load may not be used on read-only memory; this pair may, and costs nothing.
+        // Rust allows only relaxed loads on read-only memory. Load and fence cost the same on x86-64.
         fence(Ordering::Acquire);
         value
     }
 
-    /// Loads `N` words, `step` from one to the next, with acquire ordering.
+    /// Loads `N` words, each `step` words after the previous one, with acquire ordering.
     ///
     /// # Panics
-    /// When `at` is misaligned, or one of the words is outside.
+    /// When `at` is not 8-aligned, or one of the words is outside or unreadable.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
-        // From the first word's beginning to the last one's end. What does not fit `usize` is longer
-        // than any window.
+        // Bytes from the start of the first word to the end of the last one. If they overflow `usize`, they are
+        // longer than any window.
         let span = match N.checked_sub(1) {
             Some(steps) => (steps.checked_mul(step))
                 .and_then(|words| words.checked_add(1)?.checked_mul(WORD))
@@ -341,8 +349,8 @@ impl Window {
         let from = self.aligned(at, span).cast::<u64>();
         let mut words = [0; N];
         for (n, word) in words.iter_mut().enumerate() {
-            // SAFETY: `n * step` is at most what `span` was made of, so the word is inside of what was
-            // checked; it is aligned because `from` is.
+            // SAFETY: `n * step` is at most `(N - 1) * step`, so the word is inside the `span` bytes just
+            // checked. It is aligned because `from` is.
             let there = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
             *word = there.load(Ordering::Relaxed);
         }
@@ -356,15 +364,15 @@ impl Window {
     pub(crate) fn copy_out(&self, at: Off, to: &mut [u8]) {
         let from = self.address(at, to.len());
         if to.len() <= LINE && at.0.is_multiple_of(WORD as u64) && to.len().is_multiple_of(WORD) {
-            // Few words stay in registers: what is asked about them next need not wait for stores.
+            // A few words stay in registers, so that the next use of them need not wait for stores.
             for (word, n) in to.as_chunks_mut::<WORD>().0.iter_mut().zip(0..) {
-                // SAFETY: word `n` is aligned and inside of what was checked.
+                // SAFETY: word `n` is aligned and inside the range just checked.
                 let there = unsafe { AtomicU64::from_ptr(from.cast::<u64>().add(n)) };
                 *word = there.load(Ordering::Relaxed).to_le_bytes();
             }
             return;
         }
-        // SAFETY: `from` was checked, `to` is ours and not mapped.
+        // SAFETY: `address` checked `from` for `to.len()` bytes. `to` is a reference, so no medium maps it.
         unsafe { cpu::load(from, to.as_mut_ptr(), to.len()) };
     }
 
@@ -374,9 +382,9 @@ impl Window {
         let from = self.address(at, len);
         to.reserve(len);
         let spare = to.spare_capacity_mut().as_mut_ptr().cast();
-        // SAFETY: `from` was checked, `len` bytes of spare capacity were reserved.
+        // SAFETY: `address` checked `from` for `len` bytes, and `len` bytes of spare capacity were reserved.
         unsafe { cpu::load(from, spare, len) };
-        // SAFETY: `read` has initialised them.
+        // SAFETY: `cpu::load` has initialised `len` bytes.
         unsafe { to.set_len(to.len() + len) };
     }
 
@@ -406,14 +414,15 @@ impl Window {
         (last ^ ours) << (8 * (WORD - tail.len())) == 0
     }
 
-    /// As [`Window::matches`], where no words begin; `from` was checked for all of `bytes`.
+    /// As [`Window::matches`], for a start that is not 8-aligned. The caller has checked `from` for `bytes.len()`
+    /// bytes.
     #[cold]
     fn matches_anywhere(&self, mut from: *const u8, bytes: &[u8]) -> bool {
         let mut line = [0; LINE];
         bytes.chunks(LINE).all(|ours| {
-            // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
+            // SAFETY: the caller has checked `from` for all of `bytes`, and this is one part of them.
             unsafe { cpu::load(from, line.as_mut_ptr(), ours.len()) };
-            // SAFETY: what comes after a part is inside of what was checked, or its end.
+            // SAFETY: the end of a part is inside the checked range, or its end.
             from = unsafe { from.add(ours.len()) };
             line[..ours.len()] == *ours
         })
@@ -428,13 +437,13 @@ impl Window {
         for done in (0..len).step_by(CHUNK) {
             let run = CHUNK.min(len - done);
             let to = buffer.as_mut_ptr().cast::<u8>();
-            // SAFETY: `from` was checked for `len` bytes; the buffer has room for a chunk.
+            // SAFETY: `address` checked `from` for `len` bytes, and the buffer has room for a chunk.
             unsafe { cpu::load(from.add(done), to, run) };
             #[expect(
                 clippy::disallowed_methods,
                 reason = "our own buffer, not mapped bytes"
             )]
-            // SAFETY: `read` has initialised `run` bytes of the buffer.
+            // SAFETY: `cpu::load` has initialised `run` bytes of the buffer.
             let bytes = unsafe { std::slice::from_raw_parts(to, run) };
             crc = crate::crc::crc32c_append(crc, bytes);
         }
@@ -452,19 +461,19 @@ impl Window {
         }
         let mut line = at.0 / LINE as u64 * LINE as u64;
         while line < at.0 + len as u64 {
-            // SAFETY: inside the mapping; a prefetch changes nothing.
+            // SAFETY: the address is inside the mapping, and a prefetch changes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.add(line as usize).cast()) };
             line += LINE as u64;
         }
     }
 
-    /// Asks for huge pages. Only a hint.
+    /// Advises the kernel to use huge pages. Only a hint.
     pub(crate) fn advise_huge(&self) {
-        // SAFETY: the mapped range is ours and the advice changes no contents.
+        // SAFETY: this window owns the mapped range, and the advice changes no contents.
         let _ = unsafe { self.advise(0, self.len(), Advice::LinuxHugepage) };
     }
 
-    /// Makes every page present, for writing if `write`, calling `progress(done, total)` in bytes.
+    /// Makes every page present, and writable if `write`. Calls `progress(done, total)` in bytes.
     pub(crate) fn prefault(&self, write: bool, progress: &mut dyn FnMut(u64, u64)) {
         const STEP: u64 = 64 << 20;
         let total = self.len();
@@ -475,7 +484,7 @@ impl Window {
         }
     }
 
-    /// Makes the pages of a part present, as far as there are any.
+    /// Makes the pages that contain bytes of `part` present. Ignores offsets behind the end of the window.
     pub(crate) fn prefault_part(&self, part: Range<u64>, write: bool) {
         let (from, to) = (part.start / PAGE * PAGE, part.end.min(self.len()));
         let advice = if write {
@@ -483,12 +492,13 @@ impl Window {
         } else {
             Advice::LinuxPopulateRead
         };
-        // SAFETY: the mapped range is ours; populating changes no contents.
+        // SAFETY: this window owns the mapped range, and populating changes no contents.
         if from < to && unsafe { self.advise(from, to, advice) }.is_err() {
-            self.touch(from, to, write); // a kernel before 5.14
+            self.touch(from, to, write); // Kernels before 5.14 do not know the advice.
         }
     }
 
+    /// Accesses each page of `from..to` once, without changing it.
     fn touch(&self, from: u64, to: u64, write: bool) {
         for page in (from..to).step_by(PAGE as usize) {
             let word = self.word(Off(page));
@@ -501,11 +511,11 @@ impl Window {
     }
 
     /// # Safety
-    /// The advice changes no contents.
+    /// `from..to` is mapped, and the advice changes no contents.
     unsafe fn advise(&self, from: u64, to: u64, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: callers stay inside the mapping.
+        // SAFETY: the caller guarantees that `from` is inside the mapping.
         let at = unsafe { self.base.add(from as usize) };
-        // SAFETY: the range is ours, the advice harmless as the caller says.
+        // SAFETY: this window owns the range, and the caller guarantees that the advice changes no contents.
         unsafe { madvise(at.cast(), (to - from) as usize, advice) }
     }
 }
@@ -514,12 +524,12 @@ impl Drop for Window {
     fn drop(&mut self) {
         self.faults = None; // PM-FAULT-3
         let (start, len) = match self.torn.load(Ordering::Relaxed) {
-            // Beyond the mapped part the addresses may be somebody else's by now.
+            // Another mapping of the process may now use the addresses behind the mapped part.
             true => (self.base.cast(), self.len() as usize),
             false => self.whole,
         };
         if len > 0 {
-            // SAFETY: the range is this window's own, and nobody can reach it any more.
+            // SAFETY: this window owns the range, and no thread can access it any more.
             let _ = unsafe { munmap(start, len) };
         }
     }
@@ -531,7 +541,7 @@ impl Drop for Window {
 pub(super) fn no_word(at: Off, end: u64) -> ! {
     assert!(
         at.0.is_multiple_of(WORD as u64),
-        "a word is 8-aligned: {at:?}"
+        "a word must be 8-aligned: {at:?}"
     );
     outside(at, WORD, end)
 }
@@ -541,8 +551,8 @@ pub(super) fn no_word(at: Off, end: u64) -> ! {
 #[track_caller]
 pub(super) fn unreadable_word(at: Off) -> ! {
     panic!(
-        "a word at {at:?} cannot be read: the device or the file system reports an error, or the \
-         file is shorter than that"
+        "the word at {at:?} cannot be read: the device or the file system reports an error, or the \
+         file is shorter than that offset"
     )
 }
 
@@ -566,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_addresses_than_wanted_do_as_long_as_the_needed_ones_are_there() {
+    fn a_reservation_falls_back_to_fewer_addresses_but_never_below_the_needed_length() {
         const MORE_THAN_THERE_ARE: u64 = 1 << 60;
         let window = window(PAGE, MORE_THAN_THERE_ARE);
         assert!(window.reserved < MORE_THAN_THERE_ARE);
@@ -590,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_extension_ends_growth_and_harms_no_mapped_byte() {
+    fn a_failed_extension_ends_growth_and_changes_no_mapped_byte() {
         let window = window(PAGE, HUGE);
         window.word(Off(8)).store(7, Ordering::Relaxed);
         let null = std::fs::File::open("/proc/self/status").expect("Linux has it");
@@ -605,10 +615,12 @@ mod tests {
     }
 
     #[test]
-    fn windows_over_files_can_come_and_go_without_end() {
+    fn more_windows_than_the_table_has_entries_can_be_created_one_after_another() {
         for _ in 0..2 * sigbus::WINDOWS_MAX {
             let mut window = Window::reserve(PAGE, HUGE).expect("a few addresses");
-            window.watch_faults(true).expect("the last one has gone");
+            window
+                .watch_faults(true)
+                .expect("the previous window freed its entry");
             window
                 .extend(MapSource::Anonymous, 2 * PAGE)
                 .expect("memory");

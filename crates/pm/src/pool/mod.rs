@@ -1,4 +1,4 @@
-//! A pool: a medium with a superblock, cut into equal segments.
+//! A pool: a medium with a superblock, divided into equal segments.
 //!
 //! ```text
 //!   0        4096      8192        first segment               the end
@@ -7,33 +7,33 @@
 //!   └────────┴─────────┴──────────┴───────────┴───────────┴─ ... ─┘
 //! ```
 //!
-//! A copy is the first 512 bytes of its page: one sector, which no power cut tears on a file. On
-//! persistent memory, where only words are whole, its checksum tells. The first segment starts at
-//! 8192 rounded up to the smaller of a segment and 2 MiB, so that segments fit huge pages.
+//! A copy of the superblock is the first 512 bytes of its page: one sector, which a power cut never
+//! tears on a file. On persistent memory a power cut can tear it; its checksum detects that. The first
+//! segment starts at 8192 rounded up to the smaller of a segment and 2 MiB, so that segments fit huge pages.
 //!
 //! # Invariants
 //! P1  An update of the superblock writes copy A, drains and waits, then copy B, drains and waits.
 //!     Between updates both copies are equal, so one damaged copy loses nothing.
-//! P2  Of two valid copies the one with the higher update number counts: a crash between the two
-//!     writes leaves the newer, whole copy in A.
-//! P3  The medium is at least as long as the superblock says: it grows, durably, before the
-//!     superblock records it.
-//! P4  From before the first write of an opening to after the last one of a clean close, the superblock
-//!     names the file the pool is in. So a copy that was taken meanwhile, parts of it earlier than others,
-//!     and a copy of what a crash left, are told from the file itself: see [`Copies`].
+//! P2  Of two valid copies, the one with the higher update number is the current one. A crash between
+//!     the two writes leaves the newer, intact copy in A.
+//! P3  The medium is at least as long as the superblock records: it grows, durably, before the
+//!     superblock records the new length.
+//! P4  From before the first write after an open to after the last write of a clean close, the superblock
+//!     records the identity of the file. So `open` recognises a copy of the file that was made in this
+//!     time or after a crash. Such a copy may mix older and newer parts: see [`CopiedPoolPolicy`].
 //!
 //! # Crash argument
 //! | crash between                | `open` sees                    | and does                       |
 //! |------------------------------|--------------------------------|--------------------------------|
-//! | `create`, A durable          | no magic, or a damaged A       | refuses: the pool never was    |
-//! | update: nothing, A durable   | A old, new or damaged; B old   | takes the newer; writes both   |
+//! | `create`, A durable          | no magic, or a damaged A       | refuses: no pool existed yet   |
+//! | update: start, A durable     | A old, new or damaged; B old   | takes the newer; writes both   |
 //! | update: A durable, B durable | A new; B old, new or damaged   | takes A; writes both           |
-//! | grow: medium, superblock     | a medium longer than recorded  | ignores the rest (P3)          |
+//! | grow: medium, superblock     | a medium longer than recorded  | ignores the excess (P3)        |
 //!
-//! `open` writes the copy it takes again before the other one, and waits in between. Of copies that are
-//! equal it writes B again: one of the two was durable before the other was written, and if that was A, a
-//! process that was killed may not have waited for B; the next update begins with A. So whatever is
-//! accepted is durable before anyone builds on it, also when the crash was of the process only.
+//! `open` first writes the copy it takes again, waits, and then writes the other copy. If both copies are
+//! equal, it writes only B again: one copy was durable before the other was written. If that was A, a
+//! killed process may not have waited for B, and the next update overwrites A first. So the accepted
+//! superblock is durable before any write depends on it, also after a crash of only the process.
 
 mod superblock;
 
@@ -49,10 +49,10 @@ use crate::persist_ctx::PersistCtx;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// Words of the superblock that belong to the engine above: see its own documentation.
+/// Words of the superblock that belong to the storage engine, which documents their meaning.
 pub const ROOT_WORDS: usize = 40;
 
-/// The engine's part of the superblock, replaced whole by [`Pool::set_root`].
+/// The engine's words of the superblock. [`Pool::set_root`] replaces all of them at once.
 pub type PoolRoot = [u64; ROOT_WORDS];
 
 /// Smallest segment, in bytes.
@@ -62,64 +62,64 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 const COPY_A: Off = Off(0);
 const COPY_B: Off = Off(4096);
-/// Where the two pages of the superblock end, in bytes.
+/// End of the two pages of the superblock, in bytes.
 pub(crate) const HEAD_BYTES: u64 = 8192;
-/// Bytes by which a pool grows at once, in whole segments, one at least. All of them are written and
-/// synced, which other syncs of the file and updates of the superblock wait for: 5 to 10 ms in memory,
-/// a few tens of ms on a disk.
+/// Most bytes by which a pool grows at once, rounded to whole segments, at least one. All of them are
+/// written and synced: 5 to 10 ms in memory, a few tens of ms on a disk. Other syncs of the file and
+/// updates of the superblock wait for that.
 pub const GROWTH_STEP_BYTES: u64 = 16 << 20;
-/// What the first segment is aligned to if it is large, in bytes.
+/// Largest alignment of the first segment, in bytes: a huge page.
 const HUGE: u64 = 2 << 20;
 
-/// Where the copies of the superblock are.
+/// Offsets of the copies of the superblock.
 pub const COPIES: [Off; 2] = [COPY_A, COPY_B];
 /// Bytes in a copy.
 pub const COPY_BYTES: usize = BYTES;
 
-/// How many bytes the pool takes whose superblock copies these are, if they are sound.
+/// Returns the length in bytes of the pool with these superblock copies, if they are valid.
 pub(crate) fn recorded_bytes(copies: &[[u8; COPY_BYTES]; 2]) -> Option<u64> {
     let [a, b] = copies.each_ref().map(Superblock::classify);
     let (superblock, _) = choose(&a, &b).ok()?;
     check(&superblock).ok()
 }
 
-/// What a superblock says of its pool, for people.
+/// The contents of a superblock, for display.
 #[derive(Clone, Debug)]
 pub struct PoolSummary {
-    /// Version of the format.
+    /// Format version.
     pub version: u32,
     /// Bytes in a segment.
     pub segment_bytes: u64,
-    /// How many segments there are.
+    /// Number of segments.
     pub segments: u32,
-    /// Bytes the pool takes of its medium.
+    /// Bytes of the medium that the pool takes.
     pub pool_bytes: u64,
-    /// When the pool was made, in seconds of Unix time.
+    /// Creation time of the pool, in seconds of Unix time.
     pub created_unix_s: u64,
-    /// Whether one of the two copies is damaged or older: the next open mends it.
+    /// Whether one of the two copies is damaged or older. The next open repairs it.
     pub mended_at_open: bool,
     /// The engine's words.
     pub root: PoolRoot,
-    /// The file the pool is in use in, or was when it crashed; `None` after a clean close.
+    /// The file in which the pool is open, or was open at the last crash. `None` after a clean close.
     pub in_use_as: Option<FileId>,
 }
 
-/// What becomes of a pool that was not closed cleanly and is not in the file it was open in: a copy of a
-/// pool in use. Parts of it may be older than others, so that keys that were acknowledged are missing, and
-/// nothing else tells.
+/// How to open a copy of a pool that was in use: a pool that was not closed cleanly and is in another file
+/// than the one it was open in. Such a copy may mix older and newer parts, so that acknowledged keys are
+/// missing, and no other check detects that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CopiedPoolPolicy {
-    /// It is refused: [`PoolError::Copy`].
+    /// Refuse it with [`PoolError::Copy`].
     #[default]
     Refuse,
-    /// It is taken as it is, and is a pool like any other from then on.
+    /// Open it. From then on it is an ordinary pool.
     Accept,
-    /// It is opened, but stays a copy, which the next open refuses: for looking into it.
+    /// Open it for inspection. It stays marked as a copy, so the next open refuses it.
     Inspect,
 }
 
-/// Reads what two copies of a superblock, the first [`COPY_BYTES`] bytes of the pages at [`COPIES`],
-/// say. Changes nothing, and needs no lock.
+/// Decodes two copies of a superblock: the first [`COPY_BYTES`] bytes of the pages at [`COPIES`].
+/// Changes nothing and needs no lock.
 pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<PoolSummary, PoolError> {
     let [a, b] = copies.each_ref().map(Superblock::classify);
     let (superblock, healthy) = choose(&a, &b)?;
@@ -136,12 +136,12 @@ pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<PoolSummary, PoolError>
     })
 }
 
-/// Whether `bytes`, the first of a file, are how a pool begins.
+/// Returns whether a file with these first bytes begins as a pool does.
 pub(crate) fn begins_as_pool(bytes: &[u8; 8]) -> bool {
     *bytes == MAGIC
 }
 
-/// Whether something that calls itself a pool, whole or damaged, is on `medium`.
+/// Returns whether `medium` has a pool, intact or damaged: a copy of the superblock with the right magic.
 pub(crate) fn is_pool<M: Medium>(medium: &M) -> bool {
     medium.len() >= HEAD_BYTES
         && read_copies(medium)
@@ -149,7 +149,7 @@ pub(crate) fn is_pool<M: Medium>(medium: &M) -> bool {
             .any(|copy| !matches!(copy, SuperblockCopy::Foreign(_)))
 }
 
-/// How a new pool is laid out.
+/// The layout of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolLayout {
     /// Bytes in a segment: a power of two from 4 KiB to 1 GiB.
@@ -157,7 +157,7 @@ pub struct PoolLayout {
 }
 
 impl PoolLayout {
-    /// Where the first segment starts, in bytes.
+    /// Returns the offset of the first segment, in bytes.
     #[must_use]
     pub const fn first_segment(&self) -> u64 {
         let align = if self.segment_bytes < HUGE {
@@ -168,13 +168,13 @@ impl PoolLayout {
         HEAD_BYTES.next_multiple_of(align)
     }
 
-    /// Bytes a medium must have to hold `segments` segments.
+    /// Returns the bytes a medium must have to hold `segments` segments.
     #[must_use]
     pub const fn pool_bytes(&self, segments: u32) -> u64 {
         self.first_segment() + segments as u64 * self.segment_bytes
     }
 
-    /// Whether a pool can have segments of this size.
+    /// Checks that a pool can have segments of this size.
     ///
     /// # Errors
     /// [`PoolError::Layout`] if it cannot.
@@ -183,8 +183,8 @@ impl PoolLayout {
             return Ok(());
         }
         Err(PoolError::Layout(format!(
-            "a segment of {} bytes cannot be: it is a power of two from {SEGMENT_BYTES_MIN} to \
-             {SEGMENT_BYTES_MAX}",
+            "the segment size is {} bytes, but it must be a power of two from {SEGMENT_BYTES_MIN} to \
+             {SEGMENT_BYTES_MAX} bytes",
             self.segment_bytes
         )))
     }
@@ -195,12 +195,12 @@ impl PoolLayout {
     }
 }
 
-/// What tells a new pool from every other. Chance and the time enter a pool here only.
+/// The identity of a new pool. It is the only part of a pool that depends on randomness or on the time.
 #[derive(Clone, Copy)]
 pub struct PoolIdentity {
-    /// Secret and random: see [`Pool::id`].
+    /// Secret, random bytes: see [`Pool::id`].
     pub id: [u8; 16],
-    /// When the pool was made, in seconds of Unix time.
+    /// Creation time of the pool, in seconds of Unix time.
     pub created_unix_s: u64,
 }
 
@@ -214,7 +214,7 @@ impl fmt::Debug for PoolIdentity {
 }
 
 impl PoolIdentity {
-    /// One that nobody has, made now.
+    /// Returns a new random identity with the current time.
     pub fn fresh() -> io::Result<PoolIdentity> {
         let mut id = [0; 16];
         fill_random(&mut id)?;
@@ -226,17 +226,17 @@ impl PoolIdentity {
     }
 }
 
-/// Why a pool could not be made or opened. Nothing was changed.
+/// The error of a pool that could not be created or opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The medium refused.
+    /// The medium is poisoned.
     Poisoned(Poisoned),
-    /// The layout asked for cannot be: which bound it breaks.
+    /// The requested layout is impossible. The text gives the bound that it breaks.
     Layout(String),
-    /// The bytes are no pool of ours, or a damaged one: what was found, what was expected, where.
+    /// The medium has no pool, or a damaged one. The text gives the bytes found, those expected, and where.
     NotAPool(String),
-    /// A pool of another version of the format, or with features this program does not know.
+    /// The pool has an unsupported format version or unsupported features.
     Unknown(String),
     /// The medium is shorter than the pool on it.
     Short {
@@ -245,14 +245,15 @@ pub enum PoolError {
         /// Bytes the medium has.
         found: u64,
     },
-    /// The pool was not closed cleanly, and this is not the file it was open in: a copy. See [`Copies`].
+    /// The pool was not closed cleanly, and this is not the file it was open in: it is a copy. See
+    /// [`CopiedPoolPolicy`].
     Copy {
-        /// The file the pool was open in.
+        /// The file in which the pool was open.
         recorded: FileId,
         /// This file.
         found: FileId,
     },
-    /// The system gave no randomness for the pool's secret.
+    /// The system returned no random bytes for the pool's secret id.
     Random(io::Error),
 }
 
@@ -265,26 +266,26 @@ impl fmt::Display for PoolError {
             }
             PoolError::Short { recorded, found } => write!(
                 f,
-                "the pool is cut short: its superblock records {recorded} bytes, but only {found} \
-                 are there; restore the file from a copy that was made while the pool was closed"
+                "the pool is cut short: its superblock records {recorded} bytes, but the medium has only \
+                 {found}; restore the file from a copy that was made while the pool was closed"
             ),
             PoolError::Copy { recorded, found } => write!(
                 f,
                 "this is a copy of a pool that was in use or had crashed: acknowledged writes may be \
-                 missing in it (the pool was open in the file with inode {} made at {}, this one has \
-                 inode {} and was made at {}); open the original file, or close the pool cleanly and \
+                 missing in it (the pool was open in the file with inode {} created at {}, this file has \
+                 inode {} and was created at {}); open the original file, or close the pool cleanly and \
                  copy it again",
                 recorded.inode,
                 FileBirth(recorded.born_ns),
                 found.inode,
                 FileBirth(found.born_ns)
             ),
-            PoolError::Random(e) => write!(f, "no random bytes for the pool's secret: {e}"),
+            PoolError::Random(e) => write!(f, "cannot get random bytes for the pool's id: {e}"),
         }
     }
 }
 
-/// A file's birth, for people.
+/// A file's creation time in nanoseconds since 1970, for display; 0 if unknown.
 struct FileBirth(u64);
 
 impl fmt::Display for FileBirth {
@@ -322,8 +323,7 @@ pub struct Pool<M> {
     created_unix_s: u64,
     segments: AtomicU32,
     copies: CopiedPoolPolicy,
-    /// What both copies on the medium say. Held through an update, so that updates follow each
-    /// other.
+    /// The contents of both copies on the medium. Locked during an update, so that updates are serial.
     current: Mutex<Superblock>,
 }
 
@@ -338,8 +338,8 @@ impl<M> fmt::Debug for Pool<M> {
 }
 
 impl<M: Medium> Pool<M> {
-    /// Makes a new, empty pool of all of `medium`, as many whole segments as fit, over whatever is
-    /// there. Durable on `Ok`.
+    /// Creates an empty pool on `medium` with as many whole segments as fit, and overwrites the superblock
+    /// of any existing pool. Durable on `Ok`.
     pub fn create(
         medium: M,
         ctx: &mut PersistCtx,
@@ -349,8 +349,8 @@ impl<M: Medium> Pool<M> {
         Pool::create_as(medium, ctx, layout, identity)
     }
 
-    /// As [`Pool::create`], with an identity of the caller's choosing: for a medium on which the same
-    /// calls shall make the same bytes.
+    /// Creates a pool as [`Pool::create`] does, with a given identity: for media on which the same calls
+    /// must produce the same bytes.
     pub fn create_as(
         medium: M,
         ctx: &mut PersistCtx,
@@ -360,11 +360,11 @@ impl<M: Medium> Pool<M> {
         Pool::create_with_root(medium, ctx, layout, identity, &[0; ROOT_WORDS])
     }
 
-    /// As [`Pool::create_as`], in a version of the format of the caller's choosing: an engine that uses more of the
-    /// pool than version 1 has takes a later one.
+    /// Creates a pool as [`Pool::create_as`] does, in a given format version. An engine that uses more of the
+    /// format than version 1 defines needs a later one.
     ///
     /// # Panics
-    /// If this program does not know the version.
+    /// If this program does not support the version.
     pub fn create_versioned(
         medium: M,
         ctx: &mut PersistCtx,
@@ -380,8 +380,8 @@ impl<M: Medium> Pool<M> {
         Pool::create_from(medium, ctx, superblock)
     }
 
-    /// As [`Pool::create_as`], with the engine's words: there is no pool without them at any time. What they
-    /// speak of must be durable.
+    /// Creates a pool as [`Pool::create_as`] does, with the engine's words. The pool never exists without
+    /// them, so the data that they refer to must already be durable.
     pub fn create_with_root(
         medium: M,
         ctx: &mut PersistCtx,
@@ -406,13 +406,13 @@ impl<M: Medium> Pool<M> {
         Ok(Pool::of(medium, superblock, CopiedPoolPolicy::Refuse))
     }
 
-    /// Opens the pool on `medium`; repairs a damaged or older superblock copy from the other. What
-    /// the pool then says is durable. A copy of a pool in use is refused.
+    /// Opens the pool on `medium`, and repairs a damaged or older superblock copy from the other. On `Ok` the
+    /// superblock is durable. A copy of a pool in use is refused.
     pub fn open(medium: M, ctx: &mut PersistCtx) -> Result<Pool<M>, PoolError> {
         Pool::open_with(medium, ctx, CopiedPoolPolicy::Refuse)
     }
 
-    /// As [`Pool::open`]; `copies` says what becomes of a copy of a pool in use.
+    /// Opens the pool as [`Pool::open`] does; `copies` is the policy for a copy of a pool in use.
     pub fn open_with(
         medium: M,
         ctx: &mut PersistCtx,
@@ -420,7 +420,7 @@ impl<M: Medium> Pool<M> {
     ) -> Result<Pool<M>, PoolError> {
         if medium.len() < HEAD_BYTES {
             return Err(PoolError::NotAPool(format!(
-                "not a pool: its {} bytes are fewer than those of a superblock",
+                "not a pool: it has {} bytes, fewer than a superblock",
                 medium.len()
             )));
         }
@@ -432,12 +432,12 @@ impl<M: Medium> Pool<M> {
         }
         let copies = match copied(&superblock, medium.file_id()) {
             Some(error) if copies == CopiedPoolPolicy::Refuse => return Err(error),
-            None if copies == CopiedPoolPolicy::Inspect => CopiedPoolPolicy::Refuse, // It is no copy.
+            None if copies == CopiedPoolPolicy::Inspect => CopiedPoolPolicy::Refuse, // It is not a copy.
             _ => copies,
         };
         match healthy {
             HealthyCopies::Both => write_copies(&medium, ctx, &superblock, &[COPY_B])?,
-            // The copy that counts comes first: it may not be durable yet.
+            // The current copy comes first: it may not be durable yet.
             HealthyCopies::A => write_copies(&medium, ctx, &superblock, &COPIES)?,
             HealthyCopies::B => write_copies(&medium, ctx, &superblock, &[COPY_B, COPY_A])?,
         }
@@ -459,84 +459,84 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Version of the format: the one the pool was made in.
+    /// Returns the format version, which the pool keeps from its creation.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The medium.
+    /// Returns the medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
 
-    /// The medium back, the pool closed.
+    /// Returns the medium and drops the pool. Does not record a clean close: see [`Pool::closed`].
     pub fn into_medium(self) -> M {
         self.medium
     }
 
-    /// The secret, random identity of the pool. Who knows it can forge records: never print it.
+    /// Returns the secret, random id of the pool. Its knowledge allows forging records, so never print it.
     pub fn id(&self) -> [u8; 16] {
         self.id
     }
 
-    /// The keyed hash function of keys that clients choose, the same whenever the pool is opened.
+    /// Returns the keyed hash function for keys that clients choose. It is the same in every open of the pool.
     pub fn key_hash(&self) -> KeyHash {
         KeyHash::of_pool(&self.id)
     }
 
-    /// A secret seed for `purpose`, the same whenever the pool is opened: for keyed hashing.
+    /// Returns a secret seed for keyed hashing for `purpose`. It is the same in every open of the pool.
     pub fn seed(&self, purpose: &str) -> u64 {
         let key = xxhash_rust::xxh3::xxh3_64(purpose.as_bytes());
         xxhash_rust::xxh3::xxh3_64_with_seed(&self.id, key)
     }
 
-    /// When the pool was made, in seconds of Unix time.
+    /// Returns the creation time of the pool, in seconds of Unix time.
     pub fn created_unix_s(&self) -> u64 {
         self.created_unix_s
     }
 
-    /// Bytes in a segment.
+    /// Returns the bytes in a segment.
     #[inline]
     pub fn segment_bytes(&self) -> u64 {
         self.layout.segment_bytes
     }
 
-    /// How many segments the pool has now.
+    /// Returns the current number of segments.
     #[inline]
     pub fn segments(&self) -> u32 {
         self.segments.load(Ordering::Acquire)
     }
 
-    /// Where segment `index` starts. An index beyond [`Pool::segments`] gives a place outside the
-    /// pool, which the medium refuses.
+    /// Returns the offset of segment `index`. An index not below [`Pool::segments`] gives an offset outside
+    /// the pool.
     #[inline]
     pub fn segment(&self, index: u32) -> Off {
         Off(self.layout.pool_bytes(index))
     }
 
-    /// The engine's words: as created (zeros), or as last set.
+    /// Returns the engine's words, as last set or as created.
     pub fn root(&self) -> PoolRoot {
         self.current.lock().expect("no holder panics").root
     }
 
-    /// Replaces the engine's words. Durable, in both copies, on `Ok`; updates of several threads
-    /// follow each other.
+    /// Replaces the engine's words. Durable in both copies on `Ok`. Updates by several threads are serial.
     pub fn set_root(&self, ctx: &mut PersistCtx, root: &PoolRoot) -> Result<(), Poisoned> {
         self.update(ctx, |superblock| superblock.root = *root)
     }
 
-    /// Whether this is a copy of a pool in use, opened to look into it ([`Copies::Inspect`]).
+    /// Returns whether this is a copy of a pool in use, opened with [`CopiedPoolPolicy::Inspect`].
     pub fn is_copy(&self) -> bool {
         self.copies == CopiedPoolPolicy::Inspect
     }
 
-    /// Records that nothing is written any more until the pool is opened again, durably on `Ok`: from now
-    /// on copies of the pool are as good as itself (P4).
+    /// Records a clean close, durably on `Ok`. The caller writes no more until the pool is opened again.
+    /// From now on copies of the file are complete pools (P4).
     pub fn closed(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         self.is_in_use(ctx, false)
     }
 
-    /// Records the file the pool is in use in, or that it is not. A copy that is looked into stays one.
+    /// Records that the pool is in use in its file, or that it is not in use. Has no effect on a copy that
+    /// is only inspected.
     fn is_in_use(&self, ctx: &mut PersistCtx, in_use: bool) -> Result<(), Poisoned> {
         if self.is_copy() {
             return Ok(());
@@ -545,15 +545,15 @@ impl<M: Medium> Pool<M> {
         self.update(ctx, |superblock| superblock.in_use_as = file)
     }
 
-    /// Segments that fit `bytes` of the medium, but no fewer than the pool has: how far it may grow.
+    /// Returns the number of segments that fit in `bytes` of the medium, at least the current number.
     pub fn segments_within(&self, bytes: u64) -> u32 {
         let room = bytes.saturating_sub(self.segment(0).0);
         let segments = u32::try_from(room / self.segment_bytes()).unwrap_or(u32::MAX);
         segments.max(self.segments())
     }
 
-    /// Segments a pool that fills up is to have next: a quarter more, 16 at least, but no more than
-    /// [`GROWTH_STEP_BYTES`] have, and `most` at most.
+    /// Returns the number of segments after the next growth step, at most `most`. A step is a quarter of the
+    /// segments, at least 16, but at most [`GROWTH_STEP_BYTES`].
     pub fn segments_next(&self, most: u32) -> u32 {
         let before = self.segments();
         let step_max = (GROWTH_STEP_BYTES / self.segment_bytes()).max(1);
@@ -561,14 +561,16 @@ impl<M: Medium> Pool<M> {
         before.saturating_add(step).min(most)
     }
 
-    /// Grows the medium to hold `segments` segments, then records it. Durable on `Ok`; on an error
-    /// the pool is as it was. Fewer segments than there are is an error, as many changes nothing.
+    /// Grows the medium to hold `segments` segments, then records the number. Durable on `Ok`. On an error
+    /// the number of segments is unchanged. A number below the current one is an error.
     pub fn grow(&self, ctx: &mut PersistCtx, segments: u32) -> io::Result<()> {
         let has = self.segments();
         if segments < has {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("a pool cannot shrink: it has {has} segments, {segments} were asked for"),
+                format!(
+                    "a pool cannot shrink: it has {has} segments, and {segments} were requested"
+                ),
             ));
         }
         let bytes = self.layout.pool_bytes(segments);
@@ -596,7 +598,7 @@ impl<M: Medium> Pool<M> {
         if next == *current {
             return Ok(());
         }
-        // Where numbers end, copy A, which is written first, counts as the newer one.
+        // If both copies have the highest number, `choose` takes copy A, which is written first.
         next.update = UPDATE_MAX.min(next.update + 1);
         write_copies(&self.medium, ctx, &next, &COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
@@ -617,14 +619,14 @@ fn read_copies<M: Medium>(medium: &M) -> [SuperblockCopy; 2] {
     COPIES.map(|at| {
         let mut bytes = [0; BYTES];
         let vouched = |bytes: &[u8]| {
-            let bytes = bytes.try_into().expect("as many as were asked for");
+            let bytes = bytes.try_into().expect("a whole copy");
             match Superblock::classify(bytes) {
                 SuperblockCopy::Valid(_) | SuperblockCopy::Version(_) => BYTES,
                 SuperblockCopy::Damaged | SuperblockCopy::Foreign(_) => 0,
             }
         };
         if !medium.copy_out_if(at, &mut bytes, &vouched) {
-            // Whatever else is torn or damaged: whose it is matters.
+            // The copy is torn or damaged. Its magic decides whether it is a pool at all.
             let mut magic = [0; MAGIC.len()];
             medium.copy_out(at, &mut magic);
             return if magic == MAGIC {
@@ -662,8 +664,8 @@ fn new_superblock(
     let segments = bytes.saturating_sub(layout.first_segment()) / layout.segment_bytes;
     if segments == 0 || u32::try_from(segments).is_err() {
         return Err(PoolError::Layout(format!(
-            "{bytes} bytes make {segments} segments of {} bytes; a pool has from 1 to {} of them, \
-             so at least {} bytes",
+            "{bytes} bytes hold {segments} segments of {} bytes, but a pool has from 1 to {} segments \
+             and so at least {} bytes",
             layout.segment_bytes,
             u32::MAX,
             layout.pool_bytes(1)
@@ -682,7 +684,7 @@ fn new_superblock(
     })
 }
 
-/// Whether a pool with this superblock, in `file`, is a copy of one in use (P4).
+/// Returns the error for a pool with this superblock in `file` if it is a copy of a pool in use (P4).
 fn copied(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
     let (recorded, found) = (superblock.in_use_as?, file?);
     (!recorded.may_be(found)).then_some(PoolError::Copy { recorded, found })
@@ -705,7 +707,7 @@ enum HealthyCopies {
     B,
 }
 
-/// The superblock that counts (P2), and which copies hold it.
+/// Returns the current superblock (P2), and the copies that hold it.
 fn choose(
     a: &SuperblockCopy,
     b: &SuperblockCopy,
@@ -719,7 +721,7 @@ fn choose(
         }
         (SuperblockCopy::Version(v), _) | (_, SuperblockCopy::Version(v)) => {
             Err(PoolError::Unknown(format!(
-                "the pool has format version {v}, this program knows versions {} to {} only",
+                "the pool has format version {v}, but this program supports only versions {} to {}",
                 VERSIONS.start(),
                 VERSIONS.end()
             )))
@@ -730,8 +732,8 @@ fn choose(
             Err(PoolError::NotAPool(foreign(found)))
         }
         _ => Err(PoolError::NotAPool(
-            "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums do \
-             not hold; restore the file from a copy that was made while the pool was closed"
+            "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums are \
+             wrong; restore the file from a copy that was made while the pool was closed"
                 .into(),
         )),
     }
@@ -739,19 +741,19 @@ fn choose(
 
 fn foreign(found: &[u8; 8]) -> String {
     match found {
-        [0, 0, 0, 0, 0, 0, 0, 0] => "not a pool: it begins with zeros, as after a creation that was \
-                                     interrupted; if so, make it again: a file after removing it, a \
-                                     device as it is"
+        [0, 0, 0, 0, 0, 0, 0, 0] => "not a pool: it begins with zeros, as after an interrupted \
+                                     creation; if so, create the pool again: remove a file first, \
+                                     leave a device as it is"
             .into(),
         _ => format!(
-            "not a pool: it begins with \"{}\", a pool begins with \"{}\"",
+            "not a pool: it begins with \"{}\", but a pool begins with \"{}\"",
             found.escape_ascii(),
             MAGIC.escape_ascii()
         ),
     }
 }
 
-/// Checks what a whole copy says before anything is built on it, and how many bytes that takes.
+/// Checks the fields of an intact superblock, and returns the length of the pool in bytes.
 fn check(superblock: &Superblock) -> Result<u64, PoolError> {
     let Features {
         compat: _,
@@ -760,14 +762,14 @@ fn check(superblock: &Superblock) -> Result<u64, PoolError> {
     } = superblock.features;
     if incompat != 0 {
         return Err(PoolError::Unknown(format!(
-            "the pool uses features this program does not know: incompatible {}",
+            "the pool uses features that this program does not support: incompatible {}",
             bits(incompat)
         )));
     }
     if ro_compat != 0 {
         return Err(PoolError::Unknown(format!(
-            "the pool uses features this program does not know and so must not write: read-only \
-             compatible {}",
+            "the pool uses features that this program does not support, so it must not write the pool: \
+             read-only compatible {}",
             bits(ro_compat)
         )));
     }
@@ -775,7 +777,7 @@ fn check(superblock: &Superblock) -> Result<u64, PoolError> {
     let segments = u32::try_from(superblock.segments).ok().filter(|n| *n > 0);
     let Some(segments) = segments.filter(|_| layout.is_sound()) else {
         return Err(PoolError::NotAPool(format!(
-            "the superblock makes no sense: {} segments of {} bytes",
+            "the superblock makes no sense: it records {} segments of {} bytes",
             superblock.segments, superblock.segment_bytes
         )));
     };

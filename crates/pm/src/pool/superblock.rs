@@ -1,4 +1,4 @@
-//! One copy of the superblock as bytes, and how to judge bytes that claim to be one.
+//! The encoding of one copy of the superblock, and its validation.
 //!
 //! ```text
 //!   0       8         12        16       24        32        40       56        64
@@ -12,21 +12,21 @@
 //!   │ Unix s   │ number  │               │ the engine           │ as file │ 0         │ of 0..496│
 //!   └──────────┴─────────┴───────────────┴──────────────────────┴─────────┴───────────┴──────────┘
 //!
-//!   in use as file: inode number, 0 after a clean close; its birth in nanoseconds since 1970
+//!   in use as file: inode number, 0 after a clean close; creation time in nanoseconds since 1970
 //! ```
 //!
-//! Magic, version, length and the place of the checksum stay what they are in every version, so
-//! that an old program can tell a newer pool from a damaged one.
+//! Magic, version, length and the position of the checksum are the same in every version, so that an
+//! old program can distinguish a newer pool from a damaged one.
 
 use std::ops::Range;
 
 use super::{PoolRoot, ROOT_WORDS};
 use crate::medium::{FileId, WORD};
 
-/// Bytes in a copy: one sector, which no power cut tears.
+/// Bytes in a copy: one sector, which a power cut never tears on a file.
 pub(super) const BYTES: usize = 512;
 pub(super) const MAGIC: [u8; 8] = *b"FARBANK\n";
-/// Versions of the format that this program knows.
+/// Format versions that this program supports.
 pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
 
 const COMPAT: usize = 16;
@@ -45,10 +45,10 @@ const CHECKSUM: Range<usize> = 496..512;
 const _: () = assert!(ROOT + ROOT_WORDS * WORD <= INODE && CHECKSUM.end == BYTES);
 const _: () = assert!(BORN_NS + WORD <= CHECKSUM.start);
 
-/// What a copy says.
+/// The contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
-    /// Version of the format: one of [`VERSIONS`].
+    /// Format version: one of [`VERSIONS`].
     pub(super) version: u32,
     pub(super) features: Features,
     pub(super) id: [u8; 16],
@@ -57,38 +57,38 @@ pub(super) struct Superblock {
     pub(super) created_unix_s: u64,
     pub(super) update: u64,
     pub(super) root: PoolRoot,
-    /// The file the pool is in use in, or was when the machine or the process ended.
+    /// The file in which the pool is open, or was open at the last crash. `None` after a clean close.
     pub(super) in_use_as: Option<FileId>,
 }
 
-/// Feature bits. This program knows none yet and writes none.
+/// Feature bits. This program supports none yet and writes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
-    /// A program that does not know one of these may use the pool all the same.
+    /// A program that does not support one of these bits may read and write the pool.
     pub(super) compat: u64,
-    /// ... may only read it.
+    /// A program that does not support one of these bits may only read the pool.
     pub(super) ro_compat: u64,
-    /// ... must leave it alone.
+    /// A program that does not support one of these bits must not open the pool.
     pub(super) incompat: u64,
 }
 
-/// More updates than any pool has: a higher number was forged.
+/// Highest update number. No pool has as many updates, so a copy with a higher number is invalid.
 pub(super) const UPDATE_MAX: u64 = 1 << 62;
 
-/// What 512 bytes turned out to be.
+/// The result of validating 512 bytes as a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "two of them live, briefly, on the stack"
+    reason = "at most two exist, briefly, on the stack"
 )]
 pub(super) enum SuperblockCopy {
-    /// Whole, and of a version this program knows.
+    /// Intact, and of a version that this program supports.
     Valid(Superblock),
-    /// Whole, but of a version this program does not know.
+    /// Intact, but of this other version, which this program does not support.
     Version(u32),
-    /// Ours by its magic, but the checksum does not hold.
+    /// The magic is right, but the checksum or a field is wrong.
     Damaged,
-    /// Not ours: how it begins.
+    /// The magic is not a pool's: the first eight bytes.
     Foreign([u8; 8]),
 }
 

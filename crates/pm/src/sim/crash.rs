@@ -1,4 +1,4 @@
-//! A moment at which power may go, and the images it may leave.
+//! [`CrashState`], a moment at which a crash can happen, and the images that the crash can leave.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,23 +11,23 @@ use super::{Persistency, Sim};
 use crate::medium::{LINE, Off, WORD};
 use crate::sync::Arc;
 
-/// What was about to happen.
+/// The kind of a crash point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CrashMoment {
-    /// A word stored or swapped.
+    /// Before a store or a compare-and-swap of a word.
     Store,
-    /// A word of a copy.
+    /// Before a word of a copy.
     CopyIn,
-    /// A drain.
+    /// Before a drain.
     Drain,
-    /// A sync that serves drains.
+    /// Before a sync of drained bytes.
     Sync,
-    /// Nothing: the driver asked.
+    /// Between operations, at a moment that the caller chose.
     Asked,
 }
 
 impl CrashMoment {
-    /// As it is printed: "before drain".
+    /// Returns the kind as it is printed, for example "before drain".
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,21 +40,22 @@ impl CrashMoment {
     }
 }
 
-/// What happened to the volatile stores of one line or sector, as far as it is known.
+/// The number of volatile stores of one line or sector that survived a crash, as far as it is decided.
 #[derive(Clone, Debug)]
 pub struct UnitSurvivors {
-    /// Where the line or sector starts.
+    /// Offset of the line or sector.
     pub at: Off,
-    /// How many of its stores survived.
+    /// Number of its stores that survived.
     pub kept: usize,
-    /// How many were lost. What is neither was never read (lazy memory only).
+    /// Number of its stores that were lost. Stores that are neither kept nor lost were never read (lazy
+    /// memory only).
     pub lost: usize,
-    /// How many it had.
+    /// Number of its stores.
     pub of: usize,
-    /// Where words kept stores each on its own, what each of the eight kept: `#` all, `+` some,
-    /// `.` none, `?` unknown, `-` had none.
+    /// If words have chains of their own, the stores kept of each of the eight words: `#` all, `+` some,
+    /// `.` none, `?` undecided, `-` the word had no stores.
     pub words: Option<String>,
-    /// Who made the last of them, if places were counted.
+    /// Source line of the last store, if source lines were counted.
     pub by: Option<&'static Location<'static>>,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Display for UnitSurvivors {
 }
 
 impl UnitSurvivors {
-    /// From how many stores of each of a queue's chains survived, at least and at most.
+    /// Counts the survivors of a queue. `bounds` returns the least and the most stores that a chain keeps.
     pub(super) fn of(
         at: Off,
         queue: &[VolatileStore],
@@ -114,7 +115,7 @@ impl UnitSurvivors {
     }
 }
 
-/// A moment at which power may go, or the process be killed. Cheap: pages are shared.
+/// A moment at which a power cut or a kill can happen. Cheap to clone, because images share pages.
 #[derive(Clone)]
 pub struct CrashState {
     pub(super) persistency: Persistency,
@@ -122,27 +123,27 @@ pub struct CrashState {
     pub(super) visible: PoolImage,
     pub(super) queues: Queues,
     pub(super) cas_drains: bool,
-    /// What was about to happen.
+    /// The kind of the crash point.
     pub moment: CrashMoment,
     pub(super) place: SourceLineId,
     pub(super) places: Option<Arc<SourceLines>>,
 }
 
 impl CrashState {
-    /// The line of source that was about to act, if places were counted.
+    /// Returns the source line that was about to execute, if source lines were counted.
     #[must_use]
     pub fn place(&self) -> Option<&'static Location<'static>> {
         Some(self.places.as_ref()?.get(self.place)?.at)
     }
 
-    /// The images a power cut can leave, each once. All of them if they are at most `cap`; else
-    /// `cap` of them, the adversarial first, the rest drawn by `seed`.
+    /// Returns the images that a power cut can leave, without duplicates. If there are more than `cap`,
+    /// returns `cap` of them: first adversarial ones, then random ones drawn with `seed`.
     #[must_use]
     pub fn images(&self, cap: usize, seed: u64) -> CrashImages {
         CrashImages::new(self, cap, seed)
     }
 
-    /// The image that `cut` leaves.
+    /// Returns the image that `cut` leaves.
     #[must_use]
     pub fn image(&self, cut: &ImageCut) -> PoolImage {
         let mut image = self.durable.clone();
@@ -158,7 +159,7 @@ impl CrashState {
         image
     }
 
-    /// What `cut` keeps and loses, a line or sector at a time.
+    /// Returns the stores that `cut` keeps and loses, by line or sector.
     #[must_use]
     pub fn survivors(&self, cut: &ImageCut) -> Vec<UnitSurvivors> {
         let unit_bytes = self.persistency.unit_bytes() as u64;
@@ -175,8 +176,8 @@ impl CrashState {
             .collect()
     }
 
-    /// A hash of what decides the images: the durable bytes, the volatile stores in their chains,
-    /// and the persistency. Moments with equal digests leave the same images.
+    /// Returns a hash of everything that determines the images: the durable bytes, the volatile stores in
+    /// their chains, and the persistency mode. Crash states with equal digests leave the same images.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let start = mix(self.durable.hash()) ^ self.persistency as u64;
@@ -186,7 +187,8 @@ impl CrashState {
         })
     }
 
-    /// The order within each chain, and of the stores to each word; no other matters.
+    /// Returns a hash of a queue: of the order within each chain and of the order of the stores to each word. No
+    /// other order matters.
     fn queue_digest(&self, queue: &[VolatileStore]) -> u64 {
         let mut chains = [0; CHAINS];
         let mut words = [0; LINE / WORD];
@@ -207,9 +209,8 @@ impl CrashState {
         all.fold(0, |digest, &part| mix(digest ^ part))
     }
 
-    /// Far memory after a kill without a power cut: every byte that was visible is, and what was
-    /// volatile still is. Flushes and drains of the dead process that had not ended count for
-    /// nothing.
+    /// Returns far memory after a kill without a power cut. All visible bytes stay visible, and volatile
+    /// stores stay volatile. Flushes and drains that the killed process had not completed have no effect.
     #[must_use]
     pub fn killed(&self) -> Sim {
         let mut state = SimState::new(
@@ -221,8 +222,8 @@ impl CrashState {
         Sim::with_state(state, self.persistency)
     }
 
-    /// Far memory after a sync that failed and a kill of its process (Page): `cut` is what had reached
-    /// the device, every byte that was visible is, and pages that were not written look as if they were.
+    /// Returns far memory after a failed sync and a kill of its process (Page). `cut` is the part that had
+    /// reached the device. All visible bytes stay visible, and pages that were not written are marked clean.
     /// A process that opens the file calls [`Sim::forget_cached`] first.
     #[must_use]
     pub fn killed_after_failed_sync(&self, cut: &ImageCut) -> Sim {

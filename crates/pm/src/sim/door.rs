@@ -1,4 +1,4 @@
-//! The simulator behind the door: every method of [`Medium`], by the rules of the module above.
+//! [`Medium`] for [`Sim`], by the rules of the parent module.
 
 use std::panic::Location;
 
@@ -48,7 +48,7 @@ impl Medium for Sim {
         let place = self.place(SourceAction::Store, Location::caller(), (at, WORD));
         let persistency = self.shared.persistency;
         let mut state = self.state();
-        // A file's drains are requests to sync, which no processor makes.
+        // On a file a drain is a request to sync, which a CPU instruction never makes.
         let drains = state.cas_drains && !persistency.is_file();
         let completes = drains && !state.pending(ctx.id()).is_empty();
         if persistency == Persistency::Eadr || completes {

@@ -1,15 +1,15 @@
-//! The bytes of a pool at one moment: copy-on-write pages and a running hash.
+//! [`PoolImage`], the bytes of a pool at one moment, with copy-on-write pages and a running hash.
 //!
-//! Millions of crash images are made from a few snapshots, most of them equal but for a handful of
-//! words. A clone costs one reference count a page, a write copies the page it falls in once, and
-//! the hash follows every word, so that equal images are recognised before they are made.
+//! An explorer makes millions of crash images from a few snapshots, and most of them differ in only a
+//! few words. A clone costs one reference count per page. A write copies its page at most once. The hash
+//! is updated with every word, so equal images are recognised before they are made.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::medium::{Off, WORD};
 
-/// Bytes of a page: small enough to copy for one word, large enough to keep the table short.
+/// Bytes of a page: small, because writing one word copies it, and large enough for a short page table.
 const PAGE: usize = 4096;
 
 /// The bytes of a pool. Clones share pages until one of them is written.
@@ -27,7 +27,7 @@ impl fmt::Debug for PoolImage {
 }
 
 impl PoolImage {
-    /// An image of `len` zero bytes; `len` is a multiple of 8.
+    /// Creates an image of `len` zero bytes; `len` is a multiple of 8.
     #[must_use]
     pub fn zeroed(len: u64) -> PoolImage {
         let mut image = PoolImage {
@@ -39,7 +39,7 @@ impl PoolImage {
         image
     }
 
-    /// An image of these bytes, padded with zeros to a whole word.
+    /// Creates an image of these bytes, padded with zeros to a whole word.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> PoolImage {
         let mut image = PoolImage::zeroed(bytes.len().next_multiple_of(WORD) as u64);
@@ -53,7 +53,7 @@ impl PoolImage {
         image
     }
 
-    /// All bytes, for a dump.
+    /// Returns all bytes, for a dump.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.pages.len() * PAGE);
@@ -64,25 +64,28 @@ impl PoolImage {
         bytes
     }
 
-    /// Bytes of the image.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the image has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A 64-bit hash of the content: equal images have equal hashes.
+    /// Returns a 64-bit hash of the content. Equal images have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash ^ self.len
     }
 
-    /// The word at `at`, which must be aligned and inside.
+    /// Returns the word at `at`.
+    ///
+    /// # Panics
+    /// If `at` is not aligned or is outside the image.
     #[must_use]
     pub fn word(&self, at: Off) -> u64 {
         let (page, byte) = self.locate(at, WORD);
@@ -103,7 +106,7 @@ impl PoolImage {
         page[byte..byte + WORD].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Calls `each` with the bytes at `at`, in pieces, until it answers `false`.
+    /// Calls `each` with the `len` bytes at `at`, in pieces, until it returns `false`.
     pub fn pieces(&self, at: Off, len: usize, mut each: impl FnMut(&[u8]) -> bool) {
         let (mut page, mut byte) = self.locate(at, len);
         let mut left = len;
@@ -122,7 +125,7 @@ impl PoolImage {
     pub fn grow(&mut self, len: u64) {
         assert!(
             len.is_multiple_of(WORD as u64),
-            "an image is whole words, not {len} bytes"
+            "the length of an image must be a multiple of 8, not {len} bytes"
         );
         assert!(len >= self.len, "an image never shrinks");
         let pages = (len as usize).div_ceil(PAGE);
@@ -136,15 +139,15 @@ impl PoolImage {
         assert!(
             at.0.checked_add(len as u64)
                 .is_some_and(|end| end <= self.len),
-            "{len} bytes at {at:?} are outside the {} of this pool",
+            "{len} bytes at {at:?} are outside the {} bytes of this image",
             self.len
         );
         (at.0 as usize / PAGE, at.0 as usize % PAGE)
     }
 }
 
-/// What `value` at word `index` adds to an image's hash. Zero adds nothing, so that a zeroed image
-/// costs nothing.
+/// Returns the contribution of `value` at word `index` to an image's hash. Zero contributes nothing, so a
+/// zeroed image needs no hashing.
 #[must_use]
 pub(super) fn word_hash(index: u64, value: u64) -> u64 {
     if value == 0 {
@@ -154,7 +157,7 @@ pub(super) fn word_hash(index: u64, value: u64) -> u64 {
     }
 }
 
-/// A bijection that spreads every bit (the finalizer of SplitMix64).
+/// Mixes the bits of `x` with a bijection (the finalizer of SplitMix64).
 #[must_use]
 pub(super) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -163,35 +166,35 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A small deterministic generator (SplitMix64): the same seed gives the same numbers everywhere.
+/// A small deterministic random number generator (SplitMix64). A seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator; every seed is as good as any other.
+    /// Creates a generator. Every seed is equally good.
     #[must_use]
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     pub fn draw(&mut self) -> u64 {
         let out = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         out
     }
 
-    /// A number below `n`, or 0 if `n` is 0.
+    /// Returns a random number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True once in `n` times.
+    /// Returns `true` with probability 1 / `n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// A generator of its own for `purpose`, which does not disturb this one.
+    /// Returns an independent generator for `purpose`. This generator does not change.
     #[must_use]
     pub fn fork(&self, purpose: u64) -> Rng {
         Rng(mix(self.0 ^ mix(purpose)))

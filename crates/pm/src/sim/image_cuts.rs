@@ -1,4 +1,5 @@
-//! The ways a crash can cut the volatile stores: enumerated, or drawn, each image once.
+//! The cuts of a crash, which say how many volatile stores of each chain survive. They are enumerated or drawn at
+//! random, and each resulting image appears once.
 
 use std::collections::HashSet;
 
@@ -8,18 +9,18 @@ use super::image::{Rng, word_hash};
 use super::state::{CHAINS, VolatileStore};
 use crate::medium::{LINE, Off, WORD};
 
-/// One way the volatile stores can be cut: which prefix of each chain survives.
+/// One possible outcome of a crash: the prefix of each chain that survives.
 #[derive(Clone, Debug)]
 pub struct ImageCut {
-    /// Its number in the enumeration it came from, from 0.
+    /// Number of the cut in its enumeration, from 0.
     pub number: usize,
-    /// The hash of the image it leaves.
+    /// Hash of the resulting image.
     pub hash: u64,
-    /// Stores kept of each chain; a queue's chains in the order of their first stores.
+    /// Number of stores kept of each chain. The chains of a queue are in the order of their first stores.
     pub(super) keep: Vec<u32>,
 }
 
-/// Which chains a queue has: the numbers of its chains, in the order of their first stores.
+/// The chains of a queue, numbered in the order of their first stores.
 #[derive(Clone, Copy)]
 pub(super) struct ChainIndex {
     slots: [u8; CHAINS],
@@ -42,13 +43,13 @@ impl ChainIndex {
         chains
     }
 
-    /// The place of a store's chain among the queue's.
+    /// Returns the number of a store's chain in this queue.
     pub(super) fn slot(&self, store: &VolatileStore) -> usize {
         self.slots[store.chain as usize] as usize
     }
 }
 
-/// Calls `each` with the stores of `queue` that `keep` of its chains keeps, in coherence order.
+/// Calls `each` with the kept stores of `queue`, in coherence order. `keep` has the number of stores kept per chain.
 pub(super) fn kept<'a>(
     queue: &'a [VolatileStore],
     chains: &ChainIndex,
@@ -65,12 +66,12 @@ pub(super) fn kept<'a>(
     }
 }
 
-/// Whether a word of this queue is stored to by more than one of its chains.
+/// Returns whether more than one chain of this queue stores to the same word.
 pub(super) fn is_mixed(queue: &[VolatileStore], chains: &ChainIndex) -> bool {
     if chains.count == 1 {
         return false;
     }
-    // A word's own chain meets only the line's; sectors have no other than their own.
+    // Besides its own chain, a word can only be in the chain of its line. A sector has only one chain.
     let mut stored = [0u8; 2];
     for store in queue {
         stored[usize::from(store.chain != 0)] |= 1 << (store.word as usize % LINE / WORD);
@@ -78,18 +79,19 @@ pub(super) fn is_mixed(queue: &[VolatileStore], chains: &ChainIndex) -> bool {
     stored[0] & stored[1] != 0
 }
 
-/// Where one chain may be cut.
+/// The possible cuts of one chain.
 struct CutChoices {
-    /// Its queue.
+    /// Number of its queue.
     unit: usize,
-    /// Stores kept, and what that changes in the image's hash. The first is none.
+    /// For each cut, the number of stores kept and the change of the image's hash. The first cut keeps none.
     cuts: Vec<(u32, u64)>,
-    /// The one that leaves what keeping every store leaves.
+    /// The cut whose image equals that of keeping every store.
     all: usize,
 }
 
 impl CutChoices {
-    /// Every change once; every prefix if the queue is mixed, whose changes are not a chain's alone.
+    /// Collects the cuts of a chain. Cuts with equal images appear once. In a mixed queue every prefix is a cut,
+    /// because there the image depends also on other chains.
     fn of(state: &CrashState, unit: usize, chain: &[VolatileStore], mixed: bool) -> CutChoices {
         let (mut cuts, mut all) = (vec![(0, 0)], 0);
         let mut words: Vec<(u64, u64)> = Vec::new(); // word, value it has so far
@@ -116,7 +118,7 @@ impl CutChoices {
     }
 }
 
-/// Whether the chain can end after its `i`-th store: a sector never keeps half a call.
+/// Returns whether the chain can be cut after its `i`-th store. A sector never keeps half a call.
 pub(super) fn may_cut_after(persistency: Persistency, chain: &[VolatileStore], i: usize) -> bool {
     let whole_call = chain
         .get(i + 1)
@@ -129,13 +131,13 @@ fn change(word: u64, before: u64, after: u64) -> u64 {
     word_hash(index, before) ^ word_hash(index, after)
 }
 
-/// A queue whose chains share words: what a cut changes is known only by applying it.
+/// A queue whose chains share words. The effect of a cut is known only by applying it.
 struct SharedWordQueue {
     queue: Vec<VolatileStore>,
     chains: ChainIndex,
-    /// The first of its chains among all.
+    /// Number of its first chain among all chains.
     first: usize,
-    /// The queue's words, and what is durable there.
+    /// The queue's words and their durable values.
     words: Vec<(u64, u64)>,
 }
 
@@ -152,15 +154,15 @@ impl SharedWordQueue {
     }
 }
 
-/// The images of a [`CrashState`], as [`Cut`]s: made only when asked for, each hash once.
+/// An iterator over the images of a [`CrashState`], as [`ImageCut`]s. Each hash appears once.
 pub struct CrashImages {
     chains: Vec<CutChoices>,
     mixed: Vec<SharedWordQueue>,
     units: usize,
-    /// The chains that share their queue with others.
+    /// The chains whose queue has other chains too.
     apart: Vec<usize>,
     base: u64,
-    /// All combinations, or `None` if they are too many to count.
+    /// Number of combinations, or `None` if it overflows.
     total: Option<usize>,
     cap: usize,
     rng: Rng,
@@ -222,13 +224,13 @@ impl CrashImages {
         }
     }
 
-    /// Whether every image there is will be given.
+    /// Returns whether the iterator yields every possible image.
     #[must_use]
     pub fn exhaustive(&self) -> bool {
         self.total.is_some_and(|total| total <= self.cap)
     }
 
-    /// The choice of each chain at `step`, or `None` after the last.
+    /// Returns the cut of each chain at `step`, or `None` after the last step.
     fn choose(&mut self, step: usize) -> Option<Vec<usize>> {
         if self.exhaustive() {
             let mut rest = step;
@@ -240,9 +242,9 @@ impl CrashImages {
             let choice = choice.collect();
             return (rest == 0).then_some(choice);
         }
-        // Each line or sector, then each chain of those that have several.
+        // Each line or sector, then each chain of a unit with several chains.
         let singles = 2 * (self.units + self.apart.len());
-        // Half of the images at most; where there are more, some.
+        // These may take at most half of the images. If they are more, a random part of them is used.
         let given = singles.min(self.cap / 2);
         match step {
             0 => Some(vec![0; self.chains.len()]),
@@ -260,7 +262,8 @@ impl CrashImages {
         }
     }
 
-    /// Published too early, payload late: one line or chain alone, or all but that one.
+    /// Returns the cuts that keep only one line or chain (a pointer is durable before its target), or all but that
+    /// one (the target is durable last).
     fn single(&self, one: usize, alone: bool) -> Vec<usize> {
         let is_it = |i: usize, c: &CutChoices| match one.checked_sub(self.units) {
             None => c.unit == one,

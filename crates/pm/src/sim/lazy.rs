@@ -1,4 +1,4 @@
-//! Lazy memory: what a crash left is decided only where it is read.
+//! Lazy memory: the outcome of a crash is decided only for the bytes that are read.
 //!
 //! ```text
 //!   chain of a line:   w=1  x=2  w=3         durable: w=0, x=0
@@ -7,38 +7,35 @@
 //!   script: 1 ────────────────────────────▶                           load(w): 1 or 3, another
 //! ```
 //!
-//! An image is a prefix of each chain of stores; most of them look alike to whoever reads only a
-//! few words. So each chain keeps the set of prefixes that agree with everything read so far. A read
-//! groups them by what they would give; if there is more than one group, that is a *decision*, taken
-//! by a script of numbers (0 when it has ended), and only the chosen group stays. Whoever runs a
-//! reader under every script, each time advancing the last decision that has more choices, sees it
-//! do everything it can do on any image, once.
+//! An image is a prefix of each chain of stores. Most images are equal in the few words that a reader
+//! reads. So each chain keeps the set of prefixes that agree with all reads so far. A read groups them
+//! by its result. More than one group is a *decision*: a script of numbers (0 after its end) chooses
+//! one, and only its prefixes stay. To see each behaviour of a reader on all images once, run it under
+//! every script, each time advancing the last decision that has more choices ([`next_script`]).
 //!
-//! # What is a decision
-//! * A word or bytes read out: one choice for each content.
+//! # Decisions
+//! * A read of words or bytes: one choice for each content.
 //! * [`Medium::matches`](crate::medium::Medium::matches): equal, or not.
 //! * [`Medium::crc_is`](crate::medium::Medium::crc_is) and
-//!   [`Medium::copy_out_if`](crate::medium::Medium::copy_out_if): what has its checksum was written
-//!   whole. So the candidates are the range's contents after each call that stored to it, as far as
-//!   they pass; it is equal to one of them, or to none. What could never pass is not even asked.
-//! * [`Medium::crc`](crate::medium::Medium::crc): the same, where every candidate passes; *torn* is
-//!   answered by the checksum of some torn content.
+//!   [`Medium::copy_out_if`](crate::medium::Medium::copy_out_if): content with a valid checksum was
+//!   written whole. The candidates are the contents of the range after each call that stored to it, if
+//!   they pass the check. The range equals one of them, or is torn.
+//! * [`Medium::crc`](crate::medium::Medium::crc): the same, but every candidate passes. For torn
+//!   content the result is the checksum of one possible torn content.
 //!
-//! *Not equal* narrows no chain: it is kept as a *clause*, that not all of some chains are as they
-//! would have to be. So a torn record is one way out, and not one for each of its words.
+//! *Not equal* narrows no chain. It adds a *clause*: not all of some chains keep the prefixes that
+//! equality needs. So a torn record is one choice, not one for each of its words.
 //!
 //! # Invariants
 //! L1  Each chain's set is never empty, and one prefix of each can be chosen so that every clause
-//!     holds. Any such choice gives an image on which the reader would have seen what it saw, but
-//!     for L3; no choice is offered after which there is none.
-//! L2  A word that all prefixes of the sets give the same value is in the visible image; the other
-//!     read paths know nothing of all this. So is a word the reader has stored to.
-//! L3  Content that was never written whole has a given checksum with a chance of 2^-32, which is
-//!     taken for none. So a checksum may be compared, but not kept.
+//!     holds. On the image of any such choice all reads so far have the same results, except for L3.
+//!     A choice that would break this is never offered.
+//! L2  A word with the same value under all prefixes of the sets is in the visible image, which all
+//!     other read paths use. So is a word that the reader has stored to.
+//! L3  Content that was never written whole matches a given checksum with probability 2^-32, which is
+//!     treated as 0. So a reader may compare a checksum, but must not keep it.
 //!
-//! # What it does not model
-//! A second crash: stores are visible, and their flushes and drains are only counted and answered.
-//! Recovery that crashes is explored from images.
+//! Not modelled: a second crash. Flushes and drains are only counted. Crashes of recovery are explored from images.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,17 +49,17 @@ use super::{Persistency, SECTOR, Sim};
 use crate::medium::{Off, WORD};
 use crate::sync::Arc;
 
-/// What was chosen where lazy memory had several possible answers.
+/// A decision: the choice among several possible results of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LazyDecision {
     /// The choice, from 0.
     pub chosen: u32,
-    /// How many there were.
+    /// Number of choices.
     pub of: u32,
 }
 
-/// The script after the one that led to `decisions`, depth first: the last decision that has more
-/// choices takes the next one. `None` after the last. The first script is the empty one.
+/// Returns the script after the one that led to `decisions`, depth first: the last decision that has more
+/// choices takes its next one. `None` after the last script. The first script is empty.
 #[must_use]
 pub fn next_script(decisions: &[LazyDecision]) -> Option<Vec<u32>> {
     let last = decisions.iter().rposition(|d| d.chosen + 1 < d.of)?;
@@ -72,16 +69,16 @@ pub fn next_script(decisions: &[LazyDecision]) -> Option<Vec<u32>> {
 }
 
 impl Sim {
-    /// Memory as that crash may have left it, decided only where it is read: by `script`, then by 0.
+    /// Creates memory after `crash` whose contents are decided on each read: by `script`, then by 0.
     ///
-    /// For recovery and reads on one thread; it has no crash points. A read panics if the script has
-    /// a choice that does not exist: the reader is not deterministic, or read something else before.
+    /// For recovery and reads on one thread, without crash points. A read panics if the script has a choice
+    /// that does not exist: the script is from another crash or reader, or the reader is not deterministic.
     #[must_use]
     pub fn lazy(crash: &CrashState, script: &[u32]) -> Sim {
         LazyCrash::of(crash).follow(script)
     }
 
-    /// What was decided, in order. Empty for memory that is not lazy.
+    /// Returns the decisions so far, in order. Empty for memory that is not lazy.
     #[must_use]
     pub fn decisions(&self) -> Vec<LazyDecision> {
         let state = self.state();
@@ -89,8 +86,7 @@ impl Sim {
         lazy.map_or(Vec::new(), |lazy| lazy.script.decisions.clone())
     }
 
-    /// What the decisions say of the crash, a line or sector at a time; those of which they say
-    /// nothing are left out. Empty for memory that is not lazy.
+    /// Returns the decided survivors, by line or sector. Empty for memory that is not lazy.
     #[must_use]
     pub fn survivors(&self) -> Vec<UnitSurvivors> {
         let state = self.state();
@@ -98,8 +94,7 @@ impl Sim {
         lazy.map_or(Vec::new(), |lazy| lazy.survivors())
     }
 
-    /// A cut of the moment this lazy memory was made of whose image agrees with every decision.
-    /// `None` for memory that is not lazy.
+    /// Returns a cut whose image agrees with all decisions so far. `None` for memory that is not lazy.
     #[must_use]
     pub fn cut(&self) -> Option<ImageCut> {
         let state = self.state();
@@ -109,7 +104,7 @@ impl Sim {
 }
 
 impl SimState {
-    /// Makes the visible image right in `at..at + len`.
+    /// Decides the words in `at..at + len`, so that the visible image has their values.
     pub(super) fn decide(&mut self, at: Off, len: usize) {
         if let Some(lazy) = &mut self.lazy {
             let range = at.0..at.0.saturating_add(len as u64);
@@ -117,14 +112,14 @@ impl SimState {
         }
     }
 
-    /// Decides whether the bytes equal `bytes`. `None`: nothing is open there.
+    /// Decides whether the bytes at `at` equal `bytes`. `None`: no word there is open.
     pub(super) fn decide_match(&mut self, at: Off, bytes: &[u8]) -> Option<bool> {
         let lazy = self.lazy.as_mut()?;
         lazy.decide_match(&mut self.visible, at, bytes)
     }
 
-    /// Decides whether the range has content that was whole once and passes: of how many of its
-    /// leading bytes `check` says so. `None`: nothing is open there. Else the content, or no bytes.
+    /// Decides whether the range has content that was written whole and passes `check`, which returns the number
+    /// of leading bytes that it covers. Returns these bytes, or no bytes. `None`: no word there is open.
     pub(super) fn decide_whole(
         &mut self,
         at: Off,
@@ -137,7 +132,7 @@ impl SimState {
             .then(|| lazy.decide_whole(&mut self.visible, &range, check))
     }
 
-    /// The visible bytes, and in `at..at + len` values for what is open that agree with every decision.
+    /// Returns the visible image, with values for open words in `at..at + len` that agree with all decisions.
     pub(super) fn representative(&self, at: Off, len: usize) -> PoolImage {
         let mut image = self.visible.clone();
         if let Some(lazy) = &self.lazy {
@@ -147,11 +142,11 @@ impl SimState {
     }
 }
 
-/// A moment of which nothing has been decided yet, for whoever follows many scripts from it.
+/// A crash state without decisions, from which lazy memory is created for many scripts.
 pub struct LazyCrash {
     persistency: Persistency,
     durable: PoolImage,
-    /// The durable image, and what every cut keeps.
+    /// The durable image, with the words that have the same value in every cut.
     visible: PoolImage,
     units: Units,
     cas_drains: bool,
@@ -159,7 +154,7 @@ pub struct LazyCrash {
 }
 
 impl LazyCrash {
-    /// What that crash left open.
+    /// Prepares a crash state.
     #[must_use]
     pub fn of(crash: &CrashState) -> LazyCrash {
         let mut visible = crash.durable.clone();
@@ -178,7 +173,7 @@ impl LazyCrash {
         }
     }
 
-    /// The memory, as [`Sim::lazy`] has it.
+    /// Creates lazy memory as [`Sim::lazy`] does.
     #[must_use]
     pub fn follow(&self, script: &[u32]) -> Sim {
         let mut state = SimState::new(self.durable.clone(), self.visible.clone(), Queues::new());
@@ -197,10 +192,10 @@ impl LazyCrash {
     }
 }
 
-/// Lines or sectors by number; shared between scripts until they are decided.
+/// Lines or sectors by number. Scripts share them until a decision changes one.
 type Units = BTreeMap<u64, Arc<LazyUnit>>;
 
-/// What a crash has left undecided.
+/// The undecided outcomes of a crash.
 pub(super) struct LazyState {
     unit_bytes: u64,
     units: Units,
@@ -215,7 +210,7 @@ struct DecisionScript {
 }
 
 impl DecisionScript {
-    /// Takes a decision, unless there is nothing to decide.
+    /// Makes a decision among `of` choices. With one choice there is no decision.
     fn choose(&mut self, of: usize) -> usize {
         if of == 1 {
             return 0;
@@ -225,29 +220,29 @@ impl DecisionScript {
         let of = of as u32;
         assert!(
             chosen < of,
-            "the script says {chosen} at decision {number}, which has {of} choices: it was made \
-             for another crash, or the reader is not deterministic"
+            "the script says {chosen} at decision {number}, which has {of} choices: it is from another \
+             crash, or the reader is not deterministic"
         );
         self.decisions.push(LazyDecision { chosen, of });
         chosen as usize
     }
 }
 
-/// A chain: of which unit, and which of its chains.
+/// A chain: the number of its unit, and its number in the unit.
 type ChainId = (u64, usize);
 
-/// Not every one of these chains keeps one of these prefixes.
+/// A condition: at least one of these chains keeps none of its listed prefixes.
 type Clause = Vec<(ChainId, Vec<u32>)>;
 
-/// Sets of prefixes that are smaller than the allowed ones.
+/// Subsets of the allowed prefixes of some chains.
 type Narrowed = BTreeMap<ChainId, Vec<u32>>;
 
-/// One line or sector.
+/// One line or sector with volatile stores.
 #[derive(Clone)]
 struct LazyUnit {
     queue: Vec<VolatileStore>,
     chains: ChainIndex,
-    /// The prefixes each chain may have kept, ascending (L1).
+    /// The prefixes that each chain can keep, ascending (L1).
     allowed: Vec<Vec<u32>>,
     words: Vec<LazyWord>,
 }
@@ -259,7 +254,7 @@ struct LazyWord {
     durable: u64,
     /// Its stores in coherence order.
     stores: Vec<KeptStore>,
-    /// The chain of all of them, if they have the same one.
+    /// The chain of its stores, if all have the same one.
     chain: Option<usize>,
     known: WordKnowledge,
 }
@@ -268,42 +263,42 @@ struct LazyWord {
 enum WordKnowledge {
     /// More than one value is possible.
     Open,
-    /// The visible image has what the crash left.
+    /// The visible image has the value that the crash left.
     Settled,
-    /// The visible image has what the reader stored.
+    /// The visible image has a value that the reader stored.
     Overwritten,
 }
 
-/// A store, and what keeps it.
+/// A store, and the condition under which it is kept.
 #[derive(Clone, Copy)]
 struct KeptStore {
     chain: usize,
-    /// The shortest prefix of its chain with it.
+    /// The shortest prefix of its chain that contains it.
     from: u32,
     value: u64,
     call: u64,
 }
 
-/// Words that are decided together: those of one chain in a range, or one word of several chains.
+/// Words that are decided together: all words of one chain in a range, or one word with several chains.
 struct DecisionAtom {
     words: Vec<usize>,
     chain: Option<usize>,
 }
 
-/// What an atom may hold, and the prefixes with which it does.
+/// A possible content of an atom, and the prefixes that give it.
 struct AtomChoice {
     content: Vec<u64>,
     allowed: Vec<(usize, Vec<u32>)>,
 }
 
 impl LazyWord {
-    /// What it holds if of each chain `prefix` is kept.
+    /// Returns the word's value if each chain keeps `prefix`.
     fn value(&self, prefix: impl Fn(usize) -> u32) -> u64 {
         let kept = self.stores.iter().rev().find(|s| s.from <= prefix(s.chain));
         kept.map_or(self.durable, |s| s.value)
     }
 
-    /// What it held after `call`.
+    /// Returns the word's value after `call`.
     fn version(&self, call: u64) -> u64 {
         let last = self.stores.iter().rev().find(|s| s.call <= call);
         last.map_or(self.durable, |s| s.value)
@@ -357,7 +352,7 @@ impl LazyUnit {
         }
     }
 
-    /// The first undecided words of the range that belong together, after word `from`.
+    /// Returns the first open atom of the range, starting at word `from`.
     fn atom(&self, range: &Range<u64>, from: usize) -> Option<DecisionAtom> {
         let open = |w: &LazyWord| w.known == WordKnowledge::Open && w.overlaps(range);
         let first = from + self.words.get(from..)?.iter().position(open)?;
@@ -371,7 +366,7 @@ impl LazyUnit {
         Some(DecisionAtom { words, chain })
     }
 
-    /// Every undecided atom of the range.
+    /// Returns all open atoms of the range.
     fn atoms(&self, range: &Range<u64>) -> Vec<DecisionAtom> {
         let mut atoms: Vec<DecisionAtom> = Vec::new();
         let mut from = 0;
@@ -385,7 +380,7 @@ impl LazyUnit {
         atoms
     }
 
-    /// What the atom may hold, as far as the range sees it; each content of a chain once.
+    /// Returns the possible contents of an atom within the range. For an atom of one chain, each appears once.
     fn choices(&self, atom: &DecisionAtom, range: &Range<u64>) -> Vec<AtomChoice> {
         let Some(chain) = atom.chain else {
             return self.last_stores(&self.words[atom.words[0]], range);
@@ -407,8 +402,8 @@ impl LazyUnit {
         choices
     }
 
-    /// The choices of a word that several chains store to: which store is the last one kept. That
-    /// leaves each chain a set of its own (L1), which a value alone would not.
+    /// Returns the choices of a word that several chains store to: the last store that is kept. A choice by
+    /// value would not give each chain a set of its own (L1).
     fn last_stores(&self, word: &LazyWord, range: &Range<u64>) -> Vec<AtomChoice> {
         let mask = mask(word.at, range);
         let mut choices = Vec::new();
@@ -436,12 +431,12 @@ impl LazyUnit {
         }
         if choices.iter().all(|c| c.content == choices[0].content) {
             choices.truncate(1);
-            choices[0].allowed.clear(); // nothing is learnt
+            choices[0].allowed.clear(); // The choice narrows no chain.
         }
         choices
     }
 
-    /// Whether the atom then has what `bytes`, which start at `at`, have there.
+    /// Returns whether the atom, with this choice, equals `bytes`, which start at `at`.
     fn equals(&self, atom: &DecisionAtom, choice: &AtomChoice, at: Off, bytes: &[u8]) -> bool {
         let words = atom.words.iter().map(|&w| self.words[w].at);
         words
@@ -449,7 +444,7 @@ impl LazyUnit {
             .eq(choice.content.iter().copied())
     }
 
-    /// L2, and for every other word one of its values.
+    /// Writes each word's value to the visible image (L2), and for open words one possible value.
     fn settle(&mut self, visible: &mut PoolImage) {
         for i in 0..self.words.len() {
             let word = &self.words[i];
@@ -470,7 +465,7 @@ impl LazyUnit {
         }
     }
 
-    /// A word's value if every chain keeps the least it may.
+    /// Returns a word's value if every chain keeps its shortest allowed prefix.
     fn least(&self, word: &LazyWord) -> u64 {
         word.value(|chain| self.allowed[chain][0])
     }
@@ -481,7 +476,7 @@ impl LazyUnit {
     }
 }
 
-/// The word at `word` as `bytes`, which start at `at`, would have it; zero outside.
+/// Returns the word at `word` from `bytes`, which start at `at`; bytes outside of them are zero.
 fn word_of(word: u64, at: Off, bytes: &[u8]) -> u64 {
     let byte = |i: u64| {
         let from = (word + i).checked_sub(at.0)?;
@@ -500,13 +495,13 @@ fn is_at(image: &PoolImage, at: Off, mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-/// The prefixes of `set` that are not in `others`; both ascend.
+/// Returns the prefixes of `set` that are not in `others`; both are ascending.
 fn without(set: &[u32], others: &[u32]) -> Vec<u32> {
     let left = set.iter().filter(|p| others.binary_search(p).is_err());
     left.copied().collect()
 }
 
-/// The bits of the word at `word` that are in the range.
+/// Returns a mask of the bits of the word at `word` that are in the range.
 fn mask(word: u64, range: &Range<u64>) -> u64 {
     let skip = range.start.saturating_sub(word) * 8;
     let beyond = (word + WORD as u64).saturating_sub(range.end) * 8;
@@ -514,7 +509,7 @@ fn mask(word: u64, range: &Range<u64>) -> u64 {
 }
 
 impl LazyState {
-    /// The units that have words in the range.
+    /// Returns the units that overlap the range.
     fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &LazyUnit)> + Clone {
         let first = range.start / self.unit_bytes;
         let end = range.end.div_ceil(self.unit_bytes).max(first);
@@ -528,7 +523,7 @@ impl LazyState {
             .any(|(_, unit)| unit.atom(range, 0).is_some())
     }
 
-    /// What the reader stored hides what the crash left.
+    /// Records that the reader has stored to a word, which hides the value that the crash left.
     pub(super) fn overwrite(&mut self, at: Off) {
         let unit = self.units.get_mut(&(at.0 / self.unit_bytes));
         let word = |unit: &LazyUnit| unit.words.iter().position(|w| w.at == at.0);
@@ -545,7 +540,7 @@ impl LazyState {
         }
     }
 
-    /// The first undecided atom of the range; of one chain, or only of several.
+    /// Returns the first open atom of the range; with `shared`, the first with several chains.
     fn open_atom(&self, range: &Range<u64>, shared: bool) -> Option<(u64, DecisionAtom)> {
         self.within(range).find_map(|(at, unit)| {
             let mut atoms = unit.atoms(range).into_iter();
@@ -553,7 +548,7 @@ impl LazyState {
         })
     }
 
-    /// Decides what an atom holds.
+    /// Decides the content of an atom.
     fn decide_atom(
         &mut self,
         visible: &mut PoolImage,
@@ -579,7 +574,7 @@ impl LazyState {
         if !self.may_match(visible, at, bytes) {
             return Some(false);
         }
-        // A word of several chains has no set of prefixes: what it holds is decided first.
+        // A value of a word with several chains has no set of prefixes per chain, so it is decided first.
         while let Some((unit, atom)) = self.open_atom(&range, true) {
             self.decide_atom(visible, unit, &atom, &(0..u64::MAX));
         }
@@ -604,7 +599,7 @@ impl LazyState {
         Some(matches)
     }
 
-    /// Whether the range can equal `bytes`, asked of each word and each atom alone.
+    /// Returns whether the range can equal `bytes`, judging each word and each atom alone.
     fn may_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> bool {
         let range = at.0..at.0 + bytes.len() as u64;
         let words = self.within(&range).flat_map(|(_, unit)| &unit.words);
@@ -628,8 +623,7 @@ impl LazyState {
             })
     }
 
-    /// The prefixes with which the range equals `bytes`, of the chains that have others, too. `None`
-    /// if it cannot.
+    /// Returns the prefixes with which the range equals `bytes`, of chains that also allow others. `None`: none do.
     fn would_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> Option<Narrowed> {
         let range = at.0..at.0 + bytes.len() as u64;
         if !self.may_match(visible, at, bytes) {
@@ -651,7 +645,7 @@ impl LazyState {
         Some(equal)
     }
 
-    /// Whether not all of these chains have to keep one of these prefixes.
+    /// Returns whether at least one of these chains can keep a prefix that is not listed.
     fn can_differ(&self, equal: &Narrowed) -> bool {
         equal.iter().any(|(&chain, set)| {
             let others = without(&self.units[&chain.0].allowed[chain.1], set);
@@ -659,7 +653,7 @@ impl LazyState {
         })
     }
 
-    /// Decides between the range's contents after each call that stored to it, as far as they pass.
+    /// Decides among the contents of the range after each call that stored to it, if they pass `check`.
     fn decide_whole(
         &mut self,
         visible: &mut PoolImage,
@@ -683,8 +677,7 @@ impl LazyState {
         Vec::new()
     }
 
-    /// The range's durable content, and that after each call that stored to it, under what the
-    /// reader stored.
+    /// Returns the range's durable content, and that after each call that stored to it, with the reader's stores.
     fn versions(&self, visible: &PoolImage, range: &Range<u64>) -> Vec<Vec<u8>> {
         let words = self.within(range).flat_map(|(_, unit)| &unit.words);
         let words = words.filter(|w| w.overlaps(range));
@@ -716,7 +709,7 @@ impl LazyState {
         calls.into_iter().map(version).collect()
     }
 
-    /// Keeps these prefixes only.
+    /// Restricts chains to these prefixes.
     fn narrow(&mut self, visible: &mut PoolImage, narrowed: Narrowed) {
         for ((at, chain), set) in narrowed {
             let unit = Arc::make_mut(self.units.get_mut(&at).expect("it was found"));
@@ -725,7 +718,7 @@ impl LazyState {
         }
     }
 
-    /// Sets, within `narrowed` and the allowed ones, any choice from which makes every clause hold.
+    /// Returns subsets of `narrowed` and the allowed sets such that any choice from them satisfies every clause.
     fn solve(&self, narrowed: &Narrowed) -> Option<Narrowed> {
         if self.clauses.is_empty() {
             return Some(narrowed.clone());
@@ -758,7 +751,7 @@ impl LazyState {
         })
     }
 
-    /// The least prefix of each chain of a unit, so that every clause holds.
+    /// Returns the shortest prefix of each chain of a unit in the solution `solved`.
     fn least(&self, solved: &Narrowed, at: u64, unit: &LazyUnit) -> Vec<u32> {
         let least =
             |(chain, allowed): (usize, &Vec<u32>)| solved.get(&(at, chain)).unwrap_or(allowed)[0];

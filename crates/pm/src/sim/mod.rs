@@ -1,69 +1,70 @@
-//! The simulated twin: x86 persistency on a small image in memory, deterministic, and ready to lose
+//! The simulated medium: x86 persistency on a small image in memory. It is deterministic and can lose
 //! power at any point.
 //!
 //! ```text
-//!   store, copy_in ──▶ visible image            what loads see
+//!   store, copy_in ──▶ visible image            loads read it
 //!          │
 //!          ▼
-//!   queue of each line:  s1 s2 s3 │ s4 s5        stores not yet guaranteed, in coherence order
+//!   queue of each line:  s1 s2 s3 │ s4 s5        stores not yet durable, in coherence order
 //!                        └─ flush ┘              a context's flush covers the stores before it
 //!          │ drain of that context
 //!          ▼
-//!   durable image                               what every crash keeps
+//!   durable image                               every crash keeps it
 //! ```
 //!
-//! The stores in a queue form *chains*. At a crash each chain independently keeps a prefix: caches
-//! write lines back when they like, but a line's stores reach the medium in order. Where chains
-//! share a word, what they keep is applied in coherence order. A [`CrashState`] is such a moment,
-//! and enumerates the images a power cut could leave ([`CrashState::images`]), hands out memory
-//! that decides what survived only as it is read ([`Sim::lazy`]), or, for a kill, hands on the
-//! visible bytes with their queues ([`CrashState::killed`]).
+//! The stores in a queue form *chains*. At a crash each chain independently keeps a prefix: a cache can
+//! write a line back at any time, but a line's stores reach the medium in order. If chains share a
+//! word, their kept stores apply in coherence order. A [`CrashState`] is one such moment. It
+//! enumerates the images that a power cut could leave ([`CrashState::images`]). It can also create
+//! memory that decides lazily, on each read, what survived ([`Sim::lazy`]). For a kill, it creates
+//! memory with the visible bytes and their queues ([`CrashState::killed`]).
 //!
 //! # Persistency
-//! * [`Persistency::Adr`]: 64-byte lines. Cached stores of a line are one chain. The whole lines of
-//!   a `copy_in`, and pairs, go around the cache, where nothing keeps the words of a line together:
-//!   each word of theirs is a chain of its own. The partial lines of a `copy_in` are cached stores and their
-//!   flush. (Real media go around the cache only from a size on; less order covers both.)
+//! * [`Persistency::Adr`]: 64-byte lines. The cached stores of a line are one chain. The whole lines of
+//!   a `copy_in`, and pairs, bypass the cache. Their words have no order, so each word is a chain of
+//!   its own. The partial lines of a `copy_in` are cached stores with a flush. (Real media bypass the
+//!   cache only from a certain size; the weaker order covers both cases.)
 //! * [`Persistency::Word`]: every word is a chain of its own, however it was stored. Eight bytes are
-//!   atomic and nothing else is ordered: the model of the contest's judge.
-//! * [`Persistency::Eadr`]: a store is durable at once, so crashes differ at every store.
-//! * [`Persistency::Page`]: a file. The unit is the sector of 512 bytes, never torn: it keeps its
-//!   content as of any call that wrote to it since the last sync. A drain only asks; what it covers
-//!   is durable when [`Sim::sync`] (or a `wait`, which calls it) has run, and its ticket turns then.
-//!   After a sync that failed, the kernel calls pages clean that the device does not have: a process
-//!   that starts on them ([`CrashState::killed_after_failed_sync`]) sees them, and no sync writes them.
-//! * [`Persistency::Relaxed`]: the same file whose drains ask for no sync and whose tickets have turned when they are
-//!   issued, as under `everysec` and `never`. [`Sim::sync`] is the sync of every second; [`crate::Medium::settle`] syncs.
+//!   atomic and there is no other order. This is the model of the contest's judge.
+//! * [`Persistency::Eadr`]: a store is durable at once, so there is a crash point at every store.
+//! * [`Persistency::Page`]: a file. The unit is the sector of 512 bytes, which is never torn: it keeps
+//!   its content after any call that wrote to it since the last sync. A drain only requests a sync. The
+//!   drained bytes and the ticket become durable when [`Sim::sync`] (or a `wait`, which calls it) has run.
+//!   After a failed sync the kernel marks pages clean that did not reach the device. A process that
+//!   starts then ([`CrashState::killed_after_failed_sync`]) reads these pages, but no sync writes them.
+//! * [`Persistency::Relaxed`]: the same file, but drains request no sync and their tickets are durable at
+//!   once, as under `everysec` and `never`. [`Sim::sync`] stands for the sync of every second, and
+//!   [`crate::Medium::settle`] syncs.
 //!
 //! # Instructions
-//! A context stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
-//! same, so that the simulator has one of them. A drain is `sfence`. A compare-and-swap drains
-//! nothing, because the door does not promise it; with [`Sim::drain_on_cas`] it completes its
-//! context's flushes, whether it succeeds or not, as the lock prefix does on x86.
+//! A context stands for a thread. A flush is `clwb` or `clflushopt`, which have the same effect on
+//! durability. A drain is `sfence`. A compare-and-swap drains nothing, because [`crate::Medium`] does
+//! not promise it. With [`Sim::drain_on_cas`] it completes its context's flushes, whether it succeeds or
+//! not, as the lock prefix does on x86.
 //!
 //! # Faults
-//! While a fault by place is on ([`crate::fault::with`]), the flush, the `copy_in`'s flush or the
-//! drain it names does not happen, or not for the first or last line (on a file, sector) of the
-//! request. Counters count what is done. What is not flushed waits for another flush. A drain left
-//! out leaves what its context flushed to the context's next drain, and answers with a ticket that its
-//! caller takes for done: on a file that is the newest there is, as if an earlier request of
-//! anybody's would cover the new bytes as well, which it does not.
+//! While a fault by place is on ([`crate::fault::with`]), the flush or drain of its source line, or the
+//! implied flush of a `copy_in`, does not happen, or not for the first or last line (on a file, sector)
+//! of the request. Counters count only work that is done. Bytes not flushed wait for another flush. If
+//! a drain is dropped, the flushes wait for the context's next drain, and the caller gets a wrong ticket:
+//! on memory a durable one, on a file the newest issued one, which does not cover the new bytes.
 //!
 //! # Invariants
 //! S1  A word of the durable image changes only by a drain (ADR, words; also a locked operation, if
-//!     asked for), a store (eADR) or a sync (Page).
+//!     enabled), a store (eADR) or a sync (Page).
 //! S2  A flush covers the stores of its lines that precede it, in all their chains, and no later
 //!     one.
-//! S3  A drain covers the flushes of its own context, and no other's. Compare-and-swap covers none,
-//!     unless asked to.
-//! S4  Everything is a function of the calls made and of the fault that is on: no clock, no chance.
-//!     Chance enters only where a [`CrashState`] has more images than its caller wants, and comes
-//!     from the caller's seed.
+//! S3  A drain covers the flushes of its own context, and no other's. A compare-and-swap covers none,
+//!     unless enabled.
+//! S4  Everything is a function of the calls made and of the active fault. There is no clock and no
+//!     randomness. Only the sampling of a [`CrashState`] with too many images is random, from the
+//!     caller's seed.
 //!
-//! # What it does not model
-//! Store buffers: a store in one is a store that has not happened yet. Write-combining buffers as
-//! far as others can see them: a copy's words are visible to every thread at once, and another
-//! context's flush covers them. Devices that hold back what they have promised.
+//! # Not modelled
+//! * Store buffers: a store in a store buffer is a store that has not happened yet.
+//! * The visibility of write-combining buffers: the words of a copy are visible to every thread at once,
+//!   and another context's flush covers them.
+//! * Devices that report a write as durable before it is.
 
 mod crash;
 mod door;
@@ -95,28 +96,28 @@ pub use source_lines::{SourceAction, SourceLine, SourceLines, brief};
 use source_lines::{NOWHERE, SourceLineId};
 use state::{PersistRequest, SimState};
 
-/// Bytes of a sector: what a file's device writes whole.
+/// Bytes of a sector, which a file's device writes atomically.
 pub const SECTOR: usize = 512;
 
-/// What a power cut may take.
+/// A persistency mode: the rule for what a power cut can lose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Persistency {
-    /// Caches are lost: each line keeps a prefix of its stores, words copied around the cache each
-    /// for itself.
+    /// CPU caches are lost. Each line keeps a prefix of its stores; each word that bypassed the cache
+    /// keeps a prefix of its own.
     Adr,
-    /// Caches are saved: nothing stored is lost.
+    /// CPU caches are saved. No store is lost.
     Eadr,
-    /// Caches are lost and order nothing: each word keeps a prefix of its stores.
+    /// CPU caches are lost, and there is no order within a line. Each word keeps a prefix of its stores.
     Word,
-    /// A file: each sector written since the last sync is old or newer.
+    /// A file: each sector written since the last sync has its old content or a newer one.
     Page,
-    /// A file that is synced now and then: as [`Persistency::Page`], but tickets promise nothing. What was written
-    /// since the last sync may be lost in a power cut, and nothing else may.
+    /// A file that is synced periodically: as [`Persistency::Page`], but tickets promise nothing. A power cut
+    /// can lose only bytes written since the last sync.
     Relaxed,
 }
 
 impl Persistency {
-    /// Those in which a ticket that has turned promises something.
+    /// The modes in which a durable ticket is a promise.
     pub const ALL: [Persistency; 4] = [
         Persistency::Adr,
         Persistency::Eadr,
@@ -124,7 +125,7 @@ impl Persistency {
         Persistency::Page,
     ];
 
-    /// All of them.
+    /// All modes.
     pub const EVERY: [Persistency; 5] = [
         Persistency::Adr,
         Persistency::Eadr,
@@ -133,13 +134,13 @@ impl Persistency {
         Persistency::Relaxed,
     ];
 
-    /// Whether it stands for a file.
+    /// Returns whether the mode models a file.
     #[must_use]
     pub const fn is_file(self) -> bool {
         matches!(self, Persistency::Page | Persistency::Relaxed)
     }
 
-    /// Its name on the command line.
+    /// Returns the name of the mode on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -151,7 +152,7 @@ impl Persistency {
         }
     }
 
-    /// Bytes of the unit that is written back as one: a line, or a file's sector.
+    /// Returns the bytes of the unit of write-back: a line, or for a file a sector.
     #[must_use]
     pub const fn unit_bytes(self) -> usize {
         match self {
@@ -168,7 +169,7 @@ impl Persistency {
             Persistency::Eadr => (
                 WORD,
                 Drain::Fence,
-                "a kill and a simulated power cut, caches saved",
+                "a kill and a simulated power cut (CPU caches saved)",
             ),
             Persistency::Page => (SECTOR, Drain::Sync, "a kill and a simulated power cut"),
             Persistency::Relaxed => (SECTOR, Drain::Relaxed, "a kill"),
@@ -199,12 +200,12 @@ impl FromStr for Persistency {
             .into_iter()
             .find(|p| p.name() == name)
             .ok_or_else(|| {
-                format!("no persistency is called {name:?}: adr, eadr, word, page or relaxed")
+                format!("unknown persistency {name:?}: give adr, eadr, word, page or relaxed")
             })
     }
 }
 
-/// Told of every crash point while it is set: see [`Sim::observe`].
+/// A function that is called at every crash point: see [`Sim::observe`].
 pub type CrashObserver = Arc<dyn Fn(CrashState) + Send + Sync>;
 
 /// Simulated far memory. A clone is another handle to the same memory.
@@ -227,13 +228,13 @@ impl fmt::Debug for Sim {
 }
 
 impl Sim {
-    /// Far memory of `len` zero bytes, durable.
+    /// Creates far memory of `len` zero bytes, all durable.
     #[must_use]
     pub fn new(len: u64, persistency: Persistency) -> Sim {
         Sim::from_image(PoolImage::zeroed(len), persistency)
     }
 
-    /// Far memory as a power cut left it: everything in `image`, all of it durable.
+    /// Creates far memory with the contents of `image`, all durable, as after a power cut.
     #[must_use]
     pub fn from_image(image: PoolImage, persistency: Persistency) -> Sim {
         let state = SimState::new(image.clone(), image, state::Queues::new());
@@ -250,59 +251,58 @@ impl Sim {
         }
     }
 
-    /// What a power cut may take here.
+    /// Returns the persistency mode.
     #[must_use]
     pub fn persistency(&self) -> Persistency {
         self.shared.persistency
     }
 
-    /// Whether from now on a compare-and-swap also completes the flushes of its context, as the lock
-    /// prefix does on x86. It does not at first: structures must not rely on it. Memory after a kill
-    /// ([`CrashState::killed`]) goes on like this; a file never does.
+    /// Sets whether a compare-and-swap also completes the flushes of its context, as the lock prefix does
+    /// on x86. Initially it does not, because structures must not rely on it. Memory after a kill
+    /// ([`CrashState::killed`]) inherits the setting. It has no effect on a file.
     pub fn drain_on_cas(&self, drains: bool) {
         self.state().cas_drains = drains;
     }
 
-    /// Has `observer` called at every crash point from now on, or nobody.
+    /// Sets the observer, which is called at every crash point. `None` removes it.
     ///
-    /// Crash points are: before each drain, and each compare-and-swap that completes flushes; under
-    /// eADR also before each word stored or copied in; under Page also before each sync. Choices
-    /// only grow between them, so that no image is missed; a caller who knows more (an operation
-    /// begins or has returned) adds [`Sim::tell`] or [`Sim::crash_state`]. The observer is called
-    /// under the lock that guards this memory and must not use it: what it notes of other things
-    /// belongs to the same moment.
+    /// Crash points are before each drain and before each compare-and-swap that completes flushes; under
+    /// eADR also before each word stored or copied in; on a file also before each sync. Between crash
+    /// points the set of possible images only grows, so no image is missed. A caller that needs other
+    /// moments, such as the start or the end of an operation, adds [`Sim::tell`] or [`Sim::crash_state`].
+    /// The observer runs under the lock of this memory and must not access it. So other state that it
+    /// records belongs to the same moment.
     pub fn observe(&self, observer: Option<CrashObserver>) {
         self.state().observer = observer;
     }
 
-    /// Counts in `places` what each line of source does here from now on.
+    /// From now on, counts in `places` the stores, copies, flushes and drains of each source line.
     pub fn count_places(&self, places: Arc<SourceLines>) {
         self.state().places = Some(places);
     }
 
-    /// The bytes that loads see. Lazy memory answers with one of the images that agree with what
-    /// has been decided, and decides nothing.
+    /// Returns the bytes that loads see. Lazy memory returns one of the images that agree with its
+    /// decisions so far, and decides nothing.
     #[must_use]
     pub fn visible(&self) -> PoolImage {
         self.state().representative(Off(0), usize::MAX)
     }
 
-    /// This moment, as a crash would find it.
+    /// Returns the crash state of this moment.
     ///
     /// # Panics
-    /// If this is lazy memory, which does not know what a second crash would find.
+    /// If this is lazy memory, which does not model a second crash.
     #[must_use]
     pub fn crash_state(&self) -> CrashState {
         self.capture(&self.state(), CrashMoment::Asked, NOWHERE)
     }
 
-    /// Tells the observer of this moment, as of any crash point.
+    /// Calls the observer now, as at a crash point.
     pub fn tell(&self) {
         drop(self.before(self.state(), CrashMoment::Asked, NOWHERE));
     }
 
-    /// Makes durable everything drained before, and turns its tickets. Only files
-    /// ever have something to do.
+    /// Makes everything drained before durable, and its tickets too. Has an effect only on a file.
     pub fn sync(&self) -> Result<(), Poisoned> {
         let state = self.state();
         if state.turned == state.issued && state.poisoned.is_none() {
@@ -323,8 +323,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Drops what is visible and neither durable nor to be written back, as a process that opens a file
-    /// has the kernel do: see [`CrashState::killed_after_failed_sync`].
+    /// Drops bytes that are visible but neither durable nor queued for write-back. A process that opens a
+    /// file makes the kernel do so: see [`CrashState::killed_after_failed_sync`].
     pub fn forget_cached(&self) {
         if crate::fault!("pm.cached_pages_trusted") {
             return;
@@ -341,21 +341,21 @@ impl Sim {
         self.state().fail_in = Some(n);
     }
 
-    /// Whether a drain has failed.
+    /// Returns whether a drain has failed.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.state().poisoned.is_some()
     }
 
     fn state(&self) -> MutexGuard<'_, SimState> {
-        // A bad offset panics under the lock, before anything has changed.
+        // A panic about a bad offset poisons the lock, but happens before any change, so the state is sound.
         self.shared
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A crash point: tells the observer of the state as it is, before anyone can change it.
+    /// A crash point: calls the observer with the current state, under the lock.
     fn before<'a>(
         &'a self,
         state: MutexGuard<'a, SimState>,
@@ -371,7 +371,7 @@ impl Sim {
     fn capture(&self, state: &SimState, moment: CrashMoment, place: SourceLineId) -> CrashState {
         assert!(
             state.lazy.is_none(),
-            "lazy memory cannot crash: take the moment it was made of"
+            "lazy memory cannot crash: use the crash state that it was made from"
         );
         if let Some(places) = &state.places {
             let stores = state.queues.values().flatten().map(|s| s.place);
@@ -400,8 +400,8 @@ impl Sim {
         }
     }
 
-    /// Stores the words of `bytes` at `at`, which is aligned; what they leave of the last stays.
-    /// Those in `around` go around the cache.
+    /// Stores the words of `bytes` at `at`, which must be aligned. If `bytes` end within a word, the other
+    /// bytes of the word keep their values. Words in the range `around` bypass the cache.
     fn write(
         &self,
         at: Off,
@@ -432,7 +432,7 @@ impl Sim {
         }
     }
 
-    /// Copies `bytes` in at `at`: those in `around` around the cache, the others through it.
+    /// Copies `bytes` in at `at`. Words in the range `around` bypass the cache.
     fn copy(
         &self,
         ctx: &mut PersistCtx,
@@ -446,7 +446,7 @@ impl Sim {
         self.request(ctx, (at, bytes.len()), place, (SourceAction::CopyIn, from));
     }
 
-    /// Requests what the active fault leaves of `at..at + len`.
+    /// Flushes `at..at + len`, except for the part that the active fault drops.
     fn request(
         &self,
         ctx: &mut PersistCtx,
@@ -477,7 +477,7 @@ impl Sim {
         }
     }
 
-    /// What the active fault has this place leave out, this time.
+    /// Counts an execution of the active fault's source line, and returns the part that the fault drops of it.
     fn dropped(&self, act: SourceAction, at: &'static Location<'static>) -> Option<FaultPart> {
         let (part, hit) = fault::drops(act, at)?;
         let mut state = self.state();
@@ -485,7 +485,7 @@ impl Sim {
         hit.is_none_or(|n| n == state.fault_hits).then_some(part)
     }
 
-    /// The number of a place that acts on `range` now: where, and how many bytes.
+    /// Counts an execution of a source line on the range (offset, bytes), and returns the line's number.
     fn place(
         &self,
         act: SourceAction,
@@ -499,7 +499,7 @@ impl Sim {
         places.hit(act, at, units.end - units.start)
     }
 
-    /// The ticket of the drain that was issued as `number`.
+    /// Returns the ticket of drain `number`.
     fn ticket(&self, number: u64) -> Ticket {
         match self.shared.persistency {
             Persistency::Relaxed => Ticket::DURABLE,
@@ -507,7 +507,7 @@ impl Sim {
         }
     }
 
-    /// The lines, or sectors, that `start..end` touches.
+    /// Returns the numbers of the lines or sectors that `start..end` touches.
     fn units(&self, start: u64, end: u64) -> Range<u64> {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
         start / unit_bytes..end.div_ceil(unit_bytes)

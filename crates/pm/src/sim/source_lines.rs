@@ -1,5 +1,5 @@
-//! Places: the lines of source that store, flush and drain, how often they ran, and how often a
-//! crash was tried while what they did was still at stake.
+//! Counters for the source lines that store, flush and drain: how often each ran, and at how many crash
+//! points its effect was not durable yet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::panic::Location;
 
 use std::sync::Mutex;
 
-/// What a place does to far memory.
+/// The action of a source line on far memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SourceAction {
     /// A store or a compare-and-swap of one word.
@@ -21,7 +21,7 @@ pub enum SourceAction {
 }
 
 impl SourceAction {
-    /// As it is printed.
+    /// Returns the name as it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,18 +33,18 @@ impl SourceAction {
     }
 }
 
-/// One line of source that acts on far memory.
+/// A source line that acts on far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceLine {
-    /// What it does.
+    /// Its action.
     pub act: SourceAction,
-    /// Where it is.
+    /// Its location.
     pub at: &'static Location<'static>,
-    /// How often it ran.
+    /// Number of executions.
     pub hits: u64,
-    /// Crash points at which something it did was not yet durable (for a drain: right before it).
+    /// Number of crash points at which its effect was not durable yet. For a drain: crash points right before it.
     pub crashes: u64,
-    /// Most lines (in page mode, sectors) it acted on at once; none for a drain.
+    /// Largest number of lines (on a file, sectors) in one execution; 0 for a drain.
     pub units_max: u64,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// A location as it is printed, from its crate's folder on: `kv/log.rs:88`, `kv/tests/crash.rs:9`.
+/// Formats a location, starting with its crate's directory: `kv/log.rs:88`, `kv/tests/crash.rs:9`.
 #[must_use]
 pub fn brief(at: &Location<'_>) -> String {
     format!("{}:{}", brief_file(at.file()), at.line())
@@ -71,12 +71,12 @@ fn brief_file(file: &str) -> String {
     path.concat().join("/")
 }
 
-/// A place's number in its table; [`NOWHERE`] when nobody keeps one.
+/// The number of a source line in its table, or [`NOWHERE`] if source lines are not counted.
 pub(super) type SourceLineId = u32;
-/// The number of a place nobody recorded.
+/// The number of a source line that is not recorded.
 pub(super) const NOWHERE: SourceLineId = u32::MAX;
 
-/// The places of one or many simulated media: share one table among the pools of a run.
+/// A table of source lines. The pools of a run can share one.
 #[derive(Default)]
 pub struct SourceLines {
     table: Mutex<SourceLineTable>,
@@ -95,13 +95,13 @@ impl fmt::Debug for SourceLines {
 }
 
 impl SourceLines {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> SourceLines {
         SourceLines::default()
     }
 
-    /// Every place seen, sorted by file, line and act.
+    /// Returns all recorded source lines, sorted by file, line, column and action.
     #[must_use]
     pub fn list(&self) -> Vec<SourceLine> {
         let mut list = self.table.lock().expect("no holder panics").list.clone();
@@ -109,7 +109,7 @@ impl SourceLines {
         list
     }
 
-    /// Counts a run of the place, on so many units.
+    /// Counts one execution of a source line on `units` lines or sectors.
     pub(super) fn hit(
         &self,
         act: SourceAction,
@@ -133,7 +133,7 @@ impl SourceLines {
         id
     }
 
-    /// Counts a crash point for each of these, once.
+    /// Counts one crash point for each of these source lines.
     pub(super) fn crash(&self, ids: impl Iterator<Item = SourceLineId>) {
         let mut ids: Vec<SourceLineId> = ids.collect();
         ids.sort_unstable();
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_called_by_its_crate_and_its_path_in_it() {
+    fn a_file_is_printed_as_its_crate_and_its_path_in_the_crate() {
         for (file, called) in [
             ("crates/kv/src/log.rs", "kv/log.rs"),
             ("crates/pm/src/pool/log.rs", "pm/pool/log.rs"),

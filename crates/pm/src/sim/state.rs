@@ -1,8 +1,8 @@
-//! What simulated memory holds between two calls: two images, and the stores between them.
+//! The state of simulated memory between two calls: two images, and the volatile stores between them.
 //!
 //! A unit (a line, or a sector of a file) has one queue, in coherence order. Each store in it
-//! belongs to a *chain* of the unit; at a crash every chain keeps a prefix of its own. Chain 0 is
-//! the unit's, the others are those of its words.
+//! belongs to a *chain* of the unit; at a crash every chain keeps a prefix of its own. Chain 0
+//! belongs to the whole unit, each other chain to one of its words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,26 +13,26 @@ use super::{CrashObserver, Persistency};
 use crate::medium::{LINE, Off, Poisoned, WORD};
 use crate::sync::Arc;
 
-/// The most chains a unit can have: its own, and one for each word of a line.
+/// Maximum number of chains of a unit: its own, and one for each word of a line.
 pub(super) const CHAINS: usize = 1 + LINE / WORD;
 
-/// One store of one word, not yet guaranteed.
+/// A store of one word that is not durable yet.
 #[derive(Clone, Copy)]
 pub(super) struct VolatileStore {
-    /// Number of the call that made it: a flush covers calls up to its own moment (S2), and a
-    /// sector never keeps half a call.
+    /// Number of the call that made it. A flush covers the calls before it (S2), and a sector never keeps
+    /// half a call.
     pub(super) call: u64,
     pub(super) word: u64,
     pub(super) value: u64,
     pub(super) place: SourceLineId,
-    /// Which chain of its unit it is in.
+    /// Number of its chain in its unit.
     pub(super) chain: u8,
 }
 
-/// The stores of each line or sector, in coherence order, by its index.
+/// The volatile stores of each line or sector, in coherence order, by its number.
 pub(super) type Queues = BTreeMap<u64, Vec<VolatileStore>>;
 
-/// That a context wants a unit's stores up to a call made durable.
+/// A flush of one unit: a request to make its stores up to call `upto` durable.
 #[derive(Clone, Copy)]
 pub(super) struct PersistRequest {
     pub(super) unit: u64,
@@ -40,28 +40,31 @@ pub(super) struct PersistRequest {
     pub(super) place: SourceLineId,
 }
 
-/// Everything a lock guards.
+/// The state that the lock of a [`Sim`](super::Sim) guards.
 pub(super) struct SimState {
     pub(super) visible: PoolImage,
     /// Unused under eADR, where the visible image is the durable one.
     pub(super) durable: PoolImage,
     pub(super) queues: Queues,
-    /// Units that a failed sync left clean: visible, not durable, and written back no more (Page only).
+    /// Units that a failed sync left clean: visible, not durable, and not written back any more (Page only).
     pub(super) lost: BTreeSet<u64>,
     pub(super) calls: u64,
-    /// What each context has flushed and not drained.
+    /// Flushes of each context that are not drained yet.
     pub(super) contexts: Vec<(u32, Vec<PersistRequest>)>,
-    /// Drained, waiting for a sync (Page only).
+    /// Drained flushes that wait for a sync (files only).
     pub(super) drained: Vec<PersistRequest>,
+    /// Number of the last ticket.
     pub(super) issued: u64,
+    /// Number of the last durable ticket.
     pub(super) turned: u64,
     /// Whether a compare-and-swap completes its context's flushes.
     pub(super) cas_drains: bool,
+    /// Number of drains until one fails.
     pub(super) fail_in: Option<u64>,
     pub(super) poisoned: Option<Poisoned>,
-    /// How often the place of the active fault has run here.
+    /// Number of executions of the active fault's source line on this memory.
     pub(super) fault_hits: u64,
-    /// What a crash has left undecided, if this is lazy memory.
+    /// The undecided outcomes of a crash, if this is lazy memory.
     pub(super) lazy: Option<Box<LazyState>>,
     pub(super) observer: Option<CrashObserver>,
     pub(super) places: Option<Arc<SourceLines>>,
@@ -91,6 +94,7 @@ impl SimState {
         }
     }
 
+    /// Returns the flushes of a context that are not drained yet.
     pub(super) fn pending(&mut self, ctx: u32) -> &mut Vec<PersistRequest> {
         let at = self
             .contexts
@@ -103,7 +107,7 @@ impl SimState {
         &mut self.contexts[at].1
     }
 
-    /// Stores one word, around the cache or through it.
+    /// Stores one word; with `around` the store bypasses the cache.
     pub(super) fn store(
         &mut self,
         persistency: Persistency,
@@ -138,8 +142,8 @@ impl SimState {
         self.queues.entry(unit).or_default().push(store);
     }
 
-    /// Queues what a unit shows and the medium does not have: a call that writes to a clean page has
-    /// all of it written back.
+    /// Queues the words of a unit whose visible values are not durable. The kernel writes back the whole page
+    /// when a call writes to a clean page.
     fn make_dirty(&mut self, unit: u64, persistency: Persistency, place: SourceLineId) {
         let unit_bytes = persistency.unit_bytes() as u64;
         let start = unit * unit_bytes;
@@ -161,7 +165,7 @@ impl SimState {
         }
     }
 
-    /// S1: what was covered of a queue, whatever its chain, becomes durable.
+    /// Makes the stores of a unit that the request covers durable, in all chains (S1).
     pub(super) fn commit(&mut self, request: PersistRequest) {
         let Some(queue) = self.queues.get_mut(&request.unit) else {
             return;
@@ -175,14 +179,14 @@ impl SimState {
         }
     }
 
-    /// S3: what a context flushed becomes durable.
+    /// Makes the flushes of a context durable (S3).
     pub(super) fn complete(&mut self, ctx: u32) {
         for request in std::mem::take(self.pending(ctx)) {
             self.commit(request);
         }
     }
 
-    /// Counts a drain down to the one that is to fail.
+    /// Counts a drain, and returns whether the medium is poisoned: by this drain or earlier.
     pub(super) fn drain_fails(&mut self) -> bool {
         if let Some(n) = &mut self.fail_in {
             *n = n.saturating_sub(1);

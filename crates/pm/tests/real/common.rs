@@ -1,4 +1,4 @@
-//! Media to test on, and system calls that do as they are told.
+//! Media for tests, and system calls with injected failures.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -18,7 +18,7 @@ pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// Options for the file medium, whatever the temporary folder is on.
+/// Options for the file medium, on any file system of the temporary directory.
 pub(crate) fn as_file(io: Arc<dyn FileIo>) -> OpenOptions {
     OpenOptions {
         medium: Some(Kind::File),
@@ -28,7 +28,7 @@ pub(crate) fn as_file(io: Arc<dyn FileIo>) -> OpenOptions {
     }
 }
 
-/// Options for the file medium in every way of reading that the temporary folder allows.
+/// Options for the file medium in every read mode that the temporary directory supports.
 pub(crate) fn as_file_read_by_all() -> Vec<OpenOptions> {
     let folder = folder();
     let all = ReadMode::ALL.map(|read_by| OpenOptions {
@@ -40,7 +40,7 @@ pub(crate) fn as_file_read_by_all() -> Vec<OpenOptions> {
         let made = create_path(&probe, 4096, options, &mut |_, _| {});
         match made {
             Err(why) if options.read_by == ReadMode::Direct => {
-                eprintln!("direct reads are not tried: {why}");
+                eprintln!("skipped: direct reads: {why}");
                 false
             }
             made => made.is_ok(),
@@ -52,18 +52,18 @@ pub(crate) fn as_file_read_by_all() -> Vec<OpenOptions> {
 pub(crate) fn new_file(path: &Path, bytes: u64, options: &OpenOptions) -> File {
     match create_path(path, bytes, options, &mut |_, _| {}) {
         Ok(AnyMedium::File(file)) => file,
-        other => panic!("a file was asked for: {other:?}"),
+        other => panic!("expected a file medium, got {other:?}"),
     }
 }
 
 pub(crate) fn old_file(path: &Path) -> File {
     match open_path(path, &as_file(Arc::new(KernelIo))) {
         Ok(AnyMedium::File(file)) => file,
-        other => panic!("a file was asked for: {other:?}"),
+        other => panic!("expected a file medium, got {other:?}"),
     }
 }
 
-/// A folder in memory, if this machine has one.
+/// Makes a directory in memory (tmpfs), if this machine has one.
 pub(crate) fn folder_in_memory() -> Option<TempDir> {
     let options = OpenOptions {
         medium: Some(Kind::Dram),
@@ -73,7 +73,7 @@ pub(crate) fn folder_in_memory() -> Option<TempDir> {
     let probe = folder.path().join("probe");
     let made = create_path(&probe, 4096, &options, &mut |_, _| {}).is_ok();
     if !made {
-        eprintln!("not tried: /dev/shm is no tmpfs here");
+        eprintln!("skipped: /dev/shm is not a tmpfs");
     }
     made.then_some(folder)
 }
@@ -86,14 +86,14 @@ pub(crate) fn pool_path(folder: &TempDir) -> PathBuf {
     folder.path().join("pool")
 }
 
-/// All of a pool's file but the lease, which an open changes.
+/// Returns the bytes of a pool's file, with zeros for the lease record, which an open changes.
 pub(crate) fn without_lease(path: &Path) -> Vec<u8> {
-    let mut bytes = std::fs::read(path).expect("it is there");
+    let mut bytes = std::fs::read(path).expect("the file exists");
     bytes[1024..1536].fill(0);
     bytes
 }
 
-/// A small generator, so that a failure names its seed.
+/// Small pseudorandom generator, so that a seed reproduces a failure.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -113,38 +113,38 @@ impl Rng {
     }
 }
 
-/// What the next write does instead of writing everything.
+/// Injected result of a write.
 pub(crate) enum Write {
     Fails(io::Error),
     Short(usize),
 }
 
-/// The kernel, except where a test wants otherwise. Syncs can be held back.
+/// System calls of the kernel, with failures injected by a test. Syncs can be blocked.
 #[derive(Default)]
 pub(crate) struct Told {
     writes: Mutex<VecDeque<Write>>,
     pub(crate) write_calls: AtomicU64,
-    /// The sync with this number, from 1, fails.
+    /// Number, from 1, of the sync that fails; 0 for none.
     fails_at_sync: AtomicU64,
-    /// Syncs that have begun, and how many may end.
+    /// Number of syncs that have begun, and number of syncs that may end.
     syncs: Mutex<(u64, u64)>,
     changed: Condvar,
 }
 
 impl Told {
-    /// Syncs end as they begin.
+    /// Makes system calls whose syncs never block.
     pub(crate) fn free() -> Arc<Told> {
         let told = Told::default();
         told.syncs.lock().unwrap().1 = u64::MAX;
         Arc::new(told)
     }
 
-    /// Syncs end only when [`Told::let_syncs_end`] says so.
+    /// Makes system calls whose syncs block until [`Told::let_syncs_end`].
     pub(crate) fn held() -> Arc<Told> {
         Arc::new(Told::default())
     }
 
-    /// Calls `open`, whose syncs end as they begin and do not count.
+    /// Calls `open` without blocking its syncs, and does not count them.
     pub(crate) fn unheld<R>(&self, open: impl FnOnce() -> R) -> R {
         let before = *self.syncs.lock().unwrap();
         self.let_syncs_end(u64::MAX);

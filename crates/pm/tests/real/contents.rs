@@ -1,4 +1,4 @@
-//! Bytes and words: what goes in comes out, whatever the alignment, and is counted exactly.
+//! Bytes and words: reads return the bytes written, at every alignment, and counters are exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::common::{
 
 const BYTES: usize = 16 << 10;
 
-/// Every way bytes can get in: around the cache, through it, and by system calls.
+/// Runs `check` on a medium for each way to write: non-temporal stores, stores through the cache, system calls.
 fn on_every_medium(check: impl Fn(&dyn Medium)) {
     check(&memory(BYTES as u64));
     check(&memory(BYTES as u64).with_non_temporal_from(0));
@@ -30,7 +30,7 @@ fn fill(medium: &dyn Medium, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_come_out_as_they_went_in_at_every_alignment_and_length() {
+fn reads_return_the_bytes_written_at_every_alignment_and_length() {
     on_every_medium(|medium| {
         let model = fill(medium, 1);
         for from in 0..24 {
@@ -59,7 +59,7 @@ fn bytes_come_out_as_they_went_in_at_every_alignment_and_length() {
 }
 
 #[test]
-fn the_last_bytes_are_read_without_touching_what_is_behind_them() {
+fn reading_the_last_bytes_touches_no_byte_behind_the_medium() {
     on_every_medium(|medium| {
         let model = fill(medium, 5);
         for from in BYTES - 80..=BYTES {
@@ -74,7 +74,7 @@ fn the_last_bytes_are_read_without_touching_what_is_behind_them() {
 }
 
 #[test]
-fn one_different_byte_is_no_match_wherever_it_is() {
+fn one_different_byte_at_any_position_is_no_match() {
     let medium = memory(BYTES as u64);
     let model = fill(&medium, 2);
     for from in 0..9 {
@@ -92,7 +92,7 @@ fn one_different_byte_is_no_match_wherever_it_is() {
 }
 
 #[test]
-fn copying_in_changes_its_bytes_and_no_other() {
+fn copying_in_changes_no_other_bytes() {
     for seed in 0..40 {
         on_every_medium(|medium| {
             let mut rng = Rng(seed);
@@ -130,7 +130,7 @@ fn words_are_loaded_stored_and_swapped() {
 }
 
 #[test]
-fn swaps_of_many_threads_all_count() {
+fn concurrent_compare_and_swaps_lose_no_update() {
     const THREADS: u64 = 4;
     const SWAPS: u64 = 200;
     on_every_medium_shared(|medium| {
@@ -162,7 +162,7 @@ fn on_every_medium_shared(check: impl Fn(&dyn Medium)) {
 }
 
 #[test]
-fn a_reader_racing_with_a_writer_sees_old_bytes_or_new() {
+fn a_reader_racing_with_a_writer_sees_old_or_new_words() {
     let medium = memory(4096);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -208,7 +208,7 @@ fn lines_fences_and_bytes_are_counted_exactly() {
         assert_eq!(spent(&mut |ctx| medium.store(ctx, Off(8), 1)), (0, 0, 8));
         let drained = spent(&mut |ctx| {
             let nothing = medium.drain(ctx);
-            assert_eq!(nothing, Ticket::DURABLE, "there was nothing to drain");
+            assert_eq!(nothing, Ticket::DURABLE, "no write precedes the drain");
             medium.copy_in(ctx, Off(0), &[b"12345678"]);
             medium.copy_in(ctx, Off(8), &[b"12345678"]);
             let ticket = medium.drain(ctx);
@@ -216,7 +216,7 @@ fn lines_fences_and_bytes_are_counted_exactly() {
             assert_eq!(
                 medium.drain(ctx),
                 Ticket::DURABLE,
-                "there was nothing more to drain"
+                "no write precedes the second drain"
             );
         });
         assert_eq!(drained, (2, 1, 16));
@@ -241,7 +241,7 @@ fn a_persist_is_one_flush_and_one_fence() {
 }
 
 #[test]
-fn growing_keeps_offsets_and_contents_while_others_read() {
+fn growth_keeps_offsets_and_content_while_another_thread_reads() {
     let files = [Some(folder()), folder_in_memory()];
     let [on_disk, in_memory] = &files;
     let mut media: Vec<Box<dyn Medium>> = vec![Box::new(memory(BYTES as u64))];
@@ -279,7 +279,7 @@ fn growing_keeps_offsets_and_contents_while_others_read() {
             assert!(medium.matches(Off(end - BYTES as u64), &vec![0; BYTES - 8]));
         }
         let len = medium.len();
-        medium.grow(8).expect("being longer already is no error");
+        medium.grow(8).expect("a length below the present one is not an error");
         assert_eq!(medium.len(), len);
     }
 }
@@ -300,7 +300,7 @@ fn in_memory_file(folder: &tempfile::TempDir) -> Mapped {
 }
 
 #[test]
-fn prefaulting_tells_its_progress_and_changes_nothing() {
+fn prefaulting_reports_its_progress_and_changes_nothing() {
     const PART: u64 = 4 << 10;
     let medium = memory(BYTES as u64);
     let model = fill(&medium, 4);
@@ -313,7 +313,7 @@ fn prefaulting_tells_its_progress_and_changes_nothing() {
 }
 
 #[test]
-fn hints_outside_are_ignored() {
+fn prefetches_outside_the_medium_are_ignored() {
     on_every_medium(|medium| {
         medium.prefetch(Off(0), BYTES);
         medium.prefetch(Off(BYTES as u64 - 1), 2);
@@ -322,7 +322,7 @@ fn hints_outside_are_ignored() {
 }
 
 #[test]
-fn what_is_outside_panics_by_name() {
+fn accesses_outside_the_medium_panic() {
     let medium = memory(4096);
     let outside: [(&str, &dyn Fn()); 10] = [
         ("load past the end", &|| _ = medium.load(Off(4096))),

@@ -1,4 +1,4 @@
-//! A new file gets its name when it is a whole pool: whatever a kill leaves, the next creation succeeds.
+//! A new file gets its name when it holds a complete pool. A kill during creation never prevents the next creation.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -21,15 +21,15 @@ const LAYOUT: PoolLayout = PoolLayout {
 
 fn quiet(_: u64, _: u64) {}
 
-/// Makes a whole pool at `path`, names it and opens it again.
+/// Creates a pool at `path`, publishes it and opens it again.
 fn make_and_open(path: &Path, options: &OpenOptions) {
     let (medium, name) = prepare_path(path, BYTES, options, &mut quiet).expect("there is room");
     pool_on(medium);
-    assert!(!path.exists(), "the pool has its name too early");
+    assert!(!path.exists(), "the file has its name before it is published");
     name.publish().expect("the name is free");
     let found: Vec<_> = names_in(path.parent().expect("a folder"));
     assert_eq!(found, [path.file_name().expect("a name")]);
-    match open_path(path, options).expect("it is there") {
+    match open_path(path, options).expect("the pool exists") {
         AnyMedium::File(file) => drop(Pool::open(file, &mut PersistCtx::new(0)).expect("a pool")),
         AnyMedium::Mapped(mapped) => {
             drop(Pool::open(mapped, &mut PersistCtx::new(0)).expect("a pool"))
@@ -52,10 +52,10 @@ fn names_in(folder: &Path) -> Vec<std::ffi::OsString> {
     entries.map(|e| e.expect("an entry").file_name()).collect()
 }
 
-/// The files of a folder: name, bytes.
+/// The files of a directory: name, bytes.
 type Files = Vec<(std::ffi::OsString, Vec<u8>)>;
 
-/// Keeps, before each system call of a creation, what a kill would leave of its folder.
+/// Saves a copy of the directory before each system call of a creation: the state that a kill would leave.
 struct Keeps {
     folder: PathBuf,
     left: Mutex<Vec<Files>>,
@@ -89,7 +89,7 @@ impl FileIo for Keeps {
 }
 
 #[test]
-fn whatever_a_kill_leaves_of_a_creation_the_next_one_succeeds() {
+fn a_creation_succeeds_after_a_kill_at_any_step_of_an_earlier_one() {
     let made_in = folder();
     let path = pool_path(&made_in);
     let io = Arc::new(Keeps {
@@ -114,7 +114,7 @@ fn whatever_a_kill_leaves_of_a_creation_the_next_one_succeeds() {
 }
 
 #[test]
-fn a_new_pool_has_its_name_when_it_is_whole_on_every_medium() {
+fn a_new_pool_gets_its_name_when_it_is_complete_on_every_medium() {
     let on_disk = folder();
     make_and_open(&pool_path(&on_disk), &OpenOptions::default());
     let cached = OpenOptions {
@@ -124,7 +124,7 @@ fn a_new_pool_has_its_name_when_it_is_whole_on_every_medium() {
     let other = folder();
     make_and_open(&pool_path(&other), &cached);
     if let Some(in_memory) = folder_in_memory() {
-        fs::remove_file(in_memory.path().join("probe")).expect("it was made");
+        fs::remove_file(in_memory.path().join("probe")).expect("the probe exists");
         let dram = OpenOptions {
             medium: Some(Kind::Dram),
             ..OpenOptions::default()
@@ -134,7 +134,7 @@ fn a_new_pool_has_its_name_when_it_is_whole_on_every_medium() {
 }
 
 #[test]
-fn what_appeared_at_the_path_meanwhile_is_not_replaced() {
+fn a_file_created_at_the_path_during_creation_is_not_replaced() {
     let folder = folder();
     let path = pool_path(&folder);
     let options = as_file(Arc::new(KernelIo));
@@ -143,12 +143,12 @@ fn what_appeared_at_the_path_meanwhile_is_not_replaced() {
     fs::write(&path, b"precious").expect("written");
     let refused = name.publish().expect_err("the name is taken");
     assert!(matches!(refused, OpenError::Exists { .. }), "{refused}");
-    assert_eq!(fs::read(&path).expect("it is there"), b"precious");
-    assert_eq!(names_in(folder.path()), ["pool"], "nothing is left behind");
+    assert_eq!(fs::read(&path).expect("the file exists"), b"precious");
+    assert_eq!(names_in(folder.path()), ["pool"], "the temporary file is removed");
 }
 
 #[test]
-fn of_two_creations_at_a_time_the_second_is_refused_and_harms_nothing() {
+fn a_second_concurrent_creation_is_refused_and_does_not_disturb_the_first() {
     let folder = folder();
     let path = pool_path(&folder);
     let options = as_file(Arc::new(KernelIo));
@@ -161,26 +161,26 @@ fn of_two_creations_at_a_time_the_second_is_refused_and_harms_nothing() {
 }
 
 #[test]
-fn a_file_of_a_user_that_has_the_temporary_name_is_left_alone() {
+fn a_foreign_file_with_the_temporary_name_is_not_changed() {
     let folder = folder();
     let path = pool_path(&folder);
     let temporary = folder.path().join("pool.farbank-new");
     fs::write(&temporary, b"precious things").expect("written");
     let options = as_file(Arc::new(KernelIo));
-    let refused = prepare_path(&path, BYTES, &options, &mut quiet).expect_err("it is in the way");
+    let refused = prepare_path(&path, BYTES, &options, &mut quiet).expect_err("the name is taken");
     assert!(refused.to_string().contains("farbank-new"), "{refused}");
     assert_eq!(
-        fs::read(&temporary).expect("it is there"),
+        fs::read(&temporary).expect("the file exists"),
         b"precious things"
     );
 }
 
 #[test]
-fn a_name_of_any_length_can_be_made() {
+fn a_pool_name_of_any_length_works() {
     let folder = folder();
     for len in [1, 200, 243, 244, 255] {
         let path = folder.path().join("n".repeat(len));
         make_and_open(&path, &as_file(Arc::new(KernelIo)));
-        fs::remove_file(&path).expect("it was made");
+        fs::remove_file(&path).expect("the pool exists");
     }
 }

@@ -1,4 +1,4 @@
-//! Pages that the device or the file system cannot serve: zeros and a note, no death by signal.
+//! Pages that the device or the file system cannot read: reads return zeros and mark them, and the process survives.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -21,14 +21,14 @@ use crate::common::{as_file, as_file_read_by_all, folder, new_file, pool_path};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 8;
-/// Pages that a shorter file has left.
+/// Pages that remain after a file is truncated.
 const LEFT: usize = 3;
 
 fn bytes() -> Vec<u8> {
     (0..PAGES * PAGE).map(|n| (n % 251) as u8 + 1).collect()
 }
 
-/// A file in the page cache that is written through its mapping.
+/// Makes a file medium that is written through its mapping of the page cache.
 fn new_mapped(path: &Path) -> Mapped {
     let options = OpenOptions {
         page_cache: true,
@@ -36,7 +36,7 @@ fn new_mapped(path: &Path) -> Mapped {
     };
     match create_path(path, (PAGES * PAGE) as u64, &options, &mut |_, _| {}) {
         Ok(AnyMedium::Mapped(mapped)) => mapped,
-        other => panic!("a mapped file was asked for: {other:?}"),
+        other => panic!("expected a mapped file, got {other:?}"),
     }
 }
 
@@ -53,20 +53,20 @@ fn shorten(path: &Path, bytes: usize) {
     cut.expect("the file is cut");
 }
 
-/// Reads in every way what a shorter file has and has not.
+/// Reads a truncated file in every way, before and behind its end.
 fn look(medium: &impl Medium) {
     let (all, end) = (bytes(), LEFT * PAGE);
     assert_eq!(
         medium.unreadable(Off(0), all.len()),
         None,
-        "nothing was touched"
+        "no page was accessed yet"
     );
     let mut out = vec![7; all.len()];
     medium.copy_out(Off(0), &mut out);
-    assert!(out[..end] == all[..end], "what is there is read");
+    assert!(out[..end] == all[..end], "bytes before the end are read");
     assert!(
         out[end..].iter().all(|byte| *byte == 0),
-        "the rest is zeros"
+        "bytes behind the end are zeros"
     );
     assert_eq!(medium.unreadable(Off(0), all.len()), Some(Off(end as u64)));
     assert_eq!(medium.unreadable(Off(0), end), None);
@@ -83,14 +83,14 @@ fn look(medium: &impl Medium) {
         let words = catch_unwind(AssertUnwindSafe(|| {
             medium.load_words::<2>(Off((end - 8) as u64), 1)
         }));
-        assert!(word.is_err() && words.is_err(), "zeros are no words");
+        assert!(word.is_err() && words.is_err(), "loading an unreadable word must panic");
     }
     let last = u64::from_le_bytes(all[end - 8..end].try_into().expect("eight bytes"));
     assert_eq!(medium.load(Off((end - 8) as u64)), last);
 }
 
 #[test]
-fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
+fn a_truncated_file_reads_as_zeros_that_are_marked_unreadable() {
     for options in as_file_read_by_all() {
         let folder = folder();
         let path = pool_path(&folder);
@@ -98,7 +98,7 @@ fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
         fill(&file);
         shorten(&path, LEFT * PAGE);
         look(&file);
-        let trouble = file.file_trouble().expect("it was found out");
+        let trouble = file.file_trouble().expect("the truncation is reported");
         assert!(
             ["unreadable", "truncated"].contains(&trouble.what),
             "{trouble:?}"
@@ -106,7 +106,7 @@ fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
     }
 }
 
-/// A device of which one page cannot be read. Counts reads, and those past the page cache.
+/// A device of which one page cannot be read. Counts all reads, and the direct ones.
 #[derive(Default)]
 struct BadPage {
     fails: AtomicBool,
@@ -151,10 +151,10 @@ impl FileIo for BadPage {
 }
 
 #[test]
-fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
+fn a_page_that_pread_cannot_read_is_zeros_until_it_is_written() {
     for options in as_file_read_by_all() {
         if options.read_by == ReadMode::Mapping {
-            continue; // The kernel reads the page, not the process.
+            continue; // A mapping reads without `pread`, so no error can be injected.
         }
         let folder = folder();
         let io = Arc::new(BadPage::default());
@@ -171,17 +171,21 @@ fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
         let end = bad.0 as usize + PAGE;
         assert!(out[..bad.0 as usize] == bytes()[..bad.0 as usize]);
         assert!(out[bad.0 as usize..end].iter().all(|byte| *byte == 0));
-        assert!(out[end..] == bytes()[end..], "one page is lost, no more");
+        assert!(out[end..] == bytes()[end..], "only one page is unreadable");
         assert_eq!(file.unreadable(Off(0), out.len()), Some(bad));
-        assert_eq!(file.file_trouble().expect("it is told").what, "unreadable");
+        assert_eq!(file.file_trouble().expect("a report").what, "unreadable");
         assert_eq!(file.unreadable(Off(end as u64), PAGE), None);
         io.reads.store(0, Ordering::SeqCst);
         file.copy_out(Off(end as u64), &mut out[..2 * PAGE]);
-        assert_eq!(io.reads.load(Ordering::SeqCst), 1, "others cost no more");
+        assert_eq!(io.reads.load(Ordering::SeqCst), 1, "readable pages need one read");
         file.copy_out(Off(0), &mut out);
         io.fails.store(false, Ordering::SeqCst);
         file.copy_out(Off(0), &mut out);
-        assert_eq!(file.unreadable(Off(0), out.len()), Some(bad), "it stays so");
+        assert_eq!(
+            file.unreadable(Off(0), out.len()),
+            Some(bad),
+            "the page stays marked until it is written"
+        );
         let mut ctx = PersistCtx::new(0);
         file.copy_in(&mut ctx, bad, &[&[9; PAGE]]);
         file.copy_out(Off(0), &mut out);
@@ -191,7 +195,7 @@ fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
 }
 
 #[test]
-fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
+fn direct_reads_bypass_the_page_cache_only_for_pages_not_in_it() {
     for options in as_file_read_by_all() {
         if options.read_by != ReadMode::Direct {
             continue;
@@ -205,33 +209,33 @@ fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
         };
         let file = new_file(&path, (PAGES * PAGE) as u64, &options);
         fill(&file);
-        io.direct.store(0, Ordering::SeqCst); // The open has tried direct reads.
+        io.direct.store(0, Ordering::SeqCst); // The open made direct reads of its own.
         let read = || {
             let mut out = vec![0; PAGES * PAGE - 10];
             file.copy_out(Off(5), &mut out);
             assert!(out[..] == bytes()[5..PAGES * PAGE - 5]);
             io.direct.swap(0, Ordering::SeqCst)
         };
-        assert_eq!(read(), 0, "all of it was just written");
+        assert_eq!(read(), 0, "all pages were just written, so they are cached");
         let cached = fs::File::open(&path).expect("the pool");
         KernelIo
             .drop_cached(cached.as_fd(), 0, (PAGES * PAGE) as u64)
             .expect("the kernel drops pages");
         let direct = read();
         if direct == 0 {
-            eprintln!("not tried: the temporary folder is in memory");
+            eprintln!("skipped: the temporary directory is in memory");
             return;
         }
         assert_eq!(
             read(),
             direct,
-            "the first read has left nothing in the cache"
+            "the first direct read left no page in the cache"
         );
     }
 }
 
 #[test]
-fn so_does_a_mapped_file_and_a_store_there_is_never_acknowledged() {
+fn a_store_behind_the_end_of_a_truncated_mapped_file_is_never_acknowledged() {
     let folder = folder();
     let path = pool_path(&folder);
     let mapped = new_mapped(&path);
@@ -240,7 +244,7 @@ fn so_does_a_mapped_file_and_a_store_there_is_never_acknowledged() {
     let mut ctx = PersistCtx::new(0);
     mapped.copy_in(&mut ctx, Off(0), &[&[7; 64]]);
     let ticket = mapped.drain(&mut ctx);
-    // The file's watch may have found out already that it was cut; a store says so itself.
+    // The watch thread may have poisoned the medium already. Otherwise the store itself does.
     let before = mapped.wait(ticket);
     let lost = Off((LEFT * PAGE + 64) as u64);
     mapped.copy_in(&mut ctx, lost, &[&[7; 64]]);
@@ -254,11 +258,11 @@ fn so_does_a_mapped_file_and_a_store_there_is_never_acknowledged() {
     assert!(mapped.poll(ticket).is_err());
     let mut out = [0; 64];
     mapped.copy_out(Off(0), &mut out);
-    assert_eq!(out, [7; 64], "reads go on");
+    assert_eq!(out, [7; 64], "reads still work");
 }
 
 #[test]
-fn a_mapped_file_that_was_cut_reads_as_zeros_that_are_noted() {
+fn a_truncated_mapped_file_reads_as_zeros_that_are_marked_unreadable() {
     let folder = folder();
     let path = pool_path(&folder);
     let mapped = new_mapped(&path);
@@ -269,30 +273,30 @@ fn a_mapped_file_that_was_cut_reads_as_zeros_that_are_noted() {
 }
 
 #[test]
-fn what_is_written_again_over_unreadable_pages_is_read() {
+fn bytes_written_over_unreadable_pages_are_readable() {
     let folder = folder();
     let path = pool_path(&folder);
     let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(KernelIo)));
     fill(&file);
     shorten(&path, LEFT * PAGE);
     look(&file);
-    shorten(&path, PAGES * PAGE); // As long as before: the device can be read again.
+    shorten(&path, PAGES * PAGE); // Lengthens the file again, so that its pages are readable.
     let mut ctx = PersistCtx::new(0);
     let at = (LEFT + 1) * PAGE;
     file.copy_in(&mut ctx, Off(at as u64), &[&[9; 2 * PAGE]]);
     let mut out = vec![0; 2 * PAGE];
     file.copy_out(Off(at as u64), &mut out);
-    assert!(out.iter().all(|byte| *byte == 9), "the bytes are shown");
+    assert!(out.iter().all(|byte| *byte == 9), "the new bytes are read");
     assert_eq!(file.unreadable(Off(at as u64), 2 * PAGE), None);
     let before = Off((LEFT * PAGE) as u64);
     assert_eq!(
         file.unreadable(before, PAGES * PAGE),
         Some(before),
-        "others are not"
+        "pages that were not written stay marked"
     );
 }
 
-/// Has a process of its own do what `child` does with this word.
+/// Runs the case `does` of `in_a_child` in a child process.
 fn child(does: &str) -> ExitStatus {
     let mut child = Command::new(std::env::current_exe().expect("this test"));
     child.args(["--exact", "faults::in_a_child", "--test-threads=1"]);
@@ -306,7 +310,7 @@ fn a_fault_outside_of_every_pool_still_ends_the_process() {
 }
 
 #[test]
-fn so_does_a_signal_that_another_process_sends() {
+fn a_sigbus_sent_by_a_process_still_ends_the_process() {
     assert_eq!(child("sent").signal(), Some(libc::SIGBUS));
 }
 
@@ -332,19 +336,19 @@ fn in_a_child() {
         }
         "sent" => {
             let me = rustix::process::getpid();
-            rustix::process::kill_process(me, rustix::process::Signal::BUS).expect("it is sent");
+            rustix::process::kill_process(me, rustix::process::Signal::BUS).expect("the signal is sent");
             std::thread::sleep(std::time::Duration::from_secs(5));
         }
         _ => {
             let other = folder.path().join("other");
             fs::write(&other, [1; 2 * PAGE]).expect("a file");
-            let opened = fs::File::open(&other).expect("it is there");
+            let opened = fs::File::open(&other).expect("the file exists");
             let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
-            // SAFETY: a new mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let at = unsafe { mmap(ptr::null_mut(), 2 * PAGE, prot, flags, &opened, 0) };
-            let at = at.expect("it is mapped").cast::<u8>();
+            let at = at.expect("a mapping").cast::<u8>();
             shorten(&other, PAGE);
-            // SAFETY: inside of the mapping; the kernel answers with a signal, which is what is tested.
+            // SAFETY: inside the mapping. The kernel raises SIGBUS, which is what the test checks.
             let read = unsafe { at.add(PAGE).read_volatile() };
             println!("read {read}");
         }

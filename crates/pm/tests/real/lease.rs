@@ -1,4 +1,4 @@
-//! A pool that another host has open.
+//! The lease: a pool that another host has open.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 
 use crate::common::{as_file, folder, new_file, old_file, pool_path};
 
-/// Where docs/format.md has the record.
+/// Offset of the lease record, as in docs/format.md.
 const AT: u64 = 1024;
 const SEGMENT_BYTES: u64 = 4096;
 
-/// The record of a host called `name`.
+/// Returns the lease record of a host called `name`.
 fn record(name: &str, count: u64) -> [u8; 512] {
     let mut bytes = [0; 512];
     bytes[..8].copy_from_slice(b"FBLEASE\n");
@@ -38,7 +38,7 @@ fn write(path: &Path, count: u64) {
     written.expect("the record is written");
 }
 
-/// A pool that was closed.
+/// Creates and closes a pool.
 fn closed() -> TempDir {
     let folder = folder();
     let file = new_file(
@@ -59,7 +59,7 @@ fn held_byte(path: &Path) -> u8 {
 }
 
 #[test]
-fn a_pool_is_held_while_it_is_open_and_given_back() {
+fn the_lease_is_held_while_the_pool_is_open_and_returned_on_close() {
     let folder = closed();
     let path = pool_path(&folder);
     assert_eq!(held_byte(&path), 0);
@@ -101,13 +101,13 @@ fn a_pool_that_another_host_has_open_is_refused() {
         Err(error @ OpenError::OtherHost { .. }) => {
             assert!(error.to_string().contains("\"elsewhere\""), "{error}");
         }
-        other => panic!("it is refused: {other:?}"),
+        other => panic!("the open was not refused: {other:?}"),
     }
     assert!(told.lock().unwrap().contains("elsewhere"));
 }
 
 #[test]
-fn a_pool_of_a_host_that_is_gone_is_opened_after_a_wait() {
+fn a_pool_last_open_on_a_dead_host_is_opened_after_a_wait() {
     let folder = closed();
     let path = pool_path(&folder);
     write(&path, 5);
@@ -122,12 +122,12 @@ fn a_pool_of_a_host_that_is_gone_is_opened_after_a_wait() {
 }
 
 #[test]
-fn nothing_is_acknowledged_once_another_host_has_the_pool() {
+fn no_write_is_acknowledged_once_another_host_has_taken_the_lease() {
     let folder = closed();
     let path = pool_path(&folder);
     let file: File = match open_path(&path, &as_file(Arc::new(KernelIo))) {
         Ok(AnyMedium::File(file)) => file,
-        other => panic!("a file was asked for: {other:?}"),
+        other => panic!("expected a file medium, got {other:?}"),
     };
     let mut ctx = PersistCtx::new(0);
     let mut write_word = || {
@@ -136,22 +136,22 @@ fn nothing_is_acknowledged_once_another_host_has_the_pool() {
         let ticket = file.drain(&mut ctx);
         file.wait(ticket)
     };
-    write_word().expect("the pool is ours");
+    write_word().expect("this process holds the lease");
     write(&path, 9);
     let end = Instant::now() + Duration::from_secs(20);
     while write_word().is_ok() {
-        assert!(Instant::now() < end, "it is found out");
+        assert!(Instant::now() < end, "the lost lease was not detected");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let poisoned = write_word().expect_err("for good");
+    let poisoned = write_word().expect_err("the medium stays poisoned");
     assert!(poisoned.reason.contains("elsewhere"), "{poisoned}");
     while file.file_trouble().is_none() {
-        assert!(Instant::now() < end, "it is told");
+        assert!(Instant::now() < end, "the lost lease was not reported");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(file.file_trouble().expect("it is told").what, "lease-lost");
+    assert_eq!(file.file_trouble().expect("a report").what, "lease-lost");
     drop(file);
     let bytes = fs::read(&path).expect("the pool");
     let theirs = record("elsewhere", 9);
-    assert_eq!(bytes[AT as usize..][..512], theirs, "their record stays");
+    assert_eq!(bytes[AT as usize..][..512], theirs, "the other host's record changed");
 }

@@ -1,4 +1,4 @@
-//! What the real media and pools promise, each promise a test. Nothing here depends on time, but how soon `watching` sees.
+//! Guarantees of the real media and pools, one test for each. Only `watching` and `lease` depend on time.
 
 mod common;
 mod contents;

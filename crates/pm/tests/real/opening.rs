@@ -1,4 +1,4 @@
-//! Paths become media: locked, with their space written, or an error that says what to do.
+//! Opening and creating media: the file is locked and its space written, or the error says what to do.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ const LAYOUT: PoolLayout = PoolLayout {
 };
 
 fn refused(path: &Path, options: &OpenOptions) -> OpenError {
-    open_path(path, options).expect_err("it must be refused")
+    open_path(path, options).expect_err("the open must be refused")
 }
 
 fn new_pool(path: &Path) {
@@ -31,7 +31,7 @@ fn new_pool(path: &Path) {
 }
 
 #[test]
-fn a_new_file_is_whole_private_and_told_about() {
+fn a_new_file_is_fully_allocated_and_private_and_its_progress_is_reported() {
     let folder = folder();
     let path = pool_path(&folder);
     let mut told = Vec::new();
@@ -46,13 +46,13 @@ fn a_new_file_is_whole_private_and_told_about() {
         "rounded up to whole pages"
     );
     assert_eq!(told.last(), Some(&(whole, whole)));
-    let metadata = fs::metadata(&path).expect("it is there");
+    let metadata = fs::metadata(&path).expect("the file exists");
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-    assert!(metadata.blocks() * 512 >= whole, "no block is missing");
+    assert!(metadata.blocks() * 512 >= whole, "every block is allocated");
 }
 
 #[test]
-fn no_file_is_left_when_there_is_no_room() {
+fn a_creation_without_enough_space_leaves_no_file() {
     let folder = folder();
     let path = pool_path(&folder);
     for so_far in [0, 4096] {
@@ -76,13 +76,13 @@ fn no_file_is_left_when_there_is_no_room() {
 }
 
 #[test]
-fn more_than_the_device_holds_is_refused() {
+fn a_length_beyond_any_device_is_refused() {
     let folder = folder();
     let path = pool_path(&folder);
     let options = as_file(Arc::new(KernelIo));
     for bytes in [1 << 61, 1 << 63, u64::MAX - 4096, u64::MAX] {
         let refused = create_path(&path, bytes, &options, &mut |_, _| {});
-        let refused = refused.expect_err("no machine has that much").to_string();
+        let refused = refused.expect_err("no machine has so much space").to_string();
         assert!(
             refused.contains(path.to_str().expect("a name")),
             "{refused}"
@@ -92,7 +92,7 @@ fn more_than_the_device_holds_is_refused() {
 }
 
 #[test]
-fn what_exists_is_not_overwritten() {
+fn an_existing_file_is_not_overwritten() {
     let folder = folder();
     let path = pool_path(&folder);
     fs::write(&path, b"precious").expect("written");
@@ -101,11 +101,11 @@ fn what_exists_is_not_overwritten() {
         matches!(refused, Err(OpenError::Exists { .. })),
         "{refused:?}"
     );
-    assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    assert_eq!(fs::read(&path).expect("the file exists"), b"precious");
 }
 
 #[test]
-fn a_second_open_is_refused_by_name_and_process() {
+fn the_error_of_a_second_open_names_the_path_and_the_process() {
     let folder = folder();
     let path = pool_path(&folder);
     let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
@@ -131,15 +131,15 @@ fn a_hole_in_the_pool_is_refused_with_advice() {
     let path = pool_path(&folder);
     new_pool(&path);
     for hole in [0, 4096, 128 << 10, BYTES - 4096] {
-        let whole = fs::read(&path).expect("it is there");
+        let whole = fs::read(&path).expect("the file exists");
         let file = fs::OpenOptions::new()
             .write(true)
             .open(&path)
-            .expect("it is there");
+            .expect("the file exists");
         use rustix::fs::{FallocateFlags, fallocate};
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if fallocate(&file, punch, hole, 4096).is_err() {
-            eprintln!("not tried: no holes on this file system");
+            eprintln!("skipped: this file system cannot punch holes");
             return;
         }
         let refused = refused(&path, &as_file(Arc::new(KernelIo)));
@@ -148,13 +148,13 @@ fn a_hole_in_the_pool_is_refused_with_advice() {
         };
         assert_eq!(at, hole);
         assert!(refused.to_string().contains("--sparse=never"), "{refused}");
-        file.write_all_at(&whole, 0).expect("mended");
+        file.write_all_at(&whole, 0).expect("the hole is filled");
         old_file(&path);
     }
 }
 
 #[test]
-fn a_file_that_was_only_lengthened_is_refused() {
+fn a_file_without_written_space_is_refused() {
     let folder = folder();
     let path = pool_path(&folder);
     fs::File::create(&path)
@@ -176,25 +176,25 @@ fn a_file_that_was_only_lengthened_is_refused() {
 }
 
 #[test]
-fn the_tail_of_a_growth_that_was_cut_short_is_no_part_of_the_pool() {
+fn the_tail_of_an_interrupted_growth_is_not_part_of_the_pool() {
     let folder = folder();
     let path = pool_path(&folder);
     new_pool(&path);
     let file = fs::OpenOptions::new()
         .write(true)
         .open(&path)
-        .expect("it is there");
+        .expect("the file exists");
     file.set_len(4 * BYTES).expect("lengthened");
     file.write_all_at(&[0xdb; 4096], 3 * BYTES)
         .expect("written");
     let mut ctx = PersistCtx::new(0);
-    let pool = Pool::open(old_file(&path), &mut ctx).expect("the pool itself is whole");
+    let pool = Pool::open(old_file(&path), &mut ctx).expect("the pool itself is intact");
     assert_eq!(pool.medium().len(), BYTES);
     pool.grow(&mut ctx, 64).expect("there is room");
     let end = pool.medium().len();
     assert!(
         end > 3 * BYTES && pool.medium().matches(Off(3 * BYTES), &[0; 4096]),
-        "zeros again"
+        "growth overwrites the tail with zeros"
     );
     drop(pool);
     let pool = Pool::open(old_file(&path), &mut ctx).expect("it is a pool");
@@ -202,11 +202,11 @@ fn the_tail_of_a_growth_that_was_cut_short_is_no_part_of_the_pool() {
 }
 
 #[test]
-fn a_pool_cut_to_any_length_is_an_error() {
+fn opening_a_pool_truncated_to_any_length_is_an_error() {
     let folder = folder();
     let path = pool_path(&folder);
     new_pool(&path);
-    let whole = fs::read(&path).expect("it is there");
+    let whole = fs::read(&path).expect("the file exists");
     let pages = (0..whole.len()).step_by(12 << 10);
     for len in pages.chain([1, 511, 512, 4095, 8191, 8192, whole.len() - 1]) {
         fs::write(&path, &whole[..len]).expect("written");
@@ -217,7 +217,7 @@ fn a_pool_cut_to_any_length_is_an_error() {
             continue;
         }
         let file = old_file(&path);
-        let refused = Pool::open(file, &mut PersistCtx::new(0)).expect_err("it is cut");
+        let refused = Pool::open(file, &mut PersistCtx::new(0)).expect_err("a truncated pool");
         let said = refused.to_string();
         let bytes = LAYOUT.pool_bytes(15);
         assert!(said.contains(&bytes.to_string()), "{said}");
@@ -226,7 +226,7 @@ fn a_pool_cut_to_any_length_is_an_error() {
 }
 
 #[test]
-fn what_is_no_file_is_an_error() {
+fn a_directory_or_other_device_is_an_error() {
     let folder = folder();
     let options = OpenOptions::default();
     for path in [
@@ -235,20 +235,20 @@ fn what_is_no_file_is_an_error() {
         Path::new("/dev/zero"),
     ] {
         refused(path, &options);
-        create_path(path, BYTES, &options, &mut |_, _| {}).expect_err("something is there");
+        create_path(path, BYTES, &options, &mut |_, _| {}).expect_err("the path exists");
     }
     refused(&folder.path().join("missing"), &options);
     let nowhere = folder.path().join("missing/pool");
-    create_path(&nowhere, BYTES, &options, &mut |_, _| {}).expect_err("no such folder");
+    create_path(&nowhere, BYTES, &options, &mut |_, _| {}).expect_err("no such directory");
 }
 
 #[test]
-fn the_medium_asked_for_or_an_error() {
+fn an_open_returns_the_requested_medium_or_an_error() {
     let folder = folder();
     let path = pool_path(&folder);
     new_pool(&path);
     let best = open_path(&path, &OpenOptions::default())
-        .expect("it is there")
+        .expect("the file exists")
         .caps()
         .kind;
     for medium in [Kind::Dax, Kind::Dram, Kind::File, Kind::Sim] {
@@ -270,26 +270,26 @@ fn the_medium_asked_for_or_an_error() {
 }
 
 #[test]
-fn opening_a_file_that_is_no_pool_does_not_write_it() {
+fn opening_a_file_that_is_not_a_pool_does_not_write_to_it() {
     let folder = folder();
     let path = pool_path(&folder);
     std::fs::write(&path, [7; 64 << 10]).expect("a little space");
-    let changed = || std::fs::metadata(&path).expect("it is there").modified();
+    let changed = || std::fs::metadata(&path).expect("the file exists").modified();
     let before = changed().expect("files have times");
-    open_path(&path, &OpenOptions::default()).expect("it can be a medium");
+    open_path(&path, &OpenOptions::default()).expect("any file can be a medium");
     assert_eq!(changed().expect("files have times"), before);
-    assert_eq!(std::fs::read(&path).expect("it is there"), [7; 64 << 10]);
+    assert_eq!(std::fs::read(&path).expect("the file exists"), [7; 64 << 10]);
 }
 
 #[test]
-fn a_pool_is_the_same_bytes_after_the_self_test_of_its_open() {
+fn the_self_test_of_an_open_leaves_the_pool_unchanged() {
     let folder = folder();
     let path = pool_path(&folder);
     new_pool(&path);
     let before = without_lease(&path);
     let long_ago = std::time::SystemTime::UNIX_EPOCH;
     let file = std::fs::File::options().write(true).open(&path);
-    let file = file.expect("it is there");
+    let file = file.expect("the file exists");
     file.set_modified(long_ago).expect("files have times");
     let opened = open_path(&path, &OpenOptions::default()).expect("it is a pool");
     assert!(without_lease(&path) == before);
@@ -298,7 +298,7 @@ fn a_pool_is_the_same_bytes_after_the_self_test_of_its_open() {
         assert_ne!(
             changed.expect("files have times"),
             long_ago,
-            "nothing was tried"
+            "the self-test wrote nothing"
         );
     }
 }
@@ -311,7 +311,7 @@ fn a_refused_medium_leaves_no_file() {
         medium: Some(Kind::Sim),
         ..OpenOptions::default()
     };
-    create_path(&path, BYTES, &options, &mut |_, _| {}).expect_err("no file is simulated");
+    create_path(&path, BYTES, &options, &mut |_, _| {}).expect_err("no file is the sim medium");
     assert!(!path.exists());
 }
 
@@ -344,13 +344,13 @@ fn a_pool_on_tmpfs_is_mapped_and_outlives_its_process() {
     assert!(pool.medium().matches(at, b"still here"));
     pool.grow(&mut ctx, 40).expect("there is room");
     assert_eq!(
-        fs::metadata(&path).expect("it is there").len(),
+        fs::metadata(&path).expect("the file exists").len(),
         pool.medium().len()
     );
 }
 
 #[test]
-fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
+fn an_ordinary_file_is_mapped_with_the_page_cache_option() {
     let folder = folder();
     let path = pool_path(&folder);
     let options = OpenOptions {
@@ -359,7 +359,7 @@ fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
     };
     let made = create_path(&path, BYTES, &options, &mut |_, _| {}).expect("there is room");
     let AnyMedium::Mapped(mapped) = made else {
-        panic!("it was to be mapped")
+        panic!("a mapping was requested")
     };
     assert_eq!(mapped.caps().kind, Kind::Dram);
     let mut ctx = PersistCtx::new(0);
@@ -367,7 +367,7 @@ fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
     let at = pool.segment(3);
     pool.medium().copy_in(&mut ctx, at, &[b"still here"]);
     let ticket = pool.medium().drain(&mut ctx);
-    pool.medium().settle(ticket).expect("it is synced");
+    pool.medium().settle(ticket).expect("the sync succeeds");
     drop(pool);
     let Ok(AnyMedium::File(file)) = open_path(&path, &as_file(Arc::new(KernelIo))) else {
         panic!("it is an ordinary file")
@@ -376,7 +376,7 @@ fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
 }
 
 #[test]
-fn each_policy_says_what_a_drain_means_and_what_survives() {
+fn each_sync_policy_reports_its_kind_of_drain_and_what_survives() {
     let folder = folder();
     let path = pool_path(&folder);
     new_pool(&path);
@@ -386,7 +386,7 @@ fn each_policy_says_what_a_drain_means_and_what_survives() {
             sync,
             ..as_file(Arc::new(KernelIo))
         };
-        let opened = open_path(&path, &options).expect("it is there");
+        let opened = open_path(&path, &options).expect("the file exists");
         let caps = opened.caps();
         assert_eq!(caps.drain == Drain::Sync, sync == SyncPolicy::Always);
         assert!(caps.survives.contains("kill") && !caps.survives.contains('\n'));

@@ -1,4 +1,4 @@
-//! What is cached of a file is dropped when it is opened, or written again; but not after a clean close.
+//! Opening a file drops or rewrites its cached pages, except after a clean close.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -13,10 +13,10 @@ use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 use crate::common::{Told, as_file, folder, new_file, pool_path};
 
 const BYTES: u64 = 4 << 20;
-/// Where the superblock is cached.
+/// Range dropped to read the superblock from the device: offset, length (the largest folio).
 const HEAD: (u64, u64) = (0, 2 << 20);
 
-/// The kernel, but pages are dropped only if `drops`.
+/// Counts system calls. Drops pages only if `drops` is set.
 #[derive(Default)]
 struct Counts {
     drops: bool,
@@ -50,7 +50,7 @@ impl FileIo for Counts {
     }
 }
 
-/// A pool with bytes in it, closed cleanly or not.
+/// Creates a pool with data, and closes it cleanly if `is_closed`.
 fn pool(path: &Path, is_closed: bool) {
     let medium = new_file(path, BYTES, &as_file(Told::free()));
     let mut ctx = PersistCtx::new(0);
@@ -61,28 +61,28 @@ fn pool(path: &Path, is_closed: bool) {
         medium.copy_in(&mut ctx, Off(128 << 10), &[&[7; 64 << 10]]);
         medium.drain(&mut ctx)
     };
-    pool.medium().wait(ticket).expect("it is synced");
+    pool.medium().wait(ticket).expect("the sync succeeds");
     if is_closed {
-        pool.closed(&mut ctx).expect("it is synced");
+        pool.closed(&mut ctx).expect("the sync succeeds");
     }
 }
 
-/// Opens the file: the calls that were made, and whether its bytes are there.
+/// Opens the file and checks its data. Returns the counted system calls.
 fn open(path: &Path, drops: bool) -> Arc<Counts> {
     let io = Arc::new(Counts {
         drops,
         ..Counts::default()
     });
-    let medium = open_path(path, &as_file(io.clone())).expect("it opens");
+    let medium = open_path(path, &as_file(io.clone())).expect("the open succeeds");
     let farbank_pm::media::AnyMedium::File(file) = medium else {
-        panic!("a file was asked for");
+        panic!("expected a file medium");
     };
     assert!(file.matches(Off(128 << 10), &[7; 64 << 10]));
     io
 }
 
 #[test]
-fn a_pool_that_was_closed_keeps_its_cached_pages() {
+fn a_cleanly_closed_pool_keeps_its_cached_pages() {
     let folder = folder();
     let path = pool_path(&folder);
     pool(&path, true);
@@ -92,7 +92,7 @@ fn a_pool_that_was_closed_keeps_its_cached_pages() {
 }
 
 #[test]
-fn pages_of_a_pool_that_was_killed_are_dropped() {
+fn cached_pages_of_a_pool_that_was_not_closed_are_dropped() {
     let folder = folder();
     let path = pool_path(&folder);
     pool(&path, false);
@@ -101,21 +101,21 @@ fn pages_of_a_pool_that_was_killed_are_dropped() {
 }
 
 #[test]
-fn pages_that_stay_cached_are_written_and_synced() {
+fn pages_that_the_kernel_does_not_drop_are_rewritten_and_synced() {
     for is_closed in [false, true] {
         let folder = folder();
         let path = pool_path(&folder);
         pool(&path, is_closed);
-        std::fs::read(&path).expect("all of it is cached then");
+        std::fs::read(&path).expect("reading caches the whole file");
         let io = open(&path, false);
-        // Not even the superblock can be believed then.
+        // The superblock is not read from the device either, so its record of a clean close is ignored.
         assert_eq!(io.written.load(SeqCst), BYTES);
         assert_eq!(io.syncs.load(SeqCst), 2);
     }
 }
 
 #[test]
-fn a_sync_that_fails_once_is_of_an_earlier_process_and_twice_of_the_device() {
+fn an_open_succeeds_after_one_failed_sync_and_fails_after_two() {
     let folder = folder();
     let path = pool_path(&folder);
     pool(&path, false);
@@ -147,7 +147,7 @@ impl FileIo for NeverSyncs {
 }
 
 #[test]
-fn a_mapped_file_whose_sync_failed_is_never_called_durable_again() {
+fn a_mapped_file_whose_sync_failed_acknowledges_no_more_writes() {
     let folder = folder();
     let path = pool_path(&folder);
     let io = Told::free();
@@ -160,20 +160,20 @@ fn a_mapped_file_whose_sync_failed_is_never_called_durable_again() {
         ..OpenOptions::default()
     };
     for fails_in_growth in [false, true] {
-        let opened = open_path(&path, &options).expect("it opens");
+        let opened = open_path(&path, &options).expect("the open succeeds");
         let farbank_pm::media::AnyMedium::Mapped(mapped) = opened else {
-            panic!("a mapping was asked for");
+            panic!("expected a mapping");
         };
         mapped.settle(Ticket::DURABLE).expect("nothing fails yet");
         io.fail_next_sync();
         match fails_in_growth {
             true => mapped
                 .grow(2 * BYTES)
-                .expect_err("its sync fails")
+                .expect_err("the sync of the growth fails")
                 .to_string(),
             false => mapped
                 .settle(Ticket::DURABLE)
-                .expect_err("it fails")
+                .expect_err("the sync fails")
                 .to_string(),
         };
         let syncs = io.syncs_begun();
@@ -182,9 +182,9 @@ fn a_mapped_file_whose_sync_failed_is_never_called_durable_again() {
             mapped.wait(Ticket::DURABLE).map_err(|e| e.to_string()),
             mapped.grow(4 * BYTES).map_err(|e| e.to_string()),
         ] {
-            let refused = result.expect_err("the file has failed");
+            let refused = result.expect_err("the medium is poisoned");
             assert!(refused.contains("the disk is on fire"), "{refused}");
         }
-        assert_eq!(io.syncs_begun(), syncs, "a sync was tried again");
+        assert_eq!(io.syncs_begun(), syncs, "a sync was retried");
     }
 }

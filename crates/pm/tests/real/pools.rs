@@ -1,4 +1,4 @@
-//! The superblock: one damaged copy loses nothing, two are a clear error, a crash leaves old or new.
+//! The superblock: one damaged copy loses nothing, two are a clear error, a crash leaves the old or the new one.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn root(seed: u64) -> PoolRoot {
     std::array::from_fn(|_| rng.next())
 }
 
-/// The first 8 KiB and one segment of a pool whose root is `root(1)`.
+/// Returns the bytes of a pool whose root is `root(1)`.
 fn pool_bytes() -> Vec<u8> {
     let mut ctx = PersistCtx::new(0);
     let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("a sound layout");
@@ -44,10 +44,10 @@ fn open(bytes: &[u8]) -> Result<Pool<Mapped>, PoolError> {
 }
 
 fn refused(bytes: &[u8]) -> String {
-    open(bytes).expect_err("it must be refused").to_string()
+    open(bytes).expect_err("the open must be refused").to_string()
 }
 
-/// Changes `bytes` of one copy and makes its checksum hold again.
+/// Changes one copy of the superblock in `bytes` and corrects its checksum.
 fn forge(bytes: &mut [u8], copy: usize, change: impl FnOnce(&mut [u8])) {
     let block = &mut bytes[COPIES[copy]..COPIES[copy] + COPY_BYTES];
     change(block);
@@ -56,7 +56,7 @@ fn forge(bytes: &mut [u8], copy: usize, change: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
-fn a_pool_opens_as_it_was_made() {
+fn an_opened_pool_has_the_properties_it_was_created_with() {
     let mut ctx = PersistCtx::new(0);
     let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("a sound layout");
     assert_eq!((pool.segments(), pool.segment_bytes()), (7, 8 << 10));
@@ -74,7 +74,7 @@ fn a_pool_opens_as_it_was_made() {
 }
 
 #[test]
-fn pools_have_secrets_of_their_own_and_do_not_tell() {
+fn each_pool_has_its_own_secret_and_debug_output_hides_it() {
     let make = || Pool::create(memory(BYTES), &mut PersistCtx::new(0), &LAYOUT).expect("sound");
     let (one, other) = (make(), make());
     assert_ne!(one.id(), other.id());
@@ -102,14 +102,14 @@ fn the_first_segment_is_aligned_so_that_huge_pages_fit() {
 }
 
 #[test]
-fn a_layout_that_cannot_be_is_refused() {
+fn an_impossible_layout_is_refused() {
     for segment_bytes in [0, 1, 4095, 2048, 6 << 10, 2 << 30, u64::MAX] {
         let made = Pool::create(
             memory(BYTES),
             &mut PersistCtx::new(0),
             &PoolLayout { segment_bytes },
         );
-        let refused = made.expect_err("it cannot be").to_string();
+        let refused = made.expect_err("the layout is impossible").to_string();
         assert!(refused.contains(&segment_bytes.to_string()), "{refused}");
     }
     for bytes in [0, 4096, 8192, 12 << 10] {
@@ -152,7 +152,7 @@ fn any_damaged_byte_of_both_copies_is_a_clear_error() {
 }
 
 #[test]
-fn a_whole_copy_lost_is_repaired() {
+fn a_copy_that_is_completely_lost_is_repaired() {
     let whole = pool_bytes();
     for copy in COPIES {
         for junk in [0, 0xff] {
@@ -167,7 +167,7 @@ fn a_whole_copy_lost_is_repaired() {
 }
 
 #[test]
-fn of_two_copies_the_later_counts_and_is_written_to_both() {
+fn the_newer_of_two_copies_is_used_and_written_to_both() {
     let old = pool_bytes();
     let mut ctx = PersistCtx::new(0);
     let pool = open(&old).expect("it is a pool");
@@ -192,7 +192,7 @@ fn opening_a_healthy_pool_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_pool_is_told_what_it_is() {
+fn the_error_for_a_file_that_is_not_a_pool_describes_its_content() {
     assert!(refused(&[0; 0]).contains("0 bytes"));
     assert!(refused(&[0; 4096]).contains("4096 bytes"));
     assert!(refused(&[0; 8192]).contains("zeros"));
@@ -210,7 +210,7 @@ fn what_is_no_pool_is_told_what_it_is() {
 }
 
 #[test]
-fn versions_and_features_unknown_are_refused_by_name() {
+fn unknown_versions_and_features_are_refused_by_number() {
     let forged = |at: usize, value: u64| {
         let mut bytes = pool_bytes();
         for copy in 0..2 {
@@ -229,17 +229,17 @@ fn versions_and_features_unknown_are_refused_by_name() {
         said.contains("must not write") && said.contains("bit 2"),
         "{said}"
     );
-    open(&forged(16, 1 << 9)).expect("a compatible feature harms nobody");
+    open(&forged(16, 1 << 9)).expect("unknown compatible features are allowed");
 }
 
 #[test]
-fn features_unknown_but_compatible_are_kept() {
+fn unknown_compatible_features_are_preserved() {
     let mut bytes = pool_bytes();
     for copy in 0..2 {
         forge(&mut bytes, copy, |block| block[16] = 0x20);
     }
     let mut ctx = PersistCtx::new(0);
-    let pool = open(&bytes).expect("a compatible feature harms nobody");
+    let pool = open(&bytes).expect("unknown compatible features are allowed");
     pool.set_root(&mut ctx, &root(3))
         .expect("memory is never poisoned");
     let mut bits = [0; 8];
@@ -248,7 +248,7 @@ fn features_unknown_but_compatible_are_kept() {
 }
 
 #[test]
-fn a_superblock_that_makes_no_sense_is_refused() {
+fn a_superblock_with_impossible_values_is_refused() {
     for (at, value) in [
         (56, 0),
         (56, 12_345),
@@ -284,7 +284,7 @@ fn a_medium_shorter_than_its_pool_is_refused_with_both_lengths() {
 }
 
 #[test]
-fn a_pool_forged_to_be_at_its_last_update_number_is_updated_all_the_same() {
+fn a_pool_forged_to_have_the_last_update_number_can_still_be_updated() {
     let mut bytes = pool_bytes();
     for copy in [0, 1] {
         forge(&mut bytes, copy, |block| {
@@ -295,13 +295,13 @@ fn a_pool_forged_to_be_at_its_last_update_number_is_updated_all_the_same() {
     for seed in [2, 3] {
         pool.set_root(&mut ctx, &root(seed))
             .expect("memory is never poisoned");
-        pool = Pool::open(pool.into_medium(), &mut ctx).expect("it was written by a pool");
+        pool = Pool::open(pool.into_medium(), &mut ctx).expect("it is still a pool");
         assert_eq!(pool.root(), root(seed));
     }
 }
 
 #[test]
-fn updates_of_many_threads_follow_each_other() {
+fn concurrent_root_updates_are_serialised() {
     const THREADS: u64 = 4;
     const UPDATES: u64 = 50;
     let pool = Pool::create(memory(BYTES), &mut PersistCtx::new(0), &LAYOUT).expect("sound");
@@ -321,7 +321,7 @@ fn updates_of_many_threads_follow_each_other() {
     let last = pool.root();
     assert!(
         last.iter().all(|word| *word == last[0]),
-        "an update is whole"
+        "an update is atomic"
     );
     let medium = pool.into_medium();
     let copies = COPIES.map(|at| {
@@ -335,7 +335,7 @@ fn updates_of_many_threads_follow_each_other() {
 }
 
 #[test]
-fn growing_keeps_what_is_there_and_never_shrinks() {
+fn growth_keeps_the_content_and_never_shrinks_the_pool() {
     let folder = folder();
     let path = pool_path(&folder);
     let mut ctx = PersistCtx::new(0);
@@ -344,7 +344,7 @@ fn growing_keeps_what_is_there_and_never_shrinks() {
     let at = pool.segment(6);
     pool.medium().copy_in(&mut ctx, at, &[b"the last segment"]);
     pool.grow(&mut ctx, 20).expect("there is room");
-    pool.grow(&mut ctx, 20).expect("as many is no error");
+    pool.grow(&mut ctx, 20).expect("the present length is not an error");
     pool.grow(&mut ctx, 19).expect_err("a pool cannot shrink");
     assert_eq!((pool.segments(), pool.segment(6)), (20, at));
     pool.medium()
@@ -356,7 +356,7 @@ fn growing_keeps_what_is_there_and_never_shrinks() {
     assert!(pool.medium().matches(pool.segment(19), &[7; 8 << 10]));
 }
 
-/// Runs `act` on a simulated pool and gives each image a crash within could leave to `check`.
+/// Runs `act` on a simulated pool, and `check` on each image that a crash during `act` can leave.
 fn crash_everywhere(
     act: impl Fn(&Pool<Sim>, &mut PersistCtx),
     check: impl Fn(Pool<Sim>) + Send + Sync + 'static,
@@ -378,14 +378,14 @@ fn crash_everywhere(
             sims.push(state.killed());
             for sim in sims {
                 let pool = Pool::open(sim.clone(), &mut PersistCtx::new(1));
-                checked(pool.expect("a crash within an update leaves a pool"));
-                // A power cut right after this recovery takes nothing back.
+                checked(pool.expect("a crash during an update leaves a pool"));
+                // A power cut right after this recovery loses nothing.
                 let recovered =
-                    Pool::open(sim, &mut PersistCtx::new(1)).expect("it was one before");
+                    Pool::open(sim, &mut PersistCtx::new(1)).expect("the first open succeeded");
                 let after = recovered.medium().crash_state();
                 for cut in after.images(50, 1) {
                     let cut = Sim::from_image(after.image(&cut), persistency);
-                    let again = Pool::open(cut, &mut PersistCtx::new(2)).expect("it was recovered");
+                    let again = Pool::open(cut, &mut PersistCtx::new(2)).expect("a recovered pool");
                     assert_eq!(again.root(), recovered.root());
                     assert_eq!(again.segments(), recovered.segments());
                 }
@@ -401,7 +401,7 @@ fn crash_everywhere(
 }
 
 #[test]
-fn a_crash_within_set_root_leaves_the_old_words_or_the_new() {
+fn a_crash_during_set_root_leaves_the_old_or_the_new_words() {
     crash_everywhere(
         |pool, ctx| pool.set_root(ctx, &root(2)).expect("nothing failed"),
         |pool| assert!([root(1), root(2)].contains(&pool.root())),
@@ -409,7 +409,7 @@ fn a_crash_within_set_root_leaves_the_old_words_or_the_new() {
 }
 
 #[test]
-fn a_crash_within_growth_leaves_the_old_length_or_the_new() {
+fn a_crash_during_growth_leaves_the_old_or_the_new_length() {
     crash_everywhere(
         |pool, ctx| pool.grow(ctx, 11).expect("nothing failed"),
         |pool| {
@@ -420,7 +420,7 @@ fn a_crash_within_growth_leaves_the_old_length_or_the_new() {
 }
 
 #[test]
-fn what_set_root_answered_for_survives_a_power_cut() {
+fn an_acknowledged_set_root_survives_a_power_cut() {
     for persistency in Persistency::ALL {
         let mut ctx = PersistCtx::new(0);
         let sim = Sim::new(BYTES, persistency);
@@ -439,7 +439,7 @@ fn what_set_root_answered_for_survives_a_power_cut() {
 }
 
 #[test]
-fn equal_copies_that_a_killed_process_left_volatile_are_durable_once_opened() {
+fn equal_but_volatile_copies_of_a_killed_process_are_durable_after_an_open() {
     let old = pool_bytes();
     let mut ctx = PersistCtx::new(0);
     let pool = open(&old).expect("it is a pool");
@@ -458,14 +458,14 @@ fn equal_copies_that_a_killed_process_left_volatile_are_durable_once_opened() {
         let state = sim.crash_state();
         for cut in state.images(100, 1) {
             let cut = Sim::from_image(state.image(&cut), persistency);
-            let pool = Pool::open(cut, &mut PersistCtx::new(2)).expect("it was opened before");
+            let pool = Pool::open(cut, &mut PersistCtx::new(2)).expect("the first open succeeded");
             assert_eq!(pool.root(), root(7), "{persistency}");
         }
     }
 }
 
 #[test]
-fn a_poisoned_medium_takes_no_update_and_keeps_the_old_words() {
+fn an_update_on_a_poisoned_medium_fails_and_keeps_the_old_words() {
     let mut ctx = PersistCtx::new(0);
     let sim = Sim::new(BYTES, Persistency::Page);
     let pool = Pool::create(sim.clone(), &mut ctx, &LAYOUT).expect("a sound layout");
@@ -476,6 +476,6 @@ fn a_poisoned_medium_takes_no_update_and_keeps_the_old_words() {
         .expect_err("the drain failed");
     assert_eq!(pool.root(), root(1));
     pool.grow(&mut ctx, 9)
-        .expect_err("nothing is recorded any more");
+        .expect_err("the medium is poisoned");
     assert_eq!(pool.segments(), 7);
 }

@@ -1,4 +1,4 @@
-//! One sync for all contexts, tickets that turn in order, and no word of comfort after an I/O error.
+//! The file medium's syncs: one for all contexts, tickets durable in order, no acknowledgement after an I/O error.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::{Told, Write, as_file, folder, new_file, old_file, pool_path}
 
 const BYTES: u64 = 64 << 10;
 
-/// A file whose creation is over: its syncs do not count.
+/// Creates and opens a file. The syncs of the creation and the open do not count.
 fn file(path: &Path, io: &Arc<Told>, sync: SyncPolicy) -> File {
     new_file(path, BYTES, &as_file(Told::free()))
         .close()
@@ -23,7 +23,7 @@ fn file(path: &Path, io: &Arc<Told>, sync: SyncPolicy) -> File {
     };
     match io.unheld(|| farbank_pm::media::open_path(path, &options)) {
         Ok(farbank_pm::media::AnyMedium::File(file)) => file,
-        other => panic!("a file was asked for: {other:?}"),
+        other => panic!("expected a file medium, got {other:?}"),
     }
 }
 
@@ -50,11 +50,11 @@ fn contexts_that_wrote_while_a_sync_ran_share_the_next() {
     }
     assert_eq!((io.syncs_begun(), file.syncs()), (2, 2));
     let caused: u64 = contexts.iter().map(|ctx| ctx.counters.syncs).sum();
-    assert_eq!(caused, 2, "each sync was caused by one ctx");
+    assert_eq!(caused, 2, "each sync is counted by one context");
 }
 
 #[test]
-fn a_sync_that_runs_already_does_not_cover_a_later_write() {
+fn a_running_sync_does_not_cover_a_later_write() {
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let mut ctx = PersistCtx::new(0);
@@ -71,7 +71,7 @@ fn a_sync_that_runs_already_does_not_cover_a_later_write() {
 }
 
 #[test]
-fn many_threads_wait_for_fewer_syncs_than_they_wrote() {
+fn many_threads_cause_at_most_one_sync_for_each_write() {
     const THREADS: u64 = 8;
     const WRITES: u64 = 25;
     let (folder, io) = (folder(), Told::free());
@@ -94,7 +94,7 @@ fn many_threads_wait_for_fewer_syncs_than_they_wrote() {
 }
 
 #[test]
-fn wakers_are_called_when_tickets_turn() {
+fn wakers_are_called_when_tickets_become_durable() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let (tell, told) = mpsc::channel();
@@ -104,7 +104,7 @@ fn wakers_are_called_when_tickets_turn() {
     assert_eq!(file.poll(ticket), Ok(true));
 }
 
-/// Nothing written or drained on `file` is ever acknowledged again, and nothing is tried again.
+/// Checks that `file` acknowledges no write or drain any more, and retries no system call.
 fn is_dead(file: &File, io: &Told, reason: &str) {
     let (syncs, writes) = (io.syncs_begun(), io.write_calls.load(Ordering::SeqCst));
     let mut ctx = PersistCtx::new(9);
@@ -117,16 +117,16 @@ fn is_dead(file: &File, io: &Told, reason: &str) {
     }
     file.store(&mut ctx, Off(0), 1);
     assert!(file.grow(2 * BYTES).is_err());
-    assert_eq!(io.syncs_begun(), syncs, "a sync was tried again");
+    assert_eq!(io.syncs_begun(), syncs, "a sync was retried");
     assert_eq!(
         io.write_calls.load(Ordering::SeqCst),
         writes,
-        "a write was tried again"
+        "a write was retried"
     );
 }
 
 #[test]
-fn a_failed_sync_poisons_for_ever() {
+fn a_failed_sync_poisons_the_medium_forever() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let mut ctx = PersistCtx::new(0);
@@ -144,13 +144,13 @@ fn a_failed_sync_poisons_for_ever() {
         "{poisoned}"
     );
     told.recv().expect("the waker is called");
-    assert_eq!(file.poll(good), Ok(true), "what was durable stays so");
+    assert_eq!(file.poll(good), Ok(true), "a durable ticket stays durable");
     is_dead(&file, &io, "the disk is on fire");
     assert_eq!(file.close(), Err(poisoned));
 }
 
 #[test]
-fn a_failed_write_poisons_every_ctx_under_every_policy() {
+fn a_failed_write_poisons_every_context_under_every_policy() {
     for sync in [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never] {
         let (folder, io) = (folder(), Told::free());
         let file = file(&pool_path(&folder), &io, sync);
@@ -166,7 +166,7 @@ fn a_failed_write_poisons_every_ctx_under_every_policy() {
 }
 
 #[test]
-fn a_sync_that_ends_after_another_lanes_write_failed_acknowledges_nothing() {
+fn a_sync_that_ends_after_a_failed_write_of_another_context_acknowledges_nothing() {
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let ticket = write(&file, &mut PersistCtx::new(0), 0);
@@ -182,7 +182,7 @@ fn a_sync_that_ends_after_another_lanes_write_failed_acknowledges_nothing() {
 }
 
 #[test]
-fn short_and_interrupted_writes_go_on_where_they_stopped() {
+fn short_and_interrupted_writes_are_continued() {
     let folder = folder();
     let path = pool_path(&folder);
     let io = Told::free();
@@ -207,7 +207,7 @@ fn short_and_interrupted_writes_go_on_where_they_stopped() {
 }
 
 #[test]
-fn many_parts_are_one_call() {
+fn many_parts_are_written_by_one_call() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let parts = [b"0123456789abcdef".as_slice(); 100];
@@ -225,7 +225,7 @@ fn many_parts_are_one_call() {
 }
 
 #[test]
-fn a_file_that_never_syncs_does_when_it_is_closed() {
+fn closing_syncs_a_file_with_the_policy_never() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
     assert_eq!(write(&file, &mut PersistCtx::new(0), 0), Ticket::DURABLE);
@@ -235,7 +235,7 @@ fn a_file_that_never_syncs_does_when_it_is_closed() {
 }
 
 #[test]
-fn closing_tells_of_a_sync_that_failed() {
+fn closing_reports_a_failed_sync() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
     write(&file, &mut PersistCtx::new(0), 0);
@@ -244,29 +244,29 @@ fn closing_tells_of_a_sync_that_failed() {
 }
 
 #[test]
-fn dropping_syncs_what_is_left_and_a_clean_file_needs_none() {
+fn dropping_syncs_outstanding_writes_and_a_clean_file_needs_no_sync() {
     let (folder, io) = (folder(), Told::free());
     let path = pool_path(&folder);
     let medium = file(&path, &io, SyncPolicy::Always);
     medium.copy_in(&mut PersistCtx::new(0), Off(0), &[b"12345678"]);
     drop(medium);
     assert_eq!(io.syncs_begun(), 1);
-    old_file(&path).close().expect("nothing to do");
+    old_file(&path).close().expect("nothing to sync");
     assert_eq!(io.syncs_begun(), 1);
 }
 
 #[test]
-fn every_second_means_a_sync_without_being_asked() {
+fn the_policy_everysec_syncs_without_a_request() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
     let mut ctx = PersistCtx::new(0);
     assert_eq!(write(&file, &mut ctx, 0), Ticket::DURABLE);
     io.wait_until_begun(1);
-    assert_eq!(ctx.counters.syncs, 0, "no ctx caused it");
+    assert_eq!(ctx.counters.syncs, 0, "no context requested the sync");
 }
 
 #[test]
-fn a_failed_second_poisons_what_comes_after() {
+fn a_failed_sync_under_everysec_poisons_the_medium() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
     let (tell, told) = mpsc::channel();
@@ -278,7 +278,7 @@ fn a_failed_second_poisons_what_comes_after() {
 }
 
 #[test]
-fn growth_without_room_leaves_everything_as_it_was() {
+fn a_failed_growth_without_space_changes_nothing() {
     let (folder, io) = (folder(), Told::free());
     let path = pool_path(&folder);
     let file = file(&path, &io, SyncPolicy::Always);
@@ -289,15 +289,15 @@ fn growth_without_room_leaves_everything_as_it_was() {
     let refused = file.grow(8 << 20).expect_err("there is no room");
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     assert_eq!(file.len(), BYTES);
-    assert_eq!(std::fs::metadata(&path).expect("it is there").len(), BYTES);
+    assert_eq!(std::fs::metadata(&path).expect("the file exists").len(), BYTES);
     let ticket = write(&file, &mut PersistCtx::new(0), 0);
     file.wait(ticket)
-        .expect("the medium is as healthy as before");
+        .expect("the medium is not poisoned");
     file.grow(8 << 20).expect("now there is room");
 }
 
 #[test]
-fn a_failed_sync_of_growth_is_everyones() {
+fn a_failed_sync_of_growth_poisons_the_medium() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     io.fail_next_sync();
@@ -307,12 +307,12 @@ fn a_failed_sync_of_growth_is_everyones() {
 }
 
 #[test]
-fn a_panicking_waker_leaves_nobody_waiting() {
+fn a_panicking_waker_poisons_the_medium_so_that_no_caller_waits_forever() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     file.on_turn(Arc::new(|| panic!("a waker's own fault")));
     let mut ctx = PersistCtx::new(0);
-    // The first may turn before its waker panics; none after that does.
+    // The first ticket may become durable before its waker panics. No later one does.
     while file.wait(write(&file, &mut ctx, 0)).is_ok() {}
     is_dead(&file, &io, "waker panicked");
 }

@@ -1,4 +1,4 @@
-//! What becomes of the file of a pool is noticed while it is open, and a copy is told from the file.
+//! Changes of an open pool's file are detected, and a copy of a pool is distinguished from the original file.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const LAYOUT: PoolLayout = PoolLayout {
     segment_bytes: 64 << 10,
 };
 
-/// What is found within the second that is promised, and another for a busy machine.
+/// Waits up to 10 seconds, for busy machines, until the medium reports trouble with its file.
 fn trouble_of(medium: &impl Medium) -> Option<FileTrouble> {
     let since = Instant::now();
     while medium.file_trouble().is_none() && since.elapsed() < Duration::from_secs(10) {
@@ -27,10 +27,10 @@ fn trouble_of(medium: &impl Medium) -> Option<FileTrouble> {
     medium.file_trouble()
 }
 
-/// Whether `medium` reports `what` and refuses to acknowledge writes, if it should.
+/// Checks that `medium` reports `what`, and that it is poisoned exactly if `refuses`.
 fn is_noticed(medium: &impl Medium, what: &str, refuses: bool, path: &Path) {
     assert!(medium.poll(Ticket::DURABLE).is_ok());
-    let trouble = trouble_of(medium).expect("it is noticed");
+    let trouble = trouble_of(medium).expect("the medium reports trouble");
     assert_eq!(trouble.what, what);
     let text = trouble.text.to_string();
     assert!(text.contains(path.to_str().expect("a name")), "{text}");
@@ -73,7 +73,7 @@ const HARMS: [(Harm, &str); 4] = [
 ];
 
 #[test]
-fn a_file_that_is_cut_removed_replaced_or_moved_while_it_is_open_is_noticed() {
+fn truncating_removing_replacing_or_moving_the_file_of_an_open_pool_is_detected() {
     for (harm, what) in HARMS {
         let folder = folder();
         let path = pool_path(&folder);
@@ -84,7 +84,7 @@ fn a_file_that_is_cut_removed_replaced_or_moved_while_it_is_open_is_noticed() {
 }
 
 #[test]
-fn a_mapped_file_is_watched_too_and_a_cache_goes_on_without_its_file() {
+fn a_mapped_file_is_watched_too_and_with_page_cache_writes_continue_after_its_removal() {
     let Some(folder) = folder_in_memory() else {
         return;
     };
@@ -98,7 +98,7 @@ fn a_mapped_file_is_watched_too_and_a_cache_goes_on_without_its_file() {
             };
             let made = create_path(&path, BYTES, &options, &mut |_, _| {});
             let Ok(AnyMedium::Mapped(mapped)) = made else {
-                panic!("a mapping was asked for: {made:?}");
+                panic!("expected a mapping, got {made:?}");
             };
             harm(&path);
             let refuses = what == "truncated" || (what != "moved" && !page_cache);
@@ -109,7 +109,7 @@ fn a_mapped_file_is_watched_too_and_a_cache_goes_on_without_its_file() {
 }
 
 #[test]
-fn a_file_that_is_moved_back_and_one_that_grows_are_no_trouble() {
+fn a_file_that_is_moved_back_or_grows_is_not_reported() {
     let folder = folder();
     let path = pool_path(&folder);
     let file = new_file(&path, BYTES, &as_file(Arc::new(KernelIo)));
@@ -134,7 +134,7 @@ fn copy_of_an_open_pool(path: &Path) {
 }
 
 #[test]
-fn a_copy_of_an_open_pool_is_refused_by_name_or_accepted_for_good() {
+fn a_copy_of_an_open_pool_is_refused_or_accepted_permanently() {
     let folder = folder();
     let path = pool_path(&folder);
     copy_of_an_open_pool(&path);
@@ -148,13 +148,13 @@ fn a_copy_of_an_open_pool_is_refused_by_name_or_accepted_for_good() {
         Pool::open_with(old_file(&path), &mut ctx, CopiedPoolPolicy::Accept).expect("accepted");
     assert!(!pool.is_copy());
     drop(pool); // as after a kill
-    Pool::open(old_file(&path), &mut ctx).expect("it is a pool like any other");
+    Pool::open(old_file(&path), &mut ctx).expect("an accepted copy is an ordinary pool");
     let original = path.with_extension("original");
-    Pool::open(old_file(&original), &mut ctx).expect("nothing has happened to it");
+    Pool::open(old_file(&original), &mut ctx).expect("the original is unchanged");
 }
 
 #[test]
-fn a_copy_that_is_looked_into_stays_a_copy_over_a_clean_close() {
+fn an_inspected_copy_is_still_a_copy_after_a_clean_close() {
     let folder = folder();
     let path = pool_path(&folder);
     copy_of_an_open_pool(&path);
@@ -168,7 +168,7 @@ fn a_copy_that_is_looked_into_stays_a_copy_over_a_clean_close() {
 }
 
 #[test]
-fn a_copy_of_a_pool_that_was_closed_and_one_that_was_renamed_are_opened() {
+fn a_renamed_pool_and_a_copy_of_a_cleanly_closed_pool_are_opened() {
     let folder = folder();
     let path = pool_path(&folder);
     let mut ctx = PersistCtx::new(0);
@@ -181,11 +181,11 @@ fn a_copy_of_a_pool_that_was_closed_and_one_that_was_renamed_are_opened() {
     pool.closed(&mut ctx).expect("no disk fails here");
     drop(pool);
     fs::copy(&renamed, &path).expect("copied");
-    Pool::open(old_file(&path), &mut ctx).expect("nothing is missing in it");
+    Pool::open(old_file(&path), &mut ctx).expect("a copy of a closed pool is complete");
 }
 
 #[test]
-fn the_superblock_names_the_file_while_it_is_open_where_the_format_says() {
+fn the_superblock_records_the_file_id_while_the_pool_is_open_as_in_the_format() {
     let folder = folder();
     let path = pool_path(&folder);
     let mut ctx = PersistCtx::new(0);
@@ -205,25 +205,25 @@ fn the_superblock_names_the_file_while_it_is_open_where_the_format_says() {
 }
 
 #[test]
-fn a_pool_without_a_file_and_one_of_an_earlier_program_name_none() {
+fn a_pool_without_a_recorded_file_id_opens_from_any_file() {
     let mut ctx = PersistCtx::new(0);
     let pool = Pool::create(memory(BYTES), &mut ctx, &LAYOUT).expect("sound");
     assert_eq!(pool.medium().load(Off(448)), 0);
-    // Its bytes are those of an earlier program: they open as a file, whatever file that is.
+    // An earlier program recorded no file id either. Such a pool opens from any file.
     let mut bytes = vec![0; BYTES as usize];
     pool.medium().copy_out(Off(0), &mut bytes);
     let folder = folder();
     let path = pool_path(&folder);
     fs::write(&path, bytes).expect("written");
-    let medium = open_path(&path, &as_file(Arc::new(KernelIo))).expect("it is there");
+    let medium = open_path(&path, &as_file(Arc::new(KernelIo))).expect("the file exists");
     let AnyMedium::File(file) = medium else {
-        panic!("a file was asked for");
+        panic!("expected a file medium");
     };
     Pool::open(file, &mut ctx).expect("it is a pool");
 }
 
 #[test]
-fn a_birth_time_that_is_not_known_decides_nothing() {
+fn an_unknown_creation_time_matches_any_creation_time() {
     let id = |inode, born_ns| FileId { inode, born_ns };
     assert!(id(7, 9).may_be(id(7, 9)));
     assert!(id(7, 0).may_be(id(7, 9)) && id(7, 9).may_be(id(7, 0)));

@@ -1,4 +1,4 @@
-//! Clients: CLIENT and its subcommands.
+//! Commands about clients: CLIENT and its subcommands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,12 +25,12 @@ pub(super) fn getname(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// Whether `text` is all visible ASCII, so that it cannot break CLIENT LIST's lines.
+/// Whether `text` is all printable ASCII without blanks, so that it cannot break CLIENT LIST's lines.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_graphic)
 }
 
-/// Names this connection; an empty name takes it back.
+/// Sets this connection's name; an empty name removes it.
 pub(super) fn rename(ctx: &mut CommandCtx<'_>, name: &[u8]) -> Result<(), CommandError> {
     if !is_plain(name) {
         let text = "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -74,7 +74,7 @@ pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
     Ok(())
 }
 
-/// Appends a connection's line: the fields of Redis 7.0 in its order, then those of newer versions.
+/// Appends a connection's line of CLIENT LIST: the fields of Redis 7.0 in its order, then those of newer versions.
 fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
     let now = ctx.shared.clock_ms();
     let secs = |since: u64| now.saturating_sub(since) / 1000;
@@ -94,7 +94,7 @@ fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
     let bytes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
     let (input, output) = (bytes(&card.input_bytes), bytes(&card.output_bytes));
     let arguments = bytes(&card.argument_bytes);
-    // As in Redis, what is watched counts with what is queued.
+    // As in Redis, watched keys count together with queued requests.
     let transaction = bytes(&card.queue_bytes) + bytes(&card.watch_bytes);
     let list = usize::from(output > 0);
     let total = bytes(&card.counted_bytes).max(input + output + arguments + transaction);
@@ -139,7 +139,7 @@ pub(super) fn info(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandE
     Ok(())
 }
 
-/// The kinds of clients Redis knows. Here all are normal.
+/// Whether `kind`, a client type of Redis, is `normal`. All clients of this server are normal.
 fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
     match super::option(kind).as_slice() {
         b"normal" => Ok(true),
@@ -163,7 +163,7 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
             }
         }
         (b"id", 4..) => {
-            // Any number is a client's, most of no client; lines come in the order asked for.
+            // Any integer is accepted, even if no client has that id. Lines are in the order of the arguments.
             let wanted = args
                 .from(3)
                 .map(|arg| parse_i64(arg).ok_or(CommandError::Is("ERR Invalid client ID")));
@@ -181,7 +181,7 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// Which connections CLIENT KILL means.
+/// Filters of CLIENT KILL.
 struct KillFilter<'a> {
     id: Option<u64>,
     addr: Option<&'a [u8]>,
@@ -283,7 +283,7 @@ pub(super) fn reply(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
     Ok(())
 }
 
-/// What `ON` or `OFF` says.
+/// Parses `ON` or `OFF`.
 fn switch(word: &[u8]) -> Result<bool, CommandError> {
     match super::option(word).as_slice() {
         b"on" => Ok(true),
@@ -300,7 +300,7 @@ pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
     Ok(())
 }
 
-/// `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
+/// `CLIENT NO-TOUCH ON|OFF`. Has no effect.
 pub(super) fn no_touch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     switch(args.at(2))?;
     reply::ok(ctx.out);

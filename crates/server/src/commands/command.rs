@@ -1,4 +1,4 @@
-//! What commands there are: COMMAND and its subcommands.
+//! Commands about commands: COMMAND and its subcommands.
 
 use super::table::{COMMANDS, Command, flag};
 use super::{CommandCtx, CommandError, SYNTAX, lookup, table};
@@ -20,7 +20,7 @@ pub(super) fn count(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Command
     Ok(())
 }
 
-/// The command or `container|subcommand` called `name`.
+/// Finds the command or `container|subcommand` with this name.
 fn named(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|&b| b == b'|') {
         None => table::find(name),
@@ -46,7 +46,7 @@ pub(super) fn info(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// The ten elements Redis 7 tells of a command.
+/// Appends the ten elements with which Redis 7 describes a command.
 fn describe(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     reply::array(out, 10);
     reply::bulk(out, command.name.as_bytes());
@@ -73,7 +73,7 @@ fn describe(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
         reply::bulk(out, tip.as_bytes());
     }
     key_specs(out, resp, command);
-    // Redis sends an array of subcommands, and a set where there are none.
+    // As Redis does, sends an array of subcommands, or an empty set if there are none.
     if command.subcommands.is_empty() {
         reply::set(out, resp, 0);
     } else {
@@ -110,7 +110,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
     all
 }
 
-/// Where the keys are and what is done to them, as maps in maps.
+/// Appends the key specifications: where the keys are and how they are accessed.
 fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
@@ -233,7 +233,7 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// The command of the request that starts at argument 2, and the positions of its keys.
+/// Returns the command of the request that starts at argument 2, and the positions of its keys.
 fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError> {
     let request = args.rest(2);
     let command = lookup(table::find(request.at(0)), request);
@@ -291,7 +291,7 @@ pub(super) fn getkeysandflags(
     Ok(())
 }
 
-/// Lines about the subcommands of `container`.
+/// Replies with help lines about the subcommands of `container`.
 pub(super) fn help_of(ctx: &mut CommandCtx<'_>, container: &str) {
     let Some(command) = table::find(container.as_bytes()) else {
         return;

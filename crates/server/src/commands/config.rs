@@ -1,7 +1,7 @@
-//! The configuration: CONFIG and its subcommands.
+//! Commands about the configuration: CONFIG and its subcommands.
 //!
-//! Few parameters change while the server runs; the others are shown because clients ask for them,
-//! with the value that says what is so here.
+//! Few parameters can change while the server runs. The others exist because clients query them; their values describe
+//! how this server behaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,13 @@ use crate::resp::{Args, reply};
 use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
 use crate::shared::{ServerShared, lock};
 
-/// How a number in the configuration is spelled.
+/// Format of a number in the configuration.
 #[derive(Clone, Copy)]
 enum NumberFormat {
     Plain,
     /// May end in a unit of memory.
     Memory,
-    /// As [`Spelling::Memory`], or percent.
+    /// As [`NumberFormat::Memory`], or a percentage.
     MemoryOrPercent,
 }
 
@@ -84,10 +84,10 @@ const NUMBERS: &[ConfigNumber] = &[
     ),
 ];
 
-/// The parameter with a shape of its own.
+/// The parameter that is a list instead of a number.
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
 
-/// Parameters that stay as they are.
+/// Parameters that cannot change, with their values.
 fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
     let endpoints = shared.endpoints.iter().filter(resp);
@@ -167,7 +167,7 @@ pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
             .from(2)
             .filter(|pattern| matches(pattern, name, LetterCase::Fold));
         if let Some(pattern) = patterns.next() {
-            // A parameter asked for by its name is called as it was asked for.
+            // As in Redis, a pattern that is exactly a name is repeated in the client's letter case.
             let literal = pattern.eq_ignore_ascii_case(name);
             found.push((if literal { pattern } else { name }, value));
         }
@@ -180,11 +180,11 @@ pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
     Ok(())
 }
 
-/// A change that was checked and is still to be made.
+/// A checked change that is not applied yet: the setting and its new value.
 type CheckedChange<'a> = (&'a AtomicU64, u64);
 
-/// Reads `512mb` and the like, as Redis does: no digits are 0, what follows a NUL does not
-/// count, and a number too large for 64 bits is the largest.
+/// Parses sizes such as `512mb` as Redis does: a text without digits is 0, text after a NUL is ignored, and a number
+/// above 64 bits becomes the largest.
 fn parse_memory(text: &[u8]) -> Option<u64> {
     const DIGITS_MAX: usize = 127;
     let text = quote(text, usize::MAX);
@@ -210,7 +210,7 @@ fn parse_memory(text: &[u8]) -> Option<u64> {
     Some(number.iter().fold(0, add).saturating_mul(scale))
 }
 
-/// Reads `25%` and the like.
+/// Parses percentages such as `25%`.
 fn parse_percent(text: &[u8]) -> Option<u8> {
     let digits = text.strip_suffix(b"%")?;
     let percent = parse_i64(digits).and_then(|percent| u8::try_from(percent).ok());
@@ -219,7 +219,7 @@ fn parse_percent(text: &[u8]) -> Option<u8> {
 
 fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, String> {
     let (parsed, wrong) = match number.spelling {
-        // A negative number is a number, and out of range.
+        // A negative number parses, and is out of range.
         NumberFormat::Plain => (
             parse_i64(value).map(|value| u64::try_from(value).unwrap_or(u64::MAX)),
             "argument couldn't be parsed into an integer",
@@ -243,7 +243,7 @@ fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, String> {
     ))
 }
 
-/// Reads seconds as C's `strtoll` does: no digits are 0.
+/// Parses seconds as C's `strtoll` does: an empty text is 0.
 fn parse_seconds(text: &[u8]) -> Option<u64> {
     let text = quote(text, usize::MAX);
     match text {
@@ -256,8 +256,8 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads `class hard soft seconds ...`; of the classes, only `normal` has clients here. An empty
-/// value changes nothing.
+/// Parses `class hard soft seconds ...`. All clients of this server have class `normal`; other classes are ignored. An
+/// empty value changes nothing.
 fn parse_output_limit<'a>(
     settings: &'a LiveSettings,
     value: &[u8],
@@ -316,7 +316,7 @@ fn check<'a>(
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(&shared.settings), parsed)]);
     }
-    // What a parameter is already may be asked for; nothing else.
+    // An immutable parameter accepts only its current value.
     let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
     if constants(shared).iter().any(same) {
         Ok(Vec::new())
@@ -332,7 +332,7 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
     }
     let shared = ctx.shared;
     let allowed = ctx.may_protected();
-    // As in Redis, all names are looked at before any value.
+    // As in Redis, all names are checked before any value.
     let mut changes = Vec::new();
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
@@ -355,7 +355,7 @@ fn refused(argument: &[u8], why: &str) -> CommandError {
     CommandError::Says(text.concat())
 }
 
-/// The parameters that CONFIG SET names, each once, and their values.
+/// Returns the names and values of CONFIG SET. Fails on unknown and repeated names.
 fn parameters<'a>(
     shared: &ServerShared<'_>,
     args: Args<'a>,

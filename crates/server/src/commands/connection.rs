@@ -1,4 +1,4 @@
-//! The connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
+//! Commands about the connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
 
 use farbank_kv::store::DATABASES;
 
@@ -6,7 +6,7 @@ use super::{CommandCtx, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, RespVersion, reply};
 
-/// The Redis whose commands and replies these are.
+/// The Redis version whose commands and replies this server implements.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 /// `PING [message]`
@@ -41,7 +41,7 @@ pub(super) fn select(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     Ok(())
 }
 
-/// The one user there is takes any password.
+/// Checks a user name. The only user is `default`, which accepts any password.
 fn authenticate(user: &[u8]) -> Result<(), CommandError> {
     if user == b"default" {
         return Ok(());

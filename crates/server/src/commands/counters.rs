@@ -31,7 +31,7 @@ pub(super) fn decrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     add(ctx, args.at(1), by)
 }
 
-/// Adds `by` to the number at `key`; an absent key counts from 0. The expiry stays.
+/// Adds `by` to the number at `key`; an absent key counts as 0. Keeps the expiry.
 fn add(ctx: &mut CommandCtx<'_>, key: &[u8], by: i64) -> Result<(), CommandError> {
     let key = ctx.key(key);
     ctx.refuse_long_value(key)?;

@@ -6,7 +6,7 @@ use super::{CommandCtx, CommandError, NOT_INTEGER};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 
-/// How a command spells a moment.
+/// Unit of a command's time argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TimeUnit {
     milliseconds: i64,
@@ -31,7 +31,7 @@ impl TimeUnit {
         relative: false,
     };
 
-    /// The unit an option of SET and GETEX stands for.
+    /// The unit of an option of SET or GETEX.
     pub(super) fn of(option: &[u8]) -> Option<TimeUnit> {
         let units = [
             ("ex", TimeUnit::SECONDS),
@@ -45,7 +45,7 @@ impl TimeUnit {
         found.map(|&(_, unit)| unit)
     }
 
-    /// `amount` in milliseconds since 1970, if it fits.
+    /// Converts `amount` to milliseconds since 1970; `None` on overflow.
     fn moment(self, amount: i64, now_ms: u64) -> Option<i64> {
         let now = if self.relative {
             i64::try_from(now_ms).ok()?
@@ -60,7 +60,7 @@ fn invalid(command: &str) -> CommandError {
     CommandError::Says(format!("ERR invalid expire time in '{command}' command").into_bytes())
 }
 
-/// The moment `amount` names, for a command that stores a value: it must be positive.
+/// Parses `amount` for a command that stores a value; it must be positive. Returns milliseconds since 1970.
 pub(super) fn deadline(
     unit: TimeUnit,
     amount: &[u8],
@@ -74,7 +74,7 @@ pub(super) fn deadline(
         .ok_or_else(|| invalid(command))
 }
 
-/// When EXPIRE and its kin set the expiry.
+/// Conditions under which EXPIRE, PEXPIRE, EXPIREAT and PEXPIREAT set the expiry.
 #[derive(Clone, Copy, Default)]
 struct ExpiryConditions {
     nx: bool,
@@ -111,7 +111,7 @@ impl ExpiryConditions {
         Ok(conditions)
     }
 
-    /// Whether an expiry now at `old` (nothing: never) may become `new`.
+    /// Whether the conditions allow to change the expiry from `old` (`None`: never expires) to `new`.
     fn hold(self, old: Option<i64>, new: i64) -> bool {
         !(self.nx && old.is_some()
             || self.xx && old.is_none()
@@ -152,7 +152,7 @@ fn expiry_of(item: StoredItem<'_>) -> Option<i64> {
     }
 }
 
-/// The same value with another expiry.
+/// Returns the decision to store the same value with another expiry.
 fn with(item: StoredItem<'_>, expires_ms: u64) -> UpdateDecision {
     let (flags, kind) = (item.meta.flags, item.meta.kind);
     UpdateDecision::Put {
@@ -197,8 +197,7 @@ pub(super) fn persist(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
     Ok(())
 }
 
-/// Replies with what `figure` makes of a key's expiry and the time now; -1 without an expiry, -2
-/// without a key.
+/// Replies with `figure` of a key's expiry and the current time; -1 if the key has no expiry, -2 if it is absent.
 fn show(
     ctx: &mut CommandCtx<'_>,
     args: Args<'_>,
@@ -217,7 +216,7 @@ fn show(
     Ok(())
 }
 
-/// Milliseconds, never negative, to the nearest second.
+/// Rounds non-negative milliseconds to the nearest second.
 fn rounded(milliseconds: i64) -> i64 {
     milliseconds / 1000 + i64::from(milliseconds % 1000 >= 500)
 }

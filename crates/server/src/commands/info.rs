@@ -1,7 +1,7 @@
-//! Figures: INFO.
+//! The INFO command.
 //!
-//! Sections and fields have Redis's names where they mean the same thing; what only a pool has is in
-//! the section `farbank`. All figures are counted, none is estimated.
+//! Sections and fields have Redis's names where they mean the same. Fields that only Farbank has are in the section
+//! `farbank`. All figures are counted, not estimated.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -105,10 +105,10 @@ fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::
     )
 }
 
-/// Memory the process has now, in bytes; 0 where the system does not say.
+/// Resident memory of the process, in bytes; 0 if the system does not report it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 struct ResidentMemory {
-    /// The heap, stacks, and everything else that is no file.
+    /// The heap, stacks, and all other memory that is not a mapped file.
     anonymous: u64,
     /// Pages of mapped files: the pool, and the program itself.
     files: u64,
@@ -155,7 +155,7 @@ fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::
     )
 }
 
-/// Bytes at which something goes, and what: a store that keeps everything has no such limit.
+/// Returns `maxmemory` and `maxmemory_policy`. A store that does not evict has no limit: 0.
 pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'static str) {
     match shared.store.evicts() {
         true => (figures.capacity_bytes, "allkeys-lru"),
@@ -231,11 +231,11 @@ fn replication(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::f
     )
 }
 
-/// Seconds this process has computed, itself and in the kernel.
+/// Returns the CPU seconds of this process in user mode and in the kernel.
 pub(crate) fn cpu_secs() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The process's name, in parentheses, may hold anything; after it comes field 3. Fields 14 and 15
-    // are the times, which Linux counts in hundredths.
+    // Field 2 is the process's name in parentheses and may contain any characters, so parsing starts after the last `)`
+    // with field 3. Fields 14 and 15 are the times, in hundredths of a second.
     let fields: Vec<_> = stat
         .rsplit(')')
         .next()
@@ -273,7 +273,7 @@ fn keyspace(_: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt
     Ok(())
 }
 
-/// The keys asked for most, and their part of all keys asked for, in percent.
+/// Writes the most requested keys, and their share of all requested keys in percent.
 fn hot_keys(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
     for (at, hot) in shared.hot_keys().iter().enumerate() {
         let HotKey { db, key, share } = hot;
@@ -282,7 +282,7 @@ fn hot_keys(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt:
     Ok(())
 }
 
-/// A text that may hold a path, without what would end the line.
+/// Replaces control characters by blanks, so that a text with a path stays on one line.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

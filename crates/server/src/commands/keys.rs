@@ -1,4 +1,4 @@
-//! Keys, whatever they hold: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
+//! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
 
 use farbank_kv::store::{GroupDecision, Key};
 
@@ -8,13 +8,13 @@ use crate::glob::{LetterCase, matches};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 
-/// A request that visits all keys does not hold up the end of the server.
+/// Error that ends a request which visits all keys when the server stops, so that the request does not delay the stop.
 const STOPPING: CommandError = CommandError::Is("ERR the server is shutting down");
-/// Keys visited at a time by commands that visit them all.
+/// Keys per scan step of commands that visit all keys.
 const STRIDE: usize = 1000;
-/// Most keys that SCAN visits for one request, whatever its COUNT: others wait meanwhile.
+/// Most keys that one SCAN visits, whatever its COUNT, because other clients wait meanwhile.
 const COUNT_MAX: usize = 10_000;
-/// Up to this many keys, and an index of this size, DBSIZE looks at each key.
+/// DBSIZE visits each key if the store has at most this many keys, and at most [`COUNTED_INDEX_BYTES`] of index.
 const COUNTED_KEYS: u64 = 10_000;
 const COUNTED_INDEX_BYTES: u64 = 1 << 20;
 
@@ -40,7 +40,7 @@ pub(super) fn del(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
             })
         });
         match done {
-            // A full pool may have no room for a group; single deletes are always taken.
+            // A full pool may have no space for a group; it always accepts single deletes.
             Err(error) if error.is_full() => {
                 deleted = 0;
                 for key in keys() {
@@ -54,7 +54,7 @@ pub(super) fn del(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
     Ok(())
 }
 
-/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key that is named twice counts twice.
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`. A repeated key counts each time.
 pub(super) fn exists(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let view = ctx.view();
     let mut found = 0;
@@ -84,7 +84,7 @@ pub(super) fn kind(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// What SCAN's options ask for.
+/// Parsed options of SCAN.
 struct ScanOptions<'a> {
     pattern: &'a [u8],
     count: usize,
@@ -117,8 +117,8 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, CommandError> {
     Ok(options)
 }
 
-/// A cursor as C's `strtoul` reads it: up to the first NUL, an empty text is 0, a sign may come
-/// first, and a negative number counts back from the highest.
+/// Parses a cursor as C's `strtoul` does: up to the first NUL, with an optional sign. An empty text is 0, and a
+/// negative number wraps around.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
     let text = super::quote(text, usize::MAX);
     let (negative, digits) = match text {
@@ -159,12 +159,13 @@ pub(super) fn scan(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// Whether a key matches. The pattern `*` alone means every key, the empty one included.
+/// Whether a key matches. The pattern `*` matches every key, including the empty key.
 fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
     pattern == b"*" || matches(pattern, key, LetterCase::Exact)
 }
 
-/// Every wanted key of the client's database once, sorted, if their names have at most `bytes_max` bytes together.
+/// Returns every wanted key of the client's database once, sorted; `None` if their names take more than `bytes_max`
+/// bytes.
 fn all_keys(
     ctx: &mut CommandCtx<'_>,
     bytes_max: usize,
@@ -201,7 +202,7 @@ fn all_keys(
 /// `KEYS pattern`
 pub(super) fn keys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let pattern = args.at(1);
-    // The names are collected beside the reply, so that each may take half of what the reply may.
+    // The names are collected before the reply is written, so each of the two may use half of the limit.
     let bytes_max = ctx.out.bytes_max().saturating_sub(ctx.out.len()) / 2;
     let Some(keys) = all_keys(ctx, bytes_max, &|key| is_wanted(pattern, key))? else {
         ctx.out.cut();
@@ -214,8 +215,8 @@ pub(super) fn keys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// `DBSIZE`: a small store's live keys are counted one by one; a large store says how many keys it
-/// holds, those included that have expired and are not removed yet.
+/// `DBSIZE`. In a small store, counts the live keys one by one. In a large store, replies with the number of stored
+/// keys, which includes keys that have expired and are not removed yet.
 pub(super) fn dbsize(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let db = ctx.client.db;
     let stored = ctx.session()?.len(db)?;
@@ -230,7 +231,7 @@ pub(super) fn dbsize(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comman
     Ok(())
 }
 
-/// FLUSHALL and FLUSHDB take SYNC and ASYNC, which here mean the same.
+/// Checks the options of FLUSHALL and FLUSHDB. SYNC and ASYNC have the same effect.
 fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
     match (args.len(), super::option(args.at(1)).as_slice()) {
         (1, _) | (2, b"sync" | b"async") => Ok(()),
@@ -246,7 +247,7 @@ pub(super) fn flushall(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
     Ok(())
 }
 
-/// `FLUSHDB [ASYNC|SYNC]`: key by key, as the store has no generation for one database.
+/// `FLUSHDB [ASYNC|SYNC]`. Deletes key by key, because the store cannot drop a single database at once.
 pub(super) fn flushdb(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
     let db = ctx.client.db;

@@ -1,8 +1,9 @@
-//! Which requests are long: more than a worker executes while other clients wait.
+//! Decides which requests are long, that is, take more time than a worker may spend while other clients wait.
 //!
-//! Most are known by their arguments before they are executed ([`is_long`]): how many, of how many bytes, a command
-//! that visits all keys. A request that finds large values ends with [`Fail::Long`] before it has changed anything. Both
-//! are then executed again by the thread of long requests (`crate::long`), where neither is asked.
+//! Most are recognised by their arguments before execution ([`is_long`]): by the number of arguments, their bytes, or a
+//! command that visits all keys. A request that meets large values during execution ends with [`CommandError::Long`]
+//! before it has changed anything. The thread of long requests (`crate::long_requests`) executes both kinds, without
+//! these checks.
 
 use farbank_kv::store::{Key, ReadView};
 use farbank_pm::Drain;
@@ -14,11 +15,11 @@ use crate::resp::Args;
 use crate::resp::number::parse_i64;
 use crate::shared::ServerShared;
 
-/// Most bytes of a request, or of the values that it reads: copying them takes about a millisecond.
+/// Most bytes of a request, or of the values that it reads. Copying them takes about a millisecond.
 pub(crate) const BYTES: usize = 2 << 20;
 /// Most arguments of a request.
 const ARGS: usize = 1000;
-/// Most arguments of a request that writes: a key of a group costs several microseconds.
+/// Most arguments of a request that writes. Each key of a group costs several microseconds.
 const WRITE_ARGS: usize = 200;
 /// Most requests of a transaction.
 const QUEUED: usize = 64;
@@ -26,10 +27,10 @@ const QUEUED: usize = 64;
 const SCANNED: i64 = 100;
 /// Longest pattern of a SCAN.
 const PATTERN_BYTES: usize = 128;
-/// Most connections that CLIENT LIST tells of.
+/// Most connections that CLIENT LIST lists.
 const CLIENTS: usize = 500;
 
-/// Whether a request of `bytes`, its frame included, is long by its arguments.
+/// Whether a request is long by its arguments. `bytes`: its length, including its frame.
 #[inline]
 pub(super) fn is_long(
     client: &ClientState,
@@ -43,7 +44,7 @@ pub(super) fn is_long(
     };
     match &client.queue {
         Some(queue) if command.name == "exec" => return is_long_queue(queue),
-        // It is queued.
+        // The transaction queues it.
         Some(_) if !command.is(flag::AT_ONCE) => return false,
         _ => {}
     }
@@ -58,10 +59,10 @@ pub(super) fn is_long(
         || command.is(flag::MAY_WALK) && walks(shared, command, args)
 }
 
-/// Whether a request visits much, though its command need not.
+/// Whether a request of a [`flag::MAY_WALK`] command visits much, or waits for the medium.
 #[cold]
 fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
-    // It waits until this thread's writes are durable.
+    // The session first waits until its own writes are durable.
     let waits = || shared.store.caps().drain == Drain::Sync;
     match command.name {
         "scan" => {
@@ -87,7 +88,7 @@ fn is_long_queue(queue: &TransactionQueue) -> bool {
 }
 
 impl CommandCtx<'_> {
-    /// Bytes of values that the request may read yet, before it is long.
+    /// Bytes of values that the request may still read before it is long.
     #[inline]
     pub(super) fn bytes_left(&self) -> usize {
         match self.executes_long {
@@ -96,16 +97,16 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// Ends a request that is about to copy a large value, where others wait for this thread.
+    /// Checks that the value of `key` is not too large for a worker to copy.
     ///
     /// # Errors
-    /// [`Fail::Long`].
+    /// [`CommandError::Long`] if it is too large.
     #[inline]
     pub(super) fn refuse_long_value(&mut self, key: Key<'_>) -> Result<(), CommandError> {
         if self.executes_long || self.shared.store.item_bytes_max() <= BYTES {
             return Ok(());
         }
-        // An error is met again by the command itself, which replies with it.
+        // The command itself meets the same error again and replies with it.
         match self.ops().meta(key, ReadView::Pending) {
             Ok(Some(meta)) if meta.value_bytes > BYTES => Err(CommandError::Long),
             _ => Ok(()),

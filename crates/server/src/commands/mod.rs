@@ -1,17 +1,17 @@
-//! Commands: one file a family, one [`table`] of them all, and the way from a request to a reply.
+//! Redis commands: one file per family, one [`table`] of all commands, and the path from a request to a reply.
 //!
 //! ```text
-//!   args ─▶ find ─▶ arity ─▶ may it run now? ─▶ queue it (MULTI), or run it ─▶ reply
-//!             │        │            │                                │
-//!             └────────┴────────────┴──── an error reply ◀───────────┘
+//!   args ─▶ find ─▶ arity ─▶ allowed now? ─▶ queue (in MULTI), or execute ─▶ reply
+//!             │        │            │                          │
+//!             └────────┴────────────┴───── error reply ◀───────┘
 //! ```
 //!
-//! A command's function appends its reply to `ctx.out` and returns, or returns why it could not: then
-//! whatever it had appended is taken back and the reason is the reply.
+//! A command's function appends its reply to `ctx.out`, or returns a [`CommandError`]. In that case the bytes it has
+//! appended are removed, and the error is the reply.
 //!
 //! # Invariants
-//! C1  A write's reply is behind the mark (see `conn`), whether or not it changed anything: that it
-//!     changed nothing may itself be news of an undurable write.
+//! C1  A write's reply is behind the mark (see `output`), whether or not it changed anything: a write that changes
+//!     nothing may reveal another, undurable write.
 //! C2  A read sees undurable writes only if its reply is behind the mark.
 
 mod client;
@@ -42,7 +42,7 @@ use crate::shared::{ClientInfo, Counter, CounterTotals, ServerShared, lock};
 use table::{Command, flag};
 use transactions::TransactionQueue;
 
-/// Text of a client's own making that an error quotes is cut here.
+/// Most bytes of a client's text that an error quotes.
 const QUOTE_BYTES: usize = 128;
 
 pub(crate) const SYNTAX: CommandError = CommandError::Is("ERR syntax error");
@@ -55,25 +55,26 @@ pub(crate) const NOT_IN_GROUP: CommandError =
 pub(crate) const TOO_LONG: CommandError =
     CommandError::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-/// Why a command did not do what it was asked. The text's first word is the error's code.
+/// Why a command failed. The text's first word is the error's code.
 #[derive(Debug)]
 pub(crate) enum CommandError {
-    /// As always.
+    /// A fixed text.
     Is(&'static str),
-    /// With particulars.
+    /// A text with details of the request.
     Says(Vec<u8>),
-    /// What the store said.
+    /// An error of the store.
     Store(Error),
-    /// It takes long, and others wait for this thread: nothing has happened yet, and another thread is to execute it.
+    /// The request is long and this thread does not execute long requests. It has changed nothing; the thread of long
+    /// requests must execute it.
     Long,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExecOutcome {
-    /// It was executed, or refused.
+    /// It was executed, queued or refused.
     Done,
-    /// As [`Fail::Long`].
+    /// As [`CommandError::Long`].
     Long,
 }
 
@@ -84,14 +85,14 @@ impl From<Error> for CommandError {
 }
 
 impl CommandError {
-    /// The wrong number of arguments for the command called `name`.
+    /// Returns the error for a wrong number of arguments of the command `name`.
     pub(crate) fn arity(name: &str) -> CommandError {
         CommandError::Says(
             format!("ERR wrong number of arguments for '{name}' command").into_bytes(),
         )
     }
 
-    /// The error line, without its marker and end.
+    /// The text of the error reply, without `-` and the line's end.
     pub(crate) fn text(&self, shared: &ServerShared<'_>) -> Vec<u8> {
         match self {
             CommandError::Is(text) => text.as_bytes().to_vec(),
@@ -107,7 +108,7 @@ impl CommandError {
     }
 }
 
-/// Clients know the error by its first word.
+/// The error of a full pool. Clients recognise it by its first word.
 fn full(pool_bytes: u64) -> Vec<u8> {
     format!(
         "OOM the pool has no room for this write: it has {pool_bytes} bytes. Delete keys, or start the server with a \
@@ -120,24 +121,24 @@ fn misconf(reason: &str) -> Vec<u8> {
     format!("MISCONF Errors writing to the pool: {reason}").into_bytes()
 }
 
-/// How a client wants its replies.
+/// Which replies a client gets (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ReplyMode {
     #[default]
     On,
     Off,
-    /// None to the request that asked for it, nor to the next.
+    /// No reply to the CLIENT REPLY SKIP that is executing, nor to the next request.
     Skip,
-    /// None to this request.
+    /// No reply to the request that is executing.
     SkipThis,
 }
 
-/// What a request writes, as far as its arguments tell.
+/// Space that a request needs in the store, estimated from its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteNeed {
     /// Bytes of its arguments.
     pub(crate) bytes: usize,
-    /// It only deletes, or changes what is beside a value.
+    /// The request stores no value: it only deletes, or changes an expiry.
     pub(crate) deletes: bool,
 }
 
@@ -150,7 +151,7 @@ impl WriteNeed {
     }
 }
 
-/// What a connection is, apart from its socket.
+/// RESP state of a connection.
 pub(crate) struct ClientState {
     pub(crate) id: u64,
     pub(crate) card: Arc<ClientInfo>,
@@ -163,7 +164,7 @@ pub(crate) struct ClientState {
     pub(crate) watched: Box<transactions::WatchedKeys>,
     pub(crate) last_command: &'static str,
     shown_command: &'static str,
-    /// The connection is closed once its replies have left.
+    /// The connection is closed once its replies are sent.
     pub(crate) leaving: bool,
 }
 
@@ -184,12 +185,12 @@ impl ClientState {
         }
     }
 
-    /// Bytes of memory that queued requests and watched keys take.
+    /// Bytes of memory that queued requests and watched keys use.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.bytes()) + self.watched.bytes()
     }
 
-    /// Shows on its card what others may know.
+    /// Publishes the state in the connection's [`ClientInfo`], for other threads.
     pub(crate) fn show(&mut self) {
         let card = &self.card;
         card.db.store(self.db, Ordering::Relaxed);
@@ -211,28 +212,28 @@ impl ClientState {
     }
 }
 
-/// The way to the store: the worker's session, or a group inside it.
+/// Access to the store: the thread's session, or a group inside it.
 pub(crate) enum CommandContext<'a> {
     Session(&'a mut dyn Session),
     Group(&'a mut dyn Ops),
 }
 
-/// What a command may use.
+/// What a command works with.
 pub(crate) struct CommandCtx<'a> {
     pub(crate) door: CommandContext<'a>,
     pub(crate) client: &'a mut ClientState,
     pub(crate) out: &'a mut ReplyBuffer,
     /// Buffers for large replies.
     pub(crate) shelf: &'a mut BufferPool,
-    /// Where the first reply starts that must wait for this batch's ticket.
+    /// Start of the first reply that must wait for this batch's ticket.
     pub(crate) mark: &'a mut Option<usize>,
-    /// Whether replies of earlier batches still wait.
+    /// Whether replies of earlier batches still wait for their tickets.
     pub(crate) unacknowledged: bool,
-    /// Whether this is the thread of long requests, for which no other client waits.
+    /// Whether this thread executes long requests.
     pub(crate) executes_long: bool,
-    /// Where the request's reply starts.
+    /// Start of the request's reply in `out`.
     pub(crate) from: usize,
-    /// Bytes of the values that [`Ctx::update`] has shown, since the pipeline has asked last.
+    /// Bytes of the values that [`CommandCtx::update`] has read for this request; the pipeline resets it.
     pub(crate) shown_bytes: usize,
     pub(crate) shared: &'a ServerShared<'a>,
     pub(crate) tally: &'a mut CounterTotals,
@@ -248,7 +249,7 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// Operations on single keys, where the reply goes, and buffers for a large one.
+    /// Operations on single keys, the reply buffer, and buffers for large replies.
     pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer, &mut BufferPool) {
         let ops: &mut dyn Ops = match &mut self.door {
             CommandContext::Session(session) => &mut **session,
@@ -257,7 +258,7 @@ impl CommandCtx<'_> {
         (ops, self.out, self.shelf)
     }
 
-    /// [`Ops::update`] of a command that replies without the value: counts the bytes that it shows.
+    /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `shown_bytes`.
     pub(crate) fn update(
         &mut self,
         key: Key<'_>,
@@ -272,7 +273,7 @@ impl CommandCtx<'_> {
         updated
     }
 
-    /// The session, which commands that span keys need. They are never run inside a group.
+    /// The session, for commands that are not about single keys. Such commands never run inside a group.
     pub(crate) fn session(&mut self) -> Result<&mut dyn Session, CommandError> {
         match &mut self.door {
             CommandContext::Session(session) => Ok(&mut **session),
@@ -280,7 +281,7 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// Runs `body` isolated and all or nothing: in a group of its own, or in the one it is in.
+    /// Runs `body` isolated and atomically: in a new group, or in the current one.
     pub(crate) fn grouped(
         &mut self,
         keys: &[Key<'_>],
@@ -292,7 +293,7 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// The key called `bytes` in the client's database.
+    /// The key `bytes` in the client's database.
     #[inline]
     pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         Key {
@@ -301,7 +302,7 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// What a read may see now (C2).
+    /// Which writes a read may see now (C2).
     #[inline]
     pub(crate) fn view(&self) -> ReadView {
         match self.door {
@@ -310,13 +311,13 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// Whether the client may change limits and end the server.
+    /// Whether the client may change limits and stop the server.
     pub(crate) fn may_protected(&self) -> bool {
         let actions = self.shared.options.protected_actions;
         actions.allows(self.client.card.is_local)
     }
 
-    /// Counts a key that was asked for.
+    /// Counts a look-up of a key as a hit or a miss.
     #[inline]
     pub(crate) fn looked_up(&mut self, found: bool) {
         self.tally.count(
@@ -336,8 +337,8 @@ impl CommandCtx<'_> {
     }
 }
 
-/// Executes one request, whose name was looked up: appends exactly one reply, unless the client wants
-/// none, or nothing if the request is long.
+/// Executes one request; `command` is the result of looking up its name. Appends exactly one reply, or none if the
+/// client has turned replies off or the request is long.
 #[inline]
 pub(crate) fn run(
     ctx: &mut CommandCtx<'_>,
@@ -371,7 +372,7 @@ pub(crate) fn run(
     ExecOutcome::Done
 }
 
-/// What a browser, tricked into talking to us, would send.
+/// Whether the request is HTTP, which a web page could make a browser send to the server.
 fn is_http(name: &[u8]) -> bool {
     is_option(name, "post") || is_option(name, "host:")
 }
@@ -387,7 +388,7 @@ fn withhold_reply(ctx: &mut CommandCtx<'_>, from: usize) {
     ctx.out.truncate(from);
 }
 
-/// The command that `args` asks for, given what its name was found to be; its arity fits.
+/// Returns the command or subcommand of `args`, and checks its arity.
 #[inline]
 pub(crate) fn resolve(
     command: Option<&'static Command>,
@@ -401,7 +402,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// The command or subcommand that `args` names, whether or not its arity fits.
+/// Returns the command or subcommand of `args`, without a check of its arity.
 #[inline]
 pub(crate) fn lookup(
     command: Option<&'static Command>,
@@ -442,8 +443,7 @@ fn unknown_subcommand(container: &Command, name: &[u8]) -> CommandError {
     CommandError::Says(text)
 }
 
-/// Whether `word` is the option called `name`, in either case. As in Redis, a word ends at its
-/// first NUL.
+/// Whether `word` is the option `name`, in either case. As in Redis, a word ends at its first NUL.
 #[inline]
 pub(crate) fn is_option(word: &[u8], name: &str) -> bool {
     word.get(name.len()).is_none_or(|&next| next == 0)
@@ -457,14 +457,14 @@ pub(crate) fn option(text: &[u8]) -> Vec<u8> {
     quote(text, usize::MAX).to_ascii_lowercase()
 }
 
-/// As much of a client's text as an error quotes: up to `most` bytes, and nothing after a NUL.
+/// The part of a client's text that an error quotes: up to `most` bytes, and nothing after a NUL.
 pub(crate) fn quote(text: &[u8], most: usize) -> &[u8] {
     let text = &text[..text.len().min(most)];
     let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
     &text[..end]
 }
 
-/// An error before execution: it breaks a transaction that is being queued.
+/// Replies with an error before execution. It makes the EXEC of a queued transaction fail.
 #[cold]
 fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
     if let Some(queue) = &mut ctx.client.queue {
@@ -473,11 +473,11 @@ fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
     ctx.refuse(ctx.out.len(), fail);
 }
 
-/// Queues a command in a MULTI, or executes it, if it may run now.
+/// Queues a command (in MULTI) or executes it, if it is allowed now.
 #[inline]
 fn admit(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
     ctx.client.last_command = command.name;
-    // PING is refused with writes, as Redis does: it is what clients judge health by.
+    // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
     {
@@ -521,7 +521,7 @@ fn failed(ctx: &mut CommandCtx<'_>, from: usize, clean: bool, fail: &CommandErro
             tracing::error!("{poisoned}");
         }
         if clean {
-            *ctx.mark = None; // nothing was written: this error is no acknowledgement
+            *ctx.mark = None; // Nothing was written, so the error reply need not wait.
         }
     }
     ctx.refuse(from, fail);
@@ -540,7 +540,7 @@ fn check_key(key: &[u8]) -> Result<(), CommandError> {
     }
 }
 
-/// Keys longer than the store takes are refused by name before anything is done.
+/// Refuses keys that are longer than the store allows, before anything is done.
 #[inline]
 fn check_keys(command: &Command, args: Args<'_>) -> Result<(), CommandError> {
     if command.keys.first == 0 {

@@ -1,4 +1,4 @@
-//! A pipeline of RESP requests: read a window ahead, execute, reply.
+//! Executes a pipeline of RESP requests: parses a window ahead, executes, replies.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
 use crate::resp::{Args, RequestParser, reply};
 use crate::shared::Counter;
 
-/// Executes what has arrived whole.
+/// Executes the complete requests in the connection's input.
 pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &mut RequestParser) {
     let ExecContext {
         session,
@@ -66,7 +66,8 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
                 *awaits_long = run(&mut ctx, command, args) == ExecOutcome::Long;
             }
             if *awaits_room || *awaits_long {
-                // The request, and what was read ahead, is read again when there is room, or where it may take long.
+                // The request and those parsed ahead are parsed again once the store has space, or by the thread of
+                // long requests.
                 ctx.client.last_command = command.map_or("NULL", |command| command.name);
                 input.consume(start);
                 return parser.reset();
@@ -79,7 +80,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
             let moved_bytes = bytes + shown_bytes + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
             if *closing || *stalled || *unfinished {
-                // What was read ahead is read again when the client has caught up, or has its next turn.
+                // Requests parsed ahead are parsed again when the connection resumes.
                 input.consume(parser.end(index));
                 return parser.reset();
             }
@@ -99,7 +100,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
     }
 }
 
-/// The room a request needs in the store, if it writes now.
+/// The space that a request needs in the store, if it writes now.
 #[inline]
 fn needs_room(
     client: &ClientState,
@@ -115,21 +116,21 @@ fn needs_room(
     writes.then(|| WriteNeed::of(command, args))
 }
 
-/// Whether the store has the room that a request needs, or refuses it without waiting.
+/// Whether the request can run now: the store has the space it needs, or will refuse it without waiting.
 #[inline]
 fn has_room(ctx: &mut CommandCtx<'_>, need: WriteNeed) -> bool {
     let CommandContext::Session(session) = &mut ctx.door else {
         return true;
     };
-    // An error is met again by the write itself, which replies with it.
+    // The write itself meets the same error again and replies with it.
     !matches!(
         session.prepare(need.bytes, need.deletes),
         Ok(RoomReply::Wait)
     )
 }
 
-/// The commands of the requests that were read ahead. Has the store fetch what they will need, all
-/// at once, where one after another they would each wait for memory.
+/// Returns the commands of the requests that were parsed ahead, and their number. Prefetches their keys in the store
+/// together, so that the requests do not each wait for far memory. `pass` receives the keys.
 #[inline]
 fn look_ahead(
     ctx: &mut CommandCtx<'_>,

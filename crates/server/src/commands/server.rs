@@ -1,12 +1,11 @@
-//! The server: TIME SHUTDOWN, and containers without a subcommand.
+//! Commands about the server: TIME SHUTDOWN, and containers without a subcommand.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{CommandCtx, CommandError, SYNTAX};
 use crate::resp::{Args, reply};
 
-/// A container called by itself. Its arity asks for a subcommand, so this is not reached by a
-/// request; it is what the table has to name.
+/// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
 pub(super) fn container(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
     Err(SYNTAX)
 }
@@ -22,7 +21,7 @@ pub(super) fn time(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandE
     Ok(())
 }
 
-/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`: what was acknowledged is durable either way.
+/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`. Acknowledged writes are durable with every option.
 pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (mut save, mut nosave, mut abort) = (false, false, false);
     for option in args.from(1) {
@@ -47,7 +46,7 @@ pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
              the configuration file, and then restart the server.",
         ));
     }
-    tracing::info!(client = ctx.client.id, "SHUTDOWN");
+    tracing::info!(client = ctx.client.id, "stopping: a client sent SHUTDOWN");
     ctx.client.leaving = true;
     ctx.shared.floor.stop();
     Ok(())

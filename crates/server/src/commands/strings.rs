@@ -12,10 +12,10 @@ use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
 use crate::settings::size;
 use crate::shared::Counter;
 
-/// Most bytes that frame a value in a reply.
+/// Most bytes of a value's frame in a reply.
 const FRAME_BYTES_MAX: usize = 32;
 
-/// The kind of a string; the only one so far.
+/// The kind of a string; no other kind exists.
 pub(super) const STRING: u8 = 0;
 
 /// `GET key`
@@ -24,13 +24,13 @@ pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
     get_into(ctx, key, view)
 }
 
-/// Whether a value and what frames it may be appended to `out`, which holds at most `most` bytes.
+/// Whether a value and its frame fit in `out`, which may have at most `most` bytes.
 #[inline]
 fn value_fits(out: &[u8], value_bytes: usize, most: usize) -> bool {
     most.saturating_sub(out.len()) >= value_bytes.saturating_add(FRAME_BYTES_MAX)
 }
 
-/// Appends the value of `key` as a reply.
+/// Replies with the value of `key`.
 fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<(), CommandError> {
     let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
     let (mut kind, mut fits, mut is_long) = (STRING, true, false);
@@ -162,7 +162,7 @@ fn length(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// When SET writes.
+/// Condition of SET: whether the key must be absent or present.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SetCondition {
     Always,
@@ -170,7 +170,7 @@ enum SetCondition {
     Present,
 }
 
-/// What SET does with the expiry.
+/// What SET does with the key's expiry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SetExpiry {
     Never,
@@ -178,7 +178,7 @@ enum SetExpiry {
     At(u64),
 }
 
-/// What SET's options ask for.
+/// Parsed options of SET.
 struct SetOptions {
     when: SetCondition,
     expiry: SetExpiry,
@@ -207,7 +207,7 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
     }
 }
 
-/// Stores a string unconditionally and says OK.
+/// Stores a string unconditionally and replies OK.
 #[inline]
 fn put(
     ctx: &mut CommandCtx<'_>,
@@ -254,7 +254,7 @@ fn set_options(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<SetOptions, C
             }
             _ if is("get") => options.returns_old = true,
             _ if is("keepttl") && expires.is_none() => options.expiry = SetExpiry::Keep,
-            // The same unit may come again; the last amount counts.
+            // The same unit may be repeated; the last amount counts.
             (Some(unit), Some(amount))
                 if options.expiry != SetExpiry::Keep && expires.is_none_or(|(u, _)| u == unit) =>
             {
@@ -271,7 +271,7 @@ fn set_options(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<SetOptions, C
     Ok(options)
 }
 
-/// SET with anything that depends on what is there.
+/// SET with options that depend on the key's old value.
 fn set_conditionally(
     ctx: &mut CommandCtx<'_>,
     key: Key<'_>,
@@ -318,8 +318,8 @@ fn set_conditionally(
     Ok(())
 }
 
-/// Makes the value of `item` the reply that starts at `from`, in place of what an earlier call has written
-/// there. Returns whether there is a value.
+/// Writes the value of `item` as the reply that starts at `from`, and removes what an earlier call has written there.
+/// Returns whether there is a value.
 fn reply_old(
     out: &mut ReplyBuffer,
     shelf: &mut BufferPool,
@@ -387,7 +387,7 @@ pub(super) fn getset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     set_conditionally(ctx, ctx.key(args.at(1)), args.at(2), &options)
 }
 
-/// Changes `key` by `change`, which sees a string, and replies with what it held.
+/// Applies `change` to the string at `key`, and replies with the old value.
 fn take(
     ctx: &mut CommandCtx<'_>,
     key: Key<'_>,
@@ -420,14 +420,15 @@ pub(super) fn getdel(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     take(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
 }
 
-/// What GETEX does with the expiry.
+/// What GETEX does with the key's expiry.
 enum GetExExpiry<'a> {
     Keep,
     Remove,
     Set(TimeUnit, &'a [u8]),
 }
 
-/// PERSIST and a unit of time exclude each other; either may come again, the last amount counts.
+/// Parses GETEX's options. PERSIST and a unit of time exclude each other; either may be repeated, and the last amount
+/// counts.
 fn getex_options(args: Args<'_>) -> Result<GetExExpiry<'_>, CommandError> {
     let mut chosen = GetExExpiry::Keep;
     let mut at = 2;
@@ -461,7 +462,7 @@ pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
         GetExExpiry::Remove => 0,
         GetExExpiry::Set(unit, amount) => match deadline(unit, amount, ctx.ops().now_ms(), "getex")
         {
-            // Only of a key that exists is the amount looked at.
+            // As in Redis, the amount is checked only if the key exists.
             Err(_) if ctx.ops().meta(key, ReadView::Pending)?.is_none() => {
                 return get_into(ctx, key, ReadView::Pending);
             }
@@ -469,7 +470,7 @@ pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
         },
     };
     take(ctx, key, &|item| {
-        // WATCH counts an expiry set to what it was as a change, but not a removal of none.
+        // For WATCH, setting an expiry is a change even if it is equal; removing an expiry that is not set is none.
         if expires_ms == 0 && item.meta.expires_ms == 0 {
             return UpdateDecision::Keep;
         }
@@ -496,7 +497,7 @@ pub(super) fn append(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
             _ if old.len() + tail.len() > most => Err(TOO_LONG),
             _ => Ok(old.len() + tail.len()),
         };
-        // Appending nothing is a change, too: WATCH must see it.
+        // Appending nothing also changes the key for WATCH.
         if outcome.is_err() {
             return UpdateDecision::Keep;
         }

@@ -1,7 +1,6 @@
-//! The one table of commands: what clients are told by `COMMAND`, and what dispatch goes by.
+//! Table of all commands, used for dispatch and for the replies of `COMMAND`.
 //!
-//! A name is found by folding it to lower case in a 16-byte integer and probing a table made at
-//! compile time: no hash of the request's bytes survives longer than the look-up.
+//! Look-up folds a name to lower case in a 16-byte integer and probes a hash table that is built at compile time.
 
 use super::{
     CommandCtx, CommandError, client, command, config, connection, counters, expiry, info, keys,
@@ -10,17 +9,17 @@ use super::{
 use super::{strings, transactions};
 use crate::resp::Args;
 
-/// A command's function: appends its reply, or says why not.
+/// A command's function: appends its reply, or returns an error.
 pub(crate) type CommandFn = fn(&mut CommandCtx<'_>, Args<'_>) -> Result<(), CommandError>;
 
-/// Which arguments of a command are keys.
+/// Positions of a command's keys among its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KeyArgs {
     /// Position of the first key; 0 if there are none.
     pub(crate) first: i64,
     /// Position of the last key; negative counts from the end.
     pub(crate) last: i64,
-    /// From one key to the next.
+    /// Distance from one key to the next.
     pub(crate) step: i64,
 }
 
@@ -61,7 +60,7 @@ impl KeyArgs {
     }
 }
 
-/// What is true of a command, as bits.
+/// Properties of a command, as bits.
 pub(crate) mod flag {
     macro_rules! flags {
         ($($name:ident $bit:literal)*) => {
@@ -74,29 +73,30 @@ pub(crate) mod flag {
         WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
         NO_AUTH 9 NO_MULTI 10 ALLOW_BUSY 11
     }
-    /// Runs at once in a MULTI instead of being queued. Not told to clients.
+    // Clients do not see the flags below.
+    /// Executed immediately inside MULTI instead of being queued.
     pub(crate) const AT_ONCE: u32 = 1 << 16;
-    /// Without keys, but at home in a group of writes. Not told to clients.
+    /// Has no keys, and can still be in a group.
     pub(crate) const GROUPED: u32 = 1 << 17;
-    /// Tells what it read, though it is not called a read. Not told to clients.
+    /// Its reply reveals data it read, although it has no READONLY flag.
     pub(crate) const READS: u32 = 1 << 18;
-    /// Visits all keys: always a long request. Not told to clients.
+    /// Visits all keys: always a long request.
     pub(crate) const WALKS: u32 = 1 << 19;
-    /// May visit much, by its arguments (`long`). Not told to clients.
+    /// Long for some arguments (see `long`).
     pub(crate) const MAY_WALK: u32 = 1 << 20;
 }
 
-/// One row.
+/// A row of the table.
 pub(crate) struct Command {
     /// Its name, in lower case; a subcommand's is `container|name`.
     pub(crate) name: &'static str,
-    /// Arguments, the name included; negative: at least that many.
+    /// Number of arguments, including the name; -n means at least n.
     pub(crate) arity: i64,
-    /// What is true of it: see [`flag`].
+    /// Its properties: see [`flag`].
     pub(crate) flags: u32,
-    /// Its keys.
+    /// Positions of its keys.
     pub(crate) keys: KeyArgs,
-    /// What it does to its keys, as `COMMAND INFO` prints it.
+    /// How it accesses its keys, as `COMMAND INFO` prints it.
     pub(crate) access: &'static str,
     /// Access categories besides those its flags imply.
     pub(crate) acl: &'static str,
@@ -104,11 +104,11 @@ pub(crate) struct Command {
     pub(crate) tips: &'static str,
     /// The group of its documentation.
     pub(crate) group: &'static str,
-    /// The first Redis that had it.
+    /// First Redis version that had it.
     pub(crate) since: &'static str,
-    /// What it does, for people.
+    /// One-line description.
     pub(crate) summary: &'static str,
-    /// The function.
+    /// Its function.
     pub(crate) run: CommandFn,
     /// Subcommands of a container.
     pub(crate) subcommands: &'static [Command],
@@ -120,7 +120,7 @@ impl Command {
         self.flags & flag != 0
     }
 
-    /// Whether `count` arguments may be right.
+    /// Whether `count` arguments fit its arity.
     pub(crate) fn takes(&self, count: usize) -> bool {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         if self.arity >= 0 {
@@ -130,17 +130,17 @@ impl Command {
         }
     }
 
-    /// Whether its work is that of one key.
+    /// Whether it accesses exactly one key.
     pub(crate) fn is_short(&self) -> bool {
         self.keys == ONE
     }
 
-    /// The part of the name after the container's.
+    /// Its name without the container's name.
     pub(crate) fn own_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, own)| own)
     }
 
-    /// The subcommand called `name`.
+    /// Finds the subcommand `name`, in either case.
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         self.subcommands
             .iter()
@@ -175,13 +175,13 @@ macro_rules! table {
 pub(crate) static COMMANDS: &[Command] = table! {
     "get" 2 [READONLY FAST] ONE "RO access" "@string"
         "" "string" "1.0.0" strings::get:
-        "The value of a key."
+        "Returns the value of a key."
     "set" -3 [WRITE DENYOOM] ONE "RW access update variable_flags" "@string"
         "" "string" "1.0.0" strings::set:
         "Stores a string, whatever the key held; options make it conditional or give it an expiry."
     "mget" -2 [READONLY FAST] ALL "RO access" "@string"
         "request_policy:multi_shard" "string" "1.0.0" strings::mget:
-        "The values of several keys, read at one moment."
+        "Returns the values of several keys, read atomically."
     "mset" -3 [WRITE DENYOOM] PAIRS "OW update" "@string"
         "request_policy:multi_shard response_policy:all_succeeded" "string" "1.0.1" strings::mset:
         "Stores several strings, all or none."
@@ -193,40 +193,40 @@ pub(crate) static COMMANDS: &[Command] = table! {
         "Stores a string if the key does not exist."
     "setex" 4 [WRITE DENYOOM] ONE "OW update" "@string"
         "" "string" "2.0.0" strings::setex:
-        "Stores a string that expires after seconds."
+        "Stores a string that expires after some seconds."
     "psetex" 4 [WRITE DENYOOM] ONE "OW update" "@string"
         "" "string" "2.6.0" strings::psetex:
-        "Stores a string that expires after milliseconds."
+        "Stores a string that expires after some milliseconds."
     "getset" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
         "" "string" "1.0.0" strings::getset:
-        "Stores a string and returns what the key held."
+        "Stores a string and returns the old value."
     "getdel" 2 [WRITE FAST] ONE "RW access delete" "@string"
         "" "string" "6.2.0" strings::getdel:
-        "Deletes a key and returns what it held."
+        "Deletes a key and returns its value."
     "getex" -2 [WRITE FAST] ONE "RW access update" "@string"
         "" "string" "6.2.0" strings::getex:
-        "The value of a key, whose expiry is set or removed."
+        "Returns the value of a key and sets or removes its expiry."
     "append" 3 [WRITE DENYOOM FAST] ONE "RW insert" "@string"
         "" "string" "2.0.0" strings::append:
         "Appends to the value of a key and returns the new length."
     "strlen" 2 [READONLY FAST] ONE "RO" "@string"
         "" "string" "2.2.0" strings::strlen:
-        "The length of a value."
+        "Returns the length of a value."
     "incr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
         "" "string" "1.0.0" counters::incr:
         "Adds one to a number."
     "decr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
         "" "string" "1.0.0" counters::decr:
-        "Takes one from a number."
+        "Subtracts one from a number."
     "incrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
         "" "string" "1.0.0" counters::incrby:
         "Adds to a number."
     "decrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
         "" "string" "1.0.0" counters::decrby:
-        "Takes from a number."
+        "Subtracts from a number."
     "del" -2 [WRITE] ALL "RM delete" "@keyspace"
         "request_policy:multi_shard response_policy:agg_sum" "generic" "1.0.0" keys::del:
-        "Deletes keys and returns how many there were."
+        "Deletes keys and returns how many existed."
     "unlink" -2 [WRITE FAST] ALL "RM delete" "@keyspace"
         "request_policy:multi_shard response_policy:agg_sum" "generic" "4.0.0" keys::del:
         "Deletes keys, as DEL does."
@@ -238,16 +238,16 @@ pub(crate) static COMMANDS: &[Command] = table! {
         "How many of the keys exist."
     "type" 2 [READONLY FAST] ONE "RO" "@keyspace"
         "" "generic" "1.0.0" keys::kind:
-        "The type of a value."
+        "Returns the type of a value."
     "keys" 2 [READONLY WALKS] NONE "" "@keyspace @dangerous"
         "request_policy:all_shards nondeterministic_output_order" "generic" "1.0.0" keys::keys:
-        "All keys that match a pattern."
+        "Returns all keys that match a pattern."
     "scan" -2 [READONLY MAY_WALK] NONE "" "@keyspace"
         "nondeterministic_output request_policy:special" "generic" "2.8.0" keys::scan:
-        "Some keys, and the cursor that leads to more."
+        "Returns some keys, and the cursor for the next call."
     "dbsize" 1 [READONLY FAST MAY_WALK] NONE "" "@keyspace"
         "request_policy:all_shards response_policy:agg_sum" "server" "1.0.0" keys::dbsize:
-        "How many keys the database has."
+        "Returns the number of keys in the database."
     "flushall" -1 [WRITE WALKS] NONE "" "@keyspace @dangerous"
         "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushall:
         "Removes every key of every database."
@@ -256,65 +256,65 @@ pub(crate) static COMMANDS: &[Command] = table! {
         "Removes every key of this database."
     "expire" -3 [WRITE FAST] ONE "RW update" "@keyspace"
         "" "generic" "1.0.0" expiry::expire:
-        "Lets a key expire after seconds."
+        "Sets the expiry of a key, in seconds from now."
     "pexpire" -3 [WRITE FAST] ONE "RW update" "@keyspace"
         "" "generic" "2.6.0" expiry::pexpire:
-        "Lets a key expire after milliseconds."
+        "Sets the expiry of a key, in milliseconds from now."
     "expireat" -3 [WRITE FAST] ONE "RW update" "@keyspace"
         "" "generic" "1.2.0" expiry::expireat:
-        "Lets a key expire at a second of the Unix clock."
+        "Sets the expiry of a key, in seconds of the Unix clock."
     "pexpireat" -3 [WRITE FAST] ONE "RW update" "@keyspace"
         "" "generic" "2.6.0" expiry::pexpireat:
-        "Lets a key expire at a millisecond of the Unix clock."
+        "Sets the expiry of a key, in milliseconds of the Unix clock."
     "ttl" 2 [READONLY FAST] ONE "RO access" "@keyspace"
         "nondeterministic_output" "generic" "1.0.0" expiry::ttl:
-        "Seconds until a key expires."
+        "Returns the seconds until a key expires."
     "pttl" 2 [READONLY FAST] ONE "RO access" "@keyspace"
         "nondeterministic_output" "generic" "2.6.0" expiry::pttl:
-        "Milliseconds until a key expires."
+        "Returns the milliseconds until a key expires."
     "expiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace"
         "" "generic" "7.0.0" expiry::expiretime:
-        "The second of the Unix clock at which a key expires."
+        "Returns the expiry of a key, in seconds of the Unix clock."
     "pexpiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace"
         "" "generic" "7.0.0" expiry::pexpiretime:
-        "The millisecond of the Unix clock at which a key expires."
+        "Returns the expiry of a key, in milliseconds of the Unix clock."
     "persist" 2 [WRITE FAST] ONE "RW update" "@keyspace"
         "" "generic" "2.2.0" expiry::persist:
         "Removes a key's expiry."
     "multi" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"
         "" "transactions" "1.2.0" transactions::multi:
-        "Starts a transaction: what follows is queued."
+        "Starts a transaction; the following commands are queued."
     "exec" 1 [NOSCRIPT LOADING STALE SKIP_SLOWLOG AT_ONCE] NONE "" "@transaction"
         "" "transactions" "1.2.0" transactions::exec:
-        "Runs what was queued, all or nothing."
+        "Executes the queued commands, all or none."
     "discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"
         "" "transactions" "2.0.0" transactions::discard:
-        "Forgets what was queued."
+        "Discards the queued commands."
     "watch" -2 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE READS] ALL "RO" "@transaction"
         "" "transactions" "2.2.0" transactions::watch:
-        "Makes the next EXEC conditional on keys staying as they are."
+        "Makes the next EXEC fail if one of the keys has changed."
     "unwatch" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY GROUPED] NONE "" "@transaction"
         "" "transactions" "2.2.0" transactions::unwatch:
-        "Forgets the watched keys."
+        "Removes all watched keys."
     "ping" -1 [FAST GROUPED] NONE "" "@connection"
         "request_policy:all_shards response_policy:all_succeeded" "connection" "1.0.0"
         connection::ping:
-        "Answers PONG, or its argument."
+        "Returns PONG, or its argument."
     "echo" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection"
         "" "connection" "1.0.0" connection::echo:
-        "Answers its argument."
+        "Returns its argument."
     "select" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection"
         "" "connection" "1.0.0" connection::select:
         "Changes the connection's database."
     "hello" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection"
         "" "connection" "6.0.0" connection::hello:
-        "Chooses the protocol and says who the server is."
+        "Selects the protocol version and describes the server."
     "auth" -2 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection"
         "" "connection" "1.0.0" connection::auth:
-        "Says who the client is."
+        "Authenticates the connection."
     "reset" 1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection"
         "" "connection" "6.2.0" connection::reset:
-        "Makes the connection as new."
+        "Resets the connection's state."
     "quit" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection"
         "" "connection" "1.0.0" connection::quit:
         "Closes the connection."
@@ -323,41 +323,41 @@ pub(crate) static COMMANDS: &[Command] = table! {
         "Commands about connections."
     "command" -1 [LOADING STALE] NONE "" "@connection"
         "nondeterministic_output_order" "server" "2.8.13" command::command [COMMAND]:
-        "What commands there are."
+        "Describes all commands."
     "config" -2 [] NONE "" ""
         "" "server" "2.0.0" server::container [CONFIG]:
         "Commands about the configuration."
     "info" -1 [LOADING STALE] NONE "" "@dangerous"
         "nondeterministic_output request_policy:all_shards response_policy:special" "server" "1.0.0"
         info::info:
-        "Figures about the server."
+        "Returns statistics of the server."
     "time" 1 [LOADING STALE FAST GROUPED] NONE "" ""
         "nondeterministic_output" "server" "2.6.0" server::time:
-        "The server's clock."
+        "Returns the server's time."
     "shutdown" -1 [ADMIN NOSCRIPT LOADING STALE NO_MULTI ALLOW_BUSY] NONE "" ""
         "" "server" "1.0.0" server::shutdown:
-        "Ends the server; what was acknowledged is kept."
+        "Stops the server; acknowledged writes are durable."
 };
 
 static CLIENT: &[Command] = table! {
     "client|id" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "5.0.0" client::id:
-        "This connection's number."
+        "Returns this connection's id."
     "client|getname" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "2.6.9" client::getname:
-        "This connection's name."
+        "Returns this connection's name."
     "client|setname" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "2.6.9" client::setname:
-        "Names this connection."
+        "Sets this connection's name."
     "client|setinfo" 4 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "7.2.0" client::setinfo:
-        "Says which library this connection uses."
+        "Sets the client library's name or version."
     "client|list" -2 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
         "nondeterministic_output" "connection" "2.4.0" client::list:
-        "All connections."
+        "Lists connections."
     "client|info" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "nondeterministic_output" "connection" "6.2.0" client::info:
-        "This connection."
+        "Describes this connection."
     "client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "2.4.0" client::kill:
         "Closes connections."
@@ -366,65 +366,65 @@ static CLIENT: &[Command] = table! {
         "Turns replies to this connection on or off."
     "client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "7.0.0" client::no_evict:
-        "Exempts this connection from eviction; none is ever evicted."
+        "Exempts this connection from eviction by maxmemory-clients."
     "client|no-touch" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "7.2.0" client::no_touch:
-        "Keeps this connection's reads from counting as use; none counts."
+        "Excludes this connection's reads from LRU statistics; no effect."
     "client|getredir" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "6.0.0" client::getredir:
-        "Where invalidations go: nowhere."
+        "Returns -1: client tracking is not supported."
     "client|help" 2 [LOADING STALE] NONE "" "@connection"
         "" "connection" "5.0.0" client::help:
-        "What CLIENT can do."
+        "Lists the subcommands of CLIENT."
 };
 
 static CONFIG: &[Command] = table! {
     "config|get" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
         "" "server" "2.0.0" config::get:
-        "Parameters that match patterns."
+        "Returns the parameters that match patterns."
     "config|set" -4 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
         "request_policy:all_nodes response_policy:all_succeeded" "server" "2.0.0" config::set:
         "Changes parameters, all or none."
     "config|resetstat" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
         "" "server" "2.0.0" config::resetstat:
-        "Sets the counters of INFO back to zero."
+        "Resets the counters of INFO."
     "config|rewrite" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
         "" "server" "2.8.0" config::rewrite:
-        "Writes the configuration file; there is none."
+        "Fails: the server has no configuration file."
     "config|help" 2 [LOADING STALE] NONE "" ""
         "" "server" "5.0.0" config::help:
-        "What CONFIG can do."
+        "Lists the subcommands of CONFIG."
 };
 
 static COMMAND: &[Command] = table! {
     "command|count" 2 [LOADING STALE] NONE "" "@connection"
         "" "server" "2.8.13" command::count:
-        "How many commands there are."
+        "Returns the number of commands."
     "command|docs" -2 [LOADING STALE] NONE "" "@connection"
         "nondeterministic_output_order" "server" "7.0.0" command::docs:
-        "Documentation of commands."
+        "Returns the documentation of commands."
     "command|info" -2 [LOADING STALE] NONE "" "@connection"
         "nondeterministic_output_order" "server" "2.8.13" command::info:
-        "Arity, flags and keys of commands."
+        "Returns the arity, flags and keys of commands."
     "command|list" -2 [LOADING STALE] NONE "" "@connection"
         "nondeterministic_output_order" "server" "7.0.0" command::list:
-        "Names of commands."
+        "Returns the names of commands."
     "command|getkeys" -4 [LOADING STALE] NONE "" "@connection"
         "" "server" "2.8.13" command::getkeys:
-        "The keys of a request."
+        "Returns the keys of a request."
     "command|getkeysandflags" -4 [LOADING STALE] NONE "" "@connection"
         "" "server" "7.0.0" command::getkeysandflags:
-        "The keys of a request, and what is done to them."
+        "Returns the keys of a request, and how it accesses them."
     "command|help" 2 [LOADING STALE] NONE "" "@connection"
         "" "server" "5.0.0" command::help:
-        "What COMMAND can do."
+        "Lists the subcommands of COMMAND."
 };
 
-/// Longest name that is looked up.
+/// Most bytes of a command's name.
 const NAME_BYTES_MAX: usize = 16;
 const SLOTS: usize = 256;
 
-/// Positions in [`COMMANDS`] plus one, by folded name; 0 is empty.
+/// Hash table from folded names to positions in [`COMMANDS`] plus one; 0 is empty.
 static INDEX: [(u128, u8); SLOTS] = index();
 
 const fn index() -> [(u128, u8); SLOTS] {
@@ -442,7 +442,7 @@ const fn index() -> [(u128, u8); SLOTS] {
     slots
 }
 
-/// A name of up to 16 bytes as a number, letters in lower case.
+/// Folds a name of up to 16 bytes to a number, with letters in lower case.
 #[inline]
 const fn fold(name: &[u8]) -> u128 {
     let mut folded = 0u128;
@@ -460,7 +460,7 @@ const fn slot_of(folded: u128) -> usize {
     (mixed >> 56) as usize % SLOTS
 }
 
-/// The command called `name`, in either case.
+/// Finds the command `name`, in either case.
 #[inline]
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
@@ -472,7 +472,7 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
         match INDEX[slot] {
             (_, 0) => return None,
             (found, at) if found == folded => {
-                // A leading NUL folds to nothing: only the length tells it apart.
+                // A leading NUL does not change the folded number, so the length is compared too.
                 let command = &COMMANDS[usize::from(at) - 1];
                 return (command.name.len() == name.len()).then_some(command);
             }
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_agree_with_themselves() {
+    fn every_row_is_consistent() {
         for command in COMMANDS {
             assert_eq!(
                 command.keys.first > 0,
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_keys() {
+    fn key_positions_match_the_number_of_arguments() {
         let positions = |keys: KeyArgs, count| keys.positions(count).collect::<Vec<_>>();
         assert_eq!(positions(NONE, 5), Vec::<usize>::new());
         assert_eq!(positions(ONE, 2), [1]);

@@ -1,13 +1,13 @@
 //! Transactions: MULTI EXEC DISCARD WATCH UNWATCH.
 //!
-//! MULTI queues, EXEC runs the queue as one group of the store: isolated, and durable whole or not at
-//! all. WATCH notes the version of a key; EXEC compares it inside the group, where nothing can come
-//! between the comparison and the writes. A mark set at the moment of another's write would not do:
-//! that write becomes visible later, and a client that watches and reads in between would see the
-//! old value and keep a clean mark.
+//! MULTI queues requests. EXEC runs the queue as one group of the store: isolated, and durable completely or not at
+//! all. WATCH records the version of a key. EXEC compares it inside the group, so no write can come between the
+//! comparison and the group's writes. Marking watchers when another client executes a write, as Redis does, would be
+//! wrong: the write becomes visible later, and a client that watches and reads in between would read the old value and
+//! stay unmarked.
 //!
-//! Commands about no key in particular (DBSIZE, SCAN, FLUSHALL, CLIENT ...) cannot be in a group: they
-//! run in their place, between the group of what precedes them and the group of what follows.
+//! Commands without particular keys (DBSIZE, SCAN, FLUSHALL, CLIENT ...) cannot be in a group. They run at their place,
+//! between the group of the commands before them and the group of the commands after them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,12 +24,12 @@ use crate::resp::parse::QueuedRequests;
 use crate::resp::{Args, reply};
 use crate::settings::size;
 
-/// What MULTI has queued.
+/// Requests queued by MULTI.
 #[derive(Default)]
 pub(crate) struct TransactionQueue {
     requests: QueuedRequests,
     commands: Vec<&'static Command>,
-    /// A request was refused: EXEC will not run.
+    /// A request was refused: EXEC will fail.
     pub(super) broken: bool,
 }
 
@@ -38,7 +38,7 @@ impl TransactionQueue {
         self.commands.len()
     }
 
-    /// How many arguments the requests have together, their names included.
+    /// Number of arguments of all requests, including command names.
     pub(super) fn args(&self) -> usize {
         self.requests.arg_count()
     }
@@ -48,12 +48,12 @@ impl TransactionQueue {
         self.commands.iter().any(|command| command.is(flags))
     }
 
-    /// Bytes of memory the queue takes.
+    /// Bytes of memory that the queue uses.
     pub(super) fn bytes(&self) -> usize {
         self.requests.bytes() + self.commands.len() * size_of::<&Command>()
     }
 
-    /// The room that EXEC needs in the store, if a queued command writes.
+    /// The space that EXEC needs in the store, if a queued command writes.
     pub(super) fn needs_room(&self) -> Option<WriteNeed> {
         let writes = self.commands.iter().any(|c| c.is(flag::WRITE));
         writes.then(|| WriteNeed {
@@ -62,13 +62,13 @@ impl TransactionQueue {
         })
     }
 
-    /// The run of commands from `at` on that can be in one group.
+    /// The longest range of commands from `at` that can be in one group.
     fn groupable(&self, at: usize) -> Range<usize> {
         let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
         at..at + self.commands[at..].iter().take_while(in_group).count()
     }
 
-    /// Keys of the commands in `range`, the first of which runs in database `db`.
+    /// Keys of the commands in `range`. `db`: the database of the first command.
     fn keys(&self, range: Range<usize>, mut db: u8) -> Vec<Key<'_>> {
         let mut keys = Vec::new();
         for at in range {
@@ -94,24 +94,24 @@ impl TransactionQueue {
 #[derive(Default)]
 pub(crate) struct WatchedKeys {
     versions: HashMap<(u8, Vec<u8>), u64>,
-    /// Bytes of all their names.
+    /// Bytes of all key names.
     name_bytes: usize,
 }
 
 impl WatchedKeys {
-    /// How many keys are watched.
+    /// Number of watched keys.
     pub(crate) fn len(&self) -> usize {
         self.versions.len()
     }
 
-    /// Bytes of memory they take.
+    /// Bytes of memory that the watched keys use.
     pub(crate) fn bytes(&self) -> usize {
-        /// What a hash table keeps of a key besides its name, with the allocator's part.
+        /// Bytes that the hash table uses for a key besides its name, with the allocator's overhead.
         const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
         self.name_bytes + self.versions.len() * ENTRY_BYTES
     }
 
-    /// Watches no key any more.
+    /// Removes all watched keys.
     pub(crate) fn clear(&mut self) {
         *self = WatchedKeys::default();
     }
@@ -199,7 +199,7 @@ pub(super) fn unwatch(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-/// EXEC is refused before it runs: the transaction is over all the same.
+/// Ends the transaction of an EXEC that is refused before it runs.
 #[cold]
 pub(super) fn abort(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
     ctx.client.queue = None;
@@ -228,7 +228,7 @@ pub(super) fn exec(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandE
     outcome
 }
 
-/// Executes what was queued, if nothing speaks against it.
+/// Executes the queued requests, unless one was refused, the medium has failed, or a watched key has changed.
 fn run_queue(
     ctx: &mut CommandCtx<'_>,
     queue: &TransactionQueue,
@@ -258,7 +258,7 @@ fn run_queue(
                 return Ok(());
             }
             Err(error) if at == 0 => return Err(abandoned(ctx, error)),
-            // What came before has its effect: what did not run says why.
+            // Earlier groups have taken effect. Each command of this group replies with the error.
             Err(error) => range
                 .clone()
                 .for_each(|_| ctx.refuse(ctx.out.len(), &error.clone().into())),
@@ -272,7 +272,7 @@ fn run_queue(
     Ok(())
 }
 
-/// Why a transaction had no effect.
+/// The error reply of a transaction that had no effect.
 fn abandoned(ctx: &CommandCtx<'_>, error: Error) -> CommandError {
     match error {
         poisoned @ Error::Poisoned(_) => poisoned.into(),
@@ -280,17 +280,17 @@ fn abandoned(ctx: &CommandCtx<'_>, error: Error) -> CommandError {
     }
 }
 
-/// What became of a group.
+/// Outcome of a group.
 enum ExecGroup {
     Applied,
     /// A watched key has changed.
     Abandoned,
-    /// As [`Fail::Long`].
+    /// As [`CommandError::Long`].
     Long,
 }
 
-/// Runs the commands in `range` as one group, if the watched keys are as they were. Only the first group, the one that has
-/// watched keys, may turn out to be long: what precedes others is done.
+/// Runs the commands in `range` as one group, if the watched keys are unchanged. Only the first group, which has
+/// `watched`, may return [`ExecGroup::Long`]: before a later group, other commands have already run.
 fn run_group(
     ctx: &mut CommandCtx<'_>,
     queue: &TransactionQueue,
@@ -311,7 +311,7 @@ fn run_group(
         return Ok(ExecGroup::Applied);
     }
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
-    ctx.mark.get_or_insert(from); // a group sees the newest values, durable or not
+    ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
     let CommandCtx {
         door,
         client,
@@ -371,8 +371,8 @@ fn run_group(
     })
 }
 
-/// Runs one command of a group. What its own request is to blame for is its reply; what the pool is
-/// to blame for ends the group.
+/// Runs one command of a group. An error of the request is the command's reply. An error of the pool (full, or failed
+/// medium) ends the group.
 fn run_in_group(
     ctx: &mut CommandCtx<'_>,
     command: &Command,

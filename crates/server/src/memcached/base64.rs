@@ -1,4 +1,4 @@
-//! Base64 with padding, for keys that are not text.
+//! Base64 with padding, the encoding of keys that are not text.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -14,7 +14,7 @@ fn value(digit: u8) -> Option<u32> {
     Some(u32::from(value))
 }
 
-/// The bytes that `text` spells, at least one; nothing if it spells none.
+/// Decodes `text`. Returns `None` if it is empty or not valid base64.
 pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
     if text.is_empty() || !text.len().is_multiple_of(4) || padding > 2 {
@@ -34,7 +34,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Appends the spelling of `bytes`.
+/// Appends the base64 encoding of `bytes`.
 pub(super) fn encode(bytes: &[u8], out: &mut impl crate::resp::ReplySink) {
     for group in bytes.chunks(3) {
         let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spelled_is_read_back() {
+    fn encoded_bytes_decode_to_the_same_bytes() {
         for text in ["f", "fo", "foo", "foob", "\u{0}\u{ff}", "テスト"] {
             let mut spelled = Vec::new();
             encode(text.as_bytes(), &mut spelled);

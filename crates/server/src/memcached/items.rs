@@ -1,6 +1,6 @@
-//! What requests of either kind do to items: store on a condition, renew, delete, add.
+//! Operations on items for classic and meta commands: conditional stores, new expiries, arithmetic.
 //!
-//! Each is one `update` of the store: read, decided and written at once, on top of the newest value.
+//! Each is one atomic `update` of the store, on top of the newest value. An unconditional store is a `put`.
 
 use farbank_kv::store::{
     Error, KIND_STALE, KIND_TYPE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
@@ -13,12 +13,12 @@ use super::{MemcachedCtx, key};
 use crate::resp::number::DecimalText;
 use crate::shared::Counter;
 
-/// Longest time that counts from now, in seconds; what is longer is a moment since 1970.
+/// Longest relative expiry, in seconds; a larger number is a time since 1970.
 const RELATIVE_SECS_MAX: i32 = 60 * 60 * 24 * 30;
-/// A moment that has passed.
+/// A time in the past, in milliseconds since 1970.
 const PAST_MS: u64 = 1;
 
-/// When something expires that was given `exptime`, in milliseconds since 1970; 0 is never.
+/// Converts a client's `exptime` to milliseconds since 1970; 0 means never.
 pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
     match exptime {
         0 => 0,
@@ -28,18 +28,18 @@ pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
     }
 }
 
-/// What items are known by to clients.
+/// Source of the `cas` numbers that clients see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CasSource {
     Numbers,
-    /// All are 0, which is nothing (`-C`).
+    /// All are 0: `cas` is off (`-C`).
     Off,
 }
 
 impl CasSource {
-    /// What clients are told of a version of the item at `name`: no other item has the same, but by a chance of
-    /// one in 2^16, and a later one of the same item has a larger one. A store counts versions of one key, or
-    /// of a few.
+    /// The `cas` number of a version of the item at `name`. Later versions of an item have larger numbers. Different
+    /// items with equal versions have equal numbers with a probability of 2^-16; the hash is needed because a store
+    /// counts versions per key, or per group of a few keys.
     #[inline]
     pub(super) fn of(self, name: &[u8], version: u64) -> u64 {
         match (self, version) {
@@ -49,19 +49,19 @@ impl CasSource {
     }
 }
 
-/// Something to be stored.
+/// A write of an item.
 #[derive(Clone, Copy)]
 pub(super) struct ItemWrite<'a> {
     pub(super) how: StoreCondition,
     pub(super) key: &'a [u8],
     pub(super) value: Value<'a>,
-    /// What it must be known by ([`Cas::of`]); 0 is anything, but for [`How::Cas`].
+    /// The `cas` number that the item must have ([`CasSource::of`]); 0 accepts any, except for [`StoreCondition::Cas`].
     pub(super) cas: u64,
-    /// A version that is older than the item's stores a stale item.
+    /// If `cas` is older than the item's, store the value and mark the item stale.
     pub(super) may_be_stale: bool,
 }
 
-/// What became of it.
+/// Outcome of [`store`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WriteOutcome {
     Stored,
@@ -79,7 +79,7 @@ pub(super) fn store(
     let mut write = *write;
     if ctx.cas == CasSource::Off {
         write.cas = 0;
-        // Nothing tells it from what was stored before in the same second.
+        // As in memcached without `cas`, an item stored in the same second as a flush counts as flushed.
         if ctx.shared.memo.was_flushed_at(ctx.now_secs) {
             write.value.expires_ms = PAST_MS;
         }
@@ -181,7 +181,7 @@ fn present(
     }
 }
 
-/// The two after each other, with what the item has besides.
+/// Stores the concatenation of two values, and keeps the item's flags and expiry.
 fn joined(item: StoredItem<'_>, first: &[u8], second: &[u8]) -> (WriteOutcome, UpdateDecision) {
     let change = UpdateDecision::Put {
         bytes: [first, second].concat(),
@@ -192,7 +192,7 @@ fn joined(item: StoredItem<'_>, first: &[u8], second: &[u8]) -> (WriteOutcome, U
     (WriteOutcome::Stored, change)
 }
 
-/// The same value with something else about it.
+/// Returns the decision to store the same value with another expiry and kind.
 pub(super) fn with(item: StoredItem<'_>, expires_ms: u64, kind: u8) -> UpdateDecision {
     UpdateDecision::Put {
         bytes: item.bytes.to_vec(),
@@ -202,13 +202,13 @@ pub(super) fn with(item: StoredItem<'_>, expires_ms: u64, kind: u8) -> UpdateDec
     }
 }
 
-/// An item as it was found, and its value, if that was asked for.
+/// An item that was found. `bytes` is empty if the value was not requested.
 pub(super) struct FoundItem {
     pub(super) meta: ValueMeta,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Gives `name` another expiry. Returns the item as it is then, with its value for `wanted`.
+/// Sets the expiry of `name`. Returns the item after the change, with its value if `wanted`.
 pub(super) fn renew(
     ctx: &mut MemcachedCtx<'_>,
     name: &[u8],
@@ -244,7 +244,7 @@ pub(super) fn renew(
     Ok(found)
 }
 
-/// Whether a number grows or shrinks.
+/// Whether a change increments or decrements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CounterDirection {
     Plus,
@@ -252,7 +252,7 @@ pub(super) enum CounterDirection {
 }
 
 impl CounterDirection {
-    /// `value` after `delta`: growing wraps around, shrinking ends at 0.
+    /// Applies `delta` to `value`. Incrementing wraps around; decrementing stops at 0.
     fn apply(self, value: u64, delta: u64) -> u64 {
         match self {
             CounterDirection::Plus => value.wrapping_add(delta),
@@ -261,35 +261,35 @@ impl CounterDirection {
     }
 }
 
-/// What is added, to what, and what is there if nothing was.
+/// A change of a number.
 pub(super) struct CounterChange<'a> {
     pub(super) key: &'a [u8],
     pub(super) sign: CounterDirection,
     pub(super) delta: u64,
-    /// What it must be known by; 0 is anything.
+    /// The `cas` number that the item must have; 0 accepts any.
     pub(super) cas: u64,
-    /// Another expiry.
+    /// New expiry of an existing item.
     pub(super) expires_ms: Option<u64>,
-    /// For an absent key: a value and its expiry.
+    /// Value and expiry to create if the key is absent.
     pub(super) initial: Option<(u64, u64)>,
 }
 
-/// What became of it.
+/// Outcome of [`add`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CounterOutcome {
-    /// The number, and the expiry the item had before.
+    /// The new number, and the item's old expiry.
     Is {
         value: u64,
         expired_ms: u64,
     },
-    /// The initial value.
+    /// The item was created with this value.
     Began(u64),
     NotFound,
     NotNumeric,
     Exists,
 }
 
-/// Adds to the number at a key. Returns the item's version then.
+/// Changes the number at a key. Returns the outcome and the item's new version.
 pub(super) fn add(
     ctx: &mut MemcachedCtx<'_>,
     sum: &CounterChange<'_>,
@@ -338,7 +338,7 @@ fn added(
         return (CounterOutcome::NotNumeric, UpdateDecision::Keep);
     };
     let value = sum.sign.apply(old, sum.delta);
-    // A number that became shorter keeps its item's length.
+    // As in memcached, a number that became shorter is padded with blanks to the old length.
     let mut bytes = DecimalText::unsigned(value).as_bytes().to_vec();
     bytes.resize(bytes.len().max(item.bytes.len()), b' ');
     let change = UpdateDecision::Put {

@@ -1,9 +1,9 @@
 //! The meta commands: mg ms md ma me.
 //!
-//! A request is a key and flags, one letter each, some with a token; the reply repeats those that ask for
-//! something, in their order. `mg` and `ma` can also write: they give an absent key a first item, another
-//! expiry, or tell one client that it has *won*: that it is the one to replace the item. Whether someone has
-//! is a mark of the item, as is that it is *stale* (`md` with `I`).
+//! A request has a key and flags: one letter each, some with a token. The reply repeats the flags that request data, in
+//! their order. `mg` and `ma` can also write: they create an item for an absent key, or change its expiry. `mg` can
+//! also give one client the *win*: this client shall replace the item. Two marks of an item record that a client has
+//! won, and that the item is *stale* (`md` with `I`).
 
 use farbank_kv::store::{
     Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
@@ -23,11 +23,11 @@ use crate::resp::ReplySink;
 use crate::resp::number::DecimalText;
 use crate::shared::Counter;
 
-/// Most flags of a request, and words of one with its name and key.
+/// Most flags of a request.
 const FLAGS_MAX: usize = 17;
-/// Longest opaque token, its letter included.
+/// An opaque token must be shorter than this many bytes.
 const OPAQUE_BYTES_MAX: usize = 32;
-/// What an item takes besides its key and value, as `me` tells it.
+/// Bytes of an item besides its key and value, as `me` reports them.
 const ITEM_HEAD_BYTES: usize = 50;
 
 const TOO_MANY_GET: &str = "CLIENT_ERROR options flags are too long";
@@ -36,12 +36,12 @@ const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
 
-/// A request's key and what its flags ask for.
+/// A request's key and parsed flags.
 #[derive(Default)]
 struct MetaRequest<'a> {
-    /// The key as it was sent.
+    /// The key as sent by the client.
     sent: &'a [u8],
-    /// The key, if it was spelled in base64.
+    /// The decoded key, if it was sent in base64.
     decoded: Option<Vec<u8>>,
     /// The flags in their order.
     flags: [&'a [u8]; FLAGS_MAX],
@@ -55,14 +55,14 @@ struct MetaRequest<'a> {
     mode: Option<u8>,
     delta: Option<u64>,
     initial: u64,
-    /// Times as the client spells them: of T, N and R.
+    // Times in memcached's format: tokens of the flags T, N and R.
     exptime: Option<i32>,
     vivify: Option<i32>,
     recache: Option<i32>,
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the flags of a request for `sent`. `too_many` is said if there are.
+    /// Parses the flags of a request for the key `sent`. `too_many`: the error for too many flags.
     fn read(
         sent: &'a [u8],
         flags: Words<'a>,
@@ -86,7 +86,7 @@ impl<'a> MetaRequest<'a> {
                 return Err("CLIENT_ERROR duplicate flag");
             }
             seen |= 1 << letter;
-            // A flag that cannot be read does not keep a later one from being named.
+            // After a bad token, parsing goes on, because an invalid or duplicate flag takes precedence.
             if let Err(text) = asked.take(letter, token)? {
                 wrong = Some(text);
             }
@@ -97,7 +97,7 @@ impl<'a> MetaRequest<'a> {
         }
     }
 
-    /// Reads one flag: what is wrong with it, if something is; an error if it is none.
+    /// Parses one flag. The inner error is a bad token; the outer error is an unknown flag.
     fn take(&mut self, letter: u8, token: &[u8]) -> Result<Result<(), &'static str>, &'static str> {
         let time = i32_of(token).ok_or(BAD_TOKEN);
         Ok(match letter {
@@ -152,7 +152,7 @@ impl<'a> MetaRequest<'a> {
         })
     }
 
-    /// The key.
+    /// The decoded key.
     fn key(&self) -> &[u8] {
         self.decoded.as_deref().unwrap_or(self.sent)
     }
@@ -161,7 +161,7 @@ impl<'a> MetaRequest<'a> {
         &self.flags[..self.count]
     }
 
-    /// Appends what the flags O and k ask for: all that can be said of a key without an item.
+    /// Appends the flags O and k, the only ones that a reply without an item repeats, and ends the line.
     fn echo(&self, out: &mut impl ReplySink) {
         for flag in self.flags() {
             self.echo_one(flag, out);
@@ -190,7 +190,7 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// A request's key and flags; nothing if it was refused.
+/// Parses a request's key and flags. Returns `None`, after an error reply, if they are invalid.
 fn asked<'a>(
     ctx: &mut MemcachedCtx<'_>,
     mut words: Words<'a>,
@@ -220,7 +220,7 @@ fn number(out: &mut impl ReplySink, letter: u8, value: u64) {
     out.extend_from_slice(DecimalText::unsigned(value).as_bytes());
 }
 
-/// Appends the seconds left until `expires_ms`, -1 if it never comes.
+/// Appends the seconds until `expires_ms`, or -1 if the item never expires.
 fn time_left(out: &mut impl ReplySink, expires_ms: u64, now_ms: u64) {
     match expires_ms {
         0 => out.extend_from_slice(b" t-1"),
@@ -228,15 +228,15 @@ fn time_left(out: &mut impl ReplySink, expires_ms: u64, now_ms: u64) {
     }
 }
 
-/// What `mg` knows of an item when it replies.
+/// Data of an item for the reply of `mg`.
 #[derive(Clone, Copy)]
 struct ItemView {
     meta: ValueMeta,
     /// Its expiry before the request.
     expired_ms: u64,
-    /// The request made it.
+    /// The request created the item.
     created: bool,
-    /// The request's client won.
+    /// The request's client has won.
     won: bool,
     used: KeyAccess,
     now_ms: u64,
@@ -255,7 +255,7 @@ impl ItemView {
             }
             false => out.extend_from_slice(b"HD"),
         }
-        // A flag that asks for the expiry tells what those before it made of it.
+        // The flag `t` reports the expiry after the flags before it.
         let mut expires_ms = self.expired_ms;
         for flag in asked.flags() {
             match flag[0] {
@@ -301,7 +301,7 @@ pub(super) fn get(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     }
 }
 
-/// Says that there is nothing, unless the client does not want to know.
+/// Replies that the item does not exist, unless the request is quiet.
 fn missed(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     if !asked.quiet {
         ctx.out.extend_from_slice(b"EN");
@@ -309,8 +309,8 @@ fn missed(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     }
 }
 
-/// Replies with an item that stays as it is: whether there is one. Nothing if it cannot stay: it is
-/// stale, and nobody was told to replace it.
+/// Replies with an item without changing it. Returns whether it exists, or `None` without a reply if the request must
+/// change it: it is stale and no client has won yet.
 fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     let (from, view) = (ctx.out.len(), ctx.reads());
     let wants = |letter| asked.flags().iter().any(|flag| flag[0] == letter);
@@ -389,7 +389,7 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     }
 }
 
-/// Times of a request, as moments.
+/// Times of a request, in milliseconds since 1970.
 struct RequestTimes {
     exptime: Option<u64>,
     vivify: Option<u64>,
@@ -410,7 +410,7 @@ impl RequestTimes {
     }
 }
 
-/// `mg` of an item that the request may change.
+/// Executes an `mg` that may change the item.
 fn change(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     let Some(start) = ctx.writes(false) else {
         return;
@@ -481,7 +481,7 @@ fn change(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
     }
 }
 
-/// What is there after `mg`, whether it was made, and whether its client won.
+/// Returns the item after `mg`, whether `mg` creates it, and whether the client wins.
 fn item_after(
     asked: &MetaRequest<'_>,
     times: &RequestTimes,
@@ -553,7 +553,7 @@ pub(super) fn set(
     let bytes = match payload {
         ValuePayload::Whole(bytes) => bytes,
         ValuePayload::Misplaced => return ctx.refuse(BAD_CHUNK),
-        // Whatever it asked for: what was there must not be taken for it.
+        // Deletes the old item in every mode, so that clients do not read it as the new value.
         ValuePayload::TooLarge => return too_large(ctx, asked.key(), StoreCondition::Set, start),
     };
     if ctx
@@ -632,7 +632,7 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     }
 }
 
-/// Deletes or invalidates an item, if its version is the one asked for.
+/// Deletes an item or marks it stale, if its `cas` number matches.
 fn delete_if(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Result<&'static str, Error> {
     let expires = RequestTimes::of(ctx, asked).exptime;
     let (mut code, cas) = ("NF", ctx.cas);
@@ -652,7 +652,7 @@ fn delete_if(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Result<&'st
         if !asked.invalidate {
             return UpdateDecision::Delete;
         }
-        // The next client may win again.
+        // Without the mark, the next client can win.
         let kind = (item.meta.kind | KIND_STALE) & !KIND_WON;
         items::with(item, expires.unwrap_or(item.meta.expires_ms), kind)
     })?;

@@ -1,22 +1,22 @@
-//! memcached's text protocol and its meta commands, as its version 1.6 speaks them.
+//! memcached's text protocol and meta commands, as in its version 1.6.
 //!
 //! ```text
 //!   input ─▶ parse::read ─▶ a window of requests ─▶ prefetch ─▶ text | meta | stats ─▶ output
 //! ```
 //!
-//! Keys are those of database 0, so that Redis's clients see the same values. What an item has besides,
-//! the store keeps: flags, expiry, the version as its `cas`, and the marks *stale* and *won* in the high bits
-//! of the kind ([`KIND_STALE`](farbank_kv::store::KIND_STALE)). Only when a key was last used is not
-//! kept there but in DRAM (`recency`).
+//! Keys are in database 0, so Redis clients see the same values. The store also keeps an item's flags, expiry, version
+//! (the source of its `cas`), and the marks *stale* and *won* in the high bits of the kind
+//! ([`KIND_STALE`](farbank_kv::store::KIND_STALE)). Only the time of a key's last use is in DRAM (`recency`).
 //!
-//! * [`parse`] cuts requests out of bytes; it knows what is one and how long it is.
-//! * `text` are the classic commands, `meta` those of two letters; both write by `items`.
-//! * `stats` are the figures.
+//! * [`parse`]: splits the input into requests.
+//! * `text`: the classic commands. `meta`: the two-letter meta commands. Both write through `items`.
+//! * `stats`: the `stats` command.
+//! * `recency`: last uses of keys. `prefixes`: counts for `stats detail`. `base64`: keys that are not text.
 //!
 //! # Invariants
-//! Those of `cmd`: a write's reply is behind the mark whether or not it changed anything (C1), a read
-//! sees undurable writes only if its reply is behind the mark (C2). A request without a reply that writes marks
-//! too: what follows it tells of it.
+//! Those of `commands`: a write's reply is behind the mark whether or not it changed anything (C1); a read sees
+//! undurable writes only if its reply is behind the mark (C2). A write without a reply also sets the mark, because
+//! later replies may reveal it.
 
 mod base64;
 mod items;
@@ -43,25 +43,25 @@ use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest
 use prefixes::PrefixStats;
 use recency::{AccessTimes, KeyAccess};
 
-/// Most words of a line that reads values and writes them again.
+/// Most words of a `gat` line that is not long: it reads values and writes them again.
 const TOUCHED_WORDS: usize = 6;
-/// Longest line that names keys and is not a long request: hundreds of keys.
+/// Most bytes of a line that is not a long request: hundreds of keys.
 const LINE_BYTES_LONG: usize = 16 << 10;
-/// The version that clients are told: the one this protocol is that of.
+/// The memcached version whose protocol this server implements, as reported to clients.
 pub(crate) const VERSION: &str = "1.6.18";
 
-/// What all connections share beside the store.
+/// State of memcached's protocol that all connections share and that is not in the store.
 pub(crate) struct MemcachedState {
     recency: AccessTimes,
     prefixes: PrefixStats,
-    /// When everything is to be removed, in milliseconds since 1970; 0 is never.
+    /// Time of a delayed `flush_all`, in milliseconds since 1970; 0 if none is pending.
     flush_ms: AtomicU64,
-    /// The second of the server's clock in which everything was removed last, plus one; 0: never.
+    /// Time of the last flush, in seconds of the server's clock, plus one; 0 if there was none.
     flushed_secs: AtomicU64,
 }
 
 impl MemcachedState {
-    /// For a server that speaks memcached, or does not.
+    /// Creates the state; `spoken`: an endpoint of the server has memcached's protocol.
     pub(crate) fn new(spoken: bool) -> MemcachedState {
         MemcachedState {
             recency: AccessTimes::new(spoken),
@@ -71,22 +71,22 @@ impl MemcachedState {
         }
     }
 
-    /// Asks for a flush at this moment, instead of any that was asked for; 0 is never.
+    /// Schedules a flush, in place of a pending one; 0 cancels it.
     fn flush_at(&self, at_ms: u64) {
         self.flush_ms.store(at_ms, Ordering::Relaxed);
     }
 
-    /// Notes that everything was removed in this second of the server's clock.
+    /// Records a flush in this second of the server's clock.
     pub(crate) fn note_flush(&self, now_secs: u64) {
         self.flushed_secs.store(now_secs + 1, Ordering::Relaxed);
     }
 
-    /// Whether everything was removed in this second, for the last time.
+    /// Whether the last flush was in this second.
     fn was_flushed_at(&self, now_secs: u64) -> bool {
         self.flushed_secs.load(Ordering::Relaxed) == now_secs + 1
     }
 
-    /// Whether a flush was asked for whose time has come; says so once.
+    /// Whether a delayed flush is due. Returns `true` to one caller only.
     pub(crate) fn flush_is_due(&self, session: &dyn Session) -> bool {
         let at = self.flush_ms.load(Ordering::Relaxed);
         at != 0
@@ -98,31 +98,31 @@ impl MemcachedState {
     }
 }
 
-/// How far a connection has come.
+/// Parser state of a connection.
 #[derive(Default)]
 pub(crate) struct MemcachedConn {
-    /// Bytes of the input that hold no line's end.
+    /// Bytes of the input that are known to contain no line end.
     scanned: usize,
     /// Bytes of the input that the request in progress needs.
     needed: usize,
-    /// Bytes to come that belong to a request already answered.
+    /// Bytes to discard: they belong to a value that was refused.
     skip: usize,
 }
 
 impl MemcachedConn {
-    /// Bytes known to be needed before there is something to do.
+    /// Bytes of input that the request in progress needs; 0 if unknown.
     pub(crate) fn needed(&self) -> usize {
         self.needed
     }
 
-    /// Shows on its card what others may know.
+    /// Publishes the state in the connection's [`ClientInfo`], for other threads.
     pub(crate) fn show(&self, card: &ClientInfo) {
         let reading = self.needed > 0 || self.skip > 0;
         card.reads_value.store(reading, Ordering::Relaxed);
     }
 }
 
-/// What a request may use.
+/// What a request works with.
 struct MemcachedCtx<'a> {
     session: &'a mut dyn Session,
     shared: &'a ServerShared<'a>,
@@ -132,22 +132,22 @@ struct MemcachedCtx<'a> {
     stride: &'a mut Sampler,
     tally: &'a mut CounterTotals,
     out: &'a mut ReplyBuffer,
-    /// Where the first reply starts that must wait for this batch's ticket.
+    /// Start of the first reply that must wait for this batch's ticket.
     mark: &'a mut Option<usize>,
-    /// Whether replies of earlier batches still wait.
+    /// Whether replies of earlier batches still wait for their tickets.
     unacknowledged: bool,
-    /// Whether this is the thread of long requests, for which no other client waits.
+    /// Whether this thread executes long requests.
     executes_long: bool,
     limits: TextLimits,
     cas: CasSource,
     /// The server's clock, in seconds.
     now_secs: u64,
-    /// The connection is closed once its replies have left.
+    /// The connection is closed once its replies are sent.
     leaving: bool,
 }
 
 impl MemcachedCtx<'_> {
-    /// A write is about to be made whose reply starts here (C1). Nothing if there can be none.
+    /// Prepares a write whose reply starts here (C1). Returns `None`, after an error reply, if the medium has failed.
     #[inline]
     fn writes(&mut self, quiet: bool) -> Option<ReplyStart> {
         if let Some(reason) = self.shared.poisoned.get() {
@@ -163,7 +163,7 @@ impl MemcachedCtx<'_> {
         Some(ReplyStart { from, first, quiet })
     }
 
-    /// A read is about to be made whose reply starts here: what it may see (C2).
+    /// Prepares a read whose reply starts here. Returns which writes it may see (C2).
     #[inline]
     fn reads(&mut self) -> ReadView {
         if self.unacknowledged && self.mark.is_none() {
@@ -180,7 +180,7 @@ impl MemcachedCtx<'_> {
         self.tally.count(what, 1);
     }
 
-    /// Counts a retrieval that found nothing, and what was there that could not be shown.
+    /// Counts a miss, and whether the item had expired or was flushed.
     fn count_miss(&mut self, name: &[u8]) {
         self.count(Counter::Misses);
         match self.session.absence(key(name)) {
@@ -190,14 +190,14 @@ impl MemcachedCtx<'_> {
         }
     }
 
-    /// Notes that `key` was read, or written.
+    /// Records a use of `key`: a read, or else a write.
     #[inline]
     fn used(&self, key: &[u8], read: bool) {
         let secs = self.now_secs;
         self.shared.memo.recency.note(key, KeyAccess { secs, read });
     }
 
-    /// Replies with a line, unless the client wants none.
+    /// Replies with a line, unless `quiet`.
     #[inline]
     fn append_reply(&mut self, line: &str, quiet: bool) {
         if !quiet {
@@ -206,14 +206,14 @@ impl MemcachedCtx<'_> {
         }
     }
 
-    /// Replies with an error that is always told.
+    /// Replies with an error, which a client cannot suppress.
     #[cold]
     fn refuse(&mut self, line: &str) {
         self.count(Counter::Errors);
         self.append_reply(line, false);
     }
 
-    /// Replies with what the store said to a request that started at `start`.
+    /// Replies with an error of the store to the request whose reply starts at `start`.
     #[cold]
     fn failed(&mut self, error: &Error, start: ReplyStart) {
         self.out.truncate(start.from);
@@ -227,7 +227,7 @@ impl MemcachedCtx<'_> {
                     tracing::error!("{poisoned}");
                 }
                 if start.first {
-                    *self.mark = None; // nothing was written: this error is no acknowledgement
+                    *self.mark = None; // Nothing was written, so the error reply need not wait.
                 }
                 text
             }
@@ -237,11 +237,11 @@ impl MemcachedCtx<'_> {
     }
 }
 
-/// Where the reply to a request that writes starts.
+/// Start of the reply to a request.
 #[derive(Clone, Copy)]
 struct ReplyStart {
     from: usize,
-    /// Nothing was written in this batch before it.
+    /// This request has set the mark.
     first: bool,
     /// The client wants no reply.
     quiet: bool,
@@ -251,13 +251,13 @@ fn cannot_be_written(reason: &str) -> String {
     format!("SERVER_ERROR the pool cannot be written: {reason}")
 }
 
-/// The key called `bytes`.
+/// The key `bytes` in database 0.
 #[inline]
 fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
-/// Executes what has arrived whole.
+/// Executes the complete requests in the connection's input.
 pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
     let ExecContext {
         session,
@@ -338,7 +338,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
         let all = !*closing && !*stalled && !*awaits_room && !*awaits_long && !*unfinished;
         input.consume(consumed);
         match end {
-            // What was read ahead is read again when the client has caught up, or there is room.
+            // Requests parsed ahead are parsed again when the connection resumes.
             _ if !all => (talk.scanned, talk.needed) = (0, 0),
             WindowEnd::Window => *unfinished = Instant::now() >= deadline,
             WindowEnd::Skip(bytes) => talk.skip = bytes,
@@ -350,13 +350,13 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
 
 /// Why a window ends.
 enum WindowEnd {
-    /// It is full.
+    /// The window is full.
     Window,
-    /// Its last request is followed by this many bytes of no interest.
+    /// This many bytes after the last request must be discarded.
     Skip(usize),
-    /// What follows is not whole.
+    /// The next request is not complete.
     Part,
-    /// What follows is nothing we speak.
+    /// The next bytes are not memcached's protocol.
     Hangup,
 }
 
@@ -367,7 +367,7 @@ const NOTHING: TextRequest<'static> = TextRequest::Fault {
     quiet: true,
 };
 
-/// The requests that have arrived whole, how many they are, and why there are not more.
+/// Parses a window of complete requests. Returns them with their lengths, their number, and why the window ends.
 #[inline]
 fn look_ahead<'a>(input: &'a [u8], talk: &mut MemcachedConn, limits: TextLimits) -> LookAhead<'a> {
     let mut window = [(NOTHING, 0); WINDOW];
@@ -401,7 +401,7 @@ fn look_ahead<'a>(input: &'a [u8], talk: &mut MemcachedConn, limits: TextLimits)
     (window, WINDOW, WindowEnd::Window)
 }
 
-/// Has the store fetch what the requests will need, all at once.
+/// Prefetches the keys of the requests in the store together, and samples them for the hot keys.
 #[inline]
 fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
     let mut keys = [key(&[]); WINDOW];
@@ -432,7 +432,7 @@ fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
     }
 }
 
-/// Whether the store has the room that a request of `bytes` needs, or refuses it without waiting.
+/// Whether a request of `bytes` can run now: the store has the space it needs, or will refuse it without waiting.
 #[inline]
 fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize) -> bool {
     let deletes = match request {
@@ -444,11 +444,11 @@ fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize)
         },
         TextRequest::Get { .. } | TextRequest::Fault { .. } => return true,
     };
-    // An error is met again by the write itself, which replies with it.
+    // The write itself meets the same error again and replies with it.
     !matches!(ctx.session.prepare(bytes, deletes), Ok(RoomReply::Wait))
 }
 
-/// Whether a request of `bytes` is more than a worker executes while other clients wait.
+/// Whether a request of `bytes` is long: it takes more time than a worker may spend while other clients wait.
 #[inline]
 fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
     match request {
@@ -482,7 +482,7 @@ fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
     ExecOutcome::Done
 }
 
-/// Executes a request that is a line by itself.
+/// Executes a request that consists of one line.
 fn line(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let mut args = words;
     match args.next().unwrap_or_default() {
@@ -504,7 +504,7 @@ fn line(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         b"quit" => ctx.leaving = true,
         b"shutdown" => ctx.refuse("ERROR: shutdown not enabled"),
         b"stats" => stats::stats(ctx, args),
-        // What a browser, tricked into talking to us, would send.
+        // HTTP, which a web page could make a browser send to the server.
         verb if verb.len() > 1 && words.last().is_some_and(|w| w.starts_with(b"HTTP/")) => {
             ctx.leaving = true;
         }

@@ -1,40 +1,39 @@
-//! Requests of memcached's text protocol, read where they lie.
+//! Parses requests of memcached's text protocol in place.
 //!
 //! ```text
 //!   get k1 k2\r\n           set k 0 0 5\r\nhello\r\n           ms k 5 T60\r\nhello\r\n
 //!       └───┘ words         └ Store ──┘  └ payload            └ line ──┘  └ payload
 //! ```
 //!
-//! [`read`] looks at the bytes from a request's first one on and says what they are: a whole request,
-//! with how many bytes it takes and how many more are to be skipped after it; too few bytes yet; or
-//! something after which the connection is closed. It keeps nothing, so that the same bytes always
-//! mean the same, however they were cut into reads. Words are slices of the input.
+//! [`read`] parses the request at the start of the input. The result is a complete request, with its length and the
+//! number of bytes to discard after it; an incomplete request; or input after which the connection is closed. The
+//! parser has no state of its own. Words are slices of the input.
 //!
 //! # Invariants
-//! A1  What is decided depends on the bytes only, not on how they were cut into reads.
-//! A2  Memory is bounded by the bytes that have arrived, never by a length that was announced: what is
-//!     too large is refused at its first line, and skipped as it comes.
+//! A1  The result depends on the bytes only, not on how they were split into reads.
+//! A2  Memory is bounded by the bytes that have arrived, never by an announced length. A value that is too large is
+//!     refused after its first line and discarded as it arrives.
 
 use memchr::{memchr, memchr2};
 
-/// Longest key.
+/// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;
-/// Longest line without its end, but for those that name many keys.
+/// Most bytes of a line without its end, except for lines of keys.
 const LINE_BYTES_MAX: usize = 2048;
-/// Longest line that names many keys.
+/// Most bytes of a line of keys (`get`, `gets`, `gat`, `gats`).
 const KEYS_LINE_BYTES_MAX: usize = 4 << 20;
-/// Blanks in front of a long line that are still taken for a mistake.
+/// Most blanks at the start of a long line, as in memcached.
 const BLANKS_MAX: usize = 100;
-/// What an item takes besides its key and value, for the limit of its size.
+/// Bytes of an item besides its key and value, for the limit of its size.
 const ITEM_HEAD_BYTES: usize = 57;
 
 pub(super) const ERROR: &str = "ERROR";
 pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
-/// What a request may announce.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct TextLimits {
-    /// Largest item: key, value and what is kept beside them.
+    /// Most bytes of an item: key, value and header.
     pub item_bytes_max: usize,
 }
 
@@ -46,26 +45,26 @@ impl TextLimits {
     }
 }
 
-/// What the bytes are.
+/// Result of [`read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseStep<'a> {
-    /// A whole request.
+    /// A complete request.
     Whole {
         /// The request.
         request: TextRequest<'a>,
-        /// Bytes it takes.
+        /// Its bytes.
         used: usize,
-        /// Bytes after those that belong to it and are skipped as they come.
+        /// Bytes of a refused value after it, to be discarded as they arrive.
         skip: usize,
     },
-    /// Not whole yet.
+    /// An incomplete request.
     Part {
-        /// Bytes from the first on that hold no line's end.
+        /// Bytes from its start that contain no line end.
         scanned: usize,
-        /// Bytes from the first on that are known to be needed; 0 if that is not known.
+        /// Bytes that the request needs; 0 if unknown.
         needed: usize,
     },
-    /// Nothing that memcached speaks: the connection is closed.
+    /// Not memcached's protocol: the connection is closed.
     Hangup,
 }
 
@@ -76,10 +75,10 @@ pub enum TextRequest<'a> {
     Get {
         /// The keys.
         keys: Words<'a>,
-        /// Whether versions are asked for.
+        /// Whether the reply contains versions (`gets`).
         cas: bool,
     },
-    /// `set` and its kin.
+    /// `set`, `add`, `replace`, `append`, `prepend` or `cas`.
     Store(StoreRequest<'a>),
     /// `ms`.
     MetaSet {
@@ -90,29 +89,29 @@ pub enum TextRequest<'a> {
         /// The value.
         payload: ValuePayload<'a>,
     },
-    /// A line by itself.
+    /// A request that consists of one line.
     Line(Words<'a>),
-    /// A line that cannot be read.
+    /// A malformed line.
     Fault {
         /// The reply.
         text: &'static str,
-        /// The client wants none.
+        /// The client wants no reply.
         quiet: bool,
     },
 }
 
-/// A classic request to store something.
+/// A classic request that stores a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRequest<'a> {
-    /// What is asked for.
+    /// The command.
     pub how: StoreCondition,
     /// The key.
     pub key: &'a [u8],
     /// The client's 32 bits.
     pub flags: u32,
-    /// When it expires, as memcached spells it.
+    /// When it expires, in memcached's format.
     pub exptime: i32,
-    /// The version it must have, for [`How::Cas`].
+    /// The `cas` number that the item must have, for [`StoreCondition::Cas`].
     pub cas: u64,
     /// The client wants no reply.
     pub quiet: bool,
@@ -120,35 +119,35 @@ pub struct StoreRequest<'a> {
     pub payload: ValuePayload<'a>,
 }
 
-/// On what condition something is stored.
+/// Condition of a store, and how it combines with the old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCondition {
     /// Always.
     Set,
     /// If the key is absent.
     Add,
-    /// If it is there.
+    /// If the key exists.
     Replace,
-    /// After what is there.
+    /// Appends to the old value, if the key exists.
     Append,
-    /// Before what is there.
+    /// Prepends to the old value, if the key exists.
     Prepend,
-    /// If it is there in a given version.
+    /// If the item has a given `cas` number.
     Cas,
 }
 
 /// The value of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValuePayload<'a> {
-    /// All of it.
+    /// The value.
     Whole(&'a [u8]),
-    /// It does not end where it was said to.
+    /// No line end follows the announced number of bytes.
     Misplaced,
-    /// It is not taken: it, its key and its head are larger than an item may be.
+    /// Refused: the item would exceed [`TextLimits::item_bytes_max`].
     TooLarge,
 }
 
-/// Words between blanks.
+/// Words of a line, separated by blanks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words<'a>(&'a [u8]);
 
@@ -178,8 +177,7 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Reads the request that starts at the first byte of `input`, of which `scanned` bytes are known to
-/// hold no line's end.
+/// Parses the request at the start of `input`. The first `scanned` bytes are known to contain no line end.
 #[inline]
 #[must_use]
 pub fn read(input: &[u8], scanned: usize, limits: TextLimits) -> ParseStep<'_> {
@@ -190,7 +188,7 @@ pub fn read(input: &[u8], scanned: usize, limits: TextLimits) -> ParseStep<'_> {
     let mut end = from + at;
     let mut line = &input[..end];
     if input[end] == 0 {
-        // The line goes on to its end, but counts only up to here.
+        // As in memcached, the line is consumed to its end, but only the part before the NUL counts.
         match memchr(b'\n', &input[end..]) {
             Some(more) => end += more,
             None => return unfinished(input),
@@ -223,7 +221,7 @@ fn whole(request: TextRequest<'_>, used: usize) -> ParseStep<'_> {
     }
 }
 
-/// Whether a line that starts like this may be longer than others: it names keys.
+/// Whether the line is a line of keys, which may be longer than others.
 fn may_be_long(line: &[u8]) -> bool {
     let blanks = line.iter().take_while(|&&b| b == b' ').count();
     let names = [&b"get "[..], b"gets ", b"gat ", b"gats "];
@@ -243,7 +241,7 @@ fn unfinished(input: &[u8]) -> ParseStep<'_> {
     }
 }
 
-/// Reads what is neither `get` nor `set` at the start of a line.
+/// Parses a line that does not start with `get ` or `set `.
 fn other<'a>(input: &'a [u8], next: usize, line: &'a [u8], limits: TextLimits) -> ParseStep<'a> {
     let mut words = Words(line);
     let how = match words.next().unwrap_or_default() {
@@ -265,7 +263,7 @@ fn get(keys: Words<'_>, cas: bool, next: usize) -> ParseStep<'_> {
     whole(TextRequest::Get { keys, cas }, next)
 }
 
-/// Reads `key flags exptime bytes [cas] [noreply]` and the value after it.
+/// Parses `key flags exptime bytes [cas] [noreply]` and the value after it.
 #[inline]
 fn store<'a>(
     input: &'a [u8],
@@ -316,7 +314,7 @@ fn store<'a>(
     })
 }
 
-/// Reads `key bytes flag...` and the value after it.
+/// Parses `key bytes flag...` and the value after it.
 fn meta_set<'a>(
     input: &'a [u8],
     next: usize,
@@ -347,7 +345,7 @@ fn meta_set<'a>(
     })
 }
 
-/// The request with the value that starts at `next`.
+/// Returns the request with the value that starts at `next`.
 #[inline]
 fn with_payload<'a>(
     input: &'a [u8],
@@ -377,7 +375,7 @@ fn with_payload<'a>(
     whole(request(payload), end + 2)
 }
 
-/// A number as C's library reads it: blanks in front, a sign, digits, and then the end or a blank. Its
+/// Parses a number as C's library does: optional blanks, an optional sign, digits, then the end or a blank. Returns its
 /// magnitude, and whether it is negative.
 fn number(text: &[u8]) -> Option<(u64, bool)> {
     let start = text.iter().position(|&b| !is_space(b))?;
@@ -402,7 +400,8 @@ fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// An unsigned number; a negative one only if it wraps around to a small one.
+/// Parses an unsigned number. Accepts a negative number only if it wraps around to at most `i64::MAX`, as memcached
+/// does.
 pub(super) fn u64_of(text: &[u8]) -> Option<u64> {
     let (value, negative) = number(text)?;
     let value = if negative {
@@ -414,7 +413,7 @@ pub(super) fn u64_of(text: &[u8]) -> Option<u64> {
     (!wrapped).then_some(value)
 }
 
-/// The low 32 bits of an unsigned number.
+/// Parses an unsigned number and returns its low 32 bits.
 #[inline]
 pub(super) fn u32_of(text: &[u8]) -> Option<u32> {
     match text {
@@ -423,7 +422,7 @@ pub(super) fn u32_of(text: &[u8]) -> Option<u32> {
     }
 }
 
-/// The low 32 bits of a number with a sign.
+/// Parses a signed number and returns its low 32 bits.
 #[inline]
 pub(super) fn i32_of(text: &[u8]) -> Option<i32> {
     if let [digit @ b'0'..=b'9'] = text {

@@ -51,7 +51,7 @@ fn a_request_is_its_line_and_its_value() {
 }
 
 #[test]
-fn a_line_counts_up_to_a_nul_and_lasts_to_its_end() {
+fn a_nul_ends_the_words_of_a_line_but_not_the_line() {
     let (got, used, _) = request(b"get a\0b\r\nget c\r\n");
     let TextRequest::Get { keys, .. } = got else {
         panic!("{got:?}");
@@ -68,7 +68,7 @@ fn what_is_not_whole_says_what_it_needs() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_at_its_line_and_skipped() {
+fn a_value_that_is_too_large_is_refused_after_its_line_and_skipped() {
     for line in ["set k 0 0 1000000000\r\n", "ms k 1000000000\r\n"] {
         let (got, used, skip) = request(line.as_bytes());
         assert_eq!((used, skip), (line.len(), 1_000_000_002));
@@ -86,7 +86,7 @@ fn what_is_too_large_is_refused_at_its_line_and_skipped() {
 }
 
 #[test]
-fn a_value_that_does_not_end_where_it_was_said_to_is_taken_off_all_the_same() {
+fn a_value_without_a_line_end_at_its_announced_length_is_consumed() {
     let (got, used, _) = request(b"set k 0 0 3\r\nabcdefgh\r\n");
     assert!(matches!(
         got,
@@ -99,7 +99,7 @@ fn a_value_that_does_not_end_where_it_was_said_to_is_taken_off_all_the_same() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn malformed_lines_get_the_error_replies_of_memcached() {
     let long = "k".repeat(251);
     for (line, text, quiet) in [
         ("set k 0 0\r\n", ERROR, false),
@@ -121,7 +121,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn long_lines_are_for_keys_only() {
+fn only_lines_of_keys_may_be_long() {
     let keys = format!("get {}", "k ".repeat(3000));
     assert!(matches!(
         read(keys.as_bytes(), 0, LIMITS),
@@ -146,7 +146,7 @@ fn long_lines_are_for_keys_only() {
 }
 
 #[test]
-fn numbers_are_read_as_c_reads_them() {
+fn numbers_are_parsed_as_in_c() {
     assert_eq!(u64_of(b"18446744073709551615"), Some(u64::MAX));
     assert_eq!(u64_of(b"18446744073709551616"), None);
     assert_eq!(u64_of(b"-1"), None);

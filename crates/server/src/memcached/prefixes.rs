@@ -1,4 +1,4 @@
-//! `stats detail`: how often keys with the same beginning are asked for, while that is counted.
+//! Counts of operations per key prefix, for `stats detail`.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::resp::ReplySink;
 use crate::shared::lock;
 
-/// Ends a key's prefix.
+/// Character that ends a key's prefix.
 const DELIMITER: u8 = b':';
-/// Most prefixes that are counted; further ones are not.
+/// Most prefixes that are counted; further ones are ignored.
 const PREFIXES_MAX: usize = 1 << 16;
 
-/// What is done to a key.
+/// Operation on a key.
 #[derive(Clone, Copy)]
 pub(super) enum KeyOperation {
     Get { hit: bool },
@@ -35,22 +35,22 @@ pub(super) struct PrefixStats {
 }
 
 impl PrefixStats {
-    /// Counts from now on, or no longer.
+    /// Turns counting on or off.
     pub(super) fn turn(&self, on: bool) {
         self.counted.store(on, Ordering::Relaxed);
     }
 
-    /// Whether it counts.
+    /// Whether counting is on.
     pub(super) fn counted(&self) -> bool {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Forgets what was counted.
+    /// Removes all counts.
     pub(super) fn clear(&self) {
         lock(&self.by_prefix).clear();
     }
 
-    /// Counts, if that is asked for.
+    /// Counts an operation, if counting is on.
     #[inline]
     pub(super) fn note(&self, key: &[u8], deed: KeyOperation) {
         if self.counted() {
@@ -79,7 +79,7 @@ impl PrefixStats {
         }
     }
 
-    /// Appends what was counted, a line a prefix.
+    /// Appends the counts, one line per prefix.
     pub(super) fn dump(&self, out: &mut impl ReplySink) {
         for (prefix, counts) in lock(&self.by_prefix).iter() {
             let PrefixCounts {

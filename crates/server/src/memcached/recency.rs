@@ -1,9 +1,9 @@
-//! When keys were last used, and whether they were read since they were written.
+//! Times of keys' last uses, and whether keys were read since they were written.
 //!
-//! Meta commands tell both of an item, and no store keeps them: writing something with every read is
-//! what far memory is worst at. So they are in one table in DRAM of a fixed size, one word a key, at
-//! the place its hash says. A key that was used recently is found; one whose place another has taken since
-//! counts as not read, and as last used when the server started. Nothing else depends on it.
+//! Meta commands report both. The store does not keep them, because a write to far memory with every read would be
+//! expensive. They are in a table of fixed size in DRAM with one word per key, indexed by the key's hash. A key whose
+//! word another key has overwritten counts as not read, and as last used when the server started. Only replies of meta
+//! commands depend on the table.
 //!
 //! ```text
 //!   tag: hash's high 31 bits | read: 1 | seconds of the server's clock: 32
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Keys there is room for: half a megabyte of words, which stays in a processor's cache.
+/// Words in the table: half a megabyte, which stays in a CPU's cache.
 const KEYS: usize = 1 << 16;
 const READ: u64 = 1 << 32;
 const TAG: u64 = !(READ | u32::MAX as u64);
 
 pub(crate) struct AccessTimes(Box<[AtomicU64]>);
 
-/// What is known of a key.
+/// Last use of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KeyAccess {
     /// When it was last used, in seconds of the server's clock.
@@ -30,13 +30,13 @@ pub(crate) struct KeyAccess {
 }
 
 impl AccessTimes {
-    /// A table, or the place of one if nobody will use it.
+    /// Creates a table; one of a single word if it will not be used.
     pub(crate) fn new(used: bool) -> AccessTimes {
         let len = if used { KEYS } else { 1 };
         AccessTimes((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Notes a use of `key`.
+    /// Records a use of `key`.
     #[inline]
     pub(crate) fn note(&self, key: &[u8], used: KeyAccess) {
         let hash = xxh3_64(key);
@@ -47,7 +47,7 @@ impl AccessTimes {
         );
     }
 
-    /// The last use of `key`, if it is still known.
+    /// The last use of `key`; the default if the table no longer has it.
     pub(crate) fn of(&self, key: &[u8]) -> KeyAccess {
         let hash = xxh3_64(key);
         let word = self.slot(hash).load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recent_uses_are_known_exactly_and_lost_ones_are_told_as_never() {
+    fn a_recent_use_is_exact_and_an_overwritten_one_is_the_default() {
         let recency = AccessTimes::new(true);
         let used = |secs, read| KeyAccess { secs, read };
         assert_eq!(recency.of(b"a"), KeyAccess::default());

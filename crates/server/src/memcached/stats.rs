@@ -1,9 +1,8 @@
-//! Figures: `stats`, and `stats settings | items | slabs | sizes | conns | hotkeys | detail | reset |
+//! Statistics: `stats`, and `stats settings | items | slabs | sizes | conns | hotkeys | detail | reset |
 //! cachedump`.
 //!
-//! Fields have memcached's names where they mean the same thing, so that dashboards find them. Figures of
-//! requests are those of all connections of the server, Redis's too; figures of the store are its own. What
-//! only memcached's own memory has is not there.
+//! Fields have memcached's names where they mean the same, so that dashboards find them. Counts of requests include
+//! those of Redis clients. Fields about memcached's own memory management are absent.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
@@ -19,14 +18,14 @@ use crate::shared::{Counter, ServerShared, lock};
 /// Most keys of a `cachedump`.
 const DUMP_KEYS_MAX: usize = 1 << 16;
 
-/// Lines of figures.
+/// Writer of `STAT` lines.
 struct StatLines<'a>(&'a mut ReplyBuffer);
 
 impl StatLines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         let mut line = String::new();
         let written = write!(line, "STAT {name} {value}\r\n");
-        debug_assert!(written.is_ok(), "a string takes all");
+        debug_assert!(written.is_ok(), "writing to a String cannot fail");
         self.0.extend_from_slice(line.as_bytes());
     }
 }
@@ -37,7 +36,7 @@ macro_rules! stats {
     };
 }
 
-/// Whether `stats what` visits many keys, or all connections.
+/// Whether `stats what` visits many keys or all connections, and so is a long request.
 pub(super) fn walks(what: Option<&[u8]>) -> bool {
     matches!(what, Some(b"cachedump" | b"conns"))
 }
@@ -46,7 +45,7 @@ pub(super) fn walks(what: Option<&[u8]>) -> bool {
 pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let what = args.next();
     let figures = ctx.shared.store.stats();
-    // The worker's own counts are shown to the others once a turn; its client wants to see the last.
+    // A worker publishes its counters once per loop iteration. The reply must include its latest counts.
     ctx.figures.publish(ctx.tally);
     let lines = &mut StatLines(ctx.out);
     match what {
@@ -268,7 +267,7 @@ fn detail(ctx: &mut MemcachedCtx<'_>, what: &[u8]) {
     ctx.append_reply("OK", false);
 }
 
-/// `stats cachedump class limit`: some keys. All are of class 1 where there are no slabs.
+/// `stats cachedump class limit`: lists keys of the database. The class is ignored.
 fn cachedump(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let (Some(class), Some(limit)) = (args.next(), args.next()) else {
         return ctx.refuse("CLIENT_ERROR bad command line");

@@ -23,10 +23,10 @@ pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 pub(super) const REPLY_TOO_LONG: &str = "SERVER_ERROR out of memory writing get response";
 
-/// Most bytes of a reply's line before a value, and of its end, besides the key.
+/// Most bytes of a value's frame in a reply, besides the key.
 const LINE_BYTES_MAX: usize = 64;
 
-/// Appends what comes before a value's bytes.
+/// Appends the line before a value's bytes.
 #[inline]
 fn value_line(out: &mut impl ReplySink, key: &[u8], meta: &ValueMeta, cas: Option<CasSource>) {
     out.extend_from_slice(b"VALUE ");
@@ -78,11 +78,11 @@ pub(super) fn get(ctx: &mut MemcachedCtx<'_>, keys: Words<'_>, cas: bool) -> Exe
     ExecOutcome::Done
 }
 
-/// Why a retrieval has another reply than items.
+/// Why a retrieval does not reply with items.
 enum RetrievalError {
     Is(&'static str),
     Store(Error),
-    /// The values are so large that others would wait for long: another thread is to read them.
+    /// The values are too large for a worker: the thread of long requests must read them.
     Long,
 }
 
@@ -102,7 +102,7 @@ impl RetrievalError {
     }
 }
 
-/// Appends the item called `name`, if there is one. `left` bytes of values may be read yet.
+/// Appends the item `name`, if it exists. `left`: bytes of values that the request may still read.
 #[inline]
 fn get_one(
     ctx: &mut MemcachedCtx<'_>,
@@ -154,7 +154,7 @@ fn get_one(
     Ok(())
 }
 
-/// Appends the items called `names`, fetching ahead.
+/// Appends the items `names` that exist. Prefetches a window of them at a time.
 fn get_all(
     ctx: &mut MemcachedCtx<'_>,
     mut names: Words<'_>,
@@ -174,7 +174,7 @@ fn get_all(
         if keys.iter().any(|key| key.bytes.len() > KEY_BYTES_MAX) {
             return Err(RetrievalError::Is(BAD_FORMAT));
         }
-        // The first of all was passed when it was read ahead.
+        // The look-ahead has already sampled the first key.
         ctx.stride
             .pass(&keys[count.min(first.into())..count], &ctx.figures.hot);
         first = false;
@@ -264,7 +264,7 @@ pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
     }
 }
 
-/// A value that is not taken.
+/// Replies that a value is too large. A refused `set` deletes the old item.
 pub(super) fn too_large(
     ctx: &mut MemcachedCtx<'_>,
     name: &[u8],
@@ -278,7 +278,7 @@ pub(super) fn too_large(
     }
 }
 
-/// Of a set that was not taken: what was there must not be taken for what was to be.
+/// After a refused `set`, deletes the old item, so that clients do not read it as the new value.
 fn end_old(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Result<(), Error> {
     match how {
         StoreCondition::Set => ctx.session.delete(key(name)).map(drop),
@@ -286,7 +286,7 @@ fn end_old(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Resu
     }
 }
 
-/// The store did not take it.
+/// Replies to a write that the store refused. If the store is full, a refused `set` deletes the old item.
 #[cold]
 pub(super) fn not_stored(
     ctx: &mut MemcachedCtx<'_>,
@@ -307,7 +307,8 @@ pub(super) fn not_stored(
     ctx.failed(error, start);
 }
 
-/// Words of a command that takes `least` of them and possibly `noreply` after those.
+/// Parses a command's `N` words and an optional `noreply` after them. Returns `None`, after an error reply, if their
+/// number is wrong.
 fn args<'a, const N: usize>(
     ctx: &mut MemcachedCtx<'_>,
     mut words: Words<'a>,
@@ -325,7 +326,7 @@ fn args<'a, const N: usize>(
         ctx.refuse(ERROR);
         return None;
     }
-    // Whatever the last word stands for: memcached looks only at it.
+    // As in memcached, the last word alone decides, even if it is one of the `N` words.
     let quiet = last.or(found.last().copied()) == Some(b"noreply");
     Some((found, quiet))
 }
@@ -447,7 +448,7 @@ pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     } else {
         0
     };
-    // What was asked for last counts.
+    // The latest `flush_all` replaces a pending one.
     ctx.shared.memo.flush_at(at);
     if at == 0 {
         let Some(start) = ctx.writes(quiet) else {
@@ -461,7 +462,7 @@ pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     ctx.append_reply("OK", quiet);
 }
 
-/// `slabs automove level`: taken, and nothing follows from it. Pages are no client's to move.
+/// `slabs automove level`: accepted without effect. Clients cannot move pages (`slabs reassign`).
 pub(super) fn slabs(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     match (words.next(), words.next().map(u32_of)) {
         (Some(b"automove"), Some(None)) => ctx.refuse(BAD_FORMAT),

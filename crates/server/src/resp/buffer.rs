@@ -1,25 +1,25 @@
-//! The buffer that replies are appended to, which refuses to grow beyond its limit.
+//! Reply buffer of a connection, with a limit on its bytes.
 //!
 //! ```text
 //!   bytes   [ replies not yet sent              ][ this reply ...  ]
 //!                                                                  ▲ bytes_max
 //! ```
 //!
-//! A reply that does not fit is *cut*: neither its bytes nor those of any later reply are kept, and the
-//! connection is closed (a client cannot read half a reply). A command that has cut its reply may go on, for
-//! what it has still to write to the store, or return at once.
+//! A reply that does not fit is *cut*: the buffer accepts no further bytes, neither of this reply nor of later ones,
+//! and the connection is closed (a client cannot parse half a reply). A command whose reply is cut may still complete
+//! its writes to the store, or return at once.
 //!
 //! # Invariants
 //! B1  `bytes` has at most `bytes_max` bytes.
-//! B2  Once cut, a buffer stays cut, until it is rewound to before the reply that did not fit.
+//! B2  Once cut, a buffer stays cut until it is rewound to a position before the reply that did not fit.
 
-/// Most memory that a buffer with something in it keeps when it holds less than half of it.
+/// Most bytes of memory that a non-empty buffer keeps if less than half of it is used.
 const CAPACITY_KEPT: usize = 256 << 10;
 
-/// Most memory that an empty buffer keeps.
+/// Most bytes of memory that an empty buffer keeps.
 const EMPTY_CAPACITY_KEPT: usize = 4 << 20;
 
-/// What bytes of a reply are appended to.
+/// Destination of a reply's bytes.
 pub trait ReplySink {
     /// Appends `bytes`.
     fn extend_from_slice(&mut self, bytes: &[u8]);
@@ -37,7 +37,7 @@ impl ReplySink for Vec<u8> {
     }
 }
 
-/// Replies of one connection: see the module.
+/// Replies of one connection, with a limit on their bytes; see the module.
 #[derive(Debug)]
 pub(crate) struct ReplyBuffer {
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ impl ReplySink for ReplyBuffer {
 }
 
 impl ReplyBuffer {
-    /// A buffer that reuses the memory of `bytes`, which is empty.
+    /// Creates a buffer that uses the memory of `bytes`, which must be empty.
     pub(crate) fn reusing(bytes: Vec<u8>) -> ReplyBuffer {
         ReplyBuffer {
             bytes,
@@ -75,24 +75,24 @@ impl ReplyBuffer {
         }
     }
 
-    /// Sets how many bytes the buffer may hold. What it holds already stays.
+    /// Sets the limit of the buffer. Bytes already in it stay, even above the limit.
     pub(crate) fn set_bytes_max(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max.max(self.bytes.len());
     }
 
-    /// Most bytes the buffer may hold.
+    /// The limit of the buffer, in bytes.
     #[inline]
     pub(crate) fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// Whether a reply did not fit: the connection is to be closed.
+    /// Whether a reply did not fit; the connection must then be closed.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Notes that a reply does not fit.
+    /// Records that a reply does not fit.
     #[cold]
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
@@ -116,24 +116,25 @@ impl ReplyBuffer {
         &self.bytes
     }
 
-    /// Takes back what was appended after the first `len` bytes. A cut buffer stays cut.
+    /// Removes all but the first `len` bytes. A cut buffer stays cut.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
         self.shrink();
     }
 
-    /// As [`ReplyBuffer::truncate`], before everything after `len` is executed again: a cut is taken back, too.
+    /// As [`ReplyBuffer::truncate`], but also undoes a cut. For requests that are executed again and so write
+    /// everything after `len` again.
     pub(crate) fn rewind(&mut self, len: usize) {
         self.truncate(len);
         self.is_cut = false;
     }
 
-    /// Gives back memory that a large reply has needed.
+    /// Frees memory that only a large reply needed.
     #[inline]
     fn shrink(&mut self) {
         let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
-        // An empty one is kept, or freed, by its thread's shelf.
+        // The thread's buffer pool keeps or frees empty buffers.
         let kept = if len > 0 {
             CAPACITY_KEPT
         } else {
@@ -144,8 +145,8 @@ impl ReplyBuffer {
         }
     }
 
-    /// An empty buffer for a part of a reply that is counted before it is appended: it takes half of what
-    /// this one has room for, so that both copies together take no more.
+    /// Creates an empty buffer for a part of a reply whose elements are counted before it is appended. Its limit is
+    /// half of this buffer's remaining bytes, so that both copies together fit the limit.
     pub(crate) fn sibling(&self) -> ReplyBuffer {
         ReplyBuffer {
             bytes: Vec::new(),
@@ -154,14 +155,14 @@ impl ReplyBuffer {
         }
     }
 
-    /// Appends what a sibling has collected.
+    /// Appends the bytes of a sibling, and takes over its cut.
     pub(crate) fn take_from(&mut self, sibling: ReplyBuffer) {
         self.is_cut |= sibling.is_cut;
         self.extend_from_slice(&sibling.bytes);
     }
 
-    /// The bytes themselves, for the store to append a value to. Its caller keeps B1: the head that comes
-    /// before the value compares its length with [`ReplyBuffer::bytes_max`].
+    /// The bytes, for the store to append a value. The caller maintains B1: its head callback compares the value's
+    /// length with [`ReplyBuffer::bytes_max`] before the value is appended.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_does_not_grow_beyond_its_limit_and_keeps_nothing_of_later_replies() {
+    fn a_cut_buffer_stays_within_its_limit_and_accepts_no_later_replies() {
         let mut out = ReplyBuffer::default();
         out.set_bytes_max(8);
         out.extend_from_slice(b"1234");

@@ -1,7 +1,8 @@
-//! The protocol: requests in ([`parse`]), replies out ([`reply`]), and the numbers both are made of.
+//! Redis's protocol (RESP): parsing requests ([`parse`]), writing replies ([`reply`]), and decimal numbers
+//! ([`number`]).
 //!
-//! Nothing here knows a command or a store. Requests are read where they lie in a connection's input
-//! buffer, replies are appended to its output buffer.
+//! This module depends on neither commands nor the store. The parser reads requests in place in a connection's input
+//! buffer; replies are appended to its output buffer.
 
 pub(crate) mod buffer;
 pub mod number;
@@ -13,7 +14,7 @@ pub use buffer::ReplySink;
 pub use parse::{Args, ProtocolError, RequestLimits, RequestParser};
 pub use reply::RespVersion;
 
-/// Appends a request of `words` to `out`, as a client sends it.
+/// Appends a request of `words` to `out`, in the format that clients send.
 pub fn request<T: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[T]) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words.iter().map(AsRef::as_ref) {

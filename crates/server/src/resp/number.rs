@@ -1,9 +1,9 @@
-//! Decimal integers as Redis reads and writes them: one spelling for each number.
+//! Decimal integers in Redis's canonical format: each number has exactly one spelling.
 
-/// Digits of the longest `i64`, sign included.
+/// Most characters of a 64-bit number, including its sign.
 const DIGITS_MAX: usize = 20;
 
-/// Reads a whole number strictly: no blanks, no `+`, no leading zeros, no `-0`, nothing after it.
+/// Parses an integer strictly: no blanks, no `+`, no leading zeros, no `-0`, and nothing after it.
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -21,7 +21,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads an unsigned number by the same rules.
+/// Parses an unsigned integer by the rules of [`parse_i64`].
 #[must_use]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     parse_digits(text)
@@ -46,14 +46,14 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// A number spelled out on the stack.
+/// Decimal text of a number, without a heap allocation.
 pub struct DecimalText {
     bytes: [u8; DIGITS_MAX],
     start: usize,
 }
 
 impl DecimalText {
-    /// Spells `value`.
+    /// Formats `value`.
     #[must_use]
     pub fn new(value: i64) -> DecimalText {
         let mut decimal = DecimalText::unsigned(value.unsigned_abs());
@@ -64,7 +64,7 @@ impl DecimalText {
         decimal
     }
 
-    /// Spells `value`.
+    /// Formats an unsigned `value`.
     #[must_use]
     pub fn unsigned(mut value: u64) -> DecimalText {
         let mut bytes = [0; DIGITS_MAX];
@@ -79,7 +79,7 @@ impl DecimalText {
         }
     }
 
-    /// The digits.
+    /// The text: digits, with a `-` before them for a negative number.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spelling_for_each_number() {
+    fn each_number_has_exactly_one_accepted_spelling() {
         for good in [
             0,
             1,

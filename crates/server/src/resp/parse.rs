@@ -1,61 +1,60 @@
-//! Requests: RESP arrays and inline commands, read where they lie.
+//! Parses requests, which are RESP arrays or inline commands, in place.
 //!
 //! ```text
 //!   input   *3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhel        (the rest has not arrived)
 //!                        ▲▲▲          ▲        ▲
-//!   spans               [8..11,     17..18]    at: where to go on when more has arrived
+//!   spans               [8..11,     17..18]    at: where parsing resumes when more has arrived
 //! ```
 //!
-//! A [`Parser`] reads requests from a slice that starts at the first request's first byte and grows.
-//! It reads ahead a window of whole requests, so that the store can be told which keys are coming,
-//! and remembers how far it came in the one after them, so that a request in many pieces costs one
-//! pass. Arguments are spans of that slice. Only inline requests are copied, because quoting changes
-//! their bytes.
+//! A [`RequestParser`] reads requests from a slice that starts at the first request's first byte and grows. It parses a
+//! window of complete requests ahead, so that the store can prefetch their keys. It also remembers its position in the
+//! incomplete request after them, so that a request in many pieces is parsed in one pass. Arguments are spans of the
+//! slice. Only inline requests are copied, because quoting changes their bytes.
 //!
 //! # Invariants
-//! A1  What is decided depends on the bytes only, not on how they were cut into reads.
-//! A2  Memory is bounded by the bytes that have arrived, never by a length that was announced.
+//! A1  The result depends on the bytes only, not on how they were split into reads.
+//! A2  Memory is bounded by the bytes that have arrived, never by an announced length.
 
 use std::fmt;
 
 use super::number::parse_i64;
 
-/// Longest line without its end: an inline request, or a length.
+/// Most bytes of a line without its end: an inline request, or a length.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Most arguments of a request.
 const ARGS_MAX: i64 = 1 << 20;
 /// Argument slots kept for the next request.
 const SPANS_KEPT: usize = 1024;
 
-/// What a request may announce.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Longest argument (`proto-max-bulk-len`).
+    /// Most bytes of an argument (`proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
 }
 
-/// A request no server can read: it is answered and the connection closed.
+/// A malformed request. The server replies with the error and closes the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The number of arguments is no number, or too large.
+    /// The number of arguments is not a number, or too large.
     MultibulkLength,
-    /// The line with the number of arguments does not end.
+    /// The line with the number of arguments is too long.
     MultibulkLine,
-    /// An argument's length is no number, negative or too large.
+    /// An argument's length is not a number, negative or too large.
     BulkLength,
-    /// The line with an argument's length does not end.
+    /// The line with an argument's length is too long.
     BulkLine,
-    /// An argument does not start with `$` but with this.
+    /// An argument starts with this byte instead of `$`.
     ExpectedDollar(u8),
-    /// An inline request does not end.
+    /// An inline request is too long.
     InlineTooBig,
-    /// An inline request has a quote that does not close.
+    /// An inline request has unbalanced quotes.
     Quotes,
 }
 
 impl ProtocolError {
-    /// The reply, without its marker and line end.
+    /// The text of the error reply, without `-` and the line's end.
     #[must_use]
     pub fn reply(self) -> Vec<u8> {
         let mut text = b"ERR Protocol error: ".to_vec();
@@ -83,7 +82,7 @@ impl fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// Where an argument lies.
+/// Byte range of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArgSpan {
     start: usize,
@@ -98,7 +97,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// How many there are.
+    /// Number of arguments, including the name.
     #[inline]
     #[must_use]
     #[expect(
@@ -109,7 +108,7 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// The argument at `index`, or nothing.
+    /// The argument at `index`, if it exists.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
@@ -117,7 +116,7 @@ impl<'a> Args<'a> {
         self.bytes.get(span.start..span.end)
     }
 
-    /// The argument at `index`; empty if there is none. Commands ask after their arity was checked.
+    /// The argument at `index`; empty if it does not exist. Commands use this after their arity was checked.
     #[inline]
     #[must_use]
     pub fn at(&self, index: usize) -> &'a [u8] {
@@ -143,41 +142,41 @@ impl<'a> Args<'a> {
     }
 }
 
-/// Bytes of kept requests after which a chunk is full; a larger request has one of its own.
+/// Most bytes of the requests in a chunk; a larger request has its own chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Requests kept for later: what MULTI queues.
+/// Copies of requests for later execution: those queued by MULTI.
 ///
-/// They lie in chunks, so that many take no more memory than their bytes and spans, and none is copied when more come.
+/// Requests are stored in chunks. So memory is little more than their bytes and spans, and adding one copies no other.
 #[derive(Debug, Default)]
 pub struct QueuedRequests {
     chunks: Vec<QueuedChunk>,
     requests: usize,
     args: usize,
-    /// Bytes of memory that all chunks but the last take.
+    /// Bytes of memory that all chunks but the last use.
     full_bytes: usize,
 }
 
-/// Requests that were kept one after another.
+/// Consecutive requests of [`QueuedRequests`].
 #[derive(Debug)]
 struct QueuedChunk {
-    /// How many requests are in chunks before this one.
+    /// Number of requests in the chunks before this one.
     first: usize,
     bytes: Vec<u8>,
     spans: Vec<ArgSpan>,
-    /// Where each request's spans end.
+    /// End of each request's spans.
     ends: Vec<usize>,
 }
 
 impl QueuedChunk {
-    /// Gives back memory that no request will use.
+    /// Frees unused capacity.
     fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.spans.shrink_to_fit();
         self.ends.shrink_to_fit();
     }
 
-    /// Bytes of memory it takes.
+    /// Bytes of memory that the chunk uses.
     fn memory_bytes(&self) -> usize {
         size_of::<QueuedChunk>()
             + self.bytes.capacity()
@@ -187,7 +186,7 @@ impl QueuedChunk {
 }
 
 impl QueuedRequests {
-    /// Copies a request.
+    /// Appends a copy of a request.
     pub fn push(&mut self, args: Args<'_>) {
         let bytes = args.from(0).map(<[u8]>::len).sum();
         let chunk = self.chunk_for(bytes);
@@ -204,7 +203,7 @@ impl QueuedRequests {
         self.args += args.len();
     }
 
-    /// The chunk that takes a request of `bytes`.
+    /// Returns a chunk with space for a request of `bytes`.
     fn chunk_for(&mut self, bytes: usize) -> &mut QueuedChunk {
         let has_room = |chunk: &QueuedChunk| chunk.bytes.len() + bytes <= CHUNK_BYTES;
         if !self.chunks.last().is_some_and(has_room) {
@@ -223,25 +222,25 @@ impl QueuedRequests {
         &mut self.chunks[last]
     }
 
-    /// How many requests are kept.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests
     }
 
-    /// Whether none is kept.
+    /// Whether there are no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests == 0
     }
 
-    /// How many arguments the kept requests have together, their names included.
+    /// Number of arguments of all requests, including command names.
     #[must_use]
     pub fn arg_count(&self) -> usize {
         self.args
     }
 
-    /// Bytes of memory the kept requests take.
+    /// Bytes of memory that the requests use.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.full_bytes + self.chunks.last().map_or(0, QueuedChunk::memory_bytes)
@@ -261,7 +260,7 @@ impl QueuedRequests {
     }
 }
 
-/// A whole request: where its spans and its bytes end.
+/// Ends of a complete request's spans and bytes.
 #[derive(Clone, Copy, Debug)]
 struct WholeRequest {
     spans: usize,
@@ -269,30 +268,30 @@ struct WholeRequest {
     is_inline: bool,
 }
 
-/// Reads one request after another.
+/// Incremental parser of requests; see the module.
 #[derive(Debug, Default)]
 pub struct RequestParser {
-    /// Arguments of the whole requests, then those of the one in progress.
+    /// Arguments of the complete requests, then those of the request in progress.
     spans: Vec<ArgSpan>,
     whole: Vec<WholeRequest>,
-    /// Where the bytes of whole and skipped requests end.
+    /// End of the bytes of complete and empty requests.
     consumed: usize,
-    /// How far the request in progress has been read.
+    /// Position up to which the request in progress is parsed.
     at: usize,
-    /// Arguments it still misses; 0 before its first line.
+    /// Arguments that the request in progress still misses; 0 before its first line.
     missing: usize,
-    /// The length of the argument at `at`, once known.
+    /// Length of the argument at `at`, once it is known.
     bulk: Option<usize>,
     /// Arguments of inline requests, unquoted.
     inline: Vec<u8>,
 }
 
 impl RequestParser {
-    /// Reads on until `most` requests are whole, or `input` ends. `input` starts where it started
-    /// before and holds at least what it held before. Returns how many requests are whole.
+    /// Continues parsing until `most` requests are complete, or `input` ends. `input` must start at the same byte as in
+    /// the previous call and contain at least the same bytes. Returns the number of complete requests.
     ///
     /// # Errors
-    /// What follows the whole requests cannot be read, nor anything after it.
+    /// The request after the complete ones is malformed. Nothing after it can be parsed.
     #[inline]
     pub fn read(
         &mut self,
@@ -304,7 +303,7 @@ impl RequestParser {
         Ok(self.whole.len())
     }
 
-    /// Reads one request; false if it is not whole yet.
+    /// Parses one request. Returns `false` if it is not complete yet.
     #[inline]
     fn step(&mut self, input: &[u8], limits: RequestLimits) -> Result<bool, ProtocolError> {
         if self.missing == 0 {
@@ -340,7 +339,7 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// Reads one argument; false if it is not whole yet.
+    /// Parses one argument. Returns `false` if it is not complete yet.
     #[inline]
     fn read_bulk(&mut self, input: &[u8], limits: RequestLimits) -> Result<bool, ProtocolError> {
         let len = match self.bulk {
@@ -414,7 +413,7 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// How many requests are whole.
+    /// Number of complete requests.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a parser is no collection")]
@@ -422,7 +421,7 @@ impl RequestParser {
         self.whole.len()
     }
 
-    /// The arguments of the whole request at `index`, read from `input`.
+    /// The arguments of the complete request at `index`, which was parsed from `input`.
     #[inline]
     #[must_use]
     pub fn args<'a>(&'a self, input: &'a [u8], index: usize) -> Args<'a> {
@@ -441,26 +440,26 @@ impl RequestParser {
         }
     }
 
-    /// Bytes up to the end of the last whole request.
+    /// Bytes up to the end of the last complete request.
     #[inline]
     #[must_use]
     pub fn consumed(&self) -> usize {
         self.consumed
     }
 
-    /// Bytes up to the end of the whole request at `index`.
+    /// Bytes up to the end of the complete request at `index`.
     #[must_use]
     pub fn end(&self, index: usize) -> usize {
         self.whole[index].end
     }
 
-    /// Bytes, after the whole requests, that are known to be needed before it can go on.
+    /// Bytes that must have arrived after the complete requests before parsing can continue; 0 if unknown.
     #[must_use]
     pub fn needed(&self) -> usize {
         self.bulk.map_or(0, |len| self.at - self.consumed + len + 2)
     }
 
-    /// Bytes this parser holds on to.
+    /// Bytes of memory that this parser uses.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.spans.capacity() * size_of::<ArgSpan>()
@@ -468,7 +467,7 @@ impl RequestParser {
             + self.inline.capacity()
     }
 
-    /// Forgets the whole requests: the next `input` starts after [`Parser::consumed`].
+    /// Drops the complete requests: the next `input` starts after [`RequestParser::consumed`].
     #[inline]
     pub fn next(&mut self) {
         let gone = std::mem::take(&mut self.consumed);
@@ -492,27 +491,27 @@ impl RequestParser {
         }
     }
 
-    /// Forgets everything: the next `input` starts at a request's first byte.
+    /// Drops all state: the next `input` starts at a request's first byte.
     pub fn reset(&mut self) {
         *self = RequestParser::default();
     }
 }
 
-/// Where `end` is in the line that `bytes` starts with. As in Redis, a line does not go on behind a
-/// NUL: such a line never ends.
+/// Returns the position of `end` in the line at the start of `bytes`. As in Redis, a NUL before `end` hides it: such a
+/// line never ends.
 fn line_end(bytes: &[u8], end: u8) -> Option<usize> {
     let mut line = bytes.iter().take(LINE_BYTES_MAX + 1);
     let at = line.position(|&b| b == end || b == 0)?;
     (bytes[at] == end).then_some(at)
 }
 
-/// A line's number, if it is one, and where the next line starts.
+/// A line's number, if it is valid, and the start of the next line; `None` if the line has not arrived completely.
 type ParsedLine = Option<(Option<i64>, usize)>;
 
-/// Reads the line at `at`: one marker byte, a number, `\r\n`. Nothing if it has not arrived whole.
+/// Parses the line at `at`: one marker byte, a number, `\r\n`.
 #[inline]
 fn length(input: &[u8], at: usize, too_long: ProtocolError) -> Result<ParsedLine, ProtocolError> {
-    // Up to nine digits, as nearly all are; everything else is left to the exact reading below.
+    // Fast path for up to nine digits. `length_exact` handles everything else.
     let mut value = 0u32;
     let mut end = at + 1;
     while let Some(digit) = input
@@ -549,8 +548,8 @@ fn length_exact(
     }
 }
 
-/// Splits a line into words. `"..."` knows `\n \r \t \b \a \xHH` and `\` before anything else; `'...'`
-/// knows `\'`. Nothing if a quote does not close, or something other than a blank follows it.
+/// Splits a line into words. `"..."` supports `\n \r \t \b \a \xHH`, and `\` before any other character; `'...'`
+/// supports `\'`. Returns `None` if a quote is not closed, or not followed by a blank.
 fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<ArgSpan>) -> Option<()> {
     let mut rest = line;
     loop {
@@ -567,7 +566,7 @@ fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<ArgSpan>) -> Opt
     }
 }
 
-/// Appends the first word of `text`, unquoted; returns what follows it.
+/// Appends the first word of `text`, unquoted. Returns the text after it.
 fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let [first, rest @ ..] = text {
         text = match first {
@@ -583,7 +582,7 @@ fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     Some(text)
 }
 
-/// What follows a closing quote, which must be a blank or nothing.
+/// Checks that the text after a closing quote is empty or starts with a blank.
 fn closed(rest: &[u8]) -> Option<&[u8]> {
     rest.first().is_none_or(|&b| is_blank(b)).then_some(rest)
 }

@@ -61,7 +61,7 @@ fn every_split_of_a_pipeline_gives_the_same_requests() {
 }
 
 #[test]
-fn errors_have_redis_texts() {
+fn protocol_errors_have_the_texts_of_redis() {
     for (input, text) in [
         ("*x\r\n", "invalid multibulk length"),
         ("*1048577\r\n", "invalid multibulk length"),
@@ -89,7 +89,7 @@ fn errors_have_redis_texts() {
 }
 
 #[test]
-fn lines_without_end_are_refused_at_64_kib() {
+fn a_line_above_64_kib_is_refused() {
     for (start, text) in [
         ("", "too big inline request"),
         ("*", "too big mbulk count string"),
@@ -105,7 +105,7 @@ fn lines_without_end_are_refused_at_64_kib() {
 }
 
 #[test]
-fn announced_lengths_take_no_memory() {
+fn announced_lengths_allocate_no_memory() {
     let mut parser = RequestParser::default();
     let input = b"*1048576\r\n$536870912\r\nx";
     assert_eq!(parser.read(input, LIMITS, 16), Ok(0));
@@ -114,7 +114,7 @@ fn announced_lengths_take_no_memory() {
 }
 
 #[test]
-fn a_request_of_many_arguments_leaves_nothing_behind() {
+fn memory_of_a_request_with_many_arguments_is_freed_after_it() {
     let mut input = b"*100000\r\n".to_vec();
     for _ in 0..100_000 {
         input.extend_from_slice(b"$1\r\nx\r\n");
@@ -130,7 +130,7 @@ fn a_request_of_many_arguments_leaves_nothing_behind() {
 }
 
 #[test]
-fn random_bytes_never_panic_and_splits_never_matter() {
+fn random_bytes_never_panic_and_parse_the_same_for_every_split() {
     let alphabet = b"*$\r\n0123456789-\"'\\x aGET\0\xff";
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move |below: usize| {
@@ -150,7 +150,7 @@ fn random_bytes_never_panic_and_splits_never_matter() {
 }
 
 #[test]
-fn kept_requests_are_what_was_kept() {
+fn queued_requests_are_read_back_unchanged() {
     let input = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
     let mut parser = RequestParser::default();
     assert_eq!(parser.read(input, LIMITS, 16), Ok(1));
@@ -163,7 +163,7 @@ fn kept_requests_are_what_was_kept() {
 }
 
 #[test]
-fn many_kept_requests_take_little_more_memory_than_their_bytes() {
+fn many_queued_requests_use_little_more_memory_than_their_bytes() {
     let request = |value: &str| {
         let mut bytes = Vec::new();
         crate::resp::request(&mut bytes, &["SET", "k", value]);

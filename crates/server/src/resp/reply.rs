@@ -1,12 +1,12 @@
-//! Replies, appended to a buffer in RESP2 or RESP3.
+//! Appends replies to a buffer in RESP2 or RESP3.
 
 use super::buffer::ReplySink;
 use super::number::DecimalText;
 
-/// Which protocol a connection speaks.
+/// Protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RespVersion {
-    /// RESP2, what every connection starts with.
+    /// RESP2, the version of a new connection.
     #[default]
     V2,
     /// RESP3, after `HELLO 3`.
@@ -14,7 +14,7 @@ pub enum RespVersion {
 }
 
 impl RespVersion {
-    /// The protocol's number.
+    /// The version's number.
     #[must_use]
     pub fn number(self) -> i64 {
         match self {
@@ -24,7 +24,7 @@ impl RespVersion {
     }
 }
 
-/// Appends `marker`, a number and the line's end.
+/// Appends the marker byte, a number and `\r\n`.
 #[inline]
 fn header(out: &mut impl ReplySink, marker: u8, value: i64) {
     let mut line = [0u8; 24];
@@ -44,25 +44,26 @@ fn header(out: &mut impl ReplySink, marker: u8, value: i64) {
     out.extend_from_slice(&line[..end + 2]);
 }
 
-/// A length as the protocol counts: Rust's objects never exceed `i64::MAX` bytes.
+/// Converts a length to the protocol's type. Rust objects never exceed `i64::MAX` bytes.
 fn signed(len: usize) -> i64 {
     i64::try_from(len).unwrap_or(i64::MAX)
 }
 
-/// `+OK`.
+/// Appends `+OK`.
 #[inline]
 pub fn ok(out: &mut impl ReplySink) {
     out.extend_from_slice(b"+OK\r\n");
 }
 
-/// A simple string: one line of text.
+/// Appends a simple string: one line of text.
 pub fn simple(out: &mut impl ReplySink, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
-/// An error whose first word is its code; line breaks in it become blanks, at its end nothing.
+/// Appends an error; the first word of `text` is its code. Line breaks inside the text become blanks; those at its end
+/// are removed.
 pub fn error(out: &mut impl ReplySink, text: &[u8]) {
     let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     let text = &text[..end.map_or(0, |last| last + 1)];
@@ -72,19 +73,19 @@ pub fn error(out: &mut impl ReplySink, text: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// An integer.
+/// Appends an integer.
 #[inline]
 pub fn integer(out: &mut impl ReplySink, value: i64) {
     header(out, b':', value);
 }
 
-/// What comes before the bytes of a bulk string; `\r\n` comes after.
+/// Appends the header of a bulk string. The caller appends its `len` bytes and `\r\n`.
 #[inline]
 pub fn bulk_header(out: &mut impl ReplySink, len: usize) {
     header(out, b'$', signed(len));
 }
 
-/// A bulk string.
+/// Appends a bulk string.
 #[inline]
 pub fn bulk(out: &mut impl ReplySink, bytes: &[u8]) {
     bulk_header(out, bytes.len());
@@ -92,12 +93,12 @@ pub fn bulk(out: &mut impl ReplySink, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A number as a bulk string.
+/// Appends a number as a bulk string.
 pub fn bulk_number(out: &mut impl ReplySink, value: u64) {
     bulk(out, DecimalText::unsigned(value).as_bytes());
 }
 
-/// Text for people: verbatim in RESP3, a bulk string in RESP2.
+/// Appends human-readable text: a verbatim string in RESP3, a bulk string in RESP2.
 pub fn verbatim(out: &mut impl ReplySink, resp: RespVersion, text: &str) {
     match resp {
         RespVersion::V2 => bulk(out, text.as_bytes()),
@@ -110,7 +111,7 @@ pub fn verbatim(out: &mut impl ReplySink, resp: RespVersion, text: &str) {
     }
 }
 
-/// Nothing, where a string might have been.
+/// Appends the null reply in place of a string.
 #[inline]
 pub fn null(out: &mut impl ReplySink, resp: RespVersion) {
     out.extend_from_slice(match resp {
@@ -119,7 +120,7 @@ pub fn null(out: &mut impl ReplySink, resp: RespVersion) {
     });
 }
 
-/// Nothing, where an array might have been.
+/// Appends the null reply in place of an array.
 pub fn null_array(out: &mut impl ReplySink, resp: RespVersion) {
     out.extend_from_slice(match resp {
         RespVersion::V2 => b"*-1\r\n".as_slice(),
@@ -127,12 +128,12 @@ pub fn null_array(out: &mut impl ReplySink, resp: RespVersion) {
     });
 }
 
-/// The head of an array of `len` replies.
+/// Appends the header of an array of `len` replies.
 pub fn array(out: &mut impl ReplySink, len: usize) {
     header(out, b'*', signed(len));
 }
 
-/// The head of a map of `len` pairs: twice as many array elements in RESP2.
+/// Appends the header of a map of `len` pairs. In RESP2 it is an array of `2 * len` replies.
 pub fn map(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     match resp {
         RespVersion::V2 => header(out, b'*', signed(len * 2)),
@@ -140,7 +141,7 @@ pub fn map(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     }
 }
 
-/// The head of a set of `len` replies: an array in RESP2.
+/// Appends the header of a set of `len` replies. In RESP2 it is an array.
 pub fn set(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     match resp {
         RespVersion::V2 => header(out, b'*', signed(len)),
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_differ_between_the_protocols() {
+    fn nulls_maps_sets_and_texts_have_the_format_of_their_protocol_version() {
         for (resp, null_text, null_array_text, map_text, set_text, text) in [
             (
                 RespVersion::V2,
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_spelled_in_full() {
+    fn integers_and_bulk_lengths_are_written_in_decimal() {
         for value in [0, 7, 9, 10, -1, i64::MAX, i64::MIN] {
             assert_eq!(written(|o| integer(o, value)), format!(":{value}\r\n"));
         }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stays_on_its_line() {
+    fn an_error_is_written_on_one_line() {
         assert_eq!(written(|o| error(o, b"ERR a\r\nb")), "-ERR a  b\r\n");
         assert_eq!(written(|o| error(o, b"ERR a\r\n")), "-ERR a\r\n");
     }

@@ -1,9 +1,9 @@
-//! Each command's replies, byte for byte. The tables hold what redis-server 7.0.15 answered to the
-//! same requests; `/` stands for the end of a line.
+//! Replies of each command, byte for byte. The tables contain the replies of redis-server 7.0.15 to the same requests;
+//! `/` stands for the end of a line.
 
 use crate::harness::Running;
 
-/// Noon, some day: the clock stands still.
+/// The fixed time of the store's clock, in milliseconds since 1970.
 const NOW_MS: u64 = 1_700_000_000_000;
 
 fn agree(table: &[(&str, &str)]) {
@@ -17,7 +17,7 @@ fn agree(table: &[(&str, &str)]) {
 }
 
 #[test]
-fn strings_answer_as_redis_does() {
+fn string_commands_reply_as_in_redis() {
     agree(STRINGS);
 }
 
@@ -80,7 +80,7 @@ const STRINGS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn counters_answer_as_redis_does() {
+fn counter_commands_reply_as_in_redis() {
     agree(COUNTERS);
 }
 
@@ -104,7 +104,7 @@ const COUNTERS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn expiry_answers_as_redis_does() {
+fn expiry_commands_reply_as_in_redis() {
     agree(EXPIRY);
 }
 
@@ -143,7 +143,7 @@ const EXPIRY: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn keys_answer_as_redis_does() {
+fn key_commands_reply_as_in_redis() {
     agree(KEYS);
 }
 
@@ -161,7 +161,7 @@ const KEYS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn transactions_answer_as_redis_does() {
+fn transaction_commands_reply_as_in_redis() {
     agree(TRANSACTIONS);
 }
 
@@ -199,7 +199,7 @@ const TRANSACTIONS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn connections_answer_as_redis_does() {
+fn connection_commands_reply_as_in_redis() {
     agree(CONNECTION);
 }
 
@@ -219,7 +219,7 @@ const CONNECTION: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn time_passes() {
+fn a_key_expires_at_its_exact_millisecond() {
     let server = Running::new();
     server.store.set_clock(NOW_MS);
     let mut client = server.connect();
@@ -242,7 +242,7 @@ fn time_passes() {
 }
 
 #[test]
-fn resp3_has_its_own_shapes() {
+fn resp3_replies_have_their_own_types() {
     let server = Running::new();
     let mut client = server.connect();
     let hello = |proto: &str, head: &str, id: u64| {
@@ -279,7 +279,7 @@ fn resp3_has_its_own_shapes() {
 }
 
 #[test]
-fn scan_visits_every_key_and_filters() {
+fn scan_visits_every_key_and_applies_its_filters() {
     let server = Running::new();
     let mut client = server.connect();
     for at in 0..100 {
@@ -310,7 +310,7 @@ fn scan_visits_every_key_and_filters() {
 }
 
 #[test]
-fn the_configuration_is_read_and_changed() {
+fn config_get_and_set_read_and_change_the_configuration() {
     let server = Running::new();
     let mut client = server.connect();
     client.ask(
@@ -351,7 +351,7 @@ fn the_configuration_is_read_and_changed() {
 }
 
 #[test]
-fn info_and_client_list_tell_what_is() {
+fn info_and_client_list_report_the_current_state() {
     let server = Running::new();
     let (mut client, mut other) = (server.connect(), server.connect());
     client.ask(
@@ -401,7 +401,7 @@ fn info_and_client_list_tell_what_is() {
 }
 
 #[test]
-fn commands_describe_themselves() {
+fn command_describes_the_commands() {
     let server = Running::new();
     let mut client = server.connect();
     client.ask("COMMAND INFO get", "*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*3\r\n+@read\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n*2\r\n+RO\r\n+access\r\n$12\r\nbegin_search\r\n*4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n$9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n*6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n");

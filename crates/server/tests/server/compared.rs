@@ -1,5 +1,5 @@
 //! Differences from redis-server 7.0.15 that random requests have found (`cargo xtask lanes
-//! redis-compare`), each with the reply that redis-server gave. `/` stands for the end of a line.
+//! redis-compare`), each with the reply of redis-server. `/` stands for the end of a line.
 
 use crate::harness::Running;
 
@@ -25,7 +25,7 @@ const EXEC: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn getex_takes_an_option_again() {
+fn getex_accepts_a_repeated_option() {
     agree(GETEX);
 }
 
@@ -38,7 +38,7 @@ const GETEX: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn watch_sees_writes_that_leave_the_value_as_it_was() {
+fn watch_detects_writes_that_do_not_change_the_value() {
     agree(WATCHED);
 }
 
@@ -50,7 +50,7 @@ const WATCHED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn config_set_looks_at_all_names_before_any_value() {
+fn config_set_checks_all_names_before_any_value() {
     agree(CONFIG);
 }
 
@@ -69,7 +69,7 @@ const CONFIG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn client_list_takes_any_number_as_an_id() {
+fn client_list_accepts_any_integer_as_an_id() {
     agree(CLIENTS);
 }
 
@@ -113,7 +113,7 @@ fn client_list_has_the_fields_of_redis_in_its_order() {
 }
 
 #[test]
-fn cursors_and_patterns_are_read_as_redis_reads_them() {
+fn cursors_and_patterns_are_parsed_as_in_redis() {
     agree(SCAN);
 }
 
@@ -132,7 +132,7 @@ const SCAN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn commands_are_described_as_redis_describes_them() {
+fn commands_are_described_as_in_redis() {
     agree(COMMAND);
 }
 
@@ -151,7 +151,7 @@ const COMMAND: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_nul_ends_an_option_and_stops_a_line() {
+fn a_nul_ends_an_option_and_hides_the_end_of_a_line() {
     let server = Running::new();
     let nuls = vec![0_u8; 65_537];
     let count = [b"*".as_slice(), &nuls, b"\r\n"].concat();
@@ -189,7 +189,7 @@ fn a_nul_ends_an_option_and_stops_a_line() {
 }
 
 #[test]
-fn dbsize_leaves_out_keys_that_have_expired() {
+fn dbsize_does_not_count_expired_keys() {
     let server = Running::new();
     server.store.set_clock(1_000_000);
     let mut client = server.connect();
@@ -199,7 +199,7 @@ fn dbsize_leaves_out_keys_that_have_expired() {
 }
 
 #[test]
-fn memory_figures_tell_the_heap_from_mapped_files() {
+fn info_memory_distinguishes_the_heap_from_mapped_files() {
     let server = Running::new();
     let info = server.connect().bulk("INFO memory");
     let figure = |name: &str| -> u64 {

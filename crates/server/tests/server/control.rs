@@ -1,4 +1,4 @@
-//! What tests do to the volatile store: hold its tickets, turn them, make it fail.
+//! Control of the volatile store by tests: hold tickets, complete them, make the store fail.
 
 use std::sync::atomic::Ordering;
 
@@ -13,17 +13,17 @@ impl Volatile {
         self.inner.clock_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// From now on tickets turn only when told.
+    /// Makes new tickets durable only by [`Volatile::turn`].
     pub(crate) fn hold(&self) {
         self.inner.state().held = true;
     }
 
-    /// How many tickets have not turned.
+    /// Number of tickets that are not durable.
     pub(crate) fn held(&self) -> usize {
         self.inner.state().unturned.len()
     }
 
-    /// Turns the oldest ticket.
+    /// Makes the oldest ticket durable.
     pub(crate) fn turn(&self) {
         let mut state = self.inner.state();
         if let Some((ticket, writes)) = state.unturned.pop_first() {
@@ -33,7 +33,7 @@ impl Volatile {
         wake(state);
     }
 
-    /// From now on tickets turn at once; those held turn now.
+    /// Makes all held tickets durable now, and new tickets at once.
     pub(crate) fn let_go(&self) {
         self.inner.state().held = false;
         while self.held() > 0 {
@@ -41,12 +41,12 @@ impl Volatile {
         }
     }
 
-    /// From now on operations on many keys wait.
+    /// Makes operations on many keys wait.
     pub(crate) fn close_gate(&self) {
         self.inner.gate().is_closed = true;
     }
 
-    /// Waits until an operation on many keys waits.
+    /// Blocks until an operation on many keys waits.
     pub(crate) fn await_waiting(&self) {
         wait_until(|| self.inner.gate().waiting > 0);
     }
@@ -56,13 +56,13 @@ impl Volatile {
         self.inner.gate().waiting > 0
     }
 
-    /// From now on no operation waits; those that do go on.
+    /// Lets waiting and new operations continue.
     pub(crate) fn open_gate(&self) {
         self.inner.gate().is_closed = false;
         self.inner.opened.notify_all();
     }
 
-    /// The medium fails.
+    /// Makes the medium fail.
     pub(crate) fn poison(&self, reason: &str) {
         let mut state = self.inner.state();
         state.poisoned = Some(Poisoned {
@@ -71,12 +71,12 @@ impl Volatile {
         wake(state);
     }
 
-    /// From now on the pool is full, or not.
+    /// Makes the pool full, or no longer full.
     pub(crate) fn fill(&self, full: bool) {
         self.inner.state().full = full;
     }
 
-    /// The record of `key` in database 0 is damaged.
+    /// Damages the record of `key` in database 0.
     pub(crate) fn damage(&self, key: &str) {
         self.inner.state().damaged.push((0, key.into()));
     }

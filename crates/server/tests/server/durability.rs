@@ -1,17 +1,17 @@
-//! Nothing is acknowledged before it is durable, and nobody else learns of it.
+//! No write is acknowledged, or revealed to other clients, before it is durable.
 
 use crate::harness::Running;
 use farbank_server::ServerOptions;
 
 #[test]
-fn a_reply_leaves_when_its_ticket_turns_and_in_order() {
+fn replies_are_sent_in_order_once_their_ticket_is_durable() {
     let server = Running::new();
     server.store.hold();
     let (mut writer, mut reader) = (server.connect(), server.connect());
     writer.send("PING;SET a 1;PING;INCR a;GET a");
     writer.expect("+PONG\r\n");
     server.await_held(1);
-    // The reader's round trip is after the batch on the same worker.
+    // The same worker serves the reader's round trip after the batch.
     reader.ask("GET a", "$-1\r\n");
     writer.send("PING;GET a");
     server.await_held(1);
@@ -28,7 +28,7 @@ fn a_reply_leaves_when_its_ticket_turns_and_in_order() {
 }
 
 #[test]
-fn nothing_of_a_held_batch_leaves_early() {
+fn no_reply_of_a_held_batch_is_sent_early() {
     let server = Running::new();
     server.store.hold();
     let (mut writer, mut reader) = (server.connect(), server.connect());
@@ -47,7 +47,7 @@ fn nothing_of_a_held_batch_leaves_early() {
 }
 
 #[test]
-fn writers_build_on_the_newest_value_though_it_is_not_durable() {
+fn writes_apply_to_the_newest_value_even_if_it_is_not_durable() {
     let server = Running::new();
     server.store.hold();
     let (mut one, mut two) = (server.connect(), server.connect());
@@ -62,7 +62,7 @@ fn writers_build_on_the_newest_value_though_it_is_not_durable() {
 }
 
 #[test]
-fn a_client_that_closed_its_half_still_gets_its_replies() {
+fn a_client_that_closed_its_sending_side_still_gets_its_replies() {
     let server = Running::new();
     server.store.hold();
     let mut client = server.connect();
@@ -74,7 +74,7 @@ fn a_client_that_closed_its_half_still_gets_its_replies() {
 }
 
 #[test]
-fn a_client_that_left_does_not_disturb_the_others() {
+fn a_client_that_disconnects_does_not_affect_other_clients() {
     let server = Running::new();
     server.store.hold();
     let (mut gone, mut stays) = (server.connect(), server.connect());
@@ -89,7 +89,7 @@ fn a_client_that_left_does_not_disturb_the_others() {
 }
 
 #[test]
-fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
+fn after_a_medium_failure_no_write_is_acknowledged_and_reads_still_work() {
     let server = Running::new();
     let (mut writer, mut reader) = (server.connect(), server.connect());
     writer.ask("SET a 1", "+OK\r\n");
@@ -119,7 +119,7 @@ fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
 }
 
 #[test]
-fn a_medium_that_fails_at_a_write_refuses_it() {
+fn a_write_to_a_failed_medium_is_refused() {
     let server = Running::new();
     server.store.poison("it broke");
     let mut client = server.connect();
@@ -156,7 +156,7 @@ fn increments_of_fifty_clients_all_count() {
 }
 
 #[test]
-fn shutdown_keeps_what_was_acknowledged_and_ends_the_server() {
+fn shutdown_keeps_acknowledged_writes_and_stops_the_server() {
     let server = Running::new();
     let store = server.store.clone();
     let mut client = server.connect();

@@ -1,4 +1,4 @@
-//! A running server, and clients of it.
+//! A running server and its clients.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::volatile::Volatile;
 
-/// A test that waits longer than this has hung.
+/// A test that waits longer than this hangs, and fails.
 const HUNG: Duration = Duration::from_secs(60);
 
-/// A server on a free port; ends when dropped.
+/// A server on a free port; stops when dropped.
 pub(crate) struct Running {
     addr: SocketAddr,
     memcached_addr: SocketAddr,
@@ -24,7 +24,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// One worker, so that all connections share a batch and an order.
+    /// Starts a server with one worker, so that all connections share a batch and an order.
     pub(crate) fn new() -> Running {
         Running::with(ServerOptions {
             workers: 1,
@@ -32,8 +32,8 @@ impl Running {
         })
     }
 
-    /// With these options; but a turn lasts until all that has arrived is executed, so that what a test sends in one
-    /// write is one batch, however slow the machine is.
+    /// Starts a server with these options, except for the time slice. It lasts until all arrived requests are executed,
+    /// so that requests a test sends in one write are one batch even on a slow machine.
     pub(crate) fn with(options: ServerOptions) -> Running {
         let options = ServerOptions {
             turn: HUNG,
@@ -57,17 +57,17 @@ impl Running {
         }
     }
 
-    /// A client that speaks Redis.
+    /// Connects a Redis client.
     pub(crate) fn connect(&self) -> Client {
         Running::connect_to(self.addr)
     }
 
-    /// A client that speaks memcached.
+    /// Connects a memcached client.
     pub(crate) fn connect_memcached(&self) -> Client {
         Running::connect_to(self.memcached_addr)
     }
 
-    /// A client that speaks Redis, from another address of this machine.
+    /// Connects a Redis client from the address `ip`.
     pub(crate) fn connect_from(&self, ip: [u8; 4]) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
@@ -75,7 +75,7 @@ impl Running {
         Running::client(socket.into())
     }
 
-    /// A client of a Unix socket.
+    /// Connects a Redis client to a Unix socket.
     pub(crate) fn connect_unix(path: &Path) -> Client {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
@@ -106,7 +106,7 @@ impl Running {
         TcpStream::connect(self.addr).is_ok()
     }
 
-    /// Waits until the server has ended by itself.
+    /// Waits until the server has stopped, for example after SHUTDOWN.
     pub(crate) fn join(mut self) {
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
@@ -114,7 +114,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Of a test that has failed: no thread may wait there.
+        // After a failed test, threads may still wait at the gate or for tickets.
         self.store.open_gate();
         self.store.let_go();
         self.handle.stop();
@@ -132,18 +132,21 @@ impl Drop for Running {
 pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < HUNG, "it has hung");
+        assert!(
+            started.elapsed() < HUNG,
+            "condition still false after {HUNG:?}"
+        );
         std::thread::yield_now();
     }
 }
 
-/// A connection.
+/// A client's connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// A request as an array of bulk strings, from words between blanks; `''` is the empty word.
+/// Encodes a request as an array of bulk strings. Words are separated by blanks; `''` is the empty word.
 pub(crate) fn request(line: &str) -> Vec<u8> {
     let words: Vec<_> = line
         .split_whitespace()
@@ -157,23 +160,23 @@ pub(crate) fn request(line: &str) -> Vec<u8> {
 }
 
 impl Client {
-    /// Sends requests, one for each part between semicolons, in one write.
+    /// Sends requests, separated by semicolons, in one write.
     pub(crate) fn send(&mut self, lines: &str) {
         let bytes: Vec<u8> = lines.split(';').flat_map(request).collect();
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Ends this direction.
+    /// Closes the sending direction of the connection.
     pub(crate) fn finish(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Reads exactly as many bytes as `expected` has, and compares.
+    /// Reads as many bytes as `expected` has, and compares.
     #[track_caller]
     pub(crate) fn expect(&mut self, expected: &str) {
         let mut got = vec![0; expected.len()];
@@ -191,14 +194,14 @@ impl Client {
         assert_eq!(show(&got[..at]), show(expected.as_bytes()));
     }
 
-    /// Sends and compares the replies; ends with a round trip, so that nothing else can follow.
+    /// Sends requests and compares the replies. Ends with a round trip, which proves that no other reply follows.
     #[track_caller]
     pub(crate) fn ask(&mut self, lines: &str, expected: &str) {
         self.send(&format!("{lines};ECHO done"));
         self.expect(&format!("{expected}$4\r\ndone\r\n"));
     }
 
-    /// One line, without its end.
+    /// Reads one line, without its end.
     pub(crate) fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -209,7 +212,7 @@ impl Client {
         show(&line[..line.len() - 2])
     }
 
-    /// Everything until the server closes the connection.
+    /// Reads everything until the server closes the connection.
     pub(crate) fn drain(&mut self) -> String {
         loop {
             let mut piece = [0; 4096];
@@ -223,7 +226,7 @@ impl Client {
         show(&std::mem::take(&mut self.buffer))
     }
 
-    /// One bulk string's text.
+    /// Sends a request and reads a bulk string.
     pub(crate) fn bulk(&mut self, line: &str) -> String {
         self.send(line);
         let len: usize = self.line()[1..].parse().unwrap();

@@ -1,4 +1,4 @@
-//! What clients cannot do to the server: flood it, starve others, or make it grow.
+//! Limits that keep a client from flooding the server, starving other clients or exhausting memory.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use crate::harness::{Running, request};
 use farbank_server::ServerOptions;
 
 #[test]
-fn too_many_clients_are_refused_by_name() {
+fn clients_above_maxclients_are_refused_with_an_error() {
     let server = Running::with(ServerOptions {
         workers: 1,
         clients_max: 2,
@@ -19,12 +19,12 @@ fn too_many_clients_are_refused_by_name() {
     assert_eq!(three.drain(), "-ERR max number of clients reached\r\n");
     one.send("QUIT");
     assert_eq!(one.drain(), "+OK\r\n");
-    // The place is free once the server has struck the connection off, which was before it closed.
+    // The server unregisters a connection before it closes the socket, so another client can connect now.
     server.connect().ask("PING", "+PONG\r\n");
 }
 
 #[test]
-fn a_protocol_error_is_answered_after_what_came_before_and_ends_the_connection() {
+fn a_protocol_error_is_reported_after_earlier_replies_and_closes_the_connection() {
     let server = Running::new();
     for (bytes, error) in [
         ("*1\r\n$x\r\n", "invalid bulk length"),
@@ -49,7 +49,7 @@ fn a_protocol_error_is_answered_after_what_came_before_and_ends_the_connection()
 }
 
 #[test]
-fn requests_may_come_byte_by_byte() {
+fn requests_may_arrive_byte_by_byte() {
     let server = Running::new();
     let mut client = server.connect();
     for byte in [
@@ -65,7 +65,7 @@ fn requests_may_come_byte_by_byte() {
 }
 
 #[test]
-fn large_values_come_and_go() {
+fn large_values_are_stored_and_read() {
     let server = Running::new();
     let mut client = server.connect();
     let value = "x".repeat(5 << 20);
@@ -100,7 +100,7 @@ fn a_client_that_does_not_read_blocks_only_itself() {
     let (mut deaf, mut other) = (server.connect(), server.connect());
     let value = "x".repeat(1 << 20);
     other.ask(&format!("SET big {value}"), "+OK\r\n");
-    // Far more than sockets buffer and a connection may owe.
+    // Far more than sockets buffer and a connection may have unsent.
     for _ in 0..200 {
         deaf.send("GET big");
     }
@@ -125,7 +125,7 @@ fn a_client_whose_replies_exceed_the_limit_is_closed_and_counted() {
     client.ask("STRLEN big", ":8388608\r\n");
     client.send(&format!("MGET{}", " big".repeat(40)));
     assert_eq!(client.drain(), "");
-    // What a transaction has written before its reply is cut is committed.
+    // A transaction whose reply is cut is still committed as a whole.
     let mut client = server.connect();
     client.send(&format!(
         "MULTI;SET before 1{};SET after 1",
@@ -146,7 +146,7 @@ fn a_client_whose_replies_exceed_the_limit_is_closed_and_counted() {
 }
 
 #[test]
-fn the_largest_clients_are_evicted_when_all_together_take_too_much_memory() {
+fn the_largest_clients_are_evicted_when_all_together_use_too_much_memory() {
     let server = Running::new();
     let (mut spared, mut large, mut other) = (server.connect(), server.connect(), server.connect());
     other.ask("CONFIG SET maxmemory-clients 6mb", "+OK\r\n");
@@ -176,7 +176,7 @@ fn the_largest_clients_are_evicted_when_all_together_take_too_much_memory() {
             "{lines}"
         );
     }
-    // It may be closed before all of this has arrived.
+    // The server may close the connection before all of this has arrived.
     drop(
         large
             .stream
@@ -190,7 +190,7 @@ fn the_largest_clients_are_evicted_when_all_together_take_too_much_memory() {
 }
 
 #[test]
-fn watched_keys_are_counted_and_their_number_does_not_multiply_the_time() {
+fn watched_keys_are_counted_and_many_do_not_take_quadratic_time() {
     let server = Running::new();
     let mut client = server.connect();
     let names: String = (0..200_000).map(|at| format!(" key{at}")).collect();
@@ -209,12 +209,12 @@ fn watched_keys_are_counted_and_their_number_does_not_multiply_the_time() {
 }
 
 #[test]
-fn keys_and_values_have_limits() {
+fn keys_and_values_above_their_limits_are_refused() {
     let server = Running::new();
     let mut client = server.connect();
     let key = "k".repeat(64 << 10);
     client.ask(&format!("SET {key} v;GET {key}"), "+OK\r\n$1\r\nv\r\n");
-    let error = "-ERR the key has 65537 bytes, at most 65536 are taken\r\n";
+    let error = "-ERR the key has 65537 bytes; the limit is 65536\r\n";
     client.ask(
         &format!("SET {key}k v;GET {key}k;DEL a {key}k"),
         &error.repeat(3),
@@ -233,7 +233,7 @@ fn keys_and_values_have_limits() {
 }
 
 #[test]
-fn a_disguised_web_request_is_not_answered() {
+fn an_http_request_gets_no_reply_and_executes_no_command() {
     let server = Running::new();
     let mut client = server.connect();
     client.send_raw(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nFLUSHALL\r\n");

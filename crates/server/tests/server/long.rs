@@ -1,4 +1,4 @@
-//! A long request holds up its own client, and no other.
+//! A long request delays its own client and no other.
 
 use crate::harness::{Client, Running, request, wait_until};
 
@@ -10,7 +10,7 @@ fn pairs(count: usize) -> String {
     (0..count).map(|at| format!(" key{at} v")).collect()
 }
 
-/// The figure `name` of INFO.
+/// Value of the INFO field `name`.
 fn figure(client: &mut Client, name: &str) -> usize {
     let info = client.bulk("INFO");
     let line = info
@@ -19,7 +19,7 @@ fn figure(client: &mut Client, name: &str) -> usize {
     line.unwrap().parse().unwrap()
 }
 
-/// Sends `requests`, of which the last that waits in the store is long, and has another client served meanwhile.
+/// Sends `requests`, one of which is long and waits in the store. Checks that another client is served meanwhile.
 fn others_are_served(requests: &[u8], replies: &str, is_resp: bool) {
     let server = Running::new();
     let mut other = server.connect();
@@ -31,7 +31,7 @@ fn others_are_served(requests: &[u8], replies: &str, is_resp: bool) {
     };
     client.send_raw(requests);
     server.store.await_waiting();
-    // Its reply would be among these if the other waited for it.
+    // These requests would hang if the other client waited for the long request.
     other.ask(
         "PING;SET b 2;GET b;GET a",
         "+PONG\r\n+OK\r\n$1\r\n2\r\n$1\r\n1\r\n",
@@ -96,7 +96,7 @@ fn other_clients_are_served_while_a_long_request_is_executed() {
 }
 
 #[test]
-fn requests_of_a_client_are_answered_in_order_around_a_long_one() {
+fn a_client_with_long_requests_gets_its_replies_in_order() {
     let server = Running::new();
     server.store.close_gate();
     let mut client = server.connect();
@@ -109,7 +109,7 @@ fn requests_of_a_client_are_answered_in_order_around_a_long_one() {
 }
 
 #[test]
-fn a_client_that_closes_its_half_during_a_long_request_gets_its_replies() {
+fn a_client_that_closes_its_sending_side_during_a_long_request_gets_its_replies() {
     let server = Running::new();
     server.store.close_gate();
     let mut client = server.connect();
@@ -125,7 +125,7 @@ fn a_client_that_closes_its_half_during_a_long_request_gets_its_replies() {
 }
 
 #[test]
-fn a_long_request_begins_when_what_precedes_it_is_durable_and_sees_it() {
+fn a_long_request_starts_once_earlier_writes_are_durable_and_sees_them() {
     let server = Running::new();
     server.store.hold();
     server.store.close_gate();
@@ -162,7 +162,7 @@ fn the_reply_to_a_long_write_waits_for_its_ticket() {
 }
 
 #[test]
-fn a_medium_that_fails_under_a_long_write_acknowledges_nothing() {
+fn a_long_write_is_not_acknowledged_if_the_medium_fails_during_it() {
     let server = Running::new();
     let (mut client, mut other) = (server.connect(), server.connect());
     client.ask("SET a 1", "+OK\r\n");
@@ -178,7 +178,7 @@ fn a_medium_that_fails_under_a_long_write_acknowledges_nothing() {
 }
 
 #[test]
-fn a_client_that_is_killed_is_gone_before_its_long_request_or_after_it() {
+fn a_killed_client_is_closed_before_its_long_request_starts_or_after_it_ends() {
     let server = Running::new();
     server.store.close_gate();
     let (mut first, mut second) = (server.connect(), server.connect());
@@ -198,12 +198,12 @@ fn a_client_that_is_killed_is_gone_before_its_long_request_or_after_it() {
     assert_eq!(admin.bulk("CLIENT LIST").lines().count(), 1);
     server.store.open_gate();
     assert_eq!(first.drain(), "");
-    // What had begun has its effect.
+    // The request that had begun took effect.
     admin.ask("DBSIZE", ":0\r\n");
 }
 
 #[test]
-fn a_client_that_left_during_its_long_request_leaves_nothing_behind() {
+fn a_client_that_disconnects_during_its_long_request_is_unregistered() {
     let server = Running::new();
     server.store.close_gate();
     let mut admin = server.connect();
@@ -217,7 +217,7 @@ fn a_client_that_left_during_its_long_request_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_server_ends_while_long_requests_are_executed_and_wait() {
+fn a_server_stops_while_long_requests_execute_and_wait() {
     let server = Running::new();
     let (mut first, mut second) = (server.connect(), server.connect());
     first.ask(&format!("MSET{}", pairs(3000)), "+OK\r\n");
@@ -235,7 +235,7 @@ fn a_server_ends_while_long_requests_are_executed_and_wait() {
 }
 
 #[test]
-fn requests_that_meet_large_values_are_long() {
+fn requests_that_read_large_values_are_long() {
     let server = Running::new();
     let mut client = server.connect();
     let value = "v".repeat(3 << 20);
@@ -273,7 +273,7 @@ fn requests_that_meet_large_values_are_long() {
         assert_eq!(now - before, long, "{requests}");
         before = now;
     }
-    // Many values together are, too, and each is counted once.
+    // A request that reads many values together is long too, and each key counts once in the statistics.
     let mut cached = server.connect_memcached();
     let value = "w".repeat(600 << 10);
     client.ask(&format!("SET k {value}"), "+OK\r\n");
@@ -291,5 +291,5 @@ fn requests_that_meet_large_values_are_long() {
     assert_eq!(figure(&mut client, "farbank_long_requests") - before, 1);
     assert_eq!(figure(&mut client, "keyspace_hits") - hits, 7);
     let commands = figure(&mut client, "total_commands_processed") - commands;
-    assert_eq!(commands, 5, "2 and 3 of INFO");
+    assert_eq!(commands, 5, "2 gets and 3 INFO requests");
 }

@@ -1,7 +1,7 @@
-//! The server as its clients see it, over a volatile store that is honest about tickets.
+//! Tests of the server through its clients, over a volatile store that implements tickets exactly.
 //!
-//! Nothing here waits for time to pass: a test that must know that something has *not* happened asks
-//! for something that happens after it on the same worker.
+//! No test sleeps. To check that an event has *not* happened, a test makes a round trip that the same worker would
+//! serve after the event.
 
 mod commands;
 mod compared;

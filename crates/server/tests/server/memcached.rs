@@ -1,19 +1,19 @@
-//! memcached's protocol: what clients see of items, of time, of numbers, of mistakes.
+//! memcached's protocol as clients see it: items, expiry, arithmetic, errors and statistics.
 
 use farbank_server::ServerOptions;
 
 use crate::harness::{Client, Running};
 
 impl Client {
-    /// Sends lines as they are and compares the replies; ends with a round trip, so that nothing else can
-    /// follow.
+    /// Sends lines unchanged and compares the replies. Ends with a round trip, which proves that no other reply
+    /// follows.
     #[track_caller]
     fn says(&mut self, sent: &str, expected: &str) {
         self.send_raw(format!("{sent}mn\r\n").as_bytes());
         self.expect(&format!("{expected}MN\r\n"));
     }
 
-    /// What the server knows the item at `key` by.
+    /// The `cas` number of the item at `key`.
     fn cas(&mut self, key: &str) -> u64 {
         self.send_raw(format!("mg {key} c\r\n").as_bytes());
         let line = self.line();
@@ -23,7 +23,7 @@ impl Client {
         cas.unwrap_or_else(|| panic!("{line}")).parse().unwrap()
     }
 
-    /// The value of a figure.
+    /// The value of the `stats` field `name`.
     fn stat(&mut self, what: &str, name: &str) -> String {
         self.send_raw(format!("stats{what}\r\n").as_bytes());
         let mut found = String::new();
@@ -40,7 +40,7 @@ impl Client {
 }
 
 #[test]
-fn items_are_stored_on_condition_and_read_with_their_flags() {
+fn items_are_stored_conditionally_and_read_with_their_flags() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says("set a 7 0 3\r\nabc\r\n", "STORED\r\n");
@@ -73,7 +73,7 @@ fn items_are_stored_on_condition_and_read_with_their_flags() {
 }
 
 #[test]
-fn an_item_is_replaced_only_if_it_is_the_one_that_was_read() {
+fn cas_replaces_an_item_only_if_it_is_unchanged() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says("cas a 0 0 1 1\r\nx\r\n", "NOT_FOUND\r\n");
@@ -96,7 +96,7 @@ fn an_item_is_replaced_only_if_it_is_the_one_that_was_read() {
 }
 
 #[test]
-fn time_is_relative_up_to_thirty_days_then_since_1970_and_negative_is_past() {
+fn an_exptime_is_relative_up_to_thirty_days_absolute_above_and_past_if_negative() {
     let server = Running::new();
     server.store.set_clock(1_700_000_000_000);
     let mut client = server.connect_memcached();
@@ -130,7 +130,7 @@ fn time_is_relative_up_to_thirty_days_then_since_1970_and_negative_is_past() {
 }
 
 #[test]
-fn everything_goes_at_once_or_when_its_time_has_come() {
+fn flush_all_removes_everything_at_once_or_after_its_delay() {
     let server = Running::new();
     server.store.set_clock(1_700_000_000_000);
     let mut client = server.connect_memcached();
@@ -160,7 +160,7 @@ fn everything_goes_at_once_or_when_its_time_has_come() {
 }
 
 #[test]
-fn without_cas_numbers_all_are_zero_and_a_flush_reaches_what_is_stored_in_its_second() {
+fn without_cas_all_numbers_are_zero_and_a_flush_removes_items_stored_in_the_same_second() {
     let server = Running::with(ServerOptions {
         workers: 1,
         cas_enabled: false,
@@ -176,7 +176,7 @@ fn without_cas_numbers_all_are_zero_and_a_flush_reaches_what_is_stored_in_its_se
         "HD\r\nVA 2\r\n12\r\nEX\r\nHD\r\n",
     );
     assert_eq!(client.stat(" settings", "cas_enabled"), "no");
-    // A second may end between the two, not every time.
+    // A second may end between the flush and the set, but not in all three tries.
     let lost = (0..3).any(|_| {
         client.send_raw(b"flush_all\r\nset a 0 0 1\r\n1\r\nmg a\r\n");
         client.expect("OK\r\nSTORED\r\n");
@@ -186,7 +186,7 @@ fn without_cas_numbers_all_are_zero_and_a_flush_reaches_what_is_stored_in_its_se
 }
 
 #[test]
-fn a_miss_tells_what_had_expired_from_what_was_never_there() {
+fn statistics_distinguish_misses_of_expired_items_from_other_misses() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -199,7 +199,7 @@ fn a_miss_tells_what_had_expired_from_what_was_never_there() {
 }
 
 #[test]
-fn numbers_wrap_upwards_stop_at_zero_and_keep_their_length() {
+fn incr_wraps_around_and_decr_stops_at_zero_and_keeps_the_length() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -230,7 +230,7 @@ fn numbers_wrap_upwards_stop_at_zero_and_keep_their_length() {
 }
 
 #[test]
-fn who_wants_no_reply_gets_none_and_what_was_asked_is_done() {
+fn a_request_with_noreply_is_executed_without_a_reply() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -252,7 +252,7 @@ fn who_wants_no_reply_gets_none_and_what_was_asked_is_done() {
 }
 
 #[test]
-fn mistakes_get_memcacheds_words() {
+fn malformed_requests_get_the_errors_of_memcached() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     let long = "k".repeat(251);
@@ -318,7 +318,7 @@ fn mistakes_get_memcacheds_words() {
 }
 
 #[test]
-fn meta_commands_show_what_is_asked_for_in_its_order() {
+fn meta_replies_have_the_requested_flags_in_their_order() {
     let server = Running::new();
     server.store.set_clock(1_700_000_000_000);
     let mut client = server.connect_memcached();
@@ -339,7 +339,7 @@ fn meta_commands_show_what_is_asked_for_in_its_order() {
 }
 
 #[test]
-fn a_key_tells_whether_it_was_read_and_when_it_was_used() {
+fn meta_commands_report_whether_a_key_was_read_and_when_it_was_used() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -358,7 +358,7 @@ fn a_key_tells_whether_it_was_read_and_when_it_was_used() {
 }
 
 #[test]
-fn one_client_wins_the_right_to_make_an_item() {
+fn one_client_wins_the_right_to_create_an_item() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -377,7 +377,7 @@ fn one_client_wins_the_right_to_make_an_item() {
 }
 
 #[test]
-fn a_stale_item_is_served_and_one_client_is_told_to_replace_it() {
+fn a_stale_item_is_served_and_one_client_wins_the_right_to_replace_it() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says("ms k 2\r\nhi\r\n", "HD\r\n");
@@ -388,7 +388,7 @@ fn a_stale_item_is_served_and_one_client_is_told_to_replace_it() {
         "VA 2 t30 X W\r\nhi\r\nVA 2 Z X\r\nhi\r\n",
     );
     client.says(&format!("ms k 2 C{old}\r\nno\r\n"), "EX\r\n");
-    // With I, what is older than the item is stored as stale.
+    // With the flag I, a store with an older `cas` number leaves the item stale.
     client.says(
         &format!("ms k 2 C{old} I\r\nok\r\nmg k v t\r\n"),
         "HD\r\nVA 2 t30 Z X\r\nok\r\n",
@@ -397,7 +397,7 @@ fn a_stale_item_is_served_and_one_client_is_told_to_replace_it() {
 }
 
 #[test]
-fn marks_of_memcached_do_not_change_what_a_value_is_to_redis() {
+fn stale_and_won_marks_do_not_change_a_values_type_for_redis() {
     let server = Running::new();
     let (mut memcached, mut redis) = (server.connect_memcached(), server.connect());
     memcached.says(
@@ -415,7 +415,7 @@ fn marks_of_memcached_do_not_change_what_a_value_is_to_redis() {
 }
 
 #[test]
-fn meta_arithmetic_makes_counts_and_compares() {
+fn ma_creates_changes_and_compares_numbers() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.says(
@@ -435,7 +435,7 @@ fn meta_arithmetic_makes_counts_and_compares() {
 }
 
 #[test]
-fn figures_count_what_was_done() {
+fn stats_count_executed_operations() {
     let server = Running::new();
     server.store.set_clock(1_700_000_000_000);
     let mut client = server.connect_memcached();

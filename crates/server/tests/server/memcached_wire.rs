@@ -1,5 +1,5 @@
-//! memcached's protocol on the wire: in pieces, in bulk, by the ill-behaved, and beside Redis's; and when its
-//! replies leave.
+//! memcached's protocol on the wire: split requests, pipelines, misbehaving clients, Redis clients beside it, and when
+//! replies are sent.
 
 use crate::harness::{Client, Running};
 use farbank_server::ServerOptions;
@@ -11,7 +11,7 @@ fn round_trip(client: &mut Client) {
 }
 
 #[test]
-fn a_reply_leaves_when_its_ticket_turns_and_nobody_learns_of_it_before() {
+fn a_write_is_acknowledged_and_visible_only_once_its_ticket_is_durable() {
     let server = Running::new();
     server.store.hold();
     let (mut writer, mut reader) = (server.connect_memcached(), server.connect_memcached());
@@ -21,7 +21,7 @@ fn a_reply_leaves_when_its_ticket_turns_and_nobody_learns_of_it_before() {
     reader.send_raw(b"get a\r\nmg a v\r\nmn\r\n");
     reader.expect("END\r\nEN\r\nMN\r\n");
     server.connect().ask("GET a", "$-1\r\n");
-    // What follows a held reply is held too, and sees the connection's own writes.
+    // Replies after a held reply are held too, and their requests see the connection's own writes.
     writer.send_raw(b"mg a v\r\n");
     round_trip(&mut reader);
     server.store.turn();
@@ -31,7 +31,7 @@ fn a_reply_leaves_when_its_ticket_turns_and_nobody_learns_of_it_before() {
 }
 
 #[test]
-fn every_command_that_writes_waits_even_if_nothing_changed() {
+fn every_write_command_waits_for_its_ticket_even_if_it_changed_nothing() {
     for request in [
         "add k 0 0 1\r\nx\r\n",
         "replace k 0 0 1\r\nx\r\n",
@@ -55,7 +55,7 @@ fn every_command_that_writes_waits_even_if_nothing_changed() {
         let (mut one, mut two) = (server.connect_memcached(), server.connect_memcached());
         one.send_raw(b"set k 0 0 1\r\n1\r\n");
         server.await_held(1);
-        // It builds on a write that is not durable, and tells of it.
+        // The request applies to a write that is not durable, and its reply reveals that write.
         two.send_raw(request.as_bytes());
         let mut third = server.connect_memcached();
         round_trip(&mut third);
@@ -71,7 +71,7 @@ fn every_command_that_writes_waits_even_if_nothing_changed() {
 }
 
 #[test]
-fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
+fn after_a_medium_failure_no_write_is_acknowledged_and_reads_still_work() {
     let server = Running::new();
     let (mut writer, mut reader) = (server.connect_memcached(), server.connect_memcached());
     writer.send_raw(b"set a 0 0 1\r\n1\r\n");
@@ -90,7 +90,7 @@ fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
 }
 
 #[test]
-fn a_full_pool_is_named_and_what_was_there_is_not_taken_for_the_new() {
+fn a_set_refused_by_a_full_pool_deletes_the_old_item() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.send_raw(b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n");
@@ -102,7 +102,7 @@ fn a_full_pool_is_named_and_what_was_there_is_not_taken_for_the_new() {
 }
 
 #[test]
-fn requests_may_come_byte_by_byte() {
+fn requests_may_arrive_byte_by_byte() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     let requests = "set k 1 0 5\r\na\r\nbc\r\nget k nosuch\r\nms k 2 T0\r\nhi\r\nmg k v\r\nset k 0 0 1\r\nabc\r\n";
@@ -116,7 +116,7 @@ fn requests_may_come_byte_by_byte() {
 }
 
 #[test]
-fn any_bytes_in_any_cut_get_the_same_replies() {
+fn random_input_gets_the_same_replies_for_every_split() {
     let words = [
         "get ",
         "gets ",
@@ -165,12 +165,12 @@ fn any_bytes_in_any_cut_get_the_same_replies() {
         let bytes: String = (0..count).map(|_| words[draw(words.len())]).collect();
         let cuts: Vec<usize> = (0..4).map(|_| 1 + draw(20)).collect();
         let answer = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-            // A store of its own, so that versions are the same.
+            // A fresh store, so that versions are the same.
             let server = Running::new();
             server.store.set_clock(1_700_000_000_000);
             let mut client = server.connect_memcached();
             for piece in pieces {
-                // It may have been hung up on.
+                // The server may have closed the connection.
                 let _ = std::io::Write::write_all(&mut client.stream, piece);
             }
             let _ = client.stream.shutdown(std::net::Shutdown::Write);
@@ -218,7 +218,7 @@ fn long_pipelines_and_long_lists_of_keys_are_answered_in_order() {
 }
 
 #[test]
-fn large_values_come_and_go_up_to_the_limit() {
+fn values_up_to_the_limit_are_stored_and_larger_ones_are_refused() {
     let server = Running::with(ServerOptions {
         workers: 1,
         item_bytes_max: 4 << 20,
@@ -237,7 +237,7 @@ fn large_values_come_and_go_up_to_the_limit() {
     let too_large = 4 << 20;
     let line = format!("set big 0 0 {too_large}\r\n");
     client.send_raw(line.as_bytes());
-    // The refusal does not wait for the value, and what was there is gone.
+    // The refusal does not wait for the value, and the old item is deleted.
     client.expect("SERVER_ERROR object too large for cache\r\n");
     client.send_raw(&vec![b'y'; too_large]);
     client.send_raw(b"\r\nget big\r\n");
@@ -245,7 +245,7 @@ fn large_values_come_and_go_up_to_the_limit() {
 }
 
 #[test]
-fn an_announced_gigabyte_takes_no_memory() {
+fn an_announced_gigabyte_uses_no_memory() {
     let server = Running::new();
     let mut client = server.connect_memcached();
     client.send_raw(b"set k 0 0 1\r\nx\r\nset k 0 0 1073741824\r\n");
@@ -264,7 +264,7 @@ fn an_announced_gigabyte_takes_no_memory() {
 }
 
 #[test]
-fn a_client_that_sends_half_a_value_holds_nobody_up() {
+fn a_client_that_sends_half_a_value_does_not_delay_other_clients() {
     let server = Running::new();
     let (mut half, mut other) = (server.connect_memcached(), server.connect_memcached());
     half.send_raw(b"set k 0 0 1000000\r\nabc");
@@ -311,7 +311,7 @@ fn a_reply_above_the_limit_is_refused() {
 }
 
 #[test]
-fn too_many_clients_are_refused_by_name_in_their_own_words() {
+fn memcached_clients_above_maxclients_get_the_error_of_memcached() {
     let server = Running::with(ServerOptions {
         workers: 1,
         clients_max: 1,
@@ -324,7 +324,7 @@ fn too_many_clients_are_refused_by_name_in_their_own_words() {
 }
 
 #[test]
-fn both_protocols_serve_the_same_values_at_once() {
+fn both_protocols_serve_the_same_values_concurrently() {
     let server = Running::with(ServerOptions {
         workers: 2,
         ..ServerOptions::default()

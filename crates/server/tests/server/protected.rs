@@ -1,4 +1,4 @@
-//! Who may change limits and end the server, and the Unix socket.
+//! Protected actions (changing limits, SHUTDOWN), and the Unix socket.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -32,9 +32,9 @@ fn running(protected_actions: ProtectedActions) -> Running {
 }
 
 #[test]
-fn clients_of_other_machines_change_no_limit_and_do_not_end_the_server() {
+fn clients_of_other_machines_cannot_change_limits_or_stop_the_server() {
     let server = running(ProtectedActions::Local);
-    // Of this machine, too, but Redis calls 127.0.0.1 and ::1 local, and nothing else.
+    // This address is on this machine too, but for Redis only 127.0.0.1 and ::1 are local.
     let mut distant = server.connect_from([127, 0, 0, 2]);
     for limit in LIMITS {
         let name = limit.split(' ').next().unwrap();
@@ -49,7 +49,7 @@ fn clients_of_other_machines_change_no_limit_and_do_not_end_the_server() {
 }
 
 #[test]
-fn protected_actions_can_be_forbidden_to_all_and_allowed_to_all() {
+fn protected_actions_can_be_forbidden_or_allowed_for_all_clients() {
     let server = running(ProtectedActions::No);
     let mut local = server.connect();
     local.ask("CONFIG SET maxclients 50", &refused("maxclients"));

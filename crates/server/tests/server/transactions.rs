@@ -3,7 +3,7 @@
 use crate::harness::Running;
 
 #[test]
-fn a_transaction_is_all_or_nothing_and_unseen_until_exec() {
+fn a_transaction_is_atomic_and_invisible_until_exec() {
     let server = Running::new();
     let (mut one, mut two) = (server.connect(), server.connect());
     one.send("MULTI;SET a 1;INCR b");
@@ -14,7 +14,7 @@ fn a_transaction_is_all_or_nothing_and_unseen_until_exec() {
 }
 
 #[test]
-fn a_watched_key_that_another_changes_aborts() {
+fn a_transaction_aborts_if_another_client_changes_a_watched_key() {
     let server = Running::new();
     let (mut one, mut two) = (server.connect(), server.connect());
     for change in [
@@ -41,7 +41,7 @@ fn a_watched_key_that_another_changes_aborts() {
 }
 
 #[test]
-fn a_watched_key_that_stays_or_only_expired_before_does_not_abort() {
+fn a_watched_key_that_is_unchanged_or_had_expired_before_watch_does_not_abort() {
     let server = Running::new();
     server.store.set_clock(1_000_000);
     let (mut one, mut two) = (server.connect(), server.connect());
@@ -62,13 +62,13 @@ fn a_watched_key_that_stays_or_only_expired_before_does_not_abort() {
 }
 
 #[test]
-fn a_watched_key_with_a_write_on_its_way_aborts() {
+fn a_transaction_aborts_if_a_watched_key_had_an_undurable_write() {
     let server = Running::new();
     let (mut one, mut two) = (server.connect(), server.connect());
     one.ask("SET k 1", "+OK\r\n");
     server.store.hold();
     two.send("SET k 2");
-    // Until the ticket turns nobody else sees the write, but a transaction is built on it.
+    // Until the ticket is durable, no other client sees the write, but a transaction applies to its result.
     server.await_held(1);
     one.ask("WATCH k;GET k", "+OK\r\n$1\r\n1\r\n");
     one.send("MULTI;SET k 3;EXEC");
@@ -79,7 +79,7 @@ fn a_watched_key_with_a_write_on_its_way_aborts() {
 }
 
 #[test]
-fn a_group_with_a_full_pool_changes_nothing() {
+fn a_group_in_a_full_pool_changes_nothing() {
     let server = Running::new();
     let mut client = server.connect();
     client.ask("SET a 1", "+OK\r\n");
@@ -100,7 +100,7 @@ fn a_group_with_a_full_pool_changes_nothing() {
 }
 
 #[test]
-fn commands_without_keys_run_in_their_place() {
+fn commands_without_keys_run_at_their_place_in_a_transaction() {
     let server = Running::new();
     let mut client = server.connect();
     client.ask(
@@ -113,12 +113,12 @@ fn commands_without_keys_run_in_their_place() {
 }
 
 #[test]
-fn a_damaged_key_is_named_and_the_rest_goes_on() {
+fn a_damaged_record_is_reported_and_other_requests_still_work() {
     let server = Running::new();
     server.store.damage("bad");
     let mut client = server.connect();
-    let error = "-ERR the record at offset 0x40 is damaged (checksum); its bytes are kept; \
-                 overwrite or delete the key to go on\r\n";
+    let error = "-ERR the record at offset 0x40 fails its checksum; the record is kept as it is; \
+                 overwrite or delete the key\r\n";
     client.ask(
         "GET bad;INCR bad;MGET a bad;GET a",
         &format!("{error}{error}{error}$-1\r\n"),

@@ -1,7 +1,7 @@
-//! A store in a hash map, for tests: volatile, slow, and honest about tickets.
+//! A volatile store in a hash map, for tests. It is slow, and implements tickets exactly.
 //!
-//! Writes are invisible to other sessions until their ticket turns: at once, or when a test says so
-//! (`control` in the tests, which also makes the medium fail, or the pool full, or operations on many keys wait).
+//! Writes are invisible to other sessions until their ticket is durable: at once, or when a test completes it
+//! (`control` in the tests). `control` can also make the medium fail, the pool full, or operations on many keys wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ impl Stored {
     }
 }
 
-/// What a write left: a value or nothing, and its place in the order of all writes.
+/// Result of a write: the value, or `None` for a delete, and its position in the order of all writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     at: u64,
@@ -124,7 +124,7 @@ impl State {
     }
 }
 
-/// Where operations on many keys wait while a test has it closed.
+/// Gate at which operations on many keys wait while a test keeps it closed.
 #[derive(Default)]
 pub(crate) struct Gate {
     pub(crate) is_closed: bool,
@@ -135,7 +135,7 @@ pub(crate) struct Inner {
     state: Mutex<State>,
     gate: Mutex<Gate>,
     pub(crate) opened: Condvar,
-    /// Milliseconds since 1970; 0 is the real clock.
+    /// The store's time in milliseconds since 1970; 0 means the real clock.
     pub(crate) clock_ms: AtomicU64,
 }
 
@@ -148,7 +148,7 @@ impl Inner {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation on `keys` keys begins.
+    /// Waits at the closed gate if an operation has many keys.
     fn pass(&self, keys: usize) {
         const MANY: usize = 40;
         let mut gate = self.gate();
@@ -176,7 +176,7 @@ impl Inner {
     }
 }
 
-/// The store. Clones are the same store.
+/// The store. Clones share the same data.
 #[derive(Clone)]
 pub(crate) struct Volatile {
     pub(crate) inner: Arc<Inner>,
@@ -263,7 +263,7 @@ fn name(key: Key<'_>) -> Name {
 }
 
 impl Door {
-    /// What this session sees of `name`.
+    /// The value of `name` that this session sees.
     fn see<'a>(&'a self, state: &'a State, name: &Name, view: ReadView) -> Option<&'a Stored> {
         let visible = state.visible.get(name);
         let own = self.own.get(name).filter(|own| {
@@ -442,7 +442,7 @@ impl Session for Door {
             staged: Vec::new(),
         };
         group.state.may_write()?;
-        // Twice: what the first run did must not count.
+        // The body runs twice, and the effects of the first run must not count.
         body(&mut group)?;
         group.staged.clear();
         let verdict = body(&mut group)?;
@@ -554,7 +554,7 @@ impl Session for Door {
     }
 }
 
-/// A number for a key, never 0.
+/// Hash of a key for scan cursors, never 0.
 fn spread(key: &[u8]) -> u64 {
     key.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -570,7 +570,10 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn see(&self, key: Key<'_>) -> Result<Option<&Stored>, Error> {
-        assert!(self.keys.contains(&key), "{key:?} is not of the group");
+        assert!(
+            self.keys.contains(&key),
+            "{key:?} is not a key of the group"
+        );
         let name = name(key);
         self.state.check(&name)?;
         let staged = self.staged.iter().rev().find(|(of, _)| *of == name);

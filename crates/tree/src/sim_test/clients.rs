@@ -1,4 +1,4 @@
-//! What the clients of a trial do, and what they write down of it.
+//! The clients of a trial, and the log of their calls.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,9 +16,9 @@ use crate::{Client, Key, NodeLayout, TreeError};
 
 const CALLS: u64 = 36;
 pub(super) const KEYS: u64 = 96;
-/// Keys that a range asks for.
+/// Number of keys of a range query.
 pub(super) const RANGE: usize = 8;
-/// Neighbouring keys that all clients are busy with at about the same time.
+/// Width of the window of adjacent keys from which all clients choose at about the same time.
 const BUSY: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) enum ClientRequest {
     Range,
 }
 
-/// A call of a client, as it went.
+/// A client's call with its result.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCall {
     pub(super) client: u16,
@@ -39,20 +39,20 @@ pub(super) struct ClientCall {
     pub(super) began_ns: Nanos,
     pub(super) acked: Option<u64>,
     pub(super) ended_ns: Option<Nanos>,
-    /// What was found: of a range, of every key from `key` on.
+    /// The result: the old or present entry; of a range, the entries from `key` on.
     pub(super) found: Vec<(u64, u64)>,
     pub(super) error: Option<TreeError>,
 }
 
 impl ClientCall {
-    /// Whether a range tells anything of `key`.
+    /// Returns whether the result of a range covers `key`.
     pub(super) fn spans(&self, key: u64) -> bool {
         let last = self.found.get(RANGE - 1).map_or(KEYS, |(last, _)| *last);
         (self.key..=last).contains(&key)
     }
 }
 
-/// What is written down.
+/// The log of a trial.
 #[derive(Default)]
 pub(super) struct ClientLog {
     clock: u64,
@@ -71,7 +71,7 @@ impl ClientLog {
         self.clock
     }
 
-    /// Adds what calls have cost.
+    /// Adds the costs of calls.
     pub(super) fn spend(&mut self, op: &OpStats) {
         self.cost.read_retries += op.read_retries;
         self.cost.splits += op.splits;
@@ -80,7 +80,7 @@ impl ClientLog {
         self.cost.mended += op.mended;
     }
 
-    /// What it comes to.
+    /// Returns the outcome of the trial.
     pub(super) fn outcome(&self) -> TrialOutcome {
         use farbank_fabric::FabricError::Fenced;
         let count = |which: &dyn Fn(&ClientCall) -> bool| {
@@ -105,30 +105,30 @@ impl ClientLog {
     }
 }
 
-/// Whether the trial of `seed` starts from a full tree and removes most of it.
+/// Returns whether the trial of `seed` starts with a full tree and removes most of it.
 fn shrinks(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
-/// What is there at the start.
+/// Returns the entries at the start.
 pub(super) fn start(seed: u64) -> Vec<(u64, u64)> {
     let there = if shrinks(seed) { KEYS } else { 0 };
     (0..there).map(|key| (key, u64::MAX - 1 - key)).collect()
 }
 
-/// What stands for bytes that are no value.
+/// Stands for bytes that no client wrote.
 const NOBODYS: u64 = 1 << 63;
-/// What stands for a value that was there and of which nothing more is told.
+/// Stands for a value that existed but was not reported.
 pub(super) const UNKNOWN: u64 = 1 << 63 | 1;
 
-/// The bytes of `value`, of a length of its own.
+/// Encodes `value` as bytes, whose length depends on the value.
 pub(super) fn bytes_of(value: u64, bytes_max: usize) -> Vec<u8> {
     let more = Rng::new(value).below(bytes_max as u64 - 7) as u32;
     let bytes = Value::BYTES_MIN + more;
     Value { id: value, bytes }.encode()
 }
 
-/// Whose bytes these are.
+/// Decodes the value from its bytes.
 fn value_of(bytes: &[u8], bytes_max: usize) -> u64 {
     match Value::decode(bytes) {
         Ok(value) if bytes_of(value.id, bytes_max).len() == bytes.len() => value.id,
@@ -136,18 +136,18 @@ fn value_of(bytes: &[u8], bytes_max: usize) -> u64 {
     }
 }
 
-/// A value as people tell it from others: who wrote it, by which of his calls.
+/// Formats a value for people: the client that wrote it, and the number of its call.
 pub(super) fn shown(value: u64) -> String {
     match value {
         u64::MAX => "end".into(),
-        NOBODYS => "bytes that nobody wrote".into(),
-        UNKNOWN => "something".into(),
+        NOBODYS => "bytes that no client wrote".into(),
+        UNKNOWN => "a value".into(),
         first if first >= u64::MAX - 1 - KEYS => format!("first.{}", u64::MAX - 1 - first),
         value => format!("{}.{}", value >> 32, value as u32),
     }
 }
 
-/// The key called `number`: where keys are long, four in a row differ in the last byte only.
+/// Returns the key with this number. If keys are long, four consecutive ones differ only in the last byte.
 pub(super) fn key_of(layout: NodeLayout, number: u64) -> Key {
     if layout.key_bytes == 8 {
         return Key::from(number);
@@ -158,7 +158,7 @@ pub(super) fn key_of(layout: NodeLayout, number: u64) -> Key {
     Key::new(&bytes)
 }
 
-/// The number of a key.
+/// Returns the number of a key.
 fn number_of(layout: NodeLayout, key: &Key) -> u64 {
     let mut bytes = vec![0; layout.key_bytes];
     key.fill(&mut bytes);
@@ -168,7 +168,7 @@ fn number_of(layout: NodeLayout, key: &Key) -> u64 {
     }
 }
 
-/// A client of the tree that calls keys by their numbers.
+/// A client of the tree that uses numbers of keys.
 pub(super) struct NumberedClient {
     pub(super) client: Client<ComputeNode>,
 }
@@ -182,7 +182,7 @@ impl NumberedClient {
         key_of(self.layout(), number)
     }
 
-    /// Most bytes of a value, if values are out of line.
+    /// Returns the maximum bytes of a value, if values are out of line.
     fn bytes_max(&self) -> Option<usize> {
         match self.client.home.config.values {
             ValueMode::Words => None,
@@ -201,7 +201,7 @@ impl NumberedClient {
         }
     }
 
-    /// Answers with what was replaced; [`UNKNOWN`] if that is not told.
+    /// Inserts a value. Returns the old value; [`UNKNOWN`] if it exists but is not reported.
     pub(super) async fn insert(&self, number: u64, value: u64) -> Result<Option<u64>, TreeError> {
         let key = self.key(number);
         match self.bytes_max() {
@@ -269,7 +269,7 @@ pub(super) fn renewing(
     }
 }
 
-/// One client's calls, until one fails because its compute server was fenced.
+/// Runs one client's calls, until one fails because its compute server is fenced.
 pub(super) fn calling(
     client: Client<ComputeNode>,
     number: u16,
@@ -282,7 +282,7 @@ pub(super) fn calling(
     let caller = NumberedClient { client };
     async move {
         for made in 0..CALLS {
-            // Everybody goes through the keys from the first to the last, so that they meet in the same leaves.
+            // All clients go through the keys from first to last, so that they meet in the same leaves.
             let key = made * (KEYS - BUSY) / CALLS + rng.below(BUSY);
             let inserts = if shrinks(seed) { 4 } else { 11 };
             let ask = match rng.below(20) {

@@ -1,4 +1,4 @@
-//! The end of a trial: somebody who knows nothing yet reads and writes everything, or what is left of it.
+//! The end of a trial: a fresh compute server reads and writes everything that is still reachable.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use crate::page::{NodePage, NodeState};
 use crate::value_blocks::BlockRef;
 use crate::{Compute, Config, TreeError};
 
-/// What every key has; keys of which nothing is known any more are not there.
+/// The final value of every key. Keys that are unreachable are missing.
 type FinalState = BTreeMap<u64, Option<u64>>;
 
 impl TrialConfig {
-    /// Reads and writes everything from a compute server that knows nothing yet; if memory server `gone` is, what
+    /// Reads and writes everything from a fresh compute server; if memory server `gone` has failed, everything that
     /// does not need it.
     pub(super) fn end(
         &self,
@@ -56,14 +56,14 @@ impl TrialConfig {
                 return Ok(end);
             }
             Some((Err(what), _)) => what,
-            None if stuck => "a lock has no owner any more".into(),
-            None => "the last reader did not come to its end".into(),
+            None if stuck => "the final check waits for ever: a lock was never released".into(),
+            None => "the final check did not finish".into(),
         };
         Err(told(&book.made, book.struck.as_ref(), what))
     }
 
-    /// What can be read and written though memory server `gone` is: everything to which it is not on the way. What
-    /// needs it fails by its name and within a lease.
+    /// Reads and writes every key whose path avoids the failed memory server `gone`. Checks that other keys fail with
+    /// an error that names the server, within a lease.
     async fn look_beside(
         &self,
         caller: &NumberedClient,
@@ -86,7 +86,7 @@ impl TrialConfig {
                         continue;
                     }
                     return Err(format!(
-                        "key {key} is beside memory server {gone}; it had {found:?}, and its write ended with {written:?}"
+                        "key {key} does not need the failed memory server {gone}; it had {found:?}, but its write ended with {written:?}"
                     ));
                 }
                 Err(error) => error,
@@ -97,22 +97,22 @@ impl TrialConfig {
                 TreeError::Fabric(Timeout { server } | Empty { server }) if server == gone
             );
             if free || !named || took_ns > LEASE_NS {
-                let where_to = if free { "beside" } else { "behind" };
+                let where_to = if free { "does not need" } else { "needs" };
                 return Err(format!(
-                    "key {key} is {where_to} memory server {gone}, and after {took_ns} ns its lookup ended with: {failed}"
+                    "key {key} {where_to} the failed memory server {gone}, and after {took_ns} ns its lookup ended with: {failed}"
                 ));
             }
         }
         Ok(end)
     }
 
-    /// Whether what an entry has is the name of a block on memory server `gone`: blocks stay where they are when their
-    /// entries move.
+    /// Returns whether the word of an entry refers to a block on memory server `gone`. Blocks do not move with their
+    /// entries.
     fn names(&self, word: u64, gone: u16) -> bool {
         self.config.values != ValueMode::Words && BlockRef(word).at().server() == gone
     }
 
-    /// Whether nothing on the way from the root to `key` is in the memory of server `gone`.
+    /// Returns whether nothing on the path from the root to `key` is on server `gone`.
     fn is_beside(&self, sim: &SimCluster, key: u64, gone: u16) -> bool {
         let (layout, key) = (self.config.layout, key_of(self.config.layout, key));
         if ROOT.server() == gone {
@@ -135,27 +135,27 @@ impl TrialConfig {
             at = match classify(&page, &key, head.level) {
                 Lookup::Here if head.level > 0 => child_for(&page, &key).0,
                 Lookup::Here => {
-                    // A leaf that is moving is written only when it has been looked where to.
+                    // A write to a moving leaf first follows `low`.
                     let lives = head.state == NodeState::Live || head.low.server() != gone;
                     let found = page.find(&key).ok().flatten();
                     return lives && !found.is_some_and(|(_, word)| self.names(word, gone));
                 }
                 Lookup::There(next) => next,
-                // Whoever comes here goes another way.
+                // The search would take another path.
                 Lookup::Lost => return false,
             };
         }
     }
 }
 
-/// Whether what a write says it replaced is what was there.
+/// Returns whether the old value reported by a write agrees with the value read before.
 fn agrees(old: Option<u64>, was: Option<u64>) -> bool {
     old == was || old == Some(UNKNOWN) && was.is_some()
 }
 
-/// Everything there is, found in two ways, after which every key is written.
+/// Reads all entries by a range and key by key, compares both, and writes every key.
 async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
-    let failed = |error: TreeError| format!("the last reader: {error}");
+    let failed = |error: TreeError| format!("the final check failed: {error}");
     let range = caller.range(0, usize::MAX >> 1).await.map_err(failed)?;
     let mut single = FinalState::new();
     for key in 0..KEYS {
@@ -171,7 +171,7 @@ async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
         };
         let single: Vec<_> = there.collect();
         return Err(format!(
-            "a range shows [{}] which reading key by key does not, and not [{}] which that shows",
+            "the range and the single reads differ: only the range returns [{}], only the single reads return [{}]",
             listed(
                 &mut range
                     .iter()
@@ -190,7 +190,7 @@ async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
         let old = caller.insert(*key, u64::MAX).await.map_err(failed)?;
         if !agrees(old, *was) {
             return Err(format!(
-                "key {key} had {was:?}, and {old:?} when it was written"
+                "key {key} had {was:?}, but its write replaced {old:?}"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! Many trials: a gate that must hold, and hunts for faults that must be found.
+//! Runs of many trials: a gate that must pass, and searches for faults that must be found.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use farbank_pm::sim::Rng;
 use super::{FaultMoment, InjectedFault, TrialConfig, TrialOutcome, TrialViolation};
 use crate::config::{Config, ValueMode};
 
-/// Bytes of values out of line, where the seed decides: several lines.
+/// Maximum bytes of values out of line, if the seed selects them: several lines.
 const VALUE_BYTES: usize = 300;
 
-/// Which tree is tried.
+/// Variant of the tree under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeVariant {
     /// Sherman on the safe layout.
@@ -28,7 +28,7 @@ pub enum TreeVariant {
 }
 
 impl TreeVariant {
-    /// As it is written.
+    /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,64 +49,65 @@ impl TreeVariant {
     }
 }
 
-/// What is tried under each seed. What is not said here is drawn from the seed.
+/// Parameters of a search. Those that are `None` are drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct SearchPlan {
-    /// The tree.
+    /// Variant of the tree.
     pub system: TreeVariant,
-    /// What goes wrong.
+    /// The injected failure.
     pub disaster: Option<InjectedFault>,
     /// Bytes of a key.
     pub key_bytes: Option<usize>,
-    /// Most bytes of a value, out of line; 0: values are words, in leaves.
+    /// Maximum bytes of a value out of line; 0: values are words, in leaves.
     pub value_bytes: Option<usize>,
-    /// Whether cards fetch the lines of a read in increasing order.
+    /// Whether network cards fetch the lines of a read in increasing order.
     pub read_line_order: bool,
 }
 
-/// A trial that came to something that cannot be explained.
+/// A trial with a violation.
 #[derive(Clone, Debug)]
 pub struct CaughtTrial {
     /// Its seed.
     pub seed: u64,
-    /// Its disaster.
+    /// Its injected failure.
     pub disaster: InjectedFault,
-    /// What it came to.
+    /// The violation.
     pub violation: TrialViolation,
 }
 
-/// How often disasters came at which moments, and what became of it.
+/// Counts of failures by moment, and their consequences.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultReach {
-    /// Trials, by disaster and by what somebody was in the middle of; [`Moment::Any`] counts each once.
+    /// Trials by failure and moment; [`FaultMoment::Any`] counts each trial once.
     pub moments: BTreeMap<(&'static str, FaultMoment), u64>,
-    /// Trials in which far memory named the dead or paused compute server as a lock's owner.
+    /// Trials in which the crashed or paused compute server owned a lock.
     pub locks_named: u64,
-    /// Trials in which a compute server that had paused was refused when it woke.
+    /// Trials in which a paused compute server was refused after it resumed.
     pub refused: u64,
-    /// Of those, the ones in which it had a lock when it paused.
+    /// Those of them in which it owned a lock when it paused.
     pub refused_holding: u64,
 }
 
-/// What many trials came to.
+/// Result of many trials.
 #[derive(Clone, Debug, Default)]
 pub struct SearchReport {
-    /// Trials.
+    /// Number of trials.
     pub schedules: u64,
-    /// The sum of all outcomes; of [`Outcome::slowest_error_ns`], the largest.
+    /// The sum of all outcomes; for [`TrialOutcome::slowest_error_ns`], the maximum.
     pub sum: TrialOutcome,
-    /// What was reached.
+    /// Counts of the failures that were reached.
     pub reach: FaultReach,
-    /// A function of plan and seeds.
+    /// Digest, a function of plan and seeds.
     pub digest: u64,
     /// Time of one CPU.
     pub cpu: Duration,
-    /// What ended it.
+    /// The violation that ended the search.
     pub caught: Option<CaughtTrial>,
 }
 
 impl SearchPlan {
-    /// Sherman on the safe layout, lines in any order, everything else drawn.
+    /// Creates a plan for a variant, with everything else drawn from the seed. Lines are fetched in any order, except
+    /// for the published layout.
     #[must_use]
     pub fn new(system: TreeVariant) -> SearchPlan {
         SearchPlan {
@@ -114,12 +115,12 @@ impl SearchPlan {
             disaster: None,
             key_bytes: None,
             value_bytes: None,
-            // The published layout holds only where cards promise what none does.
+            // The published layout is correct only with an order that no network card guarantees.
             read_line_order: system == TreeVariant::Published,
         }
     }
 
-    /// The trial of `seed`.
+    /// Returns the trial of `seed`.
     #[must_use]
     pub fn trial(&self, seed: u64) -> TrialConfig {
         let mut rng = Rng::new(seed).fork(3);
@@ -156,8 +157,7 @@ impl SearchPlan {
         }
     }
 
-    /// Runs the trials of `seeds`, one after another, until one comes to something that cannot be explained or
-    /// `go_on` says no, asked after each.
+    /// Runs the trials of `seeds`, until one has a violation or `go_on`, called after each, returns false.
     pub fn run(
         &self,
         seeds: Range<u64>,
@@ -217,7 +217,7 @@ impl SearchReport {
         }
     }
 
-    /// Trials with this disaster at this moment.
+    /// Returns the number of trials with this failure at this moment.
     #[must_use]
     pub fn reached(&self, disaster: InjectedFault, moment: FaultMoment) -> u64 {
         let key = (disaster.name(), moment);
@@ -225,34 +225,34 @@ impl SearchReport {
     }
 }
 
-/// What became of a fault.
+/// Result of the search for a fault.
 #[derive(Clone, Debug)]
 pub enum FaultVerdict {
-    /// A trial objected.
+    /// A trial found a violation.
     Found(TreeVariant, CaughtTrial),
-    /// A trial objected, but under that seed it objects without the fault, too.
+    /// A trial found a violation, but with the same seed it also finds one without the fault.
     Void(TreeVariant, CaughtTrial),
-    /// Everything is the same with it.
+    /// The fault changes nothing.
     Idle,
-    /// It changed what happens, and nothing objected.
+    /// The fault changes the runs, but no trial found a violation.
     Survived,
 }
 
-/// A fault that was hunted.
+/// The search for one fault.
 #[derive(Clone, Debug)]
 pub struct SearchedFault {
-    /// What became of it.
+    /// The result.
     pub verdict: FaultVerdict,
-    /// Trials until then, of all systems.
+    /// Number of trials until the result, over all variants.
     pub schedules: u64,
     /// Time of one CPU.
     pub cpu: Duration,
 }
 
-/// Looks for `fault` under `seeds`, a few of each plan in turn, for so much time of one CPU at most.
+/// Searches for the fault `name` with `seeds`, some seeds per plan in turn, for at most `cpu` of CPU time.
 #[must_use]
 pub fn hunt(name: &str, plans: &[SearchPlan], seeds: &Range<u64>, cpu: Duration) -> SearchedFault {
-    /// Seeds of a plan before it is the next one's turn.
+    /// Number of seeds per plan before the next plan's turn.
     const TURN: u64 = 32;
     let began = computed_by_thread();
     let spent = || computed_by_thread() - began;

@@ -1,4 +1,4 @@
-//! Whether what everybody was told can be explained.
+//! Checks of a trial's calls: linearizability, and errors.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::clients::{ClientCall, ClientLog, ClientRequest, KEYS, UNKNOWN, shown}
 use super::{FaultOutcome, LEASE_NS, TrialViolation};
 use crate::TreeError;
 
-/// When a memory server is gone, what needs it fails by name and within a lease.
+/// Checks that calls which need the failed memory server fail with an error that names it, within a lease.
 pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), TrialViolation> {
     use farbank_fabric::FabricError::{Empty, Timeout};
     let gone_ns = book.struck.as_ref().map_or(0, |struck| struck.at_ns);
@@ -22,9 +22,9 @@ pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), Tria
         let took_ns = ended_ns.saturating_sub(made.began_ns.max(gone_ns));
         book.slowest_error_ns = book.slowest_error_ns.max(took_ns);
         let what = match (named, took_ns <= LEASE_NS) {
-            (false, _) => format!("memory server {server} is gone, and a call ended with: {error}"),
+            (false, _) => format!("memory server {server} has failed, but a call ended with another error: {error}"),
             (true, false) => format!(
-                "memory server {server} is gone, and a call took {took_ns} ns to say so; a lease lasts {LEASE_NS} ns"
+                "memory server {server} has failed, and a call returned the error after {took_ns} ns, expected at most a lease of {LEASE_NS} ns"
             ),
             (true, true) => continue,
         };
@@ -34,7 +34,7 @@ pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), Tria
     Ok(())
 }
 
-/// Whether the calls on every key can be put in an order that leaves what `end` has of it.
+/// Checks that the calls on every key are linearizable, ending in the value in `end`.
 pub(super) fn judge(
     start: &[(u64, u64)],
     book: &ClientLog,
@@ -68,18 +68,18 @@ pub(super) fn judge(
         let first = start.iter().find(|(other, _)| *other == key);
         if !explained(&calls, first.map(|(_, value)| *value)) {
             let at_the_end = match end.get(&key) {
-                Some(Some(value)) => format!("; at the end it has {}", shown(*value)),
-                Some(None) => "; at the end it is absent".into(),
+                Some(Some(value)) => format!("; its final value is {}", shown(*value)),
+                Some(None) => "; it is finally absent".into(),
                 None => String::new(),
             };
-            let what = format!("key {key}: no order of its calls explains them{at_the_end}");
+            let what = format!("the calls on key {key} are not linearizable{at_the_end}");
             return Err(told(&concerned, book.struck.as_ref(), what));
         }
     }
     Ok(())
 }
 
-/// Whether there is an order, whatever it leaves behind.
+/// Returns whether the calls are linearizable with any final value.
 fn explained(calls: &[KeyCall], start: Option<u64>) -> bool {
     let mut ends = vec![None, start];
     ends.extend(calls.iter().filter_map(|call| match call.act {
@@ -89,7 +89,7 @@ fn explained(calls: &[KeyCall], start: Option<u64>) -> bool {
     ends.iter().any(|end| linearizable(calls, start, *end))
 }
 
-/// A call as the search sees it. What a call that failed found is not known.
+/// Converts a call for the linearizability check. The result of a failed call is unknown.
 fn call(made: &ClientCall, key: u64) -> Option<KeyCall> {
     let found = made.found.iter().find(|(other, _)| *other == key);
     let found = found.map(|(_, value)| *value);
@@ -112,7 +112,7 @@ fn call(made: &ClientCall, key: u64) -> Option<KeyCall> {
     })
 }
 
-/// A violation, with the calls it is about as people read them.
+/// Creates a violation, with its calls formatted for people.
 pub(super) fn told(
     made: &[ClientCall],
     struck: Option<&FaultOutcome>,

@@ -1,17 +1,17 @@
-//! The tree tried: clients of several compute servers on a small rack, one disaster, and the question whether what everybody
-//! was told can be explained.
+//! Simulation test of the tree: clients of several compute servers on a small cluster, one injected failure, and a
+//! check of whether the results of all calls are linearizable.
 //!
 //! ```text
-//!   calm run:   which events find a compute server holding a lock, in a split, in the growth of the root, in a merge
-//!   struck run: the same events up to one of those, or any other; there the disaster
-//!   the end:    a compute server that knows nothing reads everything, in two ways, and writes every key
+//!   clean run:   records the events at which a compute server holds a lock, or is in a split, root growth or merge
+//!   failing run: the same events up to one of those, or up to any other; there the failure is injected
+//!   the end:     a fresh compute server reads everything, in two ways, and writes every key
 //! ```
 //!
-//! A trial is a function of its seed: which clients do what, at which of all events which disaster comes. Calls on
-//! one key must be linearizable: those that were answered in an order that agrees with their answers and times, those that failed or were cut
-//! off anywhere after they began or never. A range counts as a read of every key. At the end no key may be out of reach, no lock
-//! without an owner. When a memory server is gone, what needs it must fail by its name within a lease, and
-//! everything else must go on (`end`).
+//! A trial is a function of its seed, which selects the clients' calls, the failure and its event. Calls on one key
+//! must be linearizable: answered calls in an order that agrees with their results and times; failed or interrupted
+//! calls at any time after their start, or never. A range counts as a read of every key. At the end, every key must be
+//! reachable, and no lock may be left without an owner. After a memory server has failed, calls that need it must fail
+//! with an error that names it, within a lease, and all other calls must succeed (`end`).
 
 mod clients;
 mod end;
@@ -36,18 +36,18 @@ pub use fault_search::{
 };
 use judge::{check_errors, judge, told};
 
-/// What goes wrong.
+/// The injected failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectedFault {
     /// Nothing.
     None,
-    /// A compute server is gone.
+    /// A compute server crashes.
     Crash,
-    /// A compute server stops for three leases, and goes on.
+    /// A compute server pauses for three leases, then continues.
     Pause,
-    /// A memory server is gone.
+    /// A memory server dies.
     Kill,
-    /// A memory server comes back with nothing in it.
+    /// A memory server restarts with empty memory.
     Empty,
 }
 
@@ -61,7 +61,7 @@ impl InjectedFault {
         InjectedFault::Empty,
     ];
 
-    /// As it is written.
+    /// Returns the name in reports and options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,25 +73,25 @@ impl InjectedFault {
         }
     }
 
-    /// Whether it takes a memory server.
+    /// Returns whether the failure is of a memory server.
     #[must_use]
     pub const fn takes_memory(self) -> bool {
         matches!(self, InjectedFault::Kill | InjectedFault::Empty)
     }
 }
 
-/// When it goes wrong: while a compute server's client is in the middle of something.
+/// The moment of a failure, by what a client of a compute server is doing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FaultMoment {
     /// At any event.
     Any,
-    /// It has a lock.
+    /// While it holds a lock.
     Holding,
-    /// The nodes of a split are on their way, or nothing leads to the new one but its sibling.
+    /// While the nodes of a split are being written, or only the sibling leads to the new node.
     Splitting,
-    /// A new root is on its way.
+    /// While a new root is being created.
     Growing,
-    /// A leaf's entries are moving to its neighbour.
+    /// While a leaf's entries are being moved to its sibling.
     Merging,
 }
 
@@ -115,7 +115,7 @@ impl FaultMoment {
         }
     }
 
-    /// As it is written.
+    /// Returns the name in reports and options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,68 +128,68 @@ impl FaultMoment {
     }
 }
 
-/// What is tried.
+/// Parameters of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialConfig {
-    /// The tree.
+    /// Configuration of the tree.
     pub config: Config,
-    /// What goes wrong, at an event that the seed chooses.
+    /// The failure, at an event that the seed selects.
     pub disaster: InjectedFault,
-    /// Whether cards fetch the lines of a read in increasing order.
+    /// Whether network cards fetch the lines of a read in increasing order.
     pub read_line_order: bool,
 }
 
-/// The disaster as it came.
+/// The failure as it happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultOutcome {
-    /// What the compute server was in the middle of; of a memory server, what any was.
+    /// What the compute server was doing; for a memory server, what any compute server was doing.
     pub doing: Vec<FaultMoment>,
-    /// Locks in far memory that named the compute server then.
+    /// Number of locks that the compute server owned then.
     pub locks: u64,
-    /// When, in nanoseconds.
+    /// Time in nanoseconds.
     pub at_ns: Nanos,
     who: String,
 }
 
-/// What a trial came to.
+/// Outcome of a trial.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TrialOutcome {
     /// Calls that were answered.
     pub answered: u64,
     /// Calls that failed with an error.
     pub failed: u64,
-    /// Of those, how many because their compute server had been fenced.
+    /// Those of them that failed because their compute server was fenced.
     pub fenced: u64,
-    /// Calls that were cut off.
+    /// Calls that were interrupted.
     pub cut_off: u64,
-    /// The longest that a call took to fail after a memory server was gone, in nanoseconds.
+    /// Longest time, in nanoseconds, that a call took to fail after a memory server had failed.
     pub slowest_error_ns: Nanos,
-    /// Keys that were read and written beside a memory server that was gone.
+    /// Keys that were read and written without the failed memory server.
     pub beside: u64,
-    /// Keys that could not be read because a memory server was gone.
+    /// Keys that could not be read because a memory server had failed.
     pub lost: u64,
-    /// Reads that were made again because what came was torn.
+    /// Reads that were repeated because they were torn.
     pub torn: u64,
     /// Nodes that were split.
     pub splits: u64,
     /// Leaves that were merged.
     pub merges: u64,
-    /// Locks taken from owners who were dead.
+    /// Locks taken from dead owners.
     pub taken_over: u64,
-    /// Separators added and moves ended for somebody who did not get so far.
+    /// Separators added and moves completed for clients that did not finish.
     pub mended: u64,
     /// What went wrong.
     pub struck: Option<FaultOutcome>,
-    /// A function of everything that happened.
+    /// Digest of all events.
     pub digest: u64,
 }
 
-/// Something that cannot be explained.
+/// A violation that a trial found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrialViolation {
-    /// What it is.
+    /// Description.
     pub what: String,
-    /// The calls it is about, in the order in which they began, and the disaster.
+    /// The calls concerned, in the order of their start, and the failure.
     pub history: Vec<String>,
 }
 
@@ -207,12 +207,12 @@ const SERVERS: u16 = 3;
 const CLIENTS: u16 = 6;
 const LEASE_NS: Nanos = 200_000;
 const TIMEOUT_NS: Nanos = 60_000;
-/// So few that nodes share them.
+/// Bytes of locks per server; so few that nodes share them.
 const LOCK_BYTES: u64 = 2048;
-/// No trial has so many events unless somebody waits for ever.
+/// Maximum number of events; a trial exceeds it only if a client waits for ever.
 const EVENTS_MAX: u64 = 400_000;
 
-/// Where the disaster comes: after which event, to which compute server.
+/// Place of the failure: the event, and the servers.
 #[derive(Clone, Copy)]
 struct FaultPlan {
     event: u64,
@@ -220,7 +220,7 @@ struct FaultPlan {
     server: u16,
 }
 
-/// For each [`Moment`], one of the events at which a compute server is in it, each as likely.
+/// For each [`FaultMoment`], one of the events at which a compute server is in it, chosen uniformly.
 struct MomentTable {
     rng: Rng,
     seen: [u64; 5],
@@ -276,7 +276,7 @@ impl TrialConfig {
 
     fn rack(&self, seed: u64) -> SimCluster {
         let layout = self.config.layout;
-        // Slow cards make long windows, and chance fills them. A node takes the same time however long keys are.
+        // Slow network cards make long race windows. A node takes the same time for all key sizes.
         let bytes_per_ns = 0.2 * (layout.node_bytes as f64 / 192.0).max(1.0);
         let constants = ClusterConstants {
             read_line_order: self.read_line_order,
@@ -305,7 +305,7 @@ impl TrialConfig {
         sim
     }
 
-    /// Plays the clients' calls, and the disaster if there is one.
+    /// Runs the clients' calls, with the failure if there is one.
     fn play(&self, seed: u64, strike: Option<FaultPlan>) -> Result<PlayedTrial, TrialViolation> {
         let sim = self.rack(seed);
         let config = Config {
@@ -342,7 +342,7 @@ impl TrialConfig {
             n > EVENTS_MAX
         });
         if stuck {
-            let what = "somebody waits for ever".into();
+            let what = "a client waits for ever".into();
             let book = book.borrow();
             return Err(told(&book.made, book.struck.as_ref(), what));
         }
@@ -365,7 +365,7 @@ impl TrialConfig {
         })
     }
 
-    /// The disaster.
+    /// Injects the failure.
     fn strike(
         &self,
         sim: &SimCluster,
@@ -396,7 +396,7 @@ impl TrialConfig {
             InjectedFault::Crash => format!("compute server {compute} crashes"),
             InjectedFault::Pause => format!("compute server {compute} pauses for three leases"),
             InjectedFault::Kill => format!("memory server {server} dies"),
-            InjectedFault::Empty => format!("memory server {server} comes back empty"),
+            InjectedFault::Empty => format!("memory server {server} restarts with empty memory"),
         };
         let at_ns = sim.now();
         match self.disaster {

@@ -1,4 +1,4 @@
-//! A rack with a tree on it.
+//! A simulated cluster with a tree.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,21 +15,21 @@ pub(crate) struct Rack {
 
 const SERVERS: u16 = 3;
 
-/// Entries whose keys are numbers, by those.
+/// Converts entries whose keys are numbers.
 pub(crate) fn numbers(entries: Vec<(Key, u64)>) -> Vec<(u64, u64)> {
     let number = |(key, value): (Key, u64)| (key.first(), value);
     entries.into_iter().map(number).collect()
 }
 
 impl Rack {
-    /// An empty tree and `computes` compute servers.
+    /// Creates a cluster with an empty tree and `computes` compute servers.
     pub(crate) fn new(computes: u16, config: Config, in_order: bool, seed: u64) -> Rack {
         let rack = Rack::bare(computes, config, in_order, seed);
         farbank_tree::create(&config, SERVERS, &mut &rack.sim);
         rack
     }
 
-    /// A tree of the even keys below `2 * entries`, each with its successor as value.
+    /// Creates a cluster with a tree of the even keys below `2 * entries`, each with its successor as value.
     pub(crate) fn filled(computes: u16, config: Config, entries: u64) -> Rack {
         let rack = Rack::bare(computes, config, true, 1);
         let pairs = (0..entries).map(|n| (2 * n, 2 * n + 1));
@@ -54,24 +54,24 @@ impl Rack {
         }
     }
 
-    /// One more client of a compute server.
+    /// Returns a new client of a compute server.
     pub(crate) fn client(&self, compute: u16) -> Client<ComputeNode> {
         self.computes[usize::from(compute)].client()
     }
 
-    /// Fills the index cache of every compute server with what lookups of `keys` leave there.
+    /// Fills the index cache of every compute server as lookups of `keys` would.
     pub(crate) fn warm(&self, keys: impl Iterator<Item = u64> + Clone) {
         for compute in &self.computes {
             compute.warm(keys.clone(), &|at, to| self.sim.peek(at, to));
         }
     }
 
-    /// Goes on until nothing is left to do.
+    /// Runs until no events are left.
     pub(crate) fn run(&self) {
         self.sim.run(&mut |_| false);
     }
 
-    /// What one client makes, alone.
+    /// Runs one client alone, and returns its result.
     pub(crate) fn alone<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Client<ComputeNode>) -> F,
@@ -79,7 +79,7 @@ impl Rack {
         self.with(self.client(0), work)
     }
 
-    /// The same of a client of a compute server that takes the tree for one of `config`.
+    /// Like [`Rack::alone`], for a compute server with another configuration.
     pub(crate) fn alone_with<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         config: Config,
@@ -100,10 +100,10 @@ impl Rack {
         self.sim
             .spawn(0, async move { *put.borrow_mut() = Some(work.await) });
         self.run();
-        made.take().expect("the client came to its end")
+        made.take().expect("the client has finished")
     }
 
-    /// Everything, read key by key from leaf to leaf by a compute server that knows nothing yet.
+    /// Reads all entries by a range query from a fresh compute server, whose empty cache makes it read leaf by leaf.
     pub(crate) fn contents(&self) -> Vec<(u64, u64)> {
         let fresh = Compute::new(self.sim.node(0), 0, self.sim.node(0).epoch(), self.config);
         let client = fresh.client();

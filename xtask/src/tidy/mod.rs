@@ -1,0 +1,113 @@
+//! `cargo xtask tidy`: rules of style that no compiler knows.
+//!
+//! ```text
+//!   text      splits a source file into code, comments and string literals
+//!   words     words and phrases that comments and messages do not use; the width of a line
+//!   names     type names and numbers of invariants that a crate has twice
+//!   imports   imports inside a crate that form a circle
+//! ```
+//!
+//! Each finding is a line `file:line: rule: what`. `xtask/tidy.toml` lists the circles of imports that are not yet resolved. An
+//! entry that no longer applies is a finding, too, so the list only gets shorter.
+
+mod imports;
+mod names;
+mod text;
+mod words;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::root;
+
+/// Folders with sources of ours, from the root of the workspace.
+const FOLDERS: [&str; 4] = ["crates", "bindings", "fuzz", "xtask"];
+
+/// Something that a rule objects to.
+struct Finding {
+    file: String,
+    line: usize,
+    rule: &'static str,
+    what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding {
+            file,
+            line,
+            rule,
+            what,
+        } = self;
+        write!(f, "{file}:{line}: {rule}: {what}")
+    }
+}
+
+/// A source file.
+struct Source {
+    /// Path from the root of the workspace.
+    file: String,
+    text: String,
+}
+
+impl Source {
+    /// The crate that the file belongs to, by its folder: `crates/kv`.
+    fn krate(&self) -> &str {
+        let end = self
+            .file
+            .find("/src/")
+            .or_else(|| self.file.find("/tests/"));
+        &self.file[..end.unwrap_or(0)]
+    }
+
+    /// The file's path below the crate's `src` folder; `None` for tests and examples.
+    fn in_src(&self) -> Option<&str> {
+        self.file.split_once("/src/").map(|(_, path)| path)
+    }
+}
+
+/// Checks all sources and prints every finding.
+///
+/// # Errors
+/// A rule objects to something, or a file cannot be read or parsed.
+pub(crate) fn run() -> Result<(), String> {
+    let mut sources = Vec::new();
+    for folder in FOLDERS {
+        collect(&root().join(folder), &mut sources)?;
+    }
+    sources.sort_by(|a, b| a.file.cmp(&b.file));
+    let mut findings = words::check(&sources);
+    findings.extend(names::check(&sources)?);
+    findings.extend(imports::check(&sources)?);
+    findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("{} files, {} findings", sources.len(), findings.len());
+    match findings.is_empty() {
+        true => Ok(()),
+        false => Err(format!("tidy: {} findings", findings.len())),
+    }
+}
+
+/// Adds the Rust files below `folder`, but for what builds leave there.
+fn collect(folder: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let entries = fs::read_dir(folder).map_err(|e| failed(folder, e))?;
+    for entry in entries {
+        let path: PathBuf = entry.map_err(|e| failed(folder, e))?.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                collect(&path, sources)?;
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let file = path.strip_prefix(root()).unwrap_or(&path);
+            sources.push(Source {
+                file: file.to_string_lossy().into_owned(),
+                text: fs::read_to_string(&path).map_err(|e| failed(&path, e))?,
+            });
+        }
+    }
+    Ok(())
+}

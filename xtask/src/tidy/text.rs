@@ -1,0 +1,133 @@
+//! Splits a Rust source file into what the compiler reads and what people read.
+
+/// A part of a line that people read: a comment, from its `//` on, or the text of a string literal.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Prose<'a> {
+    pub line: usize,
+    pub text: &'a str,
+}
+
+/// The comments and the string literals of a source file, line by line.
+pub(super) fn prose(source: &str) -> Vec<Prose<'_>> {
+    let mut found = Vec::new();
+    // The end that a literal which goes on in the next line has.
+    let mut literal: Option<String> = None;
+    for (number, line) in source.lines().enumerate() {
+        let mut rest = line;
+        loop {
+            let after = if let Some(end) = literal.take() {
+                let (text, after) = cut_literal(rest, &end);
+                if after.is_none() {
+                    literal = Some(end);
+                }
+                found.push(Prose {
+                    line: number + 1,
+                    text,
+                });
+                after
+            } else {
+                match next_start(rest) {
+                    Some((at, Start::Comment)) => {
+                        let text = &rest[at..];
+                        found.push(Prose {
+                            line: number + 1,
+                            text,
+                        });
+                        None
+                    }
+                    Some((at, Start::Literal(end))) => {
+                        literal = Some(end);
+                        Some(&rest[at..])
+                    }
+                    None => None,
+                }
+            };
+            match after {
+                Some(after) => rest = after,
+                None => break,
+            }
+        }
+    }
+    found
+}
+
+enum Start {
+    Comment,
+    /// A string literal, with the text that ends it: `"`, or `"#` of a raw one.
+    Literal(String),
+}
+
+/// Where the next comment or literal begins: at its `//`, or after its opening quote.
+fn next_start(code: &str) -> Option<(usize, Start)> {
+    let bytes = code.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'/' if bytes.get(at + 1) == Some(&b'/') => return Some((at, Start::Comment)),
+            // A character literal may hold a quote: '"' or '\''.
+            b'\'' if bytes.get(at + 1) == Some(&b'\\') => at += 3,
+            b'\'' if bytes.get(at + 2) == Some(&b'\'') => at += 2,
+            b'"' => {
+                let hashes = code[..at]
+                    .bytes()
+                    .rev()
+                    .take_while(|byte| *byte == b'#')
+                    .count();
+                let raw = code[..at - hashes].ends_with('r');
+                let end = match raw {
+                    true => format!("\"{}", "#".repeat(hashes)),
+                    false => "\"".into(),
+                };
+                // Escapes end nothing in a literal that is not raw.
+                let end = if raw { format!("r{end}") } else { end };
+                return Some((at + 1, Start::Literal(end)));
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The text of a literal up to its end, and what follows; nothing follows if it does not end in this line.
+fn cut_literal<'a>(rest: &'a str, end: &str) -> (&'a str, Option<&'a str>) {
+    if let Some(raw_end) = end.strip_prefix('r') {
+        return match rest.split_once(raw_end) {
+            Some((text, after)) => (text, Some(after)),
+            None => (rest, None),
+        };
+    }
+    let bytes = rest.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 1,
+            b'"' => return (&rest[..at], Some(&rest[at + 1..])),
+            _ => {}
+        }
+        at += 1;
+    }
+    (rest, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prose;
+
+    #[test]
+    fn comments_and_literals_are_found_and_code_is_not() {
+        let source = "let a = \"one // \\\" two\"; // three\nlet b = '\"'; let c = r#\"four \" five\"#;\nlet d = \"six\n  seven\"; d";
+        let found: Vec<_> = prose(source)
+            .into_iter()
+            .map(|p| (p.line, p.text))
+            .collect();
+        let expected = [
+            (1, "one // \\\" two"),
+            (1, "// three"),
+            (2, "four \" five"),
+            (3, "six"),
+            (4, "  seven"),
+        ];
+        assert_eq!(found, expected);
+    }
+}
