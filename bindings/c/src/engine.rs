@@ -137,7 +137,7 @@ impl Contender for OutsideContender {
         "engine"
     }
 
-    fn takes(&self, _: ContestRound) -> bool {
+    fn supports_round(&self, _: ContestRound) -> bool {
         true
     }
 

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 fn live(place: &str, previous: &str, then: AfterCheck) -> Result<(), String> {
     let previous = std::fs::read_to_string(previous).map_err(|e| format!("{previous}: {e}"))?;
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    power::live(
+    power::check_and_write(
         Path::new(place),
         &previous,
         &own.with_file_name("farbank"),

@@ -372,10 +372,10 @@ pub struct Step<'a> {
 pub type ProgressFn<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
 
 /// Interval at which a waiting thread reports progress.
-pub(crate) const TOLD_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// For quick operations, progress is reported once in this many.
-pub(crate) const LOOK_EVERY: u64 = 4096;
+pub(crate) const PROGRESS_EVERY: u64 = 4096;
 
 /// Reports progress once in [`LOOK_EVERY`] operations.
 ///
@@ -387,7 +387,7 @@ pub(crate) fn report_every(
     done: u64,
     all: u64,
 ) -> Result<(), Error> {
-    match done % LOOK_EVERY {
+    match done % PROGRESS_EVERY {
         0 => report_progress(watch, what, done, all),
         _ => Ok(()),
     }

@@ -191,7 +191,7 @@ impl FullClient {
     fn overwrite(&mut self, times: &mut FullTimes) -> Result<(), Error> {
         self.delete_some(64)?;
         for _ in 0..self.keys.len() {
-            let place = self.roll();
+            let place = self.random_index();
             let key = self.keys[place];
             self.set(key, times)?;
         }
@@ -211,12 +211,12 @@ impl FullClient {
         Ok(())
     }
 
-    fn roll(&mut self) -> usize {
+    fn random_index(&mut self) -> usize {
         self.rng.below(self.keys.len() as u64) as usize
     }
 
     fn delete_one(&mut self) -> Result<(), Error> {
-        let place = self.roll();
+        let place = self.random_index();
         let key = self.keys.swap_remove(place);
         while self.session.prepare(16, true).map_err(failed)? == RoomReply::Wait {
             std::thread::yield_now();
@@ -274,7 +274,7 @@ impl FullClient {
         if self.keys.is_empty() {
             return Ok(());
         }
-        let place = self.roll();
+        let place = self.random_index();
         let key = self.keys[place];
         self.out.clear();
         let started = Instant::now();

@@ -25,7 +25,7 @@ use farbank_pm::sim::Rng;
 
 use crate::counted::{Counted, Meter};
 use crate::figure::{
-    Error, Figure, LOOK_EVERY, ProgressFn, Report, Step, median, report_every, report_progress,
+    Error, Figure, PROGRESS_EVERY, ProgressFn, Report, Step, median, report_every, report_progress,
 };
 use crate::stat;
 use crate::temp::TempFile;
@@ -338,7 +338,7 @@ fn update(
         if n == updates / 2 {
             start = store.stats();
         }
-        if n.is_multiple_of(LOOK_EVERY) {
+        if n.is_multiple_of(PROGRESS_EVERY) {
             look(n, updates)?;
         }
         writer.put(skew.key(&mut rng, keys), &VALUE)?;
@@ -367,7 +367,7 @@ fn change_sizes(
         refusals: 0,
     };
     for value_bytes in [200, 60, 1500] {
-        change.turn_into(value_bytes, full, watch)?;
+        change.replace_all_values(value_bytes, full, watch)?;
         change.update(value_bytes, watch)?;
     }
     let Change {
@@ -402,7 +402,7 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// Replaces every key by new keys with values of `value_bytes`, until `full` bytes are live.
-    fn turn_into(
+    fn replace_all_values(
         &mut self,
         value_bytes: usize,
         full: u64,
@@ -419,12 +419,12 @@ impl Change<'_> {
             while self.store.stats().live_bytes + record_bytes > full {
                 let Some(key) = old.pop() else { return Ok(()) };
                 let deleted = self.writer.delete(key);
-                self.taken(deleted)?;
+                self.is_accepted(deleted)?;
             }
             let done = self.keys.len() as u64;
             report_every(watch, &what, done, full / record_bytes)?;
             let put = self.writer.put(self.next, &value);
-            if self.taken(put)? {
+            if self.is_accepted(put)? {
                 self.keys.push(self.next);
             } else if self.refusals >= REFUSALS_MAX {
                 return Ok(());
@@ -442,13 +442,13 @@ impl Change<'_> {
             report_every(watch, &what, n, keys)?;
             let key = self.keys[self.rng.below(keys) as usize];
             let put = self.writer.put(key, &value);
-            self.taken(put)?;
+            self.is_accepted(put)?;
         }
         Ok(())
     }
 
     /// Returns whether an operation succeeded. Counts a refusal because the pool is full.
-    fn taken(&mut self, outcome: Result<(), Refusal>) -> Result<bool, Error> {
+    fn is_accepted(&mut self, outcome: Result<(), Refusal>) -> Result<bool, Error> {
         match outcome {
             Ok(()) => Ok(true),
             Err(Refusal::Full) => {
@@ -580,7 +580,7 @@ fn load_new(
                 };
             }
         }
-        if first % LOOK_EVERY < batch {
+        if first % PROGRESS_EVERY < batch {
             look(first, keys)?;
             faults_before = thread_faults();
             let now = store.stats().index_bytes as f64 / end as f64;
@@ -692,7 +692,7 @@ pub(crate) fn fill(store: &dyn Store, keys: u64, watch: ProgressFn<'_>) -> Resul
         }
         let ticket = session.commit()?;
         session.wait(ticket)?;
-        if first % LOOK_EVERY < BATCH {
+        if first % PROGRESS_EVERY < BATCH {
             report_progress(watch, "filling the pool", first, keys)?;
         }
     }

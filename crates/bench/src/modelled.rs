@@ -17,7 +17,7 @@ use farbank_pm::model::{self, Category, Hotspot, Machine, MachineOutcome, Modell
 use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Rng, brief};
 
-use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, report_every, report_progress};
+use crate::figure::{Error, Figure, PROGRESS_EVERY, ProgressFn, Report, report_every, report_progress};
 use crate::misses;
 use crate::scale::DataScale;
 
@@ -266,7 +266,7 @@ fn run_one(
             MixedOperation::Put(key, bytes) => put(session, key, &mix.value[..bytes]),
         };
         drop(spending);
-        let on = match left.is_multiple_of(LOOK_EVERY) {
+        let on = match left.is_multiple_of(PROGRESS_EVERY) {
             true => report_progress(watch, &what, options.keys - left, options.keys),
             false => Ok(()),
         };

@@ -12,7 +12,7 @@ use farbank_kv::{Config, Kv};
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
 use farbank_pm::sim::Rng;
 
-use crate::figure::{Error, Figure, LOOK_EVERY, ProgressFn, Report, median, report_progress};
+use crate::figure::{Error, Figure, PROGRESS_EVERY, ProgressFn, Report, median, report_progress};
 use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, PoolPlace, fill, put, store_with};
 
 /// Live shares of the pool's capacity, in percent.
@@ -20,7 +20,7 @@ const SHARES: [u64; 3] = [30, 60, 90];
 /// How many times a pool's bytes are written before it counts as used.
 const OVERWRITTEN: u64 = 3;
 /// Bytes of a pool that the shares leave out: space for the cleaner and for open segments.
-const KEPT_BYTES: u64 = 32 << 20;
+const RESERVED_BYTES: u64 = 32 << 20;
 /// Updates per commit.
 const BATCH: u64 = 64;
 /// Time the store idles before it is closed or dropped, so that background work is done.
@@ -35,7 +35,7 @@ pub(crate) fn run(
 ) -> Result<(), Error> {
     for share in SHARES {
         let live_bytes = keys * LOAD_RECORD_BYTES;
-        let pool_bytes = live_bytes * 100 / share / 15 * 16 + KEPT_BYTES;
+        let pool_bytes = live_bytes * 100 / share / 15 * 16 + RESERVED_BYTES;
         let (_file, medium) = PoolPlace::File(path.to_owned()).make(pool_bytes, watch)?;
         let mut store = store_with(medium, Config::default())?;
         fill(&*store, keys, watch)?;
@@ -97,7 +97,7 @@ fn overwrite(
         }
         let ticket = session.commit()?;
         session.wait(ticket).map_err(Refusal::from)?;
-        if first % LOOK_EVERY < BATCH {
+        if first % PROGRESS_EVERY < BATCH {
             report_progress(watch, "overwriting the pool", first, writes)?;
         }
     }

@@ -109,7 +109,7 @@ impl OwnedItem {
     }
 }
 
-/// Holder of the lock of a key that is being written, who releases it.
+/// Owner of the lock of a key that is being written, which releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClaimHolder {
     /// This write. The batch takes the lock over when the write becomes an entry.

@@ -222,7 +222,7 @@ enum OutputFormat {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum IndexExperimentChoice {
-    /// Millions of operations per second, and the mean time of an operation.
+    /// Millions of operations per second, and latency percentiles.
     Throughput,
     /// Tail latency, up to the slowest of 100,000 operations.
     Latency,

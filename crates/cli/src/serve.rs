@@ -165,8 +165,9 @@ pub(crate) struct ServeArgs {
     /// Maximum number of connected clients, at least 1. The limit on open files of the process may lower it.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     maxclients: u64,
-    /// Memory for the buffers of all clients together, in bytes or in percent of the machine's memory; 0 means no
-    /// limit. Above the limit, the clients that use most are disconnected.
+    /// Memory that all clients together may use for input, queued requests, watched keys and unsent replies, in bytes
+    /// or in percent of the memory available to the process; 0 means no limit. Above the limit, the clients that use
+    /// most are disconnected.
     #[arg(long, value_name = "SIZE|N%", default_value = "25%", value_parser = size::parse_clients_memory)]
     maxmemory_clients: ClientsMemory,
     /// Seconds after which an idle client is disconnected; 0 means never.

@@ -27,7 +27,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the size is 16 exabytes or more".to_owned())
 }
 
-/// Parses a size as [`parse`] does, or a percentage of the machine's memory.
+/// Parses a size as [`parse`] does, or a percentage of the memory available to the process.
 pub(crate) fn parse_clients_memory(text: &str) -> Result<ClientsMemory, String> {
     let Some(digits) = text.trim().strip_suffix('%') else {
         return parse(text).map(ClientsMemory::Bytes);

@@ -447,7 +447,7 @@ fn a_truncated_file_loses_only_the_keys_beyond_the_cut_and_the_server_runs_on() 
             damaged.iter().all(|at| at + record_max > cut),
             "{cut}: {damaged:?}"
         );
-        assert_eq!(get_all(&mut client).0, served, "the server lives");
+        assert_eq!(get_all(&mut client).0, served, "the server still runs");
         client.wait_for("pool_health", "truncated");
         let (_, log) = server.end(Signal::TERM);
         assert!(log.contains(pool.to_str().unwrap()), "{log}");

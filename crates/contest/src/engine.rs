@@ -1,4 +1,4 @@
-//! What a judge sees of an engine.
+//! The interface of an engine, as the contest's driver calls it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,25 +7,25 @@ use farbank_pm::Poisoned;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// Bytes a value may have.
+/// Allowed lengths of a value, in bytes.
 pub const VALUE_BYTES: RangeInclusive<usize> = 80..=1024;
 
 /// A key.
 pub type Key = [u8; KEY_BYTES];
 
-/// Why a value was not stored.
+/// Reason why a value was not stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// There is no place for it, in far memory or in a table sized by the terms; nothing happened.
+    /// Far memory, or a table sized by the limits, is full. Nothing was changed.
     Full,
-    /// Far memory failed: the value may be durable or not, and nothing is acknowledged any more.
+    /// Far memory failed. The value may or may not be durable, and the engine acknowledges no further write.
     Poisoned(Poisoned),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Full => f.write_str("the engine has no place left for this value"),
+            Error::Full => f.write_str("the engine is full: no block or index entry is left for this value"),
             Error::Poisoned(poisoned) => poisoned.fmt(f),
         }
     }
@@ -39,10 +39,10 @@ impl From<Poisoned> for Error {
     }
 }
 
-/// Why an engine was not opened.
+/// Reason why an engine was not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenError {
-    /// Medium, terms, tuning and what is in the medium do not fit each other.
+    /// The medium, its contents, the limits and the tuning do not fit each other.
     Unfit(String),
     /// Far memory failed.
     Poisoned(Poisoned),
@@ -65,24 +65,24 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// What an engine did, counted by itself. What it cost far memory is counted at the medium.
+/// Operation counts of an engine, kept by the engine itself. The medium counts accesses to far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EngineStats {
-    /// Sets of keys that were not there.
+    /// Sets of keys that the engine did not hold.
     pub inserts: u64,
-    /// Sets of keys that were.
+    /// Sets of keys that the engine held.
     pub updates: u64,
-    /// Of the updates, those written to a spare block that the old one took the place of.
+    /// Updates written to the thread's spare block; the old block becomes the spare.
     pub swaps: u64,
-    /// Gets that were answered by the read cache.
+    /// Gets answered by the read cache.
     pub cache_hits: u64,
-    /// Gets that were not, where there is a read cache.
+    /// Gets that missed the read cache; 0 without a read cache.
     pub cache_misses: u64,
-    /// Lookups that found their key at the first, second, third place of its chain or probe, or further on.
+    /// Lookups that found their key after 1, 2, 3, or at least 4 probes.
     pub depth: [u64; 4],
-    /// Places looked at by lookups that found their key.
+    /// Probes of lookups that found their key.
     pub probes_of_hits: u64,
-    /// Places looked at by those that did not.
+    /// Probes of lookups that did not find their key.
     pub probes_of_misses: u64,
     /// Lookups that did not find their key.
     pub misses: u64,
@@ -105,46 +105,50 @@ impl std::ops::AddAssign for EngineStats {
 }
 
 impl EngineStats {
-    /// A lookup that found its key after looking at `probes` places.
+    /// Counts a lookup that found its key after `probes` probes.
     pub fn hit(&mut self, probes: u64) {
         self.depth[probes.clamp(1, 4) as usize - 1] += 1;
         self.probes_of_hits += probes;
     }
 
-    /// A lookup that looked at `probes` places and did not find its key.
+    /// Counts a lookup that did not find its key after `probes` probes.
     pub fn miss(&mut self, probes: u64) {
         self.misses += 1;
         self.probes_of_misses += probes;
     }
 }
 
-/// An engine on some medium, open.
+/// An open engine on some medium.
 ///
-/// Nobody writes a key while somebody else writes it; one may write it while others read it.
+/// The caller must not write one key from two threads at a time. A key may be read while it is written.
 pub trait Engine: Send + Sync {
-    /// A door for one thread. There are at most as many at a time as [`crate::Terms::threads`] says; a phase's
-    /// workers are dropped before the next phase's are made. It keeps the engine open.
+    /// Returns a worker for one thread. The worker keeps the engine open.
+    ///
+    /// At most [`ContestLimits::threads`](crate::ContestLimits::threads) workers exist at a time. The caller drops a
+    /// phase's workers before it makes the next phase's.
     fn worker(&self) -> Box<dyn Worker>;
 
-    /// Bytes of DRAM it holds, by purpose: `index`, `keys`, `read cache`, `recycle pools`, ...
+    /// Returns the bytes of DRAM in use, by purpose: `index`, `keys`, `read cache`, `recycle pools`, ...
     fn dram(&self) -> Vec<(&'static str, u64)>;
 
-    /// Bytes of far memory it has taken so far, of those it was given.
+    /// Returns the bytes of far memory that the engine has taken so far.
     fn far_bytes(&self) -> u64;
 
-    /// What its workers did until they were dropped.
+    /// Returns the counts of all workers that have been dropped.
     fn tally(&self) -> EngineStats;
 }
 
-/// One thread's door to an [`Engine`].
+/// One thread's handle on an [`Engine`].
 pub trait Worker: Send {
-    /// Stores `value` under `key`. On `Ok` it is durable, where the engine promises that at all.
+    /// Stores `value` under `key`. On `Ok` the value is durable, unless the engine promises no durability at all.
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error>;
 
-    /// Makes `out` the value of `key`; false, and `out` may be anything, if there is none.
+    /// Replaces `out` with the value of `key`. Returns false if `key` is not stored; `out` is then unspecified.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool;
-    /// Does all of `asks`, in order. On `Ok` its sets are as durable as after [`Worker::set`]; an engine that
-    /// gains by knowing what comes next, or by making several sets durable at once, says how.
+
+    /// Executes all of `asks` in order. On `Ok` the sets are as durable as after [`Worker::set`].
+    ///
+    /// An engine overrides this method if it can prefetch for later requests or make several sets durable at once.
     fn together(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Error> {
         for ask in asks {
             match ask {
@@ -156,11 +160,11 @@ pub trait Worker: Send {
     }
 }
 
-/// One of several operations that are asked for together.
+/// One request of a batch for [`Worker::together`].
 #[derive(Debug)]
 pub enum EngineRequest<'a> {
     /// Store this value under this key.
     Set(&'a Key, &'a [u8]),
-    /// Make that the value of this key, and say whether there is one.
+    /// Replace the buffer with the value of this key, and store in the flag whether the key was found.
     Get(&'a Key, &'a mut Vec<u8>, &'a mut bool),
 }

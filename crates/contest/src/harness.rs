@@ -1,4 +1,4 @@
-//! What the engines' tests have in common: values that say whose they are, a model, the contest's mix.
+//! Shared parts of the engines' tests: self-identifying values, a model, and the contest's mix of operations.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::engine::{Engine, Worker};
 use crate::limits::ContestLimits;
 use crate::target::key_of;
 
-/// The `write`-th value of key `number`, of `bytes` bytes: no two of the same length look alike.
+/// Returns the `write`-th value of key `number`, of `bytes` bytes. Two values of the same length always differ.
 pub(crate) fn value_of(number: u64, write: u64, bytes: usize) -> Vec<u8> {
     let mut rng = Rng::new(number).fork(write);
     let mut value = Vec::with_capacity(bytes + 8);
@@ -20,24 +20,24 @@ pub(crate) fn value_of(number: u64, write: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// What has been stored: of each key, which write, and how many bytes.
+/// A model of the engine's contents: for each key, the number of its last write and the value's length in bytes.
 #[derive(Default)]
 pub(crate) struct StoredModel(HashMap<u64, (u64, usize)>);
 
 impl StoredModel {
-    /// Stores the `write`-th value of key `number`, in both.
+    /// Stores the `write`-th value of key `number` in the engine and in the model.
     pub(crate) fn set(&mut self, worker: &mut dyn Worker, number: u64, write: u64, bytes: usize) {
         let value = value_of(number, write, bytes);
         worker.set(&key_of(number), &value).unwrap();
         self.0.insert(number, (write, bytes));
     }
 
-    /// Whether key `number` has been stored.
+    /// Returns whether key `number` has been stored.
     pub(crate) fn has(&self, number: u64) -> bool {
         self.0.contains_key(&number)
     }
 
-    /// Keys of which `worker` does not find the newest value.
+    /// Returns the keys whose newest value `worker` does not find.
     pub(crate) fn wrong(&self, worker: &mut dyn Worker) -> Vec<u64> {
         let mut out = Vec::new();
         let mut is_wrong = |(number, (write, bytes)): (&u64, &(u64, usize))| {
@@ -49,20 +49,20 @@ impl StoredModel {
         wrong
     }
 
-    /// Everything in the model, and nothing else of `numbers`, is what `worker` finds.
+    /// Asserts that `worker` finds every key of the model with its newest value, and no other key of `numbers`.
     pub(crate) fn check(&self, worker: &mut dyn Worker, numbers: std::ops::Range<u64>) {
         assert_eq!(self.wrong(worker), []);
         let mut out = Vec::new();
         for number in numbers.filter(|n| !self.0.contains_key(n)) {
             assert!(
                 !worker.get(&key_of(number), &mut out),
-                "nobody stored {number}"
+                "key {number} was found but never stored"
             );
         }
     }
 }
 
-/// A length from the final round's bands: 80 to 128, 256, 512 and 1,024 bytes.
+/// Returns a value length from the final round's four ranges, which end at 128, 256, 512 and 1,024 bytes.
 pub(crate) fn value_bytes(rng: &mut Rng) -> usize {
     let (from, to) = match rng.below(100) {
         0..55 => (80, 128),
@@ -73,8 +73,8 @@ pub(crate) fn value_bytes(rng: &mut Rng) -> usize {
     (from + rng.below(to - from + 1)) as usize
 }
 
-/// The final round's set phase and one get phase, each worker with keys of its own and all taking turns. What is
-/// found is compared all along, and everything at the end.
+/// Runs the final round's set phase and one get phase. Each worker has keys of its own, and the workers take turns.
+/// The get phase checks every value it reads; all keys are checked at the end.
 pub(crate) fn contest_mix(engine: &dyn Engine, terms: &ContestLimits, seed: u64) {
     let mut rng = Rng::new(seed);
     let mut workers: Vec<_> = (0..terms.threads).map(|_| engine.worker()).collect();
@@ -104,8 +104,9 @@ pub(crate) fn contest_mix(engine: &dyn Engine, terms: &ContestLimits, seed: u64)
     model.check(&mut *workers[0], 0..keys + 1000);
 }
 
-/// Threads write keys of their own again and again while another reads all of them: it finds whole values of the
-/// key it asked for, and never an older one than before. Afterwards every newest value is there.
+/// Runs `writers` threads, each writing keys of its own repeatedly, while another thread reads all keys. The reader
+/// must find only whole values of the right key, and never an older value than before. At the end every key must
+/// have its newest value.
 pub(crate) fn threads_with_a_reader(engine: &dyn Engine, writers: u64, value_bytes: (u64, u64)) {
     const KEYS: u64 = 40;
     const WRITES: u64 = 4000;
@@ -139,12 +140,12 @@ pub(crate) fn threads_with_a_reader(engine: &dyn Engine, writers: u64, value_byt
             let last = left.load(std::sync::atomic::Ordering::Acquire) == 0;
             for (number, newest) in (0..).zip(&mut newest) {
                 if !worker.get(&key_of(number), &mut out) {
-                    assert_eq!(*newest, None, "key {number} was there before");
+                    assert_eq!(*newest, None, "key {number} was found before and is now missing");
                     continue;
                 }
                 let write = u64::from_le_bytes(out[8..16].try_into().unwrap());
                 assert_eq!(out, stamped(number, write), "key {number}");
-                assert!(*newest <= Some(write), "key {number} went back");
+                assert!(*newest <= Some(write), "key {number}: write {write} was read after {newest:?}");
                 *newest = Some(write);
             }
             if last {

@@ -1,16 +1,17 @@
-//! The contest's engines as they were published, on any medium.
+//! Rebuilt key-value engines of a 2020 persistent-memory contest, as they were published, on any medium.
 //!
-//! In 2020 a contest asked for a key-value engine on persistent memory: keys of 16 bytes, values of 80 to 1,024,
-//! sixteen threads, 64 GiB of far memory and 8 GiB of DRAM, every acknowledged write durable. Four engines of it
-//! are described well enough to be built again; they are here, one a module, as they were described, with what
-//! they got wrong. Nobody should keep data in them: that is what `farbank-kv` is for.
+//! The contest set these limits: keys of 16 bytes, values of 80 to 1,024 bytes, sixteen threads, 64 GiB of far memory
+//! and 8 GiB of DRAM, and every acknowledged write durable. Four of its engines are described well enough to be
+//! rebuilt. Each is one module here, built as its authors described it, defects included. Do not keep data in them:
+//! use `farbank-kv`.
 //!
-//! * [`terms`] is what the contest allowed, at any scale.
-//! * [`Engine`] and [`Worker`] are what a judge sees of an engine.
-//! * [`prelim`] is the first round's: volatile, written late and in streams.
-//! * [`kid`] is the slides' engine: a hash table of whole cache lines, one write a set.
-//! * [`v1`] and [`v2`] are the final round's third place: its first version, two writes a set, and its last, one.
-//! * [`target`] is how the crash explorer sees one.
+//! * [`limits`]: the limits of both rounds, at any scale.
+//! * [`Engine`] and [`Worker`]: the interface that the contest's driver calls.
+//! * [`prelim`]: an engine of the preliminary round; volatile, with deferred sequential writes.
+//! * [`kid`]: the engine known from its authors' slides; a hash table of whole cache lines, one write per set.
+//! * [`v1`] and [`v2`]: two versions of the engine that took third place in the final round. `v1` is the first and
+//!   needs two writes per set; `v2` is the last and needs one.
+//! * [`target`]: the adapter for the crash explorer.
 
 #![forbid(unsafe_code)]
 

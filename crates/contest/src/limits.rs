@@ -1,29 +1,29 @@
-//! What the contest allowed, at any scale.
+//! The contest's limits, at any scale.
 
 use crate::engine::{Key, OpenError};
 
-/// The contest's terms, as an engine must know them to size its tables.
+/// The contest's limits, from which an engine sizes its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContestLimits {
-    /// Threads of a phase.
+    /// Number of threads in each phase.
     pub threads: usize,
-    /// Sets of the set phase, updates included; as many operations has a get phase.
+    /// Sets in the set phase, updates included. A get phase has the same number of operations.
     pub operations: u64,
-    /// Different keys among them.
+    /// Number of distinct keys among them.
     pub keys: u64,
     /// Bytes of far memory.
     pub far_bytes: u64,
-    /// Bytes of DRAM an engine may hold.
+    /// Bytes of DRAM that an engine may use.
     pub dram_bytes: u64,
-    /// Most bytes of values that are live at a time.
+    /// Largest total size of live values at any time, in bytes.
     pub live_bytes_max: u64,
-    /// Bits of a hash that name a chain.
+    /// Number of hash bits that select a chain.
     pub hash_bits: u32,
-    /// Shortest and longest value, in bytes.
+    /// Lengths of the shortest and the longest value, in bytes.
     pub value_bytes: (usize, usize),
 }
 
-/// The number by which `key` is found: its first eight bytes. Keys are uniform, so their low bits are a hash.
+/// Returns the hash of `key`: its first eight bytes. Keys are uniformly random, so their low bits serve as a hash.
 pub(crate) fn hash_of(key: &Key) -> u64 {
     u64::from_le_bytes(*key.first_chunk().expect("sixteen bytes"))
 }
@@ -32,8 +32,10 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 impl ContestLimits {
-    /// The final round at a scale of `1 / part`, `part` a power of two: 24 Mi sets by each of 16 threads of values
-    /// of 80 to 1,024 bytes, 56.9 % of them of new keys, in 64 GiB of far memory and 8 GiB and 320 MiB of DRAM.
+    /// Returns the limits of the final round at a scale of `1 / part`. `part` is a power of two.
+    ///
+    /// At full scale each of 16 threads does 24 Mi sets of values of 80 to 1,024 bytes, 56.9 % of them of new keys. An
+    /// engine has 64 GiB of far memory and 8 GiB and 320 MiB of DRAM.
     #[must_use]
     pub fn finals(part: u64) -> ContestLimits {
         let operations = (16 * 24 * MIB).div_ceil(part);
@@ -51,9 +53,10 @@ impl ContestLimits {
         }
     }
 
-    /// The preliminary round at a scale of `1 / part`, `part` a power of two: 48 Mi sets by each of 16 threads of
-    /// values of 80 bytes, hardly any of an old key, in 74 GiB of far memory and 4 GiB and 320 MiB of DRAM. Nothing
-    /// has to be durable.
+    /// Returns the limits of the preliminary round at a scale of `1 / part`. `part` is a power of two.
+    ///
+    /// At full scale each of 16 threads does 48 Mi sets of values of 80 bytes, nearly all of them of new keys. An
+    /// engine has 74 GiB of far memory and 4 GiB and 320 MiB of DRAM. Nothing has to be durable.
     #[must_use]
     pub fn preliminary(part: u64) -> ContestLimits {
         let operations = (16 * 48 * MIB).div_ceil(part);
@@ -69,8 +72,10 @@ impl ContestLimits {
         }
     }
 
-    /// Slots of the final round's read caches, and stripes: as many as slots, or, without a cache, as many as
-    /// there would be slots. 2^18 of 2^28 chains each, so that a stripe's chains are its own.
+    /// Returns the number of read-cache slots and the number of lock stripes, for the engines of the final round.
+    ///
+    /// The two numbers are equal, except that without a cache there are as many stripes as the default number of slots.
+    /// At full scale the default is 2^18 slots for 2^28 chains, so each chain belongs to exactly one stripe.
     pub(crate) fn slots_and_stripes(&self, slots: Option<u64>) -> Result<(u64, u64), OpenError> {
         let usual = 1 << self.hash_bits.saturating_sub(10).max(self.hash_bits.min(2));
         match slots {
@@ -86,18 +91,18 @@ impl ContestLimits {
         }
     }
 
-    /// An error if a medium of `bytes` is too small for these terms.
+    /// Returns an error if a medium of `bytes` is too small for these limits.
     pub(crate) fn fit(&self, bytes: u64) -> Result<(), OpenError> {
         if bytes >= self.far_bytes {
             return Ok(());
         }
         Err(OpenError::Unfit(format!(
-            "the medium has {bytes} bytes, the terms give {}: grow it, or scale the terms down",
+            "the medium has {bytes} bytes, the limits require {}: enlarge it, or use a smaller scale",
             self.far_bytes
         )))
     }
 
-    /// The same terms with `threads` threads.
+    /// Returns the same limits with `threads` threads.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> ContestLimits {
         ContestLimits { threads, ..self }
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_full_size_these_are_the_contests_numbers() {
+    fn limits_at_full_scale_are_the_published_numbers() {
         let full = ContestLimits::finals(1);
         assert_eq!((full.operations, full.keys), (402_653_184, 229_037_390));
         assert_eq!((full.far_bytes, full.hash_bits), (64 << 30, 28));
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_are_as_long_at_every_scale() {
+    fn the_average_chain_length_is_the_same_at_every_scale() {
         for part in [1, 16, 64, 256, 1024] {
             let terms = ContestLimits::finals(part);
             let load = terms.keys as f64 / (1u64 << terms.hash_bits) as f64;

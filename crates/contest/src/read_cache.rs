@@ -1,16 +1,16 @@
-//! The read cache of the final round's engines: one slot a stripe, the newest value read wins.
+//! The read cache of `v1` and `v2`: one slot per stripe, which holds the last value read.
 //!
 //! ```text
-//!   slot ┌───────┬────────┬──────────────┐    hash & (slots - 1) names the slot;
-//!        │ bytes │ key:16 │ value:1024   │    bytes 0: empty
+//!   slot ┌───────┬────────┬──────────────┐    slot number: hash & (slots - 1);
+//!        │ bytes │ key:16 │ value:1024   │    bytes = 0: the slot is empty
 //!        └───────┴────────┴──────────────┘
 //! ```
 //!
-//! A slot is read and written under its stripe's lock; it is words, so that this needs no unsafe code: 1,048
-//! bytes, where the published slot of 1,042 had a length of two.
+//! A slot is read and written under its stripe's lock. It consists of atomic words, so that no unsafe code is needed.
+//! It has 1,048 bytes; the published slot has 1,042 bytes, because its length takes two.
 //!
-//! R1  A slot belongs to one stripe: there are at least as many slots as stripes, both powers of two.
-//! R2  A set empties its key's slot before it changes anything; only a get fills one.
+//! R1  A slot belongs to one stripe: there are at least as many slots as stripes, and both numbers are powers of two.
+//! R2  A set empties its key's slot before it changes anything. Only a get fills a slot.
 
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ farbank_pm::zeroed! {
     }
 }
 
-/// The cache; it may have no slots at all.
+/// The read cache. With 0 slots it is off.
 pub(crate) struct ReadCache {
     slots: GrowTable<Slot>,
     count: u64,
@@ -40,7 +40,7 @@ fn words_of(key: &Key) -> [u64; 2] {
 }
 
 impl ReadCache {
-    /// `slots` is a power of two, or 0.
+    /// Returns an empty cache of `slots` slots, which is a power of two or 0.
     pub(crate) fn new(slots: u64) -> ReadCache {
         assert!(slots == 0 || slots.is_power_of_two(), "{slots} slots");
         let table = GrowTable::new(slots.max(1) as usize);
@@ -69,7 +69,7 @@ impl ReadCache {
         is_its.then_some(slot)
     }
 
-    /// Appends the value of `key` to `out`, if it is here.
+    /// Appends the value of `key` to `out`. Returns false if the cache does not hold it.
     pub(crate) fn get(&self, hash: u64, key: &Key, out: &mut Vec<u8>) -> bool {
         let Some(slot) = self.slot_of(hash, key) else {
             return false;
@@ -84,14 +84,14 @@ impl ReadCache {
         true
     }
 
-    /// Forgets the value of `key` (R2).
+    /// Empties the slot of `key` if it holds that key (R2).
     pub(crate) fn forget(&self, hash: u64, key: &Key) {
         if let Some(slot) = self.slot_of(hash, key) {
             slot.bytes.store(0, Relaxed);
         }
     }
 
-    /// Keeps the value of `key`, in the place of whatever was there.
+    /// Stores the value of `key` in its slot and replaces the former value.
     pub(crate) fn fill(&self, hash: u64, key: &Key, value: &[u8]) {
         let Some(slot) = self.slot(hash) else { return };
         for (place, word) in slot.key.iter().zip(words_of(key)) {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_holds_the_newest_value_of_whatever_key() {
+    fn a_slot_holds_the_last_value_filled_in_by_any_key() {
         let cache = ReadCache::new(4);
         let (a, b) = ([1; 16], [2; 16]);
         let found = |key: &Key| {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_and_sixty_mebibytes_are_the_contests_cache() {
+    fn at_full_scale_the_cache_takes_262_mib() {
         let slots = 1 << 18;
         assert_eq!(size_of::<Slot>(), 1048);
         assert_eq!((slots * size_of::<Slot>()) >> 20, 262);

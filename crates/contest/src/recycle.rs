@@ -1,44 +1,45 @@
-//! Recycle pools: blocks to use again, in one stack a size.
+//! Recycle pools: freed blocks for reuse, in one stack per size.
 //!
 //! ```text
-//!   size    80    96   112  ...            freed: pushed on the stack of its size, or forgotten if it is full
-//!         ┌────┬────┬────┬─ ... ─┐         wanted: from its size upward in steps, the first stack that has one
+//!   size    80    96   112  ...            push: onto the stack of the block's size; if it is full, the block is lost
+//!         ┌────┬────┬────┬─ ... ─┐         pop: from the first non-empty stack, searched upward from the size in steps
 //!         │ ▓▓ │    │ ▓  │       │
 //!         └────┴────┴────┴─ ... ─┘
 //! ```
 
 use crate::space::UNIT;
 
-/// Whose pools there are.
+/// Sharing of recycle pools between threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockPools {
-    /// Every thread has its own.
+    /// Each thread has a pool of its own.
     PerThread,
-    /// All threads share one, under a lock.
+    /// All threads share one pool.
     Global,
 }
 
-/// When and how blocks are used again.
+/// Rule for when blocks are reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReusePolicy {
-    /// As published: for new keys, where a thread's segment is beyond 96.3 % of far memory, from stacks that hold
-    /// so many blocks and no more, and some sizes not at all. Nobody knows the mix it was made for: on the one
-    /// that can be rebuilt from what is public, `v2` fills 64 GiB with 93 % of its sets.
+    /// The published rule. A block is reused only for a new key, and only when the thread's segment lies beyond
+    /// 96.3 % of far memory. Each stack has a capacity, and some sizes are not kept at all. The mix of operations that
+    /// these numbers were chosen for is not public. On the mix rebuilt from public sources, `v2` has filled 64 GiB
+    /// after 93 % of its sets.
     NearTheEnd,
-    /// For new keys, from the start, of every size, however many there are.
+    /// A block of any size is reused for a new key from the start. Stacks have no capacity limit.
     Always,
 }
 
-/// One pool.
+/// One recycle pool.
 pub(crate) struct BlockStacks {
-    /// Of the class's size, block numbers.
+    /// Block numbers, one stack per size class.
     stacks: Vec<Vec<u32>>,
-    /// Most blocks of each class.
+    /// Capacity of each stack, in blocks.
     capacities: Vec<usize>,
 }
 
 impl BlockStacks {
-    /// A pool of as many classes as there are capacities.
+    /// Returns an empty pool with one size class per capacity.
     pub(crate) fn new(capacities: Vec<usize>) -> BlockStacks {
         BlockStacks {
             stacks: vec![Vec::new(); capacities.len()],
@@ -46,7 +47,7 @@ impl BlockStacks {
         }
     }
 
-    /// Keeps a block; false if its stack is full: it is lost.
+    /// Pushes a block. Returns false if the stack is full; the block is then lost.
     pub(crate) fn push(&mut self, class: usize, block: u32) -> bool {
         let (Some(stack), Some(&most)) = (self.stacks.get_mut(class), self.capacities.get(class))
         else {
@@ -59,14 +60,14 @@ impl BlockStacks {
         true
     }
 
-    /// A block of class `from`, `from + step`, and so on, below `to`; and its class.
+    /// Pops a block of class `from`, `from + step`, and so on, below `to`. Returns its class and its number.
     pub(crate) fn pop(&mut self, from: usize, step: usize, to: usize) -> Option<(usize, u32)> {
         (from..to.min(self.stacks.len()))
             .step_by(step)
             .find_map(|class| Some((class, self.stacks[class].pop()?)))
     }
 
-    /// Bytes of far memory in the blocks kept, the smallest class being of `smallest` bytes.
+    /// Returns the bytes of far memory in this pool. A block of class 0 has `smallest` bytes.
     pub(crate) fn far_bytes(&self, smallest: usize) -> u64 {
         let sizes = (smallest..).step_by(UNIT);
         let bytes = self.stacks.iter().zip(sizes);
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_goes_upward_in_steps_and_stops() {
+    fn pop_searches_larger_classes_in_steps_and_stops_at_the_limit() {
         let mut pool = BlockStacks::new(vec![2; 12]);
         assert!(pool.push(5, 50) && pool.push(8, 80) && pool.push(4, 40));
         assert_eq!(pool.pop(0, 4, 8), Some((4, 40)));
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stack_forgets_blocks() {
+    fn a_full_stack_drops_blocks() {
         let mut pool = BlockStacks::new(vec![2, 0]);
         assert!(pool.push(0, 1) && pool.push(0, 2) && !pool.push(0, 3));
         assert!(!pool.push(1, 4) && !pool.push(2, 5));

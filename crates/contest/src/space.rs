@@ -1,33 +1,33 @@
-//! Far memory of the final round's engines: segments taken by threads, blocks cut from them, blocks used again.
+//! Block allocation in far memory for `v1` and `v2`. Threads take segments, cut blocks from them and reuse freed ones.
 //!
 //! ```text
 //!   from        a segment                                     next                 to
 //!   ├───────────┼──────────────────────────┬──────┬───────────┼─ ... ──────────────┤
 //!   │           │ block │ block │ spare │  │ tail │           │ not taken yet
 //!   └───────────┴──────────────────────────┴──────┴───────────┴─ ... ──────────────┘
-//!                the thread's own, in order  lost
+//!                one thread's, in order     unused
 //! ```
 //!
-//! Blocks are multiples of 16 bytes and named by their offset in units of 16: 32 bits reach 64 GiB. A thread
-//! that needs a block
+//! A block is a multiple of 16 bytes, and its number is its offset in units of 16 bytes. So 32 bits address 64 GiB.
+//! A thread that needs a block
 //!
-//! 1. takes one from its recycle pool, if its open segment is beyond 96.3 % of far memory and the block is for a
-//!    key that is not there yet;
-//! 2. else cuts it from its segment, or from the next one;
-//! 3. if there is none, takes any block from its pool that is large enough. (This is ours: the published
-//!    engine would have written beyond its mapping.)
+//! 1. takes one from its recycle pool, if its open segment lies beyond 96.3 % of far memory and the block is for a
+//!    new key;
+//! 2. otherwise cuts one from its open segment, or from the next segment;
+//! 3. if no segment is left, takes any block of its recycle pool that is large enough. (The published engine lacks
+//!    this step: it would have written beyond its mapping.)
 //!
-//! Each thread also holds a *spare* of each size, which an update of the same size is written to; the block it
-//! replaces is the spare from then on.
+//! Each thread also holds one *spare* block of each size. An update of the same size is written to the spare, and the
+//! block that it replaces becomes the new spare.
 //!
 //! # Sizes
-//! [`Scaled`] takes every published count down to the far memory that there is. Segments do not get smaller
-//! than 16 KiB (or a sixteenth of a tiny pool): else their tails would be a good part of the memory.
+//! [`ScaledCounts`] scales every published count down to the given far memory. A segment has at least 16 KiB (or a
+//! sixteenth of a tiny pool), because otherwise segment tails would waste a large part of the memory.
 //!
-//! # Threads come and go
-//! A phase's threads are new ones: as published they start with new segments and new spares, and what their
-//! predecessors held is lost, 16 segments a phase. Spares do not get smaller with the memory, so where there is
-//! no room for that (below 1/64 of the contest's size, or so) a thread takes over what a former one left.
+//! # Threads of later phases
+//! Each phase has new threads. As published, a new thread starts with a new segment and new spares, and the blocks of
+//! the former threads are lost: 16 segments per phase. Spares do not shrink with the memory. So where memory is too
+//! small for that (about 1/64 of the contest's scale and below), a new thread takes over a former thread's blocks.
 
 use std::ops::Range;
 
@@ -38,19 +38,19 @@ use crate::engine::{Error, OpenError, VALUE_BYTES};
 use crate::limits::ContestLimits;
 use crate::recycle::{BlockPools, BlockStacks, ReusePolicy};
 
-/// Bytes a block is a multiple of.
+/// Granularity of a block, in bytes.
 pub(crate) const UNIT: usize = 16;
 /// Far memory of the final round, in bytes.
 const PUBLISHED_FAR_BYTES: u64 = 64 << 30;
 /// Threads of the final round.
 pub(crate) const PUBLISHED_THREADS: u64 = 16;
 
-/// `bytes`, rounded up to a whole number of units.
+/// Rounds `bytes` up to a whole number of units.
 pub(crate) const fn align16(bytes: usize) -> usize {
     bytes.next_multiple_of(UNIT)
 }
 
-/// Reads and writes back a line of every huge page, so that no set meets its first touch.
+/// Reads and rewrites one line of every huge page, so that no set causes the page's first page fault.
 pub(crate) fn preheat<M: Medium>(medium: &M, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
     let mut line = [0; LINE];
     for at in (0..medium.len() - LINE as u64).step_by(2 << 20) {
@@ -62,7 +62,7 @@ pub(crate) fn preheat<M: Medium>(medium: &M, ctx: &mut PersistCtx) -> Result<(),
     Ok(())
 }
 
-/// Published counts, at the scale of the far memory there is.
+/// Converter of published counts to the scale of the given far memory.
 #[derive(Clone, Copy)]
 pub(crate) struct ScaledCounts {
     far_bytes: u64,
@@ -75,13 +75,13 @@ impl ScaledCounts {
         }
     }
 
-    /// `published` at this scale, rounded down.
+    /// Returns `published` at this scale, rounded down.
     pub(crate) fn count(self, published: u64) -> u64 {
         let scaled = u128::from(published) * u128::from(self.far_bytes);
         (scaled / u128::from(PUBLISHED_FAR_BYTES)) as u64
     }
 
-    /// Bytes of a segment, where `published` are those at full scale.
+    /// Returns the bytes of a segment that has `published` bytes at full scale.
     pub(crate) fn segment_bytes(self, published: u64) -> u64 {
         const LEAST_BYTES: u64 = 16 << 10;
         let least = LEAST_BYTES.min(self.far_bytes / 16).min(published);
@@ -90,71 +90,71 @@ impl ScaledCounts {
             .next_multiple_of(UNIT as u64)
     }
 
-    /// Where a pool takes over from fresh segments.
+    /// Returns the offset from which new keys reuse blocks before new ones are cut.
     pub(crate) fn recycle_from(self) -> u64 {
         (self.far_bytes as f64 * 0.963) as u64
     }
 }
 
-/// Smallest and largest block, where `more` bytes are needed beside a value.
+/// Returns the sizes of the smallest and the largest block, if a value needs `more` further bytes.
 pub(crate) fn blocks(terms: &ContestLimits, more: usize) -> Result<(usize, usize), OpenError> {
     let (least, most) = terms.value_bytes;
     if least > most || !VALUE_BYTES.contains(&least) || !VALUE_BYTES.contains(&most) {
         return Err(OpenError::Unfit(format!(
-            "values of {least} to {most} bytes: the contest's have {VALUE_BYTES:?}"
+            "the limits allow values of {least} to {most} bytes, expected a range within {VALUE_BYTES:?}"
         )));
     }
     Ok((align16(more + least), align16(more + most)))
 }
 
-/// What a space is made of.
+/// Parameters of a [`BlockSpace`].
 pub(crate) struct SpaceLayout {
-    /// Bytes of far memory that segments are cut from.
+    /// Offsets of far memory that segments are cut from.
     pub range: Range<u64>,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Smallest and largest block, in bytes.
     pub blocks: (usize, usize),
-    /// Most blocks of each class that a pool keeps, for pools of `threads` threads.
+    /// Largest number of blocks of each size class in one thread's recycle pool.
     pub capacities: Vec<usize>,
     pub reuse: ReusePolicy,
-    /// Where [`Reuse::NearTheEnd`] begins.
+    /// Offset from which [`ReusePolicy::NearTheEnd`] reuses blocks.
     pub recycle_from: u64,
-    /// Of so many updates a thread may append those whose spare is far away.
+    /// Number of updates per thread that may be appended, although a spare fits, because the spare is far away.
     pub moves: u64,
     pub threads: usize,
     pub pools: BlockPools,
 }
 
-/// Where blocks come from.
+/// The block allocator.
 pub(crate) struct BlockSpace {
     layout: SpaceLayout,
     next: Mutex<u64>,
     pools: Box<[Mutex<BlockStacks>]>,
-    /// What threads that have gone held; `None` is in use.
+    /// Blocks held for each thread number; `None` while a worker uses them.
     left: Mutex<Vec<Option<ThreadBlocks>>>,
 }
 
-/// What one thread holds.
+/// Blocks and allocation state of one thread.
 #[derive(Clone)]
 pub(crate) struct ThreadBlocks {
-    /// Its number.
+    /// The thread's number.
     pub thread: usize,
     open: Range<u64>,
-    /// The spare of each class; 0 is none.
+    /// Number of the spare block of each size class; 0 means none.
     spares: Box<[u32]>,
-    /// Whether the spares have been made.
+    /// Whether the spares have been cut.
     pub has_spares: bool,
-    /// Updates it may still append although they would fit a spare.
+    /// Number of updates that the thread may still append although they would fit a spare.
     pub moves_left: u64,
 }
 
-/// A block, as it is allotted.
+/// An allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AllottedBlock {
-    /// Its offset, in units.
+    /// Offset of the block, in units.
     pub number: u32,
-    /// Its bytes, at least those asked for.
+    /// Size in bytes; at least the size requested.
     pub bytes: usize,
 }
 
@@ -164,22 +164,22 @@ impl AllottedBlock {
     }
 }
 
-/// The offset of a block.
+/// Returns the offset of a block, in bytes.
 pub(crate) fn offset(number: u32) -> u64 {
     u64::from(number) * UNIT as u64
 }
 
-/// What a block is for.
+/// Purpose of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockUse {
-    /// A key that is not there.
+    /// The first value of a new key.
     Insert,
-    /// A larger value, or a spare.
+    /// A new value of a key that is already stored.
     Update,
 }
 
 impl BlockSpace {
-    /// The space in which everything before `next` has been taken.
+    /// Returns an allocator that has already taken all memory before offset `next`.
     pub(crate) fn new(layout: SpaceLayout, next: u64) -> BlockSpace {
         let pools = match layout.pools {
             BlockPools::PerThread => layout.threads,
@@ -208,15 +208,15 @@ impl BlockSpace {
         }
     }
 
-    /// A thread comes.
+    /// Registers a thread and returns its blocks.
     ///
     /// # Panics
-    /// If there are already as many as the terms allow.
+    /// If as many threads as the limits allow are registered already.
     pub(crate) fn enter(&self) -> ThreadBlocks {
         let mut left = self.left.lock().expect("no holder panics");
         let holding = left.iter_mut().find_map(Option::take);
         let mut holding = holding.unwrap_or_else(|| {
-            panic!("more workers at a time than the terms' {}", left.len());
+            panic!("too many workers at a time, the limit is {}", left.len());
         });
         holding.moves_left = self.layout.moves;
         if self.has_room_for_fresh_threads() {
@@ -227,13 +227,13 @@ impl BlockSpace {
         holding
     }
 
-    /// A thread goes.
+    /// Unregisters a thread and keeps its blocks.
     pub(crate) fn leave(&self, holding: ThreadBlocks) {
         let thread = holding.thread;
         self.left.lock().expect("no holder panics")[thread] = Some(holding);
     }
 
-    /// Whether every thread could start afresh and leave most of what is free alone.
+    /// Returns whether new segments and spares for all threads would take at most a quarter of the free memory.
     fn has_room_for_fresh_threads(&self) -> bool {
         let (smallest, largest) = self.layout.blocks;
         let spares: usize = (smallest..=largest).step_by(UNIT).sum();
@@ -243,12 +243,12 @@ impl BlockSpace {
         free / 4 >= start * self.layout.threads as u64
     }
 
-    /// The offset that everything before has been taken of.
+    /// Returns the offset before which all memory has been taken.
     pub(crate) fn taken(&self) -> u64 {
         *self.next.lock().expect("no holder panics")
     }
 
-    /// Everything before `next` has been taken already.
+    /// Marks all memory before `next` as taken.
     pub(crate) fn skip_to(&self, next: u64) {
         *self.next.lock().expect("no holder panics") = next;
     }
@@ -257,7 +257,8 @@ impl BlockSpace {
         &self.layout
     }
 
-    /// Allots a block of at least `bytes`. A new segment is taken when `advance` has made its end durable.
+    /// Allocates a block of at least `bytes`. Before it takes a new segment, it calls `advance` with the segment's end,
+    /// and `advance` makes that end durable.
     pub(crate) fn allot(
         &self,
         holding: &mut ThreadBlocks,
@@ -281,7 +282,8 @@ impl BlockSpace {
         }
     }
 
-    /// The published search: four classes at a time, not beyond a block 336 bytes above the smallest.
+    /// Searches the recycle pool as published: in steps of four size classes, and only blocks less than 336 bytes
+    /// larger than the smallest block.
     fn recycled(&self, holding: &ThreadBlocks, bytes: usize) -> Option<AllottedBlock> {
         const STEP_BYTES: usize = 64;
         const LIMIT_BYTES: usize = 336;
@@ -332,7 +334,7 @@ impl BlockSpace {
         })
     }
 
-    /// Gives a block back; false if the pool has no place for it.
+    /// Puts a block into the recycle pool. Returns false if the pool is full; the block is then lost.
     pub(crate) fn free(&self, thread: usize, block: AllottedBlock) -> bool {
         let mut pool = self.pool(thread).lock().expect("no holder panics");
         pool.push(self.class(block.bytes), block.number)
@@ -342,34 +344,36 @@ impl BlockSpace {
         &self.pools[thread % self.pools.len()]
     }
 
-    /// The spare for blocks of `bytes`, if the thread has one.
+    /// Returns the number of the thread's spare block of `bytes`, if it has one.
     pub(crate) fn spare(&self, holding: &ThreadBlocks, bytes: usize) -> Option<u32> {
         let spare = holding.spares.get(self.class(bytes)).copied();
         spare.filter(|&number| number != 0)
     }
 
-    /// `block` is the spare for its size from now on.
+    /// Makes `block` the thread's spare for its size.
     pub(crate) fn keep_spare(&self, holding: &mut ThreadBlocks, block: AllottedBlock) {
         holding.spares[self.class(block.bytes)] = block.number;
     }
 
-    /// Whether a block may have so many bytes.
+    /// Returns whether `bytes` is a valid block size.
     pub(crate) fn is_block(&self, bytes: usize) -> bool {
         let (smallest, largest) = self.layout.blocks;
         (smallest..=largest).contains(&bytes) && bytes.is_multiple_of(UNIT)
     }
 
+    /// Checks the size of a block that a value needs.
+    ///
     /// # Panics
-    /// If a value needs a block of `bytes` and the terms do not allow that.
+    /// If the limits do not allow blocks of `bytes`.
     pub(crate) fn check(&self, bytes: usize) {
         let blocks = self.layout.blocks;
         assert!(
             self.is_block(bytes),
-            "a value that needs {bytes} bytes, the terms allow {blocks:?}"
+            "a value needs a block of {bytes} bytes, the limits allow {blocks:?} (smallest, largest)"
         );
     }
 
-    /// Classes of blocks there are.
+    /// Returns the number of size classes.
     pub(crate) fn classes(&self) -> usize {
         self.class(self.layout.blocks.1) + 1
     }
@@ -378,12 +382,12 @@ impl BlockSpace {
         (bytes - self.layout.blocks.0) / UNIT
     }
 
-    /// Bytes of far memory in all pools.
+    /// Returns the bytes of far memory in all recycle pools.
     pub(crate) fn recycled_bytes(&self) -> u64 {
         self.of_pools(|pool| pool.far_bytes(self.layout.blocks.0))
     }
 
-    /// Bytes of DRAM: of the pools, of the spares.
+    /// Returns the bytes of DRAM that the recycle pools and the lists of spares use.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let spares = self.layout.threads * self.classes() * size_of::<u32>();
         (self.of_pools(BlockStacks::bytes), spares as u64)
@@ -422,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn at_full_scale_the_published_counts_hold() {
+    fn at_full_scale_counts_are_the_published_ones() {
         let scaled = ScaledCounts::to(&ContestLimits::finals(1));
         assert_eq!(scaled.segment_bytes(2 << 20), 2 << 20);
         assert_eq!(scaled.segment_bytes(4 << 20), 4 << 20);
@@ -480,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn when_no_segment_is_left_any_block_will_do() {
+    fn when_no_segment_is_left_any_recycled_block_that_is_large_enough_is_used() {
         let space = space(BlockPools::Global);
         let (mut one, mut other) = (space.enter(), space.enter());
         while cut(&space, &mut one, 448).is_ok() {}
@@ -496,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_a_thread_takes_over_what_a_former_one_held() {
+    fn when_memory_is_small_a_thread_takes_over_a_former_threads_blocks() {
         let space = space(BlockPools::PerThread);
         let mut holding = space.enter();
         let open = cut(&space, &mut holding, 112).unwrap();
@@ -515,8 +519,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "more workers at a time than the terms' 2")]
-    fn there_are_no_more_threads_than_the_terms_say() {
+    #[should_panic(expected = "too many workers at a time, the limit is 2")]
+    fn more_threads_than_the_limits_allow_are_refused() {
         let space = space(BlockPools::PerThread);
         let _held = [space.enter(), space.enter(), space.enter()];
     }

@@ -1,22 +1,22 @@
-//! Locks of stripes: a key belongs to the stripe its hash's low bits name.
+//! Striped locks. The low bits of a key's hash select its stripe.
 //!
-//! One lock guards a stripe's chains of the index and its slots of the read cache, and is held over far memory:
-//! by writers until their write is durable, by readers while they copy.
+//! One lock guards the stripe's chains of the index and its slots of the read cache. It is held during accesses to far
+//! memory: a writer holds it until its write is durable, a reader while it copies the value.
 
 use farbank_pm::sync::atomic::{AtomicBool, Ordering};
 use farbank_pm::sync::{Mutex, MutexGuard, thread};
 
-/// How a stripe is locked.
+/// Kind of lock for a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeLock {
-    /// By spinning. Published: without end; here a thread that has looked in vain for a while lets others run,
+    /// A spin lock. The published lock spins without end. Here a thread yields after a number of failed attempts,
     /// because there may be more threads than CPUs.
     Spin,
-    /// By a mutex.
+    /// A mutex.
     Mutex,
 }
 
-/// The locks, a power of two of them.
+/// A table of locks. The number of locks is a power of two.
 pub(crate) struct LockStripes {
     locks: StripeLocks,
     mask: u64,
@@ -27,7 +27,7 @@ enum StripeLocks {
     Mutex(Box<[Mutex<()>]>),
 }
 
-/// A locked stripe.
+/// Guard of a locked stripe.
 pub(crate) struct LockedStripe<'a> {
     spin: Option<&'a AtomicBool>,
     _mutex: Option<MutexGuard<'a, ()>>,
@@ -105,7 +105,7 @@ mod tests {
     use farbank_pm::sync::atomic::AtomicU64;
 
     #[test]
-    fn one_thread_at_a_time_is_in_a_stripe() {
+    fn a_stripe_is_locked_by_one_thread_at_a_time() {
         const TURNS: u64 = 20_000;
         for lock in [StripeLock::Spin, StripeLock::Mutex] {
             let stripes = LockStripes::new(2, lock);
@@ -115,7 +115,7 @@ mod tests {
                     scope.spawn(|| {
                         for _ in 0..TURNS {
                             let _locked = stripes.lock(7);
-                            // A load and a store: what others add in between would be lost.
+                            // Not an atomic addition: without the lock, increments of other threads would be lost here.
                             let seen = count.load(Ordering::Relaxed);
                             count.store(seen + 1, Ordering::Relaxed);
                         }

@@ -1,10 +1,10 @@
-//! An engine as the crash explorer sees it: `farbank check crash --target v2`.
+//! Adapter of an engine for the crash explorer: `farbank check crash --target v2`.
 //!
-//! A [`Recipe`] says how an engine is made on simulated memory, [`EngineTarget`] makes it a target. Keys of
-//! the explorer are numbers; the engine's are 16 bytes of which every one differs between two numbers' keys,
-//! as the contest's random ones did. Engines have neither deletes nor batches: a set is durable when it returns.
+//! An [`EngineConfig`] makes an engine on simulated memory, and [`EngineTarget`] makes it a target of the explorer.
+//! The explorer's keys are numbers. The engine's keys are 16 bytes long and, like the contest's random keys, differ in
+//! every byte. Engines have neither deletes nor batches: a set is durable when it returns.
 //!
-//! What an engine would show under a key that nobody wrote is not seen: it can be asked for keys only.
+//! The explorer cannot detect a key that was never written: an engine offers lookups only, and no iteration.
 
 use farbank_check::target::{
     KeyWrite, OpAnswer, Target, TargetOp, TargetShape, TargetSubject, Value,
@@ -15,30 +15,30 @@ use farbank_pm::sim::{Rng, Sim};
 use crate::engine::{Engine, Error, KEY_BYTES, Key, Worker};
 use crate::limits::ContestLimits;
 
-/// How an engine is made on simulated memory.
+/// Recipe for an engine on simulated memory.
 pub trait EngineConfig: Sync {
-    /// Its name in reports and on the command line.
+    /// Returns the target's name in reports and on the command line.
     fn name(&self) -> &'static str;
 
-    /// Whether `farbank check crash --target NAME` makes it like this.
+    /// Returns whether `farbank check crash --target NAME` uses this configuration.
     fn has_command(&self) -> bool {
         false
     }
 
-    /// The terms it is made for; the pool, the keys, the values and the workers are these.
+    /// Returns the limits of the engine. They also set the explorer's pool size, keys, values and sessions.
     fn terms(&self) -> ContestLimits {
         explorer_terms()
     }
 
-    /// Deviations it has by name.
+    /// Returns the faults that a run can switch on.
     fn faults(&self) -> &'static [NamedFault] {
         &[]
     }
 
-    /// A new engine on `sim`, which is zeros.
+    /// Creates a new engine on `sim`, which holds zeros.
     fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
 
-    /// The engine that a close, a kill or a power cut left in `sim`.
+    /// Opens the engine that a close, a kill or a power cut left in `sim`.
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
 }
 
@@ -68,8 +68,9 @@ impl<R: EngineConfig + ?Sized> EngineConfig for &R {
     }
 }
 
-/// Terms that suit the explorer: 128 KiB, 12 keys and one more in 16 chains, two workers that take turns, and
-/// values of up to 400 bytes, so that blocks of many sizes are freed and used again within a run.
+/// Returns limits that suit the explorer: 128 KiB of far memory, 13 keys in 16 chains, two workers that take turns,
+/// and values of up to 400 bytes. A run then frees and reuses blocks of many sizes. The explorer uses 12 of the keys;
+/// its probe stores the thirteenth.
 #[must_use]
 pub fn explorer_terms() -> ContestLimits {
     const FAR_BYTES: u64 = 128 << 10;
@@ -85,7 +86,7 @@ pub fn explorer_terms() -> ContestLimits {
     }
 }
 
-/// The 16 bytes that stand for the explorer's key `number`.
+/// Returns the engine's key for the explorer's key `number`.
 #[must_use]
 pub fn key_of(number: u64) -> Key {
     let mut rng = Rng::new(number);
@@ -118,7 +119,7 @@ impl<R: EngineConfig> Target for EngineTarget<R> {
         let (min, max) = terms.value_bytes;
         TargetShape {
             pool_bytes: terms.far_bytes,
-            // A probe of the explorer stores one key more.
+            // The explorer's probe stores one more key.
             keys: terms.keys - 1,
             value_bytes: (min as u32, max as u32),
             sessions: terms.threads,
@@ -146,10 +147,10 @@ impl<R: EngineConfig> EngineTarget<R> {
     }
 }
 
-/// An open engine: its workers take turns, and keep it open.
+/// An open engine. Its workers take turns and keep it open.
 struct EngineSubject {
     workers: Vec<Box<dyn Worker>>,
-    /// Keys there can be: `1..=keys`.
+    /// Number of possible keys, which are `1..=keys`.
     keys: u64,
 }
 
@@ -173,7 +174,7 @@ impl TargetSubject for EngineSubject {
                 }
             }
             TargetOp::Get { key, .. } => Ok(OpAnswer::Found(self.get(session, *key)?)),
-            other => Err(format!("an engine of the contest has no {other:?}")),
+            other => Err(format!("contest engines do not support {other:?}; use only puts and gets")),
         }
     }
 
@@ -186,7 +187,7 @@ impl TargetSubject for EngineSubject {
     }
 }
 
-/// An engine as a [`Recipe`] hands it out.
+/// Boxes an engine for [`EngineConfig::create`] and [`EngineConfig::open`].
 pub(crate) fn boxed<E: Engine + 'static>(
     opened: Result<E, impl ToString>,
 ) -> Result<Box<dyn Engine>, String> {

@@ -30,7 +30,7 @@ pub(crate) struct LockTable {
     versions: GrowTable<AtomicU64>,
     granule_bits: u32,
     /// Whether the table was opened, not created: version 0 then means not validated (L3).
-    found: bool,
+    opened: bool,
     /// Whether readers neither wait for writers nor validate: L4 does not hold.
     early: bool,
     failure: Arc<SharedFailure>,
@@ -55,7 +55,7 @@ pub(crate) struct LockGuard<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct VersionedRef<W> {
     pub(crate) to: Off,
-    pub(crate) by: W,
+    pub(crate) source: W,
 }
 
 /// An even version. [`VersionSnapshot::unchanged`] compares it with the present version.
@@ -90,7 +90,7 @@ impl LockTable {
         LockTable {
             versions,
             granule_bits,
-            found,
+            opened: found,
             early: false,
             failure: Arc::clone(failure),
         }
@@ -118,7 +118,7 @@ impl LockTable {
     }
 
     /// Marks the granule of `at` as created since the open and durable.
-    pub(crate) fn is_new(&self, at: Off) {
+    pub(crate) fn mark_new(&self, at: Off) {
         let version = self.version(at);
         if version.load(Ordering::Relaxed) == 0 {
             version.store(2, Ordering::Release);
@@ -133,8 +133,8 @@ impl LockTable {
         at: Off,
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<VersionSnapshot<'_>, IndexError> {
-        let seen = self.even(at)?;
-        if seen.was == 0 && self.found && !self.reads_early() {
+        let seen = self.await_unlocked(at)?;
+        if seen.was == 0 && self.opened && !self.reads_early() {
             return self.begin_first(at, accept);
         }
         Ok(seen)
@@ -147,25 +147,25 @@ impl LockTable {
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<VersionSnapshot<'_>, IndexError> {
         drop(self.lock(at, accept)?);
-        self.even(at)
+        self.await_unlocked(at)
     }
 
     /// Waits until no writer holds the lock of `at`, and returns the version.
     #[inline]
-    pub(crate) fn even(&self, at: Off) -> Result<VersionSnapshot<'_>, IndexError> {
+    pub(crate) fn await_unlocked(&self, at: Off) -> Result<VersionSnapshot<'_>, IndexError> {
         let version = self.version(at);
         let was = version.load(Ordering::Acquire);
         if was.is_multiple_of(2) || self.reads_early() {
             return Ok(VersionSnapshot { version, was });
         }
-        self.even_later(version)
+        self.await_unlocked_slow(version)
     }
 
     #[cold]
-    fn even_later<'a>(&self, version: &'a AtomicU64) -> Result<VersionSnapshot<'a>, IndexError> {
+    fn await_unlocked_slow<'a>(&self, version: &'a AtomicU64) -> Result<VersionSnapshot<'a>, IndexError> {
         let mut tries = 0;
         loop {
-            self.failure.refuse()?; // L2
+            self.failure.check()?; // L2
             wait(&mut tries);
             let was = version.load(Ordering::Acquire);
             if was.is_multiple_of(2) {
@@ -181,18 +181,18 @@ impl LockTable {
         at: Off,
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<LockGuard<'_>, IndexError> {
-        self.accepted(self.lock_made(at)?, accept)
+        self.validate_first_access(self.lock_without_validation(at)?, accept)
     }
 
     /// Takes the lock of `at`, without validation: the granule needs none.
     #[inline]
-    pub(crate) fn lock_made(&self, at: Off) -> Result<LockGuard<'_>, IndexError> {
+    pub(crate) fn lock_without_validation(&self, at: Off) -> Result<LockGuard<'_>, IndexError> {
         let mut tries = 0;
         loop {
             if let Some(guard) = self.take(at) {
                 return Ok(guard);
             }
-            self.failure.refuse()?; // L2
+            self.failure.check()?; // L2
             wait(&mut tries);
         }
     }
@@ -206,7 +206,7 @@ impl LockTable {
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<Option<LockGuard<'_>>, IndexError> {
         let taken = self.take(at);
-        taken.map(|guard| self.accepted(guard, accept)).transpose()
+        taken.map(|guard| self.validate_first_access(guard, accept)).transpose()
     }
 
     #[inline]
@@ -229,13 +229,13 @@ impl LockTable {
     }
 
     #[inline]
-    fn accepted<'a>(
+    fn validate_first_access<'a>(
         &self,
         mut guard: LockGuard<'a>,
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<LockGuard<'a>, IndexError> {
         if guard.held == 0
-            && self.found
+            && self.opened
             && let Err(refused) = accept()
         {
             guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
@@ -298,7 +298,7 @@ impl LockTable {
 impl Drop for LockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.failure.is_noted() {
+        if self.failure.has_failed() {
             return; // L2
         }
         let next = self.held.wrapping_add(2);

@@ -18,30 +18,30 @@ use crate::pool_heap::{TablePool, TableWorker};
 
 /// Accessor of the reserved key's line.
 pub(crate) struct ReservedKey<'a, M> {
-    ground: &'a TablePool<M>,
+    table_pool: &'a TablePool<M>,
 }
 
 impl<'a, M: Medium> ReservedKey<'a, M> {
     pub(crate) fn of(ground: &'a TablePool<M>) -> ReservedKey<'a, M> {
-        ReservedKey { ground }
+        ReservedKey { table_pool: ground }
     }
 
     fn present(&self) -> Off {
-        self.ground.outlier()
+        self.table_pool.reserved_key_line()
     }
 
     fn value(&self) -> Off {
-        self.ground.outlier().plus(8)
+        self.table_pool.reserved_key_line().plus(8)
     }
 
     fn read(&self) -> Option<u64> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         (medium.load(self.present()) == 1).then(|| medium.load(self.value()))
     }
 
     /// Checks that `present` is 0 or 1 (X1).
     pub(crate) fn check(&self) -> Result<(), IndexError> {
-        match self.ground.medium().load(self.present()) {
+        match self.table_pool.medium().load(self.present()) {
             0 | 1 => Ok(()),
             word => Err(IndexError::damaged(format!(
                 "the presence word of the reserved key at {:?} is {word:#x}, expected 0 or 1",
@@ -51,9 +51,9 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
     }
 
     pub(crate) fn get(&self) -> Result<Option<u64>, IndexError> {
-        let locks = self.ground.outlier_lock();
+        let locks = self.table_pool.reserved_key_lock();
         loop {
-            let seen = locks.even(Off(0))?;
+            let seen = locks.await_unlocked(Off(0))?;
             let found = self.read();
             if seen.unchanged() {
                 return Ok(found);
@@ -87,8 +87,8 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         to: impl FnOnce(Option<u64>) -> Option<(u64, u64)>,
     ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
-        let _guard = self.ground.outlier_lock().lock_made(Off(0))?;
+        let medium = self.table_pool.medium();
+        let _guard = self.table_pool.reserved_key_lock().lock_without_validation(Off(0))?;
         let found = self.read();
         if let Some((value, present)) = to(found) {
             medium.store(&mut worker.ctx, self.value(), value);

@@ -162,7 +162,7 @@ impl<M: Medium> Kv<M> {
     /// write meanwhile; nothing is cleaned. `Err` describes the first difference.
     pub fn verify(&self) -> Result<(), String> {
         let _sweeper = self.sweeper.lock().expect("no holder panics");
-        let _cleaner = self.engine.cleaner_at_rest().map_err(|e| e.to_string())?;
+        let _cleaner = self.engine.lock_cleaner_without_pass().map_err(|e| e.to_string())?;
         crate::verify::verify(&self.engine)
     }
 
@@ -190,7 +190,7 @@ impl<M: Medium> Kv<M> {
         self.engine.close_cleaner()?;
         // Needed where drains are relaxed: a clean close loses nothing.
         self.engine.settle(Ticket::DURABLE)?;
-        self.engine.rebirth(&mut ctx)?;
+        self.engine.recycle_retired(&mut ctx)?;
         let saved = crate::snapshot::save(&self.engine, &mut ctx);
         if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
             self.engine.pool.closed(&mut ctx)?;
@@ -219,7 +219,7 @@ impl<M: Medium> Kv<M> {
             return; // In a forked child the cleaner's thread does not exist.
         }
         self.engine.stop.store(true, Release);
-        self.engine.free.ring();
+        self.engine.free.wake_cleaner();
         if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
             cleaner.join().expect("the cleaner does not panic");
         }
@@ -266,16 +266,16 @@ impl<M: Medium> Store for Kv<M> {
             segments: engine.pool.segments(),
             segments_free: engine.free_count(),
             live_bytes: engine.live_bytes(),
-            tombstone_bytes: engine.tombs.load(Relaxed).max(0) as u64,
+            tombstone_bytes: engine.tombstone_bytes.load(Relaxed).max(0) as u64,
             capacity_bytes: engine.capacity(),
-            user_bytes: engine.tally.user_bytes.load(Relaxed),
-            moved_bytes: engine.tally.moved_bytes.load(Relaxed),
-            segments_cleaned: engine.tally.cleaned.load(Relaxed),
+            user_bytes: engine.counters.user_bytes.load(Relaxed),
+            moved_bytes: engine.counters.moved_bytes.load(Relaxed),
+            segments_cleaned: engine.counters.cleaned.load(Relaxed),
             index_bytes: engine.index.bytes(),
             live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
             read_cache_bytes: engine.read_cache.bytes(),
-            expired_keys: engine.tally.expired.load(Relaxed),
-            damaged_records: engine.tally.damaged.load(Relaxed),
+            expired_keys: engine.counters.expired.load(Relaxed),
+            damaged_records: engine.counters.damaged.load(Relaxed),
             ..Stats::default()
         };
         for db in 0..DATABASES {
@@ -327,7 +327,7 @@ impl<M: Medium> Session for KvSession<M> {
     }
 
     fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
-        self.set_alone(key, value)
+        self.put_single(key, value)
     }
 
     fn get_many(
@@ -433,7 +433,7 @@ impl<M: Medium> Session for KvSession<M> {
 
     fn commit(&mut self) -> Result<Ticket, Error> {
         let ticket = self.commit_batch()?;
-        self.keep_pace();
+        self.clean_for_appends();
         Ok(ticket)
     }
 

@@ -33,8 +33,8 @@ impl<M: Medium> Engine<M> {
         let lacks_bytes = || demand.bytes > 0 && !fits();
         let lacks_segments = || self.is_nearly_full() && self.free_count() < demand.segments;
         self.grow_while(&|| lacks_bytes() || lacks_segments() || self.should_grow());
-        if self.free_count() < self.stock_wanted().max(demand.segments) {
-            note(self.clean_until(self.stock_high().max(demand.segments)));
+        if self.free_count() < self.free_segments_wanted().max(demand.segments) {
+            note(self.clean_until(self.free_segments_high().max(demand.segments)));
             self.grow_while(&|| self.free_count() < demand.segments);
         }
         // Extents of replaced groups take up space until the segments with their groups' records are cleaned.
@@ -99,7 +99,7 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
     let (mut mapped, mut swept) = (Instant::now(), Instant::now());
     while !engine.stop.load(Acquire) {
         engine.clean_ahead();
-        engine.index.touch_ahead();
+        engine.index.fault_in_ahead();
         // The map writer and the sweep scan all segments, so they do not run at each wakeup.
         if mapped.elapsed() >= TICK {
             // An error has poisoned the engine, so the next write fails.
@@ -111,6 +111,6 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             sweeper.lock().expect("no holder panics").sweep().ok();
             swept = Instant::now();
         }
-        engine.free.listen(TICK);
+        engine.free.wait_for_wakeup(TICK);
     }
 }

@@ -73,7 +73,7 @@ enum RetiredWait {
     /// No segment is retired.
     Empty,
     /// Segments became free during the wait.
-    Passing,
+    Progress,
     /// Readers still pin all retired segments.
     Held,
 }
@@ -134,7 +134,7 @@ impl<M: Medium> Engine<M> {
         }
         match old {
             None => classes - 1,
-            Some(old) => self.class_of_age(self.info_at(old).born.load(Relaxed)),
+            Some(old) => self.class_of_age(self.info_at(old).written_at_average.load(Relaxed)),
         }
     }
 
@@ -159,7 +159,7 @@ impl<M: Medium> Engine<M> {
         loop {
             self.check_poison()?;
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
-            self.rebirth_between(&mut cleaner, true)?;
+            self.recycle_retired_between_slices(&mut cleaner, true)?;
             if self.free_count() >= want {
                 return Ok(CleanOutcome::Gained);
             }
@@ -172,8 +172,8 @@ impl<M: Medium> Engine<M> {
                 SliceOutcome::Pass(_) | SliceOutcome::Nothing => {}
             }
             // There is no victim, or no free segment to copy its records to. Wait for readers of retired segments.
-            match self.wait_for_limbo(want)? {
-                RetiredWait::Passing => {}
+            match self.wait_for_retired(want)? {
+                RetiredWait::Progress => {}
                 RetiredWait::Empty if step != SliceOutcome::Nothing => thread::yield_now(),
                 RetiredWait::Empty | RetiredWait::Held if self.free_count() >= want => {
                     return Ok(CleanOutcome::Gained);
@@ -219,14 +219,14 @@ impl<M: Medium> Engine<M> {
     /// Recycles retired segments, between slices. Where that waits for the device, it is postponed until the current
     /// pass is over, so that one wait serves many segments. `may_settle`: whether the caller may wait. Returns the
     /// number of segments recycled.
-    pub(crate) fn rebirth_between(
+    pub(crate) fn recycle_retired_between_slices(
         &self,
         cleaner: &mut Cleaner,
         may_settle: bool,
     ) -> Result<usize, Poisoned> {
         let is_quick = self.caps().drain == Drain::Fence;
         match is_quick || (may_settle && cleaner.pass.is_none()) {
-            true => self.rebirth(&mut cleaner.ctx),
+            true => self.recycle_retired(&mut cleaner.ctx),
             false => Ok(0),
         }
     }
@@ -248,7 +248,7 @@ impl<M: Medium> Engine<M> {
     /// Empties the oldest segments, so that tombstones that wait for them are dropped, until `len` bytes fit. Returns
     /// whether they fit. Does nothing if `len` bytes would not fit without tombstones either. The caller is unpinned
     /// and holds no lock.
-    pub(crate) fn make_tombstones_go(&self, len: usize) -> Result<bool, Poisoned> {
+    pub(crate) fn remove_tombstones_until_fits(&self, len: usize) -> Result<bool, Poisoned> {
         self.empty_oldest(&|| self.fits_exactly(len) || !self.would_fit(len))?;
         Ok(self.fits_exactly(len))
     }
@@ -259,7 +259,7 @@ impl<M: Medium> Engine<M> {
         &self,
         is_enough: &dyn Fn() -> bool,
     ) -> Result<CleanOutcome, Poisoned> {
-        let low = self.stock_low();
+        let low = self.free_segments_low();
         for _ in 0..PURGE_ROUNDS * self.pool.segments() {
             if is_enough() {
                 return Ok(CleanOutcome::Gained);
@@ -290,12 +290,12 @@ impl<M: Medium> Engine<M> {
             drop(cleaner);
             self.finish_pass(number)?;
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
-            let reborn = self.rebirth_between(&mut cleaner, true)?;
+            let reborn = self.recycle_retired_between_slices(&mut cleaner, true)?;
             drop(cleaner);
             self.free.wake_waiters();
             if reborn == 0
                 && self.free_count() <= 2
-                && self.wait_for_limbo(self.cleaner_reserve())? == RetiredWait::Held
+                && self.wait_for_retired(self.cleaner_reserve())? == RetiredWait::Held
             {
                 return Ok(CleanOutcome::HeldUp);
             }
@@ -324,16 +324,16 @@ impl<M: Medium> Engine<M> {
 
     /// Waits until readers leave a retired segment, `want` segments are free, or
     /// [`Config::patience`](crate::Config::patience) is used up. Recycles the segments that readers have left.
-    fn wait_for_limbo(&self, want: u32) -> Result<RetiredWait, Poisoned> {
+    fn wait_for_retired(&self, want: u32) -> Result<RetiredWait, Poisoned> {
         for round in 0..self.config.patience {
             if self.retired.lock().expect("no holder panics").is_empty() {
                 return Ok(RetiredWait::Empty);
             }
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
-            let reborn = self.rebirth(&mut cleaner.ctx)?;
+            let reborn = self.recycle_retired(&mut cleaner.ctx)?;
             drop(cleaner);
             if reborn > 0 || self.free_count() >= want {
-                return Ok(RetiredWait::Passing);
+                return Ok(RetiredWait::Progress);
             }
             match round < YIELDS {
                 true => thread::yield_now(),
@@ -348,7 +348,7 @@ impl<M: Medium> Engine<M> {
     fn choose(&self, cleaner: &mut Cleaner) -> Vec<u32> {
         let payload = self.geometry.payload() as u64;
         let now = self.written.load(Relaxed);
-        let too_many_tombs = self.buried() > u64::from(self.pool.segments()) * payload / 12;
+        let too_many_tombs = self.tombstone_bytes() > u64::from(self.pool.segments()) * payload / 12;
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
         let mut gain = cleaner.log.room_left(self);
@@ -367,7 +367,7 @@ impl<M: Medium> Engine<M> {
                 oldest = Some((opened, segment));
             }
             if dead * 64 >= payload {
-                let age = now.saturating_sub(info.born.load(Relaxed)) + 1;
+                let age = now.saturating_sub(info.written_at_average.load(Relaxed)) + 1;
                 let emptiness = dead as f64 / payload as f64;
                 let cost = ((1.0 - emptiness) / emptiness).powi(2) / age as f64;
                 scored.push((cost, segment));
@@ -375,7 +375,7 @@ impl<M: Medium> Engine<M> {
         }
         // The extents of a large group are freed with the segment that holds the group's record. A session that writes
         // little else could keep that segment open for long.
-        let has_groups = |info: &SegmentInfo| info.groups.load(Relaxed) > 0;
+        let has_groups = |info: &SegmentInfo| info.large_groups.load(Relaxed) > 0;
         if has_dead_extents && self.seal_parked(&mut cleaner.ctx, &has_groups) > 0 {
             return self.choose(cleaner);
         }
@@ -414,7 +414,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Recycles the retired segments that no reader can be in (C1). Returns their number.
-    pub(crate) fn rebirth(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
+    pub(crate) fn recycle_retired(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest();
         let mut reborn = Vec::new();
         {
@@ -426,12 +426,12 @@ impl<M: Medium> Engine<M> {
                 reborn.push(segment);
             }
         }
-        unreadable::keep_out(self, &mut reborn);
+        unreadable::quarantine_unreadable(self, &mut reborn);
         if reborn.is_empty() {
             return Ok(0);
         }
         situation!("kv.reborn");
-        self.bear(ctx, &reborn)?;
+        self.initialise_segments(ctx, &reborn)?;
         for &segment in &reborn {
             self.give_segment(segment);
         }
@@ -443,7 +443,7 @@ impl<M: Medium> Engine<M> {
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn close_cleaner(&self) -> Result<(), Poisoned> {
-        let mut cleaner = self.cleaner_at_rest()?;
+        let mut cleaner = self.lock_cleaner_without_pass()?;
         let Cleaner { ctx, log, .. } = &mut *cleaner;
         log.close(self, ctx);
         Ok(())

@@ -25,11 +25,11 @@ use crate::engine::Engine;
 use crate::session::KvSession;
 
 /// Minimum debt, in bytes, at which a session cleans, because each slice has fixed costs.
-const PAID_BYTES_MIN: i64 = 16 << 10;
+const DEBT_BYTES_MIN: i64 = 16 << 10;
 /// In pools of small segments the minimum is 1 / `PAID_PART` of a segment instead.
 const PAID_PART: i64 = 8;
 /// Maximum debt of a session while another thread cleans, in bytes.
-const UNPAID_BYTES_MAX: i64 = 4 * SLICE_BYTES as i64;
+const DEBT_BYTES_MAX: i64 = 4 * SLICE_BYTES as i64;
 /// Credit of a session, in slices, after cleaning gained nothing, so that it does not look for victims after each
 /// batch.
 const USELESS_SLICES: i64 = 16;
@@ -74,7 +74,7 @@ impl<M: Medium> Engine<M> {
     /// Number of free segments below which sessions help to clean. It allows for the segments that the cleaner itself
     /// takes, one for each class, before it has emptied one.
     fn pace_line(&self) -> u32 {
-        self.stock_low() + self.classes() as u32
+        self.free_segments_low() + self.classes() as u32
     }
 
     /// Cleans about `bytes`, one slice at most. The calling session is unpinned and holds no lock. Waits neither for
@@ -93,7 +93,7 @@ impl<M: Medium> Engine<M> {
             may_settle: self.caps().drain == Drain::Fence,
             ..self.whole_slice()
         };
-        let reborn = self.rebirth_between(&mut cleaner, slice.may_settle)?;
+        let reborn = self.recycle_retired_between_slices(&mut cleaner, slice.may_settle)?;
         let mut budget = u32::MAX;
         let step = self.clean_slice(&mut cleaner, slice, &mut budget)?;
         drop(cleaner);
@@ -124,7 +124,7 @@ pub(crate) enum HelpOutcome {
 
 impl<M: Medium> KvSession<M> {
     /// Cleans in proportion to the bytes that this session has appended. Nothing may be locked, staged or pinned.
-    pub(crate) fn keep_pace(&mut self) {
+    pub(crate) fn clean_for_appends(&mut self) {
         let appended = std::mem::take(&mut self.unpaid);
         if appended == 0 && self.debt <= 0 {
             return;
@@ -142,13 +142,13 @@ impl<M: Medium> KvSession<M> {
         };
         self.debt += (engine.pace.debt_of(appended) * times) as i64;
         let payload = engine.geometry.payload() as i64;
-        if self.debt < PAID_BYTES_MIN.min(payload / PAID_PART) {
+        if self.debt < DEBT_BYTES_MIN.min(payload / PAID_PART) {
             return;
         }
         // An error has poisoned the engine, and the next operation returns it. This batch is durable.
         match engine.help_clean(self.debt as u64) {
             Ok(HelpOutcome::Done) => self.debt = (self.debt - SLICE_BYTES as i64).max(0),
-            Ok(HelpOutcome::Busy) => self.debt = self.debt.min(UNPAID_BYTES_MAX),
+            Ok(HelpOutcome::Busy) => self.debt = self.debt.min(DEBT_BYTES_MAX),
             Ok(HelpOutcome::Useless) | Err(_) => {
                 self.debt = -USELESS_SLICES * payload.min(SLICE_BYTES as i64)
             }

@@ -48,7 +48,7 @@ use crate::session_log::RelocationOrigin;
 use crate::store::Key;
 
 /// Maximum number of records read ahead, whose index lines are prefetched.
-const MET_MAX: usize = 64;
+const READ_AHEAD_MAX: usize = 64;
 /// Bytes that a record counts as if it is examined and not copied.
 const LOOK_BYTES: usize = 64;
 /// How often a victim may keep live records that no walk finds before it counts as damaged.
@@ -119,7 +119,7 @@ pub(crate) struct CleaningPass {
     /// Victims whose walk has ended and that are not retired yet.
     walked: Vec<PassVictim>,
     /// Records of the current victim that are to be examined.
-    met: VecDeque<WalkedRecord>,
+    read_ahead: VecDeque<WalkedRecord>,
     /// Moves that are copied and not published.
     moves: VecDeque<Relocation>,
     /// Whether `moves` are durable.
@@ -138,7 +138,7 @@ impl CleaningPass {
     /// Whether the pass copies no more records.
     fn is_copied(&self) -> bool {
         self.is_out_of_room
-            || (self.current.is_none() && self.waiting.is_empty() && self.met.is_empty())
+            || (self.current.is_none() && self.waiting.is_empty() && self.read_ahead.is_empty())
     }
 }
 
@@ -148,12 +148,12 @@ impl<M: Medium> Engine<M> {
         debug_assert!(cleaner.pass.is_none());
         let turned = |v: &u32| {
             self.info(*v)
-                .turn(SegmentState::Sealed, SegmentState::Cleaning)
+                .transition(SegmentState::Sealed, SegmentState::Cleaning)
         };
         let waiting: VecDeque<u32> = victims.iter().copied().filter(turned).collect();
         let infos = waiting.iter().map(|v| self.info(*v));
         let (kept, gain) = infos.fold((0, 0), |(kept, gain), info| {
-            let tombs = u64::from(info.tombs.load(Relaxed));
+            let tombs = u64::from(info.tombstone_bytes.load(Relaxed));
             let live = u64::from(info.live_bytes());
             (kept + live + tombs, gain + self.gain_of(info))
         });
@@ -166,7 +166,7 @@ impl<M: Medium> Engine<M> {
             waiting,
             current: None,
             walked: Vec::new(),
-            met: VecDeque::with_capacity(MET_MAX),
+            read_ahead: VecDeque::with_capacity(READ_AHEAD_MAX),
             moves: VecDeque::new(),
             drained: false,
             is_out_of_room: false,
@@ -213,7 +213,7 @@ impl<M: Medium> Engine<M> {
             }
             self.drain_moves(cleaner, &mut pass)?;
         }
-        self.swing(&mut pass, if at_once { usize::MAX } else { slice.records });
+        self.publish_moves(&mut pass, if at_once { usize::MAX } else { slice.records });
         if !pass.moves.is_empty() {
             cleaner.pass = Some(pass);
             return Ok(SliceProgress::Going);
@@ -232,13 +232,13 @@ impl<M: Medium> Engine<M> {
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
-    pub(crate) fn cleaner_at_rest(&self) -> Result<MutexGuard<'_, Cleaner>, Poisoned> {
+    pub(crate) fn lock_cleaner_without_pass(&self) -> Result<MutexGuard<'_, Cleaner>, Poisoned> {
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         if let Some(mut pass) = cleaner.pass.take() {
             if !pass.drained {
                 self.drain_moves(&mut cleaner, &mut pass)?;
             }
-            self.swing(&mut pass, usize::MAX);
+            self.publish_moves(&mut pass, usize::MAX);
             self.retire_walked(&mut pass);
             self.end_pass(&mut cleaner, *pass);
         }
@@ -251,10 +251,10 @@ impl<M: Medium> Engine<M> {
         self.epochs.pin(&cleaner.slot);
         let (mut records, mut bytes) = (0, 0);
         while records < slice.records && bytes < slice.bytes && !pass.is_copied() {
-            if pass.met.is_empty() {
-                self.visit(pass, MET_MAX.min(slice.records - records));
+            if pass.read_ahead.is_empty() {
+                self.read_ahead_records(pass, READ_AHEAD_MAX.min(slice.records - records));
             }
-            let Some(met) = pass.met.front() else {
+            let Some(met) = pass.read_ahead.front() else {
                 self.end_walk(pass);
                 continue;
             };
@@ -266,19 +266,19 @@ impl<M: Medium> Engine<M> {
                     break;
                 }
             }
-            pass.met.pop_front();
+            pass.read_ahead.pop_front();
             records += 1;
         }
         if fault!("kv.slice_ends_victim") && !pass.is_out_of_room {
             self.end_walk(pass); // KV-PASS-1
         }
         let copied = cleaner.log.copy_in(self, &mut cleaner.ctx, None);
-        self.tally.moved_bytes.fetch_add(copied, Relaxed);
+        self.counters.moved_bytes.fetch_add(copied, Relaxed);
         cleaner.slot.unpin();
     }
 
     /// Reads up to `most` records ahead, of the current victim or the next. Prefetches the index lines of all of them.
-    fn visit(&self, pass: &mut CleaningPass, most: usize) {
+    fn read_ahead_records(&self, pass: &mut CleaningPass, most: usize) {
         if pass.current.is_none() {
             let next = pass.waiting.pop_front();
             pass.current = next.map(|segment| self.walk_of(segment));
@@ -286,7 +286,7 @@ impl<M: Medium> Engine<M> {
         let Some(victim) = &mut pass.current else {
             return;
         };
-        while pass.met.len() < most
+        while pass.read_ahead.len() < most
             && let Some((at, header)) = victim.walk.next(self)
         {
             pass.body.clear();
@@ -295,7 +295,7 @@ impl<M: Medium> Engine<M> {
                 .append_out(from, header.key_len, &mut pass.body);
             let hash = self.geometry.hash(header.db, &pass.body);
             self.index.touch(&self.index.spot(hash));
-            pass.met.push_back(WalkedRecord { at, header, hash });
+            pass.read_ahead.push_back(WalkedRecord { at, header, hash });
         }
     }
 
@@ -304,11 +304,11 @@ impl<M: Medium> Engine<M> {
     fn walk_of(&self, segment: u32) -> PassVictim {
         let info = self.info(segment);
         let groups = if fault!("kv.groups_cleaned_away") {
-            &info.tombs
+            &info.tombstone_bytes
         } else {
-            &info.groups
+            &info.large_groups
         };
-        let kept = [&info.tombs, groups];
+        let kept = [&info.tombstone_bytes, groups];
         let only_values = kept.iter().all(|count| count.load(Relaxed) == 0);
         let live = info.live_records();
         let (from, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
@@ -331,7 +331,7 @@ impl<M: Medium> Engine<M> {
 
     /// Ends the walk of the current victim.
     fn end_walk(&self, pass: &mut CleaningPass) {
-        pass.met.clear();
+        pass.read_ahead.clear();
         if let Some(mut victim) = pass.current.take() {
             victim.damaged |= !victim.walk.is_whole();
             pass.walked.push(victim);
@@ -377,7 +377,7 @@ impl<M: Medium> Engine<M> {
         let segment = victim.segment;
         match header.what {
             RecordType::Put if !self.index.names(hash, at) => return Some(0),
-            RecordType::Tomb if cleaner.has_copied(segment, at) => return Some(0),
+            RecordType::Tombstone if cleaner.has_copied(segment, at) => return Some(0),
             RecordType::Pad => return Some(0),
             RecordType::Group => {
                 match self.body_holds(at, header) {
@@ -386,7 +386,7 @@ impl<M: Medium> Engine<M> {
                 }
                 return Some(0);
             }
-            RecordType::Put | RecordType::Tomb => {}
+            RecordType::Put | RecordType::Tombstone => {}
         }
         pass.body.clear();
         let from = at.plus(header.len() as u64);
@@ -397,7 +397,7 @@ impl<M: Medium> Engine<M> {
             db: header.db,
             bytes: &body[..header.key_len],
         };
-        let tomb = header.what == RecordType::Tomb;
+        let tomb = header.what == RecordType::Tombstone;
         // A tombstone with a damaged key may be needed.
         let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
         let needed = || self.tomb_is_needed(pass.oldest, segment, hash, key, header, body);
@@ -407,7 +407,7 @@ impl<M: Medium> Engine<M> {
         if !keep || !sound {
             return Some(0);
         }
-        let born = self.info_at(at).born.load(Relaxed);
+        let born = self.info_at(at).written_at_average.load(Relaxed);
         situation!("kv.value_moved", !tomb);
         situation!("kv.tombstone_moved", tomb);
         situation!("kv.large_value_moved", header.large);
@@ -463,7 +463,7 @@ impl<M: Medium> Engine<M> {
         let boot_stamp = if fault!("kv.tombstone_of_earlier_opening") {
             0
         } else {
-            self.boot_stamp
+            self.open_epoch_stamp
         };
         if fence.max(boot_stamp) < oldest {
             return false;
@@ -484,16 +484,16 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Publishes up to `most` moves, which are durable: makes the index point at the copies.
-    fn swing(&self, pass: &mut CleaningPass, most: usize) {
+    fn publish_moves(&self, pass: &mut CleaningPass, most: usize) {
         let count = pass.moves.len().min(most);
         for moved in pass.moves.drain(..count) {
             let to = self.info_at(moved.new);
             if moved.tomb {
-                self.tomb_map.set(moved.new);
+                self.tombstone_map.set(moved.new);
                 if !fault!("kv.copied_tombstone_uncounted") {
-                    to.tombs.fetch_add(moved.len, Relaxed);
+                    to.tombstone_bytes.fetch_add(moved.len, Relaxed);
                 }
-                self.tombs.fetch_add(i64::from(moved.len), Relaxed);
+                self.tombstone_bytes.fetch_add(i64::from(moved.len), Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
                 self.read_cache.take(moved.hash); // H2
@@ -533,18 +533,18 @@ impl<M: Medium> Engine<M> {
             });
             if damaged {
                 self.note_emptied(victim.segment);
-                self.tally.damaged.fetch_add(u64::from(left), Relaxed);
+                self.counters.damaged.fetch_add(u64::from(left), Relaxed);
             }
             return false;
         }
         // Its tombstones are copied or not needed. Live bytes may be left over where damage hid a record's length.
         situation!("kv.segment_emptied");
         self.drop_tombstones(info);
-        let hidden = info.forget_live();
+        let hidden = info.clear_live();
         self.live.fetch_sub(i64::from(hidden), Relaxed);
-        info.set_state(SegmentState::Limbo);
+        info.set_state(SegmentState::Retired);
         self.note_emptied(victim.segment);
-        self.tally.cleaned.fetch_add(1, Relaxed);
+        self.counters.cleaned.fetch_add(1, Relaxed);
         self.retired
             .lock()
             .expect("no holder panics")
@@ -558,7 +558,7 @@ impl<M: Medium> Engine<M> {
         let mut is_holding = false;
         for table in tables {
             let has_members = |extent: ValueExtent| {
-                self.is_alive(&extent) && self.info(extent.segment).live_records() != 0
+                self.has_generation(&extent) && self.info(extent.segment).live_records() != 0
             };
             if ValueExtent::decode_all(table).any(has_members) {
                 is_holding = true;
@@ -571,8 +571,8 @@ impl<M: Medium> Engine<M> {
 
     /// Removes a segment's tombstones from the counts.
     pub(crate) fn drop_tombstones(&self, info: &SegmentInfo) {
-        let tombs = info.tombs.swap(0, Relaxed);
-        self.tombs.fetch_sub(i64::from(tombs), Relaxed);
+        let tombs = info.tombstone_bytes.swap(0, Relaxed);
+        self.tombstone_bytes.fetch_sub(i64::from(tombs), Relaxed);
     }
 
     /// Ends a pass. Victims that were not walked to their ends are sealed again.
@@ -601,6 +601,6 @@ impl<M: Medium> Engine<M> {
     /// Whether a segment is sealed and its records are all published.
     pub(crate) fn is_candidate(&self, segment: u32) -> bool {
         let info = self.info(segment);
-        info.state() == SegmentState::Sealed && info.unsettled.load(Acquire) == 0
+        info.state() == SegmentState::Sealed && info.is_end_unwritten.load(Acquire) == 0
     }
 }

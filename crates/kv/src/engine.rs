@@ -148,7 +148,7 @@ pub(crate) struct Engine<M: Medium> {
     pub segments: GrowTable<SegmentInfo>,
     pub live_map: LiveMap,
     /// Map of the tombstones that were once their key's newest record. A bit is cleared when its segment is recycled.
-    pub tomb_map: LiveMap,
+    pub tombstone_map: LiveMap,
     pub maps: Mutex<MapWriter>,
     pub epochs: EpochTable,
     pub free: FreeSegments,
@@ -160,7 +160,7 @@ pub(crate) struct Engine<M: Medium> {
     /// Bytes appended so far. Ages of segments are measured in it.
     pub written: CachePadded<AtomicU64>,
     pub live: CachePadded<AtomicI64>,
-    pub tombs: CachePadded<AtomicI64>,
+    pub tombstone_bytes: CachePadded<AtomicI64>,
     /// Segments that hold extents of large values and of groups.
     pub extents: AtomicU32,
     /// Bytes of large values in these segments.
@@ -175,20 +175,20 @@ pub(crate) struct Engine<M: Medium> {
     /// Emptied segments that readers may still use: epoch, segment.
     pub retired: Mutex<std::collections::VecDeque<(u64, u32)>>,
     /// Version counter of group publications. Odd while a group is being published.
-    pub groups: CachePadded<AtomicU64>,
+    pub group_version: CachePadded<AtomicU64>,
     pub group_lock: Mutex<()>,
     pub split_lock: Mutex<()>,
-    pub floor: AtomicU64,
+    pub flushed_seq: AtomicU64,
     pub clock: StoreClock,
     pub root: Mutex<(PersistCtx, RootWords)>,
     pub cleaner: Mutex<Cleaner>,
     pub sessions: Mutex<Vec<Arc<SessionShared>>>,
     pub next_session: AtomicU32,
     /// Number of this opening of the pool (the open epoch).
-    pub boot: u32,
+    pub open_epoch: u32,
     /// Opening stamp of every segment that held records when the pool was opened.
-    pub boot_stamp: u64,
-    pub tally: EngineCounters,
+    pub open_epoch_stamp: u64,
+    pub counters: EngineCounters,
     /// The process that opened the pool. A forked child must not use the engine.
     pub process: ProcessStamp,
     pub opened: OpenReport,
@@ -211,7 +211,7 @@ impl<M: Medium> Engine<M> {
         Engine {
             geometry,
             live_map: LiveMap::new(pool.medium().len()),
-            tomb_map: LiveMap::new(pool.medium().len()),
+            tombstone_map: LiveMap::new(pool.medium().len()),
             maps: Mutex::default(),
             read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
@@ -222,7 +222,7 @@ impl<M: Medium> Engine<M> {
             generation: AtomicU64::new(0),
             written: CachePadded::default(),
             live: CachePadded::default(),
-            tombs: CachePadded::default(),
+            tombstone_bytes: CachePadded::default(),
             extents: AtomicU32::new(0),
             extent_bytes: AtomicI64::new(0),
             capacity_unwasted: AtomicU64::new(0),
@@ -230,10 +230,10 @@ impl<M: Medium> Engine<M> {
             waste: AtomicU64::new(0),
             waste_share: AtomicU64::new(0),
             retired: Mutex::default(),
-            groups: CachePadded::default(),
+            group_version: CachePadded::default(),
             group_lock: Mutex::default(),
             split_lock: Mutex::default(),
-            floor: AtomicU64::new(words.floor),
+            flushed_seq: AtomicU64::new(words.flushed_seq),
             clock: StoreClock::new(
                 (config.clock.clone(), config.uptime.clone()),
                 config.step_held_ms,
@@ -245,9 +245,9 @@ impl<M: Medium> Engine<M> {
             epochs,
             sessions: Mutex::new(vec![Arc::default()]),
             next_session: AtomicU32::new(1),
-            boot_stamp: 0,
-            boot: words.boot.wrapping_add(1) as u32,
-            tally: EngineCounters::default(),
+            open_epoch_stamp: 0,
+            open_epoch: words.open_epoch.wrapping_add(1) as u32,
+            counters: EngineCounters::default(),
             process: ProcessStamp::current(),
             poisoned: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
@@ -262,8 +262,8 @@ impl<M: Medium> Engine<M> {
 
     /// Starts the counter of segment openings. All segments that hold records now get the oldest stamp.
     pub(crate) fn start_stamps(&mut self) {
-        self.boot_stamp = self.generation.load(Relaxed);
-        self.stamp.store(self.boot_stamp, Relaxed);
+        self.open_epoch_stamp = self.generation.load(Relaxed);
+        self.stamp.store(self.open_epoch_stamp, Relaxed);
     }
 
     /// Sets the engine's index and creates its stripes. Sequence numbers continue from `seq_max`.
@@ -290,7 +290,7 @@ impl<M: Medium> Engine<M> {
 
     /// Returns whether a drain's ticket is durable as soon as it is issued.
     #[inline]
-    pub(crate) fn tickets_turn_at_once(&self) -> bool {
+    pub(crate) fn tickets_are_durable_at_once(&self) -> bool {
         self.caps().drain != Drain::Sync
     }
 
@@ -381,7 +381,7 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn set_clock_back(&self) -> Result<(), Poisoned> {
         // Excludes relocations in progress (KV-PASS-4) and half-published groups: both lock stripes after these
         // locks.
-        let _cleaner = self.cleaner_at_rest()?;
+        let _cleaner = self.lock_cleaner_without_pass()?;
         let _group = self.group_lock.lock().expect("no holder panics");
         let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| stripe.lock()).collect();
         let seq_max = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
@@ -476,7 +476,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Makes room in a full index group and returns the group's new location. The caller holds the stripe's lock.
-    pub(crate) fn lengthen(&self, spot: &BucketRef) -> BucketRef {
+    pub(crate) fn grow_group(&self, spot: &BucketRef) -> BucketRef {
         self.index
             .lengthen(spot, &self.epochs, &|at| self.rehash(at))
     }
@@ -497,39 +497,39 @@ impl<M: Medium> Engine<M> {
 
     /// Counts a tombstone that is now its key's newest record.
     #[inline]
-    pub(crate) fn bury(&self, at: Off, len: u32) {
-        self.tomb_map.set(at);
-        self.info_at(at).tombs.fetch_add(len, Relaxed);
+    pub(crate) fn mark_tombstone(&self, at: Off, len: u32) {
+        self.tombstone_map.set(at);
+        self.info_at(at).tombstone_bytes.fetch_add(len, Relaxed);
     }
 
     /// Returns the reclaim stamp of a record that is about to be listed. The caller holds its stripe's lock.
-    pub(crate) fn fence_of(&self, what: RecordType) -> u64 {
+    pub(crate) fn reclaim_stamp_of(&self, what: RecordType) -> u64 {
         match what {
-            RecordType::Tomb => self.stamp.load(Relaxed),
-            _ => PendingWrite::NO_FENCE,
+            RecordType::Tombstone => self.stamp.load(Relaxed),
+            _ => PendingWrite::NO_RECLAIM_STAMP,
         }
     }
 
     /// Takes a free segment if more than `keep` segments would remain free.
     pub(crate) fn take_segment(&self, keep: u32) -> Option<u32> {
         let Some((segment, left)) = self.free.take(keep) else {
-            self.free.ring();
+            self.free.wake_cleaner();
             return None;
         };
         if self.config.cleaning == CleaningMode::Background
-            && (left < self.stock_wanted() || self.should_grow())
+            && (left < self.free_segments_wanted() || self.should_grow())
         {
-            self.free.ring(); // The cleaner starts before writers have to wait.
+            self.free.wake_cleaner(); // The cleaner starts before writers have to wait.
         }
         let info = self.info(segment);
         let generation = info.generation.load(Relaxed);
         let seed = self
             .geometry
             .place(segment)
-            .record_seed(generation, self.boot);
+            .record_seed(generation, self.open_epoch);
         info.seed.store(seed, Relaxed);
         let base = self.geometry.base(segment);
-        for map in [&self.live_map, &self.tomb_map] {
+        for map in [&self.live_map, &self.tombstone_map] {
             map.clear_all(base, self.geometry.segment_bytes);
         }
         info.opened
@@ -539,7 +539,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Initialises `segments` as free, each with a new generation. Durable on `Ok` (S1: tail, then head).
-    pub(crate) fn bear(&self, ctx: &mut PersistCtx, segments: &[u32]) -> Result<(), Poisoned> {
+    pub(crate) fn initialise_segments(&self, ctx: &mut PersistCtx, segments: &[u32]) -> Result<(), Poisoned> {
         let lives: Vec<(SegmentPlace, u64, &SegmentInfo)> = segments
             .iter()
             .map(|s| {
@@ -646,15 +646,15 @@ impl<M: Medium> Engine<M> {
         self.growth.succeeded();
         self.segments.reserve(after as usize);
         self.live_map.reserve(self.medium().len());
-        self.tomb_map.reserve(self.medium().len());
+        self.tombstone_map.reserve(self.medium().len());
         let fresh: Vec<u32> = (before..after).collect();
-        if self.bear(ctx, &fresh).is_err() {
+        if self.initialise_segments(ctx, &fresh).is_err() {
             return false;
         }
         drop(root);
         let born = u64::from(after);
         if self
-            .set_root(|words| words.born = words.born.max(born))
+            .set_root(|words| words.segments_initialised = words.segments_initialised.max(born))
             .is_err()
         {
             return false;
@@ -669,7 +669,7 @@ impl<M: Medium> Engine<M> {
     /// Splits index groups until the index has caught up with its growth. The caller must hold no locks.
     pub(crate) fn grow_index(&self) {
         if self.index.wants_touch() && self.config.cleaning == CleaningMode::Background {
-            self.free.ring();
+            self.free.wake_cleaner();
         }
         while self.index.wants_split() {
             let Ok(_one) = self.split_lock.try_lock() else {
@@ -683,7 +683,7 @@ impl<M: Medium> Engine<M> {
 
     /// Registers a session: returns its id and its shared state. The first entry is the engine's own: it holds the
     /// counts found at open and those of dropped sessions.
-    pub(crate) fn enroll(&self) -> (u32, Arc<SessionShared>) {
+    pub(crate) fn register_session(&self) -> (u32, Arc<SessionShared>) {
         let shared = Arc::new(SessionShared::default());
         self.enrolled().push(Arc::clone(&shared));
         self.recount_capacity();
@@ -691,7 +691,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Unregisters a session. Its counts move to the engine's own entry.
-    pub(crate) fn leave(&self, shared: &Arc<SessionShared>) {
+    pub(crate) fn unregister_session(&self, shared: &Arc<SessionShared>) {
         let mut sessions = self.enrolled();
         let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else {
             return;

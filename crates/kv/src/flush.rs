@@ -14,23 +14,23 @@ use crate::engine::Engine;
 /// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
 pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     // Excludes a pass of the cleaner (KV-PASS-3) and half-published groups: both lock stripes after these locks.
-    let _cleaner = engine.cleaner_at_rest()?;
+    let _cleaner = engine.lock_cleaner_without_pass()?;
     let _group = engine.group_lock.lock().expect("no holder panics");
     let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
     let floor = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
     if !fault!("kv.floor_volatile") {
-        engine.set_root(|words| words.floor = floor)?;
+        engine.set_root(|words| words.flushed_seq = floor)?;
     }
-    engine.floor.store(floor, Release);
+    engine.flushed_seq.store(floor, Release);
     // As when a group is published, overlapping readers retry: they see all keys or none.
-    engine.groups.fetch_add(1, AcqRel);
+    engine.group_version.fetch_add(1, AcqRel);
     for stripe in &mut stripes {
         stripe.raise_seq(floor);
         stripe.unlist_all();
     }
     engine.read_cache.clear();
     engine.index.clear(&engine.epochs);
-    engine.groups.fetch_add(1, AcqRel);
+    engine.group_version.fetch_add(1, AcqRel);
     for session in engine.enrolled().iter() {
         for keys in &session.keys {
             keys.store(0, Relaxed);
@@ -41,11 +41,11 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         let info = engine.info(segment);
         engine
             .live
-            .fetch_sub(i64::from(info.forget_live()), Relaxed);
+            .fetch_sub(i64::from(info.clear_live()), Relaxed);
         let (from, bytes) = (engine.geometry.base(segment), engine.geometry.segment_bytes);
         engine.live_map.clear_all(from, bytes);
         engine.drop_tombstones(info);
-        info.groups.store(0, Relaxed);
+        info.large_groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if engine.empty_extent(info) {
             situation!("kv.flush_empties_extents");

@@ -107,14 +107,14 @@ impl FreeSegments {
     }
 
     /// Wakes the background thread. Cheap if a wakeup is pending already; otherwise it may cost a system call.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake_cleaner(&self) {
         if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
             self.bell.notify_all();
         }
     }
 
     /// Waits for [`FreeSegments::ring`], for `most` at most.
-    pub(crate) fn listen(&self, most: Duration) {
+    pub(crate) fn wait_for_wakeup(&self, most: Duration) {
         let bell = self.bell_lock.lock().expect("no holder panics");
         if !self.rung.swap(false, Relaxed) {
             let woken = self.bell.wait_timeout(bell, most);
@@ -130,7 +130,7 @@ impl FreeSegments {
         runs.demand.bytes = runs.demand.bytes.max(bytes);
         let request = CleanRequest(runs.begun + 1);
         drop(runs);
-        self.ring();
+        self.wake_cleaner();
         request
     }
 

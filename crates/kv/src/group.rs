@@ -46,7 +46,7 @@ use crate::engine::Engine;
 use crate::lookup::EntryLocation;
 use crate::record::{ALIGN, RecordHeader, RecordType, body_crc};
 use crate::segment::SegmentState;
-use crate::session::{KvSession, NewRecord, NewestValue, StagedWrite, header_of, outrun};
+use crate::session::{KvSession, NewRecord, NewestValue, StagedWrite, header_of, supersede};
 use crate::store::{
     BeforeValue, Error, GroupDecision, Key, Ops, ReadView, StoredItem, UpdateDecision, Value,
     ValueMeta,
@@ -54,7 +54,7 @@ use crate::store::{
 use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
 
 /// Largest number of keys that a group adds because of G6.
-const TAKEN_MAX: usize = 16;
+const ADDED_KEYS_MAX: usize = 16;
 
 /// A key of a group.
 struct GroupKey {
@@ -83,9 +83,9 @@ enum GroupRetry {
     /// This ticket must be durable.
     Durable(Ticket),
     /// These keys must become members, or this ticket must be durable (G6).
-    Together(Vec<KeyRef>, Ticket),
+    AddKeys(Vec<KeyRef>, Ticket),
     /// The groups that were read must be durable: another session has not drained its write of a key that G6 added.
-    Alone,
+    WaitForGroups,
 }
 
 impl<M: Medium> KvSession<M> {
@@ -117,11 +117,11 @@ impl<M: Medium> KvSession<M> {
                 Err(GroupRetry::Foreign(hash)) => self.wait_for_other(hash)?,
                 Err(GroupRetry::Room(bytes, extents)) => room = Some((bytes, extents)),
                 Err(GroupRetry::Durable(theirs)) => self.settle_all(theirs)?,
-                Err(GroupRetry::Together(more, theirs)) => {
+                Err(GroupRetry::AddKeys(more, theirs)) => {
                     taken.extend(more);
                     relied = relied.max(theirs);
                 }
-                Err(GroupRetry::Alone) => {
+                Err(GroupRetry::WaitForGroups) => {
                     self.settle_all(relied)?;
                     taken.clear();
                 }
@@ -159,10 +159,10 @@ impl<M: Medium> KvSession<M> {
             }
             let hash = engine.geometry.hash(key.db, key.bytes);
             let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
-            if matches!(newest, NewestValue::Foreign) {
+            if matches!(newest, NewestValue::OtherSession) {
                 let is_taken = number >= named;
                 return Ok(Err(if is_taken {
-                    GroupRetry::Alone
+                    GroupRetry::WaitForGroups
                 } else {
                     GroupRetry::Foreign(hash)
                 }));
@@ -194,10 +194,10 @@ impl<M: Medium> KvSession<M> {
         if slots.iter().all(|slot| slot.change == UpdateDecision::Keep) {
             return Ok(Ok(GroupDecision::Apply));
         }
-        if let Some(retry) = self.keep_together(&slots, &by_key, keys.len() - named)? {
+        if let Some(retry) = self.check_group_dependencies(&slots, &by_key, keys.len() - named)? {
             return Ok(Err(retry));
         }
-        if let Some(ticket) = self.rebase(&mut slots)? {
+        if let Some(ticket) = self.add_undurable_reads(&mut slots)? {
             return Ok(Err(GroupRetry::Durable(ticket)));
         }
         let mut members: Vec<(Key<'_>, GroupKey)> = Vec::with_capacity(slots.len());
@@ -219,7 +219,7 @@ impl<M: Medium> KvSession<M> {
 
     /// Returns what must happen before the group is written (G6). `None` if it depends on no member of a group that
     /// is not durable.
-    fn keep_together(
+    fn check_group_dependencies(
         &self,
         slots: &[GroupKey],
         by_key: &HashMap<KeyRef, usize>,
@@ -242,8 +242,8 @@ impl<M: Medium> KvSession<M> {
         let is_quick = self.engine.caps().drain == Drain::Fence;
         Ok(match more.len() {
             0 => None,
-            count if is_quick || taken + count > TAKEN_MAX => Some(GroupRetry::Durable(theirs)),
-            _ => Some(GroupRetry::Together(more, theirs)),
+            count if is_quick || taken + count > ADDED_KEYS_MAX => Some(GroupRetry::Durable(theirs)),
+            _ => Some(GroupRetry::AddKeys(more, theirs)),
         })
     }
 
@@ -307,7 +307,7 @@ impl<M: Medium> KvSession<M> {
 
     /// Makes members of values that the group read but does not replace, if they are not durable (G3). If such a
     /// value is too long to be a member, returns its ticket, to be awaited instead.
-    fn rebase(&mut self, slots: &mut [GroupKey]) -> Result<Option<Ticket>, Error> {
+    fn add_undurable_reads(&mut self, slots: &mut [GroupKey]) -> Result<Option<Ticket>, Error> {
         if fault!("kv.group_relies_on_pending") {
             return Ok(None);
         }
@@ -377,10 +377,10 @@ impl<M: Medium> KvSession<M> {
                 matches!(slot.newest, NewestValue::Staged(_))
             );
             if let NewestValue::Staged(old) = &slot.newest {
-                outrun(&mut self.writes, locked, old, &mut located);
+                supersede(&mut self.writes, locked, old, &mut located);
             }
             let seq = locked.next_seq();
-            let fence = engine.fence_of(header.what);
+            let fence = engine.reclaim_stamp_of(header.what);
             locked.list(PendingWrite {
                 hash: slot.hash,
                 seq,
@@ -389,9 +389,9 @@ impl<M: Medium> KvSession<M> {
                 thread: this_thread(),
                 ticket: None,
                 reclaim_stamp: fence,
-                with: Off::NULL,
+                publish_with: Off::NULL,
                 group: group.clone(),
-                seen: false,
+                is_published: false,
             });
             situation!(
                 "kv.group_deletes",
@@ -448,7 +448,7 @@ impl<M: Medium> KvSession<M> {
         self.log.stage(engine, class, &header, &[&FILLER, &rest]);
         engine
             .info_at(at)
-            .groups
+            .large_groups
             .fetch_add(u32::from(header.large), Relaxed);
     }
 
@@ -515,7 +515,7 @@ fn encode_member<M: Medium>(
         large: false,
         expires_ms: header.expires_ms,
         located: EntryLocation::default(),
-        outrun: false,
+        superseded: false,
         grouped: true,
     }
 }

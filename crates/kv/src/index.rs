@@ -186,7 +186,7 @@ fn known_bits(entry: u64) -> u32 {
 
 /// Returns whether every hash bit that the entry stores agrees with `tag`. False for empty slots and `GONE` marks.
 #[inline]
-fn agrees(entry: u64, tag: u64) -> bool {
+fn tag_matches(entry: u64, tag: u64) -> bool {
     let theirs = entry >> OFFSET_BITS;
     let differ = (theirs ^ tag) as u32;
     // Every tag stores the low bits (X5), and most entries of other keys differ in them.
@@ -351,7 +351,7 @@ impl HashIndex {
             for slot in ones(alike) {
                 let slot = slot as usize;
                 let entry = slots[slot].load(Ordering::Acquire);
-                if agrees(entry, tag)
+                if tag_matches(entry, tag)
                     && let Some(answer) = look(Candidate { row, slot, entry })
                 {
                     return Some(answer);
@@ -603,7 +603,7 @@ impl HashIndex {
 
     /// Faults in the pages of rows and directory words that will be allocated soon, so that no writer waits for that.
     /// One thread at a time may call this.
-    pub(crate) fn touch_ahead(&self) {
+    pub(crate) fn fault_in_ahead(&self) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
         let taken = self.taken.load(Ordering::Relaxed);
         let from = self.touched.load(Ordering::Relaxed).max(taken);

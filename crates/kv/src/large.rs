@@ -67,7 +67,7 @@ impl<M: Medium> KvSession<M> {
         let mut table = Vec::with_capacity(table_bytes);
         for chunk in value.bytes.chunks(geometry.payload()) {
             if let Err(error) = self.write_extent(chunk, &mut table) {
-                self.give_up(&table);
+                self.free_unwritten_extents(&table);
                 return Err(error);
             }
         }
@@ -98,14 +98,14 @@ impl<M: Medium> KvSession<M> {
         info.used.store((FIRST + bytes.len()) as u32, Relaxed);
         engine.count_extent(info);
         let written = bytes.len() as u64;
-        engine.tally.user_bytes.fetch_add(written, Relaxed);
+        engine.counters.user_bytes.fetch_add(written, Relaxed);
         let generation = info.generation.load(Relaxed);
         let (place, m) = (engine.geometry.place(segment), engine.medium());
         place.open(
             m,
             &mut self.ctx,
             generation,
-            engine.boot,
+            engine.open_epoch,
             SegmentPurpose::Extent,
         );
         m.copy_in(&mut self.ctx, place.at.plus(FIRST as u64), &[bytes]);
@@ -118,7 +118,7 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Frees extents whose record will not be written.
-    pub(crate) fn give_up(&mut self, table: &[u8]) {
+    pub(crate) fn free_unwritten_extents(&mut self, table: &[u8]) {
         if !table.is_empty() {
             self.drain_extents();
             self.engine.free_table(table);
@@ -172,12 +172,12 @@ impl<M: Medium> Engine<M> {
     /// Returns whether an extent has the right generation and the right bytes.
     pub(crate) fn extent_holds(&self, extent: &ValueExtent, len: usize) -> bool {
         let at = self.geometry.base(extent.segment).plus(FIRST as u64);
-        self.is_alive(extent) && self.medium().crc_is(at, len, 0, extent.crc)
+        self.has_generation(extent) && self.medium().crc_is(at, len, 0, extent.crc)
     }
 
     /// Returns whether an entry of a table, which may be damaged, names a segment that still has the entry's
     /// generation.
-    pub(crate) fn is_alive(&self, extent: &ValueExtent) -> bool {
+    pub(crate) fn has_generation(&self, extent: &ValueExtent) -> bool {
         extent.segment < self.pool.segments()
             && self.info(extent.segment).generation.load(Relaxed) == extent.generation
     }
@@ -186,7 +186,7 @@ impl<M: Medium> Engine<M> {
     /// writes that are not listed yet. The caller holds a stripe's lock.
     pub(crate) fn keeps(&self, table: &[u8]) -> bool {
         ValueExtent::decode_all(table).all(|extent| {
-            self.is_alive(&extent) && self.info(extent.segment).state() == SegmentState::Extent
+            self.has_generation(&extent) && self.info(extent.segment).state() == SegmentState::Extent
         })
     }
 
@@ -224,9 +224,9 @@ impl<M: Medium> Engine<M> {
 
     /// Retires an extent's segment and subtracts it from the counts. Returns false if the segment is not an extent.
     pub(crate) fn empty_extent(&self, info: &SegmentInfo) -> bool {
-        if info.turn(SegmentState::Extent, SegmentState::Limbo) {
+        if info.transition(SegmentState::Extent, SegmentState::Retired) {
             self.extent_bytes.fetch_sub(info.extent_bytes(), Relaxed);
-        } else if !info.turn(SegmentState::Members, SegmentState::Limbo) {
+        } else if !info.transition(SegmentState::Members, SegmentState::Retired) {
             return false;
         }
         self.extents.fetch_sub(1, AcqRel);
@@ -242,7 +242,7 @@ impl<M: Medium> Engine<M> {
         for extent in ValueExtent::decode_all(table) {
             // L4
             let mut retired = self.retired.lock().expect("no holder panics");
-            if !self.is_alive(&extent) {
+            if !self.has_generation(&extent) {
                 continue;
             }
             let info = self.info(extent.segment);

@@ -53,7 +53,7 @@ impl<M: Medium> Engine<M> {
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
         let vouched = |bytes: &[u8]| {
             let raw = RawHeader::new(bytes.try_into().expect("HEADER_MAX bytes"));
-            match raw.is_vouched_for(seed) {
+            match raw.has_valid_checksum(seed) {
                 true => raw.len(),
                 false => 0,
             }
@@ -64,7 +64,7 @@ impl<M: Medium> Engine<M> {
         }
         let raw = RawHeader::new(&bytes);
         let end = within + raw.record_len(self.geometry.payload());
-        (raw.is_known() && end <= self.geometry.segment_bytes).then_some(raw)
+        (raw.has_valid_fields() && end <= self.geometry.segment_bytes).then_some(raw)
     }
 
     #[inline]

@@ -24,7 +24,7 @@ impl PoolHistory {
         let words = RootWords::from_root(root);
         PoolHistory {
             closed_cleanly: words.snapshot != 0,
-            opened: words.boot,
+            opened: words.open_epoch,
         }
     }
 
@@ -42,13 +42,13 @@ pub(crate) struct RootWords {
     /// Generation of the first snapshot segment.
     pub snapshot_generation: u64,
     /// Highest sequence number that FLUSHALL has deleted. Records up to this number are dead.
-    pub floor: u64,
+    pub flushed_seq: u64,
     /// Latest time at which an expiry was applied since the clock was last set back, in milliseconds since 1970.
     pub clock_ms: u64,
     /// The open epoch: how many times the pool was opened.
-    pub boot: u64,
+    pub open_epoch: u64,
     /// Number of initialised segments, from the first on: both ends of each of them were durable.
-    pub born: u64,
+    pub segments_initialised: u64,
     /// Setbacks of the clock.
     pub setbacks: Setbacks,
 }
@@ -63,10 +63,10 @@ impl RootWords {
             setbacks: std::array::from_fn(setback),
             snapshot: root[0],
             snapshot_generation: root[1],
-            floor: root[2].min(SEQ_MAX),
+            flushed_seq: root[2].min(SEQ_MAX),
             clock_ms: root[3],
-            boot: root[4],
-            born: root[5],
+            open_epoch: root[4],
+            segments_initialised: root[5],
         }
     }
 
@@ -74,10 +74,10 @@ impl RootWords {
         let mut root = [0; ROOT_WORDS];
         root[0] = self.snapshot;
         root[1] = self.snapshot_generation;
-        root[2] = self.floor;
+        root[2] = self.flushed_seq;
         root[3] = self.clock_ms;
-        root[4] = self.boot;
-        root[5] = self.born;
+        root[4] = self.open_epoch;
+        root[5] = self.segments_initialised;
         for (number, setback) in self.setbacks.iter().enumerate() {
             root[SETBACKS_AT + 2 * number] = setback.clock_ms;
             root[SETBACKS_AT + 2 * number + 1] = setback.version_max;

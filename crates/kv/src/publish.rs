@@ -57,7 +57,7 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn publish_all(&mut self, writes: &mut Vec<StagedWrite>) -> Result<(), Poisoned> {
         self.pin();
         for (run, at_once) in runs(writes) {
-            self.let_groups_pass(run);
+            self.publish_superseded_groups(run);
             self.publish_run(run, at_once, true);
         }
         self.count_published(writes);
@@ -77,21 +77,21 @@ impl<M: Medium> KvSession<M> {
         }
         drop(group);
         self.engine.live.fetch_add(live, Relaxed);
-        self.engine.tombs.fetch_add(tombs, Relaxed);
+        self.engine.tombstone_bytes.fetch_add(tombs, Relaxed);
     }
 
     /// Publishes other sessions' groups that one of `writes` supersedes (G4): members that were drained before
     /// `writes`. Such groups exist only where tickets become durable later than they are issued.
-    fn let_groups_pass(&self, writes: &[StagedWrite]) {
+    fn publish_superseded_groups(&self, writes: &[StagedWrite]) {
         if self.engine.caps().drain != Drain::Sync {
             return;
         }
-        for write in writes.iter().filter(|write| !write.outrun) {
+        for write in writes.iter().filter(|write| !write.superseded) {
             let older = |p: &&PendingWrite| p.seq < write.seq && p.session != self.id;
             let overtaken: Vec<Off> = {
                 let locked = self.engine.stripe(write.hash).lock();
                 let older = locked.of(write.hash).filter(older);
-                older.filter(|p| !p.seen).map(|p| p.with).collect()
+                older.filter(|p| !p.is_published).map(|p| p.publish_with).collect()
             };
             for with in overtaken.into_iter().filter(|with| !with.is_null()) {
                 self.publish_for_another(with);
@@ -106,14 +106,14 @@ impl<M: Medium> KvSession<M> {
         let theirs: Vec<PendingWrite> = stripes
             .flat_map(|stripe| {
                 let locked = stripe.lock();
-                let theirs = locked.all().filter(|p| p.with == with && !p.seen);
+                let theirs = locked.all().filter(|p| p.publish_with == with && !p.is_published);
                 theirs.cloned().collect::<Vec<_>>()
             })
             .collect();
         situation!("kv.group_published_for_another", !theirs.is_empty());
         let mut writes: Vec<StagedWrite> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
         writes.sort_unstable_by_key(|write| write.at);
-        self.let_groups_pass(&writes);
+        self.publish_superseded_groups(&writes);
         self.publish_run(&writes, true, false);
     }
 
@@ -135,7 +135,7 @@ impl<M: Medium> KvSession<M> {
             large: header.large,
             expires_ms: header.expires_ms,
             located: self.engine.locate(pending.hash, key),
-            outrun: false,
+            superseded: false,
             grouped: true,
         })
     }
@@ -143,13 +143,13 @@ impl<M: Medium> KvSession<M> {
     /// Publishes one write. Returns the changes of live bytes and of tombstone bytes.
     fn publish(&self, write: &StagedWrite, own: bool) -> (i64, i64) {
         let engine = &*self.engine;
-        let swung = match write.outrun {
-            true => PublishOutcome::Never,
+        let swung = match write.superseded {
+            true => PublishOutcome::Superseded,
             false => self.publish_entry(write),
         };
         match swung {
-            PublishOutcome::Before => (0, 0),
-            PublishOutcome::Never => {
+            PublishOutcome::AlreadyPublished => (0, 0),
+            PublishOutcome::Superseded => {
                 // Another session's extents are left to that session: it may have published the write meanwhile.
                 if write.large && own {
                     engine.free_extents_of(write.at);
@@ -177,10 +177,10 @@ impl<M: Medium> KvSession<M> {
             {
                 let mut locked = stripe.lock();
                 let listed = locked.listed(write.seq);
-                let (is_listed, seen) = (listed.is_some(), listed.as_ref().is_some_and(|p| p.seen));
+                let (is_listed, seen) = (listed.is_some(), listed.as_ref().is_some_and(|p| p.is_published));
                 let own = listed.is_none_or(|p| p.session == self.id);
                 let is_due = is_listed || fault!("kv.older_published_later");
-                let is_dead = write.seq <= engine.floor.load(Acquire);
+                let is_dead = write.seq <= engine.flushed_seq.load(Acquire);
                 situation!("kv.overtaken", !seen && !is_dead && !is_due);
                 situation!("kv.flushed_before_published", is_dead);
                 if seen || is_dead || !is_due {
@@ -188,17 +188,17 @@ impl<M: Medium> KvSession<M> {
                         locked.unlist(write.seq);
                     }
                     return if seen {
-                        PublishOutcome::Before
+                        PublishOutcome::AlreadyPublished
                     } else {
-                        PublishOutcome::Never
+                        PublishOutcome::Superseded
                     };
                 }
-                if self.swing_locked(write, located) {
+                if self.update_index_locked(write, located) {
                     self.unlist_older(&mut locked, write);
                     if own {
                         locked.unlist(write.seq);
                     } else if let Some(theirs) = locked.listed(write.seq) {
-                        theirs.seen = true;
+                        theirs.is_published = true;
                     }
                     return PublishOutcome::Now(located.found);
                 }
@@ -210,7 +210,7 @@ impl<M: Medium> KvSession<M> {
 
     /// Updates the index from the located entry to `write`, and the counts. Returns false, with no effect, if the
     /// index has changed since the entry was located (N3). The caller holds the stripe's lock.
-    fn swing_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
+    fn update_index_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
         let engine = &*self.engine;
         let old = located.found;
         engine.read_cache.take(write.hash); // H2
@@ -231,7 +231,7 @@ impl<M: Medium> KvSession<M> {
         if write.what == RecordType::Put {
             self.count_put(old, write.at, write.len, write.db, write.expires_ms);
         } else {
-            engine.bury(write.at, write.len);
+            engine.mark_tombstone(write.at, write.len);
             self.count_old(old);
             self.count_keys(write.db, -i64::from(old.is_some()));
         }
@@ -314,15 +314,15 @@ enum PublishOutcome {
     /// Published now; it replaced this record.
     Now(Option<FoundRecord>),
     /// Published before, by another session that superseded it.
-    Before,
+    AlreadyPublished,
     /// Never to be published: a newer write or a FLUSHALL came first.
-    Never,
+    Superseded,
 }
 
 /// Splits a batch into runs for publication, each with whether it is published as a whole. Adjacent members of groups
 /// form such a run. A batch in which a write supersedes a group's member is a single one (G4).
 fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> {
-    let whole = writes.iter().any(|write| write.grouped && write.outrun);
+    let whole = writes.iter().any(|write| write.grouped && write.superseded);
     let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
     runs.map(move |run| (run, whole || run[0].grouped))
 }
@@ -332,14 +332,14 @@ fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> 
 /// retry (G2).
 pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite], ticket: Ticket) {
     let each = |writes: &[StagedWrite], note: &dyn Fn(&mut LockedStripe<'_>, u64)| {
-        for write in writes.iter().filter(|write| !write.outrun) {
+        for write in writes.iter().filter(|write| !write.superseded) {
             note(&mut engine.stripe(write.hash).lock(), write.seq);
         }
     };
     for (run, _) in runs(writes).filter(|(_, at_once)| *at_once) {
         each(run, &|locked, seq| {
             if let Some(pending) = locked.listed(seq) {
-                pending.with = run[0].at;
+                pending.publish_with = run[0].at;
             }
         });
     }
@@ -358,14 +358,14 @@ struct GroupPublication<'a, M: Medium> {
 impl<'a, M: Medium> GroupPublication<'a, M> {
     fn start(engine: &'a Engine<M>) -> Self {
         let one = engine.group_lock.lock().expect("no holder panics");
-        engine.groups.fetch_add(1, AcqRel);
+        engine.group_version.fetch_add(1, AcqRel);
         GroupPublication { engine, _one: one }
     }
 }
 
 impl<M: Medium> Drop for GroupPublication<'_, M> {
     fn drop(&mut self) {
-        self.engine.groups.fetch_add(1, AcqRel);
+        self.engine.group_version.fetch_add(1, AcqRel);
     }
 }
 

@@ -77,7 +77,7 @@ impl<M: Medium> KvSession<M> {
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
             if pending.ticket.is_none() && pending.session != self.id {
-                return NewestValue::Foreign;
+                return NewestValue::OtherSession;
             }
             let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
             if newer && self.is_of(pending, key) {
@@ -181,7 +181,7 @@ impl<M: Medium> KvSession<M> {
         };
         if result.is_err() {
             out.truncate(start);
-            self.engine.tally.damaged.fetch_add(1, Relaxed);
+            self.engine.counters.damaged.fetch_add(1, Relaxed);
         }
         self.scratch = body;
         self.shrink_scratch();
@@ -224,7 +224,7 @@ impl<M: Medium> KvSession<M> {
 
     #[cold]
     fn damaged(&self, at: Off) -> Error {
-        self.engine.tally.damaged.fetch_add(1, Relaxed);
+        self.engine.counters.damaged.fetch_add(1, Relaxed);
         Error::Damaged(at.0)
     }
 
@@ -272,7 +272,7 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether a value that a reader with `view` may see can be listed and not yet in the index.
     #[inline]
     fn looks_at_lists(&self, view: ReadView) -> bool {
-        self.sees_own(view) || !self.engine.tickets_turn_at_once()
+        self.sees_own(view) || !self.engine.tickets_are_durable_at_once()
     }
 
     /// Returns where the value of `key` that a reader may see lies; `None`: absent.
@@ -320,9 +320,9 @@ impl<M: Medium> KvSession<M> {
 
     /// Waits until no group is being published. Returns the version to pass to [`KvSession::is_undivided`].
     #[inline(always)]
-    fn undivided_from(&self) -> u64 {
+    fn group_version(&self) -> u64 {
         loop {
-            let now = self.engine.groups.load(Acquire);
+            let now = self.engine.group_version.load(Acquire);
             if now.is_multiple_of(2) {
                 return now;
             }
@@ -332,17 +332,17 @@ impl<M: Medium> KvSession<M> {
 
     /// Returns whether no group was published since `from` was read.
     #[inline(always)]
-    fn is_undivided(&self, from: u64) -> bool {
+    fn is_group_version(&self, from: u64) -> bool {
         farbank_pm::sync::atomic::fence(Acquire);
-        self.engine.groups.load(Relaxed) == from
+        self.engine.group_version.load(Relaxed) == from
     }
 
     /// Runs `read` again until no group is published during it.
     fn retry_during_groups<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
         loop {
-            let from = self.undivided_from();
+            let from = self.group_version();
             let answer = read(self);
-            if self.is_undivided(from) {
+            if self.is_group_version(from) {
                 return answer;
             }
         }
@@ -410,9 +410,9 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.pin();
         loop {
-            let from = self.undivided_from();
+            let from = self.group_version();
             let seen = self.visible(hash, key, view);
-            if self.is_undivided(from) {
+            if self.is_group_version(from) {
                 return seen;
             }
         }
@@ -510,7 +510,7 @@ impl<M: Medium> KvSession<M> {
         view: ReadView,
         lists: bool,
     ) -> Option<ValueSource> {
-        let PrefetchState { hash, hit, .. } = self.ahead[place];
+        let PrefetchState { hash, hit, .. } = self.prefetched[place];
         let followed = hit
             .filter(|_| !lists)
             .and_then(|hit| self.engine.follow(hit, key));
@@ -537,7 +537,7 @@ impl<M: Medium> KvSession<M> {
         self.retry_during_groups(|worker| {
             let mut values = keys.iter().zip(places).enumerate();
             values.all(|(n, (key, place))| {
-                let PrefetchState { hash, spot, hit } = &worker.ahead[n];
+                let PrefetchState { hash, spot, hit } = &worker.prefetched[n];
                 match (place, hit) {
                     (Some(ValueSource::Indexed(found)), Some(hit))
                         if !lists && hit.at() == found.at =>
@@ -597,14 +597,14 @@ impl<M: Medium> KvSession<M> {
             engine.index.touch_group(hash);
             hashes.push(hash);
         }
-        self.ahead.clear();
-        self.ahead.extend(hashes.iter().map(|&hash| {
+        self.prefetched.clear();
+        self.prefetched.extend(hashes.iter().map(|&hash| {
             let spot = engine.index.spot(hash);
             engine.index.touch(&spot);
             let hit = None;
             PrefetchState { hash, spot, hit }
         }));
-        for ahead in &mut self.ahead {
+        for ahead in &mut self.prefetched {
             ahead.hit = engine.index.first(&ahead.spot);
             if let Some(hit) = ahead.hit {
                 engine.medium().prefetch(hit.at(), bytes);

@@ -66,7 +66,7 @@ pub(crate) struct ReadCache {
     /// For each row, one bit for each slot: set if it was read since it was filled, or since all bits were cleared.
     read: GrowTable<AtomicU32>,
     /// For each row, the marks of its last misses, the newest in the lowest byte.
-    asked: GrowTable<AtomicU64>,
+    recent_misses: GrowTable<AtomicU64>,
 }
 
 /// A cached value, valid as long as [`CachedValue::still_holds`] returns true.
@@ -110,10 +110,10 @@ impl ReadCache {
             marks: GrowTable::new(rows.max(1)),
             slots: GrowTable::new((rows * WAYS).max(1)),
             read: GrowTable::new(rows.max(1)),
-            asked: GrowTable::new(rows.max(1)),
+            recent_misses: GrowTable::new(rows.max(1)),
         };
         cache.marks.reserve(rows);
-        cache.asked.reserve(rows);
+        cache.recent_misses.reserve(rows);
         cache.read.reserve(rows);
         cache
     }
@@ -196,7 +196,7 @@ impl ReadCache {
     #[inline]
     pub(crate) fn fetch_asked(&self, hash: u64) {
         if !self.is_off() {
-            prefetch_for_write(self.asked.get(self.row(hash)));
+            prefetch_for_write(self.recent_misses.get(self.row(hash)));
         }
     }
 
@@ -211,7 +211,7 @@ impl ReadCache {
         if self.empty_ways(row) != 0 {
             return true;
         }
-        let asked = self.asked.get(row);
+        let asked = self.recent_misses.get(row);
         let (before, mark) = (asked.load(Ordering::Relaxed), mark_of(hash));
         let again = bytes_equal([before, 0], mark) != 0;
         if !again {

@@ -63,7 +63,7 @@ pub(crate) enum RecordType {
     #[default]
     Put = 1,
     /// A tombstone: a deleted key. The value is the reclaim stamp, see the cleaner.
-    Tomb = 2,
+    Tombstone = 2,
     /// A group: records that count all together or not at all. The value is the members.
     Group = 3,
     /// Padding over the bytes of a torn write. The value length covers them.
@@ -159,7 +159,7 @@ impl RecordHeader {
     #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<RecordHeader> {
         let raw = RawHeader::new(bytes);
-        raw.is_vouched_for(seed).then(|| raw.header())?
+        raw.has_valid_checksum(seed).then(|| raw.header())?
     }
 }
 
@@ -201,14 +201,14 @@ impl RawHeader {
 
     /// Whether the checksum, started from `seed`, holds (R1).
     #[inline(always)]
-    pub(crate) fn is_vouched_for(&self, seed: u32) -> bool {
+    pub(crate) fn has_valid_checksum(&self, seed: u32) -> bool {
         let covered = &self.0[1..self.len() / 8];
         crc32c_words(seed, self.body_crc(), covered) == self.0[0] as u32
     }
 
     /// Whether type and sequence number are valid. A header with a valid checksum and invalid fields was forged.
     #[inline]
-    pub(crate) fn is_known(&self) -> bool {
+    pub(crate) fn has_valid_fields(&self) -> bool {
         self.what().is_some() && self.seq() <= SEQ_MAX
     }
 
@@ -315,7 +315,7 @@ impl RawHeader {
             key_len: self.key_len(),
             value_len: self.value_len(),
         };
-        (header.len() == self.len() && self.is_known()).then_some(header)
+        (header.len() == self.len() && self.has_valid_fields()).then_some(header)
     }
 }
 
@@ -332,7 +332,7 @@ impl RecordType {
     fn from_bits(bits: u64) -> Option<RecordType> {
         Some(match bits {
             1 => RecordType::Put,
-            2 => RecordType::Tomb,
+            2 => RecordType::Tombstone,
             3 => RecordType::Group,
             4 => RecordType::Pad,
             _ => return None,
@@ -404,7 +404,7 @@ mod tests {
             {
                 for what in [
                     RecordType::Put,
-                    RecordType::Tomb,
+                    RecordType::Tombstone,
                     RecordType::Group,
                     RecordType::Pad,
                 ] {

@@ -114,8 +114,8 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         }
     }
     let born = u64::from(engine.pool.segments());
-    if words.boot == 0 {
-        settle(&mut engine, &mut ctx, &mut lives)?; // V5
+    if words.open_epoch == 0 {
+        recycle_unused(&mut engine, &mut ctx, &mut lives)?; // V5
     }
     // The snapshot's segments are about to be recycled, so no later open may look for the snapshot. And no record
     // is written before this open has its open epoch.
@@ -123,14 +123,14 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         if !fault!("kv.snapshot_kept") {
             (words.snapshot, words.snapshot_generation) = (0, 0);
         }
-        if words.boot == 0 {
-            words.born = born;
+        if words.open_epoch == 0 {
+            words.segments_initialised = born;
         }
-        words.boot = words.boot.wrapping_add(1);
+        words.open_epoch = words.open_epoch.wrapping_add(1);
     })?;
-    if words.boot != 0 {
-        settle(&mut engine, &mut ctx, &mut lives)?;
-        engine.set_root(|words| words.born = born)?; // V5
+    if words.open_epoch != 0 {
+        recycle_unused(&mut engine, &mut ctx, &mut lives)?;
+        engine.set_root(|words| words.segments_initialised = born)?; // V5
     }
     engine.set_clock_back()?;
     engine.count_waste();
@@ -149,8 +149,8 @@ fn scan_and_build<M: Medium>(
         .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(SegmentPurpose::Log)))
         .collect();
     let (scanned, items) = scan_all(engine, lives, &logs, parts);
-    note_maps(engine, lives, &scanned);
-    let floor = engine.floor.load(Relaxed);
+    note_segment_maps(engine, lives, &scanned);
+    let floor = engine.flushed_seq.load(Relaxed);
     // New sequence numbers are higher than those that a setback of the clock applies to.
     let setbacks = engine.clock.setbacks();
     let set_back = setbacks.iter().map(|s| s.version_max).max().unwrap_or(0);
@@ -173,11 +173,11 @@ fn scan_and_build<M: Medium>(
     for (segment, found) in &scanned {
         engine
             .info(*segment)
-            .groups
+            .large_groups
             .store(found.tables.len() as u32, Relaxed);
         make_durable(engine, ctx, lives, *segment, found);
         for table in &found.tables {
-            claim(engine, table, None);
+            mark_extents_used(engine, table, None);
         }
     }
     engine.settle(engine.medium().drain(ctx))?;
@@ -224,7 +224,7 @@ fn scan_all<M: Medium>(
 }
 
 /// Records in the map writer which segments have a map, and which must not get one.
-fn note_maps<M: Medium>(
+fn note_segment_maps<M: Medium>(
     engine: &mut Engine<M>,
     lives: &[Option<SegmentMeta>],
     scanned: &[(u32, SegmentScan)],
@@ -391,7 +391,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut Recove
     let segment = engine.geometry.segment_of(item.at);
     situation!("kv.tombstone_is_newest", item.what != RecordType::Put);
     if item.what != RecordType::Put {
-        engine.tomb_map.set(item.at);
+        engine.tombstone_map.set(item.at);
         tally.tombs[segment as usize] += item.len;
         return;
     }
@@ -405,7 +405,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut Recove
         note_expiry(&engine.info(segment).expires_ms, header.expires_ms);
         if item.large {
             let table = engine.table_of(item.at, &header);
-            claim(engine, &table, Some(header.value_len));
+            mark_extents_used(engine, &table, Some(header.value_len));
         }
     }
 }
@@ -420,21 +420,21 @@ impl<M: Medium> Engine<M> {
             let info = self.info(segment as u32);
             let (records, bytes) = ((live >> 32) as u32, live as u32);
             info.set_live(info.live_records() + records, info.live_bytes() + bytes);
-            info.tombs.fetch_add(tombs, Relaxed);
+            info.tombstone_bytes.fetch_add(tombs, Relaxed);
             self.live.fetch_add(i64::from(bytes), Relaxed);
-            self.tombs.fetch_add(i64::from(tombs), Relaxed);
+            self.tombstone_bytes.fetch_add(i64::from(tombs), Relaxed);
         }
     }
 }
 
 /// Marks the extents in an accepted table as in use. `value_len` is the length of a large value, `None` for a group.
-fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) {
+fn mark_extents_used<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) {
     let payload = engine.geometry.payload();
     let mut left = value_len.unwrap_or(0);
     for extent in ValueExtent::decode_all(table) {
         let len = left.min(payload);
         left -= len;
-        if !engine.is_alive(&extent) {
+        if !engine.has_generation(&extent) {
             continue;
         }
         let info = engine.info(extent.segment);
@@ -442,7 +442,7 @@ fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) 
             Some(_) => SegmentState::Extent,
             None => SegmentState::Members,
         };
-        if info.turn(SegmentState::Free, state) {
+        if info.transition(SegmentState::Free, state) {
             if value_len.is_some() {
                 info.used.store((FIRST + len) as u32, Relaxed);
             }
@@ -517,7 +517,7 @@ fn merged(pads: &[TornRange]) -> Vec<TornRange> {
 }
 
 /// Step B: recycles every segment that holds no needed data, and adds it to the free segments (V4).
-fn settle<M: Medium>(
+fn recycle_unused<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,
     lives: &mut [Option<SegmentMeta>],
@@ -527,19 +527,19 @@ fn settle<M: Medium>(
         let segment = segment as u32;
         let info = engine.info(segment);
         if info.state() != SegmentState::Free {
-            info.opened.store(engine.boot_stamp, Relaxed);
+            info.opened.store(engine.open_epoch_stamp, Relaxed);
             continue;
         }
-        if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.torn) {
+        if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.is_recycling_interrupted) {
             again.push(segment);
         }
         free.push(segment);
     }
-    let kept_out = unreadable::keep_out(engine, &mut free);
+    let kept_out = unreadable::quarantine_unreadable(engine, &mut free);
     engine.opened.damage.extend(kept_out);
     again.retain(|segment| engine.info(*segment).state() == SegmentState::Free);
     situation!("kv.reborn_by_recovery", !again.is_empty());
-    engine.bear(ctx, &again)?;
+    engine.initialise_segments(ctx, &again)?;
     free.into_iter()
         .for_each(|segment| engine.give_segment(segment));
     Ok(())

@@ -63,7 +63,7 @@ impl<M: Medium> KvSession<M> {
     /// Bytes of this session that [`Engine::live`](crate::engine::Engine::live) does not count yet.
     #[inline]
     fn uncounted(&self) -> i64 {
-        self.untold.live + self.unpublished_bytes
+        self.uncounted.live + self.unpublished_bytes
     }
 
     /// Publishes to other sessions how many bytes this session has not counted yet.
@@ -90,7 +90,7 @@ impl<M: Medium> KvSession<M> {
     /// deletes.
     pub(crate) fn keep_free(&self, delete: bool) -> u32 {
         let engine = &self.engine;
-        match delete || self.hurried {
+        match delete || self.fail_when_full {
             // `prepare` has kept the reserve of deletes free for this write.
             true => engine.cleaner_reserve(),
             false => engine.cleaner_reserve() + engine.delete_reserve(),
@@ -130,7 +130,7 @@ impl<M: Medium> KvSession<M> {
             }
             // Values that this batch replaces count as live until the batch is published.
             let ticket = self.commit_batch()?;
-            if !self.hurried {
+            if !self.fail_when_full {
                 self.settle(ticket)?;
             }
             self.unpin();
@@ -139,7 +139,7 @@ impl<M: Medium> KvSession<M> {
             }
             let may_gain = engine.would_fit(len) || engine.has_dead_extents();
             let gone = may_gain && self.await_tombstones(len)?;
-            if !gone && !self.loses_hurry() {
+            if !gone && !self.begin_unlimited_wait() {
                 return Err(engine.full());
             }
         }
@@ -172,7 +172,7 @@ impl<M: Medium> KvSession<M> {
     /// Has tombstones removed until `len` bytes fit. Returns whether they fit.
     fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
         match self.engine.config.cleaning {
-            CleaningMode::Inline => Ok(self.engine.make_tombstones_go(len)?),
+            CleaningMode::Inline => Ok(self.engine.remove_tombstones_until_fits(len)?),
             CleaningMode::Background => {
                 Ok(self.await_runs(0, len, |engine| engine.fits_exactly(len))?)
             }
@@ -181,13 +181,13 @@ impl<M: Medium> KvSession<M> {
 
     /// Lets a write for which `prepare` has returned ready wait as long as the cleaner takes (KV-ROOM-3). Returns
     /// whether its wait was limited before.
-    fn loses_hurry(&mut self) -> bool {
-        self.promised && std::mem::take(&mut self.hurried)
+    fn begin_unlimited_wait(&mut self) -> bool {
+        self.is_promised_room && std::mem::take(&mut self.fail_when_full)
     }
 
     /// Waits while `lacks` returns true. A hurried session waits for [`HURRIED_WAIT`] at most.
     fn wait_while(&self, lacks: impl Fn(&Engine<M>) -> bool) -> Result<(), Poisoned> {
-        let until = self.hurried.then(|| Instant::now() + HURRIED_WAIT);
+        let until = self.fail_when_full.then(|| Instant::now() + HURRIED_WAIT);
         while lacks(&self.engine) {
             self.engine.check_poison()?;
             let left = until.map_or(WAIT, |until| {
@@ -214,12 +214,12 @@ impl<M: Medium> KvSession<M> {
         {
             return Ok(());
         }
-        if self.hurried {
+        if self.fail_when_full {
             // The write is longer than `prepare` was called for, or another session has taken the segment.
             if self.await_runs(keep + 1, 0, |engine| engine.free_count() > keep)? {
                 return Ok(());
             }
-            if !self.loses_hurry() {
+            if !self.begin_unlimited_wait() {
                 return Err(engine.full());
             }
         }
@@ -262,7 +262,7 @@ impl<M: Medium> KvSession<M> {
             if suffices(engine) {
                 return Ok(true);
             }
-            if self.hurried {
+            if self.fail_when_full {
                 return Ok(false);
             }
             match engine.free.outcome(&request) {
@@ -302,7 +302,7 @@ impl<M: Medium> KvSession<M> {
         if engine.config.cleaning == CleaningMode::Inline {
             return Ok(RoomReply::Ready); // The operation cleans by itself.
         }
-        (self.hurried, self.promised) = (true, false);
+        (self.fail_when_full, self.is_promised_room) = (true, false);
         self.admitted = 0;
         let extents = engine.extents_for(bytes + RECORD_OVERHEAD);
         let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
@@ -316,8 +316,8 @@ impl<M: Medium> KvSession<M> {
             // Stays admitted even if the cleaner counts a moved record twice for a moment.
             self.admitted = len;
         }
-        if fits && engine.free_count() > engine.stock_low() + segments {
-            self.promised = true;
+        if fits && engine.free_count() > engine.free_segments_low() + segments {
+            self.is_promised_room = true;
             return Ok(RoomReply::Ready);
         }
         if engine.check_poison().is_err() {
@@ -337,7 +337,7 @@ impl<M: Medium> KvSession<M> {
         };
         if has_open || engine.free_count() > keep + segments {
             self.room_request = None;
-            self.promised = true;
+            self.is_promised_room = true;
             return Ok(RoomReply::Ready);
         }
         self.request_room(keep + segments + 1, 0)
@@ -356,8 +356,8 @@ impl<M: Medium> KvSession<M> {
         // The length of the record is not known yet: it may be shorter than `len`.
         let may_gain =
             engine.may_grow() || engine.lacks_room_for_tombstones(len) || engine.has_dead_extents();
-        self.promised = self.fits(len);
-        if self.promised || !may_gain {
+        self.is_promised_room = self.fits(len);
+        if self.is_promised_room || !may_gain {
             return Ok(RoomReply::Ready); // The write is admitted by now, or will be refused.
         }
         self.request_room(0, len)

@@ -51,7 +51,7 @@ const GENERATION_MAX: u64 = 1 << 62;
 const OPENED_AT: [usize; 2] = [32, 40];
 const SEALED_AT: usize = 48;
 /// Bits of the open epoch that a segment stores.
-const BOOT_MASK: u32 = 0xff_ffff;
+const OPEN_EPOCH_MASK: u32 = 0xff_ffff;
 
 /// Purpose that a segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,17 +72,17 @@ pub(crate) struct SegmentMeta {
     /// Purpose of the segment; `None`: free.
     pub opened: Option<SegmentPurpose>,
     /// The open epoch in which it was opened.
-    pub boot: u32,
+    pub open_epoch: u32,
     /// End of its records, if the segment is sealed.
     pub sealed: Option<usize>,
     /// The copy that fails its checksum, if one does.
     pub damaged: Option<MetaCopy>,
     /// Whether only one of the two copies of `opened` is valid.
-    pub opened_once: bool,
+    pub has_one_valid_opened: bool,
     /// Whether a crash interrupted recycling: the segment holds nothing, and must be recycled again.
-    pub torn: bool,
+    pub is_recycling_interrupted: bool,
     /// Whether the head is invalid and all zeros: not yet initialised, or damaged.
-    pub headless: bool,
+    pub is_head_zero: bool,
 }
 
 /// One of the two copies of a segment's magic and generation.
@@ -155,8 +155,8 @@ impl SegmentPlace {
             Some(MetaCopy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
             Some(MetaCopy::Tail) => self.write_tail(m, ctx, life.generation),
         }
-        if let Some(purpose) = life.opened.filter(|_| life.opened_once) {
-            self.open(m, ctx, life.generation, life.boot, purpose);
+        if let Some(purpose) = life.opened.filter(|_| life.has_one_valid_opened) {
+            self.open(m, ctx, life.generation, life.open_epoch, purpose);
         }
     }
 
@@ -199,12 +199,12 @@ impl SegmentPlace {
             return Some(SegmentMeta {
                 generation,
                 opened: None,
-                boot: 0,
+                open_epoch: 0,
                 sealed: None,
                 damaged,
-                opened_once: false,
-                torn: true,
-                headless: false,
+                has_one_valid_opened: false,
+                is_recycling_interrupted: true,
+                is_head_zero: false,
             });
         }
         let opened = OPENED_AT.map(|at| {
@@ -227,11 +227,11 @@ impl SegmentPlace {
             generation,
             opened: purpose,
             sealed,
-            boot,
+            open_epoch: boot,
             damaged,
-            opened_once: opened[0].is_some() != opened[1].is_some(),
-            torn: false,
-            headless: from_head.is_none() && self.is_headless(m),
+            has_one_valid_opened: opened[0].is_some() != opened[1].is_some(),
+            is_recycling_interrupted: false,
+            is_head_zero: from_head.is_none() && self.is_headless(m),
         })
     }
 
@@ -242,10 +242,10 @@ impl SegmentPlace {
 
     /// Returns the open epoch, `boot` at most, in which the first record of `generation` was written. `None` if the
     /// record fits none. For a segment that has lost its head, the only other place with the open epoch.
-    pub(crate) fn opening_of<M: Medium>(&self, m: &M, generation: u64, boot: u64) -> Option<u32> {
+    pub(crate) fn find_open_epoch<M: Medium>(&self, m: &M, generation: u64, boot: u64) -> Option<u32> {
         let mut bytes = [0; HEADER_MAX];
         m.copy_out(self.at.plus(FIRST as u64), &mut bytes);
-        let openings = (0..=boot.min(u64::from(BOOT_MASK)) as u32).rev();
+        let openings = (0..=boot.min(u64::from(OPEN_EPOCH_MASK)) as u32).rev();
         let fits = |boot: &u32| {
             let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
             RecordHeader::decode(&bytes, seed).is_some()
@@ -271,7 +271,7 @@ impl SegmentPlace {
         };
         let life = [
             generation.to_le_bytes(),
-            u64::from(boot & BOOT_MASK).to_le_bytes(),
+            u64::from(boot & OPEN_EPOCH_MASK).to_le_bytes(),
         ];
         xxh3_64_with_seed(life.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
     }
@@ -293,14 +293,14 @@ fn checked<const N: usize, R: std::marker::Copy>(
 }
 
 fn opened_word(generation: u64, boot: u32, purpose: SegmentPurpose) -> u64 {
-    let low = (boot & BOOT_MASK) << 8 | purpose as u32;
+    let low = (boot & OPEN_EPOCH_MASK) << 8 | purpose as u32;
     let crc = crc32c_append(crc32c(&generation.to_le_bytes()), &low.to_le_bytes());
     u64::from(crc) << 32 | u64::from(low)
 }
 
 /// Decodes a copy of `opened`. `None` if its checksum for `generation` does not hold.
 fn opened_of(generation: u64, word: u64) -> Option<(SegmentPurpose, u32)> {
-    let boot = (word >> 8) as u32 & BOOT_MASK;
+    let boot = (word >> 8) as u32 & OPEN_EPOCH_MASK;
     let purpose = [
         SegmentPurpose::Log,
         SegmentPurpose::Extent,
@@ -330,7 +330,7 @@ pub(crate) enum SegmentState {
     /// A victim of the cleaner's pass.
     Cleaning = 3,
     /// Retired: emptied, but a pinned reader may still read from it.
-    Limbo = 4,
+    Retired = 4,
     /// Holds bytes of a large value or group.
     Extent = 5,
     /// Holds records of a large group.
@@ -347,7 +347,7 @@ farbank_pm::zeroed! {
         /// Number of segment openings when this segment was opened. Reclaim stamps are compared with it.
         pub opened: AtomicU64,
         /// Average write time of its bytes, in bytes appended to the whole log.
-        pub born: AtomicU64,
+        pub written_at_average: AtomicU64,
         /// Lower bound of the expiry times of its records, in milliseconds since 1970; 0: no record expires.
         pub expires_ms: AtomicU64,
         /// Records that the index points at: their bytes in the low half, their number in the high half.
@@ -355,13 +355,13 @@ farbank_pm::zeroed! {
         /// Seed of the head crcs of its records ([`SegmentPlace::record_seed`]).
         pub seed: AtomicU32,
         /// Bytes of its tombstones that were once a key's newest record, including those already copied out of it.
-        pub tombs: AtomicU32,
+        pub tombstone_bytes: AtomicU32,
         /// End of its records, in bytes from its start.
         pub used: AtomicU32,
         /// Nonzero while `sealed` is yet to be written: its last records may be unpublished, and it cannot be cleaned.
-        pub unsettled: AtomicU32,
+        pub is_end_unwritten: AtomicU32,
         /// Number of records of large groups in it. Their extents are freed when this segment is emptied.
-        pub groups: AtomicU32,
+        pub large_groups: AtomicU32,
         state: AtomicU8,
         /// How often it was cleaned and still had live records afterwards.
         pub failures: AtomicU8,
@@ -376,7 +376,7 @@ impl SegmentInfo {
             1 => SegmentState::Open,
             2 => SegmentState::Sealed,
             3 => SegmentState::Cleaning,
-            4 => SegmentState::Limbo,
+            4 => SegmentState::Retired,
             5 => SegmentState::Extent,
             6 => SegmentState::Members,
             _ => SegmentState::Quarantined,
@@ -388,7 +388,7 @@ impl SegmentInfo {
     }
 
     /// Changes the state from `from` to `to`. Returns false if the state is not `from`.
-    pub(crate) fn turn(&self, from: SegmentState, to: SegmentState) -> bool {
+    pub(crate) fn transition(&self, from: SegmentState, to: SegmentState) -> bool {
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -436,19 +436,19 @@ impl SegmentInfo {
     }
 
     /// Sets the counts of live records and bytes to 0. Returns the bytes counted before.
-    pub(crate) fn forget_live(&self) -> u32 {
+    pub(crate) fn clear_live(&self) -> u32 {
         self.live.swap(0, Ordering::Relaxed) as u32
     }
 
     /// Resets everything but the state for a new `generation`.
     pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
-        for counter in [&self.tombs, &self.used, &self.unsettled, &self.groups] {
+        for counter in [&self.tombstone_bytes, &self.used, &self.is_end_unwritten, &self.large_groups] {
             counter.store(0, Ordering::Relaxed);
         }
         self.live.store(0, Ordering::Relaxed);
         self.expires_ms.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
-        self.born.store(0, Ordering::Relaxed);
+        self.written_at_average.store(0, Ordering::Relaxed);
     }
 }

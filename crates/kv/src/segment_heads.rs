@@ -46,14 +46,14 @@ pub(crate) fn read<M: Medium>(
     ctx: &mut PersistCtx,
     words: RootWords,
 ) -> Vec<Option<SegmentMeta>> {
-    if words.boot == 0 {
+    if words.open_epoch == 0 {
         // Never opened. An interrupted creation may have left anything; it does not matter.
         return vec![None; engine.pool.segments() as usize];
     }
     let crashed = words.snapshot == 0;
     let (mut lives, mut damage) = (Vec::new(), Vec::new());
     for segment in 0..engine.pool.segments() {
-        let is_born = u64::from(segment) < words.born;
+        let is_born = u64::from(segment) < words.segments_initialised;
         let (place, m) = (engine.geometry.place(segment), engine.medium());
         let mut life = place.read(m);
         let info = engine.info(segment);
@@ -61,13 +61,13 @@ pub(crate) fn read<M: Medium>(
         situation!("kv.segment_unborn", life.is_none());
         match &mut life {
             Some(life) => {
-                let lost_opening = life.opened.is_some() && life.boot == 0;
-                situation!("kv.head_lost", lost_opening || (life.headless && is_born));
-                if lost_opening || (life.headless && is_born) {
-                    lost = resume(&place, m, life, words.boot);
+                let lost_opening = life.opened.is_some() && life.open_epoch == 0;
+                situation!("kv.head_lost", lost_opening || (life.is_head_zero && is_born));
+                if lost_opening || (life.is_head_zero && is_born) {
+                    lost = recover_open_epoch(&place, m, life, words.open_epoch);
                 }
                 info.reset(life.generation);
-                let seed = place.record_seed(life.generation, life.boot);
+                let seed = place.record_seed(life.generation, life.open_epoch);
                 info.seed.store(seed, Relaxed);
                 engine.generation.fetch_max(life.generation, Relaxed);
                 situation!("kv.copy_of_header_damaged", life.damaged.is_some());
@@ -81,7 +81,7 @@ pub(crate) fn read<M: Medium>(
                     place.flush_head(m, ctx);
                 }
             }
-            None if may_be_unborn(&place, m, is_born, words) => {}
+            None if may_be_uninitialised(&place, m, is_born, words) => {}
             None => lost = Some("its head and its tail are damaged; its records cannot be read"),
         }
         if let Some(why) = lost {
@@ -98,25 +98,25 @@ pub(crate) fn read<M: Medium>(
 /// Finds the open epoch of a segment that has lost it, and marks the segment as one of records. Returns an error
 /// text if no open epoch fits and the head is zeros. With a valid head, `opened` may also be left over from an
 /// interrupted recycling: then the segment holds nothing, and nothing is lost.
-fn resume<M: Medium>(
+fn recover_open_epoch<M: Medium>(
     place: &SegmentPlace,
     m: &M,
     life: &mut SegmentMeta,
     boot: u64,
 ) -> Option<&'static str> {
-    match place.opening_of(m, life.generation, boot) {
+    match place.find_open_epoch(m, life.generation, boot) {
         Some(boot) => {
-            (life.opened, life.boot, life.opened_once) = (Some(SegmentPurpose::Log), boot, true);
+            (life.opened, life.open_epoch, life.has_one_valid_opened) = (Some(SegmentPurpose::Log), boot, true);
             None
         }
-        None if life.headless => Some("its head is zeros; its records, if any, cannot be read"),
+        None if life.is_head_zero => Some("its head is zeros; its records, if any, cannot be read"),
         None => None,
     }
 }
 
 /// Whether a segment without a valid head and tail may never have been initialised.
-fn may_be_unborn<M: Medium>(place: &SegmentPlace, m: &M, is_born: bool, words: RootWords) -> bool {
-    let nobody_counted = words.born == 0 && words.boot != 0;
+fn may_be_uninitialised<M: Medium>(place: &SegmentPlace, m: &M, is_born: bool, words: RootWords) -> bool {
+    let nobody_counted = words.segments_initialised == 0 && words.open_epoch != 0;
     match nobody_counted {
         true => place.is_headless(m),
         false => !is_born,

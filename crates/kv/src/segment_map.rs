@@ -321,8 +321,8 @@ impl<M: Medium> Engine<M> {
     /// Whether a segment may have a map (KV-MAP-2) and has none, or a stale one.
     fn needs_map(&self, maps: &MapWriter, segment: u32) -> bool {
         let info = self.info(segment);
-        let is_settled = info.unsettled.load(Acquire) == 0 || fault!("kv.map_unsettled");
-        if info.state() != SegmentState::Sealed || !is_settled || info.groups.load(Relaxed) != 0 {
+        let is_settled = info.is_end_unwritten.load(Acquire) == 0 || fault!("kv.map_unsettled");
+        if info.state() != SegmentState::Sealed || !is_settled || info.large_groups.load(Relaxed) != 0 {
             return false;
         }
         let Some(written) = maps.of(segment, info.generation.load(Relaxed)) else {
@@ -341,8 +341,8 @@ impl<M: Medium> Engine<M> {
         let end = info.used.load(Relaxed) as usize;
         if maps.tombs_unknown.remove(&segment) {
             let whole = self.walk(segment, end, &mut |at, header| {
-                if header.what == RecordType::Tomb {
-                    self.tomb_map.set(at);
+                if header.what == RecordType::Tombstone {
+                    self.tombstone_map.set(at);
                 }
             });
             if !whole {
@@ -358,7 +358,7 @@ impl<M: Medium> Engine<M> {
         if fault!("kv.map_before_durable") {
             self.leave_out_pending(base, &mut words);
         }
-        for (word, tombs) in words.iter_mut().zip(self.tomb_map.words_of(base, bytes)) {
+        for (word, tombs) in words.iter_mut().zip(self.tombstone_map.words_of(base, bytes)) {
             *word |= tombs;
         }
         Some(SegmentMap { end, words })
@@ -412,7 +412,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
             RecordType::Put => engine
                 .rehash(at)
                 .is_some_and(|hash| engine.index.names(hash, at)),
-            RecordType::Tomb => engine.tomb_map.has(at),
+            RecordType::Tombstone => engine.tombstone_map.has(at),
             RecordType::Group | RecordType::Pad => false,
         };
         if counts && !map.marks(engine.geometry.within(at)) {

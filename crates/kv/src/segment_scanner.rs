@@ -91,7 +91,7 @@ pub(crate) struct SegmentScanner<'a, M: Medium> {
     lives: &'a [Option<SegmentMeta>],
     segment: u32,
     /// End of the segment's records, if all bytes before it were certainly durable.
-    sealed: Option<usize>,
+    durable_end: Option<usize>,
     map: Option<SegmentMap>,
 }
 
@@ -109,7 +109,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             lives,
             segment,
             // All records before a map's end were durable when the map was written (KV-MAP-2).
-            sealed: life.sealed.or(map.as_ref().map(|map| map.end)),
+            durable_end: life.sealed.or(map.as_ref().map(|map| map.end)),
             map,
         }
     }
@@ -135,18 +135,18 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
                     let len = self.engine.record_len(header).min(AHEAD);
                     self.engine.medium().prefetch(self.at(*ahead), len);
                 }
-                self.take(&self.piece(*from, *header), true, &mut found);
+                self.classify_piece(&self.piece(*from, *header), true, &mut found);
             }
-            found.end = self.sealed.unwrap_or(FIRST);
+            found.end = self.durable_end.unwrap_or(FIRST);
             return found;
         }
-        situation!("kv.sealed_without_map", self.sealed.is_some());
-        if self.sealed.is_some() {
-            self.cut(&mut |piece| self.take(&piece, true, &mut found));
+        situation!("kv.sealed_without_map", self.durable_end.is_some());
+        if self.durable_end.is_some() {
+            self.split_into_pieces(&mut |piece| self.classify_piece(&piece, true, &mut found));
             return found;
         }
         let mut pieces = Vec::new();
-        self.cut(&mut |piece| pieces.push(piece));
+        self.split_into_pieces(&mut |piece| pieces.push(piece));
         // From the right: every piece before a SETTLED record was durable.
         let mut vouched = false;
         let mut durable = vec![false; pieces.len()];
@@ -163,7 +163,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             *durable |= lost;
         }
         for (piece, durable) in pieces.iter().zip(durable) {
-            self.take(piece, durable, &mut found);
+            self.classify_piece(piece, durable, &mut found);
         }
         found
     }
@@ -172,7 +172,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
     /// record: then the whole segment must be read.
     fn marked(&self) -> Option<Vec<(usize, RecordHeader)>> {
         let map = self.map.as_ref()?;
-        let end = self.sealed.filter(|end| *end == map.end)?;
+        let end = self.durable_end.filter(|end| *end == map.end)?;
         let places: Vec<[usize; 2]> = map.places().collect();
         let mut marked = Vec::with_capacity(places.len());
         for (n, place) in places.iter().enumerate() {
@@ -181,7 +181,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             }
             let mut begins = place.iter().map(|from| (*from, self.header_at(*from, end)));
             let (from, header) = begins.find_map(|(from, header)| Some((from, header?)))?;
-            matches!(header.what, RecordType::Put | RecordType::Tomb).then_some(())?;
+            matches!(header.what, RecordType::Put | RecordType::Tombstone).then_some(())?;
             marked.push((from, header));
         }
         Some(marked)
@@ -207,9 +207,9 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
     }
 
     /// Cuts the segment into records and gaps, from left to right, and calls `each` for every piece.
-    fn cut(&self, each: &mut dyn FnMut(SegmentPiece)) {
+    fn split_into_pieces(&self, each: &mut dyn FnMut(SegmentPiece)) {
         let end = self.engine.geometry.records_end();
-        let limit = self.sealed.unwrap_or(end);
+        let limit = self.durable_end.unwrap_or(end);
         let (mut from, mut gap) = (FIRST, FIRST);
         while from < limit {
             self.engine
@@ -267,10 +267,10 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         })
     }
 
-    fn take(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
+    fn classify_piece(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
         let at = self.at(piece.from);
         let Some(header) = &piece.header else {
-            return self.take_gap(piece, durable, found);
+            return self.classify_gap(piece, durable, found);
         };
         let whole = piece.whole
             && (!header.large || durable || header.moved || self.extents_hold(at, header))
@@ -295,7 +295,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         match header.what {
             RecordType::Pad => {}
             RecordType::Group => self.take_group(at, header, whole, found),
-            RecordType::Put | RecordType::Tomb => self.accept(at, header, found),
+            RecordType::Put | RecordType::Tombstone => self.accept(at, header, found),
         }
     }
 
@@ -306,14 +306,14 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
 
     /// Describes what is wrong with a piece: that the device cannot read it, or `otherwise`.
     fn why(&self, piece: &SegmentPiece, otherwise: &str) -> String {
-        unreadable::why(self.engine, self.range(piece), otherwise)
+        unreadable::describe(self.engine, self.range(piece), otherwise)
     }
 
     fn range(&self, piece: &SegmentPiece) -> (Off, usize) {
         (self.at(piece.from), piece.to - piece.from)
     }
 
-    fn take_gap(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
+    fn classify_gap(&self, piece: &SegmentPiece, durable: bool, found: &mut SegmentScan) {
         if durable {
             found.end = piece.to;
             found.damage.push(format!(
@@ -336,9 +336,9 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         }
         situation!(
             "kv.below_floor",
-            header.seq <= self.engine.floor.load(Relaxed)
+            header.seq <= self.engine.flushed_seq.load(Relaxed)
         );
-        if header.seq <= self.engine.floor.load(Relaxed) {
+        if header.seq <= self.engine.flushed_seq.load(Relaxed) {
             return;
         }
         if header.large {
@@ -369,7 +369,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         if header.large {
             let table = self.engine.table_of(at, header);
             for extent in ValueExtent::decode_all(&table) {
-                if self.engine.is_alive(&extent) {
+                if self.engine.has_generation(&extent) {
                     let base = self.engine.geometry.base(extent.segment);
                     let whole = whole && self.is_extent_whole(&extent, found);
                     let end = self.engine.geometry.records_end();

@@ -62,7 +62,7 @@ pub(crate) struct StagedWrite {
     /// Index entry that the write replaces, as located when it was staged.
     pub located: EntryLocation,
     /// Whether a later write of the same batch supersedes it. It is then never published.
-    pub outrun: bool,
+    pub superseded: bool,
     /// Whether it belongs to a group. Adjacent grouped writes are published together.
     pub grouped: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) enum NewestValue {
     /// The newest write is published, or there is none: the index is up to date.
     Published,
     /// A write that another session has not drained yet.
-    Foreign,
+    OtherSession,
 }
 
 impl NewestValue {
@@ -85,7 +85,7 @@ impl NewestValue {
     pub(crate) fn pending(&self) -> Option<&PendingWrite> {
         match self {
             NewestValue::Staged(pending) | NewestValue::Drained(pending) => Some(pending),
-            NewestValue::Published | NewestValue::Foreign => None,
+            NewestValue::Published | NewestValue::OtherSession => None,
         }
     }
 }
@@ -109,7 +109,7 @@ pub(crate) struct KvSession<M: Medium> {
     /// Newest ticket of a drained write, of any session, on which an operation of this session depended.
     pub(crate) relied_on: Ticket,
     pub(crate) shared: Arc<SessionShared>,
-    pub(crate) untold: LocalCounters,
+    pub(crate) uncounted: LocalCounters,
     /// Bytes appended for which this session has not done its share of cleaning yet, and the bytes of cleaning that
     /// it owes. A negative debt is credit ([`KvSession::keep_pace`]).
     pub(crate) unpaid: u64,
@@ -121,16 +121,16 @@ pub(crate) struct KvSession<M: Medium> {
     /// Whether the open segments are in [`SessionShared::parked`].
     pub(crate) parked: bool,
     /// Whether operations fail with [`Error::Full`] where they would otherwise wait for the cleaner.
-    pub(crate) hurried: bool,
+    pub(crate) fail_when_full: bool,
     /// Whether [`KvSession::prepare`] found room for the next write.
-    pub(crate) promised: bool,
+    pub(crate) is_promised_room: bool,
     /// Bytes of values that [`KvSession::prepare`] admitted for the next write.
     pub(crate) admitted: usize,
     /// Pending request to the cleaner for room.
     pub(crate) room_request: Option<RoomRequest>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
-    pub(crate) ahead: Vec<PrefetchState>,
+    pub(crate) prefetched: Vec<PrefetchState>,
     pub(crate) gathered: Vec<PrefetchedValue>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct NewRecord<'a> {
 
 impl<M: Medium> KvSession<M> {
     pub(crate) fn new(engine: Arc<Engine<M>>) -> KvSession<M> {
-        let (id, shared) = engine.enroll();
+        let (id, shared) = engine.register_session();
         KvSession {
             slot: engine.epochs.slot(),
             ctx: PersistCtx::new(id),
@@ -166,16 +166,16 @@ impl<M: Medium> KvSession<M> {
             relied_on: Ticket::DURABLE,
             scratch: Vec::new(),
             hashes: Vec::new(),
-            ahead: Vec::new(),
+            prefetched: Vec::new(),
             gathered: Vec::new(),
-            untold: LocalCounters::default(),
+            uncounted: LocalCounters::default(),
             unpaid: 0,
             debt: 0,
             consecutive_inserts: 0,
             unpublished_bytes: 0,
             parked: true,
-            hurried: false,
-            promised: false,
+            fail_when_full: false,
+            is_promised_room: false,
             admitted: 0,
             room_request: None,
             engine,
@@ -256,26 +256,26 @@ impl<M: Medium> KvSession<M> {
             let mut locked = self.engine.stripe(hash).lock();
             if !self.engine.keeps(&large) && !fault!("kv.flush_takes_extents") {
                 drop(locked);
-                self.give_up(&large);
+                self.free_unwritten_extents(&large);
                 large = self.place_large(&mut header, draft)?;
                 continue;
             }
             if !still(self, &locked, &located) {
                 drop(locked);
-                self.give_up(&large);
+                self.free_unwritten_extents(&large);
                 return Ok(None);
             }
             match self.newest(&locked, hash, draft.key) {
-                NewestValue::Foreign => {
+                NewestValue::OtherSession => {
                     drop(locked);
                     if let Err(error) = self.wait_for_other(hash) {
-                        self.give_up(&large);
+                        self.free_unwritten_extents(&large);
                         return Err(error);
                     }
                     continue;
                 }
                 NewestValue::Staged(old) => {
-                    outrun(&mut self.writes, &mut locked, &old, &mut located)
+                    supersede(&mut self.writes, &mut locked, &old, &mut located)
                 }
                 NewestValue::Drained(_) | NewestValue::Published => {}
             }
@@ -290,10 +290,10 @@ impl<M: Medium> KvSession<M> {
                 session: self.id,
                 thread: this_thread(),
                 ticket: None,
-                reclaim_stamp: self.engine.fence_of(header.what),
-                with: Off::NULL,
+                reclaim_stamp: self.engine.reclaim_stamp_of(header.what),
+                publish_with: Off::NULL,
                 group: None,
-                seen: false,
+                is_published: false,
             };
             locked.list(pending.clone());
             break pending;
@@ -337,7 +337,7 @@ impl<M: Medium> KvSession<M> {
             large: header.large,
             expires_ms: header.expires_ms,
             located,
-            outrun: false,
+            superseded: false,
             grouped: false,
         });
     }
@@ -364,7 +364,7 @@ impl<M: Medium> KvSession<M> {
         self.undrained_extents = false;
         self.log.drained(&self.engine, ticket);
         self.log.rotate(&self.engine);
-        self.untold.written += bytes;
+        self.uncounted.written += bytes;
         self.unpaid += bytes;
         let mut writes = std::mem::take(&mut self.writes);
         if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
@@ -384,7 +384,7 @@ impl<M: Medium> KvSession<M> {
 
     /// Adds this session's counts to the engine's counters.
     pub(crate) fn flush_counters(&mut self) {
-        let LocalCounters { live, written } = std::mem::take(&mut self.untold);
+        let LocalCounters { live, written } = std::mem::take(&mut self.uncounted);
         let engine = &*self.engine;
         if live != 0 {
             engine.live.fetch_add(live, Relaxed);
@@ -392,7 +392,7 @@ impl<M: Medium> KvSession<M> {
         }
         if written != 0 {
             engine.written.fetch_add(written, Relaxed);
-            engine.tally.user_bytes.fetch_add(written, Relaxed);
+            engine.counters.user_bytes.fetch_add(written, Relaxed);
         }
         *self.shared.counters.lock().expect("no holder panics") = self.ctx.counters;
     }
@@ -407,7 +407,7 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
 }
 
 /// Marks `old`, one of `writes`, as superseded by a later write of the same batch, before any other session saw it.
-pub(crate) fn outrun(
+pub(crate) fn supersede(
     writes: &mut [StagedWrite],
     locked: &mut LockedStripe<'_>,
     old: &PendingWrite,
@@ -420,7 +420,7 @@ pub(crate) fn outrun(
         .rev()
         .find(|w| w.seq == old.seq && w.hash == old.hash)
     {
-        write.outrun = true;
+        write.superseded = true;
         *located = std::mem::take(&mut write.located);
     }
 }
@@ -458,7 +458,7 @@ pub(crate) fn header_of(draft: &NewRecord<'_>) -> RecordHeader {
     };
     match draft.value {
         None => RecordHeader {
-            what: RecordType::Tomb,
+            what: RecordType::Tombstone,
             value_len: 8,
             ..header
         },
@@ -563,7 +563,7 @@ impl<M: Medium> KvSession<M> {
             let located = self.engine.locate(hash, key);
             self.rely_on(&newest);
             let at = match &newest {
-                NewestValue::Foreign => {
+                NewestValue::OtherSession => {
                     self.wait_for_other(hash)?;
                     continue;
                 }
@@ -686,7 +686,7 @@ impl<M: Medium> KvSession<M> {
             },
         );
         let mut due = due.into_iter();
-        let reaped = due.try_for_each(|(at, db, bytes)| self.reap(at, Key { db, bytes: &bytes }));
+        let reaped = due.try_for_each(|(at, db, bytes)| self.delete_expired(at, Key { db, bytes: &bytes }));
         self.commit_batch()?; // Also after an error: staged writes block their keys until drained.
         reaped?;
         info.expires_ms.store(next, Relaxed);
@@ -694,7 +694,7 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Deletes `key` if its newest record is still the expired one at `at`.
-    fn reap(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
+    fn delete_expired(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         let located = self.engine.locate(hash, key);
@@ -708,7 +708,7 @@ impl<M: Medium> KvSession<M> {
         let draft = NewRecord { key, value: None };
         if self.write(hash, &draft, located, &mut still)?.is_some() {
             situation!("kv.swept");
-            self.engine.tally.expired.fetch_add(1, Relaxed);
+            self.engine.counters.expired.fetch_add(1, Relaxed);
         }
         Ok(())
     }
@@ -722,7 +722,7 @@ impl<M: Medium> KvSession<M> {
         }
         situation!("kv.abandoned");
         for write in std::mem::take(&mut self.writes) {
-            if !write.outrun {
+            if !write.superseded {
                 self.engine.stripe(write.hash).lock().unlist(write.seq);
             }
         }
@@ -732,7 +732,7 @@ impl<M: Medium> KvSession<M> {
         self.undrained_extents = false;
         situation!("kv.extents_abandoned", !self.tables.is_empty());
         for table in std::mem::take(&mut self.tables) {
-            self.give_up(&table);
+            self.free_unwritten_extents(&table);
         }
     }
 
@@ -756,6 +756,6 @@ impl<M: Medium> Drop for KvSession<M> {
         self.close().ok();
         self.flush_counters();
         self.unpin();
-        self.engine.leave(&self.shared);
+        self.engine.unregister_session(&self.shared);
     }
 }

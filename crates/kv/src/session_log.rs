@@ -48,17 +48,17 @@ struct OpenSegment {
     seed: u32,
     generation: u64,
     /// Offset in the segment at which the staged records begin.
-    from: usize,
+    staged_from: usize,
     /// Bytes from the start of the cache line that contains `from`.
     buffer: Vec<u8>,
     /// Ticket of the last drain of this segment, if it was ever drained.
-    last: Option<Ticket>,
+    last_ticket: Option<Ticket>,
 }
 
 impl OpenSegment {
     /// Returns the start of the cache line that contains `from`, as an offset in the segment.
     fn line(&self) -> usize {
-        self.from / LINE * LINE
+        self.staged_from / LINE * LINE
     }
 
     /// Returns the offset in the segment of the next record.
@@ -68,11 +68,11 @@ impl OpenSegment {
 
     /// Returns the number of staged bytes.
     fn staged(&self) -> usize {
-        self.end() - self.from
+        self.end() - self.staged_from
     }
 
     /// Returns whether `len` more bytes fit.
-    fn takes<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
+    fn fits_open_segment<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
         self.end() + len <= engine.geometry.records_end()
     }
 
@@ -82,7 +82,7 @@ impl OpenSegment {
         let settled = self.staged() == 0
             && engine.drains_are_real()
             && self
-                .last
+                .last_ticket
                 .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
         let header = RecordHeader { settled, ..*header };
         let within = self.end();
@@ -100,9 +100,9 @@ impl OpenSegment {
     /// Copies the staged bytes to the medium, in whole cache lines.
     fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
         let m = engine.medium();
-        if self.from == FIRST {
+        if self.staged_from == FIRST {
             let place = engine.geometry.place(self.segment);
-            place.open(m, ctx, self.generation, engine.boot, SegmentPurpose::Log);
+            place.open(m, ctx, self.generation, engine.open_epoch, SegmentPurpose::Log);
         }
         let len = self.buffer.len();
         self.buffer.resize(len.next_multiple_of(LINE), 0);
@@ -112,19 +112,19 @@ impl OpenSegment {
     }
 
     /// Records that the copied bytes have been drained under `ticket`.
-    fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+    fn mark_drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
         let end = self.end();
         let kept = self.buffer.len() / LINE * LINE;
         self.buffer.copy_within(kept.., 0);
         self.buffer.truncate(self.buffer.len() - kept);
-        self.from = end;
-        self.last = Some(ticket);
+        self.staged_from = end;
+        self.last_ticket = Some(ticket);
         engine.info(self.segment).used.store(end as u32, Relaxed);
     }
 
     /// Seals the segment: its records are durable and published.
     fn write_end<M: Medium>(&self, engine: &Engine<M>, ctx: &mut PersistCtx) {
-        write_end(engine, ctx, self.segment, self.generation, self.from);
+        write_end(engine, ctx, self.segment, self.generation, self.staged_from);
     }
 }
 
@@ -141,7 +141,7 @@ fn write_end<M: Medium>(
         let place = engine.geometry.place(segment);
         place.seal(engine.medium(), ctx, generation, end);
     }
-    engine.info(segment).unsettled.store(0, Release);
+    engine.info(segment).is_end_unwritten.store(0, Release);
 }
 
 /// A full segment that is to be sealed once its last records are durable.
@@ -165,7 +165,7 @@ impl OpenSegments {
     /// Returns whether every class has a segment with room for `len` more bytes.
     pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
         let mut classes = self.0.iter().take(engine.classes());
-        classes.all(|open| open.as_ref().is_some_and(|open| open.takes(engine, len)))
+        classes.all(|open| open.as_ref().is_some_and(|open| open.fits_open_segment(engine, len)))
     }
 
     fn iter(&self) -> impl Iterator<Item = &OpenSegment> {
@@ -185,14 +185,14 @@ impl OpenSegments {
 
     /// Returns whether a record of `len` bytes can be written to `class` as a batch of its own.
     #[inline]
-    pub(crate) fn takes_alone<M: Medium>(
+    pub(crate) fn has_room_for_single<M: Medium>(
         &self,
         engine: &Engine<M>,
         class: usize,
         len: usize,
     ) -> bool {
         let open = self.0[class].as_ref();
-        open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
+        open.is_some_and(|open| open.staged() == 0 && open.fits_open_segment(engine, len))
     }
 
     /// Returns the offset of the next record of `class`. Room must have been made.
@@ -204,7 +204,7 @@ impl OpenSegments {
 
     /// Copies a single record to the medium, at [`OpenSegments::next`]. The caller must drain it next.
     #[inline]
-    pub(crate) fn copy_in_alone<M: Medium>(
+    pub(crate) fn copy_in_single<M: Medium>(
         &mut self,
         engine: &Engine<M>,
         ctx: &mut PersistCtx,
@@ -219,14 +219,14 @@ impl OpenSegments {
 
     /// Records that the single record has been drained under `ticket`.
     #[inline]
-    pub(crate) fn drained_alone<M: Medium>(
+    pub(crate) fn mark_single_drained<M: Medium>(
         &mut self,
         engine: &Engine<M>,
         class: usize,
         ticket: Ticket,
     ) {
         let open = self.0[class].as_mut().expect("room was made");
-        open.drained(engine, ticket);
+        open.mark_drained(engine, ticket);
     }
 
     /// Takes out a segment with room for `len` bytes, preferably one of `class`.
@@ -236,7 +236,7 @@ impl OpenSegments {
         class: usize,
         len: usize,
     ) -> Option<Box<OpenSegment>> {
-        let has_room = |open: &mut Box<OpenSegment>| open.takes(engine, len);
+        let has_room = |open: &mut Box<OpenSegment>| open.fits_open_segment(engine, len);
         let same = self.0[class].take_if(has_room);
         same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
     }
@@ -256,7 +256,7 @@ impl OpenSegments {
                 continue;
             };
             sealed += 1;
-            if open.last.is_none() {
+            if open.last_ticket.is_none() {
                 engine.give_segment(open.segment);
                 continue;
             }
@@ -330,7 +330,7 @@ impl SessionLog {
         heritage: Option<RelocationOrigin>,
     ) -> Result<(), NoRoom> {
         if let Some(open) = &self.open.0[class]
-            && open.takes(engine, len)
+            && open.fits_open_segment(engine, len)
         {
             return Ok(());
         }
@@ -338,14 +338,14 @@ impl SessionLog {
         let info = engine.info(segment);
         info.set_state(SegmentState::Open);
         match heritage {
-            None => info.born.store(engine.written.load(Relaxed), Relaxed),
+            None => info.written_at_average.store(engine.written.load(Relaxed), Relaxed),
             Some(from) => {
                 info.opened.store(from.opened, Relaxed);
-                info.born.store(from.born, Relaxed);
+                info.written_at_average.store(from.born, Relaxed);
             }
         }
         // The segment is not sealed yet.
-        info.unsettled.store(1, Release);
+        info.is_end_unwritten.store(1, Release);
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
         let fresh = Box::new(OpenSegment {
@@ -353,9 +353,9 @@ impl SessionLog {
             base: engine.geometry.base(segment),
             seed: info.seed.load(Relaxed),
             generation: info.generation.load(Relaxed),
-            from: FIRST,
+            staged_from: FIRST,
             buffer,
-            last: None,
+            last_ticket: None,
         });
         self.full
             .extend(self.open.0[class].replace(fresh).map(|full| *full));
@@ -389,7 +389,7 @@ impl SessionLog {
         self.segments().find_map(|open| {
             let start = open.base.plus(open.line() as u64).0;
             let within = at.0.checked_sub(start)? as usize;
-            let staged = within >= open.from - open.line();
+            let staged = within >= open.staged_from - open.line();
             let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
             bytes.filter(|_| staged)
         })
@@ -398,7 +398,7 @@ impl SessionLog {
     /// Discards the staged records. The medium has seen none of them.
     pub(crate) fn discard(&mut self) {
         for open in self.open.iter_mut().chain(&mut self.full) {
-            let drained = open.from - open.line();
+            let drained = open.staged_from - open.line();
             open.buffer.truncate(drained);
         }
     }
@@ -450,11 +450,11 @@ impl SessionLog {
     pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
         for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
-                open.drained(engine, ticket);
+                open.mark_drained(engine, ticket);
             }
         }
         for open in self.full.drain(..) {
-            let Some(ticket) = open.last else {
+            let Some(ticket) = open.last_ticket else {
                 // Nothing was written to the segment, not even its opening: it is still free.
                 engine.give_segment(open.segment);
                 self.spare.push(open.buffer);
@@ -464,7 +464,7 @@ impl SessionLog {
             self.sealing.push(SealPending {
                 segment: open.segment,
                 generation: open.generation,
-                end: open.from,
+                end: open.staged_from,
                 ticket,
             });
             self.spare.push(open.buffer);

@@ -38,16 +38,16 @@ use crate::session::{KvSession, NewRecord, header_of};
 use crate::store::{Error, Key, Ops, Value};
 
 /// Number of consecutive writes of new keys after which the next key is assumed to be new.
-const NEWS_EXPECTED: u32 = 4;
+const INSERTS_UNTIL_EXPECTED: u32 = 4;
 /// A session adds its counts to the engine's at least once for each such part of a segment that it appends. The
 /// engine's counters are read by every set, so updating them is expensive.
-const PART_TOLD: u64 = 8;
+const COUNTER_FLUSH_PARTS: u64 = 8;
 /// Bytes that a session of single writes appends before it checks whether it owes cleaning.
 const UNPAID_BYTES: u64 = 4 << 10;
 
 impl<M: Medium> KvSession<M> {
     /// Writes one value and commits.
-    pub(crate) fn set_alone(
+    pub(crate) fn put_single(
         &mut self,
         key: Key<'_>,
         value: Value<'_>,
@@ -59,15 +59,15 @@ impl<M: Medium> KvSession<M> {
         self.admit(&draft)?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         self.engine.fetch_for_write(hash);
-        match self.write_alone(hash, &draft)? {
+        match self.try_write_single(hash, &draft)? {
             Some(written) => {
                 self.note(&written);
-                if self.untold.written * PART_TOLD >= self.engine.geometry.payload() as u64 {
+                if self.uncounted.written * COUNTER_FLUSH_PARTS >= self.engine.geometry.payload() as u64 {
                     self.flush_counters();
                 }
                 self.unpin(); // End of a batch: earlier reads are over.
                 if self.unpaid >= UNPAID_BYTES {
-                    self.keep_pace();
+                    self.clean_for_appends();
                 }
                 Ok((written.version, Ticket::DURABLE))
             }
@@ -79,13 +79,13 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Writes on the short path. Returns `None`, with no effect, if that is not possible (A1, A3).
-    fn write_alone(
+    fn try_write_single(
         &mut self,
         hash: u64,
         draft: &NewRecord<'_>,
     ) -> Result<Option<SingleWrite>, Error> {
         let engine = &*self.engine;
-        let Some(value) = draft.value.filter(|_| self.goes_alone()) else {
+        let Some(value) = draft.value.filter(|_| self.can_write_single()) else {
             return Ok(None);
         };
         let mut header = header_of(draft);
@@ -102,21 +102,21 @@ impl<M: Medium> KvSession<M> {
         let guess = self.guess(hash, draft.key);
         let class = engine.lifetime(guess.at());
         let mut open = self.shared.parked.lock().expect("no holder panics");
-        if !open.takes_alone(engine, class, len) {
+        if !open.has_room_for_single(engine, class, len) {
             return Ok(None);
         }
         header.seq = locked.next_seq();
         let at = open.next(class);
-        open.copy_in_alone(engine, &mut self.ctx, class, &header, &body);
+        open.copy_in_single(engine, &mut self.ctx, class, &header, &body);
         // While the record drains: look up the old record, and make room in the index.
         let mut spot = engine.index.spot(hash);
         let old = engine.replaced(&spot, &guess, draft.key);
         let grown = old.is_none() && !engine.index.has_room(&spot);
         if grown {
-            spot = engine.lengthen(&spot);
+            spot = engine.grow_group(&spot);
         }
         let ticket = engine.medium().drain(&mut self.ctx);
-        open.drained_alone(engine, class, ticket);
+        open.mark_single_drained(engine, class, ticket);
         drop(open);
         engine.poll(ticket)?; // A2: a write that could not be drained is not published.
         let cached = match guess {
@@ -144,7 +144,7 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Returns whether a value may take the short path now (A1).
-    fn goes_alone(&self) -> bool {
+    fn can_write_single(&self) -> bool {
         self.engine.caps().drain == Drain::Fence
             && !self.has_pending()
             && !self.undrained_extents
@@ -160,7 +160,7 @@ impl<M: Medium> KvSession<M> {
             engine.fetch_for_count(held.at);
             return ReplacedGuess::Held(engine.found(held.at, held.raw));
         }
-        if self.consecutive_inserts >= NEWS_EXPECTED {
+        if self.consecutive_inserts >= INSERTS_UNTIL_EXPECTED {
             return ReplacedGuess::New;
         }
         let likely = engine.likely(&engine.index.spot(hash));
@@ -175,8 +175,8 @@ impl<M: Medium> KvSession<M> {
             None => self.consecutive_inserts.saturating_add(1),
             Some(_) => 0,
         };
-        self.untold.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
-        self.untold.written += u64::from(written.len);
+        self.uncounted.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
+        self.uncounted.written += u64::from(written.len);
         self.unpaid += u64::from(written.len);
         self.show_outstanding();
         self.engine.free_replaced(old);

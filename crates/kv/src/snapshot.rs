@@ -44,7 +44,7 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Resul
     // No segment may stay open: the snapshot would count it as free.
     engine.close_cleaner()?;
     engine.settle(Ticket::DURABLE)?;
-    engine.rebirth(ctx)?;
+    engine.recycle_retired(ctx)?;
     let (needed, free) = (segments_needed(engine), engine.free_count());
     if needed > free {
         engine.write_all_maps()?; // The next open scans by the maps.
@@ -78,7 +78,7 @@ fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
             break;
         }
     }
-    if lacks() && engine.buried() > engine.geometry.payload() as u64 {
+    if lacks() && engine.tombstone_bytes() > engine.geometry.payload() as u64 {
         engine.empty_oldest(&|| !lacks() || is_late())?;
     }
     while lacks() && engine.may_grow() && engine.grow_pool() {}
@@ -107,7 +107,7 @@ fn write<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Pois
             engine.medium(),
             ctx,
             generation,
-            engine.boot,
+            engine.open_epoch,
             SegmentPurpose::Snapshot,
         );
         engine
@@ -137,15 +137,15 @@ fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
     out.extend_from_slice(&u64::from(engine.pool.segments()).to_le_bytes());
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
-        for word in [&info.generation, &info.born, &info.expires_ms] {
+        for word in [&info.generation, &info.written_at_average, &info.expires_ms] {
             out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
         }
-        let (tombs, used) = (info.tombs.load(Relaxed), info.used.load(Relaxed));
+        let (tombs, used) = (info.tombstone_bytes.load(Relaxed), info.used.load(Relaxed));
         for word in [info.live_bytes(), tombs, used, info.live_records()] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&(info.state() as u32).to_le_bytes());
-        out.extend_from_slice(&info.groups.load(Relaxed).to_le_bytes());
+        out.extend_from_slice(&info.large_groups.load(Relaxed).to_le_bytes());
     }
     engine.index.export(&mut out);
     out
@@ -221,19 +221,19 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     if info.state() == SegmentState::Quarantined {
         return;
     }
-    info.born.store(u64_at(bytes, 8), Relaxed);
+    info.written_at_average.store(u64_at(bytes, 8), Relaxed);
     info.expires_ms.store(u64_at(bytes, 16), Relaxed);
     let (live, tombs) = (u32_at(bytes, 24), u32_at(bytes, 28));
     info.set_live(u32_at(bytes, 36), live);
-    info.tombs.store(tombs, Relaxed);
+    info.tombstone_bytes.store(tombs, Relaxed);
     info.used.store(u32_at(bytes, ENDS_AT), Relaxed);
-    info.groups.store(u32_at(bytes, 44), Relaxed);
+    info.large_groups.store(u32_at(bytes, 44), Relaxed);
     if tombs != 0 {
         let mut maps = engine.maps.lock().expect("no holder panics");
         maps.note_tombs_unknown(segment);
     }
     engine.live.fetch_add(i64::from(live), Relaxed);
-    engine.tombs.fetch_add(i64::from(tombs), Relaxed);
+    engine.tombstone_bytes.fetch_add(i64::from(tombs), Relaxed);
     let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
     engine.written.store(written, Relaxed);
     for state in [

@@ -47,14 +47,14 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Number of free segments below which sessions that do not wait request space.
-    pub(crate) fn stock_low(&self) -> u32 {
+    pub(crate) fn free_segments_low(&self) -> u32 {
         self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32
     }
 
     /// Number of free segments below which the background thread begins to clean. It is close to
     /// [`stock_high`](Self::stock_high), so that writers need not help while the thread waits for a CPU.
-    pub(crate) fn stock_wanted(&self) -> u32 {
-        let (low, high) = (self.stock_low(), self.stock_high());
+    pub(crate) fn free_segments_wanted(&self) -> u32 {
+        let (low, high) = (self.free_segments_low(), self.free_segments_high());
         high - (high - low) / 4
     }
 
@@ -66,7 +66,7 @@ impl<M: Medium> Engine<M> {
         }
         let least = self.growth_step() / 2;
         let bytes = least as usize * self.geometry.payload();
-        self.free_count() < self.stock_wanted().max(least) || !self.fits_exactly(bytes)
+        self.free_count() < self.free_segments_wanted().max(least) || !self.fits_exactly(bytes)
     }
 
     /// Whether so many bytes are in use that cleaning gains little.
@@ -75,8 +75,8 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Number of free segments up to which the background thread cleans once it has begun.
-    pub(crate) fn stock_high(&self) -> u32 {
-        self.stock_low() + (self.pool.segments() / 64).max(4)
+    pub(crate) fn free_segments_high(&self) -> u32 {
+        self.free_segments_low() + (self.pool.segments() / 64).max(4)
     }
 
     /// Bytes of records, including tombstones, that the pool holds before it refuses writes.
@@ -130,7 +130,7 @@ impl<M: Medium> Engine<M> {
 
     /// Bytes that cleaning gains from a sealed segment: dead records, and an unused end that is not waste.
     pub(crate) fn gain_of(&self, info: &SegmentInfo) -> u64 {
-        let kept = u64::from(info.live_bytes()) + u64::from(info.tombs.load(Relaxed));
+        let kept = u64::from(info.live_bytes()) + u64::from(info.tombstone_bytes.load(Relaxed));
         let payload = self.geometry.payload() as u64;
         if kept == 0 {
             return payload;
@@ -170,7 +170,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Bytes of live values, with their records and extents.
-    fn kept(&self) -> u64 {
+    fn live_value_bytes(&self) -> u64 {
         let live = self.live.load(Relaxed) + self.extents_payload() as i64;
         live.max(0) as u64
     }
@@ -181,13 +181,13 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Bytes of tombstones that are not dropped yet.
-    pub(crate) fn buried(&self) -> u64 {
-        self.tombs.load(Relaxed).max(0) as u64
+    pub(crate) fn tombstone_bytes(&self) -> u64 {
+        self.tombstone_bytes.load(Relaxed).max(0) as u64
     }
 
     /// Bytes of live values and of tombstones.
     pub(crate) fn occupied(&self) -> u64 {
-        self.kept() + self.buried()
+        self.live_value_bytes() + self.tombstone_bytes()
     }
 
     /// Bytes of all sessions that are not counted in [`Engine::live`] yet: staged or unpublished records, and counts
@@ -250,17 +250,17 @@ impl<M: Medium> Engine<M> {
     /// Whether `len` more bytes of values leave the tombstones their share of the capacity.
     fn leaves_tombstones_room(&self, len: u64) -> bool {
         let capacity = self.capacity();
-        self.kept() + len <= capacity - capacity / TOMBSTONES_SHARE
+        self.live_value_bytes() + len <= capacity - capacity / TOMBSTONES_SHARE
     }
 
     /// Whether there are so many tombstones that the segments that they wait for should be emptied.
     pub(crate) fn has_many_tombstones(&self) -> bool {
-        self.buried() > self.capacity() / TOMBSTONES_SHARE / 2
+        self.tombstone_bytes() > self.capacity() / TOMBSTONES_SHARE / 2
     }
 
     /// Whether tombstones take at most a quarter of their share.
     pub(crate) fn has_few_tombstones(&self) -> bool {
-        self.buried() <= self.capacity() / TOMBSTONES_SHARE / 4
+        self.tombstone_bytes() <= self.capacity() / TOMBSTONES_SHARE / 4
     }
 
     /// Returns the opening stamp below which open segments should be sealed early, because many tombstones wait for

@@ -37,16 +37,16 @@ pub(crate) struct PendingWrite {
     /// Reclaim stamp of a tombstone, read under the stripe's lock; [`PendingWrite::NO_FENCE`] for a value.
     pub reclaim_stamp: u64,
     /// Offset of the first member of its group, with which it becomes visible; null: it becomes visible alone.
-    pub with: Off,
+    pub publish_with: Off,
     /// All keys of the group that it is a member of; `None`: it is not a member.
     pub group: Option<Arc<Vec<KeyRef>>>,
     /// Whether another session has published it before its own.
-    pub seen: bool,
+    pub is_published: bool,
 }
 
 impl PendingWrite {
     /// Reclaim stamp of a write that waits for no segment.
-    pub(crate) const NO_FENCE: u64 = u64::MAX;
+    pub(crate) const NO_RECLAIM_STAMP: u64 = u64::MAX;
 }
 
 /// The state that a stripe's lock guards.
@@ -60,7 +60,7 @@ pub(crate) struct StripeState {
 
 impl StripeState {
     /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
-    fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
+    fn undrained_by_other(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
         let is_foreign =
             |p: &&PendingWrite| p.hash == hash && p.ticket.is_none() && p.session != session;
         self.pending.iter().find(is_foreign)
@@ -104,7 +104,7 @@ impl Stripe {
     pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut inner = self.inner.lock().expect("no holder panics");
-        while inner.foreign(hash, session).is_some() {
+        while inner.undrained_by_other(hash, session).is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -162,7 +162,7 @@ impl LockedStripe<'_> {
 
     /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
     pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
-        self.guard.foreign(hash, session)
+        self.guard.undrained_by_other(hash, session)
     }
 
     /// Sets the ticket of the pending write `seq`, which has been drained.
@@ -187,7 +187,7 @@ impl LockedStripe<'_> {
     /// Returns the lowest reclaim stamp of the pending tombstones.
     pub(crate) fn lowest_fence(&self) -> u64 {
         let fences = self.guard.pending.iter().map(|p| p.reclaim_stamp);
-        fences.min().unwrap_or(PendingWrite::NO_FENCE)
+        fences.min().unwrap_or(PendingWrite::NO_RECLAIM_STAMP)
     }
 
     /// Removes all pending writes.

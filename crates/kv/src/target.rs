@@ -334,9 +334,9 @@ enum SlowReader {
     /// The target has no such reader.
     Nobody,
     /// The reader pins no epoch.
-    Outside(EpochSlot),
+    Unpinned(EpochSlot),
     /// The reader pins an epoch.
-    Inside(EpochSlot),
+    Pinned(EpochSlot),
 }
 
 impl<M: Medium> KvSubject<M> {
@@ -345,7 +345,7 @@ impl<M: Medium> KvSubject<M> {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Slices => {
                 SlowReader::Nobody
             }
-            KvTarget::Classes => SlowReader::Outside(kv.engine.epochs.slot()),
+            KvTarget::Classes => SlowReader::Unpinned(kv.engine.epochs.slot()),
         };
         Box::new(KvSubject {
             clients: (0..SESSIONS)
@@ -364,20 +364,20 @@ impl<M: Medium> KvSubject<M> {
     fn turn_reader(&mut self) {
         self.reader = match std::mem::replace(&mut self.reader, SlowReader::Nobody) {
             SlowReader::Nobody => SlowReader::Nobody,
-            SlowReader::Outside(slot) => {
+            SlowReader::Unpinned(slot) => {
                 self.kv.engine.epochs.pin(&slot);
-                SlowReader::Inside(slot)
+                SlowReader::Pinned(slot)
             }
-            SlowReader::Inside(slot) => {
+            SlowReader::Pinned(slot) => {
                 slot.unpin();
-                SlowReader::Outside(slot)
+                SlowReader::Unpinned(slot)
             }
         };
     }
 
     /// Commits the other sessions that have staged keys of `op`, because `session` would wait for them, and there is
     /// only one thread.
-    fn let_through(&mut self, session: usize, op: &TargetOp) -> Result<(), String> {
+    fn commit_conflicting_sessions(&mut self, session: usize, op: &TargetOp) -> Result<(), String> {
         let keys: Vec<u64> = match op {
             TargetOp::Write(write) => vec![write.key()],
             TargetOp::Group(writes) => writes.iter().map(KeyWrite::key).collect(),
@@ -395,7 +395,7 @@ impl<M: Medium> KvSubject<M> {
                 self.clients[other].commit()?;
             }
         }
-        let committed = self.kv.engine.tally.user_bytes.load(Relaxed);
+        let committed = self.kv.engine.counters.user_bytes.load(Relaxed);
         self.began[session].get_or_insert(committed);
         self.staged[session].extend(keys);
         Ok(())
@@ -619,7 +619,7 @@ fn answer(done: Result<OpAnswer, Error>) -> Result<OpAnswer, String> {
 
 impl<M: Medium> TargetSubject for KvSubject<M> {
     fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
-        self.let_through(session, op)?;
+        self.commit_conflicting_sessions(session, op)?;
         self.clients[session].apply(op)
     }
 
@@ -637,7 +637,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
     }
 
     fn abandon(&mut self, session: usize) -> Result<bool, String> {
-        let committed = self.kv.engine.tally.user_bytes.load(Relaxed);
+        let committed = self.kv.engine.counters.user_bytes.load(Relaxed);
         let never = self.began[session].take() == Some(committed);
         self.staged[session].clear();
         self.clients[session] = SessionClient::new(self.kv.session(), self.target.batches());
@@ -677,7 +677,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
             kv,
             ..
         } = *self;
-        if let SlowReader::Inside(slot) = reader {
+        if let SlowReader::Pinned(slot) = reader {
             slot.unpin();
         }
         drop(clients);

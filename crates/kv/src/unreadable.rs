@@ -26,12 +26,12 @@ pub(crate) fn is_any<M: Medium>(
     let payload = engine.geometry.payload();
     ValueExtent::decode_all(&engine.table_of(at, header)).any(|extent| {
         let begin = || engine.geometry.base(extent.segment).plus(FIRST as u64);
-        engine.is_alive(&extent) && medium.unreadable(begin(), payload).is_some()
+        engine.has_generation(&extent) && medium.unreadable(begin(), payload).is_some()
     })
 }
 
 /// Returns a description of what is wrong with `len` bytes at `at`: that the device cannot read them, or `otherwise`.
-pub(crate) fn why<M: Medium>(
+pub(crate) fn describe<M: Medium>(
     engine: &Engine<M>,
     (at, len): (Off, usize),
     otherwise: &str,
@@ -44,7 +44,7 @@ pub(crate) fn why<M: Medium>(
 
 /// Removes those of the free `segments` that the device cannot read completely, and quarantines them. Writes to them
 /// could be lost or fail, and the next open would scan their earlier content again. Returns a description of each.
-pub(crate) fn keep_out<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -> Vec<String> {
+pub(crate) fn quarantine_unreadable<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -> Vec<String> {
     let mut kept_out = Vec::new();
     segments.retain(|segment| {
         let base = engine.geometry.base(*segment);

@@ -36,7 +36,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
                 extents += 1;
                 extent_bytes += info.extent_bytes();
             }
-            SegmentState::Limbo | SegmentState::Quarantined => {}
+            SegmentState::Retired | SegmentState::Quarantined => {}
             SegmentState::Members => {
                 extents += 1;
                 keys += count(engine, segment)?;
@@ -114,18 +114,18 @@ fn each_tomb<M: Medium>(
     which: TombstoneRule,
     each: &mut dyn FnMut(u8, Vec<u8>, u64),
 ) {
-    let floor = engine.floor.load(Relaxed);
+    let floor = engine.flushed_seq.load(Relaxed);
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
         let settled = match info.state() {
             SegmentState::Open | SegmentState::Cleaning => false,
-            SegmentState::Sealed | SegmentState::Members => info.unsettled.load(Relaxed) == 0,
+            SegmentState::Sealed | SegmentState::Members => info.is_end_unwritten.load(Relaxed) == 0,
             SegmentState::Free
-            | SegmentState::Limbo
+            | SegmentState::Retired
             | SegmentState::Extent
             | SegmentState::Quarantined => continue,
         };
-        let found = match settled && info.tombs.load(Relaxed) == 0 {
+        let found = match settled && info.tombstone_bytes.load(Relaxed) == 0 {
             true => TombstoneRule::Uncounted,
             false => TombstoneRule::Counted,
         };
@@ -134,7 +134,7 @@ fn each_tomb<M: Medium>(
         }
         let used = info.used.load(Relaxed) as usize;
         engine.walk_own(segment, used, &mut |at, header| {
-            if header.what == RecordType::Tomb && header.seq > floor {
+            if header.what == RecordType::Tombstone && header.seq > floor {
                 each(header.db, engine.key_of(at, header), header.seq);
             }
         });

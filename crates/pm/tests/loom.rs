@@ -83,7 +83,7 @@ impl Place {
 /// Two places, and the name of one of them: like an index entry that refers to one of two records.
 #[derive(Default)]
 struct Named {
-    epochs: Epochs,
+    epochs: EpochTable,
     name: AtomicUsize,
     places: [Place; 2],
 }
@@ -106,7 +106,7 @@ impl Named {
         }
     }
 
-    fn read_once(&self, slot: &Slot) {
+    fn read_once(&self, slot: &EpochSlot) {
         self.epochs.pin(slot);
         self.follow();
         slot.unpin();
@@ -116,14 +116,14 @@ impl Named {
 /// Runs `reader` in its own thread, with its own slot.
 fn reading(
     named: &Arc<Named>,
-    reader: impl FnOnce(&Named, &Slot) + Send + 'static,
+    reader: impl FnOnce(&Named, &EpochSlot) + Send + 'static,
 ) -> thread::JoinHandle<()> {
     let (named, slot) = (Arc::clone(named), named.epochs.slot());
     thread::spawn(move || reader(&named, &slot))
 }
 
 /// Explores one reader against one thread that unlinks the place and reuses it if it is free.
-fn one_against(claim: &str, reader: fn(&Named, &Slot)) {
+fn one_against(claim: &str, reader: fn(&Named, &EpochSlot)) {
     explore(claim, move || {
         let named = Arc::new(Named::default());
         let reader = reading(&named, reader);
@@ -359,7 +359,7 @@ struct Element {
 #[test]
 fn elements_below_a_published_length_are_initialised() {
     explore("growth under a reader", || {
-        let table = Arc::new(Table::<Element>::new(1));
+        let table = Arc::new(GrowTable::<Element>::new(1));
         let len = Arc::new(AtomicUsize::new(0));
         let (theirs, published) = (Arc::clone(&table), Arc::clone(&len));
         let grower = thread::spawn(move || {
@@ -380,7 +380,7 @@ fn elements_below_a_published_length_are_initialised() {
 #[test]
 fn an_element_returned_by_try_get_is_initialised() {
     explore("try_get during growth", || {
-        let table = Arc::new(Table::<Element>::new(1));
+        let table = Arc::new(GrowTable::<Element>::new(1));
         let theirs = Arc::clone(&table);
         let grower = thread::spawn(move || theirs.reserve(3));
         for n in 0..3 {
@@ -395,7 +395,7 @@ fn an_element_returned_by_try_get_is_initialised() {
 #[test]
 fn two_threads_that_grow_at_once_see_the_same_elements() {
     explore("two growers", || {
-        let table = Arc::new(Table::<Element>::new(1));
+        let table = Arc::new(GrowTable::<Element>::new(1));
         let growers = [2, 3].map(|len| {
             let table = Arc::clone(&table);
             thread::spawn(move || {

@@ -22,7 +22,7 @@ const LARGE_BYTES_KEPT: usize = 64 << 20;
 /// Bytes from which a buffer is freed by another thread.
 const HUGE_BYTES: usize = 4 << 20;
 /// A connection gets no large buffer of more than `SLACK` times the bytes it needs.
-const SLACK: usize = 4;
+const OVERSIZE_MAX: usize = 4;
 
 /// Buffers of one direction. Input buffers are initialised up to their length; output buffers have length 0.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl BufferPool {
     /// Takes the smallest large buffer that has at least `bytes`, and at most [`SLACK`] times as many.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let fits =
-            |buffer: &Vec<u8>| (bytes..=bytes.saturating_mul(SLACK)).contains(&buffer.capacity());
+            |buffer: &Vec<u8>| (bytes..=bytes.saturating_mul(OVERSIZE_MAX)).contains(&buffer.capacity());
         let places = self.large.iter().enumerate().rev();
         let fitting = places.filter(|(_, buffer)| fits(buffer));
         let (place, _) = fitting.min_by_key(|(_, buffer)| buffer.capacity())?;
@@ -110,26 +110,26 @@ impl BufferPool {
 /// Reserves space for `bytes` more in `out`, in a buffer from the pool if it has one. Small reservations are left to
 /// the allocator.
 #[inline]
-pub(crate) fn make_room(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool) {
+pub(crate) fn reserve(out: &mut Vec<u8>, bytes: usize, buffer_pool: &mut BufferPool) {
     if out.capacity() - out.len() < bytes && bytes > SMALL_BYTES / 2 {
-        replace(out, bytes, shelf);
+        replace(out, bytes, buffer_pool);
     }
 }
 
 #[cold]
-fn replace(out: &mut Vec<u8>, bytes: usize, shelf: &mut BufferPool) {
+fn replace(out: &mut Vec<u8>, bytes: usize, buffer_pool: &mut BufferPool) {
     if out.len() > SMALL_BYTES {
         // `out` holds many values: the allocator may remap its pages instead of copying them.
         return out.reserve(bytes);
     }
     let needed = out.len().saturating_add(bytes);
-    let mut larger = shelf
+    let mut larger = buffer_pool
         .take_large(needed)
         .unwrap_or_else(|| Vec::with_capacity(size_class(needed)));
     larger.extend_from_slice(out);
     let mut smaller = std::mem::replace(out, larger);
     smaller.clear();
-    shelf.put(smaller);
+    buffer_pool.put(smaller);
 }
 
 /// Rounds `bytes` up by at most an eighth, or to a multiple of 4096. So values of similar lengths share buffers.
@@ -144,58 +144,58 @@ mod tests {
 
     #[test]
     fn a_large_buffer_is_reused_until_it_was_not_needed_for_a_tick() {
-        let mut shelf = BufferPool::new(usize::MAX);
+        let mut buffer_pool = BufferPool::new(usize::MAX);
         let mut out = Vec::with_capacity(SMALL_BYTES);
         out.extend_from_slice(b"abc");
-        make_room(&mut out, 1 << 20, &mut shelf);
+        reserve(&mut out, 1 << 20, &mut buffer_pool);
         assert_eq!(
-            (out.as_slice(), shelf.bytes()),
+            (out.as_slice(), buffer_pool.bytes()),
             (b"abc".as_slice(), SMALL_BYTES)
         );
         let (place, bytes) = (out.as_ptr(), out.capacity());
         out.clear();
-        shelf.put(out);
-        shelf.tick(usize::MAX);
+        buffer_pool.put(out);
+        buffer_pool.tick(usize::MAX);
         let mut next = Vec::new();
-        make_room(&mut next, 1 << 20, &mut shelf);
+        reserve(&mut next, 1 << 20, &mut buffer_pool);
         assert_eq!((next.as_ptr(), next.capacity()), (place, bytes));
-        shelf.put(next);
-        shelf.tick(usize::MAX);
-        assert_eq!(shelf.bytes(), SMALL_BYTES + bytes);
-        shelf.tick(usize::MAX);
-        assert_eq!(shelf.bytes(), SMALL_BYTES);
+        buffer_pool.put(next);
+        buffer_pool.tick(usize::MAX);
+        assert_eq!(buffer_pool.bytes(), SMALL_BYTES + bytes);
+        buffer_pool.tick(usize::MAX);
+        assert_eq!(buffer_pool.bytes(), SMALL_BYTES);
     }
 
     #[test]
     fn a_pool_keeps_to_its_limit_and_gives_no_buffer_that_is_far_too_large() {
-        let mut shelf = BufferPool::new(usize::MAX);
+        let mut buffer_pool = BufferPool::new(usize::MAX);
         for _ in 0..100 {
-            shelf.put(Vec::with_capacity(1 << 20));
+            buffer_pool.put(Vec::with_capacity(1 << 20));
         }
-        assert_eq!(shelf.bytes(), LARGE_BYTES_KEPT);
-        assert!(shelf.take_large(100 << 10).is_none());
-        assert!(shelf.take_large(2 << 20).is_none());
-        assert!(shelf.take_large(1 << 20).is_some());
+        assert_eq!(buffer_pool.bytes(), LARGE_BYTES_KEPT);
+        assert!(buffer_pool.take_large(100 << 10).is_none());
+        assert!(buffer_pool.take_large(2 << 20).is_none());
+        assert!(buffer_pool.take_large(1 << 20).is_some());
         for _ in 0..100 {
-            shelf.put(vec![0; 10]);
+            buffer_pool.put(vec![0; 10]);
         }
         assert_eq!(
-            shelf.bytes(),
+            buffer_pool.bytes(),
             LARGE_BYTES_KEPT - (1 << 20) + SMALL_KEPT * 10
         );
     }
 
     #[test]
     fn a_buffer_that_takes_long_to_free_is_left_to_another_thread() {
-        let mut shelf = BufferPool::new(usize::MAX);
-        shelf.put(Vec::with_capacity(LARGE_BYTES_KEPT + 1));
-        shelf.put(Vec::with_capacity(HUGE_BYTES));
+        let mut buffer_pool = BufferPool::new(usize::MAX);
+        buffer_pool.put(Vec::with_capacity(LARGE_BYTES_KEPT + 1));
+        buffer_pool.put(Vec::with_capacity(HUGE_BYTES));
         let lens = |huge: Vec<Vec<u8>>| huge.iter().map(Vec::capacity).collect::<Vec<_>>();
-        assert_eq!(lens(shelf.take_huge()), [LARGE_BYTES_KEPT + 1]);
-        shelf.tick(0);
-        shelf.tick(0);
-        assert_eq!(lens(shelf.take_huge()), [HUGE_BYTES]);
-        assert_eq!(shelf.bytes(), 0);
+        assert_eq!(lens(buffer_pool.take_huge()), [LARGE_BYTES_KEPT + 1]);
+        buffer_pool.tick(0);
+        buffer_pool.tick(0);
+        assert_eq!(lens(buffer_pool.take_huge()), [HUGE_BYTES]);
+        assert_eq!(buffer_pool.bytes(), 0);
     }
 
     #[test]

@@ -56,13 +56,13 @@ impl InputBuffer {
     /// Returns space to read into. The current request has announced `needed` bytes, counted from the first unread
     /// byte. One buffer takes all of them, so none is copied when more arrive. A fresh buffer uses memory only where
     /// bytes have arrived.
-    fn space(&mut self, needed: usize, shelf: &mut BufferPool) -> &mut [u8] {
+    fn space(&mut self, needed: usize, buffer_pool: &mut BufferPool) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.buffer.len() < READ_BYTES {
             // A client whose last request was large is likely to send a large one again.
             let large = Some(self.last_peak).filter(|&peak| peak > READ_BYTES);
-            let large = large.and_then(|peak| shelf.take_large(peak));
-            let buffer = large.or_else(|| shelf.take_small());
+            let large = large.and_then(|peak| buffer_pool.take_large(peak));
+            let buffer = large.or_else(|| buffer_pool.take_small());
             self.move_to(buffer.unwrap_or_else(|| vec![0; READ_BYTES]));
             self.used = self.buffer.len();
         }
@@ -73,10 +73,10 @@ impl InputBuffer {
         }
         if self.end == self.buffer.len() {
             let needed = needed.max(self.end + READ_BYTES);
-            let kept = shelf.take_large(needed);
+            let kept = buffer_pool.take_large(needed);
             let used = kept.as_ref().map_or(0, Vec::len);
             let buffer = kept.unwrap_or_else(|| self.larger(needed));
-            shelf.put(self.move_to(buffer));
+            buffer_pool.put(self.move_to(buffer));
             self.used = used;
         }
         let room = &mut self.buffer[self.end..];
@@ -104,7 +104,7 @@ impl InputBuffer {
     }
 
     /// Returns the buffer to the pool if little or no input is left in it, so that an idle connection keeps none.
-    pub(crate) fn rest(&mut self, shelf: &mut BufferPool) {
+    pub(crate) fn release_if_idle(&mut self, buffer_pool: &mut BufferPool) {
         let unread = self.end - self.start;
         if unread > READ_BYTES / 16 || self.buffer.len() < READ_BYTES {
             return;
@@ -113,14 +113,14 @@ impl InputBuffer {
         let rest = self.unread().to_vec();
         let buffer = std::mem::replace(&mut self.buffer, rest);
         (self.start, self.end, self.used) = (0, unread, unread);
-        shelf.put(buffer);
+        buffer_pool.put(buffer);
     }
 
     /// Returns the buffer of a closed connection to the pool, unless it is the short remainder that
     /// [`InputBuffer::rest`] has kept.
-    pub(crate) fn give_up(self, shelf: &mut BufferPool) {
+    pub(crate) fn release(self, buffer_pool: &mut BufferPool) {
         if self.buffer.len() >= READ_BYTES {
-            shelf.put(self.buffer);
+            buffer_pool.put(self.buffer);
         }
     }
 
@@ -142,8 +142,8 @@ pub(crate) enum ProtocolState {
 /// A client's connection.
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
-    pub(crate) card: Arc<ClientInfo>,
-    pub(crate) speech: ProtocolState,
+    pub(crate) client_info: Arc<ClientInfo>,
+    pub(crate) protocol: ProtocolState,
     pub(crate) input: InputBuffer,
     pub(crate) output: OutputQueue,
     /// The socket may have more to read.
@@ -161,7 +161,7 @@ pub(crate) struct Connection {
     /// The next request is long: the worker will lend the connection to the thread of long requests.
     pub(crate) awaits_long: bool,
     /// A commit failed while the connection was lent: it is closed once its durable replies are sent.
-    pub(crate) is_forsaken: bool,
+    pub(crate) commit_failed: bool,
     /// Its time slice ended before all complete requests were executed.
     pub(crate) unfinished: bool,
     /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
@@ -186,8 +186,8 @@ impl Connection {
         };
         Connection {
             stream,
-            card,
-            speech,
+            client_info: card,
+            protocol: speech,
             input: InputBuffer::default(),
             output: OutputQueue::default(),
             readable: true,
@@ -197,7 +197,7 @@ impl Connection {
             stalled: false,
             awaits_room: false,
             awaits_long: false,
-            is_forsaken: false,
+            commit_failed: false,
             unfinished: false,
             is_slow: false,
             listed: false,
@@ -210,12 +210,12 @@ impl Connection {
     ///
     /// A read that does not fill the space has emptied the socket, so an event will report further bytes. The exception
     /// is a peer that has closed its side (`ending`): the end of the stream needs another read.
-    pub(crate) fn fill(&mut self, shelf: &mut BufferPool) -> io::Result<Option<usize>> {
-        let needed = match &self.speech {
+    pub(crate) fn fill(&mut self, buffer_pool: &mut BufferPool) -> io::Result<Option<usize>> {
+        let needed = match &self.protocol {
             ProtocolState::Resp { parser, .. } => parser.needed(),
             ProtocolState::Memcached(talk) => talk.needed(),
         };
-        let space = self.input.space(needed, shelf);
+        let space = self.input.space(needed, buffer_pool);
         let room = space.len();
         loop {
             match self.stream.read(space) {
@@ -241,20 +241,20 @@ impl Connection {
     }
 
     /// Publishes the connection's state in its [`ClientInfo`], for other threads.
-    pub(crate) fn show(&mut self) {
-        match &mut self.speech {
+    pub(crate) fn publish_info(&mut self) {
+        match &mut self.protocol {
             ProtocolState::Resp { client, parser } => {
                 client.show();
                 let bytes = parser.held_bytes();
-                self.card.argument_bytes.store(bytes, Ordering::Relaxed);
+                self.client_info.argument_bytes.store(bytes, Ordering::Relaxed);
             }
-            ProtocolState::Memcached(talk) => talk.show(&self.card),
+            ProtocolState::Memcached(talk) => talk.show(&self.client_info),
         }
     }
 
     /// Bytes of memory that this connection uses.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let speech = match &self.speech {
+        let speech = match &self.protocol {
             ProtocolState::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
             ProtocolState::Memcached(_) => 0,
         };
@@ -263,8 +263,8 @@ impl Connection {
 
     /// Sends released replies, up to the limit of one visit. Returns the number of bytes sent. Emptied buffers return
     /// to the pool.
-    pub(crate) fn send(&mut self, shelf: &mut BufferPool) -> io::Result<usize> {
-        let sent = self.output.send(&mut self.stream, shelf)?;
+    pub(crate) fn send(&mut self, buffer_pool: &mut BufferPool) -> io::Result<usize> {
+        let sent = self.output.send(&mut self.stream, buffer_pool)?;
         self.writable = !sent.is_blocked;
         Ok(sent.bytes)
     }
@@ -281,14 +281,14 @@ mod tests {
 
     #[test]
     fn an_announced_request_gets_one_buffer_that_uses_memory_only_for_arrived_bytes() {
-        let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
-        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
+        let (mut input, mut buffer_pool) = (InputBuffer::default(), BufferPool::new(usize::MAX));
+        assert_eq!(input.space(512 << 20, &mut buffer_pool).len(), READ_BYTES);
         assert_eq!(input.bytes(), READ_BYTES);
         (input.end, input.peak) = (READ_BYTES, READ_BYTES);
-        let place = input.space(512 << 20, &mut shelf).as_ptr_range().start;
+        let place = input.space(512 << 20, &mut buffer_pool).as_ptr_range().start;
         for _ in 0..100 {
             assert_eq!(input.bytes(), input.end);
-            let space = input.space(512 << 20, &mut shelf);
+            let space = input.space(512 << 20, &mut buffer_pool);
             assert_eq!(space.len(), READ_BYTES_MAX);
             input.end += READ_BYTES_MAX;
             input.peak = input.end;
@@ -296,18 +296,18 @@ mod tests {
         let first = input.unread().as_ptr();
         assert_eq!(place as usize - first as usize, READ_BYTES);
         input.consume(input.end);
-        input.rest(&mut shelf);
-        assert_eq!((input.bytes(), shelf.bytes()), (0, READ_BYTES));
-        assert_eq!(shelf.take_huge().len(), 1);
+        input.release_if_idle(&mut buffer_pool);
+        assert_eq!((input.bytes(), buffer_pool.bytes()), (0, READ_BYTES));
+        assert_eq!(buffer_pool.take_huge().len(), 1);
     }
 
     #[test]
     fn a_request_that_arrives_in_many_parts_is_copied_few_times() {
-        let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(0));
+        let (mut input, mut buffer_pool) = (InputBuffer::default(), BufferPool::new(0));
         let (mut moves, mut copied, mut place) = (0, 0, std::ptr::null());
         while input.end < 200 << 20 {
             let end = input.end;
-            input.space(end + 100, &mut shelf);
+            input.space(end + 100, &mut buffer_pool);
             if place != input.buffer.as_ptr() {
                 (moves, copied, place) = (moves + 1, copied + end, input.buffer.as_ptr());
             }
@@ -318,59 +318,59 @@ mod tests {
 
     #[test]
     fn the_input_reuses_a_large_pooled_buffer_and_reads_a_bounded_part_at_once() {
-        let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
+        let (mut input, mut buffer_pool) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         let large = vec![0; 4 << 20];
         let place = large.as_ptr();
-        shelf.put(large);
-        input.space(3 << 20, &mut shelf)[..3].copy_from_slice(b"abc");
+        buffer_pool.put(large);
+        input.space(3 << 20, &mut buffer_pool)[..3].copy_from_slice(b"abc");
         input.end = READ_BYTES;
-        assert_eq!(input.space(3 << 20, &mut shelf).len(), READ_BYTES_MAX);
+        assert_eq!(input.space(3 << 20, &mut buffer_pool).len(), READ_BYTES_MAX);
         assert_eq!(
             (input.buffer.as_ptr(), &input.unread()[..3]),
             (place, b"abc".as_slice())
         );
         input.consume(READ_BYTES);
-        input.rest(&mut shelf);
-        assert_eq!((input.bytes(), shelf.bytes()), (0, (4 << 20) + READ_BYTES));
+        input.release_if_idle(&mut buffer_pool);
+        assert_eq!((input.bytes(), buffer_pool.bytes()), (0, (4 << 20) + READ_BYTES));
     }
 
     #[test]
     fn a_connection_whose_last_request_was_large_starts_with_a_large_buffer() {
-        let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
+        let (mut input, mut buffer_pool) = (InputBuffer::default(), BufferPool::new(usize::MAX));
         let large = 4 * READ_BYTES;
-        shelf.put(vec![0; large]);
+        buffer_pool.put(vec![0; large]);
         for (peak, bytes) in [(READ_BYTES + 1, READ_BYTES), (9, large), (9, READ_BYTES)] {
-            input.space(0, &mut shelf);
+            input.space(0, &mut buffer_pool);
             assert_eq!(input.bytes(), bytes);
             (input.end, input.peak) = (9, peak);
             input.consume(9);
-            input.rest(&mut shelf);
+            input.release_if_idle(&mut buffer_pool);
         }
     }
 
     #[test]
     fn a_connection_with_a_partial_request_keeps_no_full_buffer() {
-        let (mut input, mut shelf) = (InputBuffer::default(), BufferPool::new(usize::MAX));
-        input.space(0, &mut shelf)[..3].copy_from_slice(b"abc");
+        let (mut input, mut buffer_pool) = (InputBuffer::default(), BufferPool::new(usize::MAX));
+        input.space(0, &mut buffer_pool)[..3].copy_from_slice(b"abc");
         input.end = 3;
         input.consume(1);
-        input.rest(&mut shelf);
+        input.release_if_idle(&mut buffer_pool);
         assert_eq!(
-            (input.bytes(), shelf.bytes(), input.unread()),
+            (input.bytes(), buffer_pool.bytes(), input.unread()),
             (2, READ_BYTES, b"bc".as_slice())
         );
         let mut other = InputBuffer::default();
-        other.space(0, &mut shelf)[..2].copy_from_slice(b"ef");
+        other.space(0, &mut buffer_pool)[..2].copy_from_slice(b"ef");
         other.end = 2;
-        other.rest(&mut shelf);
-        other.give_up(&mut shelf);
+        other.release_if_idle(&mut buffer_pool);
+        other.release(&mut buffer_pool);
         assert_eq!(
-            shelf.bytes(),
+            buffer_pool.bytes(),
             READ_BYTES,
             "short remainders are not put in the pool"
         );
-        input.space(0, &mut shelf)[0] = b'd';
+        input.space(0, &mut buffer_pool)[0] = b'd';
         input.end += 1;
-        assert_eq!((input.unread(), shelf.bytes()), (b"bcd".as_slice(), 0));
+        assert_eq!((input.unread(), buffer_pool.bytes()), (b"bcd".as_slice(), 0));
     }
 }

@@ -62,9 +62,9 @@ pub(crate) struct ExecContext<'a> {
     /// Where the thread publishes its counters and hot keys.
     pub(crate) figures: &'a WorkerFigures,
     /// Buffers for large replies.
-    pub(crate) shelf: &'a mut BufferPool,
-    pub(crate) stride: &'a mut Sampler,
-    pub(crate) tally: &'a mut CounterTotals,
+    pub(crate) buffer_pool: &'a mut BufferPool,
+    pub(crate) sampler: &'a mut Sampler,
+    pub(crate) counters: &'a mut CounterTotals,
     pub(crate) input: &'a mut InputBuffer,
     pub(crate) output: &'a mut OutputQueue,
     /// Set when nothing more may be read or executed.

@@ -21,8 +21,8 @@ pub(crate) struct Executor<'a> {
     /// Where this thread publishes its counters and hot keys.
     figures: &'a WorkerFigures,
     pub(crate) session: Box<dyn Session>,
-    pub(crate) tally: CounterTotals,
-    stride: Sampler,
+    pub(crate) counters: CounterTotals,
+    sampler: Sampler,
     /// Buffers for replies.
     pub(crate) outputs: BufferPool,
     /// Requests executed since the last commit.
@@ -46,8 +46,8 @@ impl<'a> Executor<'a> {
             shared,
             figures,
             session,
-            tally: CounterTotals::default(),
-            stride: Sampler::default(),
+            counters: CounterTotals::default(),
+            sampler: Sampler::default(),
             outputs: BufferPool::default(),
             requests: 0,
             executes_long,
@@ -62,9 +62,9 @@ impl<'a> Executor<'a> {
             session: self.session.as_mut(),
             shared: self.shared,
             figures: self.figures,
-            shelf: &mut self.outputs,
-            stride: &mut self.stride,
-            tally: &mut self.tally,
+            buffer_pool: &mut self.outputs,
+            sampler: &mut self.sampler,
+            counters: &mut self.counters,
             input: &mut conn.input,
             output: &mut conn.output,
             closing: &mut conn.closing,
@@ -74,7 +74,7 @@ impl<'a> Executor<'a> {
             unfinished: &mut conn.unfinished,
             requests: &mut self.requests,
         };
-        match &mut conn.speech {
+        match &mut conn.protocol {
             ProtocolState::Resp { client, parser } => {
                 commands::pipeline::execute(turn, client, parser)
             }
@@ -105,6 +105,6 @@ impl<'a> Executor<'a> {
 
     /// Publishes this thread's counters to other threads.
     pub(crate) fn publish(&self) {
-        self.figures.publish(&self.tally);
+        self.figures.publish(&self.counters);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Sampler(usize);
 impl Sampler {
     /// Samples `keys`, and counts the selected ones in `hot`.
     #[inline]
-    pub(crate) fn pass(&mut self, keys: &[Key<'_>], hot: &HotKeys) {
+    pub(crate) fn sample(&mut self, keys: &[Key<'_>], hot: &HotKeys) {
         while let Some(key) = keys.get(self.0) {
             hot.count(*key);
             self.0 += STRIDE;
@@ -147,13 +147,13 @@ pub(crate) fn report<'a>(lists: impl Iterator<Item = &'a HotKeys>) -> Vec<HotKey
     all.iter()
         .map(|entry| HotKey {
             db: entry.db,
-            key: spelled(&entry.key),
+            key: escape(&entry.key),
             share: own(entry) as f64 * 100.0 / counted.max(1) as f64,
         })
         .collect()
 }
 
-fn spelled(key: &[u8]) -> String {
+fn escape(key: &[u8]) -> String {
     let mut text = String::new();
     for &byte in key {
         if byte.is_ascii_graphic() && !b"%,=".contains(&byte) {
@@ -191,7 +191,7 @@ mod tests {
                     })
                     .collect();
                 let keys: Vec<_> = names.iter().map(|name| key(name.as_bytes())).collect();
-                stride.pass(&keys, list);
+                stride.sample(&keys, list);
             }
         }
     }
@@ -235,6 +235,6 @@ mod tests {
 
     #[test]
     fn keys_are_escaped_to_one_line() {
-        assert_eq!(spelled(b"a b,c=\r\n\xff%"), "a%20b%2cc%3d%0d%0a%ff%25");
+        assert_eq!(escape(b"a b,c=\r\n\xff%"), "a%20b%2cc%3d%0d%0a%ff%25");
     }
 }

@@ -29,7 +29,7 @@ use crate::worker::{WAKE, Worker};
 /// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;
 /// File descriptors reserved for everything but client sockets.
-const FILES_KEPT: u64 = 64;
+const FILES_RESERVED: u64 = 64;
 /// How often the server checks the store's health.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
 /// How long accepting pauses after the system refused a connection, for example for lack of file descriptors.
@@ -42,7 +42,7 @@ pub struct Server {
     socket: Option<BoundSocket>,
     options: ServerOptions,
     floor: Arc<WorkerPool>,
-    door: Poll,
+    accept_poll: Poll,
     polls: Vec<Poll>,
 }
 
@@ -156,7 +156,7 @@ impl Server {
             socket,
             options,
             floor,
-            door,
+            accept_poll: door,
             polls,
         })
     }
@@ -199,14 +199,14 @@ impl Server {
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         self.listen().map_err(|error| error.source)?;
         let floor = Arc::clone(&self.floor);
-        store.on_turn(Arc::new(move || floor.turned()));
+        store.on_turn(Arc::new(move || floor.wake_ticket_waiters()));
         let mut endpoints = self.endpoints.iter();
         let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
         let shared = ServerShared {
             store,
             options: &self.options,
             settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
-            floor: self.floor,
+            worker_pool: self.floor,
             clients: ClientRegistry::default(),
             endpoints: self.endpoints,
             started: Instant::now(),
@@ -215,13 +215,13 @@ impl Server {
             accepted: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             reset: Mutex::new(CounterTotals::default()),
-            memo: MemcachedState::new(spoken),
+            memcached: MemcachedState::new(spoken),
         };
         std::thread::scope(|scope| {
             let shared = &shared;
-            let _none_without_all = ShutdownOnPanic(&shared.floor);
+            let _none_without_all = ShutdownOnPanic(&shared.worker_pool);
             let long = move || {
-                let _all_or_none = ShutdownOnPanic(&shared.floor);
+                let _all_or_none = ShutdownOnPanic(&shared.worker_pool);
                 long_requests::run(shared);
             };
             let builder = std::thread::Builder::new().name("long-requests".into());
@@ -234,7 +234,7 @@ impl Server {
             for (number, poll) in self.polls.into_iter().enumerate() {
                 let freed = freed.clone();
                 let worker = move || {
-                    let _all_or_none = ShutdownOnPanic(&shared.floor);
+                    let _all_or_none = ShutdownOnPanic(&shared.worker_pool);
                     Worker::new(shared, number, poll, freed).run()
                 };
                 let name = format!("worker-{number}");
@@ -245,8 +245,8 @@ impl Server {
                 );
             }
             drop(freed);
-            let accepted = accept(shared, self.door, self.listeners, self.socket);
-            shared.floor.stop();
+            let accepted = accept(shared, self.accept_poll, self.listeners, self.socket);
+            shared.worker_pool.stop();
             for worker in workers {
                 match worker.join() {
                     Ok(served) => served?,
@@ -286,7 +286,7 @@ fn bind(addr: SocketAddr) -> io::Result<StdListener> {
 /// limit allows, at most `wanted`.
 fn clients_max(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let needed = wanted.saturating_add(FILES_KEPT);
+    let needed = wanted.saturating_add(FILES_RESERVED);
     if limit.current.is_none_or(|now| now >= needed) {
         return wanted;
     }
@@ -299,7 +299,7 @@ fn clients_max(wanted: u64) -> u64 {
         Ok(()) => most,
         Err(_) => limit.current.unwrap_or(most),
     };
-    let allowed = files.saturating_sub(FILES_KEPT).max(1).min(wanted);
+    let allowed = files.saturating_sub(FILES_RESERVED).max(1).min(wanted);
     if allowed < wanted {
         tracing::warn!(
             wanted,
@@ -352,7 +352,7 @@ fn accept(
     let mut events = Events::with_capacity(16);
     let mut timeout = HEALTH_EVERY;
     let mut known = StoreHealth::default();
-    while !shared.floor.stopping() {
+    while !shared.worker_pool.stopping() {
         match door.poll(&mut events, Some(timeout)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
@@ -373,15 +373,15 @@ fn accept(
             paused |= !accept_all(shared, accept, WireProtocol::Resp);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
-        tell_health(shared, &mut known);
+        log_health(shared, &mut known);
     }
     // The log also gets what INFO may have shown since the last check.
-    tell_health(shared, &mut known);
+    log_health(shared, &mut known);
     Ok(())
 }
 
 /// Logs changes of the store's health. If the medium has failed, records it, so that writes are refused.
-fn tell_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
+fn log_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
     let health = shared.store.health();
     if health == *known {
         return;
@@ -416,7 +416,7 @@ fn accept_all(
     accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
     protocol: WireProtocol,
 ) -> bool {
-    while !shared.floor.stopping() {
+    while !shared.worker_pool.stopping() {
         match accept() {
             Ok((stream, peer)) => assign(shared, stream, &peer, protocol),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
@@ -451,22 +451,22 @@ fn assign(
     }
     shared.accepted.fetch_add(1, Ordering::Relaxed);
     if matches!(peer, PeerAddr::Tcp(_))
-        && let Err(error) = tune(shared, &stream)
+        && let Err(error) = set_socket_options(shared, &stream)
     {
         tracing::debug!(%error, "cannot set socket options");
     }
-    let desks = shared.floor.desks.iter().enumerate();
+    let desks = shared.worker_pool.workers.iter().enumerate();
     let fewest = desks.min_by_key(|(_, desk)| desk.connections.load(Ordering::Relaxed));
     if let Some((number, desk)) = fewest {
         desk.connections.fetch_add(1, Ordering::Relaxed);
         let card = shared
             .clients
-            .welcome(&stream, peer, protocol, number, shared.clock_ms());
-        desk.send(WorkerMsg::Welcome(stream, card));
+            .register(&stream, peer, protocol, number, shared.clock_ms());
+        desk.send(WorkerMsg::Accept(stream, card));
     }
 }
 
-fn tune(shared: &ServerShared<'_>, stream: &TcpStream) -> io::Result<()> {
+fn set_socket_options(shared: &ServerShared<'_>, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let secs = shared.settings.keepalive_secs.load(Ordering::Relaxed);
     if secs > 0 {

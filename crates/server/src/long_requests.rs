@@ -60,7 +60,7 @@ impl LongRequests {
     /// Removes the connection with this client id from the queue, if its request has not begun.
     pub(crate) fn take_back(&self, id: u64) -> Option<Box<Connection>> {
         let mut queue = lock(&self.queue);
-        let place = queue.iter().position(|lent| lent.conn.card.id == id)?;
+        let place = queue.iter().position(|lent| lent.conn.client_info.id == id)?;
         queue.remove(place).map(|lent| lent.conn)
     }
 
@@ -94,7 +94,7 @@ impl LongRequests {
 
 /// Executes long requests until the server stops.
 pub(crate) fn run(shared: &ServerShared<'_>) {
-    let floor = &*shared.floor;
+    let floor = &*shared.worker_pool;
     let _over = LongThreadGuard(floor);
     let mut executor = None;
     while let Some(mut lent) = floor.long.next(floor) {
@@ -107,8 +107,8 @@ pub(crate) fn run(shared: &ServerShared<'_>) {
 }
 
 fn give_back(floor: &WorkerPool, lent: LentConnection) {
-    if let Some(desk) = floor.desks.get(lent.worker) {
-        desk.send(WorkerMsg::Back(lent));
+    if let Some(desk) = floor.workers.get(lent.worker) {
+        desk.send(WorkerMsg::ReturnLent(lent));
     }
 }
 
@@ -129,14 +129,14 @@ impl Drop for LongThreadGuard<'_> {
 /// Executes the next request of a connection, and waits until everything that its reply reveals is durable.
 fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
     let shared = executor.shared;
-    let bytes_max = shared.reply_bytes_max(&conn.card);
-    conn.output.open(&mut executor.outputs, bytes_max);
+    let bytes_max = shared.reply_bytes_max(&conn.client_info);
+    conn.output.prepare_buffer(&mut executor.outputs, bytes_max);
     (conn.awaits_long, conn.unfinished) = (false, false);
     executor.execute(conn, Instant::now());
     executor.requests = 0;
     executor.outputs = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
-    conn.input.rest(&mut BufferPool::default()); // The request's input buffer is freed here.
-    executor.tally.count(Counter::Long, 1);
+    conn.input.release_if_idle(&mut BufferPool::default()); // The request's input buffer is freed here.
+    executor.counters.count(Counter::Long, 1);
     if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
         conn.output.hold_until(Ticket::DURABLE);
         return;
@@ -149,11 +149,11 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
         Ok(()) => {}
         Err(Error::Poisoned(poisoned)) => {
             executor.note_poisoned(&poisoned);
-            conn.is_forsaken = conn.output.abort_unacknowledged();
+            conn.commit_failed = conn.output.abort_unacknowledged();
         }
         Err(error) => {
             tracing::error!(%error, "cannot commit a long request; closing its connection");
-            conn.is_forsaken = conn.output.abort_unacknowledged();
+            conn.commit_failed = conn.output.abort_unacknowledged();
         }
     }
     conn.output.hold_until(Ticket::DURABLE);

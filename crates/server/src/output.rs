@@ -175,7 +175,7 @@ impl OutputQueue {
     pub(crate) fn send(
         &mut self,
         to: &mut impl Write,
-        shelf: &mut BufferPool,
+        buffer_pool: &mut BufferPool,
     ) -> io::Result<SendOutcome> {
         let mut sent = SendOutcome {
             bytes: 0,
@@ -194,12 +194,12 @@ impl OutputQueue {
                 Err(e) => return Err(e),
             }
         }
-        self.give_up_sent(shelf);
+        self.release_sent(buffer_pool);
         Ok(sent)
     }
 
     /// Returns buffers that are sent completely to the pool.
-    fn give_up_sent(&mut self, shelf: &mut BufferPool) {
+    fn release_sent(&mut self, buffer_pool: &mut BufferPool) {
         while self
             .full
             .front()
@@ -207,19 +207,19 @@ impl OutputQueue {
             && let Some(mut first) = self.full.pop_front()
         {
             self.full_bytes -= first.len();
-            self.count_from(first.len());
+            self.shift_positions(first.len());
             first.clear();
-            shelf.put(first);
+            buffer_pool.put(first);
         }
         if self.full.is_empty() && self.sent > 0 && self.sent == self.buffer.len() {
             self.mark = self.mark.map(|mark| mark - self.sent);
             self.buffer.truncate(0);
-            self.count_from(self.sent);
+            self.shift_positions(self.sent);
         }
     }
 
     /// Adjusts positions after the first `count` bytes were removed.
-    fn count_from(&mut self, count: usize) {
+    fn shift_positions(&mut self, count: usize) {
         self.sent -= count;
         self.released -= count;
         for (end, _) in &mut self.held {
@@ -228,32 +228,32 @@ impl OutputQueue {
     }
 
     /// Prepares a buffer for replies. The queue may hold at most `bytes_max` unsent bytes.
-    pub(crate) fn open(&mut self, shelf: &mut BufferPool, bytes_max: usize) {
+    pub(crate) fn prepare_buffer(&mut self, buffer_pool: &mut BufferPool, bytes_max: usize) {
         if self.buffer.len() >= FULL_BYTES && self.mark.is_none() {
             let full = std::mem::take(&mut self.buffer).into_bytes();
             self.full_bytes += full.len();
             self.full.push_back(full);
         }
         if self.buffer.capacity() == 0 {
-            self.buffer = ReplyBuffer::reusing(shelf.take_small().unwrap_or_default());
+            self.buffer = ReplyBuffer::reusing(buffer_pool.take_small().unwrap_or_default());
         }
         let unsent = self.full_bytes.saturating_sub(self.sent);
         self.buffer.set_bytes_max(bytes_max.saturating_sub(unsent));
     }
 
     /// Returns the buffer to the pool if it is empty.
-    pub(crate) fn shelve(&mut self, shelf: &mut BufferPool) {
+    pub(crate) fn release_if_empty(&mut self, buffer_pool: &mut BufferPool) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
-            shelf.put(std::mem::take(&mut self.buffer).into_bytes());
+            buffer_pool.put(std::mem::take(&mut self.buffer).into_bytes());
         }
     }
 
     /// Returns the buffers of a closed connection to the pool.
-    pub(crate) fn give_up(self, shelf: &mut BufferPool) {
+    pub(crate) fn into_pool(self, buffer_pool: &mut BufferPool) {
         let buffers = self.full.into_iter().chain([self.buffer.into_bytes()]);
         for mut buffer in buffers {
             buffer.clear();
-            shelf.put(buffer);
+            buffer_pool.put(buffer);
         }
     }
 }
@@ -363,7 +363,7 @@ mod tests {
     /// Sends replies of many lengths, some of which wait for tickets, to a client that reads in pieces.
     #[test]
     fn full_buffers_are_sent_in_order_and_only_once_released() {
-        let mut shelf = BufferPool::new(usize::MAX);
+        let mut buffer_pool = BufferPool::new(usize::MAX);
         for at_once in [1_000, 70_000, usize::MAX] {
             let mut output = OutputQueue::default();
             let mut socket = Socket {
@@ -373,7 +373,7 @@ mod tests {
             };
             let (mut all, mut may_leave) = (Vec::new(), Vec::new());
             for turn in 0..200_u64 {
-                output.open(&mut shelf, usize::MAX);
+                output.prepare_buffer(&mut buffer_pool, usize::MAX);
                 let bytes = vec![turn as u8; (turn as usize * 7_919) % 200_000];
                 reply(&mut output, &bytes, turn % 3 == 0);
                 let before = all.len();
@@ -387,7 +387,7 @@ mod tests {
                 }
                 socket.room = 100_000;
                 output
-                    .send(&mut socket, &mut shelf)
+                    .send(&mut socket, &mut buffer_pool)
                     .expect("the socket has room");
                 let most = *may_leave.last().expect("a turn");
                 assert!(socket.taken.len() <= most, "turn {turn}");
@@ -397,7 +397,7 @@ mod tests {
             while output.can_send() {
                 socket.room = SEND_BYTES_MAX / 3;
                 output
-                    .send(&mut socket, &mut shelf)
+                    .send(&mut socket, &mut buffer_pool)
                     .expect("the socket has room");
             }
             assert!(socket.taken == all);
@@ -407,9 +407,9 @@ mod tests {
 
     #[test]
     fn one_send_sends_a_bounded_part() {
-        let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
+        let (mut output, mut buffer_pool) = (OutputQueue::default(), BufferPool::new(usize::MAX));
         for _ in 0..3 {
-            output.open(&mut shelf, usize::MAX);
+            output.prepare_buffer(&mut buffer_pool, usize::MAX);
             reply(&mut output, &vec![7; SEND_BYTES_MAX], false);
             output.hold_until(Ticket::DURABLE);
         }
@@ -419,7 +419,7 @@ mod tests {
             room: usize::MAX,
         };
         let sent = output
-            .send(&mut socket, &mut shelf)
+            .send(&mut socket, &mut buffer_pool)
             .expect("the socket has room");
         assert_eq!((sent.bytes, sent.is_blocked), (SEND_BYTES_MAX, false));
         assert!(output.can_send());
@@ -428,12 +428,12 @@ mod tests {
     #[test]
     fn a_failed_commit_also_drops_held_replies_in_full_buffers() {
         for keep in [1, FULL_BYTES, FULL_BYTES + 1, 2 * FULL_BYTES] {
-            let (mut output, mut shelf) = (OutputQueue::default(), BufferPool::new(usize::MAX));
+            let (mut output, mut buffer_pool) = (OutputQueue::default(), BufferPool::new(usize::MAX));
             reply(&mut output, &vec![1; keep], false);
             reply(&mut output, &vec![2; 3 * FULL_BYTES - keep], true);
             assert!(output.hold_until(Ticket(1)));
             for _ in 0..3 {
-                output.open(&mut shelf, usize::MAX);
+                output.prepare_buffer(&mut buffer_pool, usize::MAX);
                 reply(&mut output, &[3; FULL_BYTES], false);
                 assert!(!output.hold_until(Ticket::DURABLE));
             }

@@ -177,7 +177,7 @@ pub struct ServerOptions {
     pub clients_memory: ClientsMemory,
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
-    pub turn: Duration,
+    pub time_slice: Duration,
 }
 
 impl Default for ServerOptions {
@@ -194,7 +194,7 @@ impl Default for ServerOptions {
             protected_actions: ProtectedActions::default(),
             unix_socket: None,
             clients_memory: ClientsMemory::default(),
-            turn: Duration::from_micros(200),
+            time_slice: Duration::from_micros(200),
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) store: &'a dyn Store,
     pub(crate) options: &'a ServerOptions,
     pub(crate) settings: LiveSettings,
-    pub(crate) floor: Arc<WorkerPool>,
+    pub(crate) worker_pool: Arc<WorkerPool>,
     pub(crate) clients: ClientRegistry,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
@@ -45,7 +45,7 @@ pub(crate) struct ServerShared<'a> {
     /// Counter totals at the last CONFIG RESETSTAT.
     pub(crate) reset: Mutex<CounterTotals>,
     /// State of memcached's protocol that is not in the store.
-    pub(crate) memo: MemcachedState,
+    pub(crate) memcached: MemcachedState,
 }
 
 impl ServerShared<'_> {
@@ -79,7 +79,7 @@ impl ServerShared<'_> {
 
     /// Unregisters a client, and sends its worker a message to close the connection.
     pub(crate) fn kill(&self, card: &ClientInfo) {
-        if let Some(desk) = self.floor.desks.get(card.worker) {
+        if let Some(desk) = self.worker_pool.workers.get(card.worker) {
             self.clients.remove(card.id);
             desk.send(WorkerMsg::Kill(card.id));
         }
@@ -94,13 +94,13 @@ impl ServerShared<'_> {
 
     /// The most requested keys.
     pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
-        hotkeys::report(self.floor.figures().map(|figures| &figures.hot))
+        hotkeys::report(self.worker_pool.figures().map(|figures| &figures.hot))
     }
 
     /// Counter totals over all threads since the start.
     pub(crate) fn totals(&self) -> CounterTotals {
         let mut sum = CounterTotals::default();
-        for figures in self.floor.figures() {
+        for figures in self.worker_pool.figures() {
             sum.add(&figures.tally());
         }
         sum
@@ -110,8 +110,8 @@ impl ServerShared<'_> {
 /// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
 /// keeps a callback to it.
 pub(crate) struct WorkerPool {
-    pub(crate) desks: Vec<WorkerHandle>,
-    pub(crate) door: Waker,
+    pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) accept_waker: Waker,
     pub(crate) long: LongRequests,
     stopping: AtomicBool,
 }
@@ -119,8 +119,8 @@ pub(crate) struct WorkerPool {
 impl WorkerPool {
     pub(crate) fn new(desks: Vec<WorkerHandle>, door: Waker) -> WorkerPool {
         WorkerPool {
-            desks,
-            door,
+            workers: desks,
+            accept_waker: door,
             long: LongRequests::default(),
             stopping: AtomicBool::new(false),
         }
@@ -129,21 +129,21 @@ impl WorkerPool {
     /// Signals all threads to end, and wakes them.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        wake(&self.door);
+        wake(&self.accept_waker);
         self.long.wake();
         self.wake_workers();
     }
 
     /// Wakes every worker.
     pub(crate) fn wake_workers(&self) {
-        for desk in &self.desks {
+        for desk in &self.workers {
             wake(&desk.waker);
         }
     }
 
     /// The published counters of each thread that executes requests.
     fn figures(&self) -> impl Iterator<Item = &WorkerFigures> {
-        let workers = self.desks.iter().map(|desk| &desk.figures);
+        let workers = self.workers.iter().map(|desk| &desk.figures);
         workers.chain([&self.long.figures])
     }
 
@@ -153,8 +153,8 @@ impl WorkerPool {
     }
 
     /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
-    pub(crate) fn turned(&self) {
-        for desk in &self.desks {
+    pub(crate) fn wake_ticket_waiters(&self) {
+        for desk in &self.workers {
             // Both sides swap: if this swap precedes the worker's, the worker's check after it sees the ticket.
             if desk.waiting.swap(false, Ordering::AcqRel) {
                 wake(&desk.waker);
@@ -173,16 +173,16 @@ fn wake(waker: &Waker) {
 /// A message to a worker.
 pub(crate) enum WorkerMsg {
     /// Serve this connection.
-    Welcome(TcpStream, Arc<ClientInfo>),
+    Accept(TcpStream, Arc<ClientInfo>),
     /// Close the connection with this id.
     Kill(u64),
     /// Resume this connection: its long request was executed.
-    Back(LentConnection),
+    ReturnLent(LentConnection),
 }
 
 /// A worker's inbox, waker and published counters.
 pub(crate) struct WorkerHandle {
-    mail: Mutex<Vec<WorkerMsg>>,
+    inbox: Mutex<Vec<WorkerMsg>>,
     waker: Waker,
     /// Connections assigned to this worker.
     pub(crate) connections: AtomicUsize,
@@ -193,7 +193,7 @@ pub(crate) struct WorkerHandle {
 impl WorkerHandle {
     pub(crate) fn new(waker: Waker) -> WorkerHandle {
         WorkerHandle {
-            mail: Mutex::default(),
+            inbox: Mutex::default(),
             waker,
             connections: AtomicUsize::new(0),
             waiting: AtomicBool::new(false),
@@ -203,13 +203,13 @@ impl WorkerHandle {
 
     /// Sends a message and wakes the worker.
     pub(crate) fn send(&self, mail: WorkerMsg) {
-        lock(&self.mail).push(mail);
+        lock(&self.inbox).push(mail);
         wake(&self.waker);
     }
 
     /// Takes all messages.
     pub(crate) fn drain_inbox(&self) -> Vec<WorkerMsg> {
-        std::mem::take(&mut lock(&self.mail))
+        std::mem::take(&mut lock(&self.inbox))
     }
 
     /// Announces that the worker will sleep until tickets become durable. The worker must check them once more after
@@ -361,7 +361,7 @@ pub(crate) struct ClientInfo {
     pub(crate) worker: usize,
     pub(crate) protocol: WireProtocol,
     /// When it connected, in milliseconds of the server's clock.
-    pub(crate) born_ms: u64,
+    pub(crate) connected_ms: u64,
     /// When it last sent input, in milliseconds of the server's clock.
     pub(crate) active_ms: AtomicU64,
     pub(crate) db: AtomicU8,
@@ -379,9 +379,9 @@ pub(crate) struct ClientInfo {
     /// Its part of [`ClientRegistry::memory_bytes`].
     pub(crate) counted_bytes: AtomicUsize,
     /// Exempt from maxmemory-clients (CLIENT NO-EVICT).
-    pub(crate) spared: AtomicBool,
+    pub(crate) is_eviction_exempt: AtomicBool,
     /// Is being closed: its memory is no longer counted.
-    pub(crate) doomed: AtomicBool,
+    pub(crate) is_closing: AtomicBool,
     /// A value has arrived in part.
     pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<ClientLabels>,
@@ -399,7 +399,7 @@ pub(crate) struct ClientLabels {
 /// All connections by id.
 #[derive(Default)]
 pub(crate) struct ClientRegistry {
-    cards: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+    clients: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
     next: AtomicU64,
     memory_bytes: AtomicUsize,
 }
@@ -412,7 +412,7 @@ impl ClientRegistry {
 
     /// Sets the memory counted for a connection to `bytes`. Only its worker may call this.
     pub(crate) fn count_memory(&self, card: &ClientInfo, bytes: usize) {
-        if card.doomed.load(Ordering::Relaxed) {
+        if card.is_closing.load(Ordering::Relaxed) {
             return;
         }
         let before = card.counted_bytes.swap(bytes, Ordering::Relaxed);
@@ -422,15 +422,15 @@ impl ClientRegistry {
     }
 
     /// Marks a connection as being closed, and counts no memory for it from now on. Returns whether it was unmarked.
-    pub(crate) fn doom(&self, card: &ClientInfo) -> bool {
-        let first = !card.doomed.swap(true, Ordering::Relaxed);
+    pub(crate) fn mark_closing(&self, card: &ClientInfo) -> bool {
+        let first = !card.is_closing.swap(true, Ordering::Relaxed);
         let before = card.counted_bytes.swap(0, Ordering::Relaxed);
         self.memory_bytes.fetch_sub(before, Ordering::Relaxed);
         first
     }
 
     /// Registers a connection.
-    pub(crate) fn welcome(
+    pub(crate) fn register(
         &self,
         stream: &TcpStream,
         peer: &PeerAddr,
@@ -452,7 +452,7 @@ impl ClientRegistry {
             fd: stream.as_raw_fd(),
             worker,
             protocol,
-            born_ms: now_ms,
+            connected_ms: now_ms,
             active_ms: AtomicU64::new(now_ms),
             db: AtomicU8::new(0),
             resp: AtomicU8::new(2),
@@ -464,30 +464,30 @@ impl ClientRegistry {
             queue_bytes: AtomicUsize::new(0),
             watch_bytes: AtomicUsize::new(0),
             counted_bytes: AtomicUsize::new(0),
-            spared: AtomicBool::new(false),
-            doomed: AtomicBool::new(false),
+            is_eviction_exempt: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             reads_value: AtomicBool::new(false),
             labels: Mutex::new(ClientLabels {
                 command: "NULL",
                 ..ClientLabels::default()
             }),
         });
-        lock(&self.cards).insert(card.id, Arc::clone(&card));
+        lock(&self.clients).insert(card.id, Arc::clone(&card));
         card
     }
 
     /// Removes a connection. Returns whether it was registered.
     pub(crate) fn remove(&self, id: u64) -> bool {
-        lock(&self.cards).remove(&id).is_some()
+        lock(&self.clients).remove(&id).is_some()
     }
 
     /// All connections, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
-        lock(&self.cards).values().cloned().collect()
+        lock(&self.clients).values().cloned().collect()
     }
 
     /// Number of connections.
     pub(crate) fn count(&self) -> usize {
-        lock(&self.cards).len()
+        lock(&self.clients).len()
     }
 }

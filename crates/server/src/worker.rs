@@ -50,7 +50,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How often requests that wait for space are retried if the store has not woken the worker.
 const ROOM_TICK: Duration = Duration::from_millis(5);
 /// How long a stopping server tries to send the remaining replies.
-const FAREWELL: Duration = Duration::from_millis(200);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
 /// What the worker keeps about a connection that it has lent to the thread of long requests.
 struct LentState {
@@ -64,7 +64,7 @@ struct LentState {
 impl LentState {
     fn of(conn: &Connection) -> LentState {
         LentState {
-            id: conn.card.id,
+            id: conn.client_info.id,
             readable: false,
             writable: false,
             ending: false,
@@ -73,7 +73,7 @@ impl LentState {
     }
 
     /// Records readiness that `event` reports for its socket.
-    fn note(&mut self, event: &Event) {
+    fn record_readiness(&mut self, event: &Event) {
         self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.ending |= event.is_read_closed() || event.is_error();
         self.writable |= event.is_writable();
@@ -93,7 +93,7 @@ pub(crate) struct Worker<'a> {
     executor: Executor<'a>,
     conns: Vec<Option<Box<Connection>>>,
     /// Slots of connections that are lent to the thread of long requests.
-    away: HashMap<usize, LentState>,
+    lent: HashMap<usize, LentState>,
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
@@ -119,16 +119,16 @@ impl<'a> Worker<'a> {
         poll: Poll,
         freed: Sender<Vec<Vec<u8>>>,
     ) -> Worker<'a> {
-        let figures = &shared.floor.desks[number].figures;
+        let figures = &shared.worker_pool.workers[number].figures;
         let mut executor = Executor::new(shared, figures, false);
-        executor.outputs = BufferPool::new(shelf_bytes(shared));
+        executor.outputs = BufferPool::new(buffer_pool_bytes_max(shared));
         Worker {
             shared,
             number,
             poll,
             executor,
             conns: Vec::new(),
-            away: HashMap::new(),
+            lent: HashMap::new(),
             free: Vec::new(),
             listed: VecDeque::new(),
             slow: VecDeque::new(),
@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
             awaiting_room: VecDeque::new(),
             held: VecDeque::new(),
             batch_bytes: 0,
-            inputs: BufferPool::new(shelf_bytes(shared)),
+            inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
             freed,
             ticked_ms: 0,
         }
@@ -146,7 +146,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut found_room = false;
-        while !self.shared.floor.stopping() {
+        while !self.shared.worker_pool.stopping() {
             let goes_on = !self.listed.is_empty() || !self.slow.is_empty() || found_room;
             let timeout = if goes_on {
                 Duration::ZERO
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
             }
             self.note(&events);
             self.handle_messages();
-            self.release_turned();
+            self.release_durable();
             self.flush_if_due();
             found_room = self.visit_awaiting_room();
             // Connections listed during these visits wait for the next iteration.
@@ -170,16 +170,16 @@ impl<'a> Worker<'a> {
                     self.visit(slot);
                 }
                 if self.executor.requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
-                    self.settle();
+                    self.commit_batch();
                 }
             }
             if let Some(slot) = self.slow.pop_front() {
                 self.visit(slot);
             }
-            self.settle();
+            self.commit_batch();
             if !self.held.is_empty() {
-                self.shared.floor.desks[self.number].will_wait();
-                self.release_turned();
+                self.shared.worker_pool.workers[self.number].will_wait();
+                self.release_durable();
             }
             self.executor.publish();
             self.tick();
@@ -207,8 +207,8 @@ impl<'a> Worker<'a> {
             }
             let slot = event.token().0;
             let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
-                if let Some(away) = self.away.get_mut(&slot) {
-                    away.note(event);
+                if let Some(away) = self.lent.get_mut(&slot) {
+                    away.record_readiness(event);
                 }
                 continue;
             };
@@ -250,9 +250,9 @@ impl<'a> Worker<'a> {
 
     fn handle_messages(&mut self) {
         let mut doomed = HashSet::new();
-        for mail in self.shared.floor.desks[self.number].drain_inbox() {
+        for mail in self.shared.worker_pool.workers[self.number].drain_inbox() {
             match mail {
-                WorkerMsg::Welcome(stream, card) => {
+                WorkerMsg::Accept(stream, card) => {
                     let slot = self.free.pop().unwrap_or_else(|| {
                         self.conns.push(None);
                         self.conns.len() - 1
@@ -271,34 +271,34 @@ impl<'a> Worker<'a> {
                         Err(error) => {
                             tracing::warn!(%error, "closed a new connection: its socket cannot be polled");
                             self.free.push(slot);
-                            self.unregister_client(&conn.card);
+                            self.unregister_client(&conn.client_info);
                         }
                     }
                 }
                 WorkerMsg::Kill(id) => {
                     doomed.insert(id);
                 }
-                WorkerMsg::Back(lent) => self.take_back(lent),
+                WorkerMsg::ReturnLent(lent) => self.take_back(lent),
             }
         }
         if doomed.is_empty() {
             return;
         }
         for slot in 0..self.conns.len() {
-            if matches!(&self.conns[slot], Some(conn) if doomed.contains(&conn.card.id)) {
+            if matches!(&self.conns[slot], Some(conn) if doomed.contains(&conn.client_info.id)) {
                 self.close(slot);
             }
         }
         let mut called_back = Vec::new();
-        for (&slot, away) in &mut self.away {
+        for (&slot, away) in &mut self.lent {
             if doomed.contains(&away.id) {
                 // A long request that has begun runs to its end; the connection is closed when it returns.
                 away.is_killed = true;
-                called_back.extend(self.shared.floor.long.take_back(away.id).map(|c| (slot, c)));
+                called_back.extend(self.shared.worker_pool.long.take_back(away.id).map(|c| (slot, c)));
             }
         }
         for (slot, conn) in called_back {
-            self.away.remove(&slot);
+            self.lent.remove(&slot);
             self.conns[slot] = Some(conn);
             self.close(slot);
         }
@@ -310,10 +310,10 @@ impl<'a> Worker<'a> {
             return;
         };
         conn.listed = false;
-        self.away.insert(slot, LentState::of(&conn));
+        self.lent.insert(slot, LentState::of(&conn));
         let worker = self.number;
         self.shared
-            .floor
+            .worker_pool
             .long
             .lend(LentConnection { worker, slot, conn });
     }
@@ -321,15 +321,15 @@ impl<'a> Worker<'a> {
     /// Takes back a lent connection after its long request was executed (LONG-2), and resumes it.
     fn take_back(&mut self, lent: LentConnection) {
         let LentConnection { slot, mut conn, .. } = lent;
-        let Some(away) = self.away.remove(&slot) else {
+        let Some(away) = self.lent.remove(&slot) else {
             return;
         };
         conn.readable |= away.readable;
         conn.writable |= away.writable;
         conn.ending |= away.ending;
-        let is_forsaken = conn.is_forsaken;
-        let kept = self.check_cut(&conn);
-        conn.show();
+        let is_forsaken = conn.commit_failed;
+        let kept = self.check_output_limit(&conn);
+        conn.publish_info();
         self.conns[slot] = Some(conn);
         if away.is_killed || kept.is_err() {
             return self.close(slot);
@@ -343,7 +343,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Sends the replies whose tickets have become durable.
-    fn release_turned(&mut self) {
+    fn release_durable(&mut self) {
         while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
             match self.executor.session.durable(ticket) {
                 Ok(false) => break,
@@ -372,13 +372,13 @@ impl<'a> Worker<'a> {
     fn flush_if_due(&mut self) {
         if !self
             .shared
-            .memo
+            .memcached
             .flush_is_due(self.executor.session.as_ref())
         {
             return;
         }
         match self.executor.session.flush_all() {
-            Ok(()) => self.shared.memo.note_flush(self.shared.clock_ms() / 1000),
+            Ok(()) => self.shared.memcached.note_flush(self.shared.clock_ms() / 1000),
             Err(error) => tracing::error!(%error, "delayed flush_all failed"),
         }
     }
@@ -418,10 +418,10 @@ impl<'a> Worker<'a> {
         if conn.stalled {
             return Ok(());
         }
-        let bytes_max = self.shared.reply_bytes_max(&conn.card);
-        conn.output.open(&mut self.executor.outputs, bytes_max);
+        let bytes_max = self.shared.reply_bytes_max(&conn.client_info);
+        conn.output.prepare_buffer(&mut self.executor.outputs, bytes_max);
         let (bytes, pending) = (self.batch_bytes, conn.output.pending());
-        let deadline = Instant::now() + self.shared.options.turn;
+        let deadline = Instant::now() + self.shared.options.time_slice;
         if !conn.closing {
             // Input that a stall left unexecuted comes first.
             self.executor.execute(conn, deadline);
@@ -429,10 +429,10 @@ impl<'a> Worker<'a> {
         let waits = conn.stalled || conn.awaits_room || conn.awaits_long || conn.unfinished;
         if conn.readable && !conn.closing && !waits {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
-                self.executor.tally.count(Counter::BytesIn, bytes);
-                self.executor.tally.count(Counter::Reads, 1);
+                self.executor.counters.count(Counter::BytesIn, bytes);
+                self.executor.counters.count(Counter::Reads, 1);
                 self.batch_bytes += bytes;
-                conn.card
+                conn.client_info
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
                 self.executor.execute(conn, deadline);
@@ -441,27 +441,27 @@ impl<'a> Worker<'a> {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
             }
         }
-        self.check_cut(conn)?;
-        conn.input.rest(&mut self.inputs);
+        self.check_output_limit(conn)?;
+        conn.input.release_if_idle(&mut self.inputs);
         self.batch_bytes += conn.output.pending().saturating_sub(pending);
         conn.is_slow = self.batch_bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
-        conn.show();
-        conn.card
+        conn.publish_info();
+        conn.client_info
             .input_bytes
             .store(conn.input.bytes(), Ordering::Relaxed);
         self.shared
             .clients
-            .count_memory(&conn.card, conn.memory_bytes());
+            .count_memory(&conn.client_info, conn.memory_bytes());
         Ok(())
     }
 
     /// Fails if a reply exceeded the output limit; the caller then closes the connection.
-    fn check_cut(&mut self, conn: &Connection) -> io::Result<()> {
+    fn check_output_limit(&mut self, conn: &Connection) -> io::Result<()> {
         if !conn.output.buffer.is_cut() {
             return Ok(());
         }
-        self.executor.tally.count(Counter::OutputLimits, 1);
-        let (client, bytes) = (conn.card.id, conn.output.pending());
+        self.executor.counters.count(Counter::OutputLimits, 1);
+        let (client, bytes) = (conn.client_info.id, conn.output.pending());
         let bytes_max = conn.output.buffer.bytes_max();
         tracing::warn!(
             client,
@@ -473,14 +473,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Ends the batch: commits once, then sends or holds the replies of every connection visited in it.
-    fn settle(&mut self) {
+    fn commit_batch(&mut self) {
         // Writes staged for a connection that is closed by now block their keys until they are committed.
         let executed = std::mem::take(&mut self.executor.requests) > 0;
         self.batch_bytes = 0;
         if self.touched.is_empty() && !executed {
             return;
         }
-        self.executor.tally.count(Counter::Batches, 1);
+        self.executor.counters.count(Counter::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
             Err(Error::Poisoned(poisoned)) => {
@@ -514,7 +514,7 @@ impl<'a> Worker<'a> {
 
     /// Commits the batch. Once the medium has failed, commits only if a reply of the batch must wait for it.
     fn commit(&mut self) -> Result<Ticket, Error> {
-        if self.shared.poisoned.get().is_some() && !self.owes() {
+        if self.shared.poisoned.get().is_some() && !self.has_marked_replies() {
             return Ok(Ticket::DURABLE);
         }
         let earlier = self.held.back().map(|batch| batch.ticket);
@@ -522,7 +522,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Whether a connection visited in this batch has replies that must wait for the commit.
-    fn owes(&self) -> bool {
+    fn has_marked_replies(&self) -> bool {
         self.touched.iter().any(
             |&slot| matches!(self.conns.get(slot), Some(Some(conn)) if conn.output.mark.is_some()),
         )
@@ -559,8 +559,8 @@ impl<'a> Worker<'a> {
         if conn.can_send() {
             match conn.send(&mut self.executor.outputs) {
                 Ok(bytes) => {
-                    self.executor.tally.count(Counter::BytesOut, bytes);
-                    self.executor.tally.count(Counter::Writes, 1);
+                    self.executor.counters.count(Counter::BytesOut, bytes);
+                    self.executor.counters.count(Counter::Writes, 1);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "connection lost");
@@ -569,11 +569,11 @@ impl<'a> Worker<'a> {
             }
         }
         let pending = conn.output.pending();
-        conn.card.output_bytes.store(pending, Ordering::Relaxed);
+        conn.client_info.output_bytes.store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
-            self.executor.tally.count(Counter::OutputLimits, 1);
+            self.executor.counters.count(Counter::OutputLimits, 1);
             tracing::warn!(
-                client = conn.card.id,
+                client = conn.client_info.id,
                 pending,
                 "closed: its unsent replies exceed client-output-buffer-limit"
             );
@@ -582,11 +582,11 @@ impl<'a> Worker<'a> {
         if conn.closing && pending == 0 && !conn.output.holds() {
             return self.close(slot);
         }
-        conn.output.shelve(&mut self.executor.outputs);
+        conn.output.release_if_empty(&mut self.executor.outputs);
         let memory_bytes = conn.memory_bytes();
-        self.shared.clients.count_memory(&conn.card, memory_bytes);
+        self.shared.clients.count_memory(&conn.client_info, memory_bytes);
         if conn.awaits_long {
-            if !conn.output.holds() && !self.shared.floor.stopping() {
+            if !conn.output.holds() && !self.shared.worker_pool.stopping() {
                 self.lend(slot); // LONG-1
             }
             return;
@@ -607,22 +607,22 @@ impl<'a> Worker<'a> {
             return;
         }
         let mut cards = self.shared.clients.all();
-        cards.retain(|card| !card.spared.load(Ordering::Relaxed));
+        cards.retain(|card| !card.is_eviction_exempt.load(Ordering::Relaxed));
         cards.sort_by_key(|card| card.counted_bytes.load(Ordering::Relaxed));
         while let Some(card) = cards.pop() {
             if self.shared.clients.memory_bytes() <= bytes_max {
                 break;
             }
             let bytes = card.counted_bytes.load(Ordering::Relaxed);
-            if self.shared.clients.doom(&card) {
+            if self.shared.clients.mark_closing(&card) {
                 tracing::warn!(
                     client = card.id,
                     bytes,
                     "closed: all clients together exceed maxmemory-clients"
                 );
-                self.executor.tally.count(Counter::Evictions, 1);
+                self.executor.counters.count(Counter::Evictions, 1);
                 let mut slots = self.conns.iter();
-                match slots.position(|c| matches!(c, Some(c) if c.card.id == card.id)) {
+                match slots.position(|c| matches!(c, Some(c) if c.client_info.id == card.id)) {
                     Some(slot) => self.close(slot),
                     None => self.shared.kill(&card),
                 }
@@ -637,16 +637,16 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "cannot remove a connection from the poll");
         }
-        std::mem::take(&mut conn.output).give_up(&mut self.executor.outputs);
-        std::mem::take(&mut conn.input).give_up(&mut self.inputs);
-        self.unregister_client(&conn.card);
+        std::mem::take(&mut conn.output).into_pool(&mut self.executor.outputs);
+        std::mem::take(&mut conn.input).release(&mut self.inputs);
+        self.unregister_client(&conn.client_info);
         self.free.push(slot);
     }
 
     fn unregister_client(&self, card: &ClientInfo) {
-        self.shared.clients.doom(card);
+        self.shared.clients.mark_closing(card);
         self.shared.clients.remove(card.id);
-        self.shared.floor.desks[self.number]
+        self.shared.worker_pool.workers[self.number]
             .connections
             .fetch_sub(1, Ordering::Relaxed);
     }
@@ -658,8 +658,8 @@ impl<'a> Worker<'a> {
             return;
         }
         self.ticked_ms = now;
-        self.inputs.tick(shelf_bytes(self.shared));
-        self.executor.outputs.tick(shelf_bytes(self.shared));
+        self.inputs.tick(buffer_pool_bytes_max(self.shared));
+        self.executor.outputs.tick(buffer_pool_bytes_max(self.shared));
         let settings = &self.shared.settings;
         let idle_ms = settings
             .timeout_secs
@@ -674,18 +674,18 @@ impl<'a> Worker<'a> {
             let Some(conn) = &mut self.conns[slot] else {
                 continue;
             };
-            let idle = now.saturating_sub(conn.card.active_ms.load(Ordering::Relaxed));
+            let idle = now.saturating_sub(conn.client_info.active_ms.load(Ordering::Relaxed));
             let above = soft_bytes > 0 && conn.output.pending() > soft_bytes;
             let since = above.then(|| conn.soft_since_ms.unwrap_or(now));
             conn.soft_since_ms = since;
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
-                tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
+                tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
                 self.executor
-                    .tally
+                    .counters
                     .count(Counter::IdleKicks, usize::from(!slow));
                 self.executor
-                    .tally
+                    .counters
                     .count(Counter::OutputLimits, usize::from(slow));
                 self.close(slot);
             }
@@ -694,10 +694,10 @@ impl<'a> Worker<'a> {
 
     /// Stops the worker: waits for its tickets and lent connections, sends the remaining replies, closes everything.
     fn shutdown(&mut self) {
-        self.settle();
+        self.commit_batch();
         let mut events = Events::with_capacity(64);
-        while !self.away.is_empty() {
-            let was_over = self.shared.floor.long.is_over();
+        while !self.lent.is_empty() {
+            let was_over = self.shared.worker_pool.long.is_over();
             self.handle_messages();
             if was_over {
                 break; // LONG-3
@@ -713,11 +713,11 @@ impl<'a> Worker<'a> {
         }
         if let Some(batch) = self.held.back() {
             match self.executor.session.wait(batch.ticket) {
-                Ok(()) => self.release_turned(),
+                Ok(()) => self.release_durable(),
                 Err(poisoned) => self.abort_unacknowledged(&poisoned),
             }
         }
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + SHUTDOWN_GRACE;
         loop {
             let owing = self
                 .conns
@@ -740,8 +740,8 @@ impl<'a> Worker<'a> {
         for slot in 0..self.conns.len() {
             self.close(slot);
         }
-        for mail in self.shared.floor.desks[self.number].drain_inbox() {
-            if let WorkerMsg::Welcome(_, card) = mail {
+        for mail in self.shared.worker_pool.workers[self.number].drain_inbox() {
+            if let WorkerMsg::Accept(_, card) = mail {
                 self.unregister_client(&card);
             }
         }
@@ -749,7 +749,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Most bytes that unused buffers may take for each direction: an eighth of the limit of all clients.
-fn shelf_bytes(shared: &ServerShared<'_>) -> usize {
+fn buffer_pool_bytes_max(shared: &ServerShared<'_>) -> usize {
     shared.settings.clients_bytes_max() / 8
 }
 

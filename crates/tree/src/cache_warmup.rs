@@ -27,8 +27,8 @@ impl<F: Fabric> Compute<F> {
     }
 
     fn look_up(&self, key: &Key, look: &dyn Fn(GAddr, &mut [u8])) {
-        let layout = self.home.config.layout;
-        let mut cache = self.home.cache.borrow_mut();
+        let layout = self.state.config.layout;
+        let mut cache = self.state.cache.borrow_mut();
         let mut at = match cache.lowest(1, key) {
             Some((_, page)) if page.head().level == 1 => return,
             Some((_, page)) => Some(child_for(&page, key).0),

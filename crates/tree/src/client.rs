@@ -32,7 +32,7 @@ pub(crate) struct ComputeState<F> {
     pub(crate) cache: RefCell<IndexCache>,
     nodes: RefCell<Vec<NodeAllocator>>,
     blocks: RefCell<Vec<ValueBlocks>>,
-    pub(crate) doing: Rc<PhaseCounts>,
+    pub(crate) phases: Rc<PhaseCounts>,
     servers: RefCell<Vec<MemoryServerState>>,
 }
 
@@ -56,7 +56,7 @@ struct NodeAllocator {
 
 /// A compute server of a tree.
 pub struct Compute<F> {
-    pub(crate) home: Rc<ComputeState<F>>,
+    pub(crate) state: Rc<ComputeState<F>>,
 }
 
 /// One client of a compute server: one operation at a time.
@@ -90,7 +90,7 @@ impl<F: Fabric> Compute<F> {
         let node_bytes = config.layout.node_bytes;
         let cache = IndexCache::new(config.cache_bytes, node_bytes, compute.into());
         Compute {
-            home: Rc::new(ComputeState {
+            state: Rc::new(ComputeState {
                 fabric,
                 config,
                 compute,
@@ -99,7 +99,7 @@ impl<F: Fabric> Compute<F> {
                 cache: RefCell::new(cache),
                 nodes: RefCell::new((0..servers).map(|_| NodeAllocator::default()).collect()),
                 blocks: RefCell::new((0..servers).map(|_| ValueBlocks::default()).collect()),
-                doing: Rc::default(),
+                phases: Rc::default(),
                 servers: RefCell::new(vec![MemoryServerState::default(); servers]),
             }),
         }
@@ -109,7 +109,7 @@ impl<F: Fabric> Compute<F> {
     #[must_use]
     pub fn client(&self) -> Client<F> {
         Client {
-            home: Rc::clone(&self.home),
+            home: Rc::clone(&self.state),
             op: Cell::default(),
             at_once: Cell::new(LEAVES_MAX * AT_ONCE_PARTS),
         }
@@ -117,14 +117,14 @@ impl<F: Fabric> Compute<F> {
 
     /// Returns whether any of its clients is in phase `what`.
     #[cfg(feature = "check")]
-    pub(crate) fn is_doing(&self, what: Phase) -> bool {
-        self.home.doing.any(what)
+    pub(crate) fn is_in_phase(&self, what: Phase) -> bool {
+        self.state.phases.any(what)
     }
 
     /// Returns the bytes of internal nodes in its cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
-        self.home.cache.borrow().bytes()
+        self.state.cache.borrow().bytes()
     }
 }
 
@@ -142,7 +142,7 @@ impl<F: Fabric> Client<F> {
 
     /// Counts this client as in phase `what` until the returned guard is dropped.
     pub(crate) fn begin(&self, what: Phase) -> PhaseGuard {
-        self.home.doing.begin(what)
+        self.home.phases.begin(what)
     }
 
     /// Checks once that memory server `server` has this tree's mark. A server that restarted with empty memory has

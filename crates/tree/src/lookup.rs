@@ -22,11 +22,11 @@ pub(crate) struct Path {
 /// Result of the check of a node.
 pub(crate) enum Lookup {
     /// It is the wanted node.
-    Here,
+    Found,
     /// The search continues at this node.
-    There(GAddr),
+    Follow(GAddr),
     /// The address was wrong; the search starts again.
-    Lost,
+    Restart,
 }
 
 /// Returns the child of an internal node for `key`, and the least key for which the node leads to it.
@@ -74,12 +74,12 @@ impl<F: Fabric> Client<F> {
                 return Ok(None);
             }
             match classify(&found.page, key, head.level) {
-                Lookup::Here => {}
-                Lookup::There(at) => {
+                Lookup::Found => {}
+                Lookup::Follow(at) => {
                     next = at;
                     continue;
                 }
-                Lookup::Lost => {
+                Lookup::Restart => {
                     // Only a cached node can lead to a wrong node.
                     self.drop_cached_ancestors(level, key);
                     next = self.root().await?;
@@ -115,8 +115,8 @@ impl<F: Fabric> Client<F> {
     /// Handles a path for `aim` that led to a wrong node, and returns the key for the next attempt. A parent read just
     /// now may lead to a freed leaf, whose entries moved to its left sibling. If the client that moved them died, the
     /// separator stays for ever. A search that comes from the left finds the entries.
-    pub(crate) fn lost(&self, way: &Path, aim: Key) -> Key {
-        self.outdated(way);
+    pub(crate) fn retry_key(&self, way: &Path, aim: Key) -> Key {
+        self.drop_hint(way);
         match way.hint {
             Some(_) => aim,
             None => way.least.previous(self.home.config.layout.key_bytes),
@@ -124,7 +124,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Drops the cached node that led to `way`, if there is one: it is outdated.
-    pub(crate) fn outdated(&self, way: &Path) {
+    pub(crate) fn drop_hint(&self, way: &Path) {
         if let Some((level, lowest)) = &way.hint {
             self.home.cache.borrow_mut().drop_node(*level, lowest);
         }
@@ -153,22 +153,22 @@ impl<F: Fabric> Client<F> {
             loop {
                 let found = self.read(at).await?;
                 match classify(&found.page, key, 0) {
-                    Lookup::Here if found.page.head().state == NodeState::Moving => {
+                    Lookup::Found if found.page.head().state == NodeState::Moving => {
                         return self.moved(found, key).await;
                     }
-                    Lookup::Here => {
+                    Lookup::Found => {
                         let hit = Self::by_hint(&way) && at == way.at;
                         self.note(|op| op.cache_hit = hit);
                         return Ok(found);
                     }
-                    Lookup::There(next) => {
-                        self.outdated(&way);
+                    Lookup::Follow(next) => {
+                        self.drop_hint(&way);
                         at = next;
                     }
-                    Lookup::Lost => break,
+                    Lookup::Restart => break,
                 }
             }
-            aim = self.lost(&way, aim);
+            aim = self.retry_key(&way, aim);
         }
     }
 
@@ -181,7 +181,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<FetchedNode, TreeError> {
         loop {
             let (to, from) = (found.page.head().low, found.at);
-            match self.chained(key, to, from).await? {
+            match self.find_in_chain(key, to, from).await? {
                 None => return Ok(found),
                 Some(next) if next.page.head().state == NodeState::Moving => found = next,
                 Some(next) => return Ok(next),
@@ -192,7 +192,7 @@ impl<F: Fabric> Client<F> {
     /// Returns the leaf for `key` in the chain of siblings, or `None` if the chain still leads to `moving`. This tells
     /// whether a leaf that is moving to the node at `to` has moved. It works even if that node has been split or merged
     /// since its mover died.
-    pub(crate) async fn chained(
+    pub(crate) async fn find_in_chain(
         &self,
         key: &Key,
         to: GAddr,
@@ -202,12 +202,12 @@ impl<F: Fabric> Client<F> {
         loop {
             let found = self.read(at).await?;
             at = match classify(&found.page, key, 0) {
-                Lookup::Here => return Ok(Some(found)),
-                Lookup::There(next) if next == moving => return Ok(None),
-                Lookup::There(next) => next,
-                Lookup::Lost => loop {
+                Lookup::Found => return Ok(Some(found)),
+                Lookup::Follow(next) if next == moving => return Ok(None),
+                Lookup::Follow(next) => next,
+                Lookup::Restart => loop {
                     let way = self.seek(&aim, 0).await?.ok_or(TreeError::NoTree)?;
-                    aim = self.lost(&way, aim);
+                    aim = self.retry_key(&way, aim);
                     if way.at != moving {
                         break way.at;
                     }
@@ -221,15 +221,15 @@ impl<F: Fabric> Client<F> {
 pub(crate) fn classify(page: &NodePage, key: &Key, level: u8) -> Lookup {
     let head = page.head();
     if fault!("tree.fences_unchecked") && head.level == level {
-        return Lookup::Here;
+        return Lookup::Found;
     }
     if head.level != level || head.state == NodeState::Nothing || *key < head.lowest {
-        return Lookup::Lost;
+        return Lookup::Restart;
     }
     match head.state {
-        NodeState::Freed => Lookup::There(head.low),
-        _ if head.covers(key) => Lookup::Here,
-        _ if head.sibling.is_null() => Lookup::Lost,
-        _ => Lookup::There(head.sibling),
+        NodeState::Freed => Lookup::Follow(head.low),
+        _ if head.covers(key) => Lookup::Found,
+        _ if head.sibling.is_null() => Lookup::Restart,
+        _ => Lookup::Follow(head.sibling),
     }
 }

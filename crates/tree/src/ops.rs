@@ -170,12 +170,12 @@ impl<F: Fabric> Client<F> {
                     Err(error) => return Err(self.unlock_after(held, error).await),
                 };
                 match classify(&found.page, key, level) {
-                    Lookup::Here if found.page.head().state == NodeState::Moving => {
-                        if let Some(next) = self.settle(held, found, key).await? {
+                    Lookup::Found if found.page.head().state == NodeState::Moving => {
+                        if let Some(next) = self.resolve_moving(held, found, key).await? {
                             at = next;
                         }
                     }
-                    Lookup::Here => {
+                    Lookup::Found => {
                         let direct = at == way.at;
                         let hit = Self::by_hint(&way) && direct;
                         self.note(|op| op.cache_hit = hit);
@@ -185,32 +185,32 @@ impl<F: Fabric> Client<F> {
                             unknown_above: unknown_above && !Self::by_hint(&way),
                         }));
                     }
-                    Lookup::There(next) => {
+                    Lookup::Follow(next) => {
                         unknown_above = found.page.head().sibling == next;
-                        self.outdated(&way);
+                        self.drop_hint(&way);
                         self.unlock(held).await?;
                         at = next;
                     }
-                    Lookup::Lost => {
+                    Lookup::Restart => {
                         self.unlock(held).await?;
                         break;
                     }
                 }
             }
-            aim = self.lost(&way, aim);
+            aim = self.retry_key(&way, aim);
         }
     }
 
     /// Resolves a locked leaf whose mover died. If its entries have moved, marks it freed; if not, marks it live again.
     /// Returns the leaf at which to continue, if it has moved.
-    async fn settle(
+    async fn resolve_moving(
         &self,
         held: HeldLock,
         mut found: FetchedNode,
         key: &Key,
     ) -> Result<Option<GAddr>, TreeError> {
         let mut head = found.page.head();
-        let target = match self.chained(key, head.low, found.at).await {
+        let target = match self.find_in_chain(key, head.low, found.at).await {
             Ok(target) => target.map(|target| target.at),
             Err(error) => return Err(self.unlock_after(held, error).await),
         };

@@ -139,7 +139,7 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
 /// Our cache, called directly.
 struct OurCache {
     cache: Cache<Mapped>,
-    door: CacheSession<Mapped>,
+    session: CacheSession<Mapped>,
     mean: usize,
 }
 
@@ -147,7 +147,7 @@ impl OurCache {
     fn new(options: &CacheOptions) -> Result<OurCache, Error> {
         let cache = in_memory(options.mib)?;
         Ok(OurCache {
-            door: cache.door(),
+            session: cache.door(),
             cache,
             mean: options.value_bytes,
         })
@@ -163,7 +163,7 @@ impl RequestKind for OurCache {
                 let name = name(*key);
                 let key = named(name.as_bytes());
                 let found = self
-                    .door
+                    .session
                     .get(key, ReadView::Durable, &mut out, &mut |_, _| true);
                 found.map_err(failed)
             })
@@ -177,10 +177,10 @@ impl RequestKind for OurCache {
                 bytes: &bytes,
                 ..Value::default()
             };
-            let stored = self.door.put(named(name.as_bytes()), value);
+            let stored = self.session.put(named(name.as_bytes()), value);
             stored.map_err(failed)?;
         }
-        self.door.commit().map(drop).map_err(failed)
+        self.session.commit().map(drop).map_err(failed)
     }
 }
 

@@ -164,7 +164,7 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
         );
         found.push((arrangement.id, phases));
     }
-    report.figures.extend(story(&found));
+    report.figures.extend(published_comparison(&found));
     Ok(report)
 }
 
@@ -173,7 +173,7 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
 const NEAR_ENOUGH: f64 = 0.15;
 
 /// Compares the reported values with those of the model.
-fn story(found: &[(ArrangementId, PhaseFigures)]) -> Vec<Figure> {
+fn published_comparison(found: &[(ArrangementId, PhaseFigures)]) -> Vec<Figure> {
     let of = |id: ArrangementId, phase: usize| {
         let (_, phases) = found
             .iter()

@@ -3,7 +3,7 @@
 use farbank_server::resp::request;
 
 use super::ConnectionStop;
-use super::connection::{ChildConnection, no_reply};
+use super::connection::{ChildConnection, protocol_violation};
 
 /// Reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,11 +52,11 @@ impl RespClient {
     pub(crate) fn reply(&mut self) -> Result<RespReply, ConnectionStop> {
         let line = self.connection.line()?;
         let Some((kind, rest)) = line.split_at_checked(1) else {
-            return Err(no_reply("the reply is an empty line"));
+            return Err(protocol_violation("the reply is an empty line"));
         };
         let number = || {
             rest.parse::<i64>()
-                .map_err(|e| no_reply(format!("{line:?}: {e}")))
+                .map_err(|e| protocol_violation(format!("{line:?}: {e}")))
         };
         match kind {
             "+" => Ok(RespReply::Simple(rest.into())),
@@ -73,7 +73,7 @@ impl RespClient {
                     Ok(RespReply::Array(Some(members)))
                 }
             },
-            _ => Err(no_reply(format!("{line:?} is not a RESP reply"))),
+            _ => Err(protocol_violation(format!("{line:?} is not a RESP reply"))),
         }
     }
 
@@ -93,8 +93,8 @@ impl RespClient {
             RespReply::Bulk(None) => Ok(0),
             RespReply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
                 .parse()
-                .map_err(|e| no_reply(format!("the value of {key} is not a number: {e}"))),
-            other => Err(no_reply(format!("GET {key}: {other:?}"))),
+                .map_err(|e| protocol_violation(format!("the value of {key} is not a number: {e}"))),
+            other => Err(protocol_violation(format!("GET {key}: {other:?}"))),
         }
     }
 
@@ -102,14 +102,14 @@ impl RespClient {
     pub(crate) fn key_count(&mut self) -> Result<u64, ConnectionStop> {
         match self.request(&["DBSIZE"])? {
             RespReply::Number(keys) if keys >= 0 => Ok(keys as u64),
-            other => Err(no_reply(format!("DBSIZE: {other:?}"))),
+            other => Err(protocol_violation(format!("DBSIZE: {other:?}"))),
         }
     }
 
     /// Reads the pool statistics from INFO.
     pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, ConnectionStop> {
         let RespReply::Bulk(Some(text)) = self.request(&["INFO", "farbank"])? else {
-            return Err(no_reply("the reply to INFO is not a bulk string"));
+            return Err(protocol_violation("the reply to INFO is not a bulk string"));
         };
         let text = String::from_utf8_lossy(&text).into_owned();
         let figure = |name: &str| {
@@ -117,7 +117,7 @@ impl RespClient {
                 .lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|figure| figure.trim().parse::<u64>().ok())
-                .ok_or_else(|| no_reply(format!("INFO has no number {name:?}")))
+                .ok_or_else(|| protocol_violation(format!("INFO has no number {name:?}")))
         };
         let live = figure("pool_live_bytes")?;
         Ok(PoolFigures {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::ConnectionStop;
 
 /// Read timeout. A server that sends nothing for this long is reported as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Buffered connection. A read that ends early means that the server process has ended.
 pub(super) struct ChildConnection {
@@ -15,26 +15,26 @@ pub(super) struct ChildConnection {
     input: BufReader<TcpStream>,
 }
 
-fn gone(why: impl ToString) -> ConnectionStop {
+fn connection_lost(why: impl ToString) -> ConnectionStop {
     ConnectionStop::Gone(why.to_string())
 }
 
 /// Returns a protocol violation: the server sent `what`, which its protocol does not allow.
-pub(super) fn no_reply(what: impl ToString) -> ConnectionStop {
+pub(super) fn protocol_violation(what: impl ToString) -> ConnectionStop {
     ConnectionStop::wrong("protocol", what)
 }
 
 impl ChildConnection {
     pub(super) fn open(addr: &str) -> Result<ChildConnection, ConnectionStop> {
-        let stream = TcpStream::connect(addr).map_err(gone)?;
-        stream.set_nodelay(true).map_err(gone)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
-        let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(gone)?);
+        let stream = TcpStream::connect(addr).map_err(connection_lost)?;
+        stream.set_nodelay(true).map_err(connection_lost)?;
+        stream.set_read_timeout(Some(READ_TIMEOUT)).map_err(connection_lost)?;
+        let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(connection_lost)?);
         Ok(ChildConnection { stream, input })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionStop> {
-        self.stream.write_all(bytes).map_err(gone)
+        self.stream.write_all(bytes).map_err(connection_lost)
     }
 
     /// Reads one line and removes its `\r\n`.
@@ -43,20 +43,20 @@ impl ChildConnection {
         self.input
             .read_until(b'\n', &mut line)
             .map_err(|e| match e.kind() {
-                ErrorKind::WouldBlock => no_reply("the server sent no reply within 60 s"),
-                _ => gone(e),
+                ErrorKind::WouldBlock => protocol_violation("the server sent no reply within 60 s"),
+                _ => connection_lost(e),
             })?;
         if !line.ends_with(b"\r\n") {
-            return Err(gone("the server closed the connection"));
+            return Err(connection_lost("the server closed the connection"));
         }
         line.truncate(line.len() - 2);
-        String::from_utf8(line).map_err(|e| no_reply(format!("a reply line is not UTF-8: {e}")))
+        String::from_utf8(line).map_err(|e| protocol_violation(format!("a reply line is not UTF-8: {e}")))
     }
 
     /// Reads `len` bytes and the `\r\n` that follows them. Returns the `len` bytes.
     pub(super) fn block(&mut self, len: usize) -> Result<Vec<u8>, ConnectionStop> {
         let mut bytes = vec![0; len + 2];
-        self.input.read_exact(&mut bytes).map_err(gone)?;
+        self.input.read_exact(&mut bytes).map_err(connection_lost)?;
         bytes.truncate(len);
         Ok(bytes)
     }

@@ -1,7 +1,7 @@
 //! Minimal client of memcached's text protocol.
 
 use super::ConnectionStop;
-use super::connection::{ChildConnection, no_reply};
+use super::connection::{ChildConnection, protocol_violation};
 
 /// Bytes and `cas` number of an item, or `None` if the key does not exist.
 pub(crate) type MemcachedItem = Option<(Vec<u8>, u64)>;
@@ -39,14 +39,14 @@ impl MemcachedClient {
         let cas = words.next().and_then(|word| word.parse().ok());
         let len = words.next().and_then(|word| word.parse().ok());
         let (Some(cas), Some(len)) = (cas, len) else {
-            return Err(no_reply(format!(
+            return Err(protocol_violation(format!(
                 "{line:?} is not a VALUE line with a length and a cas number"
             )));
         };
         let bytes = self.0.block(len)?;
         match self.0.line()?.as_str() {
             "END" => Ok(Some((bytes, cas))),
-            line => Err(no_reply(format!("{line:?} follows an item, expected END"))),
+            line => Err(protocol_violation(format!("{line:?} follows an item, expected END"))),
         }
     }
 }

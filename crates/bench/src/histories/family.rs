@@ -104,7 +104,7 @@ impl FamilyCall {
     }
 
     /// Returns whether the answer distinguishes a call that changed the state from one that did not.
-    pub(super) fn says_what_it_did(&self) -> bool {
+    pub(super) fn answer_shows_effect(&self) -> bool {
         !matches!(
             self,
             FamilyCall::Set(_) | FamilyCall::Remove(_) | FamilyCall::Clear

@@ -106,7 +106,7 @@ impl ServerEnd {
         }
     }
 
-    fn of(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), String> {
+    fn end(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), String> {
         match self {
             ServerEnd::Kill => server.kill(),
             ServerEnd::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
@@ -198,7 +198,7 @@ fn put_under_load(
             actors.push(scope.spawn(move || actor.work_memcached(addr)));
         }
         thread::sleep(time);
-        let ended = end.of(server, rng);
+        let ended = end.end(server, rng);
         let joined = actors
             .into_iter()
             .map(|actor| actor.join().expect("a client thread panicked"));

@@ -61,7 +61,7 @@ pub(super) fn search(start: FamilyState, clients: &[Vec<SeenCall>]) -> SearchVer
     let mut seen: HashSet<SearchPosition> = HashSet::new();
     let mut furthest = (0, stack[0].clone());
     while let Some(place) = stack.pop() {
-        if left(&place, &pipelines).all(|(_, _, event)| event.answer.is_none()) {
+        if unordered_calls(&place, &pipelines).all(|(_, _, event)| event.answer.is_none()) {
             return SearchVerdict::Holds;
         }
         if !seen.insert(place.clone()) {
@@ -74,19 +74,19 @@ pub(super) fn search(start: FamilyState, clients: &[Vec<SeenCall>]) -> SearchVer
         if ordered >= furthest.0 {
             furthest = (ordered, place.clone());
         }
-        follow(&place, &pipelines, &mut stack);
+        push_successors(&place, &pipelines, &mut stack);
     }
     let place = furthest.1;
     SearchVerdict::Fails {
         state: place.1,
-        stuck: left(&place, &pipelines)
+        stuck: unordered_calls(&place, &pipelines)
             .map(|(_, _, event)| event.clone())
             .collect(),
     }
 }
 
 /// Returns the unordered calls of each client's current pipeline, each with its client and its index in the pipeline.
-fn left<'a>(
+fn unordered_calls<'a>(
     place: &SearchPosition,
     pipelines: &'a [Vec<&'a [SeenCall]>],
 ) -> impl Iterator<Item = (usize, usize, &'a SeenCall)> {
@@ -124,12 +124,12 @@ fn advanced(
 }
 
 /// Pushes all positions that follow `place`.
-fn follow(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Vec<SearchPosition>) {
-    let first_answer = left(place, pipelines)
+fn push_successors(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Vec<SearchPosition>) {
+    let first_answer = unordered_calls(place, pipelines)
         .map(|(_, _, event)| event.answered)
         .min();
     let (from, state) = (stack.len(), place.1);
-    for (client, call, event) in left(place, pipelines) {
+    for (client, call, event) in unordered_calls(place, pipelines) {
         if first_answer.is_some_and(|first| event.sent > first) {
             continue;
         }
@@ -137,7 +137,7 @@ fn follow(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Ve
         let next = |state| advanced(place, client, call, state, pipelines);
         match &event.answer {
             Some(answered) if *answered != answer => {}
-            Some(_) if after == state && event.call.says_what_it_did() => {
+            Some(_) if after == state && event.call.answer_shows_effect() => {
                 stack.truncate(from);
                 stack.push(next(state));
                 return;

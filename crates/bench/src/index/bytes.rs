@@ -18,7 +18,7 @@ use farbank_pm::model::{Category, MachineOutcome};
 
 use super::IndexOptions;
 use super::model::{ALL_DIMMS, PhasedRun, run};
-use super::published::{BYTES_ORDERS, BytesPart, MEANS, NEAR, PAIR_BYTES, beside, bytes, percent};
+use super::published::{BYTES_ORDERS, BytesPart, MEANS, NEAR, PAIR_BYTES, compare_with_study, bytes, percent};
 use super::rankings::score_pairs;
 use crate::figure::{Error, Figure, ProgressFn, Report};
 
@@ -79,10 +79,10 @@ pub(super) fn table(
             let parts = parts(outcome);
             for (part, value) in parts {
                 let figure = modelled(part.name(), value, "B an operation");
-                let figure = beside(options, figure, bytes(table, part), NEAR);
+                let figure = compare_with_study(options, figure, bytes(table, part), NEAR);
                 let share = 100.0 * value / written.max(f64::MIN_POSITIVE);
                 let share = modelled(&format!("{}, share", part.name()), share, "%");
-                let share = beside(options, share, percent(table, part), NEAR);
+                let share = compare_with_study(options, share, percent(table, part), NEAR);
                 report.figures.extend([figure, share]);
             }
             found.push((table, parts));
@@ -120,8 +120,8 @@ pub(super) fn together(options: &IndexOptions, found: &Parts, report: &mut Repor
         let share = Figure::modelled("bytes", name(", share"), share).unit("%");
         let bytes = Figure::modelled("bytes", name(""), mean(&bytes)).unit("B an operation");
         report.figures.extend([
-            beside(options, bytes, published_bytes, NEAR),
-            beside(options, share, published_percent, NEAR),
+            compare_with_study(options, bytes, published_bytes, NEAR),
+            compare_with_study(options, share, published_percent, NEAR),
         ]);
     }
     for (part, order) in BYTES_ORDERS {

@@ -45,7 +45,7 @@ impl IndexContender {
     ) -> Result<Box<dyn IndexSubject>, Error> {
         let words: Box<dyn IndexSubject> = match self {
             IndexContender::Table(table) => {
-                let pages = PagePreparation::There(watch);
+                let pages = PagePreparation::Prefault(watch);
                 Box::new(new_table(options, *table, records, pages)?)
             }
             IndexContender::Papaya => Box::new(PapayaMap::default()),
@@ -86,7 +86,7 @@ pub(super) fn pool_bytes(options: &IndexOptions, records: u64) -> u64 {
 pub(super) enum PagePreparation<'a> {
     /// Before the table is created, like those of a pool, so that no insert pays for the first touch of a page. At
     /// most half of the machine's available memory is allocated in advance, as no table needs all of its room.
-    There(ProgressFn<'a>),
+    Prefault(ProgressFn<'a>),
     /// At their first touch. Counting runs can then reserve more memory than they use.
     AsTouched,
 }
@@ -94,7 +94,7 @@ pub(super) enum PagePreparation<'a> {
 impl PagePreparation<'_> {
     fn prepare(self, medium: &Mapped) -> Result<(), Error> {
         const STEP: u64 = 256 << 20;
-        let PagePreparation::There(watch) = self else {
+        let PagePreparation::Prefault(watch) = self else {
             return Ok(());
         };
         let spare = machine::available_bytes().map_or(u64::MAX, |bytes| bytes / 2);

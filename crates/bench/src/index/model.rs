@@ -10,7 +10,7 @@ use farbank_pm::model::{Machine, MachineOutcome};
 
 use super::IndexOptions;
 use super::contender::{modelled_table, refused};
-use super::published::{self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, beside};
+use super::published::{self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, compare_with_study};
 use super::scale::{machine, of_table, untouched};
 use super::study::insert_keys;
 use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
@@ -138,7 +138,7 @@ pub(super) fn dimms(
                 };
                 let name = format!("{name}, times one");
                 let figure = Figure::modelled(table.name(), name, times);
-                figures.push(beside(options, figure, published, NEAR).caveat(caveat));
+                figures.push(compare_with_study(options, figure, published, NEAR).caveat(caveat));
             }
         }
         if dimms == ALL_DIMMS {
@@ -222,7 +222,7 @@ pub(super) fn numa(
                 ("insert", 0) => published::of(&REMOTE_TIMES, table),
                 _ => None,
             };
-            figures.push(beside(options, figure, published, NEAR));
+            figures.push(compare_with_study(options, figure, published, NEAR));
         }
     }
     Ok(figures)

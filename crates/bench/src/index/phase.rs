@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use farbank_index::IndexError;
 
 use super::contender::{IndexSession, IndexSubject, refused};
-use crate::figure::{Error, ProgressFn, TOLD_EVERY, report_progress};
+use crate::figure::{Error, ProgressFn, PROGRESS_INTERVAL, report_progress};
 
 /// Number of results of an operation that are counted separately.
 pub(super) const ENDS: usize = 10;
@@ -39,7 +39,7 @@ impl PhasePlan {
     fn asked_for(&self) -> u64 {
         match (self.until, self.sampling) {
             (PhaseEnd::Done(count), _) => count,
-            (PhaseEnd::Looks(looks), every) => {
+            (PhaseEnd::Samples(looks), every) => {
                 looks as u64 * every.unwrap_or_default().as_millis() as u64
             }
         }
@@ -52,7 +52,7 @@ pub(super) enum PhaseEnd {
     /// All threads together have executed this many operations.
     Done(u64),
     /// This many samples were taken.
-    Looks(usize),
+    Samples(usize),
 }
 
 /// Result of a phase of all threads.
@@ -100,7 +100,7 @@ pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexE
     let threads = u64::from(plan.threads);
     let (count, share, looks) = match plan.until {
         PhaseEnd::Done(count) => (count, count.div_ceil(threads), None),
-        PhaseEnd::Looks(looks) => (u64::MAX, ENDLESS, Some(looks)),
+        PhaseEnd::Samples(looks) => (u64::MAX, ENDLESS, Some(looks)),
     };
     let sessions: Result<Vec<_>, Error> = (0..threads).map(|_| subject.session()).collect();
     let done: Vec<CachePadded<AtomicU64>> = (0..threads).map(|_| CachePadded::default()).collect();
@@ -136,10 +136,10 @@ pub(super) fn phase<O: FnMut(&mut dyn IndexSession, u64) -> Result<usize, IndexE
         });
         let asked_for = plan.asked_for();
         drop(tell);
-        while told.recv_timeout(TOLD_EVERY) == Err(RecvTimeoutError::Timeout) {
+        while told.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let so_far = match plan.until {
                 PhaseEnd::Done(_) => done.iter().map(|d| d.load(Relaxed)).sum(),
-                PhaseEnd::Looks(_) => began.elapsed().as_millis() as u64,
+                PhaseEnd::Samples(_) => began.elapsed().as_millis() as u64,
             };
             if let Err(stopped) = report_progress(watch, plan.what, so_far, asked_for) {
                 over.store(true, Release);

@@ -23,7 +23,7 @@ pub(super) fn run(options: &IndexOptions, contender: &IndexContender) -> Result<
         let before = "Time-based benchmark selected - changing key space to +inf\n";
         text.insert_str(0, before);
     }
-    told(&mut text, options, contender);
+    options_text(&mut text, options, contender);
     let mixed = mixed(options, &*subject, watch)?;
     results(&mut text, options, &mixed);
     Ok(text)
@@ -98,7 +98,7 @@ fn calendar(since: Duration) -> String {
     )
 }
 
-fn told(text: &mut String, options: &IndexOptions, contender: &IndexContender) {
+fn options_text(text: &mut String, options: &IndexOptions, contender: &IndexContender) {
     let target = match contender {
         IndexContender::Plugin(library) => library.display().to_string(),
         other => other.name().into(),

@@ -195,7 +195,7 @@ pub(super) const BYTES_ORDERS: [(Option<BytesPart>, &str); 5] = [
 ];
 
 /// Scores a figure if there is a published value and the tables use the study's configuration.
-pub(super) fn beside(
+pub(super) fn compare_with_study(
     options: &IndexOptions,
     figure: Figure,
     value: impl Into<Option<f64>>,

@@ -36,9 +36,9 @@ use super::IndexOptions;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{MinStdEngine, key_of};
 use super::model::ALL_DIMMS;
-use super::published::{self, DIMMS_INSERT_TIMES, NEAR, REMOTE_TIMES, RESIZE_PERCENT, beside};
+use super::published::{self, DIMMS_INSERT_TIMES, NEAR, REMOTE_TIMES, RESIZE_PERCENT, compare_with_study};
 use super::scale::{machine, of_table};
-use crate::figure::{Error, Figure, ProgressFn, Report, TOLD_EVERY, report_progress};
+use crate::figure::{Error, Figure, ProgressFn, Report, PROGRESS_INTERVAL, report_progress};
 use crate::scale::DataScale;
 
 /// The study's tables.
@@ -338,7 +338,7 @@ impl<'a> TableRun<'a> {
     }
 
     /// Returns whether a structure change of the table blocks all workers.
-    fn closes(&self) -> bool {
+    fn blocks_during_resize(&self) -> bool {
         matches!(self.table, TableKind::Level | TableKind::Clht)
     }
 
@@ -379,7 +379,7 @@ impl<'a> TableRun<'a> {
             let met = self.act((number, worker), phase, next);
             if worker.reshapes() > before {
                 reshaped += 1;
-                if self.closes() {
+                if self.blocks_during_resize() {
                     closed += 1;
                     self.trace.stop_the_world();
                 }
@@ -432,7 +432,7 @@ fn found(
         }
     }
     let beside = |name: &str, value: f64, published: f64| {
-        beside(
+        compare_with_study(
             options,
             Figure::modelled(table.name(), name, value),
             published,
@@ -463,7 +463,7 @@ fn found(
         let name = format!("insert, {ALL_DIMMS} DIMMs, times one");
         let figure = Figure::modelled(table.name(), name, wider);
         let published = published::of(&DIMMS_INSERT_TIMES, table);
-        figures.push(self::beside(options, figure, published, NEAR));
+        figures.push(self::compare_with_study(options, figure, published, NEAR));
         scaling.push((table, wider));
     }
     let notes = (threads == 1).then(|| format!("{table}: {}", scale.text()));
@@ -550,7 +550,7 @@ fn side_by_side(options: &IndexOptions, watch: ProgressFn<'_>) -> Result<ModelFi
         while done.len() < jobs.len() {
             let what = "pairs of a table and a number of threads";
             let wanted = report_progress(watch, what, done.len() as u64, jobs.len() as u64);
-            let found = match told.recv_timeout(TOLD_EVERY) {
+            let found = match told.recv_timeout(PROGRESS_INTERVAL) {
                 Ok((n, found)) => found.map(|found| done.push((n, found))),
                 Err(_) => Ok(()),
             };
@@ -629,7 +629,7 @@ fn ratios(options: &IndexOptions, found: &ModelFigures) -> Vec<Figure> {
     ];
     let figure = |(name, value, unit, published): (&str, f64, &'static str, f64)| {
         let figure = Figure::modelled("orders", name, value).unit(unit);
-        beside(options, figure, published, NEAR)
+        compare_with_study(options, figure, published, NEAR)
     };
     rows.map(figure).to_vec()
 }

@@ -341,7 +341,7 @@ fn by_clock(
     watch: ProgressFn<'_>,
 ) -> Result<ThreadsPhase, Error> {
     let looks = u64::from(seconds) * 1000 / u64::from(options.sampling_ms);
-    let plan = plan(options, PhaseEnd::Looks(looks.max(1) as usize));
+    let plan = plan(options, PhaseEnd::Samples(looks.max(1) as usize));
     phase(subject, plan, watch, |thread| {
         let (mut draws, mut inserted) = (OpDraws::new(options, ids, thread), 0);
         move |session: &mut dyn IndexSession, n| {

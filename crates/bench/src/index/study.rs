@@ -12,7 +12,7 @@ use super::keys::{MinStdEngine, key_of, odd};
 use super::phase::quantile;
 use super::published::{
     self, COUNTED_NEAR, LOAD_FACTOR_PERCENT, PAIR_BYTES, RESIZES, UTILISATION_PERCENT,
-    UTILISATION_WITH_DRAM_PERCENT, beside,
+    UTILISATION_WITH_DRAM_PERCENT, compare_with_study,
 };
 use super::scale::not_the_studys_growth;
 use crate::chart::Charts;
@@ -115,7 +115,7 @@ pub(super) fn load_factor(
     let last = |values: &[f64]| values.last().copied().unwrap_or_default();
     let scored = |figure: Figure, values: &published::ByTable| {
         let value = published::of(values, table);
-        let figure = beside(options, figure, value, COUNTED_NEAR);
+        let figure = compare_with_study(options, figure, value, COUNTED_NEAR);
         match figure.published {
             Some(_) => figure.caveat(not_the_studys_growth(options)),
             None => figure,
@@ -157,7 +157,7 @@ pub(super) fn resize(
         options,
         table,
         options.records,
-        PagePreparation::There(watch),
+        PagePreparation::Prefault(watch),
     )?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options, options.with_replacement);
@@ -184,7 +184,7 @@ pub(super) fn resize(
     let published = published::of(&RESIZES, table);
     let caveat = published.and_then(|_| not_the_studys_growth(options));
     Ok(vec![
-        beside(options, changes, published, COUNTED_NEAR).caveat(caveat),
+        compare_with_study(options, changes, published, COUNTED_NEAR).caveat(caveat),
         measured("a change, half take", at(0.5)).unit("us"),
         measured("a change, 99 % take", at(0.99)).unit("us"),
         measured("a change, the slowest", at(1.0)).unit("us"),

@@ -52,7 +52,7 @@ pub trait Contender: Sync {
     fn name(&self) -> &'static str;
 
     /// Returns whether the engine was built for this round.
-    fn takes(&self, round: ContestRound) -> bool;
+    fn supports_round(&self, round: ContestRound) -> bool;
 
     /// Returns whether acknowledged sets are durable.
     fn is_durable(&self) -> bool;
@@ -65,7 +65,7 @@ pub trait Contender: Sync {
 
     /// Returns the far memory that the engine's authors reported, at scale 1/`part`, if it differs from the round's.
     /// The engine then gets this size.
-    fn far_bytes_told(&self, _part: u64) -> Option<u64> {
+    fn published_far_bytes(&self, _part: u64) -> Option<u64> {
         None
     }
 

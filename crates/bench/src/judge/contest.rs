@@ -10,7 +10,7 @@ use farbank_contest::{ContestLimits, Engine, ReusePolicy};
 
 use super::contender::{Contender, FarMemory};
 use super::plan::ContestRound;
-use super::published::{FigureBound, KID, PRELIM, PublishedFigures, V1_AS_TOLD, V2_AS_TOLD};
+use super::published::{FigureBound, KID, PRELIM, PublishedFigures, V1, V2};
 use crate::figure::Error;
 use crate::on_far;
 
@@ -51,7 +51,7 @@ impl Default for V2Engine {
 }
 
 /// Far memory of the final in GiB, according to the third place's text. Other sources say 64 GiB.
-const TOLD_GIB: u64 = 74;
+const PUBLISHED_FAR_GIB: u64 = 74;
 
 fn made<E: Engine + 'static, W: std::fmt::Display>(
     engine: Result<E, W>,
@@ -67,7 +67,7 @@ impl Contender for PrelimEngine {
         "prelim"
     }
 
-    fn takes(&self, round: ContestRound) -> bool {
+    fn supports_round(&self, round: ContestRound) -> bool {
         round == ContestRound::Preliminary
     }
 
@@ -105,7 +105,7 @@ impl Contender for KidEngine {
         "kid"
     }
 
-    fn takes(&self, round: ContestRound) -> bool {
+    fn supports_round(&self, round: ContestRound) -> bool {
         round == ContestRound::Final
     }
 
@@ -139,7 +139,7 @@ impl Contender for V1Engine {
         "v1"
     }
 
-    fn takes(&self, round: ContestRound) -> bool {
+    fn supports_round(&self, round: ContestRound) -> bool {
         round == ContestRound::Final
     }
 
@@ -147,8 +147,8 @@ impl Contender for V1Engine {
         true
     }
 
-    fn far_bytes_told(&self, part: u64) -> Option<u64> {
-        Some((TOLD_GIB << 30) / part)
+    fn published_far_bytes(&self, part: u64) -> Option<u64> {
+        Some((PUBLISHED_FAR_GIB << 30) / part)
     }
 
     fn create(&self, far: FarMemory, terms: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
@@ -168,7 +168,7 @@ impl Contender for V1Engine {
     }
 
     fn published(&self, _: &ContestLimits) -> PublishedFigures {
-        V1_AS_TOLD
+        V1
     }
 }
 
@@ -177,7 +177,7 @@ impl Contender for V2Engine {
         "v2"
     }
 
-    fn takes(&self, round: ContestRound) -> bool {
+    fn supports_round(&self, round: ContestRound) -> bool {
         round == ContestRound::Final
     }
 
@@ -199,6 +199,6 @@ impl Contender for V2Engine {
     }
 
     fn published(&self, _: &ContestLimits) -> PublishedFigures {
-        V2_AS_TOLD
+        V2
     }
 }

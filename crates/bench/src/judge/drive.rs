@@ -34,7 +34,7 @@ const BATCH: usize = 64;
 /// Number of keys for which a thread remembers the last version it saw.
 const SEEN: usize = 4096;
 /// Number of wrong answers that are reported for a phase and a thread.
-const TOLD: usize = 3;
+const REPORTED_MAX: usize = 3;
 
 /// Options of a phase.
 #[derive(Clone, Copy)]
@@ -342,7 +342,7 @@ impl DriveThread<'_> {
             Err(wrong) => (wrong, None),
         };
         *self.found.wrong.entry(wrong).or_default() += 1;
-        if self.found.told.len() < TOLD {
+        if self.found.told.len() < REPORTED_MAX {
             let found = found.map_or(String::new(), |found| format!(", found version {found}"));
             self.found.told.push(format!(
                 "{wrong}: key {id} ({:02x?}), at least version {least}{found}",

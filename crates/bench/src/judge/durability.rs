@@ -15,7 +15,7 @@ use farbank_pm::sim::Persistency;
 
 use super::JudgeOptions;
 use super::contender::Contender;
-use super::phases::{EngineTrial, KILL, plainly, verdict};
+use super::phases::{EngineTrial, KILL, timed_and_checked, verdict};
 use super::plan::ContestPhase;
 use crate::figure::{Error, Figure, ProgressFn, Report, Step};
 use crate::kv::PoolPlace;
@@ -114,7 +114,7 @@ fn kill(
     let engine = contender.create(medium.into(), &terms)?;
     let mut phases = Vec::new();
     for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
-        phases.push(trial.phase(&*engine, phase, plainly(1), watch)?);
+        phases.push(trial.phase(&*engine, phase, timed_and_checked(1), watch)?);
         if phases.iter().any(|found| found.refused > 0) {
             verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
             return Ok(());
@@ -126,7 +126,7 @@ fn kill(
     let started = std::time::Instant::now();
     let engine = contender.open(medium.into(), &terms)?;
     let opened = started.elapsed().as_secs_f64() * 1e3;
-    phases.push(trial.phase(&*engine, ContestPhase::ReadAll, plainly(1), watch)?);
+    phases.push(trial.phase(&*engine, ContestPhase::ReadAll, timed_and_checked(1), watch)?);
     verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
     let figure = Figure::measured(contender.name(), "kill: opened again in", opened);
     report.figures.push(figure.unit("ms"));

@@ -41,7 +41,7 @@ impl Contender for OurEngine {
         "kv"
     }
 
-    fn takes(&self, _: ContestRound) -> bool {
+    fn supports_round(&self, _: ContestRound) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@ pub(super) struct DramPeak {
 }
 
 /// Purposes that do not grow with the keys: caches and buffers.
-const BESIDES: [&str; 10] = [
+const NOT_INDEX: [&str; 10] = [
     "read cache",
     "buffers",
     "write cache",
@@ -55,7 +55,7 @@ impl DramPeak {
 
     /// Returns the part of it that grows with the keys.
     pub(super) fn index_bytes(&self) -> u64 {
-        let index = self.parts.iter().filter(|part| !BESIDES.contains(&part.0));
+        let index = self.parts.iter().filter(|part| !NOT_INDEX.contains(&part.0));
         index.map(|part| part.1).sum()
     }
 

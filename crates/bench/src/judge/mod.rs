@@ -117,7 +117,7 @@ impl JudgeOptions<'_> {
     /// Returns the limits that apply to a contender.
     fn terms_for(&self, contender: &dyn Contender) -> ContestLimits {
         let terms = contender.terms(self.round, self.terms());
-        match contender.far_bytes_told(self.part) {
+        match contender.published_far_bytes(self.part) {
             Some(far_bytes) => ContestLimits { far_bytes, ..terms },
             None => terms,
         }
@@ -137,7 +137,7 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
     let mut modelled = Vec::new();
     for contender in &options.contenders {
         let name = contender.name();
-        if !contender.takes(options.round) {
+        if !contender.supports_round(options.round) {
             let why = format!("{name} was not built for this round and is skipped");
             report.notes.push(why);
             continue;
@@ -162,7 +162,7 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
             "the judge itself takes {ns:.1} ns per operation of these times, measured with an engine that \
              does nothing; drawing operations and checking answers is not timed"
         ));
-        ahead(&mut report);
+        compare_times(&mut report);
     }
     if options.phases.model {
         modelled::compare(&modelled, &mut report);
@@ -174,7 +174,7 @@ pub fn run(options: &JudgeOptions<'_>, watch: ProgressFn<'_>) -> Result<Report, 
 
 /// Adds the ratios of our engine's times to those of every other engine, with the bound that ours is faster. Processor
 /// time leaves out an engine's own threads.
-fn ahead(report: &mut Report) {
+fn compare_times(report: &mut Report) {
     const OURS: &str = "kv";
     let mut found = Vec::new();
     for phase in [

@@ -87,7 +87,7 @@ fn since(now: EngineStats, before: EngineStats) -> EngineStats {
 }
 
 /// Returns the mode of a timed and checked phase with `group` operations per call.
-pub(super) fn plainly(group: usize) -> DriveMode<'static> {
+pub(super) fn timed_and_checked(group: usize) -> DriveMode<'static> {
     DriveMode {
         group,
         meter: None,
@@ -153,7 +153,7 @@ fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, w
         let figure = figure.unit("% of what is allowed");
         report
             .figures
-            .push(match trial.contender.far_bytes_told(1) {
+            .push(match trial.contender.published_far_bytes(1) {
                 Some(_) => figure,
                 None => figure.at_most(100.0),
             });
@@ -213,7 +213,7 @@ pub(super) fn correctness(
     let keys: u64 = trial.owns.iter().map(|own| own.keys).sum();
     let index = trial.dram.index_bytes() as f64 / keys.max(1) as f64;
     let figure = counted("DRAM a key, besides caches", index).unit("bytes");
-    report.figures.push(wanted(
+    report.figures.push(with_bound(
         figure,
         contender.published(&terms).index_bytes_a_key,
     ));
@@ -227,7 +227,7 @@ pub(super) fn correctness(
 }
 
 /// Adds a bound to a figure.
-fn wanted(figure: Figure, want: FigureBound) -> Figure {
+fn with_bound(figure: Figure, want: FigureBound) -> Figure {
     const NEAR: f64 = 0.05;
     /// Tolerance for values of another machine, which do not fail a run.
     const BESIDE: f64 = 0.35;
@@ -252,7 +252,7 @@ fn counts(
     let a_set = |count: u64| count as f64 / set.sets.max(1) as f64;
     let mut add = |what: &str, value: f64, unit, want| {
         let figure = Figure::counted(name, what, value).unit(unit);
-        report.figures.push(wanted(figure, want));
+        report.figures.push(with_bound(figure, want));
     };
     let spent = set.by_sets;
     add("fences", a_set(spent.fences), "a set", of.fences_a_set);
@@ -289,7 +289,7 @@ fn tallies(
     let mut percent = |what: &str, part: u64, whole: u64, want| {
         if whole > 0 {
             let figure = Figure::counted(name, what, part as f64 / whole as f64 * 100.0).unit("%");
-            report.figures.push(wanted(figure, want));
+            report.figures.push(with_bound(figure, want));
         }
     };
     let gets = get.cache_hits + get.cache_misses;
@@ -323,7 +323,7 @@ fn tallies(
     let mut mean = |what: &str, sum: u64, count: u64, want| {
         if count > 0 {
             let figure = Figure::counted(name, what, sum as f64 / count as f64);
-            report.figures.push(wanted(figure, want));
+            report.figures.push(with_bound(figure, want));
         }
     };
     mean(
@@ -353,7 +353,7 @@ pub(super) fn performance(
     let started = std::time::Instant::now();
     let engine = contender.create(medium.into(), &terms)?;
     let created = started.elapsed().as_secs_f64();
-    let how = plainly(options.group);
+    let how = timed_and_checked(options.group);
     let name = contender.name();
     let set = trial.phase(&*engine, ContestPhase::Set, how, watch)?;
     let mut gets = Vec::new();

@@ -132,7 +132,7 @@ const THIRD_PLACE: PublishedFigures = PublishedFigures {
 };
 
 /// First version of the third place's engine: a block and a bucket are written, each followed by a drain.
-pub(super) const V1_AS_TOLD: PublishedFigures = PublishedFigures {
+pub(super) const V1: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Near(2.0),
     // A record with key of 233 bytes, or, for an update, a value of 201; and 8 bytes in the bucket.
     bytes_a_set: FigureBound::Near(227.6),
@@ -146,7 +146,7 @@ pub(super) const V1_AS_TOLD: PublishedFigures = PublishedFigures {
 };
 
 /// Last version of that engine: a header of 22 bytes, blocks of 16, nodes of 28 bytes for 225 Mi keys.
-pub(super) const V2_AS_TOLD: PublishedFigures = PublishedFigures {
+pub(super) const V2: PublishedFigures = PublishedFigures {
     fences_a_set: FigureBound::Near(1.0),
     bytes_a_set: FigureBound::Near(223.4),
     lines_a_set: FigureBound::Near(4.36),

@@ -87,7 +87,7 @@ pub(super) fn all() -> Vec<TechniqueStep> {
     all
 }
 
-fn nothing<C: Contender + Default + 'static>() -> TechniqueStep {
+fn unchanged<C: Contender + Default + 'static>() -> TechniqueStep {
     TechniqueStep::new("any change", None, C::default(), C::default())
 }
 
@@ -99,7 +99,7 @@ fn of_prelim() -> Vec<TechniqueStep> {
         TechniqueStep::new(what, None, PrelimEngine(usual), PrelimEngine(without))
     };
     vec![
-        nothing::<PrelimEngine>(),
+        unchanged::<PrelimEngine>(),
         TechniqueStep {
             timed: TimedPart::Create,
             ..step("the index filled by 16 threads", |o| o.init_threads = 1)
@@ -109,10 +109,10 @@ fn of_prelim() -> Vec<TechniqueStep> {
         })
         .far(),
         step("heads by compare-and-swap for a mutex", |o| {
-            o.swing = prelim::HeadUpdate::Locked(StripeLock::Mutex);
+            o.head_update = prelim::HeadUpdate::Locked(StripeLock::Mutex);
         }),
         step("heads by compare-and-swap for a spin lock", |o| {
-            o.swing = prelim::HeadUpdate::Locked(StripeLock::Spin);
+            o.head_update = prelim::HeadUpdate::Locked(StripeLock::Spin);
         }),
         // Without it, 75 GiB of records do not fit into 74 GiB of far memory.
         step("the first records in DRAM for good", |o| {
@@ -147,7 +147,7 @@ fn of_v1() -> Vec<TechniqueStep> {
         TechniqueStep::new(what, None, V1Engine(with), V1Engine(usual))
     };
     vec![
-        nothing::<V1Engine>(),
+        unchanged::<V1Engine>(),
         step("heads in DRAM, too", |t| t.mirror = false).far(),
         step("swaps", |t| t.swaps = false)
             .far()
@@ -176,7 +176,7 @@ fn of_v2() -> Vec<TechniqueStep> {
         TechniqueStep::new(what, reported, V2Engine(usual), V2Engine(without))
     };
     vec![
-        nothing::<V2Engine>(),
+        unchanged::<V2Engine>(),
         step("one write a set for two", Some(55.0), |t| {
             t.writes = v2::WritesPerRecord::Two;
         })
@@ -217,7 +217,7 @@ fn of_kid() -> Vec<TechniqueStep> {
         ..usual
     };
     vec![
-        nothing::<KidEngine>(),
+        unchanged::<KidEngine>(),
         step("threads' counts a line apart", Some((55.0, 45.0)), |o| {
             o.padded = false;
         }),

@@ -59,7 +59,7 @@ impl Contender for Toy {
         "toy"
     }
 
-    fn takes(&self, round: ContestRound) -> bool {
+    fn supports_round(&self, round: ContestRound) -> bool {
         round == ContestRound::Final
     }
 
@@ -366,6 +366,6 @@ fn a_slower_result_of_our_engine_breaks_its_bound() {
         let figure = crate::figure::Figure::measured(name, "set phase", set);
         report.figures.push(figure.unit("s"));
     }
-    super::ahead(&mut report);
+    super::compare_times(&mut report);
     assert_eq!(broken(&report), ["set phase: by the time of v1"]);
 }

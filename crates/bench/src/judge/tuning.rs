@@ -13,7 +13,7 @@ use farbank_pm::media::Mapped;
 
 use super::contender::{Contender, FarMemory};
 use super::drive::{DriveMode, PhaseFindings};
-use super::phases::{EngineTrial, plainly};
+use super::phases::{EngineTrial, timed_and_checked};
 use super::plan::ContestPhase;
 use super::steps::{self, TechniqueStep, TimedPart};
 use super::{JudgeOptions, modelled};
@@ -23,7 +23,7 @@ use crate::figure::{Error, Figure, Kind, ProgressFn, Report, median};
 /// Number of turns, each with one run of both engines.
 const TURNS: usize = 5;
 /// Smallest relative difference that is reported.
-const TOLD_FROM: f64 = 0.01;
+const REPORTED_FROM: f64 = 0.01;
 
 /// Times of one run, in seconds.
 #[derive(Clone, Copy, Default)]
@@ -47,7 +47,7 @@ pub(super) fn run(
 ) -> Result<(), Error> {
     let judged = |step: &TechniqueStep| {
         let mut names = options.contenders.iter().map(|contender| contender.name());
-        names.any(|name| name == step.with.name()) && step.with.takes(options.round)
+        names.any(|name| name == step.with.name()) && step.with.supports_round(options.round)
     };
     for step in steps::all().into_iter().filter(judged) {
         measure(options, &step, report, watch)?;
@@ -132,7 +132,7 @@ fn time(
     }
     let mut times = TuningTimes::default();
     for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
-        let found = trial.phase(&*engine, phase, plainly(options.group), watch)?;
+        let found = trial.phase(&*engine, phase, timed_and_checked(options.group), watch)?;
         right(contender, step, &found)?;
         times.wall += found.seconds;
         times.cpu += found.cpu_seconds;
@@ -171,7 +171,7 @@ pub(super) fn count(
         ("lines written an operation", with.lines, without.lines),
         ("places read an operation", with.places, without.places),
     ] {
-        if (without - with).abs() <= TOLD_FROM * with.max(without) {
+        if (without - with).abs() <= REPORTED_FROM * with.max(without) {
             continue;
         }
         for (which, value) in [("with", with), ("without", without)] {
@@ -197,7 +197,7 @@ fn asked(
     let engine = contender.create(FarMemory::Counted(medium), &terms)?;
     let how = DriveMode {
         meter: Some(&meter),
-        ..plainly(1)
+        ..timed_and_checked(1)
     };
     let (mut spent, mut operations) = (Spent::default(), 0);
     for phase in [ContestPhase::Set, ContestPhase::Get(0)] {

@@ -248,7 +248,7 @@ fn check(
     let mut expiring = 0;
     for checked in each_owner(server, owners, |owner, client| owner.check(client)) {
         let found = checked.map_err(ConnectionStop::into_failure)?;
-        there += found.there;
+        there += found.existing;
         expiring += found.expiring;
         figures.keys_checked += found.checked;
     }

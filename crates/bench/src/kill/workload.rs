@@ -122,7 +122,7 @@ pub(crate) struct LoadOutcome {
 pub(crate) struct RestartFindings {
     pub(crate) checked: u64,
     /// Keys that exist and do not expire.
-    pub(crate) there: u64,
+    pub(crate) existing: u64,
     /// Keys that may have expired. The server may or may not count them.
     pub(crate) expiring: u64,
 }
@@ -436,13 +436,13 @@ impl KeyOwner {
         client.flush()?;
         while let Some(sent) = self.sent.front().copied() {
             let reply = client.reply()?;
-            self.take(sent, reply, shared)?;
+            self.check_reply(sent, reply, shared)?;
             self.sent.pop_front();
         }
         Ok(())
     }
 
-    fn take(
+    fn check_reply(
         &mut self,
         sent: SentCommand,
         reply: RespReply,
@@ -564,7 +564,7 @@ impl KeyOwner {
             }
             self.counters[counter].settle(count);
             found.checked += 1;
-            found.there += u64::from(count > 0);
+            found.existing += u64::from(count > 0);
         }
         Ok(found)
     }
@@ -599,7 +599,7 @@ impl KeyOwner {
         };
         let expiring = key < self.volatile();
         found.checked += 1;
-        found.there += u64::from(number.is_some() && !expiring);
+        found.existing += u64::from(number.is_some() && !expiring);
         found.expiring += u64::from(expiring);
         self.plain[key].settle(version);
         Ok(())
@@ -645,7 +645,7 @@ impl KeyOwner {
         }
         self.groups[group].settle(number);
         found.checked += names.len() as u64;
-        found.there += if number > 0 { names.len() as u64 } else { 0 };
+        found.existing += if number > 0 { names.len() as u64 } else { 0 };
         Ok(())
     }
 }

@@ -54,7 +54,7 @@ impl PowerSubject {
         self.acknowledged.iter().sum::<u64>() * unit
     }
 
-    fn had_enough(&self) -> bool {
+    fn has_enough_writes(&self) -> bool {
         let enough = if self.name == "raw" {
             ENOUGH_RECORDS
         } else {
@@ -78,7 +78,7 @@ type AckLine<'a> = &'a (dyn Fn(&str) -> Result<(), String> + Sync);
 /// Collects acknowledgements from all writers and reports each as a line.
 pub(super) struct AckLog<'a> {
     state: Mutex<AckState>,
-    tell: AckLine<'a>,
+    report_line: AckLine<'a>,
 }
 
 struct AckState {
@@ -89,7 +89,7 @@ struct AckState {
 
 /// Handle through which one writer reports to the [`AckLog`].
 pub(super) struct WriterLog<'a> {
-    ledger: &'a AckLog<'a>,
+    ack_log: &'a AckLog<'a>,
     subject: usize,
     writer: usize,
 }
@@ -103,20 +103,20 @@ impl<'a> AckLog<'a> {
         };
         AckLog {
             state: Mutex::new(state),
-            tell,
+            report_line: tell,
         }
     }
 
-    pub(super) fn line(&'a self, subject: usize, writer: usize) -> WriterLog<'a> {
+    pub(super) fn writer_log(&'a self, subject: usize, writer: usize) -> WriterLog<'a> {
         WriterLog {
-            ledger: self,
+            ack_log: self,
             subject,
             writer,
         }
     }
 
     /// Records how a writer ended. If it failed, the other writers stop.
-    pub(super) fn keep(&self, ended: Result<(), String>) {
+    pub(super) fn record_outcome(&self, ended: Result<(), String>) {
         if let Err(why) = ended {
             self.state
                 .lock()
@@ -141,7 +141,7 @@ impl WriterLog<'_> {
     /// Reports that the first `count` batches or records of this writer are acknowledged.
     pub(super) fn acknowledge(&self, count: u64) -> Result<(), String> {
         let mut state = self
-            .ledger
+            .ack_log
             .state
             .lock()
             .expect("a thread panicked while it held the lock");
@@ -152,17 +152,17 @@ impl WriterLog<'_> {
             write!(line, " {count}").expect("writing to a string cannot fail");
         }
         // Reported under the lock, so that the lines of one subject stay in order.
-        (self.ledger.tell)(&line)?;
-        if !state.enough && state.subjects.iter().all(PowerSubject::had_enough) {
+        (self.ack_log.report_line)(&line)?;
+        if !state.enough && state.subjects.iter().all(PowerSubject::has_enough_writes) {
             state.enough = true;
-            (self.ledger.tell)("ENOUGH")?;
+            (self.ack_log.report_line)("ENOUGH")?;
         }
         Ok(())
     }
 
     /// Returns whether a writer has failed.
     pub(super) fn is_over(&self) -> bool {
-        self.ledger
+        self.ack_log
             .state
             .lock()
             .expect("a thread panicked while it held the lock")

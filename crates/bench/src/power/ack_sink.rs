@@ -11,7 +11,7 @@ pub(crate) enum WriteStep {
     Put(String, Vec<u8>),
     Delete(String),
     /// Stores or deletes several keys atomically.
-    Together(Vec<(String, Option<Vec<u8>>)>),
+    Group(Vec<(String, Option<Vec<u8>>)>),
     /// Adds 1 to the number stored under a key; a missing key counts as 0.
     Count(String),
 }
@@ -70,7 +70,7 @@ fn write(session: &mut Box<dyn Session>, step: &WriteStep) -> Result<(), Error> 
     match step {
         WriteStep::Put(name, bytes) => session.put(named(name), valued(bytes)).map(drop),
         WriteStep::Delete(name) => session.delete(named(name)).map(drop),
-        WriteStep::Together(members) => {
+        WriteStep::Group(members) => {
             let keys: Vec<Key<'_>> = members.iter().map(|(name, _)| named(name)).collect();
             let mut body = |ops: &mut dyn Ops| {
                 for (name, bytes) in members {
@@ -103,10 +103,10 @@ fn write(session: &mut Box<dyn Session>, step: &WriteStep) -> Result<(), Error> 
 impl BatchSink for RespClient {
     fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
         steps.iter().for_each(|step| send(self, step));
-        self.flush().map_err(said)?;
+        self.flush().map_err(stop_to_text)?;
         steps
             .iter()
-            .try_for_each(|step| match (step, self.reply().map_err(said)?) {
+            .try_for_each(|step| match (step, self.reply().map_err(stop_to_text)?) {
                 (_, RespReply::Number(_)) => Ok(()),
                 (_, RespReply::Simple(ok)) if ok == "OK" => Ok(()),
                 (step, reply) => Err(format!("unexpected reply to {step:?}: {reply:?}")),
@@ -115,8 +115,8 @@ impl BatchSink for RespClient {
 
     fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String> {
         names.iter().for_each(|name| self.send(&["GET", name]));
-        self.flush().map_err(said)?;
-        let mut read = |name: &String| match self.reply().map_err(said)? {
+        self.flush().map_err(stop_to_text)?;
+        let mut read = |name: &String| match self.reply().map_err(stop_to_text)? {
             RespReply::Bulk(bytes) => Ok(bytes),
             reply => Err(format!("unexpected reply to GET {name}: {reply:?}")),
         };
@@ -128,7 +128,7 @@ fn send(client: &mut RespClient, step: &WriteStep) {
     match step {
         WriteStep::Put(name, bytes) => client.send(&[&b"SET"[..], name.as_bytes(), bytes]),
         WriteStep::Delete(name) => client.send(&["DEL", name]),
-        WriteStep::Together(members) => {
+        WriteStep::Group(members) => {
             let put = members.iter().all(|(_, bytes)| bytes.is_some());
             let mut words: Vec<&[u8]> = vec![if put { b"MSET" } else { b"DEL" }];
             for (name, bytes) in members {
@@ -141,7 +141,7 @@ fn send(client: &mut RespClient, step: &WriteStep) {
     }
 }
 
-pub(crate) fn said(stop: ConnectionStop) -> String {
+pub(crate) fn stop_to_text(stop: ConnectionStop) -> String {
     match stop {
         ConnectionStop::Gone(why) => format!("the server ended: {why}"),
         ConnectionStop::Wrong(violation) => violation.what,

@@ -68,7 +68,7 @@ pub enum AfterCheck {
 ///
 /// # Errors
 /// A check found a violation, or a writer failed.
-pub fn live(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> Result<(), String> {
+pub fn check_and_write(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> Result<(), String> {
     let names: &[&'static str] = match place.is_dir() && then != AfterCheck::WriteInVain {
         true => &["raw", "engine", "server"],
         false => &["engine"],
@@ -169,7 +169,7 @@ impl CheckedSubject {
     }
 
     /// Returns a sink for each writer. Empty for the raw pool, whose writer opens the pool itself.
-    fn banks(&self, engine: &dyn engine::CheckedEngine) -> Result<Vec<Box<dyn BatchSink>>, String> {
+    fn sinks(&self, engine: &dyn engine::CheckedEngine) -> Result<Vec<Box<dyn BatchSink>>, String> {
         match (self.subject.name, &self.served) {
             ("raw", _) => Ok(Vec::new()),
             (_, Some(served)) => served.connect(),
@@ -222,19 +222,19 @@ fn write(
     let ledger = &AckLog::new(subjects, tell);
     let mut banks = Vec::new();
     for life in &lives {
-        banks.push(life.banks(&*engine)?);
+        banks.push(life.sinks(&*engine)?);
     }
     std::thread::scope(|scope| {
         for (subject, (life, banks)) in lives.iter().zip(banks).enumerate() {
             if life.subject.name == "raw" {
-                let (from, to) = (life.subject.acknowledged[0], ledger.line(subject, 0));
-                scope.spawn(move || ledger.keep(raw::write(&life.path, from, &to)));
+                let (from, to) = (life.subject.acknowledged[0], ledger.writer_log(subject, 0));
+                scope.spawn(move || ledger.record_outcome(raw::write(&life.path, from, &to)));
             }
             for (writer, mut bank) in banks.into_iter().enumerate() {
                 let judged = life.in_doubt.get(writer);
-                let to = ledger.line(subject, writer);
+                let to = ledger.writer_log(subject, writer);
                 let plan = WriterPlan::new(writer as u64);
-                scope.spawn(move || ledger.keep(run(plan, judged, &mut *bank, last, &to)));
+                scope.spawn(move || ledger.record_outcome(run(plan, judged, &mut *bank, last, &to)));
             }
         }
     });

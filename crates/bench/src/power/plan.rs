@@ -161,10 +161,10 @@ impl WriterPlan {
             }
             PlannedWrite::Delete(key) => WriteStep::Delete(self.name(key)),
             PlannedWrite::PutGroup(group, version) => {
-                WriteStep::Together(members(group).map(|key| put(key, version)).collect())
+                WriteStep::Group(members(group).map(|key| put(key, version)).collect())
             }
             PlannedWrite::DeleteGroup(group) => {
-                WriteStep::Together(members(group).map(|key| (self.name(key), None)).collect())
+                WriteStep::Group(members(group).map(|key| (self.name(key), None)).collect())
             }
             PlannedWrite::Count(n) => WriteStep::Count(self.name(WriterKey::Counter(n))),
         };
@@ -205,7 +205,7 @@ impl WriterPlan {
                         state.map(|version| self.value(key, version)),
                     )
                 };
-                WriteStep::Together(members.map(value).collect())
+                WriteStep::Group(members.map(value).collect())
             }));
             bank.commit(&steps)?;
         }
@@ -262,10 +262,10 @@ impl WriterPlan {
                 }
             }
         }
-        Ok(self.judge(&found, acknowledged, wrong))
+        Ok(self.compare_with_plan(&found, acknowledged, wrong))
     }
 
-    fn judge(
+    fn compare_with_plan(
         self,
         found: &HashMap<WriterKey, KeyState>,
         acknowledged: u64,
@@ -358,7 +358,7 @@ mod tests {
                 match step {
                     WriteStep::Put(name, bytes) => drop(self.0.insert(name, bytes)),
                     WriteStep::Delete(name) => drop(self.0.remove(&name)),
-                    WriteStep::Together(members) => {
+                    WriteStep::Group(members) => {
                         for (name, bytes) in members {
                             self.0.remove(&name);
                             self.0.extend(bytes.map(|bytes| (name, bytes)));

@@ -43,7 +43,7 @@ const SNAPSHOT: &str = "replayed";
 /// Chunk size of the snapshot, in sectors.
 const CHUNK: u64 = 8;
 /// Points between two lines of progress.
-const TELL_EVERY: u64 = 32;
+const PROGRESS_EVERY: u64 = 32;
 
 /// Devices and paths of a replay.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, St
                 check(devices, &log, i, torn, told, &mut figures)?;
             }
             is_point = false;
-            if figures.points.is_multiple_of(TELL_EVERY) {
+            if figures.points.is_multiple_of(PROGRESS_EVERY) {
                 println!(
                     "{} points, entry {i} of {}",
                     figures.points,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::ack_sink::{BatchSink, said};
+use super::ack_sink::{BatchSink, stop_to_text};
 use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS};
 use crate::child::{ChildServer, RespClient, ServerLaunch};
 
@@ -28,7 +28,7 @@ impl ServedProcess {
     /// Opens a connection for each writer.
     pub(super) fn connect(&self) -> Result<Vec<Box<dyn BatchSink>>, String> {
         let connect = |_| {
-            let client = RespClient::connect(self.0.addr()).map_err(said)?;
+            let client = RespClient::connect(self.0.addr()).map_err(stop_to_text)?;
             Ok(Box::new(client) as Box<dyn BatchSink>)
         };
         (0..WRITERS).map(connect).collect()

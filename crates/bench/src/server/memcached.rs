@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use farbank_pm::sim::Rng;
 
-use super::process::{MeasuredServer, PATIENCE};
+use super::process::{MeasuredServer, TIMEOUT};
 use super::{CLIENTS, KEYS, ServerOperation, VALUE_BYTES};
 use crate::figure::Error;
 
@@ -33,8 +33,8 @@ impl MemcachedClients {
         let connect = |_| {
             let stream = TcpStream::connect(("127.0.0.1", port))?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(stream)
         };
         let streams: Result<Vec<_>, _> = (0..CLIENTS).map(connect).collect();

@@ -141,7 +141,7 @@ pub fn run(options: &ServerOptions, watch: ProgressFn<'_>) -> Result<Report, Err
         watch,
         done: 0,
     };
-    bench.look("starting the servers")?;
+    bench.report_progress("starting the servers")?;
     let theirs = MeasuredServer::peer(peer)?;
     let ours = MeasuredServer::farbank(&options.farbank, peer, options.pool.as_deref())?;
     let mut sides = [ServerSide::of(peer, &theirs)?, ServerSide::of(peer, &ours)?];
@@ -194,14 +194,14 @@ struct ServerBench<'a, 'w> {
 }
 
 impl ServerBench<'_, '_> {
-    fn look(&mut self, what: &str) -> Result<(), Error> {
+    fn report_progress(&mut self, what: &str) -> Result<(), Error> {
         let all = self.options.rounds * self.options.pipelines.len() as u64 * 4;
         report_progress(self.watch, what, self.done, all)
     }
 
     /// Stores the keys. redis-benchmark draws keys at random, so it stores only most of them.
     fn load(&mut self, side: &mut ServerSide<'_>) -> Result<(), Error> {
-        let look = || self.look("loading the keys");
+        let look = || self.report_progress("loading the keys");
         match &mut side.clients {
             LoadClients::Memcached(clients) => clients.load(look),
             LoadClients::RedisBenchmark(program) => {
@@ -255,7 +255,7 @@ impl ServerBench<'_, '_> {
     ) -> Result<f64, Error> {
         let (name, server) = (operation.name(), side.server);
         let what = format!("{name} in pipelines of {pipeline}, {}", server.name);
-        let look = || self.look(&what);
+        let look = || self.report_progress(&what);
         match &mut side.clients {
             LoadClients::Memcached(clients) => clients.drive(operation, pipeline, requests, look),
             LoadClients::RedisBenchmark(program) => {

@@ -37,7 +37,7 @@ const SET_ONE_IN: u64 = 10;
 /// Requests in flight on a connection while keys are loaded.
 const LOAD_DEPTH: u64 = 64;
 /// Longest time a server may take for the outstanding replies after the last request was due.
-const LEFT_OVER: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a record in addition to key and value.
 const RECORD_OVERHEAD: u64 = 28;
 /// Alignment of records in bytes.
@@ -140,10 +140,10 @@ pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, E
         watch,
         done: 0,
     };
-    bench.look("starting the servers")?;
+    bench.report_progress("starting the servers")?;
     let servers = [
         MeasuredServer::redis(&options.redis, options.sync, folder.path())?,
-        MeasuredServer::farbank_alone(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
+        MeasuredServer::farbank_for_open_loop(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
     ];
     let mut sides = Vec::new();
     for server in &servers {
@@ -156,7 +156,7 @@ pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, E
     let mut saturation = f64::INFINITY;
     for side in &mut sides {
         let what = format!("saturation, {}", side.name);
-        bench.look(&what)?;
+        bench.report_progress(&what)?;
         let rate = side.saturate(Duration::from_secs(options.seconds.clamp(1, 5)))?;
         bench.done += 1;
         let figure = Figure::measured("open loop", what, rate);
@@ -209,7 +209,7 @@ struct OpenLoopBench<'a, 'w> {
 }
 
 impl OpenLoopBench<'_, '_> {
-    fn look(&mut self, what: &str) -> Result<(), Error> {
+    fn report_progress(&mut self, what: &str) -> Result<(), Error> {
         let options = self.options;
         let all = 4 + options.loads.len() as u64 * options.rounds * 2;
         report_progress(self.watch, what, self.done, all)
@@ -220,7 +220,7 @@ impl OpenLoopBench<'_, '_> {
         let what = format!("loading the keys, {}", side.name);
         let turns = self.options.aged.map_or(1, |_| 1 + OVERWRITES);
         for turn in 0..turns {
-            side.store_all(turn, &mut || self.look(&what))?;
+            side.store_all(turn, &mut || self.report_progress(&what))?;
         }
         self.done += 1;
         Ok(())
@@ -240,7 +240,7 @@ impl OpenLoopBench<'_, '_> {
         let length = Duration::from_secs(self.options.seconds) / self.options.rounds as u32;
         for _ in 0..self.options.rounds {
             for (side, latencies) in sides.iter_mut().zip(&mut latencies) {
-                self.look(&format!("{load} % of saturation, {}", side.name))?;
+                self.report_progress(&format!("{load} % of saturation, {}", side.name))?;
                 side.drive(rate, length, latencies)?;
                 self.done += 1;
             }
@@ -348,7 +348,7 @@ impl OpenLoopClients {
     }
 
     /// Queues a random request on connection `n`, due at `due`.
-    fn ask(&mut self, n: usize, due: Duration) {
+    fn send_request(&mut self, n: usize, due: Duration) {
         let key = key_of(self.rng.below(self.keys));
         let connection = &mut self.connections[n];
         match self.rng.below(SET_ONE_IN) {
@@ -376,7 +376,7 @@ impl OpenLoopClients {
                     place = (place + step) % self.keys;
                     next += 1;
                 }
-                is_idle &= connection.exchange(&mut |_| ())? == 0;
+                is_idle &= connection.send_and_receive(&mut |_| ())? == 0;
             }
             let left = self.connections.iter().any(|c| !c.due.is_empty());
             if next == self.keys && !left {
@@ -397,9 +397,9 @@ impl OpenLoopClients {
             let mut is_idle = true;
             for n in 0..self.connections.len() {
                 if self.connections[n].due.is_empty() {
-                    self.ask(n, Duration::ZERO);
+                    self.send_request(n, Duration::ZERO);
                 }
-                let got = self.connections[n].exchange(&mut |_| ())?;
+                let got = self.connections[n].send_and_receive(&mut |_| ())?;
                 answered += got;
                 is_idle &= got == 0;
             }
@@ -424,14 +424,14 @@ impl OpenLoopClients {
         let mut turn = 0;
         while schedule.peek().is_some() {
             while let Some(due) = schedule.take(start.elapsed()) {
-                self.ask(turn, due);
+                self.send_request(turn, due);
                 // Sent at once, because the next request may be due much later.
                 self.connections[turn].send()?;
                 turn = (turn + 1) % self.connections.len();
             }
             let mut answered = 0;
             for connection in self.connections.iter_mut().filter(|c| !c.due.is_empty()) {
-                answered += connection.exchange(&mut |due| {
+                answered += connection.send_and_receive(&mut |due| {
                     latencies.record(due, start.elapsed());
                 })?;
             }
@@ -451,9 +451,9 @@ impl OpenLoopClients {
         let since = Instant::now();
         while self.connections.iter().any(|c| !c.due.is_empty()) {
             for connection in &mut self.connections {
-                connection.exchange(&mut |due| each(due, start.elapsed()))?;
+                connection.send_and_receive(&mut |due| each(due, start.elapsed()))?;
             }
-            if since.elapsed() > LEFT_OVER {
+            if since.elapsed() > DRAIN_TIMEOUT {
                 let name = self.name;
                 return Err(Error::Failed(format!(
                     "{name} did not send all replies within 30 s"
@@ -471,10 +471,10 @@ impl OpenLoopClients {
         };
         connection.out.extend_from_slice(b"*1\r\n$4\r\nINFO\r\n");
         connection.due.push_back(Duration::ZERO);
-        connection.keeps = Some(Vec::new());
+        connection.kept_replies = Some(Vec::new());
         let start = Instant::now();
         self.finish(start, &mut |_, _| ())?;
-        let kept = self.connections[0].keeps.take().unwrap_or_default();
+        let kept = self.connections[0].kept_replies.take().unwrap_or_default();
         Ok(String::from_utf8_lossy(&kept).into_owned())
     }
 }
@@ -515,7 +515,7 @@ struct OpenLoopConnection {
     /// When each request without a reply was due.
     due: VecDeque<Duration>,
     /// Collected replies, if they are needed.
-    keeps: Option<Vec<u8>>,
+    kept_replies: Option<Vec<u8>>,
 }
 
 impl OpenLoopConnection {
@@ -531,7 +531,7 @@ impl OpenLoopConnection {
             out: Vec::new(),
             answers: Vec::new(),
             due: VecDeque::new(),
-            keeps: None,
+            kept_replies: None,
         })
     }
 
@@ -568,7 +568,7 @@ impl OpenLoopConnection {
 
     /// Sends and receives as much as the socket allows. Calls `each` for every reply with the time at which its
     /// request was due. Returns the number of replies.
-    fn exchange(&mut self, each: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
+    fn send_and_receive(&mut self, each: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
         self.send()?;
         let mut buffer = [0; 16 << 10];
         loop {
@@ -593,7 +593,7 @@ impl OpenLoopConnection {
                 let server = self.server;
                 return Err(Error::Failed(format!("{server} answered {}", text.trim())));
             }
-            if let Some(kept) = &mut self.keeps {
+            if let Some(kept) = &mut self.kept_replies {
                 kept.extend_from_slice(answer);
             }
             if let Some(due) = self.due.pop_front() {

@@ -17,7 +17,7 @@ use crate::temp::TempFile;
 /// Size in bytes of Farbank's pool, and of memcached's memory. The keys take about a fifth.
 const POOL_BYTES: u64 = 1 << 30;
 /// Longest time a server may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which a child process is polled for its end.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
@@ -123,7 +123,7 @@ impl MeasuredServer {
 
     /// Starts `farbank serve` with the durable store and one worker. Its pool at `path` has `pool_bytes` and is synced
     /// as `sync` requires.
-    pub(super) fn farbank_alone(
+    pub(super) fn farbank_for_open_loop(
         program: &Path,
         path: &Path,
         pool_bytes: u64,
@@ -202,7 +202,7 @@ impl MeasuredServer {
                     "{name} ended with {status} before it accepted connections"
                 )));
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > TIMEOUT {
                 return Err(Error::Failed(format!(
                     "{name} accepts no connections 30 s after its start"
                 )));

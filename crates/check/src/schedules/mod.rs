@@ -8,7 +8,7 @@
 //!                  at drains and returns: (crash state, record), 8 of them kept by reservoir
 //!                                             │  after the join, one thread
 //!                                             ▼
-//!                      images of each, adversarial first ─▶ open ─▶ Record::explain
+//!                      images of each, adversarial first ─▶ open ─▶ CallRecord::explain
 //! ```
 //!
 //! A crash stops no thread here. The run keeps the crash state and continues, and later checks its images against the

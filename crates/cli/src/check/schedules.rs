@@ -120,7 +120,7 @@ impl SchedulesArgs {
             error: "schedules need a build with --cfg shuttle, and this build has none".into(),
             hint: Some(format!(
                 "RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package \
-                 farbank{features} -- {}",
+                 farbank-cli{features} -- {}",
                 again.join(" ")
             )),
         })

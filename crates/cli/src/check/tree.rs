@@ -10,7 +10,7 @@ use farbank_pm::fault::{self, Fault, NAMED};
 use farbank_tree::faults::ALL;
 use farbank_tree::sim_test::{
     CaughtTrial, FaultMoment, FaultVerdict, InjectedFault, SearchPlan, SearchReport, SearchedFault,
-    TreeVariant, hunt,
+    TreeVariant, search_fault,
 };
 use serde_json::{Value, json};
 
@@ -281,7 +281,7 @@ fn table(run: &SearchReport) -> String {
         sum.mended,
         reach.refused,
         reach.refused_holding,
-        sum.beside,
+        sum.unaffected_keys,
         sum.lost,
         sum.slowest_error_ns as f64 / 1000.0,
     );
@@ -334,7 +334,7 @@ fn object(plan: &SearchPlan, run: &SearchReport, fault: Option<&str>) -> Value {
         "torn": sum.torn,
         "taken_over": sum.taken_over,
         "mended": sum.mended,
-        "beside": sum.beside,
+        "beside": sum.unaffected_keys,
         "lost": sum.lost,
         "slowest_error_ns": sum.slowest_error_ns,
         "violation": run.caught.as_ref().map(|caught| caught_json(plan, caught, fault)),
@@ -375,7 +375,7 @@ pub(super) fn faults(
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(named) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let one = hunt(named.name, &plans, seeds, cpu);
+            let one = search_fault(named.name, &plans, seeds, cpu);
             if !json {
                 bar.suspend(|| println!("{}", row(named.name, &one)));
             }

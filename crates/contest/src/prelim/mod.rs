@@ -80,7 +80,7 @@ pub struct PrelimOptions {
     /// values are written over in place.
     pub append_updates: bool,
     /// How heads change. Published: by compare-and-swap; a mutex was tried.
-    pub swing: HeadUpdate,
+    pub head_update: HeadUpdate,
     /// Whether a get fills the caller's buffer, or makes a new one. Published: the caller's.
     pub value_reuse: bool,
     /// Threads that fill the index when the engine is opened, at least 1.
@@ -98,7 +98,7 @@ impl Default for PrelimOptions {
             read_cache: true,
             cache_absorbs: true,
             append_updates: true,
-            swing: HeadUpdate::CompareAndSwap,
+            head_update: HeadUpdate::CompareAndSwap,
             value_reuse: true,
             init_threads: 16,
             prev_first: false,
@@ -178,7 +178,7 @@ impl<M: Medium> Prelim<M> {
                 .read_cache
                 .then(|| PrelimCache::new(needs / CACHES_OF_FAR)),
             stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
-            locks: match options.swing {
+            locks: match options.head_update {
                 HeadUpdate::CompareAndSwap => None,
                 HeadUpdate::Locked(lock) => Some(LockStripes::new(STRIPES as u64, lock)),
             },

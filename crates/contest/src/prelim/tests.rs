@@ -81,13 +81,13 @@ fn it_agrees_with_a_model_wherever_its_records_are() {
         PrelimOptions {
             read_cache: false,
             init_threads: 1,
-            swing: HeadUpdate::Locked(StripeLock::Spin),
+            head_update: HeadUpdate::Locked(StripeLock::Spin),
             ..options
         },
         PrelimOptions {
             cache_absorbs: false,
             value_reuse: false,
-            swing: HeadUpdate::Locked(StripeLock::Mutex),
+            head_update: HeadUpdate::Locked(StripeLock::Mutex),
             ..options
         },
         PrelimOptions {
@@ -117,7 +117,7 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
     };
     let writes_through = PrelimOptions {
         cache_absorbs: false,
-        swing: HeadUpdate::Locked(StripeLock::Mutex),
+        head_update: HeadUpdate::Locked(StripeLock::Mutex),
         ..options
     };
     let in_place = PrelimOptions {

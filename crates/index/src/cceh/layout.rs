@@ -3,7 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Cceh, CcehConfig};
-use crate::bits::those;
+use crate::bits::match_mask;
 use crate::extendible::{DEPTH_MAX, SegmentHeader};
 use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
 
@@ -68,7 +68,7 @@ impl CcehConfig {
 impl<M: Medium> Cceh<M> {
     #[inline]
     pub(super) fn header(&self, segment: Off) -> SegmentHeader {
-        SegmentHeader::at(self.ground.medium(), segment)
+        SegmentHeader::at(self.table_pool.medium(), segment)
     }
 
     /// Returns the offset of the word that holds the lock in the published code.
@@ -100,7 +100,7 @@ impl<M: Medium> Cceh<M> {
     /// Returns the keys of a bucket.
     #[inline]
     pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS_A_LINE as usize] {
-        self.ground.medium().load_words(bucket, 2)
+        self.table_pool.medium().load_words(bucket, 2)
     }
 
     /// Finds the slot of `key`: searches the home bucket, then the others.
@@ -117,7 +117,7 @@ impl<M: Medium> Cceh<M> {
         let mask = (1 << self.config.bucket_bits) - 1;
         if self.config.probe_lines == PAPER && (hash & mask) + u64::from(PAPER) <= mask + 1 {
             let next = home.plus(LINE as u64);
-            let keys: [u64; OTHERS] = self.ground.medium().load_words(next, 2);
+            let keys: [u64; OTHERS] = self.table_pool.medium().load_words(next, 2);
             return first_slot(next, keys, is_it);
         }
         let mut others = self.buckets_of(segment, hash).skip(1);
@@ -126,14 +126,14 @@ impl<M: Medium> Cceh<M> {
 
     /// Calls `each` with the slot, key and value of each live slot.
     pub(super) fn each_live(&self, segment: Off, mut each: impl FnMut(Off, u64, u64)) {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let header = self.header(segment);
         // One prefetch of the whole segment, not one per line.
         medium.prefetch(segment, self.config.segment_bytes() as usize);
         for bucket in 0..1 << self.config.bucket_bits {
             let bucket = Self::slot(segment, bucket * SLOTS_A_LINE);
             for (n, key) in (0..).zip(self.keys_of(bucket)) {
-                if key != EMPTY && header.owns(self.ground.hash(key)) {
+                if key != EMPTY && header.owns(self.table_pool.hash(key)) {
                     let slot = bucket.plus(n * SLOT);
                     each(slot, key, medium.load(value_of(slot)));
                 }
@@ -149,7 +149,7 @@ pub(super) fn first_slot<const N: usize>(
     keys: [u64; N],
     holds: impl Fn(u64) -> bool,
 ) -> Option<Off> {
-    let found = those(keys, holds);
+    let found = match_mask(keys, holds);
     (found != 0).then(|| bucket.plus(u64::from(found.trailing_zeros()) * SLOT))
 }
 

@@ -132,7 +132,7 @@ impl CcehConfig {
 
 /// A CCEH table.
 pub struct Cceh<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: CcehConfig,
     directory: ExtendibleDirectory,
     locks: LockTable,
@@ -145,7 +145,7 @@ impl<M: Medium> Cceh<M> {
                 .locks(config.segment_bytes(), found)
                 .read_early(config.early_reads),
             directory: ExtendibleDirectory::of(&ground, config.segment_bytes()),
-            ground,
+            table_pool: ground,
             config,
         }
     }
@@ -156,7 +156,7 @@ impl<M: Medium> Cceh<M> {
         let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = Cceh::over(ground, config, false);
         table.make_first()?;
-        let Cceh { ground, .. } = table;
+        let Cceh { table_pool: ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Cceh::over(ground, config, false))
     }
@@ -168,8 +168,8 @@ impl<M: Medium> Cceh<M> {
         })?;
         let config = CcehConfig::of(ground.config())?;
         let table = Cceh::over(ground, config, true);
-        ReservedKey::of(&table.ground).check()?;
-        table.directory.recover(&table.ground)?;
+        ReservedKey::of(&table.table_pool).check()?;
+        table.directory.recover(&table.table_pool)?;
         Ok(table)
     }
 }
@@ -180,7 +180,7 @@ impl<M: Medium> Index for Cceh<M> {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground.worker()
+        self.table_pool.worker()
     }
 
     fn insert(
@@ -190,15 +190,15 @@ impl<M: Medium> Index for Cceh<M> {
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).insert(worker, value),
-            _ => self.insert_hashed(worker, self.ground.hash(key), key, value),
+            EMPTY => ReservedKey::of(&self.table_pool).insert(worker, value),
+            _ => self.insert_hashed(worker, self.table_pool.hash(key), key, value),
         }
     }
 
     fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).get(),
-            _ => self.get_hashed(worker, self.ground.hash(key), key),
+            EMPTY => ReservedKey::of(&self.table_pool).get(),
+            _ => self.get_hashed(worker, self.table_pool.hash(key), key),
         }
     }
 
@@ -209,15 +209,15 @@ impl<M: Medium> Index for Cceh<M> {
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).update(worker, value),
-            _ => self.update_hashed(worker, self.ground.hash(key), key, value),
+            EMPTY => ReservedKey::of(&self.table_pool).update(worker, value),
+            _ => self.update_hashed(worker, self.table_pool.hash(key), key, value),
         }
     }
 
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).remove(worker),
-            _ => self.remove_hashed(worker, self.ground.hash(key), key),
+            EMPTY => ReservedKey::of(&self.table_pool).remove(worker),
+            _ => self.remove_hashed(worker, self.table_pool.hash(key), key),
         }
     }
 
@@ -230,10 +230,10 @@ impl<M: Medium> Index for Cceh<M> {
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        if let Some(value) = ReservedKey::of(&self.ground).get()? {
+        if let Some(value) = ReservedKey::of(&self.table_pool).get()? {
             each(EMPTY, value);
         }
-        self.directory.each_segment(&self.ground, |segment, hash| {
+        self.directory.each_segment(&self.table_pool, |segment, hash| {
             self.locks.begin(segment, || {
                 self.persist_on_first_access(worker, segment, hash)
             })?;
@@ -244,7 +244,7 @@ impl<M: Medium> Index for Cceh<M> {
 
     fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
         let (mut segments, keys) = (0, self.len(worker)?);
-        self.directory.each_segment(&self.ground, |_, _| {
+        self.directory.each_segment(&self.table_pool, |_, _| {
             segments += 1;
             Ok(())
         })?;
@@ -253,7 +253,7 @@ impl<M: Medium> Index for Cceh<M> {
             slots: segments * self.config.slots(),
             table_bytes: segments * self.config.segment_bytes()
                 + self.directory.directory().bytes(),
-            far_bytes: self.ground.far_bytes(),
+            far_bytes: self.table_pool.far_bytes(),
             dram_bytes: self.locks.bytes(),
         })
     }

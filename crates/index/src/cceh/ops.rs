@@ -22,7 +22,7 @@ impl<M: Medium> Cceh<M> {
         loop {
             let held = self.hold(worker, hash)?;
             if let Some(slot) = self.find(held.segment, hash, key) {
-                return Ok(Some(self.ground.medium().load(value_of(slot))));
+                return Ok(Some(self.table_pool.medium().load(value_of(slot))));
             }
             match self.free_slot(&held, hash) {
                 Some(slot) => {
@@ -42,13 +42,13 @@ impl<M: Medium> Cceh<M> {
     ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
         let (segment, found) = self.locks.read(
-            || self.directory.lookup(&self.ground, hash),
-            |led| self.directory.still(&self.ground, led),
+            || self.directory.lookup(&self.table_pool, hash),
+            |led| self.directory.is_current(&self.table_pool, led),
             |segment| self.persist_on_first_access(worker, segment, hash),
             |segment| {
                 self.prefetch(segment, hash); // all probed lines at once
                 let slot = self.find(segment, hash, key);
-                let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
+                let found = slot.map(|slot| self.table_pool.medium().load(value_of(slot)));
                 (segment, found)
             },
         )?; // I4
@@ -67,7 +67,7 @@ impl<M: Medium> Cceh<M> {
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
         };
-        let old = self.ground.medium().load(value_of(slot));
+        let old = self.table_pool.medium().load(value_of(slot));
         self.replace(worker, value_of(slot), value)?;
         Ok(Some(old))
     }
@@ -82,20 +82,20 @@ impl<M: Medium> Cceh<M> {
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
         };
-        let old = self.ground.medium().load(value_of(slot));
+        let old = self.table_pool.medium().load(value_of(slot));
         self.replace(worker, slot, EMPTY)?;
         Ok(Some(old))
     }
 
     /// Prefetches for lookups of `keys`: the directory entries first, then locks and home lines.
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
-        let (medium, directory) = (self.ground.medium(), self.directory.directory());
+        let (medium, directory) = (self.table_pool.medium(), self.directory.directory());
         for key in keys {
-            medium.prefetch(directory.entry_of(self.ground.hash(*key)), WORD);
+            medium.prefetch(directory.entry_of(self.table_pool.hash(*key)), WORD);
         }
         for key in keys {
-            let hash = self.ground.hash(*key);
-            let segment = self.directory.lookup(&self.ground, hash).to;
+            let hash = self.table_pool.hash(*key);
+            let segment = self.directory.lookup(&self.table_pool, hash).to;
             self.locks.prefetch(segment);
             self.prefetch(segment, hash);
         }
@@ -106,14 +106,14 @@ impl<M: Medium> Cceh<M> {
     fn prefetch(&self, segment: Off, hash: u64) {
         let bytes = self.config.probe_lines as usize * LINE;
         let home = self.home(segment, hash);
-        self.ground.medium().prefetch(home, bytes);
+        self.table_pool.medium().prefetch(home, bytes);
     }
 
     /// Takes the lock of the segment for `hash`.
     #[inline]
     fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedSegment<'_>, IndexError> {
         let held = self.directory.hold(
-            &self.ground,
+            &self.table_pool,
             &self.locks,
             hash,
             |segment| self.prefetch(segment, hash),
@@ -132,10 +132,10 @@ impl<M: Medium> Cceh<M> {
         segment: Off,
         hash: u64,
     ) -> Result<(), IndexError> {
-        self.directory.validate(&self.ground, segment, hash)?;
+        self.directory.validate(&self.table_pool, segment, hash)?;
         let buckets = Self::slot(segment, 0);
         let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
-        self.ground.persist_on_first_access(worker, buckets, bytes)
+        self.table_pool.persist_on_first_access(worker, buckets, bytes)
     }
 
     /// Writes the word where the published code counts its readers and writers. No code reads it.
@@ -144,18 +144,18 @@ impl<M: Medium> Cceh<M> {
         if self.config.far_locks {
             let _for = Category::Lock.spend();
             let at = Self::lock_word(segment);
-            self.ground.medium().store(&mut worker.ctx, at, 1);
-            self.ground.medium().store(&mut worker.ctx, at, 0);
+            self.table_pool.medium().store(&mut worker.ctx, at, 1);
+            self.table_pool.medium().store(&mut worker.ctx, at, 0);
         }
     }
 
     /// Returns a slot that is empty or holds a dead key (I1).
     fn free_slot(&self, held: &LockedSegment<'_>, at: u64) -> Option<Off> {
-        let is_free = |key| key == EMPTY || !held.header.owns(self.ground.hash(key));
+        let is_free = |key| key == EMPTY || !held.header.owns(self.table_pool.hash(key));
         let slot = self
             .buckets_of(held.segment, at)
             .find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_free));
-        let is_taken = |slot| self.ground.medium().load(slot) != EMPTY;
+        let is_taken = |slot| self.table_pool.medium().load(slot) != EMPTY;
         situation!("cceh.moved_key_replaced", slot.is_some_and(is_taken));
         slot
     }
@@ -168,7 +168,7 @@ impl<M: Medium> Cceh<M> {
         (hash, key, value): (u64, u64, u64),
     ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         situation!(
             "cceh.beyond_home_line",
             slot.0 / LINE as u64 != self.home(held.segment, hash).0 / LINE as u64
@@ -186,7 +186,7 @@ impl<M: Medium> Cceh<M> {
     /// Replaces one word.
     fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         worker.put_word(medium, at, word)
     }
 }

@@ -11,9 +11,9 @@ use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Cceh<M> {
     pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        ReservedKey::of(&self.ground).check()?;
+        ReservedKey::of(&self.table_pool).check()?;
         self.directory
-            .check(&self.ground, |segment, _| self.check_segment(segment))
+            .check(&self.table_pool, |segment, _| self.check_segment(segment))
     }
 
     fn check_segment(&self, segment: Off) -> Result<(), IndexError> {
@@ -23,7 +23,7 @@ impl<M: Medium> Cceh<M> {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
             } else if !self
-                .buckets_of(segment, self.ground.hash(key))
+                .buckets_of(segment, self.table_pool.hash(key))
                 .any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0))
             {
                 wrong = Some(format!(

@@ -11,10 +11,10 @@ impl<M: Medium> Cceh<M> {
     /// Creates the first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         ExtendibleDirectory::make(
-            &self.ground,
+            &self.table_pool,
             self.config.depth,
             |worker, segment, header| {
-                let (medium, image) = (self.ground.medium(), self.image(header, &[]));
+                let (medium, image) = (self.table_pool.medium(), self.image(header, &[]));
                 medium.copy_in(&mut worker.ctx, segment, &[&image]);
             },
         )
@@ -44,26 +44,26 @@ impl<M: Medium> Cceh<M> {
         let LockedSegment {
             segment, header, ..
         } = *held;
-        self.directory.may_split(&self.ground, header)?;
-        let young = self.ground.allocate(worker, SEGMENT)?;
+        self.directory.may_split(&self.table_pool, header)?;
+        let young = self.table_pool.allocate(worker, SEGMENT)?;
         let mut moved = Vec::new();
         let half = header.half(1);
         self.each_live(segment, |slot, key, value| {
-            if half.owns(self.ground.hash(key)) {
+            if half.owns(self.table_pool.hash(key)) {
                 moved.push((slot.0 - segment.0, key, value));
             }
         });
         situation!("cceh.split_moves_some", !moved.is_empty());
         situation!("cceh.split_moves_nothing", moved.is_empty());
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.copy_in(&mut worker.ctx, young, &[&self.image(half, &moved)]);
         worker.commit(medium)?; // D1
-        self.locks.is_new(young);
+        self.locks.mark_new(young);
         if fault!("cceh.depth_first") {
-            set_header(&self.ground, worker, segment, header.half(0))?;
+            set_header(&self.table_pool, worker, segment, header.half(0))?;
         }
         self.directory
-            .publish(&self.ground, worker, header, young)?;
-        set_header(&self.ground, worker, segment, header.half(0)) // D3
+            .publish(&self.table_pool, worker, header, young)?;
+        set_header(&self.table_pool, worker, segment, header.half(0)) // D3
     }
 }

@@ -177,7 +177,7 @@ impl<M: Medium> Clevel<M> {
     #[inline(always)]
     pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
         const PAPER: u32 = 8;
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         if self.config.slots == PAPER {
             const HALF: u32 = u32::BITS;
             let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
@@ -215,7 +215,7 @@ impl<M: Medium> Clevel<M> {
             let level = self.level(n);
             for bucket in 0..level.buckets() {
                 for slot in self.slots(level, bucket) {
-                    let word = self.ground.medium().load(slot);
+                    let word = self.table_pool.medium().load(slot);
                     if word != EMPTY {
                         each(level, slot, word)?;
                     }
@@ -228,7 +228,7 @@ impl<M: Medium> Clevel<M> {
     /// Returns whether `pair` can be the offset of a pair.
     #[inline]
     pub(super) fn is_pair(&self, pair: Off) -> bool {
-        pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.ground.medium().len()
+        pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.table_pool.medium().len()
     }
 
     /// Returns the pair of the slot at `slot`, whose word is `word`. Fails if the offset cannot be that of a pair (I8).

@@ -152,7 +152,7 @@ impl ClevelConfig {
 
 /// A Clevel table.
 pub struct Clevel<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: ClevelConfig,
     /// DRAM copies of the root's words for the levels, for readers.
     meta: AtomicU64,
@@ -173,7 +173,7 @@ impl<M: Medium> Clevel<M> {
             stripes,
             locks: LockTable::new(ground.failure(), stripes, 1, false)
                 .read_early(config.early_reads),
-            ground,
+            table_pool: ground,
             config,
         }
     }
@@ -188,7 +188,7 @@ impl<M: Medium> Clevel<M> {
         let ground = TablePool::create(medium, plan, &ClevelConfig::classes())?;
         let table = Clevel::over(ground, config);
         table.make_first()?;
-        let Clevel { ground, .. } = table;
+        let Clevel { table_pool: ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Clevel::over(ground, config))
     }
@@ -219,7 +219,7 @@ impl<M: Medium> Index for Clevel<M> {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground.worker()
+        self.table_pool.worker()
     }
 
     fn insert(
@@ -228,11 +228,11 @@ impl<M: Medium> Index for Clevel<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        self.insert_hashed(worker, self.ground.hash(key), key, value)
+        self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
     fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        self.get_hashed(self.ground.hash(key), key)
+        self.get_hashed(self.table_pool.hash(key), key)
     }
 
     fn update(
@@ -241,11 +241,11 @@ impl<M: Medium> Index for Clevel<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        self.update_hashed(worker, self.ground.hash(key), key, value)
+        self.update_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        self.remove_hashed(worker, self.ground.hash(key), key)
+        self.remove_hashed(worker, self.table_pool.hash(key), key)
     }
 
     fn fetch(&self, keys: &[u64]) {
@@ -257,7 +257,7 @@ impl<M: Medium> Index for Clevel<M> {
         _worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         self.each_taken(|_, slot, word| {
             let pair = self.pair_of(slot, word)?;
             each(medium.load(pair), medium.load(value_of(pair)));
@@ -273,7 +273,7 @@ impl<M: Medium> Index for Clevel<M> {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * self.config.bucket_bytes() + keys * PAIR_BYTES,
-            far_bytes: self.ground.far_bytes(),
+            far_bytes: self.table_pool.far_bytes(),
             dram_bytes: self.locks.bytes(),
         })
     }

@@ -28,16 +28,16 @@ impl<M: Medium> Clevel<M> {
         loop {
             let guard = self.hold(hash)?;
             if let Some(found) = self.find(hash, key)? {
-                return Ok(Some(self.ground.medium().load(value_of(found.pair))));
+                return Ok(Some(self.table_pool.medium().load(value_of(found.pair))));
             }
             let seen = self.meta();
             if self.vacancy(hash).is_some() {
                 let pair = self.write_pair(worker, key, value)?;
-                worker.commit(self.ground.medium())?; // I2
+                worker.commit(self.table_pool.medium())?; // I2
                 if self.link(worker, hash, pair)? {
                     return Ok(None);
                 }
-                self.ground.free(worker, self.ground.block(pair)?);
+                self.table_pool.free(worker, self.table_pool.block(pair)?);
             }
             drop(guard);
             self.grow(worker, seen)?;
@@ -47,10 +47,10 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, IndexError> {
         let stripe = self.stripe(hash);
         loop {
-            let seen = self.locks.even(stripe)?;
+            let seen = self.locks.await_unlocked(stripe)?;
             let meta = self.meta();
             let found = self.find(hash, key);
-            let value = |found: FoundSlot| self.ground.medium().load(value_of(found.pair));
+            let value = |found: FoundSlot| self.table_pool.medium().load(value_of(found.pair));
             let value = found.map(|found| found.map(value));
             if seen.unchanged() && self.meta() == meta {
                 return value; // I4, I6
@@ -70,12 +70,12 @@ impl<M: Medium> Clevel<M> {
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
-        let old = self.ground.medium().load(value_of(found.pair));
+        let old = self.table_pool.medium().load(value_of(found.pair));
         let pair = self.write_pair(worker, key, value)?;
-        let freed = self.ground.about_to_free(worker, found.pair)?; // its drain also makes the pair durable (I2)
+        let freed = self.table_pool.about_to_free(worker, found.pair)?; // its drain also makes the pair durable (I2)
         self.replace(worker, found.slot, self.slot_word(pair, hash))?;
         if !fault!("clevel.keep_old") {
-            self.ground.free(worker, freed);
+            self.table_pool.free(worker, freed);
         }
         Ok(Some(old))
     }
@@ -91,10 +91,10 @@ impl<M: Medium> Clevel<M> {
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
-        let old = self.ground.medium().load(value_of(found.pair));
-        let freed = self.ground.about_to_free(worker, found.pair)?;
+        let old = self.table_pool.medium().load(value_of(found.pair));
+        let freed = self.table_pool.about_to_free(worker, found.pair)?;
         self.replace(worker, found.slot, EMPTY)?;
-        self.ground.free(worker, freed);
+        self.table_pool.free(worker, freed);
         Ok(Some(old))
     }
 
@@ -104,7 +104,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     pub(super) fn hold(&self, hash: u64) -> Result<LockGuard<'_>, IndexError> {
-        self.locks.lock_made(self.stripe(hash))
+        self.locks.lock_without_validation(self.stripe(hash))
     }
 
     /// Finds `key`, bottom level first. A caller without its lock may read arbitrary words, and must check afterwards
@@ -112,7 +112,7 @@ impl<M: Medium> Clevel<M> {
     #[inline]
     fn find(&self, hash: u64, key: u64) -> Result<Option<FoundSlot>, IndexError> {
         const SECOND: u32 = 32;
-        let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
+        let (medium, tag) = (self.table_pool.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
             let level = self.level(n);
             // One loop over both buckets, without a branch on which of them holds the key.
@@ -145,7 +145,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     fn vacancy_in(&self, level: Level, hash: u64) -> Option<Off> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let [first, second] = self.buckets_of(level, hash).map(|bucket| {
             let empty = |slot: &Off| medium.load(*slot) == EMPTY;
             let mut free = self.slots(level, bucket).filter(empty);
@@ -163,9 +163,9 @@ impl<M: Medium> Clevel<M> {
         key: u64,
         value: u64,
     ) -> Result<Off, IndexError> {
-        let pair = self.ground.allocate(worker, PAIR)?;
+        let pair = self.table_pool.allocate(worker, PAIR)?;
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.store(&mut worker.ctx, pair, key);
         medium.store(&mut worker.ctx, value_of(pair), value);
         medium.flush(&mut worker.ctx, pair, PAIR_BYTES as usize);
@@ -180,7 +180,7 @@ impl<M: Medium> Clevel<M> {
         hash: u64,
         pair: Off,
     ) -> Result<bool, IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         while let Some(slot) = self.vacancy(hash) {
             let word = self.slot_word(pair, hash);
             if medium.cas(&mut worker.ctx, slot, EMPTY, word).is_ok() {
@@ -202,7 +202,7 @@ impl<M: Medium> Clevel<M> {
         word: u64,
     ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         worker.put_word(medium, slot, word)
     }
 
@@ -211,9 +211,9 @@ impl<M: Medium> Clevel<M> {
         let levels = self.meta().levels().map(|n| self.level(n));
         for level in levels {
             for key in keys {
-                for bucket in self.buckets_of(level, self.ground.hash(*key)) {
+                for bucket in self.buckets_of(level, self.table_pool.hash(*key)) {
                     let at = level.at.plus(bucket * self.config.bucket_bytes());
-                    self.ground.medium().prefetch(at, WORD);
+                    self.table_pool.medium().prefetch(at, WORD);
                 }
             }
         }

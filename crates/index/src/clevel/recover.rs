@@ -16,24 +16,24 @@ impl<M: Medium> Clevel<M> {
     /// context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
-        let mut worker = self.ground.worker()?;
+        let mut worker = self.table_pool.worker()?;
         let moved = self.moved(&mut worker)?;
-        for ctx in 0..self.ground.contexts() {
-            for block in self.ground.in_doubt(ctx)? {
+        for ctx in 0..self.table_pool.contexts() {
+            for block in self.table_pool.in_doubt(ctx)? {
                 if block.class == Some(PAIR) {
-                    let hash = self.ground.hash(self.ground.medium().load(block.at));
+                    let hash = self.table_pool.hash(self.table_pool.medium().load(block.at));
                     self.flush_buckets(&mut worker, hash);
                 }
             }
         }
         // Pairs are freed, and slots cleared, only after their replacements are durable.
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         worker.commit(medium)?;
         for slot in moved {
             medium.store(&mut worker.ctx, slot, EMPTY);
             medium.flush(&mut worker.ctx, slot, WORD);
         }
-        self.ground
+        self.table_pool
             .recover(&mut worker, |block| Ok(self.is_live(block)))
     }
 
@@ -59,7 +59,7 @@ impl<M: Medium> Clevel<M> {
                 )));
             }
             let bytes = self.level_bytes(level.bits);
-            self.ground.check_run(&who, level.at, bytes)?;
+            self.table_pool.check_run(&who, level.at, bytes)?;
             if named.contains(&level.at) {
                 return Err(IndexError::damaged(format!(
                     "{who} has the run of another level"
@@ -84,19 +84,19 @@ impl<M: Medium> Clevel<M> {
     fn flush_bucket(&self, worker: &mut TableWorker, level: Level, bucket: u64) {
         let bytes = self.config.bucket_bytes();
         let at = level.at.plus(bucket * bytes);
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.flush(&mut worker.ctx, at, bytes as usize);
     }
 
     /// Returns the slots of the cursor's bucket that were already moved up. The caller clears them when the upper slots
     /// are durable (I7).
     fn moved(&self, worker: &mut TableWorker) -> Result<Vec<Off>, OpenError> {
-        let (medium, meta) = (self.ground.medium(), self.meta());
+        let (medium, meta) = (self.table_pool.medium(), self.meta());
         if !meta.is_resizing() {
             return Ok(Vec::new());
         }
         let level = self.level(meta.bottom);
-        let bucket = bucket_in(medium.load(self.ground.root(CURSOR)), meta.bottom);
+        let bucket = bucket_in(medium.load(self.table_pool.root(CURSOR)), meta.bottom);
         if bucket >= level.buckets() {
             return Err(OpenError::Damaged {
                 what: format!(
@@ -110,7 +110,7 @@ impl<M: Medium> Clevel<M> {
         let taken: Vec<_> = words.filter(|(_, word)| *word != EMPTY).collect();
         let mut moved = Vec::new();
         for (slot, word) in taken {
-            let hash = self.ground.hash(medium.load(self.pair_of(slot, word)?));
+            let hash = self.table_pool.hash(medium.load(self.pair_of(slot, word)?));
             let above = meta.levels().skip(1);
             if above.clone().any(|n| self.leads(self.level(n), hash, word)) {
                 situation!("clevel.moved_twice_at_open");
@@ -123,7 +123,7 @@ impl<M: Medium> Clevel<M> {
 
     /// Returns whether a slot of `hash` in `level` holds `word`.
     fn leads(&self, level: Level, hash: u64, word: u64) -> bool {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         self.slots_of(level, hash)
             .any(|slot| medium.load(slot) == word)
     }
@@ -135,7 +135,7 @@ impl<M: Medium> Clevel<M> {
             None => levels.any(|level| level.at == block.at),
             Some(_) if fault!("clevel.free_last") => false,
             Some(_) => {
-                let hash = self.ground.hash(self.ground.medium().load(block.at));
+                let hash = self.table_pool.hash(self.table_pool.medium().load(block.at));
                 let word = self.slot_word(block.at, hash);
                 levels.any(|level| self.leads(level, hash, word))
             }
@@ -144,12 +144,12 @@ impl<M: Medium> Clevel<M> {
 
     pub(super) fn check_all(&self) -> Result<(), IndexError> {
         self.check_levels()?;
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let (mut keys, mut pairs, mut wrong) = (BTreeSet::new(), Vec::new(), None);
         self.each_taken(|level, slot, word| {
             let pair = self.pair_of(slot, word)?;
             let key = medium.load(pair);
-            let hash = self.ground.hash(key);
+            let hash = self.table_pool.hash(key);
             if tag_in(word) != self.tag_of(hash) || !self.slots_of(level, hash).any(|s| s == slot) {
                 wrong = Some(format!(
                     "key {key:#x} lies at {slot:?}, where it is not looked for"
@@ -164,7 +164,7 @@ impl<M: Medium> Clevel<M> {
             return Err(IndexError::damaged(wrong));
         }
         let levels: Vec<Off> = self.meta().levels().map(|n| self.level(n).at).collect();
-        self.ground.check(|reach| {
+        self.table_pool.check(|reach| {
             levels.into_iter().for_each(&mut *reach);
             pairs.into_iter().for_each(reach);
         })

@@ -16,7 +16,7 @@ const SLOTS_A_KEY: u64 = 16;
 impl<M: Medium> Clevel<M> {
     /// Creates the two levels of a new table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        let mut worker = self.ground.worker()?;
+        let mut worker = self.table_pool.worker()?;
         for n in 0..2 {
             let bits = self.config.top_bits - 1 + n;
             self.make_level(&mut worker, u64::from(n), bits)?;
@@ -31,19 +31,19 @@ impl<M: Medium> Clevel<M> {
     /// Creates an empty, durable level with number `n`. The root's word for it is in the line of `META` and is stored
     /// before `META` counts the level (I1).
     fn make_level(&self, worker: &mut TableWorker, n: u64, bits: u32) -> Result<(), IndexError> {
-        let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
-        let at = self.ground.allocate_run(worker, bytes)?;
-        self.ground.clear(&mut worker.ctx, at, bytes);
+        let (medium, bytes) = (self.table_pool.medium(), self.level_bytes(bits));
+        let at = self.table_pool.allocate_run(worker, bytes)?;
+        self.table_pool.clear(&mut worker.ctx, at, bytes);
         worker.commit(medium)?;
         let word = Level { at, bits }.word();
-        let named = self.ground.root(level_root(n));
+        let named = self.table_pool.root(level_root(n));
         medium.store(&mut worker.ctx, named, word);
         self.levels[(n % LEVELS) as usize].store(word, Ordering::Release);
         Ok(())
     }
 
     fn set_meta(&self, worker: &mut TableWorker, meta: LevelsWord) -> Result<(), IndexError> {
-        self.ground.set_root(worker, META, meta.word())?;
+        self.table_pool.set_root(worker, META, meta.word())?;
         self.meta.store(meta.word(), Ordering::Release);
         Ok(())
     }
@@ -82,7 +82,7 @@ impl<M: Medium> Clevel<M> {
     /// new level of at most one chunk is always allowed.
     fn is_sparse(&self, top: Level) -> Result<bool, IndexError> {
         let bits = top.bits + 1;
-        if self.level_bytes(bits) <= self.ground.chunk_bytes() {
+        if self.level_bytes(bits) <= self.table_pool.chunk_bytes() {
             return Ok(false);
         }
         let (mut keys, slots) = (0, u64::from(self.config.slots) << bits);
@@ -107,7 +107,7 @@ impl<M: Medium> Clevel<M> {
     /// Waits for all writers that may have seen an older `META` (I5).
     fn await_writers(&self) -> Result<(), IndexError> {
         for stripe in 0..self.stripes {
-            drop(self.locks.lock_made(Off(stripe))?);
+            drop(self.locks.lock_without_validation(Off(stripe))?);
         }
         Ok(())
     }
@@ -117,18 +117,18 @@ impl<M: Medium> Clevel<M> {
         self.await_writers()?;
         let meta = self.meta();
         let level = self.level(meta.bottom);
-        let word = self.ground.medium().load(self.ground.root(CURSOR));
+        let word = self.table_pool.medium().load(self.table_pool.root(CURSOR));
         let start = bucket_in(word, meta.bottom);
         for bucket in start..level.buckets() {
             let word = cursor(meta.bottom, bucket);
-            self.ground.set_root(worker, CURSOR, word)?; // I7
+            self.table_pool.set_root(worker, CURSOR, word)?; // I7
             for slot in self.slots(level, bucket) {
                 if !self.move_up(worker, slot)? {
                     return Ok(false);
                 }
             }
         }
-        let freed = self.ground.about_to_free(worker, level.at)?;
+        let freed = self.table_pool.about_to_free(worker, level.at)?;
         self.set_meta(
             worker,
             LevelsWord {
@@ -138,13 +138,13 @@ impl<M: Medium> Clevel<M> {
         )?;
         situation!("clevel.bottom_dropped");
         self.await_writers()?;
-        self.ground.free(worker, freed); // readers check `META` again after reading (I6)
+        self.table_pool.free(worker, freed); // readers check `META` again after reading (I6)
         Ok(true)
     }
 
     /// Moves one slot of the bottom level up. Returns whether there was a free slot.
     fn move_up(&self, worker: &mut TableWorker, slot: Off) -> Result<bool, IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         loop {
             let word = medium.load(slot);
             if word == EMPTY {
@@ -152,10 +152,10 @@ impl<M: Medium> Clevel<M> {
             }
             // The pair may be freed and reused for another key until the key's lock is held.
             let pair = self.pair_of(slot, word)?;
-            let hash = self.ground.hash(medium.load(pair));
+            let hash = self.table_pool.hash(medium.load(pair));
             let _guard = self.hold(hash)?;
             let settled = medium.load(slot) == word;
-            if !settled || self.ground.hash(medium.load(pair)) != hash {
+            if !settled || self.table_pool.hash(medium.load(pair)) != hash {
                 continue;
             }
             if !self.link(worker, hash, pair)? {

@@ -143,7 +143,7 @@ impl<M: Medium> Clht<M> {
             next = self.copying.take(self.part());
         }
         if copied > 0 {
-            let drained = worker.commit(self.ground.medium());
+            let drained = worker.commit(self.table_pool.medium());
             came.refused = came.refused.or(drained.err());
             self.copying.finish(copied, came);
         }
@@ -158,9 +158,9 @@ impl<M: Medium> Clht<M> {
     ) -> Result<(), IndexError> {
         // Neither changes while a worker has a part.
         let (old, young) = (self.array(), self.copying.young());
-        let (medium, part) = (self.ground.medium(), self.part());
+        let (medium, part) = (self.table_pool.medium(), self.part());
         self.prefetch(old, from + part..from + 2 * part);
-        let accept = || self.accept(worker, old, old.bucket(from));
+        let accept = || self.persist_on_first_access(worker, old, old.bucket(from));
         drop(self.locks.lock(old.bucket(from), accept)?); // no worker changes this part any more (I6)
         for first in (from..from + part).map(|index| old.bucket(index)) {
             medium.prefetch(Off(medium.load(next_of(first))), LINE);
@@ -174,7 +174,7 @@ impl<M: Medium> Clht<M> {
                 came.left.extend((bucket != first).then_some(bucket))
             });
             self.each_live(first, |_, key, value| {
-                let hash = self.ground.hash(key);
+                let hash = self.table_pool.hash(key);
                 if old.index(hash) == index {
                     pairs.push((young.index(hash), key, value)); // a key in the wrong chain is damage, and is dropped
                 }
@@ -193,7 +193,7 @@ impl<M: Medium> Clht<M> {
             .zip(lines.chunks(part as usize))
         {
             medium.copy_in(&mut worker.ctx, young.bucket(to), &[lines.as_flattened()]);
-            self.locks.is_new(young.bucket(to));
+            self.locks.mark_new(young.bucket(to));
         }
         Ok(())
     }
@@ -206,12 +206,12 @@ impl<M: Medium> Clht<M> {
         pairs: &[(u64, u64, u64)],
         made: &mut Vec<Off>,
     ) -> Result<[u8; LINE], IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let (here, others) = pairs.split_at(pairs.len().min(SLOTS as usize));
         let mut next = Off::NULL;
         situation!("clht.chained_by_copy", !others.is_empty());
         for some in others.chunks(SLOTS as usize) {
-            let bucket = self.ground.allocate(worker, CHAINED)?;
+            let bucket = self.table_pool.allocate(worker, CHAINED)?;
             made.push(bucket);
             let bytes = image(first, pairs_of(some), next);
             medium.copy_in(&mut worker.ctx, bucket, &[&bytes]);
@@ -224,7 +224,7 @@ impl<M: Medium> Clht<M> {
     fn prefetch(&self, array: Array, chains: std::ops::Range<u64>) {
         let end = chains.end.min(array.buckets());
         let bytes = end.saturating_sub(chains.start) as usize * LINE;
-        self.ground
+        self.table_pool
             .medium()
             .prefetch(array.bucket(chains.start), bytes);
     }

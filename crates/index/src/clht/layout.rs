@@ -3,7 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Clht, ClhtConfig};
-use crate::bits::those;
+use crate::bits::match_mask;
 use crate::index::IndexError;
 pub(super) use crate::pool_heap::BucketRun as Array;
 use crate::pool_heap::{BlockClass, CONFIG_WORDS, HeapBlock, OpenError};
@@ -64,7 +64,7 @@ pub(super) fn first_of(
     keys: [u64; SLOTS as usize],
     holds: impl Fn(u64) -> bool,
 ) -> Option<Off> {
-    let found = those(keys, holds);
+    let found = match_mask(keys, holds);
     (found != 0).then(|| key_at(bucket, u64::from(found.trailing_zeros())))
 }
 
@@ -162,7 +162,7 @@ impl<M: Medium> Clht<M> {
     /// Returns the keys of a bucket.
     #[inline]
     pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS as usize] {
-        self.ground.medium().load_words(key_at(bucket, 0), 1)
+        self.table_pool.medium().load_words(key_at(bucket, 0), 1)
     }
 
     /// Calls `each` with every bucket of a chain, the array's bucket first.
@@ -170,19 +170,19 @@ impl<M: Medium> Clht<M> {
         let mut bucket = first;
         while !bucket.is_null() {
             each(bucket);
-            bucket = Off(self.ground.medium().load(next_of(bucket)));
+            bucket = Off(self.table_pool.medium().load(next_of(bucket)));
         }
     }
 
     /// Returns the buckets chained to the bucket at `first`. Checks that each is an allocated block that names this
     /// chain (I8).
     pub(super) fn chain_of(&self, first: Off) -> Result<Vec<HeapBlock>, IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let who = "the bucket";
         let next = |at| Off(medium.load(next_of(at)));
-        self.ground.chain((who, first), next(first), CHAINED, next, |block| {
+        self.table_pool.chain((who, first), next(first), CHAINED, next, |block| {
             let says = Off(medium.load(block.at));
-            if says == first && self.ground.is_block(block.at, CHAINED) {
+            if says == first && self.table_pool.is_block(block.at, CHAINED) {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
@@ -194,7 +194,7 @@ impl<M: Medium> Clht<M> {
 
     /// Calls `each` with the bucket, key and value of each live slot of a chain.
     pub(super) fn each_live(&self, first: Off, mut each: impl FnMut(Off, u64, u64)) {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         self.each_bucket(first, |bucket| {
             for at in (0..SLOTS).map(|n| key_at(bucket, n)) {
                 let key = medium.load(at);

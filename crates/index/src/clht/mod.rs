@@ -182,7 +182,7 @@ impl ClhtConfig {
 
 /// A P-CLHT table.
 pub struct Clht<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: ClhtConfig,
     /// DRAM copy of the root's word for the array, for readers.
     array: AtomicU64,
@@ -207,7 +207,7 @@ impl<M: Medium> Clht<M> {
             copying: ArrayCopy::default(),
             chained: AtomicU64::new(0),
             grow_at: AtomicU64::new(0),
-            ground,
+            table_pool: ground,
             config,
         };
         let limit = table.limit(table.array());
@@ -221,7 +221,7 @@ impl<M: Medium> Clht<M> {
         let ground = TablePool::create(medium, plan, &ClhtConfig::classes())?;
         let table = Clht::over(ground, config, false);
         table.make_first()?;
-        let Clht { ground, .. } = table;
+        let Clht { table_pool: ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Clht::over(ground, config, false))
     }
@@ -231,7 +231,7 @@ impl<M: Medium> Clht<M> {
         let ground = TablePool::open(medium, NAME, |_| Ok(ClhtConfig::classes().to_vec()))?;
         let config = ClhtConfig::of(ground.config())?;
         let table = Clht::over(ground, config, true);
-        ReservedKey::of(&table.ground).check()?;
+        ReservedKey::of(&table.table_pool).check()?;
         table.recover()?;
         Ok(table)
     }
@@ -248,7 +248,7 @@ impl<M: Medium> Index for Clht<M> {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground.worker()
+        self.table_pool.worker()
     }
 
     fn insert(
@@ -258,15 +258,15 @@ impl<M: Medium> Index for Clht<M> {
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).insert(worker, value),
-            _ => self.insert_hashed(worker, self.ground.hash(key), key, value),
+            EMPTY => ReservedKey::of(&self.table_pool).insert(worker, value),
+            _ => self.insert_hashed(worker, self.table_pool.hash(key), key, value),
         }
     }
 
     fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).get(),
-            _ => self.get_hashed(worker, self.ground.hash(key), key),
+            EMPTY => ReservedKey::of(&self.table_pool).get(),
+            _ => self.get_hashed(worker, self.table_pool.hash(key), key),
         }
     }
 
@@ -277,15 +277,15 @@ impl<M: Medium> Index for Clht<M> {
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).update(worker, value),
-            _ => self.update_hashed(worker, self.ground.hash(key), key, value),
+            EMPTY => ReservedKey::of(&self.table_pool).update(worker, value),
+            _ => self.update_hashed(worker, self.table_pool.hash(key), key, value),
         }
     }
 
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         match key {
-            EMPTY => ReservedKey::of(&self.ground).remove(worker),
-            _ => self.remove_hashed(worker, self.ground.hash(key), key),
+            EMPTY => ReservedKey::of(&self.table_pool).remove(worker),
+            _ => self.remove_hashed(worker, self.table_pool.hash(key), key),
         }
     }
 
@@ -298,13 +298,13 @@ impl<M: Medium> Index for Clht<M> {
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        if let Some(value) = ReservedKey::of(&self.ground).get()? {
+        if let Some(value) = ReservedKey::of(&self.table_pool).get()? {
             each(EMPTY, value);
         }
         let array = self.array();
         for first in (0..array.buckets()).map(|index| array.bucket(index)) {
             self.locks
-                .begin(first, || self.accept(worker, array, first))?;
+                .begin(first, || self.persist_on_first_access(worker, array, first))?;
             self.each_live(first, |_, key, value| each(key, value));
         }
         Ok(())
@@ -320,7 +320,7 @@ impl<M: Medium> Index for Clht<M> {
             keys,
             slots: buckets * SLOTS,
             table_bytes: buckets * (array.bytes() / array.buckets()),
-            far_bytes: self.ground.far_bytes(),
+            far_bytes: self.table_pool.far_bytes(),
             dram_bytes: self.locks.bytes(),
         })
     }

@@ -41,7 +41,7 @@ impl<M: Medium> Clht<M> {
         let found = self.find(held.first, key);
         if let Some(at) = found.key {
             // Deviation: the published code searches for the key before it takes the lock.
-            return Ok(Some(self.ground.medium().load(value_of(at))));
+            return Ok(Some(self.table_pool.medium().load(value_of(at))));
         }
         self.store_far_lock(worker, held.first, 1);
         if let Some(at) = found.free {
@@ -75,7 +75,7 @@ impl<M: Medium> Clht<M> {
             let first = array.bucket(array.index(hash));
             let seen = self
                 .locks
-                .begin(first, || self.accept(worker, array, first))?;
+                .begin(first, || self.persist_on_first_access(worker, array, first))?;
             let Some(found) = self.read(array, first, key) else {
                 continue; // the array was replaced meanwhile
             };
@@ -118,7 +118,7 @@ impl<M: Medium> Clht<M> {
         let mut old = None;
         if let Some(at) = self.find(held.first, key).key {
             let _for = Category::KeyValue.spend();
-            let medium = self.ground.medium();
+            let medium = self.table_pool.medium();
             old = Some(medium.load(value_of(at)));
             let (at, word) = to(at);
             worker.put_word(medium, at, word)?;
@@ -131,9 +131,9 @@ impl<M: Medium> Clht<M> {
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let array = self.array();
         for key in keys {
-            let first = array.bucket(array.index(self.ground.hash(*key)));
+            let first = array.bucket(array.index(self.table_pool.hash(*key)));
             self.locks.prefetch(first);
-            self.ground.medium().prefetch(first, LINE);
+            self.table_pool.medium().prefetch(first, LINE);
         }
     }
 
@@ -143,7 +143,7 @@ impl<M: Medium> Clht<M> {
             let array = self.array();
             let index = array.index(hash);
             let first = array.bucket(index);
-            let accept = || self.accept(worker, array, first);
+            let accept = || self.persist_on_first_access(worker, array, first);
             let guard = self.locks.lock(first, accept)?;
             // The order matters: `taken` is reset only after the array is replaced.
             let taken = self.copying.has_taken(index);
@@ -166,13 +166,13 @@ impl<M: Medium> Clht<M> {
     /// Validates the chains that share the lock of `first` (I8), makes durable what a killed process left in them, and
     /// counts their chained buckets.
     #[cold]
-    pub(super) fn accept(
+    pub(super) fn persist_on_first_access(
         &self,
         worker: &mut TableWorker,
         array: Array,
         first: Off,
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let from = Off(first.0 & !(self.config.lock_bytes() - 1));
         let mut chained = 0;
         for n in 0..1 << self.config.lock_bits {
@@ -195,14 +195,14 @@ impl<M: Medium> Clht<M> {
     fn store_far_lock(&self, worker: &mut TableWorker, first: Off, lock: u64) {
         if self.config.far_locks {
             let _for = Category::Lock.spend();
-            self.ground.medium().store(&mut worker.ctx, first, lock);
+            self.table_pool.medium().store(&mut worker.ctx, first, lock);
         }
     }
 
     /// Returns the value of `key`, without a lock. The outer `None` means that the array is no longer the table's.
     #[inline]
     fn read(&self, array: Array, first: Off, key: u64) -> Option<Option<u64>> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let mut bucket = first;
         loop {
             let keys = self.keys_of(bucket);
@@ -222,7 +222,7 @@ impl<M: Medium> Clht<M> {
     /// Searches a chain under its lock.
     #[inline]
     fn find(&self, first: Off, key: u64) -> ChainLookup {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let mut found = ChainLookup {
             key: None,
             free: None,
@@ -252,7 +252,7 @@ impl<M: Medium> Clht<M> {
         value: u64,
     ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         if fault!("clht.key_first") {
             medium.store(&mut worker.ctx, at, key);
         }
@@ -275,8 +275,8 @@ impl<M: Medium> Clht<M> {
         key: u64,
         value: u64,
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
-        let bucket = self.ground.allocate(worker, CHAINED)?;
+        let medium = self.table_pool.medium();
+        let bucket = self.table_pool.allocate(worker, CHAINED)?;
         situation!("clht.chained", first == last);
         situation!("clht.chained_again", first != last);
         let bytes = image(first, [(key, value)], Off::NULL);

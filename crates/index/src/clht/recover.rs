@@ -17,38 +17,38 @@ impl<M: Medium> Clht<M> {
         let array = self.named(ARRAY)?.ok_or_else(|| OpenError::Damaged {
             what: format!("the root's word {ARRAY} is 0, expected the array"),
         })?;
-        let mut worker = self.ground.worker()?;
+        let mut worker = self.table_pool.worker()?;
         for word in [YOUNG, OLD] {
             match self.named(word)? {
                 Some(other) if other != array => {
                     situation!("clht.young_freed_by_open", word == YOUNG);
                     situation!("clht.old_freed_by_open", word == OLD);
-                    self.ground.flush_bits(&mut worker, CHAINED);
-                    let chained = self.led_to_by_none(array)?;
+                    self.table_pool.flush_bits(&mut worker, CHAINED);
+                    let chained = self.unreferenced_buckets(array)?;
                     self.dismantle(&mut worker, word, other, chained)?;
                 }
                 _ => {}
             }
         }
         // The links to a block in doubt must be durable, because the worker's next allocation replaces this intent.
-        for ctx in 0..self.ground.contexts() {
-            for block in self.ground.in_doubt(ctx)? {
+        for ctx in 0..self.table_pool.contexts() {
+            for block in self.table_pool.in_doubt(ctx)? {
                 if block.class.is_some() && self.is_live(array, block)? {
                     situation!("clht.chain_in_doubt");
-                    let medium = self.ground.medium();
+                    let medium = self.table_pool.medium();
                     self.each_bucket(Off(medium.load(block.at)), |bucket| {
                         medium.flush(&mut worker.ctx, bucket, LINE);
                     });
                 }
             }
         }
-        self.ground
+        self.table_pool
             .recover(&mut worker, |block| self.is_live(array, block))
     }
 
     /// Returns the array in word `n` of the root, if the word is not 0.
     fn named(&self, n: u64) -> Result<Option<Array>, OpenError> {
-        let word = self.ground.medium().load(self.ground.root(n));
+        let word = self.table_pool.medium().load(self.table_pool.root(n));
         if word == 0 {
             return Ok(None);
         }
@@ -62,14 +62,14 @@ impl<M: Medium> Clht<M> {
             });
         }
         let who = format!("the array in the root's word {n}");
-        self.ground.check_run(&who, array.at, array.bytes())?;
+        self.table_pool.check_run(&who, array.at, array.bytes())?;
         Ok(Some(array))
     }
 
     /// Returns the allocated chained buckets that are in no chain of `array`.
-    fn led_to_by_none(&self, array: Array) -> Result<Vec<Off>, IndexError> {
+    fn unreferenced_buckets(&self, array: Array) -> Result<Vec<Off>, IndexError> {
         let mut found = Vec::new();
-        for block in self.ground.blocks_out(CHAINED) {
+        for block in self.table_pool.allocated_blocks(CHAINED) {
             if !self.is_live(array, block)? {
                 found.push(block.at);
             }
@@ -81,7 +81,7 @@ impl<M: Medium> Clht<M> {
         if block.class.is_none() {
             return Ok(block.at == array.at);
         }
-        let first = Off(self.ground.medium().load(block.at));
+        let first = Off(self.table_pool.medium().load(block.at));
         Ok(array.has(first) && self.chain_of(first)?.contains(&block))
     }
 
@@ -92,8 +92,8 @@ impl<M: Medium> Clht<M> {
             chained.extend(self.chain_of(array.bucket(index))?);
             self.check_chain(array, index)?;
         }
-        ReservedKey::of(&self.ground).check()?;
-        self.ground.check(|reach| {
+        ReservedKey::of(&self.table_pool).check()?;
+        self.table_pool.check(|reach| {
             reach(array.at);
             chained.into_iter().for_each(|block| reach(block.at));
         })
@@ -106,7 +106,7 @@ impl<M: Medium> Clht<M> {
         self.each_live(first, |bucket, key, _| {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in chain {index} twice"));
-            } else if array.index(self.ground.hash(key)) != index {
+            } else if array.index(self.table_pool.hash(key)) != index {
                 wrong = Some(format!(
                     "key {key:#x} lies in {bucket:?}, where it is not looked for"
                 ));

@@ -12,10 +12,10 @@ use crate::pool_heap::{OpenError, TableWorker};
 impl<M: Medium> Clht<M> {
     /// Creates the first array. A crash before it is completely durable leaves no table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        let mut worker = self.ground.worker()?;
+        let mut worker = self.table_pool.worker()?;
         let array = self.take_run(&mut worker, self.config.bits)?;
-        (self.ground).clear(&mut worker.ctx, array.at, array.bytes());
-        Ok(self.ground.set_root(&mut worker, ARRAY, array.word())?)
+        (self.table_pool).clear(&mut worker.ctx, array.at, array.bytes());
+        Ok(self.table_pool.set_root(&mut worker, ARRAY, array.word())?)
     }
 
     /// Allocates a run for an array. It is in doubt until a word of the root names it durably.
@@ -24,7 +24,7 @@ impl<M: Medium> Clht<M> {
             at: Off::NULL,
             bits,
         };
-        let at = self.ground.allocate_run(worker, array.bytes())?;
+        let at = self.table_pool.allocate_run(worker, array.bytes())?;
         Ok(Array { at, bits })
     }
 
@@ -65,7 +65,7 @@ impl<M: Medium> Clht<M> {
             return Err(IndexError::Crowded { bits: old.bits });
         }
         let young = self.take_run(worker, bits)?;
-        worker.commit(self.ground.medium())?;
+        worker.commit(self.table_pool.medium())?;
         if !fault!("clht.young_not_named") {
             self.name_both(worker, young, old)?;
         }
@@ -79,7 +79,7 @@ impl<M: Medium> Clht<M> {
             self.dismantle(worker, YOUNG, young, made)?;
             return Err(refused);
         }
-        let published = self.ground.set_root(worker, ARRAY, young.word()); // I5
+        let published = self.table_pool.set_root(worker, ARRAY, young.word()); // I5
         if published.is_ok() {
             situation!("clht.replaced");
             self.chained.store(made.len() as u64, Ordering::Relaxed);
@@ -98,10 +98,10 @@ impl<M: Medium> Clht<M> {
         young: Array,
         old: Array,
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
-        medium.store(&mut worker.ctx, self.ground.root(YOUNG), young.word());
-        medium.store(&mut worker.ctx, self.ground.root(OLD), old.word());
-        medium.flush(&mut worker.ctx, self.ground.root(YOUNG), 2 * WORD);
+        let medium = self.table_pool.medium();
+        medium.store(&mut worker.ctx, self.table_pool.root(YOUNG), young.word());
+        medium.store(&mut worker.ctx, self.table_pool.root(OLD), old.word());
+        medium.flush(&mut worker.ctx, self.table_pool.root(YOUNG), 2 * WORD);
         worker.commit(medium)
     }
 
@@ -113,11 +113,11 @@ impl<M: Medium> Clht<M> {
         array: Array,
         chained: Vec<Off>,
     ) -> Result<(), IndexError> {
-        let freed = self.ground.free_all(worker, CHAINED, chained, |worker| {
-            self.ground.about_to_free(worker, array.at)
+        let freed = self.table_pool.free_all(worker, CHAINED, chained, |worker| {
+            self.table_pool.about_to_free(worker, array.at)
         })?;
-        self.ground.set_root(worker, named, 0)?;
-        self.ground.free(worker, freed);
+        self.table_pool.set_root(worker, named, 0)?;
+        self.table_pool.free(worker, freed);
         Ok(())
     }
 }

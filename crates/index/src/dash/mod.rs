@@ -198,7 +198,7 @@ impl BucketLayout {
 
 /// Access to the segments of a pool with one layout.
 pub(crate) struct DashSegments<'a, M> {
-    ground: &'a TablePool<M>,
+    table_pool: &'a TablePool<M>,
     medium: &'a M,
     form: &'a BucketLayout,
 }
@@ -207,7 +207,7 @@ impl<'a, M: Medium> DashSegments<'a, M> {
     #[inline]
     pub(crate) fn of(ground: &'a TablePool<M>, form: &'a BucketLayout) -> DashSegments<'a, M> {
         DashSegments {
-            ground,
+            table_pool: ground,
             medium: ground.medium(),
             form,
         }

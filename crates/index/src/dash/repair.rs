@@ -92,9 +92,9 @@ impl<M: Medium> DashSegments<'_, M> {
         let first = Off(self.medium.load(self.last_stash(segment)));
         let who = "the stash of segment";
         let next = |at| Off(self.medium.load(at));
-        self.ground.chain((who, segment), first, class, next, |block| {
+        self.table_pool.chain((who, segment), first, class, next, |block| {
             let says = self.owner(block.at);
-            if says == owner && self.ground.is_block(block.at, class) {
+            if says == owner && self.table_pool.is_block(block.at, class) {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
@@ -115,7 +115,7 @@ impl<M: Medium> DashSegments<'_, M> {
     ) -> Result<(), IndexError> {
         self.flush(&mut worker.ctx, segment);
         worker.commit(self.medium)?;
-        let mut mended = self.keep_own(&mut worker.ctx, segment, keys);
+        let mut mended = self.drop_foreign(&mut worker.ctx, segment, keys);
         situation!("dash.split_mended", mended);
         if !fault!("dash.no_mending") {
             for n in 0..self.form.shape.buckets() {
@@ -130,7 +130,7 @@ impl<M: Medium> DashSegments<'_, M> {
         if mended {
             worker.commit(self.medium)?;
         }
-        self.tell_stash(&mut worker.ctx, segment, keys);
+        self.rebuild_overflow_words(&mut worker.ctx, segment, keys);
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl<M: Medium> DashSegments<'_, M> {
     }
 
     /// Rebuilds the buckets' words about the stash (S4).
-    pub(crate) fn tell_stash(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) {
+    pub(crate) fn rebuild_overflow_words(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) {
         let homes = (0..self.form.shape.buckets()).map(|n| self.bucket(segment, n));
         for home in homes.filter(|home| self.overflow(*home) != OverflowWord::NONE) {
             self.medium.store(ctx, home, OverflowWord::NONE.0); // other lines stay clean
@@ -223,16 +223,16 @@ impl<M: Medium> DashSegments<'_, M> {
         for from in self.stashes(elder) {
             let (mask, pairs) = self.those(from, self.bits(from), |key| keys.own(key));
             for pair in ones(mask).map(|slot| pairs.pair(slot)) {
-                self.settle(worker, young, keys.place(pair.0), pair)?;
+                self.insert_copy(worker, young, keys.place(pair.0), pair)?;
             }
         }
-        self.tell_stash(&mut worker.ctx, young, keys);
+        self.rebuild_overflow_words(&mut worker.ctx, young, keys);
         Ok(())
     }
 
     /// Copies a pair of another segment's stash to a segment that no other thread reads: into its home or next bucket,
     /// or into the stash.
-    fn settle(
+    fn insert_copy(
         &self,
         worker: &mut TableWorker,
         segment: Off,
@@ -260,7 +260,7 @@ impl<M: Medium> DashSegments<'_, M> {
     /// Moves pairs of the stash to their home or next buckets, as far as these have free slots, and rebuilds the words
     /// about the stash. Durable on `Ok`. Takes three drains: the pairs, the bits that mark them live, the bits that
     /// mark the old ones dead (S1, S2).
-    pub(crate) fn bring_home(
+    pub(crate) fn move_stash_home(
         &self,
         worker: &mut TableWorker,
         segment: Off,
@@ -289,7 +289,7 @@ impl<M: Medium> DashSegments<'_, M> {
             }
             worker.commit(self.medium)?;
         }
-        self.tell_stash(&mut worker.ctx, segment, keys);
+        self.rebuild_overflow_words(&mut worker.ctx, segment, keys);
         Ok(())
     }
 
@@ -357,7 +357,7 @@ impl<M: Medium> DashSegments<'_, M> {
         segment: Off,
         class: usize,
     ) -> Result<Off, IndexError> {
-        let bucket = self.ground.allocate(worker, class)?;
+        let bucket = self.table_pool.allocate(worker, class)?;
         situation!("dash-lh.chained");
         let (last, owner) = (self.stashes(segment).last(), self.medium.load(segment));
         self.medium.store(&mut worker.ctx, bucket, 0);
@@ -370,7 +370,7 @@ impl<M: Medium> DashSegments<'_, M> {
     }
 
     /// Marks dead, with a flush, the pairs whose keys do not belong to the segment. Returns whether there were any.
-    pub(crate) fn keep_own(
+    pub(crate) fn drop_foreign(
         &self,
         ctx: &mut PersistCtx,
         segment: Off,

@@ -22,7 +22,7 @@ pub(crate) trait DashTable: Send + Sync {
     /// The name on the command line.
     const NAME: &'static str;
 
-    fn ground(&self) -> &TablePool<Self::Medium>;
+    fn table_pool(&self) -> &TablePool<Self::Medium>;
 
     fn dash(&self) -> DashSegments<'_, Self::Medium>;
 
@@ -38,7 +38,7 @@ pub(crate) trait DashTable: Send + Sync {
     fn lookup(&self, hash: u64) -> VersionedRef<Self::Way>;
 
     /// Returns whether a lookup's result is still current.
-    fn still(&self, hash: u64, led: VersionedRef<Self::Way>) -> bool;
+    fn is_current(&self, hash: u64, led: VersionedRef<Self::Way>) -> bool;
 
     /// Prefetches what [`DashTable::lookup`] reads.
     fn prefetch_lookup(&self, hash: u64);
@@ -82,7 +82,7 @@ pub(crate) trait DashTable: Send + Sync {
     ) -> Result<LockedDashSegment<'_>, IndexError> {
         let (segment, guard) = self.locks().hold(
             || self.lookup(hash),
-            |led| self.still(hash, led),
+            |led| self.is_current(hash, led),
             fetch,
             |segment| self.persist_on_first_access(worker, segment, hash),
         )?;
@@ -105,7 +105,7 @@ pub(crate) trait DashTable: Send + Sync {
         self.validate(segment, hash)?;
         self.dash().validate(segment)?;
         let keys = KeyHashes {
-            hasher: self.ground().hasher(),
+            hasher: self.table_pool().hasher(),
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
@@ -114,10 +114,10 @@ pub(crate) trait DashTable: Send + Sync {
 
     /// Checks a segment, after its repair.
     fn check_segment(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
-        let accept = || self.persist_on_first_access(&mut self.ground().worker()?, segment, hash);
+        let accept = || self.persist_on_first_access(&mut self.table_pool().worker()?, segment, hash);
         self.locks().begin(segment, accept)?;
         let keys = KeyHashes {
-            hasher: self.ground().hasher(),
+            hasher: self.table_pool().hasher(),
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
@@ -131,7 +131,7 @@ impl<T: DashTable> Index for T {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground().worker()
+        self.table_pool().worker()
     }
 
     /// Costs two lines and two drains, or one of each if the pair shares the line of its bits. A displacement adds up
@@ -142,7 +142,7 @@ impl<T: DashTable> Index for T {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        let (hash, dash) = (self.ground().hash(key), self.dash());
+        let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         loop {
             let fetch = |segment| dash.prefetch_heads(segment, place);
@@ -167,11 +167,11 @@ impl<T: DashTable> Index for T {
 
     fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
-        let (hash, dash) = (self.ground().hash(key), self.dash());
+        let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         self.locks().read(
             || self.lookup(hash),
-            |led| self.still(hash, led),
+            |led| self.is_current(hash, led),
             |segment| self.persist_on_first_access(worker, segment, hash),
             |segment| {
                 dash.prefetch(segment, place); // pair and fingerprint lines together
@@ -187,7 +187,7 @@ impl<T: DashTable> Index for T {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        let (hash, dash) = (self.ground().hash(key), self.dash());
+        let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
@@ -201,7 +201,7 @@ impl<T: DashTable> Index for T {
 
     /// One line, one drain.
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        let (hash, dash) = (self.ground().hash(key), self.dash());
+        let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
@@ -217,10 +217,10 @@ impl<T: DashTable> Index for T {
     /// Prefetches the directory entries first, then locks and home buckets.
     fn fetch(&self, keys: &[u64]) {
         for key in keys {
-            self.prefetch_lookup(self.ground().hash(*key));
+            self.prefetch_lookup(self.table_pool().hash(*key));
         }
         for key in keys {
-            let hash = self.ground().hash(*key);
+            let hash = self.table_pool().hash(*key);
             let segment = self.lookup(hash).to;
             self.locks().prefetch(segment);
             self.dash().prefetch(segment, self.place(hash));
@@ -247,7 +247,7 @@ impl<T: DashTable> Index for T {
             keys,
             slots,
             table_bytes,
-            far_bytes: self.ground().far_bytes(),
+            far_bytes: self.table_pool().far_bytes(),
             dram_bytes: self.dram_bytes(),
         })
     }

@@ -124,7 +124,7 @@ impl DashEhConfig {
 
 /// A Dash table over extendible hashing.
 pub struct DashEh<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: DashEhConfig,
     form: BucketLayout,
     directory: ExtendibleDirectory,
@@ -138,7 +138,7 @@ impl<M: Medium> DashEh<M> {
             locks: ground.locks(form.segment_bytes, found),
             directory: ExtendibleDirectory::of(&ground, form.segment_bytes),
             form,
-            ground,
+            table_pool: ground,
             config,
         }
     }
@@ -153,7 +153,7 @@ impl<M: Medium> DashEh<M> {
         let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = DashEh::over(ground, config, false);
         table.make_first()?;
-        let DashEh { ground, .. } = table;
+        let DashEh { table_pool: ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(DashEh::over(ground, config, false))
     }
@@ -165,7 +165,7 @@ impl<M: Medium> DashEh<M> {
         })?;
         let config = DashEhConfig::of(ground.config())?;
         let table = DashEh::over(ground, config, true);
-        table.directory.recover(&table.ground)?;
+        table.directory.recover(&table.table_pool)?;
         Ok(table)
     }
 }
@@ -176,13 +176,13 @@ impl<M: Medium> DashTable for DashEh<M> {
     const NAME: &'static str = NAME;
 
     #[inline]
-    fn ground(&self) -> &TablePool<M> {
-        &self.ground
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
     #[inline]
     fn dash(&self) -> DashSegments<'_, M> {
-        DashSegments::of(&self.ground, &self.form)
+        DashSegments::of(&self.table_pool, &self.form)
     }
 
     #[inline]
@@ -199,26 +199,26 @@ impl<M: Medium> DashTable for DashEh<M> {
 
     #[inline]
     fn lookup(&self, hash: u64) -> VersionedRef<DirectoryEntry> {
-        self.directory.lookup(&self.ground, hash)
+        self.directory.lookup(&self.table_pool, hash)
     }
 
     #[inline]
-    fn still(&self, _: u64, led: VersionedRef<DirectoryEntry>) -> bool {
-        self.directory.still(&self.ground, led)
+    fn is_current(&self, _: u64, led: VersionedRef<DirectoryEntry>) -> bool {
+        self.directory.is_current(&self.table_pool, led)
     }
 
     #[inline]
     fn prefetch_lookup(&self, hash: u64) {
         let entry = self.directory.directory().entry_of(hash);
-        self.ground.medium().prefetch(entry, WORD);
+        self.table_pool.medium().prefetch(entry, WORD);
     }
 
     fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
-        self.directory.validate(&self.ground, segment, hash)
+        self.directory.validate(&self.table_pool, segment, hash)
     }
 
     fn owns(&self, segment: Off, hash: u64) -> bool {
-        SegmentHeader::at(self.ground.medium(), segment).owns(hash)
+        SegmentHeader::at(self.table_pool.medium(), segment).owns(hash)
     }
 
     fn grow(
@@ -233,7 +233,7 @@ impl<M: Medium> DashTable for DashEh<M> {
         &self,
         each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
-        self.directory.each_segment(&self.ground, each)
+        self.directory.each_segment(&self.table_pool, each)
     }
 
     fn parts(&self) -> Result<(u64, u64), IndexError> {
@@ -247,7 +247,7 @@ impl<M: Medium> DashTable for DashEh<M> {
     }
 
     fn check_all(&self) -> Result<(), IndexError> {
-        self.directory.check(&self.ground, |segment, hash| {
+        self.directory.check(&self.table_pool, |segment, hash| {
             self.check_segment(segment, hash)
         })
     }

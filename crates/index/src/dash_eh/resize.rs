@@ -11,9 +11,9 @@ use crate::pool_heap::{OpenError, TableWorker};
 impl<M: Medium> DashEh<M> {
     /// Creates the first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        let (dash, medium) = (self.dash(), self.ground.medium());
+        let (dash, medium) = (self.dash(), self.table_pool.medium());
         ExtendibleDirectory::make(
-            &self.ground,
+            &self.table_pool,
             self.config.depth,
             |worker, segment, header| {
                 dash.make(&mut worker.ctx, segment);
@@ -30,13 +30,13 @@ impl<M: Medium> DashEh<M> {
         held: &LockedDashSegment<'_>,
     ) -> Result<(), IndexError> {
         let _for = worker.reshape();
-        let (dash, medium, segment) = (self.dash(), self.ground.medium(), held.segment);
+        let (dash, medium, segment) = (self.dash(), self.table_pool.medium(), held.segment);
         let header = SegmentHeader::serving(medium, segment, held.hash)?;
-        self.directory.may_split(&self.ground, header)?;
+        self.directory.may_split(&self.table_pool, header)?;
         let [stay, moved] = [0, 1].map(|bit| header.half(bit));
-        let hasher = self.ground.hasher();
+        let hasher = self.table_pool.hasher();
         let place = &|hash| self.place(hash);
-        let young = self.ground.allocate(worker, SEGMENT)?;
+        let young = self.table_pool.allocate(worker, SEGMENT)?;
         dash.clear_words(&mut worker.ctx, young);
         let owned = &|hash| moved.owns(hash);
         dash.copy_some(
@@ -51,7 +51,7 @@ impl<M: Medium> DashEh<M> {
         medium.store(&mut worker.ctx, young, moved.word());
         dash.flush(&mut worker.ctx, young);
         worker.commit(medium)?; // D1
-        self.locks.is_new(young);
+        self.locks.mark_new(young);
         let owned = &|hash| stay.owns(hash);
         let own = KeyHashes {
             hasher,
@@ -59,12 +59,12 @@ impl<M: Medium> DashEh<M> {
             owned,
         };
         if fault!("dash-eh.bits_first") {
-            dash.keep_own(&mut worker.ctx, segment, &own);
+            dash.drop_foreign(&mut worker.ctx, segment, &own);
         }
         self.directory
-            .publish(&self.ground, worker, header, young)?;
-        dash.keep_own(&mut worker.ctx, segment, &own); // I3
-        set_header(&self.ground, worker, segment, stay)?; // D3
-        dash.bring_home(worker, segment, &own)
+            .publish(&self.table_pool, worker, header, young)?;
+        dash.drop_foreign(&mut worker.ctx, segment, &own); // I3
+        set_header(&self.table_pool, worker, segment, stay)?; // D3
+        dash.move_stash_home(worker, segment, &own)
     }
 }

@@ -186,7 +186,7 @@ impl<M: Medium> DashLh<M> {
     /// Returns the offset of an array; null if it does not exist.
     #[inline]
     pub(super) fn array(&self, array: u64) -> Off {
-        Off(self.ground.medium().load(self.entry(array)))
+        Off(self.table_pool.medium().load(self.entry(array)))
     }
 
     /// Returns the offset of a segment. Its array must exist.

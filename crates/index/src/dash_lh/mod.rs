@@ -153,7 +153,7 @@ impl DashLhConfig {
 
 /// A Dash table over linear hashing.
 pub struct DashLh<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: DashLhConfig,
     form: BucketLayout,
     /// Offset of the directory, which never moves.
@@ -180,7 +180,7 @@ impl<M: Medium> DashLh<M> {
             form,
             state: AtomicU64::new(word(STATE)),
             growing: Mutex::new(()),
-            ground,
+            table_pool: ground,
             config,
         }
     }
@@ -198,8 +198,8 @@ impl<M: Medium> DashLh<M> {
         let table = DashLh::over(ground, config, false);
         table.make_first(&mut worker)?;
         drop(worker);
-        let ground = table.ground.finish(NAME, &config.words())?;
-        Ok(DashLh { ground, ..table })
+        let ground = table.table_pool.finish(NAME, &config.words())?;
+        Ok(DashLh { table_pool: ground, ..table })
     }
 
     /// Opens the table on `medium`. Recovery frees what an interrupted split has allocated.
@@ -225,13 +225,13 @@ impl<M: Medium> DashTable for DashLh<M> {
     const NAME: &'static str = NAME;
 
     #[inline]
-    fn ground(&self) -> &TablePool<M> {
-        &self.ground
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
     #[inline]
     fn dash(&self) -> DashSegments<'_, M> {
-        DashSegments::of(&self.ground, &self.form)
+        DashSegments::of(&self.table_pool, &self.form)
     }
 
     #[inline]
@@ -251,14 +251,14 @@ impl<M: Medium> DashTable for DashLh<M> {
         let state = self.state();
         VersionedRef {
             to: self.segment(state.number(hash)),
-            by: state,
+            source: state,
         }
     }
 
     #[inline]
-    fn still(&self, hash: u64, led: VersionedRef<LinearState>) -> bool {
+    fn is_current(&self, hash: u64, led: VersionedRef<LinearState>) -> bool {
         let now = self.state();
-        now == led.by || now.number(hash) == led.by.number(hash)
+        now == led.source || now.number(hash) == led.source.number(hash)
     }
 
     /// Does nothing: a lookup reads two words of DRAM that are usually cached.
@@ -266,7 +266,7 @@ impl<M: Medium> DashTable for DashLh<M> {
 
     fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
         let (says, number) = (
-            self.ground.medium().load(segment),
+            self.table_pool.medium().load(segment),
             self.state().number(hash),
         );
         if says == number {
@@ -278,7 +278,7 @@ impl<M: Medium> DashTable for DashLh<M> {
     }
 
     fn owns(&self, segment: Off, hash: u64) -> bool {
-        self.ground.medium().load(segment) == self.state().number(hash)
+        self.table_pool.medium().load(segment) == self.state().number(hash)
     }
 
     fn grow(

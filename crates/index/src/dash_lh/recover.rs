@@ -13,13 +13,13 @@ impl<M: Medium> DashLh<M> {
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
         self.each_array(|array, at| self.note_array(array, at));
-        let mut worker = self.ground.worker()?;
-        for ctx in 0..self.ground.contexts() {
-            for block in self.ground.in_doubt(ctx)? {
+        let mut worker = self.table_pool.worker()?;
+        for ctx in 0..self.table_pool.contexts() {
+            for block in self.table_pool.in_doubt(ctx)? {
                 self.flush_links(&mut worker, block)?;
             }
         }
-        self.ground
+        self.table_pool
             .recover(&mut worker, |block| self.is_live(block))
     }
 
@@ -36,7 +36,7 @@ impl<M: Medium> DashLh<M> {
         situation!("dash-lh.chain_of_the_next", owner == self.state().count());
         let words = chained.iter().map(|block| block.at);
         for at in std::iter::once(dash.last_stash(segment)).chain(words) {
-            self.ground.medium().flush(&mut worker.ctx, at, WORD);
+            self.table_pool.medium().flush(&mut worker.ctx, at, WORD);
         }
         Ok(())
     }
@@ -50,7 +50,7 @@ impl<M: Medium> DashLh<M> {
     /// Checks the root's words, and that the entries name arrays for all segments and at most for one more.
     fn check_directory(&self) -> Result<(), IndexError> {
         let who = format!("the directory, in the root's word {DIRECTORY},");
-        self.ground
+        self.table_pool
             .check_run(&who, self.directory, DIRECTORY_BYTES)?;
         let state = self.state();
         if !state.is_sound() {
@@ -76,7 +76,7 @@ impl<M: Medium> DashLh<M> {
             if !at.is_null() {
                 let who = format!("entry {array} of the directory, {entry:?},");
                 let bytes = self.config.array_bytes(array);
-                self.ground.check_run(&who, at, bytes)?;
+                self.table_pool.check_run(&who, at, bytes)?;
                 named.push(at);
             }
         }
@@ -111,7 +111,7 @@ impl<M: Medium> DashLh<M> {
             let chained = (self.dash()).chain_of(self.segment(coming), CHAINED, coming)?;
             reached.extend(chained.iter().map(|block| block.at));
         }
-        self.ground
+        self.table_pool
             .check(|reach| reached.into_iter().for_each(reach))
     }
 }

@@ -43,7 +43,7 @@ impl DashLhConfig {
 impl<M: Medium> DashLh<M> {
     /// Creates the initial segments. Durable on `Ok`.
     pub(super) fn make_first(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
-        let (dash, medium) = (self.dash(), self.ground.medium());
+        let (dash, medium) = (self.dash(), self.table_pool.medium());
         for number in 0..self.state().count() {
             self.reserve(worker, number)?;
             let segment = self.segment(number);
@@ -62,7 +62,7 @@ impl<M: Medium> DashLh<M> {
             let bytes = self.config.array_bytes(array);
             return Err(IndexError::Full { bytes });
         }
-        let (medium, entry) = (self.ground.medium(), self.entry(array));
+        let (medium, entry) = (self.table_pool.medium(), self.entry(array));
         let is_to_be_made = self.array(array).is_null();
         situation!("dash-lh.array_was_made", !is_to_be_made);
         if is_to_be_made {
@@ -77,9 +77,9 @@ impl<M: Medium> DashLh<M> {
 
     /// Allocates an array without an entry, whose segments have no chained buckets. Durable on `Ok` (I5).
     fn make_array(&self, worker: &mut TableWorker, array: u64) -> Result<Off, IndexError> {
-        let (dash, medium) = (self.dash(), self.ground.medium());
+        let (dash, medium) = (self.dash(), self.table_pool.medium());
         let bytes = self.config.array_bytes(array);
-        let at = self.ground.allocate_run(worker, bytes)?;
+        let at = self.table_pool.allocate_run(worker, bytes)?;
         if fault!("dash-lh.reserved") {
             medium.store(&mut worker.ctx, self.entry(array), u64::MAX);
         }
@@ -117,7 +117,7 @@ impl<M: Medium> DashLh<M> {
     /// similar hashes. Splits do not help those. A table smaller than a chunk is never sparse.
     fn is_sparse(&self, state: LinearState) -> bool {
         let (shape, dash) = (self.config.shape, self.dash());
-        if state.count() * shape.segment_bytes() < self.ground.chunk_bytes() {
+        if state.count() * shape.segment_bytes() < self.table_pool.chunk_bytes() {
             return false;
         }
         let (pairs, homes) = dash.live_at_home(self.segment(state.next));
@@ -126,7 +126,7 @@ impl<M: Medium> DashLh<M> {
 
     /// Splits the next segment. Nothing is changed on an error.
     fn split(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
-        let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
+        let (before, dash, medium) = (self.state(), self.dash(), self.table_pool.medium());
         let (number, after) = (before.count(), before.after());
         if after.bits > BITS_MAX {
             return Err(IndexError::Crowded { bits: before.bits });
@@ -138,7 +138,7 @@ impl<M: Medium> DashLh<M> {
         let (elder, young) = (self.segment(before.next), self.segment(number));
         let accept = || self.persist_on_first_access(worker, elder, before.next);
         let _elder = self.locks.lock(elder, accept)?;
-        let hasher = self.ground.hasher();
+        let hasher = self.table_pool.hasher();
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
         let left = dash.chain_of(young, CHAINED, number)?; // left by an interrupted copy
@@ -156,8 +156,8 @@ impl<M: Medium> DashLh<M> {
         )?;
         dash.flush(&mut worker.ctx, young);
         worker.commit(medium)?; // I3
-        self.locks.is_new(young);
-        self.ground.set_root(worker, STATE, after.word())?;
+        self.locks.mark_new(young);
+        self.table_pool.set_root(worker, STATE, after.word())?;
         self.state.store(after.word(), Ordering::Release); // I4
         situation!("dash-lh.round_begins", after.bits > before.bits);
         let owned = &|hash| after.number(hash) == before.next;
@@ -166,8 +166,8 @@ impl<M: Medium> DashLh<M> {
             place,
             owned,
         };
-        dash.keep_own(&mut worker.ctx, elder, &own);
+        dash.drop_foreign(&mut worker.ctx, elder, &own);
         worker.commit(medium)?;
-        dash.bring_home(worker, elder, &own)
+        dash.move_stash_home(worker, elder, &own)
     }
 }

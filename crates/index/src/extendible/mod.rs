@@ -270,7 +270,7 @@ impl ExtendibleDirectory {
     ) -> Result<LockedSegment<'a>, IndexError> {
         let (segment, guard) = locks.hold(
             || self.lookup(ground, hash),
-            |led| self.still(ground, led),
+            |led| self.is_current(ground, led),
             fetch,
             accept,
         )?;
@@ -303,7 +303,7 @@ impl ExtendibleDirectory {
                 let is_there = ground.holds(Off(word), self.segment_bytes);
                 return VersionedRef {
                     to: if is_there { Off(word) } else { Off::NULL },
-                    by: DirectoryEntry {
+                    source: DirectoryEntry {
                         directory,
                         at,
                         word,
@@ -316,12 +316,12 @@ impl ExtendibleDirectory {
     /// Returns whether a lookup's directory is still current and its entry unchanged. Depths only grow, so a replaced
     /// directory never returns.
     #[inline]
-    pub(crate) fn still<M: Medium>(
+    pub(crate) fn is_current<M: Medium>(
         &self,
         ground: &TablePool<M>,
         led: VersionedRef<DirectoryEntry>,
     ) -> bool {
-        ground.medium().load(led.by.at) == led.by.word && self.directory() == led.by.directory
+        ground.medium().load(led.source.at) == led.source.word && self.directory() == led.source.directory
     }
 
     /// Checks that the segment for `hash` is one and that exactly its entries name it (D5). The caller holds its lock.
@@ -410,7 +410,7 @@ impl ExtendibleDirectory {
         let _growing = self.growing.lock().expect("no holder panics");
         let directory = self.directory();
         if elder.depth < directory.depth() {
-            return name(ground, worker, directory, elder.half(1), young);
+            return set_entries(ground, worker, directory, elder.half(1), young);
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         // If the medium failed, the root may or may not name the new directory, and in it `young`. Recovery finds out.
@@ -453,7 +453,7 @@ impl ExtendibleDirectory {
 }
 
 /// Sets every entry of a segment's range to it. Durable on `Ok`.
-fn name<M: Medium>(
+fn set_entries<M: Medium>(
     ground: &TablePool<M>,
     worker: &mut TableWorker,
     directory: DirectoryWord,

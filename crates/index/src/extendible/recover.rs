@@ -3,7 +3,7 @@
 use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::{
-    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, name,
+    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, set_entries,
     plausible,
 };
 use crate::index::IndexError;
@@ -85,7 +85,7 @@ fn end_split<M: Medium>(
     situation!("extendible.split_had_ended", !is_cut_short);
     if is_cut_short {
         situation!("extendible.split_ended");
-        name(ground, worker, directory, header, young)?;
+        set_entries(ground, worker, directory, header, young)?;
         medium.store(&mut worker.ctx, elder, elder_half.word());
     }
     // The depth may have been stored now or by a killed process. It must be durable, because the next split replaces

@@ -3,7 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{LevelConfig, LevelHash};
-use crate::bits::those;
+use crate::bits::match_mask;
 pub(super) use crate::pool_heap::BucketRun as Level;
 use crate::pool_heap::{CONFIG_WORDS, OpenError};
 
@@ -188,7 +188,7 @@ impl<M: Medium> LevelHash<M> {
 
     #[inline]
     pub(super) fn tokens(&self, bucket: Off) -> u64 {
-        self.ground.medium().load(bucket)
+        self.table_pool.medium().load(bucket)
     }
 
     /// Returns whether the slot holds a live pair.
@@ -202,11 +202,11 @@ impl<M: Medium> LevelHash<M> {
     pub(super) fn having(&self, bucket: Off, key: u64) -> u64 {
         const PAPER: u32 = 3;
         const STEP: usize = PAIR_BYTES as usize / WORD;
-        let (medium, tokens) = (self.ground.medium(), self.tokens(bucket));
+        let (medium, tokens) = (self.table_pool.medium(), self.tokens(bucket));
         if (self.config.slots, self.config.token_bits) == (PAPER, 1) {
             let first = LevelSlot { bucket, slot: 0 };
             let keys: [u64; PAPER as usize] = medium.load_words(first.key(), STEP);
-            return those(keys, |there| there == key) & tokens;
+            return match_mask(keys, |there| there == key) & tokens;
         }
         let mut found = 0;
         for spot in self.config.spots(bucket) {
@@ -219,7 +219,7 @@ impl<M: Medium> LevelHash<M> {
     /// Reads the pair in a slot, live or not.
     #[inline]
     pub(super) fn pair(&self, spot: LevelSlot) -> (u64, u64) {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         (medium.load(spot.key()), medium.load(spot.value()))
     }
 

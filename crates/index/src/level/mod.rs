@@ -165,7 +165,7 @@ impl LevelConfig {
 
 /// A level hashing table.
 pub struct LevelHash<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: LevelConfig,
     /// Hash functions of the two sides.
     hashers: [Hasher; 2],
@@ -191,14 +191,14 @@ impl<M: Medium> LevelHash<M> {
             stripes: 1,
             locks: LockTable::new(ground.failure(), 0, 1, found),
             hashers: ground.hashers(config.seeds),
-            ground,
+            table_pool: ground,
             config,
         };
         let half_bits = table.levels().bottom.bits.saturating_sub(1);
         // One stripe per bucket of the bottom level's side, so that the first access after an open persists only three
         // buckets, however large the table is. The pool's size bounds the number, in case a damaged root has a large
         // one.
-        let fit = table.ground.medium().len() / u64::from(config.bucket_bytes);
+        let fit = table.table_pool.medium().len() / u64::from(config.bucket_bytes);
         table.stripes = 1 << half_bits.min(fit.max(1).ilog2());
         table.locks.reserve(2 * table.stripes as usize);
         table
@@ -214,7 +214,7 @@ impl<M: Medium> LevelHash<M> {
         let ground = TablePool::create(medium, plan, &[])?;
         let table = LevelHash::over(ground, config, false);
         table.make_first()?;
-        let LevelHash { ground, .. } = table;
+        let LevelHash { table_pool: ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(LevelHash::over(ground, config, false))
     }
@@ -246,7 +246,7 @@ impl<M: Medium> Index for LevelHash<M> {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground.worker()
+        self.table_pool.worker()
     }
 
     fn insert(
@@ -303,7 +303,7 @@ impl<M: Medium> Index for LevelHash<M> {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * u64::from(self.config.bucket_bytes),
-            far_bytes: self.ground.far_bytes(),
+            far_bytes: self.table_pool.far_bytes(),
             dram_bytes: self.locks.bytes(),
         })
     }

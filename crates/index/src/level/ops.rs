@@ -64,7 +64,7 @@ impl<M: Medium> LevelHash<M> {
             );
             let levels = self.levels();
             let found = self.find(self.config.buckets(levels, hashes), key);
-            let value = found.map(|spot| self.ground.medium().load(spot.value()));
+            let value = found.map(|spot| self.table_pool.medium().load(spot.value()));
             if seen.0.unchanged()
                 && seen.1.unchanged()
                 && self.current.load(Ordering::Acquire) == levels.current
@@ -88,7 +88,7 @@ impl<M: Medium> LevelHash<M> {
             return Ok(None);
         };
         let old = self.pair(spot).1;
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         match self.free_in(spot.bucket) {
             Some(free) => {
                 situation!("level.update_moves");
@@ -140,7 +140,7 @@ impl<M: Medium> LevelHash<M> {
     #[inline]
     fn prefetch(&self, levels: Levels, hashes: HashPair) {
         for bucket in self.config.buckets(levels, hashes) {
-            self.ground.medium().prefetch(bucket, WORD);
+            self.table_pool.medium().prefetch(bucket, WORD);
         }
     }
 
@@ -188,7 +188,7 @@ impl<M: Medium> LevelHash<M> {
         worker: &mut TableWorker,
         stripe: Off,
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
         for level in self.levels().both() {
             for n in (first..level.half()).step_by(self.stripes as usize) {
@@ -202,7 +202,7 @@ impl<M: Medium> LevelHash<M> {
     #[track_caller]
     pub(super) fn flush_bucket(&self, worker: &mut TableWorker, bucket: Off) {
         let bytes = self.config.bucket_bytes as usize;
-        self.ground.medium().flush(&mut worker.ctx, bucket, bytes);
+        self.table_pool.medium().flush(&mut worker.ctx, bucket, bytes);
     }
 
     /// Finds `key`. A caller without its locks must check afterwards that the versions have not changed.
@@ -300,7 +300,7 @@ impl<M: Medium> LevelHash<M> {
         to: LevelSlot,
     ) -> Result<(), IndexError> {
         let _for = Category::Resize.spend();
-        self.ground.note(worker, from.key().0)?; // I5
+        self.table_pool.set_note(worker, from.key().0)?; // I5
         self.fill(worker, to, self.pair(from))?;
         self.clear(worker, from);
         if from.is_one_line() {
@@ -318,7 +318,7 @@ impl<M: Medium> LevelHash<M> {
         pair: (u64, u64),
     ) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let tokens = self.tokens(spot.bucket) | self.config.token(spot.slot);
         if fault!("level.token_first") {
             medium.store(&mut worker.ctx, spot.bucket, tokens);
@@ -334,7 +334,7 @@ impl<M: Medium> LevelHash<M> {
         spot: LevelSlot,
         (key, value): (u64, u64),
     ) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.store(&mut worker.ctx, spot.key(), key);
         medium.store(&mut worker.ctx, spot.value(), value);
         if !spot.is_one_line() {
@@ -347,7 +347,7 @@ impl<M: Medium> LevelHash<M> {
     /// Marks a slot free.
     pub(super) fn clear(&self, worker: &mut TableWorker, spot: LevelSlot) {
         let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
-        self.ground
+        self.table_pool
             .medium()
             .store(&mut worker.ctx, spot.bucket, tokens);
     }
@@ -355,7 +355,7 @@ impl<M: Medium> LevelHash<M> {
     /// Makes the tokens of a slot's bucket durable.
     #[track_caller]
     fn persist_tokens(&self, worker: &mut TableWorker, spot: LevelSlot) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.flush(&mut worker.ctx, spot.bucket, WORD);
         worker.commit(medium)
     }

@@ -13,9 +13,9 @@ impl<M: Medium> LevelHash<M> {
     /// Completes interrupted moves, and frees runs in doubt. Reads a few buckets per context.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
-        let mut worker = self.ground.worker()?;
-        for ctx in 0..self.ground.contexts() {
-            let noted = Off(self.ground.noted(ctx));
+        let mut worker = self.table_pool.worker()?;
+        for ctx in 0..self.table_pool.contexts() {
+            let noted = Off(self.table_pool.note_of(ctx));
             let mut levels = self.levels().both().into_iter();
             // A note that points into a freed level is ignored. A note of a completed move has no effect.
             if let Some(from) = levels.find_map(|level| self.config.spot_at(level, noted)) {
@@ -23,7 +23,7 @@ impl<M: Medium> LevelHash<M> {
             }
         }
         let levels = self.levels().both();
-        self.ground.recover(&mut worker, |block| {
+        self.table_pool.recover(&mut worker, |block| {
             Ok(levels.iter().any(|level| level.at == block.at))
         })
     }
@@ -38,7 +38,7 @@ impl<M: Medium> LevelHash<M> {
         for bucket in buckets {
             self.flush_bucket(worker, bucket);
         }
-        worker.commit(self.ground.medium())?;
+        worker.commit(self.table_pool.medium())?;
         let mut spots = buckets.into_iter().flat_map(|b| self.config.spots(b));
         let elsewhere =
             spots.any(|spot| spot != from && self.is_live(spot) && self.pair(spot).0 == key);
@@ -71,7 +71,7 @@ impl<M: Medium> LevelHash<M> {
         for (n, level) in [(current, top), (current - 1, bottom)] {
             let who = format!("level {n}, in the root's word {},", level_root(n));
             let bytes = self.config.level_bytes(level.bits);
-            self.ground.check_run(&who, level.at, bytes)?;
+            self.table_pool.check_run(&who, level.at, bytes)?;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl<M: Medium> LevelHash<M> {
         if let Some(wrong) = wrong {
             return Err(IndexError::damaged(wrong));
         }
-        self.ground.check(|reach| {
+        self.table_pool.check(|reach| {
             let levels = self.levels().both();
             levels.iter().for_each(|level| reach(level.at));
         })

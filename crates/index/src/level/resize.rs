@@ -16,7 +16,7 @@ const TOGETHER: u64 = 64;
 impl<M: Medium> LevelHash<M> {
     /// Creates the two levels of a new table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        let mut worker = self.ground.worker()?;
+        let mut worker = self.table_pool.worker()?;
         for n in 0..2 {
             let bits = self.config.top_bits - 1 + n;
             let level = self.make_level(&mut worker, bits)?;
@@ -29,17 +29,17 @@ impl<M: Medium> LevelHash<M> {
     /// Allocates a run for a level, with its old content. It is in doubt until the root names it.
     fn make_level(&self, worker: &mut TableWorker, bits: u32) -> Result<Level, IndexError> {
         let bytes = self.config.level_bytes(bits);
-        let at = self.ground.allocate_run(worker, bytes)?;
+        let at = self.table_pool.allocate_run(worker, bytes)?;
         Ok(Level { at, bits })
     }
 
     /// Makes `level`, with number `n`, the top level. The two words share a line and are stored in this order. Durable
     /// on `Ok`.
     fn set_top(&self, worker: &mut TableWorker, n: u64, level: Level) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
-        let named = self.ground.root(level_root(n));
+        let medium = self.table_pool.medium();
+        let named = self.table_pool.root(level_root(n));
         medium.store(&mut worker.ctx, named, level.word());
-        self.ground.set_root(worker, CURRENT, n)?;
+        self.table_pool.set_root(worker, CURRENT, n)?;
         self.ring[(n % RING) as usize].store(level.word(), Ordering::Release);
         self.current.store(n, Ordering::Release);
         Ok(())
@@ -62,14 +62,14 @@ impl<M: Medium> LevelHash<M> {
         self.closed.store(true, Ordering::Release);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
-        self.ground.free(worker, replaced?); // readers check `current` again after reading (I6)
+        self.table_pool.free(worker, replaced?); // readers check `current` again after reading (I6)
         Ok(())
     }
 
     /// Returns whether the bottom level has so few pairs that only keys with similar hashes can need another level. A
     /// new level of at most one chunk is always allowed.
     fn is_sparse(&self, Levels { top, bottom, .. }: Levels) -> bool {
-        if self.config.level_bytes(top.bits + 1) <= self.ground.chunk_bytes() {
+        if self.config.level_bytes(top.bits + 1) <= self.table_pool.chunk_bytes() {
             return false;
         }
         let buckets = (0..2).flat_map(|side| (0..bottom.half()).map(move |n| (side, n)));
@@ -104,7 +104,7 @@ impl<M: Medium> LevelHash<M> {
             true => self.rehash(worker, interim, levels.bottom)?,
             false => self.build(worker, interim, Some(levels.bottom)),
         }
-        let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain also makes `interim` durable (I1)
+        let freed = self.table_pool.about_to_free(worker, levels.bottom.at)?; // its drain also makes `interim` durable (I1)
         self.set_top(worker, levels.current + 1, interim)?;
         situation!("level.grown");
         Ok(freed)
@@ -133,7 +133,7 @@ impl<M: Medium> LevelHash<M> {
                 }
                 for (part, image) in (0..).zip(&images) {
                     let at = self.config.bucket(young, side, part * apart + from);
-                    self.ground.medium().copy_in(&mut worker.ctx, at, &[image]);
+                    self.table_pool.medium().copy_in(&mut worker.ctx, at, &[image]);
                 }
             }
         }
@@ -142,7 +142,7 @@ impl<M: Medium> LevelHash<M> {
     /// Like [`LevelHash::build`], but pair by pair, with drains in between. A pair keeps its old token, so that nothing
     /// is lost if `young` is never named.
     fn rehash(&self, worker: &mut TableWorker, young: Level, old: Level) -> Result<(), IndexError> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         self.build(worker, young, None);
         worker.commit(medium)?;
         let buckets = (0..2).flat_map(|side| (0..old.half()).map(move |n| (side, n)));

@@ -18,13 +18,13 @@ impl SharedFailure {
 
     /// Returns whether a drain has failed.
     #[inline]
-    pub(crate) fn is_noted(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.0.get().is_some()
     }
 
     /// Returns the recorded error if a drain has failed.
     #[inline]
-    pub(crate) fn refuse(&self) -> Result<(), IndexError> {
+    pub(crate) fn check(&self) -> Result<(), IndexError> {
         match self.0.get() {
             None => Ok(()),
             Some(poisoned) => Err(poisoned.clone().into()),

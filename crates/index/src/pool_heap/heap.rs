@@ -169,7 +169,7 @@ pub(super) struct PoolHeap {
     chunk_bytes: u64,
     cuts: Vec<ChunkCut>,
     uses: Mutex<Vec<ChunkUse>>,
-    shelves: Vec<Mutex<SizeClassList>>,
+    group_lists: Vec<Mutex<SizeClassList>>,
     contexts_free: Mutex<BTreeSet<u32>>,
     pub(super) failure: Arc<SharedFailure>,
 }
@@ -200,7 +200,7 @@ impl PoolHeap {
             chunk_bytes,
             cuts: classes.iter().map(cut).collect::<Result<_, _>>()?,
             uses: Mutex::new(vec![ChunkUse::Free; chunks as usize]),
-            shelves: classes.iter().map(|_| Mutex::default()).collect(),
+            group_lists: classes.iter().map(|_| Mutex::default()).collect(),
             contexts_free: Mutex::new((0..contexts).collect()),
             failure: Arc::default(),
         })
@@ -245,7 +245,7 @@ impl PoolHeap {
 
     /// Takes back a worker's context and its groups.
     pub(super) fn give_back(&self, ctx: u32, groups: Vec<BlockGroup>) {
-        for (shelf, group) in self.shelves.iter().zip(groups) {
+        for (shelf, group) in self.group_lists.iter().zip(groups) {
             let mut shelf = shelf.lock().expect("no holder panics");
             shelf.owned.remove(&group.at.0);
             if group.free != [0; 7] {
@@ -376,19 +376,19 @@ impl PoolHeap {
     }
 
     /// Makes a freed block or run available again.
-    pub(super) fn shelve(&self, block: HeapBlock) {
+    pub(super) fn make_available(&self, block: HeapBlock) {
         match block.class {
             None => self.forget_run(block),
             Some(class) => {
                 let (group, _) = self.group_of(block.at, class);
-                self.shelve_groups(class, std::iter::once(group));
+                self.make_groups_available(class, std::iter::once(group));
             }
         }
     }
 
     /// Makes the free blocks of these groups of `class` available again.
-    fn shelve_groups(&self, class: usize, groups: impl Iterator<Item = Off>) {
-        let mut shelf = self.shelves[class].lock().expect("no holder panics");
+    fn make_groups_available(&self, class: usize, groups: impl Iterator<Item = Off>) {
+        let mut shelf = self.group_lists[class].lock().expect("no holder panics");
         shelf.ready.extend(groups.map(|group| group.0));
     }
 
@@ -404,7 +404,7 @@ impl PoolHeap {
                 0 if rest == 0 => {}
                 SLAB if !head && rest < self.cuts.len() as u64 => {
                     uses[chunk] = ChunkUse::Slab(rest as usize);
-                    let mut shelf = self.shelves[rest as usize]
+                    let mut shelf = self.group_lists[rest as usize]
                         .lock()
                         .expect("no holder panics");
                     shelf.unknown.insert(chunk as u32);
@@ -446,10 +446,10 @@ impl<M: Medium> TablePool<M> {
     ) -> Result<Off, IndexError> {
         let _for = Category::Allocator.spend();
         let (medium, heap) = (self.medium(), &self.heap);
-        heap.failure.refuse()?; // B7
+        heap.failure.check()?; // B7
         loop {
             let Some(n) = worker.groups[class].take() else {
-                self.adopt(worker, class)?;
+                self.take_group(worker, class)?;
                 continue;
             };
             let group = &worker.groups[class];
@@ -494,15 +494,15 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Gives `worker` another group of `class` in place of its exhausted one.
-    fn adopt(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
+    fn take_group(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let old = std::mem::take(&mut worker.groups[class]);
-        let shelf = || heap.shelves[class].lock().expect("no holder panics");
+        let shelf = || heap.group_lists[class].lock().expect("no holder panics");
         shelf().owned.remove(&old.at.0);
         loop {
             let taken = shelf().take();
             let Some(at) = taken.map(Off) else {
-                self.restock(worker, class)?;
+                self.add_groups(worker, class)?;
                 continue;
             };
             let (first, blocks) = heap
@@ -525,10 +525,10 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Adds groups to the list of `class`: those of a slab not scanned yet, or of a new one.
-    fn restock(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
+    fn add_groups(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let unknown = {
-            let mut shelf = heap.shelves[class].lock().expect("no holder panics");
+            let mut shelf = heap.group_lists[class].lock().expect("no holder panics");
             shelf.unknown.pop_first()
         };
         let chunk = match unknown {
@@ -548,7 +548,7 @@ impl<M: Medium> TablePool<M> {
                 chunk
             }
         };
-        heap.shelve_groups(class, heap.groups_of(chunk, class));
+        heap.make_groups_available(class, heap.groups_of(chunk, class));
         Ok(())
     }
 
@@ -591,13 +591,13 @@ impl<M: Medium> TablePool<M> {
 
     /// Stores a word for the table's recovery in the worker's line. Durable on `Ok`.
     #[track_caller]
-    pub(crate) fn note(&self, worker: &mut TableWorker, word: u64) -> Result<(), IndexError> {
+    pub(crate) fn set_note(&self, worker: &mut TableWorker, word: u64) -> Result<(), IndexError> {
         let at = self.heap.ctx_word(worker.number, NOTE);
         worker.put_word(self.medium(), at, word)
     }
 
     /// Returns the word that the worker of context `number` stored last with [`TablePool::note`]; 0: none.
-    pub(crate) fn noted(&self, number: u32) -> u64 {
+    pub(crate) fn note_of(&self, number: u32) -> u64 {
         self.medium().load(self.heap.ctx_word(number, NOTE))
     }
 
@@ -607,7 +607,7 @@ impl<M: Medium> TablePool<M> {
         self.clear_on_medium(&mut worker.ctx, block);
         match block.class {
             None => worker.freed.push(block), // B6
-            Some(_) => self.heap.shelve(block),
+            Some(_) => self.heap.make_available(block),
         }
     }
 
@@ -633,7 +633,7 @@ impl<M: Medium> TablePool<M> {
         }
         let result = between(worker)?;
         let groups = groups().map(|bits| bits[0].0);
-        self.heap.shelve_groups(class, groups);
+        self.heap.make_groups_available(class, groups);
         Ok(result)
     }
 

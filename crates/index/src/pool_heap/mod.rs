@@ -402,7 +402,7 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Returns the offset of the reserved key's line (the key that means an empty slot).
-    pub(crate) fn outlier(&self) -> Off {
+    pub(crate) fn reserved_key_line(&self) -> Off {
         self.pool.segment(0).plus(ROOT * WORD as u64)
     }
 
@@ -418,7 +418,7 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Returns the reserved key's lock, at offset 0.
-    pub(crate) fn outlier_lock(&self) -> &LockTable {
+    pub(crate) fn reserved_key_lock(&self) -> &LockTable {
         &self.outlier_lock
     }
 

@@ -79,7 +79,7 @@ impl<M: Medium> TablePool<M> {
                 "two references lead to {at:?}"
             )));
         }
-        let out = self.handed_out();
+        let out = self.allocated();
         if let Some(at) = out.difference(&reached).next() {
             let what = format!("{:?} is allocated, but nothing refers to it", Off(*at));
             return Err(IndexError::damaged(what));
@@ -93,13 +93,13 @@ impl<M: Medium> TablePool<M> {
         }
     }
 
-    fn handed_out(&self) -> BTreeSet<u64> {
+    fn allocated(&self) -> BTreeSet<u64> {
         let runs = (0..self.pool.segments()).filter_map(|chunk| {
             let at = self.pool.segment(chunk);
             let is_run = matches!(self.heap.use_of(chunk), Some(ChunkUse::Run(_)));
             (is_run && self.is_handed_out(HeapBlock { at, class: None })).then_some(at.0)
         });
-        let blocks = (0..RUN as usize).flat_map(|class| self.blocks_out(class));
+        let blocks = (0..RUN as usize).flat_map(|class| self.allocated_blocks(class));
         runs.chain(blocks.map(|block| block.at.0)).collect()
     }
 
@@ -112,7 +112,7 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Returns all allocated blocks of `class`. Reads all groups.
-    pub(crate) fn blocks_out(&self, class: usize) -> impl Iterator<Item = HeapBlock> {
+    pub(crate) fn allocated_blocks(&self, class: usize) -> impl Iterator<Item = HeapBlock> {
         self.groups(class).flat_map(move |group| {
             let blocks = self.heap.blocks_of(group, class);
             let (first, blocks) = blocks.expect("a slab has groups");

@@ -68,7 +68,7 @@ impl TableWorker {
         at: Off,
         word: u64,
     ) -> Result<(), IndexError> {
-        self.heap.failure.refuse()?; // B7
+        self.heap.failure.check()?; // B7
         medium.store(&mut self.ctx, at, word);
         medium.flush(&mut self.ctx, at, WORD);
         self.commit(medium)
@@ -83,7 +83,7 @@ impl TableWorker {
             return Err(poisoned.into());
         }
         for run in self.freed.drain(..) {
-            self.heap.shelve(run);
+            self.heap.make_available(run);
         }
         Ok(())
     }

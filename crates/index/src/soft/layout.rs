@@ -122,7 +122,7 @@ impl SoftConfig {
 
 impl<M: Medium> Soft<M> {
     pub(super) fn flags(&self, node: Off) -> NodeFlags {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         NodeFlags::of(medium.load(node), medium.load(end_of(node)))
     }
 }

@@ -240,7 +240,7 @@ impl NodeList {
     }
 
     /// Moves `node` from one state to the next. Returns whether this call did it. Waits while the node is held.
-    pub(super) fn turn(&self, node: u64, from: NodeState, to: NodeState) -> bool {
+    pub(super) fn advance_state(&self, node: u64, from: NodeState, to: NodeState) -> bool {
         self.change(node, from, |link| link.in_state(to))
     }
 
@@ -452,7 +452,7 @@ mod tests {
                 None,
                 "a node that is not durable is not found"
             );
-            assert!(list.turn(node, NodeState::IntendToInsert, NodeState::Inserted));
+            assert!(list.advance_state(node, NodeState::IntendToInsert, NodeState::Inserted));
         }
         for _ in 0..10 {
             list.split_some(100, |_| unreachable!("none is deleted"));

@@ -177,7 +177,7 @@ impl SoftConfig {
 
 /// A SOFT hash set with values.
 pub struct Soft<M> {
-    ground: TablePool<M>,
+    table_pool: TablePool<M>,
     config: SoftConfig,
     list: NodeList,
     nodes: NodePool,
@@ -191,7 +191,7 @@ impl<M: Medium> Soft<M> {
             list: NodeList::new(config.bits_for(nodes)),
             nodes: NodePool::new(ground.contexts(), (config.area_nodes as usize / 4).max(1)),
             areas: Mutex::default(),
-            ground,
+            table_pool: ground,
             config,
         }
     }
@@ -222,7 +222,7 @@ impl<M: Medium> Index for Soft<M> {
     }
 
     fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.ground.worker()
+        self.table_pool.worker()
     }
 
     fn insert(
@@ -231,11 +231,11 @@ impl<M: Medium> Index for Soft<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        self.insert_hashed(worker, self.ground.hash(key), key, value)
+        self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
     fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        let hash = self.ground.hash(key);
+        let hash = self.table_pool.hash(key);
         loop {
             let round = self.nodes.round();
             let found = self.list.search(hash);
@@ -251,16 +251,16 @@ impl<M: Medium> Index for Soft<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        self.update_hashed(worker, self.ground.hash(key), value)
+        self.update_hashed(worker, self.table_pool.hash(key), value)
     }
 
     fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        self.remove_hashed(worker, self.ground.hash(key))
+        self.remove_hashed(worker, self.table_pool.hash(key))
     }
 
     fn fetch(&self, keys: &[u64]) {
         self.list
-            .fetch(keys.iter().map(|key| self.ground.hash(*key)));
+            .fetch(keys.iter().map(|key| self.table_pool.hash(*key)));
     }
 
     fn each(
@@ -268,7 +268,7 @@ impl<M: Medium> Index for Soft<M> {
         _worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        let hasher = self.ground.hasher();
+        let hasher = self.table_pool.hasher();
         for bucket in 0..self.list.buckets() {
             self.list.walk(bucket, |node| {
                 if node.state.is_seen() {
@@ -286,7 +286,7 @@ impl<M: Medium> Index for Soft<M> {
             keys,
             slots: areas * u64::from(self.config.area_nodes),
             table_bytes: areas * self.config.area_bytes(),
-            far_bytes: self.ground.far_bytes(),
+            far_bytes: self.table_pool.far_bytes(),
             dram_bytes: self.list.bytes() + self.nodes.bytes(),
         })
     }

@@ -35,7 +35,7 @@ pub(super) struct NodePool {
     /// Whether an area should be created soon.
     few: CachePadded<AtomicBool>,
     /// One cache per worker, each in its own cache lines.
-    hands: Vec<CachePadded<Allocation>>,
+    worker_nodes: Vec<CachePadded<Allocation>>,
     epochs: EpochTable,
     /// Rounds of nodes that were set free (N2).
     rounds: CachePadded<AtomicU64>,
@@ -97,7 +97,7 @@ impl NodePool {
             common: Mutex::default(),
             enough,
             few: CachePadded::default(),
-            hands: (0..contexts).map(|_| CachePadded::default()).collect(),
+            worker_nodes: (0..contexts).map(|_| CachePadded::default()).collect(),
             epochs: EpochTable::default(),
             rounds: CachePadded::new(AtomicU64::new(0)),
         }
@@ -106,7 +106,7 @@ impl NodePool {
     /// Pins worker `number`.
     #[inline]
     pub(super) fn pin(&self, number: u32) -> ListPin<'_> {
-        let slot = &self.hands[number as usize].slot;
+        let slot = &self.worker_nodes[number as usize].slot;
         let slot = slot.get_or_init(|| self.epochs.slot());
         self.epochs.pin(slot);
         ListPin(slot)
@@ -126,12 +126,12 @@ impl NodePool {
     }
 
     fn hand(&self, number: u32) -> MutexGuard<'_, AllocationGuard> {
-        let hand = &self.hands[number as usize];
+        let hand = &self.worker_nodes[number as usize];
         hand.nodes.lock().expect("no holder panics")
     }
 
     fn all_hands(&self) -> impl Iterator<Item = MutexGuard<'_, AllocationGuard>> {
-        (0..self.hands.len() as u32).map(|number| self.hand(number))
+        (0..self.worker_nodes.len() as u32).map(|number| self.hand(number))
     }
 
     fn common(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -159,7 +159,7 @@ impl NodePool {
     }
 
     /// Like [`NodePool::are_few`], and clears the flag: the caller creates an area.
-    pub(super) fn were_few(&self) -> bool {
+    pub(super) fn take_few_flag(&self) -> bool {
         self.few.swap(false, Ordering::Relaxed)
     }
 

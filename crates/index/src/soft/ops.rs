@@ -49,7 +49,7 @@ impl<M: Medium> Soft<M> {
         let found = self.insert_of(&mut stock, worker, (hash, key, value));
         if let Some(new) = stock.new {
             if matches!(found, Ok(Some(_))) {
-                worker.commit(self.ground.medium())?; // I5
+                worker.commit(self.table_pool.medium())?; // I5
             }
             self.nodes.put(new);
             situation!("soft.more_nodes");
@@ -142,7 +142,7 @@ impl<M: Medium> Soft<M> {
         self.fetch_far(node);
         let mine = self
             .list
-            .turn(node, NodeState::Inserted, NodeState::IntendToDelete);
+            .advance_state(node, NodeState::Inserted, NodeState::IntendToDelete);
         self.finish_remove(worker, node)?;
         if !mine {
             return Ok(None);
@@ -167,13 +167,13 @@ impl<M: Medium> Soft<M> {
     #[inline]
     fn fetch_far(&self, node: u64) {
         let far = self.list.far(node);
-        self.ground.medium().prefetch(far, NODE_BYTES as usize);
+        self.table_pool.medium().prefetch(far, NODE_BYTES as usize);
     }
 
     /// Stores the words of a free node except its `end`.
     fn begin_insert(&self, worker: &mut TableWorker, node: u64, key: u64, value: u64) {
         let _for = Category::KeyValue.spend();
-        let (medium, far) = (self.ground.medium(), self.list.far(node));
+        let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         medium.store(&mut worker.ctx, far, self.flags(far).begun());
         medium.store(&mut worker.ctx, key_of(far), key);
         medium.store(&mut worker.ctx, value_of(far), value);
@@ -182,7 +182,7 @@ impl<M: Medium> Soft<M> {
     /// Makes a begun node durably live, then visible. Called by its inserter or a helper.
     fn finish_insert(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let (medium, far) = (self.ground.medium(), self.list.far(node));
+        let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         let end = self.flags(far).ended();
         medium.store(&mut worker.ctx, end_of(far), end); // I2
         if !fault!("soft.no_flush") {
@@ -190,7 +190,7 @@ impl<M: Medium> Soft<M> {
         }
         worker.commit(medium)?;
         self.list
-            .turn(node, NodeState::IntendToInsert, NodeState::Inserted); // I3
+            .advance_state(node, NodeState::IntendToInsert, NodeState::Inserted); // I3
         Ok(())
     }
 
@@ -202,14 +202,14 @@ impl<M: Medium> Soft<M> {
         let far = self.list.far(node);
         self.replace(worker, far, self.flags(far).unmade())?;
         self.list
-            .turn(node, NodeState::IntendToDelete, NodeState::Deleted); // I3
+            .advance_state(node, NodeState::IntendToDelete, NodeState::Deleted); // I3
         Ok(())
     }
 
     /// Replaces one word of a node. Durable on `Ok`.
     fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         medium.store(&mut worker.ctx, at, word);
         if !fault!("soft.no_flush") {
             medium.flush(&mut worker.ctx, at, WORD);

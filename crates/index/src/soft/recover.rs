@@ -24,8 +24,8 @@ struct LiveNode {
 impl<M: Medium> Soft<M> {
     /// Makes all areas durable, and builds the list from their live nodes.
     pub(super) fn recover(&self, named: &[Off]) -> Result<(), OpenError> {
-        let mut worker = self.ground.worker()?;
-        let medium = self.ground.medium();
+        let mut worker = self.table_pool.worker()?;
+        let medium = self.table_pool.medium();
         let mut areas = self.areas.lock().expect("no holder panics");
         for area in named {
             let bytes = self.config.area_bytes() as usize;
@@ -46,7 +46,7 @@ impl<M: Medium> Soft<M> {
             self.link_found(&worker, &mut found)?;
             self.nodes.put(free.into_iter());
         }
-        self.ground.recover(&mut worker, |block| {
+        self.table_pool.recover(&mut worker, |block| {
             Ok(block.class.is_none() && named.contains(&block.at))
         })
     }
@@ -82,14 +82,14 @@ impl<M: Medium> Soft<M> {
 
     /// Returns the content of node `node`, if it is live.
     fn found(&self, node: u64) -> Option<LiveNode> {
-        let (medium, far) = (self.ground.medium(), self.list.far(node));
+        let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         let flags = self.flags(far);
         situation!("soft.torn", flags.are_torn());
         situation!("soft.live", flags.are_live());
         let torn_is_live = fault!("soft.torn_is_live") && flags.are_torn();
         (flags.are_live() || torn_is_live).then(|| LiveNode {
             node,
-            hash: self.ground.hash(medium.load(key_of(far))),
+            hash: self.table_pool.hash(medium.load(key_of(far))),
             value: medium.load(value_of(far)),
         })
     }
@@ -101,14 +101,14 @@ impl<M: Medium> Soft<M> {
             let spot = self.list.find(hash, |_| {});
             if let Some((other, _)) = spot.node {
                 let (far, other) = (self.list.far(node), self.list.far(other));
-                let key = self.ground.hasher().key_of(hash);
+                let key = self.table_pool.hasher().key_of(hash);
                 return Err(OpenError::Damaged {
                     what: format!("key {key:#x} is in the nodes at {far:?} and at {other:?}"),
                 });
             }
             self.list.insert(&spot, node, hash, value);
             self.list
-                .turn(node, NodeState::IntendToInsert, NodeState::Inserted);
+                .advance_state(node, NodeState::IntendToInsert, NodeState::Inserted);
             self.split_if_few(worker);
         }
         Ok(())
@@ -126,7 +126,7 @@ impl<M: Medium> Soft<M> {
             );
             return Err(IndexError::damaged(what));
         }
-        self.ground
+        self.table_pool
             .check(|reach| areas.iter().for_each(|at| reach(*at)))
     }
 
@@ -134,7 +134,7 @@ impl<M: Medium> Soft<M> {
     fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, IndexError> {
         let (mut listed, mut buckets, mut wrong) = (0, 1, None);
         let (mut bucket, mut last) = (0, None);
-        let hasher = self.ground.hasher();
+        let hasher = self.table_pool.hasher();
         loop {
             let then = self.list.walk(bucket, |node| {
                 listed += 1;
@@ -174,7 +174,7 @@ impl<M: Medium> Soft<M> {
 
     /// Returns every live node in far memory: its offset, with its key and value.
     fn live_nodes(&self, areas: &[Off]) -> BTreeMap<u64, (u64, u64)> {
-        let medium = self.ground.medium();
+        let medium = self.table_pool.medium();
         let count = u64::from(self.config.area_nodes);
         let nodes = areas
             .iter()

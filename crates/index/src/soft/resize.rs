@@ -38,11 +38,11 @@ impl<M: Medium> Soft<M> {
         let Ok(mut areas) = self.areas.try_lock() else {
             return;
         };
-        if !self.nodes.were_few() {
+        if !self.nodes.take_few_flag() {
             return;
         }
         let made = self.make_area(worker);
-        if let Ok(area) = made.and_then(|area| worker.commit(self.ground.medium()).map(|()| area)) {
+        if let Ok(area) = made.and_then(|area| worker.commit(self.table_pool.medium()).map(|()| area)) {
             self.nodes.put(self.add_nodes(&mut areas, area)); // I5
             situation!("soft.area_ahead");
         }
@@ -52,15 +52,15 @@ impl<M: Medium> Soft<M> {
     /// changed on an error.
     fn make_area(&self, worker: &mut TableWorker) -> Result<Off, IndexError> {
         let _for = Category::Allocator.spend();
-        let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
-        let area = self.ground.allocate_run(worker, bytes)?;
-        let before = medium.load(self.ground.root(AREAS)).to_le_bytes();
+        let (medium, bytes) = (self.table_pool.medium(), self.config.area_bytes());
+        let area = self.table_pool.allocate_run(worker, bytes)?;
+        let before = medium.load(self.table_pool.root(AREAS)).to_le_bytes();
         medium.copy_in(&mut worker.ctx, area, &[&before, &[0; LINE - WORD]]);
         let nodes = area.plus(LINE as u64);
-        self.ground
+        self.table_pool
             .clear(&mut worker.ctx, nodes, bytes - LINE as u64);
         worker.commit(medium)?; // I5
-        medium.store(&mut worker.ctx, self.ground.root(AREAS), area.0);
+        medium.store(&mut worker.ctx, self.table_pool.root(AREAS), area.0);
         self.flush_areas_name(worker);
         situation!("soft.second_area", before != [0; WORD]);
         Ok(area)
@@ -68,8 +68,8 @@ impl<M: Medium> Soft<M> {
 
     /// Flushes the root's word for the newest area, for the worker's next drain.
     pub(super) fn flush_areas_name(&self, worker: &mut TableWorker) {
-        let named = self.ground.root(AREAS);
-        self.ground.medium().flush(&mut worker.ctx, named, WORD);
+        let named = self.table_pool.root(AREAS);
+        self.table_pool.medium().flush(&mut worker.ctx, named, WORD);
     }
 
     /// Assigns numbers and list nodes to the nodes of an area (I6).

@@ -34,7 +34,7 @@ fn is_plain(text: &[u8]) -> bool {
 pub(super) fn rename(ctx: &mut CommandCtx<'_>, name: &[u8]) -> Result<(), CommandError> {
     if !is_plain(name) {
         let text = "ERR Client names cannot contain spaces, newlines or special characters.";
-        return Err(CommandError::Is(text));
+        return Err(CommandError::Fixed(text));
     }
     lock(&ctx.client.card.labels).name = name.to_vec();
     Ok(())
@@ -57,12 +57,12 @@ pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
             quote(attribute, usize::MAX),
             b"'",
         ];
-        return Err(CommandError::Says(text.concat()));
+        return Err(CommandError::Detailed(text.concat()));
     }
     if !is_plain(value) {
         let name = String::from_utf8_lossy(&name);
         let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
-        return Err(CommandError::Says(text.into_bytes()));
+        return Err(CommandError::Detailed(text.into_bytes()));
     }
     let mut labels = lock(&ctx.client.card.labels);
     match name.as_slice() {
@@ -81,7 +81,7 @@ fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
     let labels = lock(&card.labels).clone();
     let multi = card.multi.load(Ordering::Relaxed);
     let watching = card.watching.load(Ordering::Relaxed);
-    let spared = card.spared.load(Ordering::Relaxed);
+    let spared = card.is_eviction_exempt.load(Ordering::Relaxed);
     let mut flags = String::new();
     for (letter, is_set) in [('x', multi >= 0), ('U', card.is_unix), ('e', spared)] {
         if is_set {
@@ -108,7 +108,7 @@ fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
         card.laddr,
         card.fd,
         String::from_utf8_lossy(&labels.name),
-        secs(card.born_ms),
+        secs(card.connected_ms),
         secs(card.active_ms.load(Ordering::Relaxed)),
         card.db.load(Ordering::Relaxed),
         labels.command,
@@ -146,7 +146,7 @@ fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
         b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
         _ => {
             let text = [b"ERR Unknown client type '", quote(kind, usize::MAX), b"'"];
-            Err(CommandError::Says(text.concat()))
+            Err(CommandError::Detailed(text.concat()))
         }
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
             // Any integer is accepted, even if no client has that id. Lines are in the order of the arguments.
             let wanted = args
                 .from(3)
-                .map(|arg| parse_i64(arg).ok_or(CommandError::Is("ERR Invalid client ID")));
+                .map(|arg| parse_i64(arg).ok_or(CommandError::Fixed("ERR Invalid client ID")));
             let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
             let card_of = |id: &i64| {
                 let id = u64::try_from(*id).ok()?;
@@ -226,7 +226,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
                     .and_then(|id| u64::try_from(id).ok())
                     .filter(|&id| id > 0);
                 doomed.id =
-                    Some(id.ok_or(CommandError::Is("ERR client-id should be greater than 0"))?);
+                    Some(id.ok_or(CommandError::Fixed("ERR client-id should be greater than 0"))?);
             }
             b"addr" => doomed.addr = Some(value),
             b"laddr" => doomed.laddr = Some(value),
@@ -234,7 +234,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
             b"user" if value == b"default" => {}
             b"user" => {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
-                return Err(CommandError::Says(text.concat()));
+                return Err(CommandError::Detailed(text.concat()));
             }
             b"skipme" if super::is_option(value, "yes") => doomed.spares_me = true,
             b"skipme" if super::is_option(value, "no") => doomed.spares_me = false,
@@ -261,7 +261,7 @@ pub(super) fn kill(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
         }
     }
     match (args.len(), killed) {
-        (3, 0) => return Err(CommandError::Is("ERR No such client")),
+        (3, 0) => return Err(CommandError::Fixed("ERR No such client")),
         (3, _) => reply::ok(ctx.out),
         _ => reply::integer(ctx.out, killed),
     }
@@ -295,7 +295,7 @@ fn switch(word: &[u8]) -> Result<bool, CommandError> {
 /// `CLIENT NO-EVICT ON|OFF`
 pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let spared = switch(args.at(2))?;
-    ctx.client.card.spared.store(spared, Ordering::Relaxed);
+    ctx.client.card.is_eviction_exempt.store(spared, Ordering::Relaxed);
     reply::ok(ctx.out);
     Ok(())
 }

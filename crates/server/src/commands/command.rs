@@ -237,13 +237,13 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
 fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError> {
     let request = args.rest(2);
     let command = lookup(table::find(request.at(0)), request);
-    let command = command.map_err(|_| CommandError::Is("ERR Invalid command specified"))?;
+    let command = command.map_err(|_| CommandError::Fixed("ERR Invalid command specified"))?;
     if command.keys.first == 0 {
-        return Err(CommandError::Is("ERR The command has no key arguments"));
+        return Err(CommandError::Fixed("ERR The command has no key arguments"));
     }
     if !command.takes(request.len()) {
         let text = "ERR Invalid number of arguments specified for command";
-        return Err(CommandError::Is(text));
+        return Err(CommandError::Fixed(text));
     }
     Ok((
         command,

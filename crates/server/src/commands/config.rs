@@ -109,7 +109,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "dir",
             dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
         ),
-        ("io-threads", shared.floor.desks.len().to_string()),
+        ("io-threads", shared.worker_pool.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
         ("notify-keyspace-events", String::new()),
@@ -352,7 +352,7 @@ fn refused(argument: &[u8], why: &str) -> CommandError {
         b"') - ",
         why.as_bytes(),
     ];
-    CommandError::Says(text.concat())
+    CommandError::Detailed(text.concat())
 }
 
 /// Returns the names and values of CONFIG SET. Fails on unknown and repeated names.
@@ -373,7 +373,7 @@ fn parameters<'a>(
                 quote(asked, usize::MAX),
                 b"'",
             ];
-            return Err(CommandError::Says(text.concat()));
+            return Err(CommandError::Detailed(text.concat()));
         };
         if named.iter().any(|(other, _)| *other == name) {
             return Err(refused(asked, "duplicate parameter"));
@@ -394,7 +394,7 @@ pub(super) fn resetstat(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Com
 
 /// `CONFIG REWRITE`
 pub(super) fn rewrite(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    Err(CommandError::Is(
+    Err(CommandError::Fixed(
         "ERR The server is running without a config file",
     ))
 }

@@ -31,12 +31,12 @@ pub(super) fn select(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     if i32::try_from(index).is_err() {
         let (low, high) = (i32::MIN, i32::MAX);
         let text = format!("ERR value is out of range, value must between {low} and {high}");
-        return Err(CommandError::Says(text.into_bytes()));
+        return Err(CommandError::Detailed(text.into_bytes()));
     }
     let db = u8::try_from(index)
         .ok()
         .filter(|&db| usize::from(db) < DATABASES);
-    ctx.client.db = db.ok_or(CommandError::Is("ERR DB index is out of range"))?;
+    ctx.client.db = db.ok_or(CommandError::Fixed("ERR DB index is out of range"))?;
     reply::ok(ctx.out);
     Ok(())
 }
@@ -46,7 +46,7 @@ fn authenticate(user: &[u8]) -> Result<(), CommandError> {
     if user == b"default" {
         return Ok(());
     }
-    Err(CommandError::Is(
+    Err(CommandError::Fixed(
         "WRONGPASS invalid username-password pair or user is disabled.",
     ))
 }
@@ -54,7 +54,7 @@ fn authenticate(user: &[u8]) -> Result<(), CommandError> {
 /// `AUTH [username] password`
 pub(super) fn auth(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
-        2 => Err(CommandError::Is(
+        2 => Err(CommandError::Fixed(
             "ERR AUTH <password> called without any password configured for the default user. \
              Are you sure your configuration is correct?",
         )),
@@ -73,10 +73,10 @@ pub(super) fn hello(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
         None => ctx.client.resp,
         Some(Some(2)) => RespVersion::V2,
         Some(Some(3)) => RespVersion::V3,
-        Some(Some(_)) => return Err(CommandError::Is("NOPROTO unsupported protocol version")),
+        Some(Some(_)) => return Err(CommandError::Fixed("NOPROTO unsupported protocol version")),
         Some(None) => {
             let text = "ERR Protocol version is not an integer or out of range";
-            return Err(CommandError::Is(text));
+            return Err(CommandError::Fixed(text));
         }
     };
     let mut at = 2;
@@ -93,7 +93,7 @@ pub(super) fn hello(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
                 super::quote(option, usize::MAX),
                 b"'",
             ];
-            return Err(CommandError::Says(text.concat()));
+            return Err(CommandError::Detailed(text.concat()));
         }
     }
     ctx.client.resp = resp;

@@ -27,7 +27,7 @@ pub(super) fn decrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     let by = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
     let by = by
         .checked_neg()
-        .ok_or(CommandError::Is("ERR decrement would overflow"))?;
+        .ok_or(CommandError::Fixed("ERR decrement would overflow"))?;
     add(ctx, args.at(1), by)
 }
 
@@ -43,7 +43,7 @@ fn add(ctx: &mut CommandCtx<'_>, key: &[u8], by: i64) -> Result<(), CommandError
             Some(item) => parse_i64(item.bytes).ok_or(NOT_INTEGER),
         };
         outcome = old.and_then(|old| {
-            old.checked_add(by).ok_or(CommandError::Is(
+            old.checked_add(by).ok_or(CommandError::Fixed(
                 "ERR increment or decrement would overflow",
             ))
         });

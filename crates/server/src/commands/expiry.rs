@@ -57,7 +57,7 @@ impl TimeUnit {
 }
 
 fn invalid(command: &str) -> CommandError {
-    CommandError::Says(format!("ERR invalid expire time in '{command}' command").into_bytes())
+    CommandError::Detailed(format!("ERR invalid expire time in '{command}' command").into_bytes())
 }
 
 /// Parses `amount` for a command that stores a value; it must be positive. Returns milliseconds since 1970.
@@ -94,17 +94,17 @@ impl ExpiryConditions {
                 b"lt" => conditions.lt = true,
                 _ => {
                     let text = [b"ERR Unsupported option ", super::quote(option, usize::MAX)];
-                    return Err(CommandError::Says(text.concat()));
+                    return Err(CommandError::Detailed(text.concat()));
                 }
             }
         }
         let ExpiryConditions { nx, xx, gt, lt } = conditions;
         if nx && (xx || gt || lt) {
             let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
-            return Err(CommandError::Is(text));
+            return Err(CommandError::Fixed(text));
         }
         if gt && lt {
-            return Err(CommandError::Is(
+            return Err(CommandError::Fixed(
                 "ERR GT and LT options at the same time are not compatible",
             ));
         }
@@ -112,7 +112,7 @@ impl ExpiryConditions {
     }
 
     /// Whether the conditions allow to change the expiry from `old` (`None`: never expires) to `new`.
-    fn hold(self, old: Option<i64>, new: i64) -> bool {
+    fn allow(self, old: Option<i64>, new: i64) -> bool {
         !(self.nx && old.is_some()
             || self.xx && old.is_none()
             || self.gt && old.is_none_or(|old| new <= old)
@@ -134,7 +134,7 @@ fn expire_by(
     let mut done = false;
     ctx.update(key, &mut |item| {
         let old = item.map(expiry_of);
-        done = old.is_some_and(|old| conditions.hold(old, moment));
+        done = old.is_some_and(|old| conditions.allow(old, moment));
         match (item, u64::try_from(moment)) {
             (Some(item), Ok(expires_ms)) if done && expires_ms > now => with(item, expires_ms),
             _ if done => UpdateDecision::Delete,
@@ -206,7 +206,7 @@ fn show(
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let now = i64::try_from(ctx.ops().now_ms()).unwrap_or(i64::MAX);
     let meta = ctx.ops().meta(key, view)?;
-    ctx.looked_up(meta.is_some());
+    ctx.count_lookup(meta.is_some());
     let value = match meta.map(|m| i64::try_from(m.expires_ms).unwrap_or(i64::MAX)) {
         None => -2,
         Some(0) => -1,

@@ -78,7 +78,7 @@ fn server(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::R
         "tcp_port": port,
         "uptime_in_seconds": up,
         "uptime_in_days": up / 86_400,
-        "io_threads_active": shared.floor.desks.len(),
+        "io_threads_active": shared.worker_pool.workers.len(),
         "executable": std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
         "config_file": "",
     )

@@ -9,7 +9,7 @@ use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 
 /// Error that ends a request which visits all keys when the server stops, so that the request does not delay the stop.
-const STOPPING: CommandError = CommandError::Is("ERR the server is shutting down");
+const STOPPING: CommandError = CommandError::Fixed("ERR the server is shutting down");
 /// Keys per scan step of commands that visit all keys.
 const STRIDE: usize = 1000;
 /// Most keys that one SCAN visits, whatever its COUNT, because other clients wait meanwhile.
@@ -61,7 +61,7 @@ pub(super) fn exists(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
         let is_there = ctx.ops().meta(key, view)?.is_some();
-        ctx.looked_up(is_there);
+        ctx.count_lookup(is_there);
         found += i64::from(is_there);
     }
     reply::integer(ctx.out, found);
@@ -140,7 +140,7 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub(super) fn scan(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let cursor = parse_cursor(args.at(1)).ok_or(CommandError::Is("ERR invalid cursor"))?;
+    let cursor = parse_cursor(args.at(1)).ok_or(CommandError::Fixed("ERR invalid cursor"))?;
     let options = scan_options(args)?;
     let db = ctx.client.db;
     let (mut found, mut body) = (0, ctx.out.sibling());
@@ -171,8 +171,8 @@ fn all_keys(
     bytes_max: usize,
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
-    let (db, floor) = (ctx.client.db, &ctx.shared.floor);
-    let session = match &mut ctx.door {
+    let (db, floor) = (ctx.client.db, &ctx.shared.worker_pool);
+    let session = match &mut ctx.store_access {
         CommandContext::Session(session) => session,
         CommandContext::Group(_) => return Err(NOT_IN_GROUP),
     };
@@ -262,7 +262,7 @@ pub(super) fn flushdb(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
         if cursor == 0 {
             break;
         }
-        if ctx.shared.floor.stopping() {
+        if ctx.shared.worker_pool.stopping() {
             return Err(STOPPING);
         }
     }

@@ -16,7 +16,7 @@ use crate::resp::number::parse_i64;
 use crate::shared::ServerShared;
 
 /// Most bytes of a request, or of the values that it reads. Copying them takes about a millisecond.
-pub(crate) const BYTES: usize = 2 << 20;
+pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 /// Most arguments of a request.
 const ARGS: usize = 1000;
 /// Most arguments of a request that writes. Each key of a group costs several microseconds.
@@ -53,7 +53,7 @@ pub(super) fn is_long(
     } else {
         ARGS
     };
-    bytes > BYTES
+    bytes > LONG_REQUEST_BYTES
         || args.len() > args_max
         || command.is(flag::WALKS)
         || command.is(flag::MAY_WALK) && walks(shared, command, args)
@@ -82,7 +82,7 @@ fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
 
 fn is_long_queue(queue: &TransactionQueue) -> bool {
     queue.len() > QUEUED
-        || queue.bytes() > BYTES
+        || queue.bytes() > LONG_REQUEST_BYTES
         || queue.args() > WRITE_ARGS
         || queue.has(flag::WALKS | flag::MAY_WALK)
 }
@@ -93,7 +93,7 @@ impl CommandCtx<'_> {
     pub(super) fn bytes_left(&self) -> usize {
         match self.executes_long {
             true => usize::MAX,
-            false => BYTES.saturating_sub(self.out.len() - self.from),
+            false => LONG_REQUEST_BYTES.saturating_sub(self.out.len() - self.from),
         }
     }
 
@@ -103,12 +103,12 @@ impl CommandCtx<'_> {
     /// [`CommandError::Long`] if it is too large.
     #[inline]
     pub(super) fn refuse_long_value(&mut self, key: Key<'_>) -> Result<(), CommandError> {
-        if self.executes_long || self.shared.store.item_bytes_max() <= BYTES {
+        if self.executes_long || self.shared.store.item_bytes_max() <= LONG_REQUEST_BYTES {
             return Ok(());
         }
         // The command itself meets the same error again and replies with it.
         match self.ops().meta(key, ReadView::Pending) {
-            Ok(Some(meta)) if meta.value_bytes > BYTES => Err(CommandError::Long),
+            Ok(Some(meta)) if meta.value_bytes > LONG_REQUEST_BYTES => Err(CommandError::Long),
             _ => Ok(()),
         }
     }

@@ -45,23 +45,23 @@ use transactions::TransactionQueue;
 /// Most bytes of a client's text that an error quotes.
 const QUOTE_BYTES: usize = 128;
 
-pub(crate) const SYNTAX: CommandError = CommandError::Is("ERR syntax error");
+pub(crate) const SYNTAX: CommandError = CommandError::Fixed("ERR syntax error");
 pub(crate) const NOT_INTEGER: CommandError =
-    CommandError::Is("ERR value is not an integer or out of range");
+    CommandError::Fixed("ERR value is not an integer or out of range");
 pub(crate) const WRONG_TYPE: CommandError =
-    CommandError::Is("WRONGTYPE Operation against a key holding the wrong kind of value");
+    CommandError::Fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
 pub(crate) const NOT_IN_GROUP: CommandError =
-    CommandError::Is("ERR Command not allowed inside a transaction");
+    CommandError::Fixed("ERR Command not allowed inside a transaction");
 pub(crate) const TOO_LONG: CommandError =
-    CommandError::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    CommandError::Fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 /// Why a command failed. The text's first word is the error's code.
 #[derive(Debug)]
 pub(crate) enum CommandError {
     /// A fixed text.
-    Is(&'static str),
+    Fixed(&'static str),
     /// A text with details of the request.
-    Says(Vec<u8>),
+    Detailed(Vec<u8>),
     /// An error of the store.
     Store(Error),
     /// The request is long and this thread does not execute long requests. It has changed nothing; the thread of long
@@ -87,7 +87,7 @@ impl From<Error> for CommandError {
 impl CommandError {
     /// Returns the error for a wrong number of arguments of the command `name`.
     pub(crate) fn arity(name: &str) -> CommandError {
-        CommandError::Says(
+        CommandError::Detailed(
             format!("ERR wrong number of arguments for '{name}' command").into_bytes(),
         )
     }
@@ -95,8 +95,8 @@ impl CommandError {
     /// The text of the error reply, without `-` and the line's end.
     pub(crate) fn text(&self, shared: &ServerShared<'_>) -> Vec<u8> {
         match self {
-            CommandError::Is(text) => text.as_bytes().to_vec(),
-            CommandError::Says(text) => text.clone(),
+            CommandError::Fixed(text) => text.as_bytes().to_vec(),
+            CommandError::Detailed(text) => text.clone(),
             CommandError::Store(Error::Full) => full(shared.store.pool_bytes()),
             CommandError::Store(error @ Error::CannotGrow(_)) => {
                 format!("OOM {error}").into_bytes()
@@ -220,11 +220,11 @@ pub(crate) enum CommandContext<'a> {
 
 /// What a command works with.
 pub(crate) struct CommandCtx<'a> {
-    pub(crate) door: CommandContext<'a>,
+    pub(crate) store_access: CommandContext<'a>,
     pub(crate) client: &'a mut ClientState,
     pub(crate) out: &'a mut ReplyBuffer,
     /// Buffers for large replies.
-    pub(crate) shelf: &'a mut BufferPool,
+    pub(crate) buffer_pool: &'a mut BufferPool,
     /// Start of the first reply that must wait for this batch's ticket.
     pub(crate) mark: &'a mut Option<usize>,
     /// Whether replies of earlier batches still wait for their tickets.
@@ -234,7 +234,7 @@ pub(crate) struct CommandCtx<'a> {
     /// Start of the request's reply in `out`.
     pub(crate) from: usize,
     /// Bytes of the values that [`CommandCtx::update`] has read for this request; the pipeline resets it.
-    pub(crate) shown_bytes: usize,
+    pub(crate) updated_value_bytes: usize,
     pub(crate) shared: &'a ServerShared<'a>,
     pub(crate) tally: &'a mut CounterTotals,
 }
@@ -243,7 +243,7 @@ impl CommandCtx<'_> {
     /// Operations on single keys.
     #[inline]
     pub(crate) fn ops(&mut self) -> &mut dyn Ops {
-        match &mut self.door {
+        match &mut self.store_access {
             CommandContext::Session(session) => &mut **session,
             CommandContext::Group(ops) => &mut **ops,
         }
@@ -251,11 +251,11 @@ impl CommandCtx<'_> {
 
     /// Operations on single keys, the reply buffer, and buffers for large replies.
     pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer, &mut BufferPool) {
-        let ops: &mut dyn Ops = match &mut self.door {
+        let ops: &mut dyn Ops = match &mut self.store_access {
             CommandContext::Session(session) => &mut **session,
             CommandContext::Group(ops) => &mut **ops,
         };
-        (ops, self.out, self.shelf)
+        (ops, self.out, self.buffer_pool)
     }
 
     /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `shown_bytes`.
@@ -269,13 +269,13 @@ impl CommandCtx<'_> {
             bytes = item.map_or(0, |item| item.bytes.len());
             decide(item)
         });
-        self.shown_bytes += bytes;
+        self.updated_value_bytes += bytes;
         updated
     }
 
     /// The session, for commands that are not about single keys. Such commands never run inside a group.
     pub(crate) fn session(&mut self) -> Result<&mut dyn Session, CommandError> {
-        match &mut self.door {
+        match &mut self.store_access {
             CommandContext::Session(session) => Ok(&mut **session),
             CommandContext::Group(_) => Err(NOT_IN_GROUP),
         }
@@ -287,7 +287,7 @@ impl CommandCtx<'_> {
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
     ) -> Result<GroupDecision, Error> {
-        match &mut self.door {
+        match &mut self.store_access {
             CommandContext::Session(session) => session.group(keys, body),
             CommandContext::Group(ops) => body(&mut **ops),
         }
@@ -305,7 +305,7 @@ impl CommandCtx<'_> {
     /// Which writes a read may see now (C2).
     #[inline]
     pub(crate) fn view(&self) -> ReadView {
-        match self.door {
+        match self.store_access {
             CommandContext::Session(_) if self.mark.is_none() => ReadView::Durable,
             _ => ReadView::Pending,
         }
@@ -319,7 +319,7 @@ impl CommandCtx<'_> {
 
     /// Counts a look-up of a key as a hit or a miss.
     #[inline]
-    pub(crate) fn looked_up(&mut self, found: bool) {
+    pub(crate) fn count_lookup(&mut self, found: bool) {
         self.tally.count(
             if found {
                 Counter::Hits
@@ -349,7 +349,7 @@ pub(crate) fn run(
     ctx.from = from;
     match resolve(command, args) {
         Ok(command) => {
-            if admit(ctx, command, args) == ExecOutcome::Long {
+            if queue_or_execute(ctx, command, args) == ExecOutcome::Long {
                 return ExecOutcome::Long;
             }
         }
@@ -432,7 +432,7 @@ fn unknown(args: Args<'_>) -> CommandError {
         text.extend_from_slice(quote(arg, QUOTE_BYTES - used));
         text.extend_from_slice(b"' ");
     }
-    CommandError::Says(text)
+    CommandError::Detailed(text)
 }
 
 fn unknown_subcommand(container: &Command, name: &[u8]) -> CommandError {
@@ -440,7 +440,7 @@ fn unknown_subcommand(container: &Command, name: &[u8]) -> CommandError {
     text.extend_from_slice(quote(name, QUOTE_BYTES));
     let container = container.name.to_ascii_uppercase();
     text.extend_from_slice(format!("'. Try {container} HELP.").as_bytes());
-    CommandError::Says(text)
+    CommandError::Detailed(text)
 }
 
 /// Whether `word` is the option `name`, in either case. As in Redis, a word ends at its first NUL.
@@ -475,13 +475,13 @@ fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
 
 /// Queues a command (in MULTI) or executes it, if it is allowed now.
 #[inline]
-fn admit(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
+fn queue_or_execute(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
     ctx.client.last_command = command.name;
     // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
     {
-        reject(ctx, &CommandError::Says(misconf(reason)));
+        reject(ctx, &CommandError::Detailed(misconf(reason)));
         return ExecOutcome::Done;
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {

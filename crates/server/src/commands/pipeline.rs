@@ -15,7 +15,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
     let ExecContext {
         session,
         shared,
-        tally,
+        counters: tally,
         input,
         output,
         closing,
@@ -25,8 +25,8 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
         unfinished,
         requests,
         figures,
-        shelf,
-        stride,
+        buffer_pool,
+        sampler: stride,
         deadline,
         executes_long,
     } = turn;
@@ -34,22 +34,22 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
     let unacknowledged = output.holds();
     let stalled_len = output.len_at_pending(STALL_BYTES);
     let mut ctx = CommandCtx {
-        door: CommandContext::Session(session),
+        store_access: CommandContext::Session(session),
         client,
         out: &mut output.buffer,
-        shelf,
+        buffer_pool,
         mark: &mut output.mark,
         unacknowledged,
         executes_long,
         from: 0,
-        shown_bytes: 0,
+        updated_value_bytes: 0,
         shared,
         tally,
     };
     let mut budget = TimeBudget::until(deadline);
     while !*closing {
         let read = parser.read(input.unread(), limits, WINDOW);
-        let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &figures.hot);
+        let mut pass = |keys: &[Key<'_>]| stride.sample(keys, &figures.hot);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
         for (index, &command) in window[..count].iter().enumerate() {
             let args = parser.args(input.unread(), index);
@@ -76,7 +76,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
             *requests += 1;
             *closing = ctx.client.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() >= stalled_len;
-            let shown_bytes = std::mem::take(&mut ctx.shown_bytes);
+            let shown_bytes = std::mem::take(&mut ctx.updated_value_bytes);
             let moved_bytes = bytes + shown_bytes + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
             if *closing || *stalled || *unfinished {
@@ -119,7 +119,7 @@ fn needs_room(
 /// Whether the request can run now: the store has the space it needs, or will refuse it without waiting.
 #[inline]
 fn has_room(ctx: &mut CommandCtx<'_>, need: WriteNeed) -> bool {
-    let CommandContext::Session(session) = &mut ctx.door else {
+    let CommandContext::Session(session) = &mut ctx.store_access else {
         return true;
     };
     // The write itself meets the same error again and replies with it.
@@ -155,7 +155,7 @@ fn look_ahead(
     }
     pass(&keys[..found]);
     if found > 1
-        && let CommandContext::Session(session) = &mut ctx.door
+        && let CommandContext::Session(session) = &mut ctx.store_access
     {
         session.prefetch(&keys[..found], reads);
     }

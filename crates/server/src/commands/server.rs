@@ -37,10 +37,10 @@ pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
         return Err(SYNTAX);
     }
     if abort {
-        return Err(CommandError::Is("ERR No shutdown in progress."));
+        return Err(CommandError::Fixed("ERR No shutdown in progress."));
     }
     if !ctx.may_protected() {
-        return Err(CommandError::Is(
+        return Err(CommandError::Fixed(
             "ERR SHUTDOWN command not allowed. If the enable-protected-configs option is set to \
              \"local\", you can run it from a local connection, otherwise you need to set this option in \
              the configuration file, and then restart the server.",
@@ -48,6 +48,6 @@ pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
     }
     tracing::info!(client = ctx.client.id, "stopping: a client sent SHUTDOWN");
     ctx.client.leaving = true;
-    ctx.shared.floor.stop();
+    ctx.shared.worker_pool.stop();
     Ok(())
 }

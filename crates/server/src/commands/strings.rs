@@ -7,7 +7,7 @@ use farbank_kv::store::{
 
 use super::expiry::{TimeUnit, deadline};
 use super::{CommandContext, CommandCtx, CommandError, SYNTAX, TOO_LONG, WRONG_TYPE};
-use crate::buffer_pool::{BufferPool, make_room};
+use crate::buffer_pool::{BufferPool, reserve};
 use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
 use crate::settings::size;
 use crate::shared::Counter;
@@ -35,7 +35,7 @@ fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<()
     let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
     let (mut kind, mut fits, mut is_long) = (STRING, true, false);
     let bytes_left = ctx.bytes_left();
-    let shelf = &mut *ctx.shelf;
+    let buffer_pool = &mut *ctx.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         kind = meta.type_of();
         is_long = meta.value_bytes > bytes_left;
@@ -44,13 +44,13 @@ fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<()
         }
         fits = !is_cut && value_fits(out, meta.value_bytes, most);
         if fits {
-            make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
+            reserve(out, meta.value_bytes + FRAME_BYTES_MAX, buffer_pool);
             reply::bulk_header(out, meta.value_bytes);
         }
         fits && kind == STRING
     };
     let out = ctx.out.bytes_mut();
-    let found = match &mut ctx.door {
+    let found = match &mut ctx.store_access {
         CommandContext::Session(session) => session.get(key, view, out, &mut head)?,
         CommandContext::Group(ops) => ops.get(key, view, out, &mut head)?,
     };
@@ -67,7 +67,7 @@ fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<()
     } else {
         reply::null(ctx.out, ctx.client.resp);
     }
-    ctx.looked_up(found);
+    ctx.count_lookup(found);
     Ok(())
 }
 
@@ -77,13 +77,13 @@ pub(super) fn mget(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
     let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
-    let CommandContext::Session(session) = &mut ctx.door else {
+    let CommandContext::Session(session) = &mut ctx.store_access else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let most = ctx.out.bytes_max();
     let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
-    let shelf = &mut *ctx.shelf;
+    let buffer_pool = &mut *ctx.buffer_pool;
     let mut head = |meta: Option<&ValueMeta>, out: &mut Vec<u8>| {
         if std::mem::take(&mut in_value) {
             out.extend_from_slice(b"\r\n");
@@ -98,7 +98,7 @@ pub(super) fn mget(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
         match string {
             Some(meta) if value_fits(out, meta.value_bytes, most) => {
                 (hits, in_value) = (hits + 1, true);
-                make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
+                reserve(out, meta.value_bytes + FRAME_BYTES_MAX, buffer_pool);
                 reply::bulk_header(out, meta.value_bytes);
                 GetStep::Value
             }
@@ -135,7 +135,7 @@ fn mget_in_group(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Command
         }
         let (key, from) = (ctx.key(bytes), ctx.out.len());
         match get_into(ctx, key, ReadView::Pending) {
-            Err(CommandError::Is(_)) => {
+            Err(CommandError::Fixed(_)) => {
                 ctx.out.truncate(from);
                 reply::null(ctx.out, ctx.client.resp);
             }
@@ -149,7 +149,7 @@ fn mget_in_group(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Command
 pub(super) fn strlen(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
-    ctx.looked_up(meta.is_some());
+    ctx.count_lookup(meta.is_some());
     match meta {
         Some(meta) if meta.type_of() != STRING => return Err(WRONG_TYPE),
         Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
@@ -282,11 +282,11 @@ fn set_conditionally(
     ctx.refuse_long_value(key)?;
     let (mut had_old, mut done, mut wrong) = (false, false, false);
     let from = ctx.out.len();
-    let (ops, out, shelf) = ctx.ops_and_out();
+    let (ops, out, buffer_pool) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
         let old = item.filter(|_| options.returns_old && !wrong);
-        had_old = reply_old(out, shelf, from, old);
+        had_old = reply_old(out, buffer_pool, from, old);
         done = !wrong
             && match options.when {
                 SetCondition::Always => true,
@@ -322,14 +322,14 @@ fn set_conditionally(
 /// Returns whether there is a value.
 fn reply_old(
     out: &mut ReplyBuffer,
-    shelf: &mut BufferPool,
+    buffer_pool: &mut BufferPool,
     from: usize,
     item: Option<StoredItem<'_>>,
 ) -> bool {
     out.truncate(from);
     match item {
         Some(item) if value_fits(out.as_slice(), item.bytes.len(), out.bytes_max()) => {
-            make_room(out.bytes_mut(), item.bytes.len() + FRAME_BYTES_MAX, shelf);
+            reserve(out.bytes_mut(), item.bytes.len() + FRAME_BYTES_MAX, buffer_pool);
             reply::bulk(out, item.bytes);
         }
         Some(_) => out.cut(),
@@ -388,7 +388,7 @@ pub(super) fn getset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
 }
 
 /// Applies `change` to the string at `key`, and replies with the old value.
-fn take(
+fn reply_old_and_change(
     ctx: &mut CommandCtx<'_>,
     key: Key<'_>,
     change: &dyn Fn(StoredItem<'_>) -> UpdateDecision,
@@ -396,10 +396,10 @@ fn take(
     ctx.refuse_long_value(key)?;
     let (mut had_old, mut wrong) = (false, false);
     let from = ctx.out.len();
-    let (ops, out, shelf) = ctx.ops_and_out();
+    let (ops, out, buffer_pool) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
-        had_old = reply_old(out, shelf, from, item.filter(|_| !wrong));
+        had_old = reply_old(out, buffer_pool, from, item.filter(|_| !wrong));
         match item {
             Some(item) if !wrong => change(item),
             _ => UpdateDecision::Keep,
@@ -408,7 +408,7 @@ fn take(
     if wrong {
         return Err(WRONG_TYPE);
     }
-    ctx.looked_up(had_old);
+    ctx.count_lookup(had_old);
     if !had_old {
         reply::null(ctx.out, ctx.client.resp);
     }
@@ -417,7 +417,7 @@ fn take(
 
 /// `GETDEL key`
 pub(super) fn getdel(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    take(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
+    reply_old_and_change(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
 }
 
 /// What GETEX does with the key's expiry.
@@ -469,7 +469,7 @@ pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
             other => other?,
         },
     };
-    take(ctx, key, &|item| {
+    reply_old_and_change(ctx, key, &|item| {
         // For WATCH, setting an expiry is a change even if it is equal; removing an expiry that is not set is none.
         if expires_ms == 0 && item.meta.expires_ms == 0 {
             return UpdateDecision::Keep;

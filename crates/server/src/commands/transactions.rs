@@ -129,7 +129,7 @@ pub(super) fn queue(ctx: &mut CommandCtx<'_>, command: &'static Command, args: A
     if command.is(flag::NO_MULTI) {
         return reject(
             ctx,
-            &CommandError::Is("ERR Command not allowed inside a transaction"),
+            &CommandError::Fixed("ERR Command not allowed inside a transaction"),
         );
     }
     if let Err(fail) = check_keys(command, args) {
@@ -142,7 +142,7 @@ pub(super) fn queue(ctx: &mut CommandCtx<'_>, command: &'static Command, args: A
     if queue.requests.bytes() > most {
         return reject(
             ctx,
-            &CommandError::Is("ERR the transaction exceeds client-query-buffer-limit"),
+            &CommandError::Fixed("ERR the transaction exceeds client-query-buffer-limit"),
         );
     }
     if !queue.broken {
@@ -155,7 +155,7 @@ pub(super) fn queue(ctx: &mut CommandCtx<'_>, command: &'static Command, args: A
 /// `MULTI`
 pub(super) fn multi(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.is_some() {
-        return Err(CommandError::Is("ERR MULTI calls can not be nested"));
+        return Err(CommandError::Fixed("ERR MULTI calls can not be nested"));
     }
     ctx.client.queue = Some(Box::default());
     reply::ok(ctx.out);
@@ -165,7 +165,7 @@ pub(super) fn multi(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Command
 /// `DISCARD`
 pub(super) fn discard(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.take().is_none() {
-        return Err(CommandError::Is("ERR DISCARD without MULTI"));
+        return Err(CommandError::Fixed("ERR DISCARD without MULTI"));
     }
     ctx.client.watched.clear();
     reply::ok(ctx.out);
@@ -175,7 +175,7 @@ pub(super) fn discard(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
 /// `WATCH key [key ...]`
 pub(super) fn watch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.is_some() {
-        return Err(CommandError::Is("ERR WATCH inside MULTI is not allowed"));
+        return Err(CommandError::Fixed("ERR WATCH inside MULTI is not allowed"));
     }
     let view = ctx.view();
     for bytes in args.from(1) {
@@ -210,13 +210,13 @@ pub(super) fn abort(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
 }
 
 fn aborted(cause: &[u8]) -> CommandError {
-    CommandError::Says([b"EXECABORT Transaction discarded because of: ", cause].concat())
+    CommandError::Detailed([b"EXECABORT Transaction discarded because of: ", cause].concat())
 }
 
 /// `EXEC`
 pub(super) fn exec(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let Some(queue) = ctx.client.queue.take() else {
-        return Err(CommandError::Is("ERR EXEC without MULTI"));
+        return Err(CommandError::Fixed("ERR EXEC without MULTI"));
     };
     let watched = std::mem::take(&mut ctx.client.watched);
     ctx.client.executing = Some(queue.len());
@@ -236,7 +236,7 @@ fn run_queue(
 ) -> Result<(), CommandError> {
     if queue.broken {
         let text = "EXECABORT Transaction discarded because of previous errors.";
-        return Err(CommandError::Is(text));
+        return Err(CommandError::Fixed(text));
     }
     if let Some(reason) = ctx.shared.poisoned.get()
         && queue.commands.iter().any(|c| c.is(flag::WRITE))
@@ -313,15 +313,15 @@ fn run_group(
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
     let CommandCtx {
-        door,
+        store_access: door,
         client,
         out,
-        shelf,
+        buffer_pool,
         mark,
         unacknowledged,
         executes_long,
         from: request_from,
-        shown_bytes: _,
+        updated_value_bytes: _,
         shared,
         tally,
     } = ctx;
@@ -342,15 +342,15 @@ fn run_group(
             }
         }
         let mut ctx = CommandCtx {
-            door: CommandContext::Group(ops),
+            store_access: CommandContext::Group(ops),
             client,
             out,
-            shelf,
+            buffer_pool,
             mark,
             unacknowledged: *unacknowledged,
             executes_long: *executes_long || watched.is_none(),
             from: *request_from,
-            shown_bytes: 0,
+            updated_value_bytes: 0,
             shared,
             tally,
         };

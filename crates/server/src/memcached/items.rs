@@ -80,7 +80,7 @@ pub(super) fn store(
     if ctx.cas == CasSource::Off {
         write.cas = 0;
         // As in memcached without `cas`, an item stored in the same second as a flush counts as flushed.
-        if ctx.shared.memo.was_flushed_at(ctx.now_secs) {
+        if ctx.shared.memcached.was_flushed_at(ctx.now_secs) {
             write.value.expires_ms = PAST_MS;
         }
     }
@@ -209,7 +209,7 @@ pub(super) struct FoundItem {
 }
 
 /// Sets the expiry of `name`. Returns the item after the change, with its value if `wanted`.
-pub(super) fn renew(
+pub(super) fn set_expiry(
     ctx: &mut MemcachedCtx<'_>,
     name: &[u8],
     expires_ms: u64,
@@ -283,7 +283,7 @@ pub(super) enum CounterOutcome {
         expired_ms: u64,
     },
     /// The item was created with this value.
-    Began(u64),
+    Created(u64),
     NotFound,
     NotNumeric,
     Exists,
@@ -308,7 +308,7 @@ pub(super) fn add(
         (CounterOutcome::NotFound, CounterDirection::Minus) => ctx.count(Counter::DecrMisses),
         _ => {}
     }
-    if let CounterOutcome::Is { .. } | CounterOutcome::Began(_) = total {
+    if let CounterOutcome::Is { .. } | CounterOutcome::Created(_) = total {
         ctx.used(sum.key, matches!(total, CounterOutcome::Is { .. }));
     }
     Ok((total, version))
@@ -329,7 +329,7 @@ fn added(
             flags: 0,
             kind: 0,
         };
-        return (CounterOutcome::Began(value), change);
+        return (CounterOutcome::Created(value), change);
     };
     if sum.cas != 0 && sum.cas != cas.of(sum.key, item.meta.version) {
         return (CounterOutcome::Exists, UpdateDecision::Keep);

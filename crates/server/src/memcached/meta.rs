@@ -18,7 +18,7 @@ use super::prefixes::KeyOperation;
 use super::recency::KeyAccess;
 use super::text::{BAD_CHUNK, NOT_NUMERIC, REPLY_TOO_LONG, TOO_LARGE, not_stored, too_large};
 use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, base64, key};
-use crate::buffer_pool::make_room;
+use crate::buffer_pool::reserve;
 use crate::resp::ReplySink;
 use crate::resp::number::DecimalText;
 use crate::shared::Counter;
@@ -325,7 +325,7 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
         cas: ctx.cas,
     };
     if wants(b'h') || wants(b'l') {
-        shown.used = ctx.shared.memo.recency.of(asked.key());
+        shown.used = ctx.shared.memcached.recency.of(asked.key());
     }
     if wants(b't') {
         shown.now_ms = ctx.session.now_ms();
@@ -336,14 +336,14 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     };
     let mut wins = false;
     let (most, mut fits) = (ctx.out.bytes_max(), true);
-    let shelf = &mut *ctx.shelf;
+    let buffer_pool = &mut *ctx.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
         show(meta).line(asked, out);
         let value_bytes = if asked.value { meta.value_bytes + 2 } else { 0 };
         fits = out.len().saturating_add(value_bytes) <= most;
         if fits {
-            make_room(out, value_bytes, shelf);
+            reserve(out, value_bytes, buffer_pool);
         }
         fits
     };
@@ -376,7 +376,7 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
                 ctx.used(asked.key(), true);
             }
             ctx.shared
-                .memo
+                .memcached
                 .prefixes
                 .note(asked.key(), KeyOperation::Get { hit });
             Some(hit)
@@ -416,7 +416,7 @@ fn change(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
         return;
     };
     let times = RequestTimes::of(ctx, asked);
-    let used = ctx.shared.memo.recency.of(asked.key());
+    let used = ctx.shared.memcached.recency.of(asked.key());
     let (now_secs, cas) = (ctx.now_secs, ctx.cas);
     let (mut shown, mut value) = (None, Vec::new());
     let updated = ctx.session.update(key(asked.key()), &mut |item| {
@@ -547,7 +547,7 @@ pub(super) fn set(
     };
     ctx.count(Counter::Sets);
     ctx.shared
-        .memo
+        .memcached
         .prefixes
         .note(asked.key(), KeyOperation::Set);
     let bytes = match payload {
@@ -604,7 +604,7 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         return;
     };
     ctx.shared
-        .memo
+        .memcached
         .prefixes
         .note(asked.key(), KeyOperation::Delete);
     let code = match (asked.invalidate, asked.cas) {
@@ -688,7 +688,7 @@ pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         Ok((CounterOutcome::Is { value, expired_ms }, version)) => {
             (value, version, expired_ms, false)
         }
-        Ok((CounterOutcome::Began(value), version)) => (value, version, 0, true),
+        Ok((CounterOutcome::Created(value), version)) => (value, version, 0, true),
         Ok((CounterOutcome::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
         Ok((CounterOutcome::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
         Ok((CounterOutcome::Exists, _)) => return no_number(ctx, &asked, b"EX"),
@@ -751,7 +751,7 @@ pub(super) fn debug(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
             return ctx.failed(&error, ReplyStart { from, first, quiet });
         }
     };
-    let KeyAccess { secs, read } = ctx.shared.memo.recency.of(name);
+    let KeyAccess { secs, read } = ctx.shared.memcached.recency.of(name);
     let left = match meta.expires_ms {
         0 => -1,
         at => i64::try_from(at.saturating_sub(ctx.session.now_ms()) / 1000).unwrap_or(i64::MAX),

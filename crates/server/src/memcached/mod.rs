@@ -128,7 +128,7 @@ struct MemcachedCtx<'a> {
     shared: &'a ServerShared<'a>,
     figures: &'a WorkerFigures,
     /// Buffers for large replies.
-    shelf: &'a mut BufferPool,
+    buffer_pool: &'a mut BufferPool,
     stride: &'a mut Sampler,
     tally: &'a mut CounterTotals,
     out: &'a mut ReplyBuffer,
@@ -194,7 +194,7 @@ impl MemcachedCtx<'_> {
     #[inline]
     fn used(&self, key: &[u8], read: bool) {
         let secs = self.now_secs;
-        self.shared.memo.recency.note(key, KeyAccess { secs, read });
+        self.shared.memcached.recency.note(key, KeyAccess { secs, read });
     }
 
     /// Replies with a line, unless `quiet`.
@@ -263,9 +263,9 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
         session,
         shared,
         figures,
-        shelf,
-        stride,
-        tally,
+        buffer_pool,
+        sampler: stride,
+        counters: tally,
         input,
         output,
         closing,
@@ -282,7 +282,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
         session,
         shared,
         figures,
-        shelf,
+        buffer_pool,
         stride,
         tally,
         unacknowledged: output.holds(),
@@ -426,7 +426,7 @@ fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
             found += 1;
         }
     }
-    ctx.stride.pass(&keys[..found], &ctx.figures.hot);
+    ctx.stride.sample(&keys[..found], &ctx.figures.hot);
     if found > 1 {
         ctx.session.prefetch(&keys[..found], reads);
     }
@@ -452,7 +452,7 @@ fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize)
 #[inline]
 fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
     match request {
-        TextRequest::Store(_) | TextRequest::MetaSet { .. } => bytes > long::BYTES,
+        TextRequest::Store(_) | TextRequest::MetaSet { .. } => bytes > long::LONG_REQUEST_BYTES,
         TextRequest::Line(words) => {
             bytes > LINE_BYTES_LONG
                 || match words.clone().next() {

@@ -60,7 +60,7 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
         Some(b"cachedump") => return cachedump(ctx, args),
         Some(b"reset") => {
             *lock(&ctx.shared.reset) = ctx.shared.totals();
-            ctx.shared.memo.prefixes.clear();
+            ctx.shared.memcached.prefixes.clear();
             return ctx.append_reply("RESET", false);
         }
         Some(_) => return ctx.refuse(ERROR),
@@ -121,7 +121,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "accepting_conns": 1,
         "listen_disabled_num": 0,
         "time_in_listen_disabled_us": 0,
-        "threads": shared.floor.desks.len(),
+        "threads": shared.worker_pool.workers.len(),
         "conn_yields": 0,
         "hash_bytes": figures.index_bytes,
         "hash_is_expanding": 0,
@@ -159,9 +159,9 @@ fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_
         "evictions": if shared.store.evicts() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
-        "num_threads": shared.floor.desks.len(),
+        "num_threads": shared.worker_pool.workers.len(),
         "stat_key_prefix": ":",
-        "detail_enabled": yes(shared.memo.prefixes.counted()),
+        "detail_enabled": yes(shared.memcached.prefixes.counted()),
         "cas_enabled": yes(shared.options.cas_enabled),
         "binding_protocol": "ascii",
         "auth_enabled_sasl": "no",
@@ -254,7 +254,7 @@ fn hot_keys(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
 }
 
 fn detail(ctx: &mut MemcachedCtx<'_>, what: &[u8]) {
-    let prefixes = &ctx.shared.memo.prefixes;
+    let prefixes = &ctx.shared.memcached.prefixes;
     match what {
         b"on" => prefixes.turn(true),
         b"off" => prefixes.turn(false),

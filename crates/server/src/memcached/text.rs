@@ -10,7 +10,7 @@ use super::items::{
 use super::parse::{StoreCondition, StoreRequest, ValuePayload, i32_of, u32_of, u64_of};
 use super::prefixes::KeyOperation;
 use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
-use crate::buffer_pool::make_room;
+use crate::buffer_pool::reserve;
 use crate::commands::{ExecOutcome, long};
 use crate::exec_context::WINDOW;
 use crate::resp::ReplySink;
@@ -59,7 +59,7 @@ pub(super) fn get(ctx: &mut MemcachedCtx<'_>, keys: Words<'_>, cas: bool) -> Exe
     };
     let mut left = match ctx.executes_long {
         true => usize::MAX,
-        false => long::BYTES,
+        false => long::LONG_REQUEST_BYTES,
     };
     let one = rest.clone().next().is_none();
     let got = if one {
@@ -117,7 +117,7 @@ fn get_one(
     let cas = cas.then_some(ctx.cas);
     let (most, mut fits, mut value_bytes) = (ctx.out.bytes_max(), true, 0);
     let bytes_left = *left;
-    let shelf = &mut *ctx.shelf;
+    let buffer_pool = &mut *ctx.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         value_bytes = meta.value_bytes;
         if value_bytes > bytes_left {
@@ -126,7 +126,7 @@ fn get_one(
         let bytes = name.len() + meta.value_bytes + LINE_BYTES_MAX;
         fits = out.len().saturating_add(bytes) <= most;
         if fits {
-            make_room(out, bytes, shelf);
+            reserve(out, bytes, buffer_pool);
             value_line(out, name, meta, cas);
         }
         fits
@@ -148,7 +148,7 @@ fn get_one(
         ctx.count_miss(name);
     }
     ctx.shared
-        .memo
+        .memcached
         .prefixes
         .note(name, KeyOperation::Get { hit });
     Ok(())
@@ -176,7 +176,7 @@ fn get_all(
         }
         // The look-ahead has already sampled the first key.
         ctx.stride
-            .pass(&keys[count.min(first.into())..count], &ctx.figures.hot);
+            .sample(&keys[count.min(first.into())..count], &ctx.figures.hot);
         first = false;
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
@@ -208,7 +208,7 @@ pub(super) fn get_and_touch(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>, cas
     };
     let at = expires_ms(exptime, || ctx.session.now_ms());
     for name in args {
-        match items::renew(ctx, name, at, true) {
+        match items::set_expiry(ctx, name, at, true) {
             Ok(Some(found)) => {
                 ctx.count(Counter::Hits);
                 value_line(ctx.out, name, &found.meta, cas.then_some(ctx.cas));
@@ -232,7 +232,7 @@ pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
         return;
     };
     ctx.count(Counter::Sets);
-    ctx.shared.memo.prefixes.note(store.key, KeyOperation::Set);
+    ctx.shared.memcached.prefixes.note(store.key, KeyOperation::Set);
     let bytes = match store.payload {
         ValuePayload::Whole(bytes) => bytes,
         ValuePayload::Misplaced => return ctx.append_reply(BAD_CHUNK, store.quiet),
@@ -272,14 +272,14 @@ pub(super) fn too_large(
     start: ReplyStart,
 ) {
     ctx.count(Counter::TooLarge);
-    match end_old(ctx, name, how) {
+    match delete_old_after_refused_set(ctx, name, how) {
         Ok(()) => ctx.append_reply(TOO_LARGE, start.quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }
 
 /// After a refused `set`, deletes the old item, so that clients do not read it as the new value.
-fn end_old(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Result<(), Error> {
+fn delete_old_after_refused_set(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Result<(), Error> {
     match how {
         StoreCondition::Set => ctx.session.delete(key(name)).map(drop),
         _ => Ok(()),
@@ -298,7 +298,7 @@ pub(super) fn not_stored(
         Error::ItemTooLarge { .. } => return too_large(ctx, write.key, write.how, start),
         error if error.is_full() => {
             ctx.count(Counter::NoMemory);
-            if let Err(error) = end_old(ctx, write.key, write.how) {
+            if let Err(error) = delete_old_after_refused_set(ctx, write.key, write.how) {
                 return ctx.failed(&error, start);
             }
         }
@@ -346,7 +346,7 @@ pub(super) fn touch(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         return;
     };
     let at = expires_ms(exptime, || ctx.session.now_ms());
-    match items::renew(ctx, name, at, false) {
+    match items::set_expiry(ctx, name, at, false) {
         Ok(Some(_)) => ctx.append_reply("TOUCHED", quiet),
         Ok(None) => ctx.append_reply("NOT_FOUND", quiet),
         Err(error) => ctx.failed(&error, start),
@@ -374,7 +374,7 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    ctx.shared.memo.prefixes.note(name, KeyOperation::Delete);
+    ctx.shared.memcached.prefixes.note(name, KeyOperation::Delete);
     match ctx.session.delete(key(name)) {
         Ok(true) => {
             ctx.count(Counter::DeleteHits);
@@ -449,7 +449,7 @@ pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
         0
     };
     // The latest `flush_all` replaces a pending one.
-    ctx.shared.memo.flush_at(at);
+    ctx.shared.memcached.flush_at(at);
     if at == 0 {
         let Some(start) = ctx.writes(quiet) else {
             return;
@@ -457,7 +457,7 @@ pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
         if let Err(error) = ctx.session.flush_all() {
             return ctx.failed(&error, start);
         }
-        ctx.shared.memo.note_flush(ctx.now_secs);
+        ctx.shared.memcached.note_flush(ctx.now_secs);
     }
     ctx.append_reply("OK", quiet);
 }

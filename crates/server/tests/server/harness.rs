@@ -36,7 +36,7 @@ impl Running {
     /// so that requests a test sends in one write are one batch even on a slow machine.
     pub(crate) fn with(options: ServerOptions) -> Running {
         let options = ServerOptions {
-            turn: HUNG,
+            time_slice: HUNG,
             ..options
         };
         let store = Volatile::new();

@@ -56,7 +56,7 @@ impl ClientCall {
 #[derive(Default)]
 pub(super) struct ClientLog {
     clock: u64,
-    pub(super) made: Vec<ClientCall>,
+    pub(super) calls: Vec<ClientCall>,
     pub(super) struck: Option<FaultOutcome>,
     cost: OpStats,
     pub(super) slowest_error_ns: Nanos,
@@ -84,7 +84,7 @@ impl ClientLog {
     pub(super) fn outcome(&self) -> TrialOutcome {
         use farbank_fabric::FabricError::Fenced;
         let count = |which: &dyn Fn(&ClientCall) -> bool| {
-            self.made.iter().filter(|m| which(m)).count() as u64
+            self.calls.iter().filter(|m| which(m)).count() as u64
         };
         TrialOutcome {
             answered: count(&|made| made.acked.is_some()),
@@ -92,14 +92,14 @@ impl ClientLog {
             fenced: count(&|made| made.error == Some(TreeError::Fabric(Fenced))),
             cut_off: count(&|made| made.ended_ns.is_none()),
             slowest_error_ns: self.slowest_error_ns,
-            beside: self.beside,
+            unaffected_keys: self.beside,
             lost: self.lost,
             torn: self.cost.read_retries.into(),
             splits: self.cost.splits.into(),
             merges: self.cost.merges.into(),
             taken_over: self.cost.taken_over.into(),
             mended: self.cost.mended.into(),
-            struck: self.struck.clone(),
+            failure: self.struck.clone(),
             digest: 0,
         }
     }
@@ -294,7 +294,7 @@ pub(super) fn calling(
             let call = {
                 let mut book = book.borrow_mut();
                 let invoked = book.tick();
-                book.made.push(ClientCall {
+                book.calls.push(ClientCall {
                     client: number,
                     key,
                     ask,
@@ -305,13 +305,13 @@ pub(super) fn calling(
                     found: Vec::new(),
                     error: None,
                 });
-                book.made.len() - 1
+                book.calls.len() - 1
             };
             let found = caller.answer(key, ask).await;
             let mut book = book.borrow_mut();
             book.spend(&caller.client.take_op());
             let now = book.tick();
-            let made = &mut book.made[call];
+            let made = &mut book.calls[call];
             made.ended_ns = Some(sim.now());
             match found {
                 Ok(found) => (made.found, made.acked) = (found, Some(now)),

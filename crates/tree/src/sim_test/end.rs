@@ -8,7 +8,7 @@ use farbank_fabric::GAddr;
 use farbank_fabric::sim::SimCluster;
 
 use super::clients::{ClientLog, KEYS, NumberedClient, UNKNOWN, key_of, shown};
-use super::judge::told;
+use super::judge::violation;
 use super::{COMPUTES, EVENTS_MAX, LEASE_NS, TrialConfig, TrialViolation};
 use crate::client::ROOT;
 use crate::config::ValueMode;
@@ -59,7 +59,7 @@ impl TrialConfig {
             None if stuck => "the final check waits for ever: a lock was never released".into(),
             None => "the final check did not finish".into(),
         };
-        Err(told(&book.made, book.struck.as_ref(), what))
+        Err(violation(&book.calls, book.struck.as_ref(), what))
     }
 
     /// Reads and writes every key whose path avoids the failed memory server `gone`. Checks that other keys fail with
@@ -133,16 +133,16 @@ impl TrialConfig {
             };
             let head = page.head();
             at = match classify(&page, &key, head.level) {
-                Lookup::Here if head.level > 0 => child_for(&page, &key).0,
-                Lookup::Here => {
+                Lookup::Found if head.level > 0 => child_for(&page, &key).0,
+                Lookup::Found => {
                     // A write to a moving leaf first follows `low`.
                     let lives = head.state == NodeState::Live || head.low.server() != gone;
                     let found = page.find(&key).ok().flatten();
                     return lives && !found.is_some_and(|(_, word)| self.names(word, gone));
                 }
-                Lookup::There(next) => next,
+                Lookup::Follow(next) => next,
                 // The search would take another path.
-                Lookup::Lost => return false,
+                Lookup::Restart => return false,
             };
         }
     }

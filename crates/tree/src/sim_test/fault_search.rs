@@ -196,7 +196,7 @@ impl SearchReport {
         sum.fenced += outcome.fenced;
         sum.cut_off += outcome.cut_off;
         sum.slowest_error_ns = sum.slowest_error_ns.max(outcome.slowest_error_ns);
-        sum.beside += outcome.beside;
+        sum.unaffected_keys += outcome.unaffected_keys;
         sum.lost += outcome.lost;
         sum.torn += outcome.torn;
         sum.splits += outcome.splits;
@@ -206,7 +206,7 @@ impl SearchReport {
         let name = trial.disaster.name();
         let mut count = |moment| *self.reach.moments.entry((name, moment)).or_default() += 1;
         count(FaultMoment::Any);
-        let Some(struck) = &outcome.struck else {
+        let Some(struck) = &outcome.failure else {
             return;
         };
         struck.doing.iter().copied().for_each(count);
@@ -251,7 +251,7 @@ pub struct SearchedFault {
 
 /// Searches for the fault `name` with `seeds`, some seeds per plan in turn, for at most `cpu` of CPU time.
 #[must_use]
-pub fn hunt(name: &str, plans: &[SearchPlan], seeds: &Range<u64>, cpu: Duration) -> SearchedFault {
+pub fn search_fault(name: &str, plans: &[SearchPlan], seeds: &Range<u64>, cpu: Duration) -> SearchedFault {
     /// Number of seeds per plan before the next plan's turn.
     const TURN: u64 = 32;
     let began = computed_by_thread();

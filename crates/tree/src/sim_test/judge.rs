@@ -12,7 +12,7 @@ use crate::TreeError;
 pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), TrialViolation> {
     use farbank_fabric::FabricError::{Empty, Timeout};
     let gone_ns = book.struck.as_ref().map_or(0, |struck| struck.at_ns);
-    for made in &book.made {
+    for made in &book.calls {
         let Some(error) = made.error else { continue };
         let named = matches!(
             error,
@@ -29,20 +29,20 @@ pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), Tria
             (true, true) => continue,
         };
         let one = std::slice::from_ref(made);
-        return Err(told(one, book.struck.as_ref(), what));
+        return Err(violation(one, book.struck.as_ref(), what));
     }
     Ok(())
 }
 
 /// Checks that the calls on every key are linearizable, ending in the value in `end`.
-pub(super) fn judge(
+pub(super) fn check_linearizable(
     start: &[(u64, u64)],
     book: &ClientLog,
     end: &BTreeMap<u64, Option<u64>>,
 ) -> Result<(), TrialViolation> {
     for key in 0..KEYS {
         let concerned: Vec<ClientCall> = book
-            .made
+            .calls
             .iter()
             .filter(|made| match made.ask {
                 ClientRequest::Range => made.acked.is_some() && made.spans(key),
@@ -73,7 +73,7 @@ pub(super) fn judge(
                 None => String::new(),
             };
             let what = format!("the calls on key {key} are not linearizable{at_the_end}");
-            return Err(told(&concerned, book.struck.as_ref(), what));
+            return Err(violation(&concerned, book.struck.as_ref(), what));
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ fn call(made: &ClientCall, key: u64) -> Option<KeyCall> {
 }
 
 /// Creates a violation, with its calls formatted for people.
-pub(super) fn told(
+pub(super) fn violation(
     made: &[ClientCall],
     struck: Option<&FaultOutcome>,
     what: String,

@@ -32,9 +32,9 @@ use crate::{Compute, Config};
 use clients::{ClientLog, bytes_of, calling, key_of, renewing, start};
 pub use fault_search::{
     CaughtTrial, FaultReach, FaultVerdict, SearchPlan, SearchReport, SearchedFault, TreeVariant,
-    hunt,
+    search_fault,
 };
-use judge::{check_errors, judge, told};
+use judge::{check_errors, check_linearizable, violation};
 
 /// The injected failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +165,7 @@ pub struct TrialOutcome {
     /// Longest time, in nanoseconds, that a call took to fail after a memory server had failed.
     pub slowest_error_ns: Nanos,
     /// Keys that were read and written without the failed memory server.
-    pub beside: u64,
+    pub unaffected_keys: u64,
     /// Keys that could not be read because a memory server had failed.
     pub lost: u64,
     /// Reads that were repeated because they were torn.
@@ -179,7 +179,7 @@ pub struct TrialOutcome {
     /// Separators added and moves completed for clients that did not finish.
     pub mended: u64,
     /// What went wrong.
-    pub struck: Option<FaultOutcome>,
+    pub failure: Option<FaultOutcome>,
     /// Digest of all events.
     pub digest: u64,
 }
@@ -231,7 +231,7 @@ impl MomentTable {
     fn look(&mut self, event: u64, computes: &[Compute<farbank_fabric::sim::ComputeNode>]) {
         for (compute, home) in computes.iter().enumerate() {
             for moment in FaultMoment::ALL {
-                if moment.doing().is_some_and(|doing| home.is_doing(doing)) {
+                if moment.doing().is_some_and(|doing| home.is_in_phase(doing)) {
                     let index = moment as usize;
                     self.seen[index] += 1;
                     if self.rng.below(self.seen[index]) == 0 {
@@ -334,7 +334,7 @@ impl TrialConfig {
             match strike {
                 None => moments.look(n, &computes),
                 Some(strike) if strike.event == n => {
-                    let struck = self.strike(&sim, &computes, strike, &book);
+                    let struck = self.inject(&sim, &computes, strike, &book);
                     book.borrow_mut().struck = Some(struck);
                 }
                 Some(_) => {}
@@ -344,7 +344,7 @@ impl TrialConfig {
         if stuck {
             let what = "a client waits for ever".into();
             let book = book.borrow();
-            return Err(told(&book.made, book.struck.as_ref(), what));
+            return Err(violation(&book.calls, book.struck.as_ref(), what));
         }
         let gone = strike
             .filter(|_| self.disaster.takes_memory())
@@ -354,7 +354,7 @@ impl TrialConfig {
         }
         let end = self.end(&sim, config, gone, &book)?;
         let book = book.borrow();
-        judge(&start(seed), &book, &end)?;
+        check_linearizable(&start(seed), &book, &end)?;
         Ok(PlayedTrial {
             outcome: TrialOutcome {
                 digest: sim.digest(),
@@ -366,7 +366,7 @@ impl TrialConfig {
     }
 
     /// Injects the failure.
-    fn strike(
+    fn inject(
         &self,
         sim: &SimCluster,
         computes: &[Compute<farbank_fabric::sim::ComputeNode>],
@@ -377,7 +377,7 @@ impl TrialConfig {
             compute, server, ..
         } = strike;
         let concerned = |moment: FaultMoment, home: &Compute<_>| {
-            moment.doing().is_some_and(|doing| home.is_doing(doing))
+            moment.doing().is_some_and(|doing| home.is_in_phase(doing))
         };
         let takes_memory = self.disaster.takes_memory();
         let is = |moment: &FaultMoment| match takes_memory {
