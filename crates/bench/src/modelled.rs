@@ -17,7 +17,9 @@ use farbank_pm::model::{self, Category, Hotspot, Machine, MachineOutcome, Modell
 use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Rng, brief};
 
-use crate::figure::{Error, Figure, PROGRESS_EVERY, ProgressFn, Report, report_every, report_progress};
+use crate::figure::{
+    Error, Figure, PROGRESS_EVERY, ProgressFn, Report, report_every, report_progress,
+};
 use crate::misses;
 use crate::scale::DataScale;
 

@@ -81,7 +81,7 @@ pub struct Cache<F: Medium, N: Medium = Mapped> {
     engine: Arc<Engine<N, F>>,
     tender: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Token that each session clones: its reference count is the number of sessions plus one.
-    doors: Arc<()>,
+    session_count: Arc<()>,
 }
 
 /// Allocates the metadata medium in DRAM.
@@ -133,29 +133,29 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         config: Config,
         near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
-        let tended = config.tended;
+        let tended = config.background_maintenance;
         let engine = recover::open(near, pool, config)?;
         let tender = tended.then(|| {
             let engine = Arc::clone(&engine);
             std::thread::spawn(move || maintain(engine))
         });
         if let Some(tender) = &tender {
-            let _first = engine.tender.set(tender.thread().clone());
+            let _first = engine.maintenance_thread.set(tender.thread().clone());
         }
         Ok(Cache {
             engine,
             tender: Mutex::new(tender),
-            doors: Arc::new(()),
+            session_count: Arc::new(()),
         })
     }
 
     /// Creates a session for one worker. It has Tair's operations besides those of [`Session`].
     #[must_use]
-    pub fn door(&self) -> CacheSession<F, N> {
+    pub fn new_session(&self) -> CacheSession<F, N> {
         CacheSession {
             worker: CacheWorker::new(Arc::clone(&self.engine)),
-            _alive: Arc::clone(&self.doors),
-            told: PersistCounters::default(),
+            _alive: Arc::clone(&self.session_count),
+            counted: PersistCounters::default(),
             hashes: Vec::new(),
             slots: Vec::new(),
         }
@@ -213,7 +213,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     pub fn tidy(&self) -> Result<u64, Error> {
         let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
         let mut worker = CacheWorker::new(Arc::clone(&self.engine));
-        worker.settle_all();
+        worker.return_slots_of_all_sessions();
         self.engine.follow_clock(&mut worker.ctx)?;
         worker.sweep(0, u32::MAX)?;
         while worker.merge()? {}
@@ -225,15 +225,19 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// once a second. Returns whether a page was given up.
     pub fn balance(&self) -> Result<bool, Error> {
         let mut worker = CacheWorker::new(Arc::clone(&self.engine));
-        worker.settle_all();
+        worker.return_slots_of_all_sessions();
         worker.balance()
     }
 
     /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may run meanwhile. `Err` describes the
     /// first difference.
     pub fn verify(&self) -> Result<(), String> {
-        let _one = self.engine.tending.lock().expect("no holder panics");
-        CacheWorker::new(Arc::clone(&self.engine)).settle_all();
+        let _one = self
+            .engine
+            .maintenance_lock
+            .lock()
+            .expect("no holder panics");
+        CacheWorker::new(Arc::clone(&self.engine)).return_slots_of_all_sessions();
         crate::verify::verify(&self.engine)
     }
 
@@ -244,7 +248,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// child.
     pub fn close(self) -> Result<Option<F>, Error> {
         self.engine.process.check()?;
-        let sessions = Arc::strong_count(&self.doors) - 1;
+        let sessions = Arc::strong_count(&self.session_count) - 1;
         if sessions > 0 {
             return Err(Error::SessionsAlive { sessions });
         }
@@ -297,7 +301,7 @@ fn maintain<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut next = Instant::now() + TICK;
     while !engine.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
-        let _one = engine.tending.lock().expect("no holder panics");
+        let _one = engine.maintenance_lock.lock().expect("no holder panics");
         let mut worker = CacheWorker::new(Arc::clone(&engine));
         worker.grow_ahead();
         if Instant::now() < next {
@@ -319,7 +323,7 @@ fn maintain<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
 
 impl<F: Medium, N: Medium> Store for Cache<F, N> {
     fn session(&self) -> Box<dyn Session> {
-        Box::new(self.door())
+        Box::new(self.new_session())
     }
 
     fn caps(&self) -> &Caps {
@@ -371,7 +375,7 @@ pub struct CacheSession<F: Medium, N: Medium = Mapped> {
     /// The cache cannot be closed while it has sessions.
     _alive: Arc<()>,
     /// Counts of the persistence context that were already added to the cache's totals.
-    told: PersistCounters,
+    counted: PersistCounters,
     /// Buffers for prefetching, kept to avoid allocations.
     hashes: Vec<u64>,
     slots: Vec<SlotId>,
@@ -417,7 +421,10 @@ impl<F: Medium, N: Medium> Ops for CacheSession<F, N> {
             self.worker.write_batch()?;
         }
         self.worker.pin();
-        let found = self.worker.living(hash, &name).filter(FoundItem::is_shown);
+        let found = self
+            .worker
+            .find_live(hash, &name)
+            .filter(FoundItem::is_shown);
         let from = out.len();
         let copied = found.as_ref().is_some_and(|found| {
             !head(&found.meta(), out) || self.worker.copy_value(found, &name, out)
@@ -436,7 +443,10 @@ impl<F: Medium, N: Medium> Ops for CacheSession<F, N> {
         let hash = self.worker.engine.hash(&name);
         self.worker.write_if_staged(hash, &name)?;
         self.worker.pin();
-        let shown = self.worker.living(hash, &name).filter(FoundItem::is_shown);
+        let shown = self
+            .worker
+            .find_live(hash, &name)
+            .filter(FoundItem::is_shown);
         let meta = shown.map(|found| found.meta());
         self.worker.unpin();
         Ok(meta)
@@ -572,7 +582,7 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
         hashes.clear();
         hashes.extend(keys.iter().map(|&key| engine.hash(&name_of(key))));
         for &hash in &hashes {
-            engine.near.prefetch_bucket(hash);
+            engine.metadata.prefetch_bucket(hash);
         }
         // A read moves its item in its LRU list, as a write does. Slots that are reused meanwhile are prefetched in
         // vain.
@@ -616,26 +626,26 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
         self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
         let (mut seen, mut key) = (0, Vec::new());
-        let mut bucket = cursor.min(engine.near.buckets());
-        while bucket < engine.near.buckets() && seen < count.max(1) {
+        let mut bucket = cursor.min(engine.metadata.buckets());
+        while bucket < engine.metadata.buckets() && seen < count.max(1) {
             self.worker.pin();
-            let mut word = engine.near.bucket(bucket);
+            let mut word = engine.metadata.bucket(bucket);
             while let Some((_, slot)) = follow(word) {
                 if let Some(found) = engine.item_in(slot)
                     && found.head.area == u16::from(db)
-                    && self.worker.lives(&found)
+                    && self.worker.is_live(&found)
                     && found.is_shown()
                 {
                     self.worker.key_of(&found, &mut key);
                     each(&key, &found.meta());
                     seen += 1;
                 }
-                word = engine.near.chain(slot);
+                word = engine.metadata.chain(slot);
             }
             self.worker.unpin();
             bucket += 1;
         }
-        Ok(if bucket == engine.near.buckets() {
+        Ok(if bucket == engine.metadata.buckets() {
             0
         } else {
             bucket
@@ -656,13 +666,15 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
 
     fn commit(&mut self) -> Result<Ticket, Error> {
         self.worker.write_batch()?;
-        self.worker.tell_lists();
+        self.worker.update_lru_lists();
         let now = self.worker.ctx.counters;
-        if now != self.told {
+        if now != self.counted {
             let stored = std::mem::take(&mut self.worker.stored_bytes);
             let merged = std::mem::take(&mut self.worker.merged_writes);
-            self.worker.engine.tell(&now, &self.told, stored, merged);
-            self.told = now;
+            self.worker
+                .engine
+                .add_counters(&now, &self.counted, stored, merged);
+            self.counted = now;
         }
         Ok(Ticket::DURABLE)
     }

@@ -62,7 +62,7 @@ impl EvictionBalance {
 fn all_evicted<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Vec<u64> {
     let classes = 0..engine.classes.len() as u8;
     classes
-        .map(|class| engine.near.tally(class, ClassCounter::Evicted))
+        .map(|class| engine.metadata.tally(class, ClassCounter::Evicted))
         .collect()
 }
 
@@ -113,7 +113,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             if !self.evict_some(class, 0, false)? {
                 break;
             }
-            self.settle_all();
+            self.return_slots_of_all_sessions();
         }
         Ok(false)
     }

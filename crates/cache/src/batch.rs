@@ -29,7 +29,7 @@ use farbank_pm::{Medium, fault, situation};
 use crate::key_locks::KeyLocks;
 use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX, LOCKED};
 use crate::metadata::SlotId;
-use crate::slot_cache::open;
+use crate::slot_cache::lock_cache;
 use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
 
 /// Maximum number of keys in a batch, because other sessions wait for its key locks.
@@ -224,16 +224,16 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let hash = self.engine.hash(name);
         let class = self.class_for(name, draft)?;
         // Take the slot before the key lock, so that no key lock is held while the session waits for a slot.
-        let slot = match self.slot_at_hand(class, name.area) {
+        let slot = match self.take_slot_without_eviction(class, name.area) {
             Some(slot) => slot,
             None => {
                 self.write_batch()?;
                 self.take_slot(class, name.area)?
             }
         };
-        let entered = self.enter(hash, name).and_then(|place| {
+        let entered = self.lock_and_look_up(hash, name).and_then(|place| {
             if self.is_locked(&place) {
-                self.leave(&place);
+                self.release_key_lock(&place);
                 return Err(Error::Locked);
             }
             Ok(place)
@@ -241,7 +241,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         match entered {
             Ok(place) => Ok(self.stage(&place, name, Some((slot, class, draft)))),
             Err(error) => {
-                open(&self.purse).keep(class, &[slot]);
+                lock_cache(&self.slot_cache).keep(class, &[slot]);
                 Err(error)
             }
         }
@@ -256,14 +256,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         decide: &mut dyn FnMut(Option<FoundValue<'_>>) -> Result<ChangeDecision, Error>,
     ) -> Result<u64, Error> {
         self.check_key(name)?;
-        let mut place = self.enter(self.engine.hash(name), name)?;
+        let mut place = self.lock_and_look_up(self.engine.hash(name), name)?;
         let mut value = std::mem::take(&mut self.scratch);
         value.clear();
-        let shown = self.show(&place, name, &mut value);
+        let shown = self.copy_current_value(&place, name, &mut value);
         let claim = (place.hold == ClaimHolder::Own).then(|| stripe_of(place.hash));
-        let held = self.engine.claims.unless_panic(claim);
+        let held = self.engine.key_locks.release_on_panic(claim);
         let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
-        held.passed();
+        held.disarm();
         self.scratch = value;
         let version = shown.map_or(0, |found| found.head.version);
         let done = match decision {
@@ -274,12 +274,12 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             }
             Ok(ChangeDecision::Keep) => {
                 situation!("mdb.update_keeps");
-                self.leave(&place);
+                self.release_key_lock(&place);
                 return Ok(version);
             }
             Err(error) => Err(error),
         };
-        done.inspect_err(|_| self.leave(&place))
+        done.inspect_err(|_| self.release_key_lock(&place))
     }
 
     /// Stages a write of `name`, whose key lock the caller holds: a value, or `None` for a delete.
@@ -306,7 +306,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     pub(crate) fn write_batch(&mut self) -> Result<(), Error> {
         match self.batch.entries.is_empty() {
             true => Ok(()),
-            false => self.write_batch_but(None),
+            false => self.write_batch_keeping_lock(None),
         }
     }
 
@@ -334,14 +334,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     // -- key locks
 
     /// Acquires the key lock of `name` and looks the key up.
-    fn enter(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<EntryKey, Error> {
+    fn lock_and_look_up(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<EntryKey, Error> {
         self.engine.process.check()?;
         if self.batch.is_full() {
             self.write_batch()?;
         }
         let engine = Arc::clone(&self.engine);
         let stripe = stripe_of(hash);
-        if engine.claims.try_claim(stripe) {
+        if engine.key_locks.try_lock(stripe) {
             return Ok(self.look(hash, name, ClaimHolder::Own));
         }
         if self.batch.claims(stripe) {
@@ -353,7 +353,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 ConflictPolicy::Commit => self.write_batch()?, // B2
             }
         }
-        engine.claims.claim(stripe, self.conflicts)?;
+        engine.key_locks.lock(stripe, self.conflicts)?;
         Ok(self.look(hash, name, ClaimHolder::Own))
     }
 
@@ -377,24 +377,29 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     }
 
     /// Releases the key lock of `place`, for which nothing was staged.
-    fn leave(&self, place: &EntryKey) {
+    fn release_key_lock(&self, place: &EntryKey) {
         if place.hold == ClaimHolder::Own {
-            self.engine.claims.release(stripe_of(place.hash));
+            self.engine.key_locks.release(stripe_of(place.hash));
         }
     }
 
     fn is_locked(&self, place: &EntryKey) -> bool {
         let found = match place.entry {
             Some(at) => self.staged(at).map(|(found, _)| found),
-            None => place.old.filter(|found| self.lives(found)),
+            None => place.old.filter(|found| self.is_live(found)),
         };
         found.is_some_and(|found| found.head.marks & LOCKED != 0)
     }
 
     /// Returns the item that a read of `place` would find, and appends its value to `value`.
-    fn show(&self, place: &EntryKey, name: &ItemKey<'_>, value: &mut Vec<u8>) -> Option<FoundItem> {
+    fn copy_current_value(
+        &self,
+        place: &EntryKey,
+        name: &ItemKey<'_>,
+        value: &mut Vec<u8>,
+    ) -> Option<FoundItem> {
         let Some(at) = place.entry else {
-            let living = place.old.filter(|found| self.lives(found));
+            let living = place.old.filter(|found| self.is_live(found));
             return living.filter(|found| self.copy_value(found, name, value));
         };
         let (found, staged) = self.staged(at)?;
@@ -410,7 +415,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             at: self.engine.place_of(new.slot)?,
             head: new.head,
         };
-        self.lives(&found)
+        self.is_live(&found)
             .then(|| (found, self.batch.value_of(new)))
     }
 
@@ -423,13 +428,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         draft: &NewItem<'_>,
     ) -> Result<u64, Error> {
         let class = self.class_for(name, draft)?;
-        let slot = match self.slot_at_hand(class, name.area) {
+        let slot = match self.take_slot_without_eviction(class, name.area) {
             Some(slot) => slot,
             None => {
                 situation!("mdb.batch_written_for_room", self.batch.holds_any());
                 // B2, except for this key's lock: eviction and merging skip a key whose lock is held.
                 let stripe = stripe_of(place.hash);
-                let written = self.write_batch_but(Some(stripe));
+                let written = self.write_batch_keeping_lock(Some(stripe));
                 let hold = match place.hold {
                     ClaimHolder::Group => ClaimHolder::Group,
                     ClaimHolder::Own | ClaimHolder::Batch => ClaimHolder::Own,
@@ -451,7 +456,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         new: Option<(SlotId, u8, &NewItem<'_>)>,
     ) -> u64 {
         if place.entry.is_none() && place.old.is_none() && new.is_none() {
-            self.leave(place);
+            self.release_key_lock(place);
             return 0;
         }
         let new = new.map(|(slot, class, draft)| NewestItem {
@@ -468,7 +473,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 situation!("mdb.deleted_in_batch", before.is_some() && new.is_none());
                 self.merged_writes += 1;
                 if let Some(before) = before {
-                    open(&self.purse).keep(before.class, &[before.slot]);
+                    lock_cache(&self.slot_cache).keep(before.class, &[before.slot]);
                 }
             }
             None => {
@@ -534,10 +539,10 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let engine = Arc::clone(&self.engine);
         for entry in &self.batch.entries {
             if let Some(new) = entry.new {
-                open(&self.purse).keep(new.class, &[new.slot]);
+                lock_cache(&self.slot_cache).keep(new.class, &[new.slot]);
             }
             if let Some(stripe) = entry.claim {
-                engine.claims.release(stripe);
+                engine.key_locks.release(stripe);
             }
         }
         self.batch.clear();
@@ -545,7 +550,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Writes the batch, and releases all its key locks except that of stripe `kept`.
     #[inline(never)]
-    fn write_batch_but(&mut self, kept: Option<u32>) -> Result<(), Error> {
+    fn write_batch_keeping_lock(&mut self, kept: Option<u32>) -> Result<(), Error> {
         self.engine.process.check()?;
         let batch = std::mem::take(&mut self.batch);
         let written = self.write_items(&batch);
@@ -555,22 +560,22 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         for entry in &batch.entries {
             match (&written, entry.old, entry.new) {
                 (Ok(()), Some(old), _) => {
-                    if !self.lives(&old) {
+                    if !self.is_live(&old) {
                         let reclaimed = &self.engine.tally.reclaimed;
                         reclaimed.fetch_add(1, Ordering::Relaxed);
                     }
-                    self.give_up(old.slot);
+                    self.retire_slot(old.slot);
                 }
-                (Err(_), _, Some(new)) => open(&self.purse).keep(new.class, &[new.slot]),
+                (Err(_), _, Some(new)) => lock_cache(&self.slot_cache).keep(new.class, &[new.slot]),
                 _ => {}
             }
             if let Some(stripe) = entry.claim.filter(|&stripe| Some(stripe) != kept) {
-                self.engine.claims.release(stripe);
+                self.engine.key_locks.release(stripe);
             }
         }
         self.batch = batch;
         self.batch.clear();
-        self.release_claims();
+        self.reclaim_retired_if_many();
         written
     }
 

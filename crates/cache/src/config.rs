@@ -29,7 +29,7 @@ pub struct Config {
     /// How long the wall clock must differ from the cache's clock before the cache follows it, in milliseconds.
     pub step_held_ms: u64,
     /// Whether a background thread maintains the cache once a second: it removes expired items and merges pages.
-    pub tended: bool,
+    pub background_maintenance: bool,
     /// Boot id of the machine. On a medium that does not survive a reboot, an open discards data of another boot
     /// unless the pool was closed cleanly. `None` if the medium survives a reboot, or in tests.
     pub boot: Option<[u8; 16]>,
@@ -39,7 +39,7 @@ pub struct Config {
     pub copies: CopiedPoolPolicy,
     /// Slots of a class that a session takes at once into its slot cache, so that it does not lock for each one
     /// (Tair's thread-local quota). 1 evicts one item per write, in exact LRU order.
-    pub stash_slots: usize,
+    pub slots_per_refill: usize,
     /// Hash buckets per KiB of the pool's maximum size.
     pub buckets_per_kib: f64,
     /// Smallest slot of a new pool, in bytes. The pool stores it.
@@ -61,11 +61,11 @@ impl Default for Config {
             clock: Arc::new(wall_clock_ms),
             uptime: Arc::new(uptime_ms),
             step_held_ms: STEP_HELD_MS,
-            tended: true,
+            background_maintenance: true,
             boot: None,
             pool_bytes_max: 0,
             copies: CopiedPoolPolicy::Refuse,
-            stash_slots: 16,
+            slots_per_refill: 16,
             buckets_per_kib: 8.0,
             slot_bytes_min: 64,
             slot_factor: 1.1,

@@ -48,13 +48,13 @@ pub(crate) const PAGES_AHEAD: usize = 8;
 
 /// Shared state of a cache.
 pub(crate) struct Engine<N, F> {
-    pub(crate) near: Metadata<N>,
+    pub(crate) metadata: Metadata<N>,
     pub(crate) pool: Pool<F>,
     pub(crate) classes: SlotClasses,
     pub(crate) areas: AreaTable,
-    pub(crate) claims: KeyLocks,
+    pub(crate) key_locks: KeyLocks,
     pub(crate) epochs: EpochTable,
-    pub(crate) purses: SlotCaches,
+    pub(crate) slot_caches: SlotCaches,
     pub(crate) state: Mutex<CacheState>,
     pub(crate) config: Config,
     pub(crate) tally: ItemCounters,
@@ -73,10 +73,10 @@ pub(crate) struct Engine<N, F> {
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
     /// Background thread, which grows the pool before its pages are used up.
-    pub(crate) tender: OnceLock<Thread>,
+    pub(crate) maintenance_thread: OnceLock<Thread>,
     /// Lock held during a round of background maintenance, and during a check, which must not see an unfinished
     /// round.
-    pub(crate) tending: Mutex<()>,
+    pub(crate) maintenance_lock: Mutex<()>,
     /// Uptime in milliseconds before which growth is not tried again after a failure.
     pub(crate) grows_from_ms: AtomicU64,
     /// Error of the last growth, if it failed.
@@ -88,9 +88,11 @@ pub(crate) struct Engine<N, F> {
 
 impl<N: Medium, F: Medium> Engine<N, F> {
     /// Wakes the background thread to grow the pool, if few pages are free and the pool may grow.
-    pub(crate) fn ask_for_growth(&self, free_pages: usize) {
+    pub(crate) fn wake_for_growth(&self, free_pages: usize) {
         if free_pages < PAGES_AHEAD && self.pool.segments() < self.segments_max {
-            self.tender.get().inspect(|tender| tender.unpark());
+            self.maintenance_thread
+                .get()
+                .inspect(|tender| tender.unpark());
         }
     }
 
@@ -106,7 +108,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             watch(true);
         }
         LockedState {
-            near: &self.near,
+            near: &self.metadata,
             classes: &self.classes,
             areas: &self.areas,
             watch: self.config.lock_watch.as_ref(),
@@ -152,9 +154,9 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// Returns the offset of `slot`, or `None` if its page has no class.
     #[inline]
     pub(crate) fn place_of(&self, slot: SlotId) -> Option<Off> {
-        let page = self.near.page_of(slot);
-        let class = self.near.class_of(page)?;
-        Some(self.slot_at(page, self.near.index_of(slot), class))
+        let page = self.metadata.page_of(slot);
+        let class = self.metadata.class_of(page)?;
+        Some(self.slot_at(page, self.metadata.index_of(slot), class))
     }
 
     /// Returns the bytes of links that a page of `class` needs.
@@ -171,7 +173,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     pub(crate) fn stash_slots(&self, class: u8) -> usize {
         const STASH_BYTES: usize = 64 << 10;
         let fit = STASH_BYTES / self.classes.slot_bytes(class) as usize;
-        self.config.stash_slots.min(fit).max(1)
+        self.config.slots_per_refill.min(fit).max(1)
     }
 
     /// Returns the offset of the table entry of `area`.
@@ -184,14 +186,14 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     pub(crate) fn clear(&self, ctx: &mut PersistCtx, area: Option<u16>) -> Result<(), Error> {
         let area = area.map_or(all(self.areas.entries()), u32::from);
         self.process.check()?;
-        self.claims.claim_all()?;
+        self.key_locks.lock_all()?;
         let version = self.next_version();
         let cleared = self.write_cleared(ctx, area, version);
         if cleared.is_ok() {
             let _locked = self.lock();
             self.areas.clear(area, version);
         }
-        self.claims.release_all();
+        self.key_locks.release_all();
         Ok(cleared?)
     }
 
@@ -222,21 +224,21 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// Prefetches the first item of the chain of `hash` and its links, if its tag matches. Returns its slot.
     #[inline]
     pub(crate) fn prefetch_item(&self, hash: u64) -> Option<SlotId> {
-        let word = self.near.bucket(self.near.bucket_of(hash));
+        let word = self.metadata.bucket(self.metadata.bucket_of(hash));
         let (_, slot) = follow(word).filter(|(tag, _)| *tag == (hash >> 32) as u32)?;
         let at = self.place_of(slot)?;
         self.far().prefetch(at, ITEM_HEAD_BYTES + 64);
-        self.near.prefetch_link(slot);
+        self.metadata.prefetch_link(slot);
         Some(slot)
     }
 
     /// Prefetches the links that change when the item in `slot` is removed from its LRU list.
     #[inline]
     pub(crate) fn prefetch_neighbours(&self, slot: SlotId) {
-        let (prev, next) = self.near.neighbours(slot);
+        let (prev, next) = self.metadata.neighbours(slot);
         for beside in [prev, next] {
             if let Some(beside) = beside.checked_sub(1) {
-                self.near.prefetch_link(SlotId(beside));
+                self.metadata.prefetch_link(SlotId(beside));
             }
         }
     }

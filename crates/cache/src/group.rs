@@ -54,11 +54,11 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
         // Locks are acquired in order, so that two groups never wait for each other.
         let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
         let mut claimed = ClaimedStripes {
-            claims: &engine.claims,
+            claims: &engine.key_locks,
             stripes: Vec::new(),
         };
         for stripe in stripes {
-            engine.claims.claim(stripe, door.worker.conflicts)?;
+            engine.key_locks.lock(stripe, door.worker.conflicts)?;
             claimed.stripes.push(stripe);
         }
         let mut group = CacheGroup {
@@ -104,7 +104,7 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
         let name = name_of(key);
         let worker = &mut self.door.worker;
         worker.pin();
-        let found = worker.living(engine.hash(&name), &name);
+        let found = worker.find_live(engine.hash(&name), &name);
         let free = writable(found.as_ref().map(|found| (found, &[][..])));
         worker.unpin();
         free?;

@@ -18,7 +18,7 @@ const STRIPES: usize = if CHECKED { 64 } else { 1 << 14 };
 const YIELDS: u32 = if CHECKED { 2 } else { 100 };
 /// Maximum time of one sleep. A release checks for sleeping writers without a fence, and may miss one that has just
 /// gone to sleep.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// The key locks of a cache.
 pub(crate) struct KeyLocks {
@@ -48,17 +48,17 @@ impl KeyLocks {
 
     /// Tries to acquire the lock of `stripe`. Returns false if it is held.
     #[inline]
-    pub(crate) fn try_claim(&self, stripe: u32) -> bool {
+    pub(crate) fn try_lock(&self, stripe: u32) -> bool {
         self.holders[stripe as usize]
             .compare_exchange(0, this_thread() + 1, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
     /// Acquires the lock of `stripe` for a session with nothing staged, waiting for the holder as `conflicts` says.
-    pub(crate) fn claim(&self, stripe: u32, conflicts: ConflictPolicy) -> Result<(), Error> {
+    pub(crate) fn lock(&self, stripe: u32, conflicts: ConflictPolicy) -> Result<(), Error> {
         let mut begun = None;
         for round in 0_u32.. {
-            if self.try_claim(stripe) {
+            if self.try_lock(stripe) {
                 break;
             }
             if self.is_own(stripe) {
@@ -89,7 +89,7 @@ impl KeyLocks {
         let sleep = self.sleep.lock().expect("no holder panics");
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         if self.holders[stripe as usize].load(Ordering::SeqCst) != 0 {
-            let woken = self.released.wait_timeout(sleep, NAP);
+            let woken = self.released.wait_timeout(sleep, SLEEP_MAX);
             drop(woken.expect("no holder panics"));
         }
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
@@ -115,9 +115,9 @@ impl KeyLocks {
     ///
     /// # Errors
     /// [`Error::Conflict`], with no lock acquired, if the calling thread already holds one.
-    pub(crate) fn claim_all(&self) -> Result<(), Error> {
+    pub(crate) fn lock_all(&self) -> Result<(), Error> {
         for stripe in 0..STRIPES as u32 {
-            if let Err(error) = self.claim(stripe, ConflictPolicy::Commit) {
+            if let Err(error) = self.lock(stripe, ConflictPolicy::Commit) {
                 (0..stripe).for_each(|claimed| self.release(claimed));
                 return Err(error);
             }
@@ -132,7 +132,7 @@ impl KeyLocks {
 
     /// Returns a guard that releases the lock of `stripe` if the caller panics before it calls
     /// [`ReleaseOnPanic::passed`].
-    pub(crate) fn unless_panic(&self, stripe: Option<u32>) -> ReleaseOnPanic<'_> {
+    pub(crate) fn release_on_panic(&self, stripe: Option<u32>) -> ReleaseOnPanic<'_> {
         ReleaseOnPanic {
             claims: self,
             stripe,
@@ -148,7 +148,7 @@ pub(crate) struct ReleaseOnPanic<'a> {
 
 impl ReleaseOnPanic<'_> {
     /// Disarms the guard after the function has returned: the lock stays held.
-    pub(crate) fn passed(mut self) {
+    pub(crate) fn disarm(mut self) {
         self.stripe = None;
     }
 }

@@ -29,7 +29,7 @@ const AT_ONCE: usize = 64;
 /// Time before growth is tried again after a failure.
 const GROWTH_PAUSE_MS: u64 = 10_000;
 /// Number of attempts to empty a page while other sessions still hold slots of it.
-const PATIENCE: usize = 100;
+const EVACUATION_ATTEMPTS: usize = 100;
 
 /// What to do with the items of a page that is being emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,8 +54,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             loop {
                 let victims = engine
                     .lock()
-                    .choose_in_page(page, AT_ONCE, &engine.claims, &dead);
-                self.end_all(&victims, RemovalReason::Over)?;
+                    .choose_in_page(page, AT_ONCE, &engine.key_locks, &dead);
+                self.remove_victims(&victims, RemovalReason::ExpiredOrCleared)?;
                 let removed = victims.len() as u64;
                 engine.tally.reclaimed.fetch_add(removed, Ordering::Relaxed);
                 // A short list need not be the last one: of two items in the same stripe only one is chosen at a
@@ -65,7 +65,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 }
             }
         }
-        self.settle();
+        self.return_all_slots();
         let next = from.saturating_add(pages);
         Ok(if next >= all { 0 } else { next })
     }
@@ -180,15 +180,15 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// of it for too long.
     pub(crate) fn empty_page(&mut self, page: u32, how: EvacuationMode) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
-        for _ in 0..PATIENCE {
+        for _ in 0..EVACUATION_ATTEMPTS {
             let victims = engine
                 .lock()
-                .choose_in_page(page, AT_ONCE, &engine.claims, &|_| true);
+                .choose_in_page(page, AT_ONCE, &engine.key_locks, &|_| true);
             match how {
-                EvacuationMode::Evict => self.end_all(&victims, RemovalReason::Evicted)?,
+                EvacuationMode::Evict => self.remove_victims(&victims, RemovalReason::Evicted)?,
                 EvacuationMode::Move => self.move_all(&victims)?,
             }
-            self.settle_all();
+            self.return_slots_of_all_sessions();
             if engine.lock().is_empty(page) {
                 situation!("mdb.page_merged", how == EvacuationMode::Move);
                 situation!("mdb.page_stolen", how == EvacuationMode::Evict);
@@ -237,11 +237,11 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             }
         }
         for victim in victims {
-            engine.claims.release(KeyLocks::stripe(victim.tag));
+            engine.key_locks.release(KeyLocks::stripe(victim.tag));
         }
         moved?;
         for (from, _) in moves {
-            self.give_up(from);
+            self.retire_slot(from);
         }
         Ok(())
     }

@@ -107,7 +107,10 @@ pub(crate) struct Metadata<N> {
 impl<N: Medium> Metadata<N> {
     /// Wraps `medium`, which must be zero.
     pub(crate) fn new(medium: N, shape: MetadataShape) -> Metadata<N> {
-        assert!(medium.len() >= shape.room().bytes, "the metadata medium is too small");
+        assert!(
+            medium.len() >= shape.room().bytes,
+            "the metadata medium is too small"
+        );
         Metadata {
             pages_at: shape.pages_at(),
             stride: shape.stride(),

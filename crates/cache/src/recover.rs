@@ -115,16 +115,16 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let clock = clock_of(&pool, &config, &root);
     let mut engine = Engine {
         state: Mutex::new(CacheState::new(&near, classes.len())),
-        near,
+        metadata: near,
         secret: pool.seed("items"),
         key_hash: pool.key_hash(),
         pool,
         classes,
         areas,
-        claims: KeyLocks::new(),
+        key_locks: KeyLocks::new(),
         process: ProcessStamp::current(),
         epochs: EpochTable::default(),
-        purses: SlotCaches::default(),
+        slot_caches: SlotCaches::default(),
         config,
         tally: ItemCounters::default(),
         balance: Mutex::default(),
@@ -136,10 +136,10 @@ pub(crate) fn open<N: Medium, F: Medium>(
         root: Mutex::new(root),
         segments_max,
         growing: Mutex::default(),
-        tender: OnceLock::new(),
+        maintenance_thread: OnceLock::new(),
         grows_from_ms: AtomicU64::new(0),
         growth_error: Mutex::default(),
-        tending: Mutex::default(),
+        maintenance_lock: Mutex::default(),
         stop: AtomicBool::new(false),
     };
     let mut scan = PoolScan::default();
@@ -327,7 +327,7 @@ impl PoolScan {
                         far.flush(ctx, at, head.bytes());
                     }
                     engine.version.fetch_max(head.version, Ordering::Relaxed);
-                    let slot = engine.near.slot(page, index);
+                    let slot = engine.metadata.slot(page, index);
                     let version = head.version;
                     self.kept.push(RecoveredItem { version, slot, at });
                 }
@@ -362,7 +362,7 @@ impl PoolScan {
             situation!("mdb.expired_at_open", is_expired);
             situation!("mdb.cleared_at_open", is_cleared);
             if is_expired || is_cleared {
-                end(engine, ctx, kept.at);
+                mark_dead(engine, ctx, kept.at);
                 dead_items += 1;
                 continue;
             }
@@ -381,7 +381,7 @@ impl PoolScan {
             if let Some(old) = old {
                 situation!("mdb.older_at_open", old.head.version < head.version);
                 situation!("mdb.moved_twice_at_open", old.head.version == head.version);
-                end(engine, ctx, old.at);
+                mark_dead(engine, ctx, old.at);
                 dead_items += 1;
             }
             let mut locked = engine.lock();
@@ -399,7 +399,7 @@ impl PoolScan {
     }
 }
 
-fn end<N: Medium, F: Medium>(engine: &Engine<N, F>, ctx: &mut PersistCtx, at: Off) {
+fn mark_dead<N: Medium, F: Medium>(engine: &Engine<N, F>, ctx: &mut PersistCtx, at: Off) {
     engine.far().store(ctx, at, 0);
     engine.far().flush(ctx, at, 8);
 }

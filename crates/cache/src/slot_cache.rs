@@ -30,7 +30,7 @@ struct RetiredSlot {
 
 /// Slots that a session keeps.
 pub(crate) struct SlotCache {
-    stash: Vec<Vec<SlotId>>,
+    free: Vec<Vec<SlotId>>,
     retired: Vec<RetiredSlot>,
     /// Number of entries at the end of `retired` that have no epoch yet.
     fresh: usize,
@@ -39,7 +39,7 @@ pub(crate) struct SlotCache {
 impl SlotCache {
     fn new(classes: usize) -> SlotCache {
         SlotCache {
-            stash: vec![Vec::new(); classes],
+            free: vec![Vec::new(); classes],
             retired: Vec::new(),
             fresh: 0,
         }
@@ -47,12 +47,12 @@ impl SlotCache {
 
     /// Takes a free slot of `class`, if there is one.
     pub(crate) fn take(&mut self, class: u8) -> Option<SlotId> {
-        self.stash[usize::from(class)].pop()
+        self.free[usize::from(class)].pop()
     }
 
     /// Adds free slots of `class`.
     pub(crate) fn keep(&mut self, class: u8, slots: &[SlotId]) {
-        self.stash[usize::from(class)].extend_from_slice(slots);
+        self.free[usize::from(class)].extend_from_slice(slots);
     }
 
     /// Retires the slot of an unlinked item until its readers have unpinned. Returns the number of retired slots.
@@ -89,7 +89,11 @@ impl SlotCache {
             self.fresh = 0;
         }
         let oldest = epochs.oldest();
-        let SlotCache { stash, retired, .. } = self;
+        let SlotCache {
+            free: stash,
+            retired,
+            ..
+        } = self;
         retired.retain(|gone| {
             let over = gone.epoch < oldest || fault!("mdb.reused_at_once");
             let own = &mut stash[usize::from(gone.class)];
@@ -104,7 +108,7 @@ impl SlotCache {
 
     /// Moves all free slots to `free`, and the retired slots that no reader can access any more.
     pub(crate) fn empty(&mut self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
-        for slots in &mut self.stash {
+        for slots in &mut self.free {
             free.append(slots);
         }
         self.recycle(epochs, None, 0, free);
@@ -121,7 +125,7 @@ impl SlotCaches {
     pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<SlotCache>> {
         let purse = Arc::new(Mutex::new(SlotCache::new(classes)));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|purse| Arc::strong_count(purse) > 1 || !open(purse).retired.is_empty());
+        all.retain(|purse| Arc::strong_count(purse) > 1 || !lock_cache(purse).retired.is_empty());
         all.push(Arc::clone(&purse));
         purse
     }
@@ -130,12 +134,12 @@ impl SlotCaches {
     pub(crate) fn empty(&self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for purse in all.iter() {
-            open(purse).empty(epochs, free);
+            lock_cache(purse).empty(epochs, free);
         }
     }
 }
 
 /// Locks a slot cache. Poisoning is ignored, because its state is consistent at all times.
-pub(crate) fn open(purse: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
+pub(crate) fn lock_cache(purse: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
     purse.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -40,7 +40,7 @@ pub(crate) struct CacheState {
     near_lists: Vec<u32>,
     lists: HashMap<(u8, u16), u32>,
     /// For each class the areas with a list, and the index of the area from which the next eviction takes an item.
-    turns: Vec<(Vec<u16>, usize)>,
+    eviction_turns: Vec<(Vec<u16>, usize)>,
     /// Free pages, which have no class. The last one is taken first.
     pub(crate) free_pages: Vec<u32>,
     /// Free space for links: offset and length in bytes.
@@ -53,7 +53,7 @@ impl CacheState {
     pub(crate) fn new<N: Medium>(near: &Metadata<N>, classes: usize) -> CacheState {
         let (from, end) = near.links_room();
         CacheState {
-            turns: vec![(Vec::new(), 0); classes],
+            eviction_turns: vec![(Vec::new(), 0); classes],
             near_lists: vec![0; classes * AREAS_BY_PLACE],
             links_free: BTreeMap::from([(from, end - from)]),
             ..CacheState::default()
@@ -212,7 +212,7 @@ impl<N: Medium> LockedState<'_, N> {
     }
 
     /// Reserves `page`: takes it off its list, so that no session takes a slot of it from now on.
-    fn hold_back(&mut self, page: u32) {
+    fn reserve_page(&mut self, page: u32) {
         let mut info = self.near.info(page);
         self.unplace(&mut info);
         info.list = HELD;
@@ -458,7 +458,11 @@ impl<N: Medium> LockedState<'_, N> {
 
     fn look_list_up(&mut self, class: u8, area: u16) -> u32 {
         let next = self.state.lists.len() as u32;
-        let CacheState { lists, turns, .. } = &mut *self.state;
+        let CacheState {
+            lists,
+            eviction_turns: turns,
+            ..
+        } = &mut *self.state;
         *lists.entry((class, area)).or_insert_with(|| {
             turns[usize::from(class)].0.push(area);
             next
@@ -504,7 +508,7 @@ impl<N: Medium> LockedState<'_, N> {
     }
 
     /// Makes the item in `slot` the newest of its list, if it is still there with this `tag`.
-    pub(crate) fn bump(&mut self, slot: SlotId, tag: u32) {
+    pub(crate) fn mark_recently_used(&mut self, slot: SlotId, tag: u32) {
         let class = self.near.class_of(self.near.page_of(slot));
         // Its page may belong to another class by now.
         let there = |class: &u8| self.near.index_of(slot) < self.classes.slots(*class);
@@ -548,9 +552,9 @@ impl<N: Medium> LockedState<'_, N> {
         if !victims.is_empty() || only_own {
             return victims;
         }
-        let areas = self.state.turns[usize::from(class)].0.len();
+        let areas = self.state.eviction_turns[usize::from(class)].0.len();
         for _ in 0..areas {
-            let (of_class, turn) = &mut self.state.turns[usize::from(class)];
+            let (of_class, turn) = &mut self.state.eviction_turns[usize::from(class)];
             let whose = of_class[*turn % areas];
             *turn = (*turn + 1) % areas;
             let list = self.state.lists[&(class, whose)];
@@ -637,14 +641,14 @@ impl<N: Medium> LockedState<'_, N> {
     /// it.
     pub(crate) fn hold_page_to_merge(&mut self, class: u8) -> Option<u32> {
         let page = self.page_to_merge(class)?;
-        self.hold_back(page);
+        self.reserve_page(page);
         Some(page)
     }
 
     /// Reserves and returns the page that [`LockedState::page_to_steal`] chooses.
     pub(crate) fn hold_page_to_steal(&mut self, class: u8) -> Option<u32> {
         let page = self.page_to_steal(class)?;
-        self.hold_back(page);
+        self.reserve_page(page);
         Some(page)
     }
 
@@ -709,7 +713,7 @@ impl EvictionVictim {
     fn claim(slot: SlotId, link: &LruLink, claims: &KeyLocks) -> Option<EvictionVictim> {
         let tag = link.tag;
         claims
-            .try_claim(KeyLocks::stripe(tag))
+            .try_lock(KeyLocks::stripe(tag))
             .then_some(EvictionVictim { slot, tag })
     }
 }

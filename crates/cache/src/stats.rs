@@ -12,7 +12,7 @@ use crate::metadata::ClassCounter;
 impl<N: Medium, F: Medium> Engine<N, F> {
     /// Adds a session's counts since its last call to the totals: `now` less `told` of the medium, bytes of items
     /// stored, and merged writes.
-    pub(crate) fn tell(
+    pub(crate) fn add_counters(
         &self,
         now: &PersistCounters,
         told: &PersistCounters,
@@ -38,7 +38,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
 /// Returns the statistics of a class. Needs the lock.
 pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> SlabClass {
-    let tally = |what| engine.near.tally(class, what);
+    let tally = |what| engine.metadata.tally(class, what);
     let slot_bytes = u64::from(engine.classes.slot_bytes(class));
     let slots_per_page = u64::from(engine.classes.slots(class));
     let (pages, items) = (tally(ClassCounter::Pages), tally(ClassCounter::Items));
@@ -60,7 +60,7 @@ pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -
 pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
     let page_bytes = engine.pool.segment_bytes();
     let locked = engine.lock();
-    let (mut live_bytes, mut near_bytes, mut evictions) = (0, 8 * engine.near.buckets(), 0);
+    let (mut live_bytes, mut near_bytes, mut evictions) = (0, 8 * engine.metadata.buckets(), 0);
     let mut classes = Vec::new();
     for class in 0..engine.classes.len() as u8 {
         let own = class_of(engine, class);

@@ -59,11 +59,17 @@ impl fmt::Display for TairError {
         match self {
             TairError::Store(error) => error.fmt(f),
             TairError::Absent => f.write_str("the item does not exist"),
-            TairError::Version(found) => write!(f, "the item has version {found}, not the expected one: read it again"),
+            TairError::Version(found) => write!(
+                f,
+                "the item has version {found}, not the expected one: read it again"
+            ),
             TairError::Hidden => f.write_str("the item is hidden"),
             TairError::NotACounter => f.write_str("the item is not a counter"),
             TairError::OutOfBounds(at) => {
-                write!(f, "the result is out of the counter's bounds; the counter stays at {at}")
+                write!(
+                    f,
+                    "the result is out of the counter's bounds; the counter stays at {at}"
+                )
             }
             TairError::LockState => f.write_str("the item is already locked, or already unlocked"),
         }
@@ -119,7 +125,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         let hash = self.worker.engine.hash(name);
         self.worker.write_if_staged(hash, name)?;
         self.worker.pin();
-        let found = self.worker.living(hash, name);
+        let found = self.worker.find_live(hash, name);
         let found = found.filter(|found| self.worker.copy_value(found, name, out));
         self.worker.unpin();
         let Some(found) = found else { return Ok(None) };
@@ -308,20 +314,20 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         let (hash, mut key) = (engine.hash(&name), Vec::new());
         self.worker.write_batch()?;
         self.worker.pin();
-        let mut word = engine.near.bucket(engine.near.bucket_of(hash));
+        let mut word = engine.metadata.bucket(engine.metadata.bucket_of(hash));
         while let Some((tag, slot)) = follow(word) {
             if tag == (hash >> 32) as u32
                 && let Some(found) = engine.item_in(slot)
                 && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
                 && found.is_shown()
-                && self.worker.lives(&found)
+                && self.worker.is_live(&found)
             {
                 self.worker.key_of(&found, &mut key);
                 if key.starts_with(prefix) {
                     each(&key);
                 }
             }
-            word = engine.near.chain(slot);
+            word = engine.metadata.chain(slot);
         }
         self.worker.unpin();
         Ok(())

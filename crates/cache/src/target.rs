@@ -121,9 +121,9 @@ fn config(time: &Arc<AtomicU64>) -> Config {
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,
-        tended: false,
+        background_maintenance: false,
         pool_bytes_max: POOL_BYTES_MAX,
-        stash_slots: 2,
+        slots_per_refill: 2,
         slot_bytes_min: 128,
         slot_factor: 2.0,
         ..Config::default()
@@ -147,7 +147,7 @@ impl<M: Medium> MdbSubject<M> {
         })
     }
 
-    fn commit_but(&mut self, session: Option<usize>) -> Result<(), String> {
+    fn commit_others(&mut self, session: Option<usize>) -> Result<(), String> {
         for other in (0..SESSIONS).filter(|&other| Some(other) != session) {
             self.clients[other].commit()?;
         }
@@ -156,7 +156,7 @@ impl<M: Medium> MdbSubject<M> {
 }
 
 fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
-    SessionClient::new(Box::new(cache.door()), BatchMode::Many)
+    SessionClient::new(Box::new(cache.new_session()), BatchMode::Many)
 }
 
 /// Does the work of the background thread.
@@ -180,7 +180,7 @@ impl<M: Medium> SharedTarget for MdbSharedTarget<M> {
         maintain(&self.cache)
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
+    fn into_subject(self: Box<Self>) -> Box<dyn TargetSubject> {
         MdbSubject::over(self.cache, self.time)
     }
 }
@@ -189,7 +189,7 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
     fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         // A session waits for the session that has staged a write of its key. There is only one thread, so all other
         // sessions are committed first.
-        self.commit_but(Some(session))?;
+        self.commit_others(Some(session))?;
         self.clients[session].apply(op)
     }
 
@@ -207,12 +207,12 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
-        self.commit_but(Some(0))?;
+        self.commit_others(Some(0))?;
         self.clients[0].contents()
     }
 
     fn check(&mut self) -> Result<(), String> {
-        self.commit_but(None)?;
+        self.commit_others(None)?;
         self.cache.verify()
     }
 

@@ -15,7 +15,9 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
     let listed = listed(&locked)?;
     if chained != listed {
         let odd = chained.symmetric_difference(&listed).next();
-        return Err(format!("{odd:?} is only in a chain or only in a list, but must be in both"));
+        return Err(format!(
+            "{odd:?} is only in a chain or only in a list, but must be in both"
+        ));
     }
     let mut bytes = 0;
     for page in 0..engine.pages() {
@@ -25,7 +27,7 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
     let pages = u64::from(engine.pages());
     let free = locked.state.free_pages.len() as u64;
     let classed: u64 = (0..engine.classes.len() as u8)
-        .map(|class| engine.near.tally(class, ClassCounter::Pages))
+        .map(|class| engine.metadata.tally(class, ClassCounter::Pages))
         .sum();
     if classed + free + held != pages {
         return Err(format!(
@@ -36,7 +38,9 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
         .map(|area| engine.areas.bytes(area as u16))
         .sum();
     if counted > bytes {
-        return Err(format!("areas count {counted} bytes, but only {bytes} bytes of slots are in use"));
+        return Err(format!(
+            "areas count {counted} bytes, but only {bytes} bytes of slots are in use"
+        ));
     }
     Ok(())
 }
@@ -48,7 +52,9 @@ fn chained<N: Medium>(locked: &LockedState<'_, N>) -> Result<HashSet<SlotId>, St
         while let Some((tag, slot)) = follow(word) {
             let link = locked.near.link(slot);
             if !all.insert(slot) || !link.linked || link.tag != tag {
-                return Err(format!("{slot:?} in the chain of bucket {bucket} has a wrong or repeated link: {link:?}"));
+                return Err(format!(
+                    "{slot:?} in the chain of bucket {bucket} has a wrong or repeated link: {link:?}"
+                ));
             }
             word = locked.near.chain(slot);
         }

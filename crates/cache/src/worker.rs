@@ -36,20 +36,20 @@ use crate::engine::Engine;
 use crate::key_locks::KeyLocks;
 use crate::layout::{HIDDEN, ITEM_HEAD_BYTES, ItemHeader};
 use crate::metadata::{LruLink, SlotId, follow};
-use crate::slot_cache::{SlotCache, open};
+use crate::slot_cache::{SlotCache, lock_cache};
 use crate::state::EvictionVictim;
 
 /// Reads that a session buffers before it updates the LRU lists.
 const BUMPS: usize = 64;
 /// Number of retired slots at which a session tries to reclaim them.
-const LIMBO_SLOTS: usize = 64;
+const RETIRED_SLOTS_MAX: usize = 64;
 /// Attempts of a writer to get a slot before it fails with a full cache. Readers that hold up retired slots may not
 /// have a CPU.
-const PATIENCE: usize = 10_000;
+const SLOT_ATTEMPTS: usize = 10_000;
 /// Number of attempts that yield the CPU. Later attempts sleep, so that all attempts last at least half a second.
 const YIELDS: usize = 1_000;
 /// Time of one sleep.
-const NAP: Duration = Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// Key of an item: its area, its key bytes, and the length of the prefix that it shares with other keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,10 +108,10 @@ pub(crate) struct CacheWorker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
     pub(crate) ctx: PersistCtx,
     pin: PinSlot,
-    pub(crate) purse: Arc<Mutex<SlotCache>>,
+    pub(crate) slot_cache: Arc<Mutex<SlotCache>>,
     /// Whether the slot cache holds many retired slots.
-    crowded: bool,
-    bumps: Vec<(SlotId, u32)>,
+    has_many_retired: bool,
+    buffered_reads: Vec<(SlotId, u32)>,
     pub(crate) batch: SessionBatch,
     pub(crate) conflicts: ConflictPolicy,
     /// Bytes of items stored, and writes replaced by a later one of their batch, that are not yet in the cache's
@@ -127,9 +127,9 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         CacheWorker {
             ctx: PersistCtx::new(number),
             pin: engine.epochs.slot(),
-            purse: engine.purses.add(engine.classes.len()),
-            crowded: false,
-            bumps: Vec::with_capacity(BUMPS),
+            slot_cache: engine.slot_caches.add(engine.classes.len()),
+            has_many_retired: false,
+            buffered_reads: Vec::with_capacity(BUMPS),
             batch: SessionBatch::default(),
             conflicts: ConflictPolicy::default(),
             stored_bytes: 0,
@@ -153,9 +153,9 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Returns the item of `name`, if it is live. Needs a pin.
     #[inline]
-    pub(crate) fn living(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
+    pub(crate) fn find_live(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let found = self.engine.find(hash, name);
-        found.filter(|found| self.lives(found))
+        found.filter(|found| self.is_live(found))
     }
 
     /// Copies the key of `found` to `key`. Needs a pin.
@@ -168,7 +168,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Returns whether `found` is neither expired nor cleared.
     #[inline]
-    pub(crate) fn lives(&self, found: &FoundItem) -> bool {
+    pub(crate) fn is_live(&self, found: &FoundItem) -> bool {
         let engine = &*self.engine;
         !engine.is_expired(found.head.expires_ms, found.head.version)
             && found.head.version > engine.areas.cleared(found.head.area)
@@ -200,21 +200,21 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Records a read of `found`, which makes it the newest of its LRU list at the next update.
     #[inline]
     pub(crate) fn used(&mut self, found: &FoundItem, hash: u64) {
-        self.bumps.push((found.slot, (hash >> 32) as u32));
-        if self.bumps.len() >= BUMPS {
-            self.tell_lists();
+        self.buffered_reads.push((found.slot, (hash >> 32) as u32));
+        if self.buffered_reads.len() >= BUMPS {
+            self.update_lru_lists();
         }
     }
 
     /// Updates the LRU lists with the buffered reads.
-    pub(crate) fn tell_lists(&mut self) {
-        if self.bumps.is_empty() {
+    pub(crate) fn update_lru_lists(&mut self) {
+        if self.buffered_reads.is_empty() {
             return;
         }
         let engine = Arc::clone(&self.engine);
         let mut locked = engine.lock();
-        for (slot, tag) in self.bumps.drain(..) {
-            locked.bump(slot, tag);
+        for (slot, tag) in self.buffered_reads.drain(..) {
+            locked.mark_recently_used(slot, tag);
         }
     }
 
@@ -239,11 +239,11 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Takes a free slot of `class` for an item of `area`, if that needs neither a new page nor an eviction.
     #[inline]
-    pub(crate) fn slot_at_hand(&mut self, class: u8, area: u16) -> Option<SlotId> {
+    pub(crate) fn take_slot_without_eviction(&mut self, class: u8, area: u16) -> Option<SlotId> {
         if self.engine.areas.quota(area).is_some() {
             return None;
         }
-        let slot = open(&self.purse).take(class);
+        let slot = lock_cache(&self.slot_cache).take(class);
         slot.or_else(|| self.free_slot(class))
     }
 
@@ -251,7 +251,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     #[cold]
     fn free_slot(&mut self, class: u8) -> Option<SlotId> {
         self.recycle(Some(class));
-        if let Some(slot) = open(&self.purse).take(class) {
+        if let Some(slot) = lock_cache(&self.slot_cache).take(class) {
             return Some(slot);
         }
         let engine = Arc::clone(&self.engine);
@@ -259,24 +259,24 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let mut taken = Vec::with_capacity(want);
         engine.lock().take_slots(class, want, &mut taken);
         let slot = taken.pop()?;
-        open(&self.purse).keep(class, &taken);
+        lock_cache(&self.slot_cache).keep(class, &taken);
         Some(slot)
     }
 
     /// Takes a free slot of `class` for an item of `area`, evicting items if necessary. Must not be called while
     /// pinned.
     pub(crate) fn take_slot(&mut self, class: u8, area: u16) -> Result<SlotId, Error> {
-        self.make_quota(class, area)?;
-        if let Some(slot) = open(&self.purse).take(class) {
+        self.evict_to_quota(class, area)?;
+        if let Some(slot) = lock_cache(&self.slot_cache).take(class) {
             return Ok(slot);
         }
-        self.tell_lists();
+        self.update_lru_lists();
         self.find_slot(class, area)
     }
 
     /// Evicts items of `area` until another one of `class` is within its quota: from that class first, then from the
     /// others.
-    fn make_quota(&mut self, class: u8, area: u16) -> Result<(), Error> {
+    fn evict_to_quota(&mut self, class: u8, area: u16) -> Result<(), Error> {
         let Some(quota) = self.engine.areas.quota(area) else {
             return Ok(());
         };
@@ -294,7 +294,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     }
 
     fn find_slot(&mut self, class: u8, area: u16) -> Result<SlotId, Error> {
-        for attempt in 0..PATIENCE {
+        for attempt in 0..SLOT_ATTEMPTS {
             if let Some(slot) = self.free_slot(class) {
                 return Ok(slot);
             }
@@ -302,14 +302,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 continue;
             }
             // Retired slots will become free. Evict more only if there are none.
-            let coming = open(&self.purse).is_coming(class);
+            let coming = lock_cache(&self.slot_cache).is_coming(class);
             if !coming && !self.evict_some(class, area, false)? {
                 self.steal_page(class)?;
             }
             match attempt {
                 0 => {}
                 1..YIELDS => thread::yield_now(),
-                _ => thread::sleep(NAP),
+                _ => thread::sleep(SLEEP),
             }
         }
         Err(match self.engine.growth_error() {
@@ -324,7 +324,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let engine = Arc::clone(&self.engine);
         let most = class.map_or(0, |class| engine.stash_slots(class) * 2);
         let mut free = Vec::new();
-        open(&self.purse).recycle(&engine.epochs, class, most, &mut free);
+        lock_cache(&self.slot_cache).recycle(&engine.epochs, class, most, &mut free);
         self.return_slots(&free);
     }
 
@@ -341,15 +341,19 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     }
 
     /// Retires the slot of an unlinked item.
-    pub(crate) fn give_up(&mut self, slot: SlotId) {
-        let class = self.engine.near.class_of(self.engine.near.page_of(slot));
+    pub(crate) fn retire_slot(&mut self, slot: SlotId) {
+        let class = self
+            .engine
+            .metadata
+            .class_of(self.engine.metadata.page_of(slot));
         let class = class.expect("a page in use has a class");
-        self.crowded = open(&self.purse).give_up(slot, class) >= LIMBO_SLOTS;
+        self.has_many_retired =
+            lock_cache(&self.slot_cache).give_up(slot, class) >= RETIRED_SLOTS_MAX;
     }
 
     /// Reclaims retired slots between operations if there are many.
-    pub(crate) fn release_claims(&mut self) {
-        if std::mem::take(&mut self.crowded) {
+    pub(crate) fn reclaim_retired_if_many(&mut self) {
+        if std::mem::take(&mut self.has_many_retired) {
             self.recycle(None);
         }
     }
@@ -368,7 +372,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         }
         let free_pages = locked.state.free_pages.len();
         drop(locked);
-        engine.ask_for_growth(free_pages);
+        engine.wake_for_growth(free_pages);
         self.format(page, class)?;
         engine.lock().add_page(page, class, links);
         Ok(true)
@@ -400,15 +404,16 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let want = engine.stash_slots(class);
         let now_s = (engine.now_ms() / 1000) as u32;
         let most = if own { 1 } else { want };
-        let victims = engine
-            .lock()
-            .choose_victims(class, area, own, most, now_s, &engine.claims);
-        self.end_all(&victims, RemovalReason::Evicted)?;
+        let victims =
+            engine
+                .lock()
+                .choose_victims(class, area, own, most, now_s, &engine.key_locks);
+        self.remove_victims(&victims, RemovalReason::Evicted)?;
         Ok(!victims.is_empty())
     }
 
     /// Marks `victims` dead, durably, and unlinks them.
-    pub(crate) fn end_all(
+    pub(crate) fn remove_victims(
         &mut self,
         victims: &[EvictionVictim],
         why: RemovalReason,
@@ -417,7 +422,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             return Ok(());
         }
         situation!("mdb.evicted", why == RemovalReason::Evicted);
-        situation!("mdb.removed", why == RemovalReason::Over);
+        situation!("mdb.removed", why == RemovalReason::ExpiredOrCleared);
         let engine = Arc::clone(&self.engine);
         for victim in victims {
             let at = engine.place_of(victim.slot).expect("it is linked");
@@ -431,33 +436,35 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             for victim in victims {
                 match why {
                     RemovalReason::Evicted => locked.evict(victim),
-                    RemovalReason::Over => locked.unlink(victim.slot),
+                    RemovalReason::ExpiredOrCleared => locked.unlink(victim.slot),
                 }
             }
         }
         for victim in victims {
-            engine.claims.release(KeyLocks::stripe(victim.tag));
+            engine.key_locks.release(KeyLocks::stripe(victim.tag));
             if drained.is_ok() {
-                self.give_up(victim.slot);
+                self.retire_slot(victim.slot);
             }
         }
         drained
     }
 
     /// Returns all that the session holds, before it is dropped or idle.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn return_all_slots(&mut self) {
         self.unpin();
-        self.tell_lists();
+        self.update_lru_lists();
         let mut free = Vec::new();
-        open(&self.purse).empty(&self.engine.epochs, &mut free);
+        lock_cache(&self.slot_cache).empty(&self.engine.epochs, &mut free);
         self.return_slots(&free);
     }
 
     /// Returns the slots that all sessions keep.
-    pub(crate) fn settle_all(&mut self) {
-        self.settle();
+    pub(crate) fn return_slots_of_all_sessions(&mut self) {
+        self.return_all_slots();
         let mut free = Vec::new();
-        self.engine.purses.empty(&self.engine.epochs, &mut free);
+        self.engine
+            .slot_caches
+            .empty(&self.engine.epochs, &mut free);
         self.return_slots(&free);
     }
 }
@@ -468,7 +475,7 @@ pub(crate) enum RemovalReason {
     /// Its slot was needed.
     Evicted,
     /// It was expired or cleared.
-    Over,
+    ExpiredOrCleared,
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
@@ -477,7 +484,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     #[inline]
     pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<FoundItem> {
         let tag = (hash >> 32) as u32;
-        let mut word = self.near.bucket(self.near.bucket_of(hash));
+        let mut word = self.metadata.bucket(self.metadata.bucket_of(hash));
         while let Some((its, slot)) = follow(word) {
             if its == tag
                 && let Some(found) = self.item_in(slot)
@@ -490,7 +497,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             {
                 return Some(found);
             }
-            word = self.near.chain(slot);
+            word = self.metadata.chain(slot);
         }
         None
     }
@@ -499,9 +506,9 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// that the item is damaged. Needs a pin, or exclusive access.
     #[inline]
     pub(crate) fn item_in(&self, slot: SlotId) -> Option<FoundItem> {
-        let page = self.near.page_of(slot);
-        let class = self.near.class_of(page)?;
-        let at = self.slot_at(page, self.near.index_of(slot), class);
+        let page = self.metadata.page_of(slot);
+        let class = self.metadata.class_of(page)?;
+        let at = self.slot_at(page, self.metadata.index_of(slot), class);
         let head = ItemHeader::read(self.far(), at);
         let fits = head.bytes() <= self.classes.slot_bytes(class) as usize;
         fits.then_some(FoundItem { slot, at, head })
@@ -529,6 +536,6 @@ impl<N: Medium, F: Medium> Drop for CacheWorker<N, F> {
         }
         self.abandon();
         // Slots that are still read stay in the slot cache, which other sessions can empty.
-        self.settle();
+        self.return_all_slots();
     }
 }

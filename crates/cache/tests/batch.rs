@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 fn cache() -> Cache<Mapped> {
     let medium = Mapped::anonymous(8 * MIB).expect("memory");
     let config = Config {
-        tended: false,
+        background_maintenance: false,
         ..Config::default()
     };
     Cache::create(medium, MIB, config).expect("a cache")
@@ -58,7 +58,7 @@ fn count(door: &mut CacheSession<Mapped>, name: &[u8]) -> u64 {
 #[test]
 fn only_the_last_write_of_a_key_in_a_batch_reaches_far_memory() {
     let cache = cache();
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     // Give the session slots of both sizes.
     put(&mut door, b"cold", &[1; 100]);
     count(&mut door, b"hits");
@@ -86,7 +86,7 @@ fn only_the_last_write_of_a_key_in_a_batch_reaches_far_memory() {
 #[test]
 fn other_sessions_see_a_batch_after_its_commit_and_its_own_session_before() {
     let cache = cache();
-    let (mut writer, mut reader) = (cache.door(), cache.door());
+    let (mut writer, mut reader) = (cache.new_session(), cache.new_session());
     put(&mut writer, b"a", b"old");
     put(&mut writer, b"b", b"old");
     writer.commit().unwrap();
@@ -112,10 +112,10 @@ fn other_sessions_see_a_batch_after_its_commit_and_its_own_session_before() {
 #[test]
 fn a_session_dropped_without_a_commit_holds_up_no_other_session() {
     let cache = cache();
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     put(&mut door, b"a", b"1");
     drop(door);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     put(&mut door, b"a", b"2");
     door.commit().unwrap();
     assert_eq!(get(&mut door, b"a").as_deref(), Some(&b"2"[..]));
@@ -131,7 +131,7 @@ fn batches_with_the_same_keys_in_any_order_lose_no_update() {
         for thread in 0..THREADS {
             let (cache, start) = (&cache, &start);
             scope.spawn(move || {
-                let mut door = cache.door();
+                let mut door = cache.new_session();
                 door.on_conflict(ConflictPolicy::Commit);
                 start.wait();
                 for round in 0..ROUNDS {
@@ -158,7 +158,7 @@ fn batches_with_the_same_keys_in_any_order_lose_no_update() {
             });
         }
     });
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..20_u64 {
         let found = get(&mut door, &n.to_le_bytes()).expect("it was counted");
         let orders = (0..THREADS).map(|thread| {

@@ -39,7 +39,7 @@ fn get(door: &mut CacheSession<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn a_value_is_found_until_it_is_replaced_or_deleted() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     assert_eq!(get(&mut door, b"a"), None);
     let first = put(&mut door, b"a", b"one");
     let second = put(&mut door, b"a", b"two, and longer than the first by far");
@@ -58,7 +58,7 @@ fn a_value_is_found_until_it_is_replaced_or_deleted() {
 #[test]
 fn an_item_larger_than_a_page_is_refused_and_the_old_value_is_kept() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let largest = vec![7; MIB as usize - 64 - 48 - 1];
     put(&mut door, b"k", &largest);
     assert_eq!(get(&mut door, b"k"), Some(largest.clone()));
@@ -78,11 +78,11 @@ fn an_item_larger_than_a_page_is_refused_and_the_old_value_is_kept() {
 fn least_recently_used_items_are_evicted_first_and_in_order() {
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
     let exact = Config {
-        stash_slots: 1,
+        slots_per_refill: 1,
         ..config(&clock())
     };
     let cache = Cache::create(medium, MIB, exact).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let value = vec![1; 100_000];
     let mut kept = 0_u32;
     while kept == 0
@@ -121,7 +121,7 @@ fn expired_items_are_absent_and_their_pages_are_freed() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 12).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..2_000_u32 {
         let value = Value {
             bytes: &[3; 1000],
@@ -147,7 +147,7 @@ fn an_area_is_cleared_in_one_step_and_stays_cleared_after_a_restart() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 12).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for area in [3_u16, 60_000] {
         for n in 0..500_u32 {
             let name = n.to_le_bytes();
@@ -186,7 +186,7 @@ fn an_area_is_cleared_in_one_step_and_stays_cleared_after_a_restart() {
 #[test]
 fn an_area_that_does_not_exist_is_refused() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let stored = door.put_item(&ItemKey::new(u16::MAX, b"k"), b"v", 0, None);
     assert!(
         matches!(stored, Err(TairError::Store(Error::NoArea { .. }))),
@@ -202,7 +202,7 @@ fn an_area_that_does_not_exist_is_refused() {
 #[test]
 fn absence_is_reported_with_its_reason_until_the_item_is_replaced() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let over = Value {
         bytes: b"v",
         expires_ms: 1,
@@ -231,18 +231,18 @@ fn an_expired_item_stays_expired_when_the_clock_is_set_back() {
         expires_ms: now + 1_000,
         ..Value::default()
     };
-    cache.door().put(key(b"k"), value).unwrap();
+    cache.new_session().put(key(b"k"), value).unwrap();
     time.store(now + 2_000, Relaxed);
     let medium = cache.close().unwrap().expect("no session is left");
     time.store(now, Relaxed);
     let cache = Cache::open(medium, config(&time)).unwrap();
-    assert_eq!(get(&mut cache.door(), b"k"), None);
+    assert_eq!(get(&mut cache.new_session(), b"k"), None);
 }
 
 #[test]
 fn a_quota_holds_for_items_of_all_sizes() {
     let cache = cache(32);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     cache.set_quota(5, Some(1 << 20)).unwrap();
     for n in 0..20_000_u32 {
         let name = n.to_le_bytes();
@@ -264,7 +264,7 @@ fn a_quota_holds_for_items_of_all_sizes() {
 #[test]
 fn merging_sparse_pages_frees_pages() {
     let cache = cache(40);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let total = 40_u32 << 20;
     for n in 0..total / 220 {
         put(&mut door, &n.to_le_bytes(), &[1; 100]);
@@ -283,7 +283,7 @@ fn merging_sparse_pages_frees_pages() {
         used <= live + 1,
         "{used} pages for {live}, {before} were free"
     );
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in (0..total / 220).step_by(10) {
         assert_eq!(get(&mut door, &n.to_le_bytes()), Some(vec![1; 100]), "{n}");
     }
@@ -292,7 +292,7 @@ fn merging_sparse_pages_frees_pages() {
 #[test]
 fn items_of_another_size_take_pages_from_an_idle_class() {
     let cache = cache(16);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..200_000_u32 {
         put(&mut door, &n.to_le_bytes(), &[1; 60]);
     }
@@ -308,7 +308,7 @@ fn items_of_another_size_take_pages_from_an_idle_class() {
 #[test]
 fn a_class_that_evicts_gets_pages_from_an_idle_class_whose_oldest_items_are_evicted() {
     let cache = cache(16);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let pages_of = |least: u64| {
         let classes = cache.stats().classes;
         let of_size = classes.iter().filter(|class| class.slot_bytes >= least);
@@ -335,17 +335,20 @@ fn a_class_that_evicts_gets_pages_from_an_idle_class_whose_oldest_items_are_evic
         given >= 3 && after + given == before,
         "{before} to {after}, {given} given"
     );
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let kept = |n: &u32| get(&mut door, &large(*n)).is_some();
     let kept: Vec<u32> = (0..1_000).filter(kept).collect();
     let oldest = 1_000 - kept.len() as u32;
-    assert!(kept.into_iter().eq(oldest..1_000), "the newest items are present");
+    assert!(
+        kept.into_iter().eq(oldest..1_000),
+        "the newest items are present"
+    );
 }
 
 #[test]
 fn a_cache_shrinks_and_grows_again_within_its_pool() {
     let cache = cache(20);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..100_000_u32 {
         put(&mut door, &n.to_le_bytes(), &[1; 150]);
     }
@@ -364,7 +367,7 @@ fn a_cache_shrinks_and_grows_again_within_its_pool() {
 #[test]
 fn a_write_with_an_expected_version_fails_on_another_version() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let name = ItemKey::new(0, b"k");
     let first = door.put_item(&name, b"1", 0, None).unwrap();
     let second = door.put_item(&name, b"2", 0, Some(first)).unwrap();
@@ -382,7 +385,7 @@ fn a_write_with_an_expected_version_fails_on_another_version() {
 #[test]
 fn counters_stay_within_their_bounds() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let name = ItemKey::new(0, b"stock");
     let bounds = CounterBounds { low: 0, high: 10 };
     assert_eq!(door.add_count(&name, -3, 10, bounds, 0), Ok(7));
@@ -410,7 +413,7 @@ fn counters_stay_within_their_bounds() {
 #[test]
 fn hidden_items_are_returned_only_by_get_hidden() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let name = ItemKey::new(0, b"k");
     put(&mut door, b"k", b"value");
     door.hide(&name).unwrap();
@@ -431,7 +434,7 @@ fn hidden_items_are_returned_only_by_get_hidden() {
 #[test]
 fn a_locked_item_refuses_writes() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let name = ItemKey::new(0, b"k");
     put(&mut door, b"k", b"value");
     door.lock(&name).unwrap();
@@ -454,7 +457,7 @@ fn a_locked_item_refuses_writes() {
 #[test]
 fn keys_of_a_prefix_are_listed_and_removed_together() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for (key, prefix_bytes) in [
         (&b"user:1:name"[..], 6),
         (b"user:1:mail", 6),
@@ -480,7 +483,7 @@ fn keys_of_a_prefix_are_listed_and_removed_together() {
 #[test]
 fn a_group_sees_its_own_writes() {
     let cache = cache(4);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     put(&mut door, b"a", b"1");
     let keys = [key(b"a"), key(b"b")];
     let verdict = door.group(&keys, &mut |ops| {
@@ -506,7 +509,7 @@ fn all_acknowledged_items_are_found_after_a_kill() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 24).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..30_000_u32 {
         put(
             &mut door,
@@ -526,7 +529,7 @@ fn all_acknowledged_items_are_found_after_a_kill() {
     let cache = Cache::open(medium, config(&time)).expect("it opens");
     assert!(!cache.opened().clean);
     cache.verify().unwrap();
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..30_000_u32 {
         let expected = match (n % 7, n % 3) {
             (0, _) => None,
@@ -554,14 +557,20 @@ fn after_a_reboot_an_unclosed_pool_in_memory_is_empty() {
     };
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
     let cache = Cache::create(medium, MIB, booted(1)).expect("a cache");
-    put(&mut cache.door(), b"k", b"value");
+    put(&mut cache.new_session(), b"k", b"value");
     let cache = Cache::open(cache.into_medium().unwrap(), booted(1)).unwrap();
-    assert_eq!(get(&mut cache.door(), b"k").as_deref(), Some(&b"value"[..]));
+    assert_eq!(
+        get(&mut cache.new_session(), b"k").as_deref(),
+        Some(&b"value"[..])
+    );
     let closed = cache.close().unwrap().unwrap();
     let cache = Cache::open(closed, booted(2)).unwrap();
-    assert_eq!(get(&mut cache.door(), b"k").as_deref(), Some(&b"value"[..]));
+    assert_eq!(
+        get(&mut cache.new_session(), b"k").as_deref(),
+        Some(&b"value"[..])
+    );
     let cache = Cache::open(cache.into_medium().unwrap(), booted(3)).unwrap();
-    assert_eq!(get(&mut cache.door(), b"k"), None);
+    assert_eq!(get(&mut cache.new_session(), b"k"), None);
     assert_eq!(cache.pages_free() as u32, cache.pages());
 }
 
@@ -577,7 +586,7 @@ fn quotas_clears_and_resizes_work_during_concurrent_writes() {
         for thread in 0..3_u64 {
             let (cache, done) = (&cache, &done);
             scope.spawn(move || {
-                let (mut door, mut state) = (cache.door(), thread + 1);
+                let (mut door, mut state) = (cache.new_session(), thread + 1);
                 while !done.load(Relaxed) {
                     state = state
                         .wrapping_mul(6_364_136_223_846_793_005)
@@ -624,7 +633,7 @@ fn damage_anywhere_is_a_miss_after_an_open() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
     let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let value = |n: u32| n.to_le_bytes().repeat(20);
     for n in 0..2_000_u32 {
         put(&mut door, &n.to_le_bytes(), &value(n));
@@ -635,7 +644,7 @@ fn damage_anywhere_is_a_miss_after_an_open() {
     // The damaged words are in the area table, in item headers, keys and values, and in page heads.
     for round in 0..40 {
         let cache = Cache::open(medium, config(&time)).expect("damage is not an error");
-        let mut door = cache.door();
+        let mut door = cache.new_session();
         for n in 0..2_000_u32 {
             if let Some(found) = get(&mut door, &n.to_le_bytes()) {
                 assert_eq!(found, value(n), "round {round}, key {n}");
@@ -665,7 +674,7 @@ fn damage_under_a_running_cache_is_a_miss() {
     let medium = Arc::new(Mapped::anonymous(MIB * 8).expect("memory"));
     let shared = Arc::clone(&medium);
     let cache = Cache::create(shared, MIB, config(&clock())).expect("a cache");
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     let value = |n: u32| n.to_le_bytes().repeat(20);
     let (mut ctx, mut state) = (PersistCtx::new(9), 3_u64);
     for round in 0..400_u32 {
@@ -691,7 +700,7 @@ fn damage_under_a_running_cache_is_a_miss() {
         if round % 50 == 0 {
             drop(door);
             cache.tidy().unwrap();
-            door = cache.door();
+            door = cache.new_session();
         }
     }
     assert!(cache.stats().damaged_records > 0);
@@ -704,7 +713,7 @@ fn threads_never_read_a_value_that_was_not_written_for_the_key() {
         for thread in 0..4_u64 {
             let cache = &cache;
             scope.spawn(move || {
-                let mut door = cache.door();
+                let mut door = cache.new_session();
                 let mut state = thread + 1;
                 for _ in 0..60_000 {
                     state = state

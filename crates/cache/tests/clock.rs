@@ -37,7 +37,7 @@ impl Machine {
         Config {
             clock: Arc::new(move || wall.load(Relaxed)),
             uptime: Arc::new(move || uptime.load(Relaxed)),
-            tended: false,
+            background_maintenance: false,
             ..Config::default()
         }
     }
@@ -62,7 +62,7 @@ fn is_there(door: &mut CacheSession<Mapped>, name: &[u8]) -> bool {
 
 /// Checks that the cache follows the wall clock, that an item expires in time, and that `shown` stays absent.
 fn later_expiries_fire(cache: &Cache<Mapped>, machine: &Machine) {
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     assert_eq!(door.now_ms(), machine.wall.load(Relaxed));
     assert!(!is_there(&mut door, b"shown"));
     let soon = door.now_ms() + 1_000;
@@ -78,8 +78,8 @@ fn an_item_seen_as_expired_stays_absent_after_a_restart_and_later_items_expire_i
     let machine = Machine::new(NOW_MS + YEAR_MS);
     let medium = Mapped::anonymous(8 * MIB).expect("memory");
     let mut cache = Cache::create(medium, MIB, machine.config()).expect("a cache");
-    put(&mut cache.door(), b"shown", NOW_MS + 3_600_000);
-    assert!(!is_there(&mut cache.door(), b"shown"));
+    put(&mut cache.new_session(), b"shown", NOW_MS + 3_600_000);
+    assert!(!is_there(&mut cache.new_session(), b"shown"));
     machine.wall.store(NOW_MS, Relaxed);
     for _ in 0..3 {
         let medium = cache.close().expect("a close").expect("the only one");
@@ -93,16 +93,16 @@ fn a_clock_that_is_a_year_ahead_for_two_seconds_changes_no_expiry() {
     let machine = Machine::new(NOW_MS);
     let medium = Mapped::anonymous(8 * MIB).expect("memory");
     let mut cache = Cache::create(medium, MIB, machine.config()).expect("a cache");
-    put(&mut cache.door(), b"minute", NOW_MS + 60_000);
-    put(&mut cache.door(), b"shown", NOW_MS);
+    put(&mut cache.new_session(), b"minute", NOW_MS + 60_000);
+    put(&mut cache.new_session(), b"shown", NOW_MS);
     machine.wall.fetch_add(YEAR_MS, Relaxed);
     cache.tidy().expect("the medium holds");
     machine.pass(2_000);
-    assert!(is_there(&mut cache.door(), b"minute"));
+    assert!(is_there(&mut cache.new_session(), b"minute"));
     machine.wall.fetch_sub(YEAR_MS, Relaxed);
     for clean in [false, true] {
         later_expiries_fire(&cache, &machine);
-        assert!(is_there(&mut cache.door(), b"minute"));
+        assert!(is_there(&mut cache.new_session(), b"minute"));
         let medium = match clean {
             true => cache.close().expect("a close"),
             false => cache.into_medium(),
@@ -119,8 +119,8 @@ fn a_clock_that_stays_behind_is_followed_and_expired_items_stay_absent() {
         let machine = Machine::new(NOW_MS);
         let medium = Mapped::anonymous(8 * MIB).expect("memory");
         let mut cache = Cache::create(medium, MIB, machine.config()).expect("a cache");
-        put(&mut cache.door(), b"shown", NOW_MS);
-        assert!(!is_there(&mut cache.door(), b"shown"));
+        put(&mut cache.new_session(), b"shown", NOW_MS);
+        assert!(!is_there(&mut cache.new_session(), b"shown"));
         machine.wall.fetch_sub(behind, Relaxed);
         cache.tidy().expect("the medium holds");
         machine.pass(STEP_HELD_MS);

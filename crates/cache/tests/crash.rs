@@ -46,7 +46,7 @@ fn a_crash_during_creation_leaves_a_cache_or_no_pool() {
     const BYTES: u64 = 256 << 10;
     const PAGE_BYTES: u64 = 16 << 10;
     let config = || farbank_cache::Config {
-        tended: false,
+        background_maintenance: false,
         ..farbank_cache::Config::default()
     };
     let identity = PoolIdentity {
@@ -68,7 +68,9 @@ fn a_crash_during_creation_leaves_a_cache_or_no_pool() {
                     Err(OpenError::Pool(PoolError::NotAPool(_))) => {
                         counted[1].fetch_add(1, Relaxed)
                     }
-                    Err(error) => panic!("{persistency}: the pool was created, but is not a cache: {error}"),
+                    Err(error) => {
+                        panic!("{persistency}: the pool was created, but is not a cache: {error}")
+                    }
                 };
             }
         })));

@@ -64,10 +64,13 @@ fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
         ..config(&clock())
     };
     let Ok(cache) = Cache::open(medium, config) else {
-        assert!(io.has_failed(), "{case}: the open failed without a failed sync");
+        assert!(
+            io.has_failed(),
+            "{case}: the open failed without a failed sync"
+        );
         return;
     };
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     for n in 0..30 * 90_u32 {
         let failed_before = io.has_failed();
         let bytes = &[n as u8; 10_000];

@@ -64,7 +64,7 @@ fn a_cache_grows_from_16_to_32_pages_without_evictions_and_keeps_all_after_a_kil
     let medium = Mapped::anonymous(MIB * 18).expect("memory");
     let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
     assert_eq!(cache.pages(), 16);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     fill(&mut door, 32);
     assert_eq!((cache.pages(), cache.stats().evictions), (32, 0));
     drop(door);
@@ -72,7 +72,7 @@ fn a_cache_grows_from_16_to_32_pages_without_evictions_and_keeps_all_after_a_kil
     let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&clock())).expect("it opens");
     assert_eq!(cache.pages(), 32);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     assert_eq!(holds(&mut door, 32), 32 * 90);
     fill(&mut door, 40);
     assert!(cache.stats().evictions > 0);
@@ -85,11 +85,11 @@ fn a_cache_limited_to_fewer_pages_does_not_grow() {
     let medium = Mapped::anonymous(MIB * 18).expect("memory");
     let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
     assert_eq!(cache.resize(8).unwrap(), 8);
-    fill(&mut cache.door(), 16);
+    fill(&mut cache.new_session(), 16);
     assert_eq!(cache.pages(), 16);
     assert!(cache.stats().evictions > 0);
     assert_eq!(cache.resize(16).unwrap(), 16);
-    fill(&mut cache.door(), 32);
+    fill(&mut cache.new_session(), 32);
     assert_eq!(cache.pages(), 32);
 }
 
@@ -135,7 +135,7 @@ fn a_cache_on_a_full_disk_reports_it_and_evicts_until_there_is_space() {
     };
     let cache = Cache::create(medium, MIB, config).expect("a cache");
     disk.0.store(0, Relaxed);
-    let mut door = cache.door();
+    let mut door = cache.new_session();
     fill(&mut door, 15);
     assert_eq!(holds(&mut door, 15), 15 * 90);
     fill(&mut door, 32);

@@ -15,7 +15,7 @@ use farbank_pm::process_stamp::in_forked_child;
 
 fn cache() -> Cache<Mapped> {
     let config = Config {
-        tended: false,
+        background_maintenance: false,
         ..Config::default()
     };
     Cache::create(Mapped::anonymous(4 << 20).unwrap(), 64 << 10, config).unwrap()
@@ -39,7 +39,7 @@ fn put(session: &mut dyn Session, k: &[u8], v: &[u8]) -> Result<(), Error> {
 fn get(cache: &Cache<Mapped>, k: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let found = cache
-        .door()
+        .new_session()
         .get(key(k), ReadView::Durable, &mut out, &mut |_, _| true);
     found.unwrap().then_some(out)
 }
@@ -47,7 +47,7 @@ fn get(cache: &Cache<Mapped>, k: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn a_cache_with_sessions_is_not_closed() {
     let cache = cache();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     put(&mut session, b"k", b"1").unwrap();
     let closed = cache.close().err();
     assert_eq!(closed, Some(Error::SessionsAlive { sessions: 1 }));
@@ -57,7 +57,7 @@ fn a_cache_with_sessions_is_not_closed() {
 #[test]
 fn a_panic_in_a_callers_function_releases_every_key_lock() {
     let cache = cache();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     let group = AssertUnwindSafe(|| {
         session.group(&[key(b"a"), key(b"b")], &mut |ops| {
             ops.put(key(b"a"), value(b"half"))?;
@@ -69,7 +69,7 @@ fn a_panic_in_a_callers_function_releases_every_key_lock() {
     assert!(catch_unwind(update).is_err());
     thread::scope(|scope| {
         let other = scope.spawn(|| {
-            let mut other = cache.door();
+            let mut other = cache.new_session();
             for name in [b"a", b"b", b"c"] {
                 put(&mut other, name, b"theirs").unwrap();
             }
@@ -84,7 +84,7 @@ fn a_panic_in_a_callers_function_releases_every_key_lock() {
 #[test]
 fn a_group_that_returns_an_error_leaves_nothing_staged() {
     let cache = cache();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     let too_long = vec![1; 1 << 20];
     let done = session.group(&[key(b"a"), key(b"b")], &mut |ops| {
         ops.put(key(b"a"), value(b"1"))?;
@@ -107,7 +107,7 @@ fn a_group_that_returns_an_error_leaves_nothing_staged() {
 #[test]
 fn every_operation_refuses_a_database_that_does_not_exist() {
     let cache = cache();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     for db in [DATABASES as u8, u8::MAX] {
         let k = Key { db, bytes: b"k" };
         let mut head = |_: &ValueMeta, _: &mut Vec<u8>| true;
@@ -135,7 +135,7 @@ fn every_operation_refuses_a_database_that_does_not_exist() {
 #[test]
 fn a_key_staged_by_another_session_is_waited_for_or_refused() {
     let cache = cache();
-    let (mut one, mut other) = (cache.door(), cache.door());
+    let (mut one, mut other) = (cache.new_session(), cache.new_session());
     put(&mut one, b"k", b"1").unwrap();
     for conflicts in [ConflictPolicy::Refuse, ConflictPolicy::Commit] {
         other.on_conflict(conflicts);
@@ -151,7 +151,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
         let ready = Barrier::new(2);
         let took = thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                let mut other = cache.door();
+                let mut other = cache.new_session();
                 ready.wait();
                 let begun = Instant::now();
                 put(&mut other, b"k", b"2").unwrap();
@@ -161,7 +161,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
             ready.wait();
             thread::sleep(Duration::from_millis(50));
             match dropped {
-                true => one = cache.door(),
+                true => one = cache.new_session(),
                 false => drop(one.commit()),
             }
             waiter.join().unwrap()
@@ -172,7 +172,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
     // A session with staged writes gets the error at once, one without after `CONFLICT_WAIT`.
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let mut other = cache.door();
+            let mut other = cache.new_session();
             let begun = Instant::now();
             put(&mut other, b"l", b"2").unwrap();
             assert_eq!(put(&mut other, b"k", b"2"), Err(Error::Conflict));
@@ -189,7 +189,7 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
 #[test]
 fn a_dropped_session_discards_its_staged_writes() {
     let cache = cache();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     put(&mut session, b"kept", b"old").unwrap();
     session.commit().unwrap();
     put(&mut session, b"kept", b"new").unwrap();
@@ -199,7 +199,7 @@ fn a_dropped_session_discards_its_staged_writes() {
     assert_eq!(get(&cache, b"kept").unwrap(), b"old");
     assert_eq!(get(&cache, b"fresh"), None);
     for _ in 0..2_000 {
-        let mut session = cache.door();
+        let mut session = cache.new_session();
         put(&mut session, b"kept", &[1; 30_000]).unwrap();
     }
     cache.verify().unwrap();
@@ -209,12 +209,12 @@ fn a_dropped_session_discards_its_staged_writes() {
 #[test]
 fn a_forked_child_gets_errors_and_does_not_affect_its_parent() {
     let config = Config {
-        tended: true,
+        background_maintenance: true,
         ..Config::default()
     };
     let medium = Mapped::anonymous(4 << 20).unwrap();
     let cache = Cache::create(medium, 64 << 10, config).unwrap();
-    let mut session = cache.door();
+    let mut session = cache.new_session();
     put(&mut session, b"k", b"1").unwrap();
     let shared = Arc::new(Mutex::new(Some((session, cache))));
     let theirs = Arc::clone(&shared);

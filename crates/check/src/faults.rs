@@ -194,7 +194,7 @@ struct CleanRun {
 
 /// Search for faults on several targets.
 pub struct FaultSearch<'a> {
-    quarries: Vec<SearchTarget<'a>>,
+    targets: Vec<SearchTarget<'a>>,
     budget: FaultBudget,
 }
 
@@ -221,7 +221,7 @@ impl<'a> FaultSearch<'a> {
             clean: Mutex::default(),
         };
         FaultSearch {
-            quarries: targets.iter().map(quarry).collect(),
+            targets: targets.iter().map(quarry).collect(),
             budget,
         }
     }
@@ -242,7 +242,7 @@ impl<'a> FaultSearch<'a> {
     /// Returns the faults of one kind without duplicates.
     fn all(&self, kind: usize) -> Vec<Fault> {
         let mut all: Vec<Fault> = Vec::new();
-        for quarry in &self.quarries {
+        for quarry in &self.targets {
             for fault in &quarry.faults(&self.budget)[kind] {
                 if !all.contains(fault) {
                     all.push(fault.clone());
@@ -275,7 +275,7 @@ impl<'a> FaultSearch<'a> {
             trial.seeds += 1;
             trial.images += report.counts.distinct_images;
             if let Some(violation) = report.violations.pop() {
-                trial.outcome = quarry.objected(&config, seed, violation);
+                trial.outcome = quarry.outcome_of(&config, seed, violation);
                 break;
             }
             if matches!(trial.outcome, FaultOutcome::Idle)
@@ -336,7 +336,7 @@ impl<'a> FaultSearch<'a> {
                 .flatten()
                 .any(|f| f == fault)
         };
-        let quarries: Vec<&SearchTarget<'a>> = self.quarries.iter().filter(has).collect();
+        let quarries: Vec<&SearchTarget<'a>> = self.targets.iter().filter(has).collect();
         let turns: Vec<_> = (quarries.into_iter())
             .flat_map(|quarry| quarry.modes_of(fault).map(move |mode| (quarry, mode)))
             .collect();
@@ -386,7 +386,7 @@ impl SearchTarget<'_> {
     }
 
     /// Returns the outcome of a violation: void if it also occurs without the fault.
-    fn objected(
+    fn outcome_of(
         &self,
         config: &ExploreConfig,
         seed: u64,

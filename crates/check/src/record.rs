@@ -200,7 +200,7 @@ impl CallRecord {
         let calls = self.joint(&keys);
         assert!(calls.len() <= CALLS_MAX, "too many calls to search");
         for (place, &key) in keys.iter().enumerate() {
-            if !linearizable(&alone(&calls, place), start[place], end[place]) {
+            if !linearizable(&calls_on_key(&calls, place), start[place], end[place]) {
                 let what = format!(
                     "key {key}: no order of its calls explains {:?} at the end",
                     found.get(&key)
@@ -208,7 +208,7 @@ impl CallRecord {
                 return Err(Unexplained { key, what });
             }
         }
-        if together(&calls, &start, &end) {
+        if linearizable_together(&calls, &start, &end) {
             return Ok(());
         }
         let what = format!(
@@ -360,7 +360,7 @@ fn written(change: Change) -> Option<u64> {
 }
 
 /// Returns the calls on one key.
-fn alone(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
+fn calls_on_key(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
     let on = |call: &JointCall| {
         let &(_, act) = call.acts.iter().find(|(at, _)| *at == place)?;
         Some(KeyCall {
@@ -373,7 +373,7 @@ fn alone(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
 }
 
 /// Searches like [`linearizable`], over all keys at once and with R2.
-fn together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
+fn linearizable_together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
     let required = (0..calls.len())
         .filter(|&i| calls[i].acked.is_some())
         .fold(0_u32, |mask, i| mask | 1 << i);

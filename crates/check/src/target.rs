@@ -221,7 +221,7 @@ pub struct TargetShape {
     pub used_before: bool,
     /// Whether an open defers repairs to the first access of each part. Some runs then continue after an open without
     /// reading the contents.
-    pub mends_late: bool,
+    pub repairs_on_access: bool,
     /// Number of keys that the threads of a schedule share under even seeds; under odd seeds it is [`SHARED_KEYS`].
     pub shared_keys: u64,
     /// Whether it is a cache: a key may be missing after the cache made room ([`TargetSubject::made_room`]) or while
@@ -262,7 +262,7 @@ impl Default for TargetShape {
             abandons: false,
             cleans: false,
             used_before: false,
-            mends_late: false,
+            repairs_on_access: false,
             shared_keys: SHARED_KEYS,
             forgets: false,
         }
@@ -341,7 +341,7 @@ pub trait SharedTarget: Send + Sync {
     }
 
     /// Returns the structure for a single caller, after every client was dropped.
-    fn alone(self: Box<Self>) -> Box<dyn TargetSubject>;
+    fn into_subject(self: Box<Self>) -> Box<dyn TargetSubject>;
 }
 
 /// One session of a [`SharedTarget`]. The methods are those of a [`TargetSubject`]; they block inside on other

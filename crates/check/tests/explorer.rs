@@ -202,7 +202,10 @@ fn an_early_reader_loses_only_values_that_a_read_returned() {
     let strict = config(Persistency::Adr);
     let toy = Toy(Mutant::EarlyRead);
     let report = explore(&toy, &strict, 0..64, 2, &mut |report| report.holds());
-    let found = report.violations.first().expect("the strict rule is violated");
+    let found = report
+        .violations
+        .first()
+        .expect("the strict rule is violated");
     assert_eq!(found.acknowledged, Some(Ok(())), "{found}");
     let acknowledged = ExploreConfig {
         verdict: AckRule::Acknowledged,

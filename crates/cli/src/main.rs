@@ -135,7 +135,7 @@ fn main() -> ExitCode {
     match output::catch(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Output(error)) => {
-            output::tell_unwritten(&error);
+            output::report_output_error(&error);
             ExitCode::FAILURE
         }
         Err(Failure::Usage(error)) => {

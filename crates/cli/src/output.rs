@@ -80,7 +80,7 @@ pub(crate) fn catch(
 
 /// Reports that standard output cannot be written. If its reader closed the pipe, the process instead dies by
 /// SIGPIPE, as other Unix programs do.
-pub(crate) fn tell_unwritten(error: &io::Error) {
+pub(crate) fn report_output_error(error: &io::Error) {
     if error.kind() == ErrorKind::BrokenPipe {
         emulate_default_handler(SIGPIPE).ok();
     }

@@ -322,7 +322,7 @@ impl OpenArgs {
             });
             println!("{object}");
         } else {
-            self.at.tell(&stats, read, &damage);
+            self.at.print_result(&stats, read, &damage);
         }
         match damage.len() {
             0 => Ok(()),
@@ -334,7 +334,7 @@ impl OpenArgs {
 }
 
 impl PoolArgs {
-    fn tell(&self, stats: &Stats, read: Option<u64>, damage: &[String]) {
+    fn print_result(&self, stats: &Stats, read: Option<u64>, damage: &[String]) {
         for line in damage {
             println!("damage: {line}");
         }

@@ -403,9 +403,9 @@ impl ServeArgs {
         let made = origin.complete()?;
         server.listen().map_err(|error| not_bound(&error))?;
         self.print_banner(&server, store, made);
-        tell_supervisor("READY=1");
+        notify_systemd("READY=1");
         let served = server.run(store);
-        tell_supervisor("STOPPING=1");
+        notify_systemd("STOPPING=1");
         served.map_err(|e| Failure::failed(format!("the server stopped: {e}")))
     }
 
@@ -542,7 +542,7 @@ fn keys_line(opened: &OpenReport, made: Option<Duration>) -> String {
 
 /// Notifies systemd of a state change (`Type=notify`): sends one datagram to the socket in `NOTIFY_SOCKET`, if that
 /// is set.
-fn tell_supervisor(what: &str) {
+fn notify_systemd(what: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };

@@ -379,7 +379,11 @@ fn a_file_lost_while_served_stops_acknowledgements_and_is_reported() {
         }
         assert_eq!(client.ask("GET key"), "$5\r\n");
         let (code, log) = server.end(Signal::TERM);
-        assert_eq!(code, Some(1), "{what}: the server did not exit with an error: {log}");
+        assert_eq!(
+            code,
+            Some(1),
+            "{what}: the server did not exit with an error: {log}"
+        );
         assert!(log.contains("the pool's file"), "{what}: {log}");
     }
 }

@@ -272,7 +272,10 @@ fn a_long_request_delays_neither_other_clients_nor_the_shutdown() {
     let mut replies = String::new();
     long.read_to_string(&mut replies).unwrap();
     let answered = 1 + replies.matches("*0\r\n").count();
-    assert!(answered < WALKS, "other clients waited for all {WALKS} requests");
+    assert!(
+        answered < WALKS,
+        "other clients waited for all {WALKS} requests"
+    );
     let server = Serving::start(&pool);
     assert!(
         server.banner.contains("after a clean close"),

@@ -25,7 +25,9 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Full => f.write_str("the engine is full: no block or index entry is left for this value"),
+            Error::Full => {
+                f.write_str("the engine is full: no block or index entry is left for this value")
+            }
             Error::Poisoned(poisoned) => poisoned.fmt(f),
         }
     }

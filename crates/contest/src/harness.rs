@@ -140,12 +140,18 @@ pub(crate) fn threads_with_a_reader(engine: &dyn Engine, writers: u64, value_byt
             let last = left.load(std::sync::atomic::Ordering::Acquire) == 0;
             for (number, newest) in (0..).zip(&mut newest) {
                 if !worker.get(&key_of(number), &mut out) {
-                    assert_eq!(*newest, None, "key {number} was found before and is now missing");
+                    assert_eq!(
+                        *newest, None,
+                        "key {number} was found before and is now missing"
+                    );
                     continue;
                 }
                 let write = u64::from_le_bytes(out[8..16].try_into().unwrap());
                 assert_eq!(out, stamped(number, write), "key {number}");
-                assert!(*newest <= Some(write), "key {number}: write {write} was read after {newest:?}");
+                assert!(
+                    *newest <= Some(write),
+                    "key {number}: write {write} was read after {newest:?}"
+                );
                 *newest = Some(write);
             }
             if last {

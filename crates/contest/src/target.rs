@@ -174,7 +174,9 @@ impl TargetSubject for EngineSubject {
                 }
             }
             TargetOp::Get { key, .. } => Ok(OpAnswer::Found(self.get(session, *key)?)),
-            other => Err(format!("contest engines do not support {other:?}; use only puts and gets")),
+            other => Err(format!(
+                "contest engines do not support {other:?}; use only puts and gets"
+            )),
         }
     }
 

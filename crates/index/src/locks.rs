@@ -162,7 +162,10 @@ impl LockTable {
     }
 
     #[cold]
-    fn await_unlocked_slow<'a>(&self, version: &'a AtomicU64) -> Result<VersionSnapshot<'a>, IndexError> {
+    fn await_unlocked_slow<'a>(
+        &self,
+        version: &'a AtomicU64,
+    ) -> Result<VersionSnapshot<'a>, IndexError> {
         let mut tries = 0;
         loop {
             self.failure.check()?; // L2
@@ -206,7 +209,9 @@ impl LockTable {
         accept: impl FnOnce() -> Result<(), IndexError>,
     ) -> Result<Option<LockGuard<'_>>, IndexError> {
         let taken = self.take(at);
-        taken.map(|guard| self.validate_first_access(guard, accept)).transpose()
+        taken
+            .map(|guard| self.validate_first_access(guard, accept))
+            .transpose()
     }
 
     #[inline]

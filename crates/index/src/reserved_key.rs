@@ -88,7 +88,10 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
     ) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.spend();
         let medium = self.table_pool.medium();
-        let _guard = self.table_pool.reserved_key_lock().lock_without_validation(Off(0))?;
+        let _guard = self
+            .table_pool
+            .reserved_key_lock()
+            .lock_without_validation(Off(0))?;
         let found = self.read();
         if let Some((value, present)) = to(found) {
             medium.store(&mut worker.ctx, self.value(), value);

@@ -135,10 +135,7 @@ const LEVEL: [Situation; 11] = [
     ),
     Situation::new("level.grown", "a level is added and the bottom one emptied"),
     Situation::new("level.move_ended", "an open completes the move of a pair"),
-    Situation::new(
-        "level.move_had_ended",
-        "an open finds a completed move",
-    ),
+    Situation::new("level.move_had_ended", "an open finds a completed move"),
     Situation::new(
         "level.move_not_begun",
         "an open finds a move that had not begun",
@@ -248,7 +245,10 @@ const DASH_LH: [Situation; 13] = [
     ),
     Situation::new("dash-lh.chained", "a stash gets another bucket"),
     Situation::new("dash-lh.array_made", "an array of segments is created"),
-    Situation::new("dash-lh.array_was_made", "a split finds its array already created"),
+    Situation::new(
+        "dash-lh.array_was_made",
+        "a split finds its array already created",
+    ),
     Situation::new("dash-lh.not_split", "a split finds no room"),
     Situation::new(
         "dash-lh.chain_left",

@@ -93,7 +93,7 @@ impl Target for TableTarget {
             sessions: 2,
             updates: true,
             used_before: true,
-            mends_late: true,
+            repairs_on_access: true,
             shared_keys: 12,
             ..TargetShape::default()
         }
@@ -166,7 +166,7 @@ impl TableTarget {
 
 fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn TargetSubject>, String> {
     let table: Arc<dyn Index> = table.map_err(|e| e.to_string())?.into();
-    Ok(Box::new(SharedTableSubject(table)).alone())
+    Ok(Box::new(SharedTableSubject(table)).into_subject())
 }
 
 /// Returns the table's key for a key of the explorer.
@@ -212,7 +212,7 @@ impl SharedTarget for SharedTableSubject {
         Box::new(TableClient::of(&self.0))
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
+    fn into_subject(self: Box<Self>) -> Box<dyn TargetSubject> {
         let clients = (0..2).map(|_| TableClient::of(&self.0)).collect();
         Box::new(TableSubject {
             table: self.0,

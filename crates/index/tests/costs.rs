@@ -58,11 +58,7 @@ fn soft_flushes_a_line_and_drains_once() {
             assert_eq!(table.insert(worker, !key, key), Ok(None));
         }
     };
-    assert_eq!(
-        cost(&mut worker, again),
-        (KEYS, KEYS),
-        "nodes are reused"
-    );
+    assert_eq!(cost(&mut worker, again), (KEYS, KEYS), "nodes are reused");
 }
 
 /// The pair's bit, the pair and the slot; two drains. Allocating and freeing add the allocator's lines. The other costs

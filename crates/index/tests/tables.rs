@@ -91,11 +91,19 @@ fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
         );
     });
     each.unwrap();
-    assert!(found == *model, "{} has other entries than the model", table.name());
+    assert!(
+        found == *model,
+        "{} has other entries than the model",
+        table.name()
+    );
     let (keys, values): (Vec<_>, Vec<_>) = model.iter().map(|(k, v)| (*k, Some(*v))).unzip();
     let mut got = vec![None; keys.len()];
     table.get_batch(&mut worker, &keys, &mut got).unwrap();
-    assert!(got == values, "get_batch of {} differs from the model", table.name());
+    assert!(
+        got == values,
+        "get_batch of {} differs from the model",
+        table.name()
+    );
     let space = table.space(&mut worker).unwrap();
     assert_eq!(space.keys, model.len() as u64);
     assert!(

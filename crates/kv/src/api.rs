@@ -162,7 +162,10 @@ impl<M: Medium> Kv<M> {
     /// write meanwhile; nothing is cleaned. `Err` describes the first difference.
     pub fn verify(&self) -> Result<(), String> {
         let _sweeper = self.sweeper.lock().expect("no holder panics");
-        let _cleaner = self.engine.lock_cleaner_without_pass().map_err(|e| e.to_string())?;
+        let _cleaner = self
+            .engine
+            .lock_cleaner_without_pass()
+            .map_err(|e| e.to_string())?;
         crate::verify::verify(&self.engine)
     }
 

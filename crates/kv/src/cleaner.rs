@@ -348,7 +348,8 @@ impl<M: Medium> Engine<M> {
     fn choose(&self, cleaner: &mut Cleaner) -> Vec<u32> {
         let payload = self.geometry.payload() as u64;
         let now = self.written.load(Relaxed);
-        let too_many_tombs = self.tombstone_bytes() > u64::from(self.pool.segments()) * payload / 12;
+        let too_many_tombs =
+            self.tombstone_bytes() > u64::from(self.pool.segments()) * payload / 12;
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
         let mut gain = cleaner.log.room_left(self);

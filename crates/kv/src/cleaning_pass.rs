@@ -493,7 +493,8 @@ impl<M: Medium> Engine<M> {
                 if !fault!("kv.copied_tombstone_uncounted") {
                     to.tombstone_bytes.fetch_add(moved.len, Relaxed);
                 }
-                self.tombstone_bytes.fetch_add(i64::from(moved.len), Relaxed);
+                self.tombstone_bytes
+                    .fetch_add(i64::from(moved.len), Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
                 self.read_cache.take(moved.hash); // H2

@@ -539,7 +539,11 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Initialises `segments` as free, each with a new generation. Durable on `Ok` (S1: tail, then head).
-    pub(crate) fn initialise_segments(&self, ctx: &mut PersistCtx, segments: &[u32]) -> Result<(), Poisoned> {
+    pub(crate) fn initialise_segments(
+        &self,
+        ctx: &mut PersistCtx,
+        segments: &[u32],
+    ) -> Result<(), Poisoned> {
         let lives: Vec<(SegmentPlace, u64, &SegmentInfo)> = segments
             .iter()
             .map(|s| {

@@ -39,9 +39,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     let epoch = engine.epochs.retire();
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
-        engine
-            .live
-            .fetch_sub(i64::from(info.clear_live()), Relaxed);
+        engine.live.fetch_sub(i64::from(info.clear_live()), Relaxed);
         let (from, bytes) = (engine.geometry.base(segment), engine.geometry.segment_bytes);
         engine.live_map.clear_all(from, bytes);
         engine.drop_tombstones(info);

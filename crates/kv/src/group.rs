@@ -242,7 +242,9 @@ impl<M: Medium> KvSession<M> {
         let is_quick = self.engine.caps().drain == Drain::Fence;
         Ok(match more.len() {
             0 => None,
-            count if is_quick || taken + count > ADDED_KEYS_MAX => Some(GroupRetry::Durable(theirs)),
+            count if is_quick || taken + count > ADDED_KEYS_MAX => {
+                Some(GroupRetry::Durable(theirs))
+            }
             _ => Some(GroupRetry::AddKeys(more, theirs)),
         })
     }

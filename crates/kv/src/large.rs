@@ -186,7 +186,8 @@ impl<M: Medium> Engine<M> {
     /// writes that are not listed yet. The caller holds a stripe's lock.
     pub(crate) fn keeps(&self, table: &[u8]) -> bool {
         ValueExtent::decode_all(table).all(|extent| {
-            self.has_generation(&extent) && self.info(extent.segment).state() == SegmentState::Extent
+            self.has_generation(&extent)
+                && self.info(extent.segment).state() == SegmentState::Extent
         })
     }
 

@@ -91,7 +91,10 @@ impl<M: Medium> KvSession<M> {
             let overtaken: Vec<Off> = {
                 let locked = self.engine.stripe(write.hash).lock();
                 let older = locked.of(write.hash).filter(older);
-                older.filter(|p| !p.is_published).map(|p| p.publish_with).collect()
+                older
+                    .filter(|p| !p.is_published)
+                    .map(|p| p.publish_with)
+                    .collect()
             };
             for with in overtaken.into_iter().filter(|with| !with.is_null()) {
                 self.publish_for_another(with);
@@ -106,7 +109,9 @@ impl<M: Medium> KvSession<M> {
         let theirs: Vec<PendingWrite> = stripes
             .flat_map(|stripe| {
                 let locked = stripe.lock();
-                let theirs = locked.all().filter(|p| p.publish_with == with && !p.is_published);
+                let theirs = locked
+                    .all()
+                    .filter(|p| p.publish_with == with && !p.is_published);
                 theirs.cloned().collect::<Vec<_>>()
             })
             .collect();
@@ -177,7 +182,10 @@ impl<M: Medium> KvSession<M> {
             {
                 let mut locked = stripe.lock();
                 let listed = locked.listed(write.seq);
-                let (is_listed, seen) = (listed.is_some(), listed.as_ref().is_some_and(|p| p.is_published));
+                let (is_listed, seen) = (
+                    listed.is_some(),
+                    listed.as_ref().is_some_and(|p| p.is_published),
+                );
                 let own = listed.is_none_or(|p| p.session == self.id);
                 let is_due = is_listed || fault!("kv.older_published_later");
                 let is_dead = write.seq <= engine.flushed_seq.load(Acquire);

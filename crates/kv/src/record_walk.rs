@@ -118,7 +118,8 @@ impl RecordWalk {
             }
             let table = engine.table_of(at, &header);
             // An entry of a damaged table may name any segment.
-            let alive = ValueExtent::decode_all(&table).filter(|extent| engine.has_generation(extent));
+            let alive =
+                ValueExtent::decode_all(&table).filter(|extent| engine.has_generation(extent));
             let mut members: Vec<RecordSpan> = alive
                 .map(|extent| {
                     let used = engine.info(extent.segment).used.load(Relaxed);

@@ -530,7 +530,9 @@ fn recycle_unused<M: Medium>(
             info.opened.store(engine.open_epoch_stamp, Relaxed);
             continue;
         }
-        if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.is_recycling_interrupted) {
+        if life.is_none_or(|life| {
+            life.opened.is_some() || life.sealed.is_some() || life.is_recycling_interrupted
+        }) {
             again.push(segment);
         }
         free.push(segment);

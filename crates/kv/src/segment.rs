@@ -242,7 +242,12 @@ impl SegmentPlace {
 
     /// Returns the open epoch, `boot` at most, in which the first record of `generation` was written. `None` if the
     /// record fits none. For a segment that has lost its head, the only other place with the open epoch.
-    pub(crate) fn find_open_epoch<M: Medium>(&self, m: &M, generation: u64, boot: u64) -> Option<u32> {
+    pub(crate) fn find_open_epoch<M: Medium>(
+        &self,
+        m: &M,
+        generation: u64,
+        boot: u64,
+    ) -> Option<u32> {
         let mut bytes = [0; HEADER_MAX];
         m.copy_out(self.at.plus(FIRST as u64), &mut bytes);
         let openings = (0..=boot.min(u64::from(OPEN_EPOCH_MASK)) as u32).rev();
@@ -443,7 +448,12 @@ impl SegmentInfo {
     /// Resets everything but the state for a new `generation`.
     pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
-        for counter in [&self.tombstone_bytes, &self.used, &self.is_end_unwritten, &self.large_groups] {
+        for counter in [
+            &self.tombstone_bytes,
+            &self.used,
+            &self.is_end_unwritten,
+            &self.large_groups,
+        ] {
             counter.store(0, Ordering::Relaxed);
         }
         self.live.store(0, Ordering::Relaxed);

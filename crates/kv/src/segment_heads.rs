@@ -62,7 +62,10 @@ pub(crate) fn read<M: Medium>(
         match &mut life {
             Some(life) => {
                 let lost_opening = life.opened.is_some() && life.open_epoch == 0;
-                situation!("kv.head_lost", lost_opening || (life.is_head_zero && is_born));
+                situation!(
+                    "kv.head_lost",
+                    lost_opening || (life.is_head_zero && is_born)
+                );
                 if lost_opening || (life.is_head_zero && is_born) {
                     lost = recover_open_epoch(&place, m, life, words.open_epoch);
                 }
@@ -106,7 +109,8 @@ fn recover_open_epoch<M: Medium>(
 ) -> Option<&'static str> {
     match place.find_open_epoch(m, life.generation, boot) {
         Some(boot) => {
-            (life.opened, life.open_epoch, life.has_one_valid_opened) = (Some(SegmentPurpose::Log), boot, true);
+            (life.opened, life.open_epoch, life.has_one_valid_opened) =
+                (Some(SegmentPurpose::Log), boot, true);
             None
         }
         None if life.is_head_zero => Some("its head is zeros; its records, if any, cannot be read"),
@@ -115,7 +119,12 @@ fn recover_open_epoch<M: Medium>(
 }
 
 /// Whether a segment without a valid head and tail may never have been initialised.
-fn may_be_uninitialised<M: Medium>(place: &SegmentPlace, m: &M, is_born: bool, words: RootWords) -> bool {
+fn may_be_uninitialised<M: Medium>(
+    place: &SegmentPlace,
+    m: &M,
+    is_born: bool,
+    words: RootWords,
+) -> bool {
     let nobody_counted = words.segments_initialised == 0 && words.open_epoch != 0;
     match nobody_counted {
         true => place.is_headless(m),

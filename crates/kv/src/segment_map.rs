@@ -322,7 +322,10 @@ impl<M: Medium> Engine<M> {
     fn needs_map(&self, maps: &MapWriter, segment: u32) -> bool {
         let info = self.info(segment);
         let is_settled = info.is_end_unwritten.load(Acquire) == 0 || fault!("kv.map_unsettled");
-        if info.state() != SegmentState::Sealed || !is_settled || info.large_groups.load(Relaxed) != 0 {
+        if info.state() != SegmentState::Sealed
+            || !is_settled
+            || info.large_groups.load(Relaxed) != 0
+        {
             return false;
         }
         let Some(written) = maps.of(segment, info.generation.load(Relaxed)) else {
@@ -358,7 +361,10 @@ impl<M: Medium> Engine<M> {
         if fault!("kv.map_before_durable") {
             self.leave_out_pending(base, &mut words);
         }
-        for (word, tombs) in words.iter_mut().zip(self.tombstone_map.words_of(base, bytes)) {
+        for (word, tombs) in words
+            .iter_mut()
+            .zip(self.tombstone_map.words_of(base, bytes))
+        {
             *word |= tombs;
         }
         Some(SegmentMap { end, words })

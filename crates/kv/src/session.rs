@@ -686,7 +686,8 @@ impl<M: Medium> KvSession<M> {
             },
         );
         let mut due = due.into_iter();
-        let reaped = due.try_for_each(|(at, db, bytes)| self.delete_expired(at, Key { db, bytes: &bytes }));
+        let reaped =
+            due.try_for_each(|(at, db, bytes)| self.delete_expired(at, Key { db, bytes: &bytes }));
         self.commit_batch()?; // Also after an error: staged writes block their keys until drained.
         reaped?;
         info.expires_ms.store(next, Relaxed);

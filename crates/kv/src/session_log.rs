@@ -102,7 +102,13 @@ impl OpenSegment {
         let m = engine.medium();
         if self.staged_from == FIRST {
             let place = engine.geometry.place(self.segment);
-            place.open(m, ctx, self.generation, engine.open_epoch, SegmentPurpose::Log);
+            place.open(
+                m,
+                ctx,
+                self.generation,
+                engine.open_epoch,
+                SegmentPurpose::Log,
+            );
         }
         let len = self.buffer.len();
         self.buffer.resize(len.next_multiple_of(LINE), 0);
@@ -165,7 +171,10 @@ impl OpenSegments {
     /// Returns whether every class has a segment with room for `len` more bytes.
     pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
         let mut classes = self.0.iter().take(engine.classes());
-        classes.all(|open| open.as_ref().is_some_and(|open| open.fits_open_segment(engine, len)))
+        classes.all(|open| {
+            open.as_ref()
+                .is_some_and(|open| open.fits_open_segment(engine, len))
+        })
     }
 
     fn iter(&self) -> impl Iterator<Item = &OpenSegment> {
@@ -338,7 +347,9 @@ impl SessionLog {
         let info = engine.info(segment);
         info.set_state(SegmentState::Open);
         match heritage {
-            None => info.written_at_average.store(engine.written.load(Relaxed), Relaxed),
+            None => info
+                .written_at_average
+                .store(engine.written.load(Relaxed), Relaxed),
             Some(from) => {
                 info.opened.store(from.opened, Relaxed);
                 info.written_at_average.store(from.born, Relaxed);

@@ -62,7 +62,9 @@ impl<M: Medium> KvSession<M> {
         match self.try_write_single(hash, &draft)? {
             Some(written) => {
                 self.note(&written);
-                if self.uncounted.written * COUNTER_FLUSH_PARTS >= self.engine.geometry.payload() as u64 {
+                if self.uncounted.written * COUNTER_FLUSH_PARTS
+                    >= self.engine.geometry.payload() as u64
+                {
                     self.flush_counters();
                 }
                 self.unpin(); // End of a batch: earlier reads are over.

@@ -418,7 +418,7 @@ impl<M: Medium> SharedTarget for KvSharedTarget<M> {
         self.target.clean(&self.kv)
     }
 
-    fn alone(self: Box<Self>) -> Box<dyn TargetSubject> {
+    fn into_subject(self: Box<Self>) -> Box<dyn TargetSubject> {
         KvSubject::over(self.kv, self.machine, self.target)
     }
 }

@@ -44,7 +44,10 @@ pub(crate) fn describe<M: Medium>(
 
 /// Removes those of the free `segments` that the device cannot read completely, and quarantines them. Writes to them
 /// could be lost or fail, and the next open would scan their earlier content again. Returns a description of each.
-pub(crate) fn quarantine_unreadable<M: Medium>(engine: &Engine<M>, segments: &mut Vec<u32>) -> Vec<String> {
+pub(crate) fn quarantine_unreadable<M: Medium>(
+    engine: &Engine<M>,
+    segments: &mut Vec<u32>,
+) -> Vec<String> {
     let mut kept_out = Vec::new();
     segments.retain(|segment| {
         let base = engine.geometry.base(*segment);

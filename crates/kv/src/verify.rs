@@ -119,7 +119,9 @@ fn each_tomb<M: Medium>(
         let info = engine.info(segment);
         let settled = match info.state() {
             SegmentState::Open | SegmentState::Cleaning => false,
-            SegmentState::Sealed | SegmentState::Members => info.is_end_unwritten.load(Relaxed) == 0,
+            SegmentState::Sealed | SegmentState::Members => {
+                info.is_end_unwritten.load(Relaxed) == 0
+            }
             SegmentState::Free
             | SegmentState::Retired
             | SegmentState::Extent

@@ -165,7 +165,9 @@ fn a_place_is_not_reused_before_the_slowest_of_two_readers_unpins() {
         let retired = named.unlink();
         named.reuse_if_free(retired);
         for reader in readers {
-            reader.join().expect("the reader reads a place that was not reused");
+            reader
+                .join()
+                .expect("the reader reads a place that was not reused");
         }
     });
 }
@@ -178,7 +180,9 @@ fn a_slot_created_during_retirement_protects_its_reader() {
         let reader = thread::spawn(move || theirs.read_once(&theirs.epochs.slot()));
         let retired = named.unlink();
         named.reuse_if_free(retired);
-        reader.join().expect("the reader reads a place that was not reused");
+        reader
+            .join()
+            .expect("the reader reads a place that was not reused");
     });
 }
 
@@ -194,7 +198,9 @@ fn a_slot_dropped_while_pinned_protects_its_reader_until_the_drop_and_no_longer(
         });
         let retired = named.unlink();
         named.reuse_if_free(retired);
-        reader.join().expect("the reader reads a place that was not reused");
+        reader
+            .join()
+            .expect("the reader reads a place that was not reused");
         assert!(named.epochs.oldest() > retired, "the drop ended the pin");
     });
 }
@@ -215,7 +221,9 @@ fn one_thread_may_reuse_what_another_retired() {
             named.reuse_if_free(epoch);
         }
         writer.join().expect("the writer only unlinks");
-        reader.join().expect("the reader reads a place that was not reused");
+        reader
+            .join()
+            .expect("the reader reads a place that was not reused");
     });
 }
 

@@ -54,8 +54,9 @@ impl BufferPool {
 
     /// Takes the smallest large buffer that has at least `bytes`, and at most [`SLACK`] times as many.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let fits =
-            |buffer: &Vec<u8>| (bytes..=bytes.saturating_mul(OVERSIZE_MAX)).contains(&buffer.capacity());
+        let fits = |buffer: &Vec<u8>| {
+            (bytes..=bytes.saturating_mul(OVERSIZE_MAX)).contains(&buffer.capacity())
+        };
         let places = self.large.iter().enumerate().rev();
         let fitting = places.filter(|(_, buffer)| fits(buffer));
         let (place, _) = fitting.min_by_key(|(_, buffer)| buffer.capacity())?;

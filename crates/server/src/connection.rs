@@ -246,7 +246,9 @@ impl Connection {
             ProtocolState::Resp { client, parser } => {
                 client.show();
                 let bytes = parser.held_bytes();
-                self.client_info.argument_bytes.store(bytes, Ordering::Relaxed);
+                self.client_info
+                    .argument_bytes
+                    .store(bytes, Ordering::Relaxed);
             }
             ProtocolState::Memcached(talk) => talk.show(&self.client_info),
         }
@@ -285,7 +287,10 @@ mod tests {
         assert_eq!(input.space(512 << 20, &mut buffer_pool).len(), READ_BYTES);
         assert_eq!(input.bytes(), READ_BYTES);
         (input.end, input.peak) = (READ_BYTES, READ_BYTES);
-        let place = input.space(512 << 20, &mut buffer_pool).as_ptr_range().start;
+        let place = input
+            .space(512 << 20, &mut buffer_pool)
+            .as_ptr_range()
+            .start;
         for _ in 0..100 {
             assert_eq!(input.bytes(), input.end);
             let space = input.space(512 << 20, &mut buffer_pool);
@@ -331,7 +336,10 @@ mod tests {
         );
         input.consume(READ_BYTES);
         input.release_if_idle(&mut buffer_pool);
-        assert_eq!((input.bytes(), buffer_pool.bytes()), (0, (4 << 20) + READ_BYTES));
+        assert_eq!(
+            (input.bytes(), buffer_pool.bytes()),
+            (0, (4 << 20) + READ_BYTES)
+        );
     }
 
     #[test]
@@ -371,6 +379,9 @@ mod tests {
         );
         input.space(0, &mut buffer_pool)[0] = b'd';
         input.end += 1;
-        assert_eq!((input.unread(), buffer_pool.bytes()), (b"bcd".as_slice(), 0));
+        assert_eq!(
+            (input.unread(), buffer_pool.bytes()),
+            (b"bcd".as_slice(), 0)
+        );
     }
 }

@@ -60,7 +60,9 @@ impl LongRequests {
     /// Removes the connection with this client id from the queue, if its request has not begun.
     pub(crate) fn take_back(&self, id: u64) -> Option<Box<Connection>> {
         let mut queue = lock(&self.queue);
-        let place = queue.iter().position(|lent| lent.conn.client_info.id == id)?;
+        let place = queue
+            .iter()
+            .position(|lent| lent.conn.client_info.id == id)?;
         queue.remove(place).map(|lent| lent.conn)
     }
 

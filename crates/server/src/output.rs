@@ -428,7 +428,8 @@ mod tests {
     #[test]
     fn a_failed_commit_also_drops_held_replies_in_full_buffers() {
         for keep in [1, FULL_BYTES, FULL_BYTES + 1, 2 * FULL_BYTES] {
-            let (mut output, mut buffer_pool) = (OutputQueue::default(), BufferPool::new(usize::MAX));
+            let (mut output, mut buffer_pool) =
+                (OutputQueue::default(), BufferPool::new(usize::MAX));
             reply(&mut output, &vec![1; keep], false);
             reply(&mut output, &vec![2; 3 * FULL_BYTES - keep], true);
             assert!(output.hold_until(Ticket(1)));

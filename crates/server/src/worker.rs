@@ -294,7 +294,13 @@ impl<'a> Worker<'a> {
             if doomed.contains(&away.id) {
                 // A long request that has begun runs to its end; the connection is closed when it returns.
                 away.is_killed = true;
-                called_back.extend(self.shared.worker_pool.long.take_back(away.id).map(|c| (slot, c)));
+                called_back.extend(
+                    self.shared
+                        .worker_pool
+                        .long
+                        .take_back(away.id)
+                        .map(|c| (slot, c)),
+                );
             }
         }
         for (slot, conn) in called_back {
@@ -378,7 +384,10 @@ impl<'a> Worker<'a> {
             return;
         }
         match self.executor.session.flush_all() {
-            Ok(()) => self.shared.memcached.note_flush(self.shared.clock_ms() / 1000),
+            Ok(()) => self
+                .shared
+                .memcached
+                .note_flush(self.shared.clock_ms() / 1000),
             Err(error) => tracing::error!(%error, "delayed flush_all failed"),
         }
     }
@@ -419,7 +428,8 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         let bytes_max = self.shared.reply_bytes_max(&conn.client_info);
-        conn.output.prepare_buffer(&mut self.executor.outputs, bytes_max);
+        conn.output
+            .prepare_buffer(&mut self.executor.outputs, bytes_max);
         let (bytes, pending) = (self.batch_bytes, conn.output.pending());
         let deadline = Instant::now() + self.shared.options.time_slice;
         if !conn.closing {
@@ -569,7 +579,9 @@ impl<'a> Worker<'a> {
             }
         }
         let pending = conn.output.pending();
-        conn.client_info.output_bytes.store(pending, Ordering::Relaxed);
+        conn.client_info
+            .output_bytes
+            .store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
             self.executor.counters.count(Counter::OutputLimits, 1);
             tracing::warn!(
@@ -584,7 +596,9 @@ impl<'a> Worker<'a> {
         }
         conn.output.release_if_empty(&mut self.executor.outputs);
         let memory_bytes = conn.memory_bytes();
-        self.shared.clients.count_memory(&conn.client_info, memory_bytes);
+        self.shared
+            .clients
+            .count_memory(&conn.client_info, memory_bytes);
         if conn.awaits_long {
             if !conn.output.holds() && !self.shared.worker_pool.stopping() {
                 self.lend(slot); // LONG-1
@@ -659,7 +673,9 @@ impl<'a> Worker<'a> {
         }
         self.ticked_ms = now;
         self.inputs.tick(buffer_pool_bytes_max(self.shared));
-        self.executor.outputs.tick(buffer_pool_bytes_max(self.shared));
+        self.executor
+            .outputs
+            .tick(buffer_pool_bytes_max(self.shared));
         let settings = &self.shared.settings;
         let idle_ms = settings
             .timeout_secs

@@ -48,7 +48,7 @@ struct MemoryServerState {
 /// The nodes that a compute server can allocate on one memory server.
 #[derive(Default)]
 struct NodeAllocator {
-        /// Start and end of the unused part of a chunk.
+    /// Start and end of the unused part of a chunk.
     chunk: Option<(u64, u64)>,
     /// Leaves freed by merges, with their last versions.
     freed: Vec<(GAddr, u8)>,

@@ -60,7 +60,10 @@ fn after_a_memory_server_fails_calls_that_need_it_fail_in_time_and_others_succee
     for disaster in [InjectedFault::Kill, InjectedFault::Empty] {
         let run = tried(&plan(TreeVariant::Safe, disaster), 0..80);
         assert!(run.sum.failed > 100, "{run:?}");
-        assert!(run.sum.unaffected_keys > 500 && run.sum.lost > 500, "{run:?}");
+        assert!(
+            run.sum.unaffected_keys > 500 && run.sum.lost > 500,
+            "{run:?}"
+        );
         assert!(run.sum.slowest_error_ns > 0, "{run:?}");
     }
 }
@@ -72,7 +75,9 @@ fn with_lines_read_in_any_order_the_published_layout_fails_and_the_safe_one_hold
         ..SearchPlan::new(system)
     };
     let run = any_order(TreeVariant::Published).run(0..4000, &mut |_| true);
-    let caught = run.caught.expect("the published layout must fail with lines in any order");
+    let caught = run
+        .caught
+        .expect("the published layout must fail with lines in any order");
     let again = caught.seed..caught.seed + 1;
     tried(&any_order(TreeVariant::Safe), again.clone());
     tried(&SearchPlan::new(TreeVariant::Published), again);

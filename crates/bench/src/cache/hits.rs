@@ -147,7 +147,7 @@ impl OurCache {
     fn new(options: &CacheOptions) -> Result<OurCache, Error> {
         let cache = in_memory(options.mib)?;
         Ok(OurCache {
-            session: cache.door(),
+            session: cache.new_session(),
             cache,
             mean: options.value_bytes,
         })
@@ -225,7 +225,9 @@ impl MemcachedProcess {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(error) => {
-                    return Err(Error::Failed(format!("memcached accepts no connections: {error}")));
+                    return Err(Error::Failed(format!(
+                        "memcached accepts no connections: {error}"
+                    )));
                 }
             }
         }
@@ -271,8 +273,9 @@ impl RequestKind for MemcachedProcess {
                 .rsplit(' ')
                 .next()
                 .and_then(|n| n.parse().ok());
-            let bytes: usize =
-                bytes.ok_or_else(|| Error::Failed(format!("unexpected reply of memcached to get: {line:?}")))?;
+            let bytes: usize = bytes.ok_or_else(|| {
+                Error::Failed(format!("unexpected reply of memcached to get: {line:?}"))
+            })?;
             let mut value = vec![0; bytes + 2];
             let read = self.stream.read_exact(&mut value);
             read.map_err(Error::doing("read from memcached"))?;

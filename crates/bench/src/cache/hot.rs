@@ -106,7 +106,7 @@ impl FilledCache {
             value: vec![b'x'; options.value_bytes],
             items: options.items,
         };
-        let mut door = filled.cache.door();
+        let mut door = filled.cache.new_session();
         for key in 0..filled.items {
             filled.put(&mut door, key).map_err(failed)?;
         }
@@ -143,7 +143,7 @@ impl FilledCache {
     }
 
     fn round(&mut self, skew: &RequestSkew, requests: u64) -> Result<SkewRound, Error> {
-        let mut door = self.cache.door();
+        let mut door = self.cache.new_session();
         let before = self.cache.stats();
         let (mut out, mut sets) = (Vec::new(), 0);
         let keys: Vec<u64> = (0..requests).map(|_| self.draw(skew)).collect();
@@ -159,7 +159,9 @@ impl FilledCache {
                 let name = key.to_le_bytes();
                 let found = door.get(named(&name), ReadView::Pending, &mut out, &mut |_, _| true);
                 if !found.map_err(failed)? || out != self.value {
-                    return Err(Error::Failed(format!("key {key} is missing or its value differs from the stored one")));
+                    return Err(Error::Failed(format!(
+                        "key {key} is missing or its value differs from the stored one"
+                    )));
                 }
             }
             door.commit().map_err(failed)?;

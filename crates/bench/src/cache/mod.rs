@@ -73,7 +73,7 @@ fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
     let bytes = (mib << 20) + 2 * PAGE_BYTES;
     let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
     let config = Config {
-        tended: false,
+        background_maintenance: false,
         ..Config::default()
     };
     Cache::create(medium, PAGE_BYTES, config).map_err(failed)

@@ -336,14 +336,14 @@ fn over<N: Medium>(
 ) -> Result<MeasuredArrangement, Error> {
     let locks = trace.clone();
     let how = Config {
-        tended: false,
+        background_maintenance: false,
         formatting: arrangement.formatting,
         page_info_stride: match arrangement.metadata {
             MetadataPlace::FarPadded => DIMM_STRIDE,
             _ => 0,
         },
         // Like in Tair's cache: the lock is taken for every item.
-        stash_slots: 1,
+        slots_per_refill: 1,
         clock: Arc::new(|| 1_700_000_000_000),
         uptime: Arc::new(|| 0),
         lock_watch: Some(Arc::new(move |taken| match taken {
@@ -356,7 +356,7 @@ fn over<N: Medium>(
     let cache = Cache::create_as(far, PAGE_BYTES, IDENTITY, how, near);
     let cache = cache.map_err(failed)?;
     let mut doors: Vec<CacheSession<MediumPart, N>> =
-        (0..options.threads).map(|_| cache.door()).collect();
+        (0..options.threads).map(|_| cache.new_session()).collect();
     trace.record(true);
     // The DRAM is as large as the data, so no line is fetched twice from a DIMM or written to one.
     let has_no_dimms = matches!(

@@ -91,9 +91,11 @@ impl RespClient {
     pub(crate) fn number(&mut self, key: &str) -> Result<u64, ConnectionStop> {
         match self.request(&["GET", key])? {
             RespReply::Bulk(None) => Ok(0),
-            RespReply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
-                .parse()
-                .map_err(|e| protocol_violation(format!("the value of {key} is not a number: {e}"))),
+            RespReply::Bulk(Some(digits)) => {
+                String::from_utf8_lossy(&digits).parse().map_err(|e| {
+                    protocol_violation(format!("the value of {key} is not a number: {e}"))
+                })
+            }
             other => Err(protocol_violation(format!("GET {key}: {other:?}"))),
         }
     }

@@ -28,8 +28,11 @@ impl ChildConnection {
     pub(super) fn open(addr: &str) -> Result<ChildConnection, ConnectionStop> {
         let stream = TcpStream::connect(addr).map_err(connection_lost)?;
         stream.set_nodelay(true).map_err(connection_lost)?;
-        stream.set_read_timeout(Some(READ_TIMEOUT)).map_err(connection_lost)?;
-        let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(connection_lost)?);
+        stream
+            .set_read_timeout(Some(READ_TIMEOUT))
+            .map_err(connection_lost)?;
+        let input =
+            BufReader::with_capacity(64 << 10, stream.try_clone().map_err(connection_lost)?);
         Ok(ChildConnection { stream, input })
     }
 
@@ -50,7 +53,8 @@ impl ChildConnection {
             return Err(connection_lost("the server closed the connection"));
         }
         line.truncate(line.len() - 2);
-        String::from_utf8(line).map_err(|e| protocol_violation(format!("a reply line is not UTF-8: {e}")))
+        String::from_utf8(line)
+            .map_err(|e| protocol_violation(format!("a reply line is not UTF-8: {e}")))
     }
 
     /// Reads `len` bytes and the `\r\n` that follows them. Returns the `len` bytes.

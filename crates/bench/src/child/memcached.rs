@@ -46,7 +46,9 @@ impl MemcachedClient {
         let bytes = self.0.block(len)?;
         match self.0.line()?.as_str() {
             "END" => Ok(Some((bytes, cas))),
-            line => Err(protocol_violation(format!("{line:?} follows an item, expected END"))),
+            line => Err(protocol_violation(format!(
+                "{line:?} follows an item, expected END"
+            ))),
         }
     }
 }

@@ -124,7 +124,11 @@ fn advanced(
 }
 
 /// Pushes all positions that follow `place`.
-fn push_successors(place: &SearchPosition, pipelines: &[Vec<&[SeenCall]>], stack: &mut Vec<SearchPosition>) {
+fn push_successors(
+    place: &SearchPosition,
+    pipelines: &[Vec<&[SeenCall]>],
+    stack: &mut Vec<SearchPosition>,
+) {
     let first_answer = unordered_calls(place, pipelines)
         .map(|(_, _, event)| event.answered)
         .min();

@@ -18,7 +18,9 @@ use farbank_pm::model::{Category, MachineOutcome};
 
 use super::IndexOptions;
 use super::model::{ALL_DIMMS, PhasedRun, run};
-use super::published::{BYTES_ORDERS, BytesPart, MEANS, NEAR, PAIR_BYTES, compare_with_study, bytes, percent};
+use super::published::{
+    BYTES_ORDERS, BytesPart, MEANS, NEAR, PAIR_BYTES, bytes, compare_with_study, percent,
+};
 use super::rankings::score_pairs;
 use crate::figure::{Error, Figure, ProgressFn, Report};
 

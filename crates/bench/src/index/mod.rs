@@ -318,8 +318,12 @@ mod tests {
         options.sampling_ms = 300;
         let subject =
             IndexContender::Papaya.make(&options, run::most_records(&options), &mut |_| true);
-        let mixed = run::mixed(&options, &*subject.expect("the index can be created"), &mut |_| true)
-            .expect("the mix runs");
+        let mixed = run::mixed(
+            &options,
+            &*subject.expect("the index can be created"),
+            &mut |_| true,
+        )
+        .expect("the mix runs");
         let run = &mixed.run;
         assert_eq!(run.samples.len(), 3, "windows of 300 ms in a second");
         assert!(
@@ -367,7 +371,11 @@ mod tests {
             assert_eq!(figures(&options), figures(&options));
         }
         let options = options(IndexExperiment::Orders);
-        let orders = || run(&options, &mut |_| true).expect("the experiment runs").figures;
+        let orders = || {
+            run(&options, &mut |_| true)
+                .expect("the experiment runs")
+                .figures
+        };
         assert_eq!(orders(), orders());
     }
 

@@ -10,7 +10,9 @@ use farbank_pm::model::{Machine, MachineOutcome};
 
 use super::IndexOptions;
 use super::contender::{modelled_table, refused};
-use super::published::{self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, compare_with_study};
+use super::published::{
+    self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, compare_with_study,
+};
 use super::scale::{machine, of_table, untouched};
 use super::study::insert_keys;
 use crate::figure::{Error, Figure, ProgressFn, Report, report_every};

@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use farbank_index::IndexError;
 
 use super::contender::{IndexSession, IndexSubject, refused};
-use crate::figure::{Error, ProgressFn, PROGRESS_INTERVAL, report_progress};
+use crate::figure::{Error, PROGRESS_INTERVAL, ProgressFn, report_progress};
 
 /// Number of results of an operation that are counted separately.
 pub(super) const ENDS: usize = 10;

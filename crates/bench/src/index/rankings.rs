@@ -36,9 +36,11 @@ use super::IndexOptions;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{MinStdEngine, key_of};
 use super::model::ALL_DIMMS;
-use super::published::{self, DIMMS_INSERT_TIMES, NEAR, REMOTE_TIMES, RESIZE_PERCENT, compare_with_study};
+use super::published::{
+    self, DIMMS_INSERT_TIMES, NEAR, REMOTE_TIMES, RESIZE_PERCENT, compare_with_study,
+};
 use super::scale::{machine, of_table};
-use crate::figure::{Error, Figure, ProgressFn, Report, PROGRESS_INTERVAL, report_progress};
+use crate::figure::{Error, Figure, PROGRESS_INTERVAL, ProgressFn, Report, report_progress};
 use crate::scale::DataScale;
 
 /// The study's tables.

@@ -55,7 +55,10 @@ impl DramPeak {
 
     /// Returns the part of it that grows with the keys.
     pub(super) fn index_bytes(&self) -> u64 {
-        let index = self.parts.iter().filter(|part| !NOT_INDEX.contains(&part.0));
+        let index = self
+            .parts
+            .iter()
+            .filter(|part| !NOT_INDEX.contains(&part.0));
         index.map(|part| part.1).sum()
     }
 

@@ -68,7 +68,12 @@ pub enum AfterCheck {
 ///
 /// # Errors
 /// A check found a violation, or a writer failed.
-pub fn check_and_write(place: &Path, previous: &str, farbank: &Path, then: AfterCheck) -> Result<(), String> {
+pub fn check_and_write(
+    place: &Path,
+    previous: &str,
+    farbank: &Path,
+    then: AfterCheck,
+) -> Result<(), String> {
     let names: &[&'static str] = match place.is_dir() && then != AfterCheck::WriteInVain {
         true => &["raw", "engine", "server"],
         false => &["engine"],
@@ -90,7 +95,9 @@ pub fn check_and_write(place: &Path, previous: &str, farbank: &Path, then: After
     }
     let fine = lives.iter().all(|life| life.fine);
     if !fine || lives.is_empty() {
-        return Err("the check failed: acknowledged writes are lost, or the store is damaged".into());
+        return Err(
+            "the check failed: acknowledged writes are lost, or the store is damaged".into(),
+        );
     }
     if then == AfterCheck::End {
         return Ok(());
@@ -234,7 +241,8 @@ fn write(
                 let judged = life.in_doubt.get(writer);
                 let to = ledger.writer_log(subject, writer);
                 let plan = WriterPlan::new(writer as u64);
-                scope.spawn(move || ledger.record_outcome(run(plan, judged, &mut *bank, last, &to)));
+                scope
+                    .spawn(move || ledger.record_outcome(run(plan, judged, &mut *bank, last, &to)));
             }
         }
     });

@@ -143,7 +143,12 @@ pub fn run(options: &OpenLoopOptions, watch: ProgressFn<'_>) -> Result<Report, E
     bench.report_progress("starting the servers")?;
     let servers = [
         MeasuredServer::redis(&options.redis, options.sync, folder.path())?,
-        MeasuredServer::farbank_for_open_loop(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
+        MeasuredServer::farbank_for_open_loop(
+            &options.farbank,
+            &pool,
+            options.pool_bytes(),
+            options.sync,
+        )?,
     ];
     let mut sides = Vec::new();
     for server in &servers {

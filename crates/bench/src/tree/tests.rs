@@ -67,7 +67,10 @@ fn every_experiment_reports_its_exact_number_of_steps() {
             "{experiment:?}"
         );
         let stopped = run(&options(experiment), &mut |step| step.done == 0);
-        assert!(stopped.is_err(), "{experiment:?} continues after it was stopped");
+        assert!(
+            stopped.is_err(),
+            "{experiment:?} continues after it was stopped"
+        );
     }
 }
 

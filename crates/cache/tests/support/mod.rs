@@ -15,7 +15,7 @@ pub(crate) fn config(time: &Arc<AtomicU64>) -> Config {
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,
-        tended: false,
+        background_maintenance: false,
         ..Config::default()
     }
 }

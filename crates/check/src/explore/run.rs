@@ -148,7 +148,7 @@ impl Explorer<'_> {
             WorkloadStep::Apply(session, op) => self.apply(run, session, &op)?,
             WorkloadStep::Commit(session) => self.commit(run, session)?,
             WorkloadStep::Abandon(session) => self.abandon(run, session)?,
-            WorkloadStep::Sync => self.settle(run)?,
+            WorkloadStep::Sync => self.sync_and_acknowledge(run)?,
             WorkloadStep::Clean => {
                 run.history.note(None, "clean".into());
                 self.call(run, "a cleaning step", |s| s.clean())?;
@@ -228,7 +228,7 @@ impl Explorer<'_> {
     fn commit(&mut self, run: &mut WorkloadRun, session: usize) -> Result<(), Box<SeedFailure>> {
         if let Some(ticket) = self.call(run, "a commit", |s| s.commit(session))? {
             run.history.commit(session, ticket);
-            self.poll(run, session, false)?;
+            self.acknowledge_durable(run, session, false)?;
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Explorer<'_> {
     }
 
     /// Acknowledges the durable tickets. With `must`, the medium has just synced and every ticket must be durable.
-    fn poll(
+    fn acknowledge_durable(
         &mut self,
         run: &mut WorkloadRun,
         session: usize,
@@ -266,7 +266,7 @@ impl Explorer<'_> {
     }
 
     /// Syncs, checks that every ticket is durable, and runs the structure's own check.
-    fn settle(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
+    fn sync_and_acknowledge(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         let synced = run.sim.sync();
         self.check_captured(run)?;
         if synced.is_err() {
@@ -274,7 +274,7 @@ impl Explorer<'_> {
         }
         run.history.note(None, "sync".into());
         for session in 0..self.shape.sessions {
-            self.poll(run, session, true)?;
+            self.acknowledge_durable(run, session, true)?;
         }
         self.call(run, "its own check", |s| s.check())?;
         Ok(())
@@ -284,7 +284,7 @@ impl Explorer<'_> {
         for session in 0..self.shape.sessions {
             self.commit(run, session)?;
         }
-        self.settle(run)?;
+        self.sync_and_acknowledge(run)?;
         run.history.note(None, "close".into());
         let subject = run
             .subject
@@ -314,7 +314,7 @@ impl Explorer<'_> {
             run.promised = Some(promised); // X5
         }
         let sim = self.killed(run, &run.sim.crash_state());
-        self.bury(run);
+        self.drop_killed_subject(run);
         self.reopen(run, sim)
     }
 
@@ -333,7 +333,7 @@ impl Explorer<'_> {
     fn cut(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
         run.history.note(None, "power cut".into());
         let state = run.sim.crash_state();
-        self.bury(run);
+        self.drop_killed_subject(run);
         let cut = drawn_cut(run, &state);
         let sim = self.sim(state.image(&cut));
         self.reopen(run, sim).map_err(|failure| {
@@ -343,7 +343,7 @@ impl Explorer<'_> {
     }
 
     /// Drops the subject of a killed process. Writes made by the drop are discarded.
-    fn bury(&self, run: &mut WorkloadRun) {
+    fn drop_killed_subject(&self, run: &mut WorkloadRun) {
         run.sim.observe(None);
         let subject = run.subject.take();
         // A panic in the drop shows nothing about the pool.
@@ -365,7 +365,7 @@ impl Explorer<'_> {
             opened => Some(opened.map_err(cannot)?),
         };
         run.creating = false;
-        if self.shape.mends_late && Rng::new(run.seed).fork(run.crashes).one_in(2) {
+        if self.shape.repairs_on_access && Rng::new(run.seed).fork(run.crashes).one_in(2) {
             run.history.died();
         } else {
             self.take_over(run)?;

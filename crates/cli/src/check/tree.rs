@@ -130,7 +130,7 @@ fn again(plan: &SearchPlan, seed: u64, fault: Option<&str>) -> String {
 }
 
 /// Formats a violation as text.
-fn told(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> String {
+fn format_violation(plan: &SearchPlan, caught: &CaughtTrial, fault: Option<&str>) -> String {
     format!(
         "violation: seed {:#x}, {}, disaster {}: {}\n  again: {}",
         caught.seed,
@@ -202,7 +202,7 @@ pub(super) fn schedules(choices: &TreeArgs, asked: &TreeScheduleArgs<'_>) -> Res
     } else {
         print!("{}", table(&run));
         if let Some(caught) = &run.caught {
-            println!("{}\n", told(&plan, caught, name));
+            println!("{}\n", format_violation(&plan, caught, name));
         }
         println!("{}", line(&plan, &run));
     }
@@ -232,7 +232,7 @@ fn control(plan: &SearchPlan, run: &SearchReport, json: bool) -> Result<(), Fail
         ),
         Some(caught) => println!(
             "{}\n\ncheck schedules tree: holds; the published layout fails with lines in any order, after {} schedules",
-            told(plan, caught, None),
+            format_violation(plan, caught, None),
             run.schedules
         ),
         None => {
@@ -466,7 +466,7 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
         if let [(name, hunted)] = all
             && let Some((plan, caught)) = caught_of(&hunted.verdict)
         {
-            println!("\n{}", told(&plan, caught, Some(name)));
+            println!("\n{}", format_violation(&plan, caught, Some(name)));
         }
         println!(
             "\ncheck faults tree: {count} of {} detected; {cpu:.1} s of CPU time",

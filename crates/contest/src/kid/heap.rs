@@ -1,31 +1,31 @@
-//! Records: where they lie in far memory, and how they come there and back.
+//! Records in far memory: their layout, writing and reading.
 //!
 //! ```text
-//!   far memory: a partition a thread           record, in a block of whole units of 32 bytes
+//!   far memory: one partition per thread        record, in a block of whole units of 32 bytes
 //!   ┌───────┬───────┬─ ... ─┬────────┐         ┌──────────┬─────────┬───────────┬─────────┬─────┬─────┬───────┐
 //!   │ part 0│ part 1│       │ part 15│         │checksum:2│mem_len:2│value_len:2│version:1│pad:1│key  │value  │
 //!   └───────┴───────┴─ ... ─┴────────┘         └──────────┴─────────┴───────────┴─────────┴─────┴─────┴───────┘
 //!                                              0          2         4           6         7     8     24
 //!
-//!   place (8 bytes, the value in the index): pos_in_part:32 | mem_len:16 | part:8 | version:8
+//!   place (8 bytes, a key's value in the index): pos_in_part:32 | mem_len:16 | part:8 | version:8
 //! ```
 //!
-//! The checksum is 16 bits of XXH3-64 over everything behind itself, up to the value's end. A place tells all that is
-//! needed to free a block without looking at it.
+//! The checksum is the low 16 bits of XXH3-64 over all bytes between the checksum and the value's end. A place contains
+//! everything needed to free a block without reading it.
 //!
 //! # Invariants
-//! H1  A partition is whole blocks from its start to `end`, which only grows.
-//! H2  A block's `mem_len` is the same for all records it ever holds. It shares an atomic word with the checksum.
-//! H3  A record is durable before the index names it, and its block is freed after the index names another.
+//! H1  A partition consists of whole blocks from its start to `end`, and `end` only grows.
+//! H2  All records that a block ever holds have the same `mem_len`. It is in the same atomic word as the checksum.
+//! H3  A record is durable before the index refers to it. A block is freed after the index refers to another block.
 //!
 //! # Crash argument
-//! | crash between           | recovery sees                  | and does                                          |
-//! |-------------------------|--------------------------------|---------------------------------------------------|
-//! | appended, drained       | no record, a torn or whole one | ends the partition there, or keeps it             |
-//! | same, in a freed block  | the same, in the middle        | **ends the partition there: what follows is lost** |
-//! | drained, index changed  | two versions                   | keeps the higher one                              |
+//! | crash between | recovery sees | and does |
+//! |------------------------------|--------------------------------|---------------------------------------------------|
+//! | append and its drain | no record, a torn or whole one | ends the partition there, or keeps the record | | the
+//! same, in a reused block | the same, within the partition | **ends the partition there: all later keys are lost** |
+//! | drain and index update | two versions | keeps the higher one |
 //!
-//! The second row is a defect of the published engine; by H2 it could have stepped over the block.
+//! The second row is a defect of the published engine. By H2 recovery could have skipped the block.
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
@@ -39,15 +39,15 @@ use super::{KidChecksum, KidOptions};
 use crate::engine::{Error, Key, VALUE_BYTES};
 use crate::limits::ContestLimits;
 
-/// A block is a whole number of these.
+/// Granularity of a block, in bytes.
 pub(super) const UNIT_BYTES: usize = 32;
 pub(super) const VALUE_BYTES_MAX: usize = *VALUE_BYTES.end();
 const HEADER_BYTES: usize = 24;
 const BLOCK_BYTES_MAX: usize = (HEADER_BYTES + VALUE_BYTES_MAX).next_multiple_of(UNIT_BYTES);
-/// Bytes an offset in a partition can name.
+/// Largest size of a partition that a 32-bit offset can address, in bytes.
 const PARTITION_BYTES_MAX: u64 = 1 << 32;
 
-/// Where a record is, as the index has it.
+/// Place of a record, as the index stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RecordPlace(pub(super) u64);
 
@@ -80,20 +80,20 @@ impl RecordPlace {
 }
 
 farbank_pm::zeroed! {
-    /// One cache line of threads' counts: a thread's own, or four threads'.
+    /// One cache line of counters, of one thread or of four threads.
     #[repr(C, align(64))]
     struct CountRow([AtomicU64; 8]);
 }
 
-/// What a thread counts.
+/// Counters of one thread.
 struct ThreadCounts<'a> {
-    /// Bytes of its partition that are blocks (H1).
+    /// Bytes of the thread's partition that are blocks (H1).
     end: &'a AtomicU64,
-    /// Of those, bytes appended since the engine was opened.
+    /// Bytes among them that were appended since the engine was opened.
     appended: &'a AtomicU64,
 }
 
-/// Far memory, as the engine divides it.
+/// The engine's far memory and its partitions.
 pub(super) struct KidHeap<M> {
     medium: M,
     partition_bytes: u64,
@@ -103,7 +103,7 @@ pub(super) struct KidHeap<M> {
 }
 
 impl<M: Medium> KidHeap<M> {
-    /// The heap of `medium`, every partition taken for empty.
+    /// Returns a heap on `medium` whose partitions count as empty until [`KidHeap::recover`] has run.
     pub(super) fn new(
         medium: M,
         terms: &ContestLimits,
@@ -117,7 +117,7 @@ impl<M: Medium> KidHeap<M> {
         }
         if !(1..=256).contains(&parts) {
             return Err(format!(
-                "{parts} threads: a place can name 1 to 256 partitions"
+                "{parts} threads, expected 1 to 256: each thread has one partition, and a place has 8 bits for it"
             ));
         }
         let partition_bytes = (needs / parts as u64).min(PARTITION_BYTES_MAX);
@@ -136,14 +136,14 @@ impl<M: Medium> KidHeap<M> {
         self.lists.len()
     }
 
-    /// Bytes that are blocks.
+    /// Returns the bytes of all blocks.
     pub(super) fn taken_bytes(&self) -> u64 {
         (0..self.partitions())
             .map(|n| self.counts(n).end.load(Relaxed))
             .sum()
     }
 
-    /// Bytes of DRAM of the free lists.
+    /// Returns the bytes of DRAM that the free lists take.
     pub(super) fn lists_bytes(&self) -> u64 {
         self.lists
             .iter()
@@ -151,7 +151,7 @@ impl<M: Medium> KidHeap<M> {
             .sum()
     }
 
-    /// Writes zeros everywhere.
+    /// Overwrites all partitions with zeros.
     pub(super) fn pre_heat(&self) -> Result<(), Poisoned> {
         static PIECE: [u8; 64 << 10] = [0; 64 << 10];
         let mut ctx = PersistCtx::default();
@@ -164,8 +164,8 @@ impl<M: Medium> KidHeap<M> {
         self.medium.settle(ticket)
     }
 
-    /// Makes a record durable, in a block of thread `number`'s choice. `old` is the place of the key's record, if
-    /// it has one. `record` is scratch.
+    /// Writes a record durably to a block of thread `number`. `old` is the place of the key's former record, if there
+    /// is one. `record` is a scratch buffer.
     pub(super) fn put(
         &self,
         ctx: &mut PersistCtx,
@@ -193,8 +193,8 @@ impl<M: Medium> KidHeap<M> {
         Ok(place)
     }
 
-    /// A block of `bytes` for thread `number`: from the end of its partition until half of that was appended,
-    /// after that from its free lists; and from the other if there is none.
+    /// Takes a block of `bytes` for thread `number`. The block comes from the end of the partition until half of the
+    /// partition has been appended, and then from the free lists. If that source is empty, it comes from the other one.
     fn take(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
         let pop = || {
             self.lists[number]
@@ -212,13 +212,13 @@ impl<M: Medium> KidHeap<M> {
     fn append(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
         let ThreadCounts { end, appended } = self.counts(number);
         let fits = |at| Some(at + bytes as u64).filter(|end| *end <= self.partition_bytes);
-        // Two threads may have one number: see `Numbers`.
+        // Two threads may share a partition: see `PartitionRule::ByLot`.
         let at = end.fetch_update(Relaxed, Relaxed, fits).ok()?;
         appended.fetch_add(bytes as u64, Relaxed);
         Some(RecordPlace::new(number, at, bytes, 0))
     }
 
-    /// The block at `place` is free, for thread `number`.
+    /// Puts the block at `place` on the free lists of thread `number`.
     pub(super) fn retire(&self, number: usize, place: RecordPlace) {
         self.lists[number]
             .lock()
@@ -226,8 +226,8 @@ impl<M: Medium> KidHeap<M> {
             .push(place);
     }
 
-    /// Makes `out` the value at `place`. Its length is read from far memory, and from a record that somebody may be
-    /// writing over: it can be anything that the block has room for.
+    /// Replaces `out` with the value at `place`. Another thread may be overwriting the record, so the length read from
+    /// far memory can be wrong. It is therefore limited to the size of the block.
     pub(super) fn value(&self, place: RecordPlace, out: &mut Vec<u8>) {
         let at = self.off(place);
         let header = self.medium.load(at);
@@ -238,8 +238,8 @@ impl<M: Medium> KidHeap<M> {
             .append_out(at.plus(HEADER_BYTES as u64), value_bytes, out);
     }
 
-    /// Fills the index from far memory: every partition from its start to the first record that is not whole. The
-    /// places it notes have version 0, whatever the record says.
+    /// Fills the index from far memory. Reads every partition from its start to the first record that is not whole. The
+    /// places it enters have version 0, whatever the version in the record.
     pub(super) fn recover(&self, lines: &HashLines) -> Result<(), String> {
         for part in 0..self.partitions() {
             let mut at = 0;
@@ -254,7 +254,7 @@ impl<M: Medium> KidHeap<M> {
                             val.store(here.0, Release);
                         }
                     }
-                    LineSlot::None => return Err("there are more keys than the terms said".into()),
+                    LineSlot::None => return Err("far memory holds more keys than the limits allow: open it with the limits it was created with".into()),
                 }
                 at += block_bytes as u64;
             }
@@ -263,7 +263,7 @@ impl<M: Medium> KidHeap<M> {
         Ok(())
     }
 
-    /// Block size, version and key of the record at `at`, if its checksum holds.
+    /// Returns block size, version and key of the record at `at`, if its checksum is right.
     fn whole_record(&self, part: usize, at: u64) -> Option<(usize, u8, Key)> {
         let mut bytes = [0; BLOCK_BYTES_MAX];
         let room = (self.partition_bytes - at).min(bytes.len() as u64) as usize;
@@ -280,7 +280,8 @@ impl<M: Medium> KidHeap<M> {
         whole.then(|| (u16_at(bytes, 2), bytes[6], key))
     }
 
-    /// How many of a block's bytes its checksum vouches for; 0 if it does not hold, or if its lengths cannot be.
+    /// Returns the number of bytes that the block's checksum covers. Returns 0 if the checksum is wrong or a length is
+    /// impossible.
     fn vouched_bytes(&self, block: &[u8]) -> usize {
         let (block_bytes, value_bytes) = (u16_at(block, 2), u16_at(block, 4));
         let record_bytes = HEADER_BYTES + value_bytes;

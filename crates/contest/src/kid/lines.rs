@@ -1,4 +1,4 @@
-//! The index: lines of five keys in DRAM, probed one after another.
+//! The index: hash lines of five keys in DRAM, with linear probing.
 //!
 //! ```text
 //!   0          16         32         48         64         80      88            120     128
@@ -8,17 +8,18 @@
 //!   └──────────── first cache line ─────────────┘└─────────── second cache line ───────────┘
 //! ```
 //!
-//! Five is what wastes least of whole cache lines: 5 x (16 + 8) and a count fill two of them up to 7 bytes.
-//! A key's line is its hash modulo the number of lines, which is prime; if that is full, the next, and so on. No
-//! key ever leaves, so a line that is not full ends a search.
+//! Five keys waste the fewest bytes of whole cache lines: 5 x (16 + 8) bytes and a count fill two lines but for 7
+//! bytes. A key's line is its hash modulo the number of lines, which is prime. If that line is full, the key is in the
+//! next line, and so on. Keys are never removed, so a line that is not full ends a search.
 //!
 //! # Invariants
-//! K1  `count` only grows, up to 5; slots below it are reserved, those above are empty.
-//! K2  A slot's value is [`PENDING`] from soon after its reservation until its record is durable. Readers take that,
-//!     and the 0 before it, for a key that is not there.
+//! K1  `count` only grows, up to 5. Slots below it are reserved, slots above it are empty.
+//! K2  A slot's value is [`PENDING`] from soon after its reservation until its record is durable. A reader treats a key
+//!     whose value is [`PENDING`], or the 0 before it, as absent.
 //!
-//! The count is published before the key is written, and a key is two words: a reader can meet half a key beside
-//! zeros. So can a second writer of that key, who would give it another slot; the contest has only one at a time.
+//! The count is published before the key is written, and a key is two words. So a reader can see half a key beside
+//! zeros. A second writer of that key could see the same and reserve another slot. The contest never has two writers of
+//! one key at a time.
 
 use farbank_pm::grow_table::{GrowTable, prefetch};
 use farbank_pm::sync::atomic::AtomicU64;
@@ -28,9 +29,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{KidOptions, LineHash, ProbeStep};
 use crate::engine::Key;
 
-/// Keys of a line.
+/// Number of keys in a line.
 pub(super) const KEYS: usize = 5;
-/// The value of a key whose record is on its way.
+/// The value of a reserved slot whose record is not durable yet.
 pub(super) const PENDING: u64 = u64::MAX;
 
 farbank_pm::zeroed! {
@@ -56,7 +57,7 @@ impl HashLine {
         (found.map(|slot| &self.vals[slot]), count == KEYS)
     }
 
-    /// Takes the next free slot for `key`, if there is one.
+    /// Reserves the next free slot for `key`, if there is one.
     fn reserve(&self, key: [u64; 2]) -> Option<&AtomicU64> {
         let next = |count| (count < KEYS as u64).then_some(count + 1);
         let slot = self.count.fetch_update(AcqRel, Acquire, next).ok()? as usize;
@@ -67,7 +68,7 @@ impl HashLine {
     }
 }
 
-/// What a search found, and how many lines it looked at.
+/// Result of a search: the key's value, if the key was found, and the number of lines visited.
 pub(super) struct LineSearch<'a> {
     pub(super) val: Option<&'a AtomicU64>,
     pub(super) lines: u64,
@@ -75,15 +76,15 @@ pub(super) struct LineSearch<'a> {
 
 /// A key's slot.
 pub(super) enum LineSlot<'a> {
-    /// It was there.
+    /// The slot held the key already.
     Old(&'a AtomicU64),
-    /// It was reserved for it.
+    /// The slot was just reserved for the key.
     New(&'a AtomicU64),
     /// Every line is full.
     None,
 }
 
-/// All lines.
+/// The hash table.
 pub(super) struct HashLines {
     lines: GrowTable<HashLine>,
     len: u64,
@@ -91,7 +92,7 @@ pub(super) struct HashLines {
 }
 
 impl HashLines {
-    /// Empty lines for `keys` keys, at a load of 20 / 21 when all have come.
+    /// Returns an empty table for `keys` keys; with all of them its load factor is 20 / 21.
     pub(super) fn new(keys: u64, options: KidOptions) -> HashLines {
         let len = lines_for(keys);
         let lines = GrowTable::new(len as usize);
@@ -103,7 +104,7 @@ impl HashLines {
         }
     }
 
-    /// Bytes of DRAM the lines take.
+    /// Returns the bytes of DRAM that the lines take.
     pub(super) fn bytes(&self) -> u64 {
         self.len * size_of::<HashLine>() as u64
     }
@@ -123,7 +124,7 @@ impl HashLines {
         }
     }
 
-    /// Looks for `key`, and reserves a slot where the search ends without it. Also how many lines it looked at.
+    /// Looks for `key`, and reserves a slot for it if it is absent. Also returns the number of lines visited.
     pub(super) fn occupy(&self, key: &Key) -> (LineSlot<'_>, u64) {
         let words = words_of(key);
         for (lines, line) in (1..).zip(self.walk(key)) {
@@ -137,7 +138,7 @@ impl HashLines {
         (LineSlot::None, self.len)
     }
 
-    /// Every line once, from the key's own on.
+    /// Iterates once over all lines, starting at the key's own line.
     fn walk(&self, key: &Key) -> impl Iterator<Item = &HashLine> {
         let hash = match self.options.key_hash {
             LineHash::Crc32c => u64::from(crc32c::crc32c(key)),
@@ -162,7 +163,7 @@ impl HashLines {
     }
 }
 
-/// How many lines `keys` keys get: 1.05 times as many slots as keys, and a prime number of lines.
+/// Returns the number of lines for `keys` keys: a prime number that gives at least 1.05 slots per key.
 pub(super) fn lines_for(keys: u64) -> u64 {
     let least = (u128::from(keys) * 21).div_ceil(20 * KEYS as u128) as u64;
     (least.max(2)..)
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn at_full_size_there_are_the_slides_lines() {
+    fn at_full_scale_the_number_of_lines_is_the_published_one() {
         let terms = ContestLimits::finals(1);
         assert_eq!(lines_for(terms.keys), 48_097_859);
         let load = terms.keys as f64 / (48_097_859 * KEYS) as f64;
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_contests_load_a_hit_looks_at_2_9_lines_and_a_miss_at_44() {
+    fn at_the_contests_load_a_hit_visits_2_9_lines_and_a_miss_44() {
         let keys = 1_000_000;
         let lines = HashLines::new(keys, KidOptions::default());
         let mut rng = Rng::new(0x16d);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn any_tuning_finds_the_same() {
+    fn lookups_give_the_same_result_with_all_options() {
         let plain = KidOptions::default();
         let others = [
             KidOptions {
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn when_every_line_is_full_there_is_no_slot_and_searches_still_end() {
+    fn when_every_line_is_full_inserts_are_refused_and_searches_end() {
         let lines = HashLines::new(8, KidOptions::default());
         let mut rng = Rng::new(1);
         for _ in 0..lines.len * KEYS as u64 {

@@ -1,24 +1,24 @@
-//! Free blocks of one thread: a list for each size, of nodes from pages in DRAM.
+//! Free blocks of one thread: one linked list per size, with nodes from pages in DRAM.
 //!
 //! ```text
-//!   lists, by size in units of 32 bytes        page of nodes (2 MiB of 4 GiB)
+//!   lists, by size in units of 32 bytes        page of nodes (2 MiB for a partition of 4 GiB)
 //!   ┌───┬───┬─ ... ─┬────┐                     ┌──────────────┬──────────────┬─ ... ─┐
 //!   │ 0 │ 1 │       │ 33 │ ──▶ node ──▶ node   │ place │ next │ place │ next │       │
 //!   └───┴───┴─ ... ─┴────┘                     └──────────────┴──────────────┴─ ... ─┘
 //! ```
 //!
-//! A block is taken from the first list that is not empty, from its own size upwards; it keeps its size: nothing is
-//! split and nothing is merged. The lists are DRAM only and nothing rebuilds them: what was free before a crash is
-//! not free after it, and lost.
+//! A block is taken from the first list that is not empty, from the requested size upwards. It keeps its own size:
+//! blocks are never split or merged. The lists are in DRAM only, and recovery does not rebuild them. So a block that
+//! is free at a crash is lost.
 
 use super::heap::{RecordPlace, UNIT_BYTES, VALUE_BYTES_MAX};
 
 const SIZES: usize = VALUE_BYTES_MAX.div_ceil(UNIT_BYTES) + 2;
-/// No node.
+/// The number that means "no node".
 const NIL: u64 = u64::MAX;
-/// Pages of nodes there are from the beginning, if they are made ahead.
+/// Number of pages that are filled with nodes at the start, if nodes are allocated ahead.
 const PAGES_AHEAD: u64 = 32;
-/// A page of nodes is this part of the partition.
+/// Size of a partition divided by the size of a page of nodes.
 const PAGES_OF_PARTITION: u64 = 2048;
 
 #[derive(Clone, Copy)]
@@ -56,17 +56,17 @@ impl NodeArena {
 /// Free blocks of one thread.
 pub(super) struct FreeLists {
     lists: [u64; SIZES],
-    /// Nodes that name no block.
+    /// Head of the list of unused nodes.
     unused: u64,
     arena: NodeArena,
 }
 
 impl FreeLists {
-    /// Empty lists for a partition of `partition_bytes`; with nodes for as many blocks as will ever be free, if
-    /// `ahead`.
+    /// Returns empty lists for a partition of `partition_bytes`. With `ahead`, allocates [`PAGES_AHEAD`] pages of
+    /// nodes.
     pub(super) fn new(partition_bytes: u64, ahead: bool) -> FreeLists {
         let page_bytes = (partition_bytes / PAGES_OF_PARTITION).max(256);
-        // The first 16 bytes of a page are its own.
+        // The first 16 bytes of a page are reserved.
         let page_nodes = page_bytes / size_of::<FreeNode>() as u64 - 1;
         let mut lists = FreeLists {
             lists: [NIL; SIZES],
@@ -84,12 +84,12 @@ impl FreeLists {
         lists
     }
 
-    /// Bytes of DRAM the nodes take.
+    /// Returns the bytes of DRAM that the nodes take.
     pub(super) fn bytes(&self) -> u64 {
         (self.arena.pages.len() * (self.arena.page_nodes + 1) * size_of::<FreeNode>()) as u64
     }
 
-    /// Block `place` is free.
+    /// Adds the block at `place`.
     pub(super) fn push(&mut self, place: RecordPlace) {
         let head = &mut self.lists[place.block_bytes() / UNIT_BYTES];
         let node = self.unused;
@@ -103,7 +103,7 @@ impl FreeLists {
         *head = node;
     }
 
-    /// Takes the smallest free block of at least `bytes`, which are whole units.
+    /// Takes the smallest free block of at least `bytes`. `bytes` is a whole number of units.
     pub(super) fn pop(&mut self, bytes: usize) -> Option<RecordPlace> {
         let head = self.lists[bytes / UNIT_BYTES..]
             .iter_mut()
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_full_size_there_are_the_published_nodes() {
+    fn at_full_scale_the_number_of_nodes_is_the_published_one() {
         let lists = FreeLists::new(4 << 30, true);
         let nodes: usize = lists.arena.pages.iter().map(Vec::len).sum();
         assert_eq!((nodes, lists.bytes()), (4_194_272, 64 << 20));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_used_again() {
+    fn nodes_are_reused() {
         let mut lists = FreeLists::new(1 << 16, false);
         for round in 0..1000 {
             lists.push(RecordPlace::new(0, round * 128, 128, 0));

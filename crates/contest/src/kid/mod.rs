@@ -1,31 +1,33 @@
-//! The engine of the slides: a hash table of whole cache lines in DRAM, unsorted records in far memory.
+//! The engine known from its authors' slides: a hash table of whole cache lines in DRAM, unsorted records in far
+//! memory.
 //!
 //! ```text
-//!   set ──▶ lines: the key's slot ──▶ free block, or the partition's end ──▶ record, one drain ──▶ slot ──▶ free the old
-//!   get ──▶ lines: the key's slot ──▶ copy the value ──▶ the slot again: still the same? ──▶ done
+//!   set ──▶ hash line: find the key's slot ──▶ take a block ──▶ write the record, one drain ──▶ slot ──▶ free the old
+//!   block get ──▶ hash line: find the key's slot ──▶ copy the value ──▶ read the slot again: unchanged? ──▶ done
 //! ```
 //!
-//! Nothing in far memory points anywhere: the index is DRAM only, and is found again by walking over all records. A set
-//! is one write and one drain. Threads share nothing but the lines: each has a partition of far memory to append to
-//! and lists of the blocks it freed. There is no read cache; three were tried by its authors and paid for nothing.
+//! Far memory contains no pointers. The index is in DRAM only, and recovery rebuilds it by reading all records. A set
+//! is one write and one drain. Threads share only the hash lines: each has its own partition of far memory to append
+//! to, and its own lists of free blocks. There is no read cache; its authors tried three, and none paid off.
 //!
-//! * `lines` is the index, `heap` what lies in far memory, `lists` what is free there.
+//! * `lines` is the index, `heap` the records in far memory, `lists` the free lists.
 //!
-//! # What is wrong with it
-//! It is here as it was published. `docs/papers/tair-kid.md` tells where we differ; these are its own defects, each
-//! with a test of this module that shows it:
+//! # Defects
+//! The engine is built as it was published. `docs/papers/tair-kid.md` lists where this version differs. These are the
+//! engine's own defects. A test of this module shows each of them:
 //!
-//! 1. Recovery ends a partition at the first record whose checksum does not hold. A power cut that tears a record in a
+//! 1. Recovery ends a partition at the first record whose checksum is wrong. A power cut that tears a record in a
 //!    *reused* block loses every key behind it in that partition, however old, and later appends overwrite them.
-//! 2. Places that recovery notes have version 0. The next update of such a key is version 1, and if an older record
-//!    says more, the next recovery believes that one. It also does after 256 updates of one key: versions have 8 bits.
-//! 3. Blocks of older versions and torn ones are not put on the free lists by recovery: that space is gone.
-//! 4. A reader compares the slot before and after, of which 8 bits are a version: 256 updates that end in the same
-//!    block are not noticed.
-//! 5. Pre-heating ([`Options::pre_heat`]) writes zeros over all of far memory when the engine is opened, whatever was in
-//!    it. The published engine did so unless it saw that it ran under the contest's crash judge.
-//! 6. Recovery makes nothing durable that it accepts.
-//! 7. 16 bits of checksum believe one torn record in 65,536.
+//! 2. Recovery enters every record into the index with version 0. The next update of such a key gets version 1. If an
+//!    older record of the key has a higher version, the next recovery takes the older record. The same happens after
+//!    256 updates of one key, because a version has 8 bits.
+//! 3. Recovery does not put the blocks of older versions and of torn records on the free lists. That space is lost.
+//! 4. A reader compares the slot before and after it copies the value, and 8 bits of the slot are a version. So it does
+//!    not notice 256 updates that end in the same block.
+//! 5. Pre-heating ([`KidOptions::pre_heat`]) overwrites all of far memory with zeros when the engine is opened, even if
+//!    it holds data. The published engine skipped this only when it detected the contest's crash test.
+//! 6. Recovery does not make the records it accepts durable.
+//! 7. A checksum of 16 bits accepts one torn record in 65,536.
 
 mod heap;
 mod lines;
@@ -47,19 +49,19 @@ use crate::target::{EngineConfig, explorer_terms};
 use heap::{KidHeap, RecordPlace};
 use lines::{HashLines, LineSlot, PENDING};
 
-/// How a probe comes to the next line.
+/// Computation of the next hash line of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProbeStep {
-    /// A remainder for each line.
+    /// One modulo operation for each line.
     Modulo,
-    /// One more, and 0 after the last: a branch that is nearly always right.
+    /// Increment, and wrap to 0 after the last line: a branch that is nearly always predicted correctly.
     Branch,
 }
 
-/// What a record's 16 bits of checksum are taken from.
+/// Function that yields a record's 16-bit checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KidChecksum {
-    /// Nothing: a torn record is believed.
+    /// No checksum: a torn record is accepted.
     None,
     /// CRC-32C.
     Crc32c,
@@ -67,43 +69,43 @@ pub enum KidChecksum {
     Xxh3,
 }
 
-/// What a key's line is chosen by.
+/// Hash function that selects a key's line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LineHash {
-    /// CRC-32C, an instruction of the processor.
+    /// CRC-32C, which is one CPU instruction.
     Crc32c,
     /// XXH3, 64 bits.
     Xxh3,
 }
 
-/// Which partition a thread gets.
+/// Assignment of partitions to threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartitionRule {
-    /// The next one: a counter of the engine's own.
+    /// The next partition, by a counter of the engine.
     Own,
-    /// One by lot, as if by the number the system gave it: some partitions get two threads and some none.
+    /// A pseudo-random partition, as if selected by the system's thread id. Some partitions get two threads, some none.
     ByLot,
 }
 
-/// Its tunings: on as published. Each can be turned back to see what it is worth.
+/// Optimisations of the engine. By default each is as published; each can be switched back to measure its benefit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KidOptions {
-    /// Published with a branch, before that with a remainder (1 of 39 seconds).
+    /// Published with a branch. An earlier version used modulo; the change saved 1 of 39 seconds.
     pub step: ProbeStep,
-    /// Have a full line's second half, and the next line, fetched when a probe comes to it. Published on.
+    /// Prefetch a full line's second half, and the next line, when a probe reaches the line. Published on.
     pub prefetch: bool,
-    /// Published with XXH3, before that with CRC (2 of 38 seconds, with a faster copy).
+    /// Published with XXH3. An earlier version used CRC; the change, with a faster copy, saved 2 of 38 seconds.
     pub checksum: KidChecksum,
     /// Published with CRC-32C.
     pub key_hash: LineHash,
-    /// Threads' counts lie in a cache line each. Published on (10 of 55 seconds).
+    /// Place each thread's counters in a cache line of their own. Published on; it saved 10 of 55 seconds.
     pub padded: bool,
-    /// Nodes of the free lists are made when the engine is opened. Published on (0.5 of 36 seconds).
+    /// Allocate the nodes of the free lists when the engine is opened. Published on; it saved 0.5 of 36 seconds.
     pub list_nodes_ahead: bool,
-    /// Write zeros over all of far memory at every open. Published on (5 of 44 seconds), here off: nothing survives
-    /// it. See the module's head, 5.
+    /// Overwrite all of far memory with zeros at every open. Published on, where it saved 5 of 44 seconds. Off by
+    /// default here, because it destroys all data: see defect 5 of the module.
     pub pre_heat: bool,
-    /// Published with its own counter.
+    /// Published with the engine's own counter.
     pub numbers: PartitionRule,
 }
 
@@ -122,7 +124,7 @@ impl Default for KidOptions {
     }
 }
 
-/// The engine, open.
+/// The open engine.
 pub struct Kid<M: Medium> {
     core: Arc<KidCore<M>>,
 }
@@ -131,16 +133,17 @@ struct KidCore<M> {
     lines: HashLines,
     heap: KidHeap<M>,
     numbers: PartitionRule,
-    /// Workers so far.
+    /// Number of workers made so far.
     workers: AtomicU64,
     tally: Mutex<EngineStats>,
 }
 
 impl<M: Medium> Kid<M> {
-    /// Opens what is in the first [`Terms::far_bytes`] of `medium`; zeros are an empty engine.
+    /// Opens the engine in the first [`ContestLimits::far_bytes`] of `medium`. Zeros are an empty engine.
     ///
     /// # Errors
-    /// The medium is too short, there are more than 256 threads or more keys than the terms allow, or it fails.
+    /// The medium is too short or fails, there are more than 256 threads, or far memory holds more keys than the limits
+    /// allow.
     pub fn open(medium: M, terms: &ContestLimits, options: KidOptions) -> Result<Kid<M>, String> {
         let lines = HashLines::new(terms.keys, options);
         let heap = KidHeap::new(medium, terms, options)?;
@@ -202,18 +205,19 @@ struct KidWorker<M: Medium> {
 }
 
 impl<M: Medium> Worker for KidWorker<M> {
-    /// One write and one drain; durable on `Ok`, except for what a recovery does with it.
+    /// Takes one write and one drain. On `Ok` the record is durable, but a later recovery can still lose it: see the
+    /// module's defects.
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
         let (len, may) = (value.len(), VALUE_BYTES);
         assert!(
             may.contains(&len),
-            "a value of {len} bytes, the contest has {may:?}"
+            "the value has {len} bytes, expected {may:?}"
         );
         let KidCore { lines, heap, .. } = &*self.core;
         let (slot, probes) = lines.occupy(key);
         let (val, old) = match slot {
             LineSlot::New(val) => (val, None),
-            // Pending for its only writer: an insert that found no block.
+            // Pending, although this thread is the key's only writer: an earlier insert found no free block.
             LineSlot::Old(val) => (val, Some(val.load(Acquire)).filter(|old| *old != PENDING)),
             LineSlot::None => return Err(Error::Full),
         };
@@ -227,7 +231,7 @@ impl<M: Medium> Worker for KidWorker<M> {
         val.store(place.0, Release);
         match old {
             Some(old) => {
-                // Whoever sees the block's next record sees the slot's new place.
+                // A reader that sees the block's next record then also sees the slot's new place.
                 fence(Release);
                 heap.retire(self.partition, old);
                 self.tally.updates += 1;
@@ -263,7 +267,7 @@ impl<M: Medium> Drop for KidWorker<M> {
     }
 }
 
-/// The engine as the crash explorer makes it, with its defaults.
+/// Configuration for the crash explorer: the default options.
 #[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KidConfig;
@@ -278,7 +282,7 @@ impl EngineConfig for KidConfig {
         true
     }
 
-    /// Little far memory, so that blocks are used again within a run: half of a partition is 15 sets.
+    /// Returns limits with little far memory, so that a run reuses blocks: half of a partition is 15 sets.
     fn terms(&self) -> ContestLimits {
         ContestLimits {
             far_bytes: 16 << 10,

@@ -1,4 +1,4 @@
-//! What the engine does, and what is wrong with it.
+//! Tests of the engine's behaviour and of its known defects.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::harness::{StoredModel, contest_mix, threads_with_a_reader, value_of};
 use crate::target::{EngineTarget, explorer_terms, key_of};
 
-/// One thread with 128 KiB for values of 100 bytes, which have blocks of 128.
+/// Returns limits for one thread and 128 KiB. The tests' values of 100 bytes take blocks of 128.
 fn one_thread() -> ContestLimits {
     explorer_terms().with_threads(1)
 }
@@ -20,7 +20,7 @@ fn open(sim: &Sim, terms: &ContestLimits) -> Kid<Sim> {
     Kid::open(sim.clone(), terms, KidOptions::default()).unwrap()
 }
 
-/// The engine after a power cut, with everything drained.
+/// Returns the engine as opened after a power cut at which everything was drained.
 fn cut(sim: &Sim, terms: &ContestLimits) -> Kid<Sim> {
     open(&Sim::from_image(sim.visible(), Persistency::Word), terms)
 }
@@ -33,7 +33,7 @@ fn get(engine: &Kid<Sim>, number: u64) -> Option<Vec<u8>> {
         .then_some(out)
 }
 
-/// The `write`-th value of key `number` is set; the moment before that is drained.
+/// Sets the `write`-th value of key `number`. Returns the crash state just before its drain.
 fn before_its_drain(sim: &Sim, engine: &Kid<Sim>, number: u64, write: u64) -> CrashState {
     let drains: Arc<Mutex<Vec<CrashState>>> = Arc::default();
     let seen = Arc::clone(&drains);
@@ -46,26 +46,26 @@ fn before_its_drain(sim: &Sim, engine: &Kid<Sim>, number: u64, write: u64) -> Cr
     drains.lock().unwrap().remove(0)
 }
 
-/// An engine of which a freed block in the middle of the partition is next in line: key 1's, which lies before those
-/// of keys 2 to 9.
+/// Returns an engine that will next reuse a free block in the middle of the partition: the former block of key 1,
+/// which lies before the blocks of keys 2 to 9.
 fn with_a_free_block_in_the_middle(sim: &Sim, terms: &ContestLimits) -> (Kid<Sim>, StoredModel) {
     let engine = open(sim, terms);
     let (mut worker, mut model) = (engine.worker(), StoredModel::default());
     for number in 0..10 {
         model.set(&mut *worker, number, 0, 100);
     }
-    // Free blocks come first when half of the partition was appended: 61 more of 1,056 bytes.
+    // The engine prefers free blocks once half of the partition has been appended: 61 more blocks of 1,056 bytes.
     for write in 1..=61 {
         model.set(&mut *worker, 9, write, 1024);
     }
-    // To the block that key 9 left, the only free one of that size.
+    // This write goes to the former block of key 9, the only free block of that size.
     model.set(&mut *worker, 1, 1, 100);
     drop(worker);
     (engine, model)
 }
 
 #[test]
-fn it_agrees_with_a_model_over_reuse_and_a_restart() {
+fn contents_match_a_model_across_block_reuse_and_a_restart() {
     let terms = ContestLimits {
         keys: 200,
         ..one_thread()
@@ -82,16 +82,13 @@ fn it_agrees_with_a_model_over_reuse_and_a_restart() {
         }
     }
     drop(worker);
-    assert!(
-        engine.far_bytes() < terms.far_bytes,
-        "blocks were used again"
-    );
+    assert!(engine.far_bytes() < terms.far_bytes, "blocks were reused");
     assert_eq!(engine.tally().inserts + engine.tally().updates, 6000);
     model.check(&mut *cut(&sim, &terms).worker(), 0..200);
 }
 
 #[test]
-fn threads_do_not_disturb_each_other_or_a_reader() {
+fn a_reader_sees_whole_and_newest_values_while_threads_write() {
     for (numbers, padded) in [
         (PartitionRule::Own, true),
         (PartitionRule::Own, false),
@@ -114,7 +111,7 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
 }
 
 #[test]
-fn the_contests_mix_fits_and_the_tables_are_as_large_as_allowed() {
+fn the_contests_mix_fits_and_dram_stays_within_the_limit() {
     let terms = ContestLimits::finals(4096);
     let medium = Mapped::anonymous(terms.far_bytes).unwrap();
     let engine = Kid::open(medium, &terms, KidOptions::default()).unwrap();
@@ -152,7 +149,7 @@ fn a_set_is_one_write_and_one_drain() {
 }
 
 #[test]
-fn when_far_memory_is_full_nothing_happens_and_updates_still_fit() {
+fn when_far_memory_is_full_a_refused_set_changes_nothing_and_small_updates_succeed() {
     let terms = ContestLimits {
         far_bytes: 17 * 128,
         ..one_thread()
@@ -201,12 +198,12 @@ fn a_torn_record_in_a_reused_block_loses_every_key_behind_it() {
         torn > 50,
         "{torn} of 64 images had a torn record in the middle"
     );
-    assert_eq!(lost, 9, "keys that nobody was writing");
+    assert_eq!(lost, 9, "keys lost that were not being written");
 }
 
-/// Defect 2, by recovery.
+/// Defect 2: recovery resets versions.
 #[test]
-fn versions_start_again_after_a_recovery_so_that_the_next_believes_an_old_value() {
+fn versions_restart_after_a_recovery_so_the_next_recovery_takes_an_old_value() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
     let (first, mut model) = (open(&sim, &terms), StoredModel::default());
@@ -226,9 +223,9 @@ fn versions_start_again_after_a_recovery_so_that_the_next_believes_an_old_value(
     );
 }
 
-/// Defect 2, by counting on.
+/// Defect 2: a version wraps after 256 updates.
 #[test]
-fn after_256_updates_of_a_key_recovery_believes_an_old_value() {
+fn after_256_updates_of_a_key_recovery_takes_an_old_value() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
     let (engine, mut model) = (open(&sim, &terms), StoredModel::default());
@@ -241,7 +238,7 @@ fn after_256_updates_of_a_key_recovery_believes_an_old_value() {
 
 /// Defect 3.
 #[test]
-fn what_was_free_before_a_restart_is_lost() {
+fn blocks_that_are_free_at_a_restart_are_lost() {
     let terms = ContestLimits {
         far_bytes: 16 * 128,
         ..one_thread()
@@ -264,14 +261,14 @@ fn what_was_free_before_a_restart_is_lost() {
     assert_eq!(
         refused,
         Err(Error::Full),
-        "{left} keys more, and the other blocks are nobody's"
+        "after {left} more keys the engine is full, and the other blocks are lost"
     );
     assert!(left <= 8);
 }
 
 /// Defect 4.
 #[test]
-fn after_256_updates_a_slot_can_say_the_same_of_another_value() {
+fn after_256_updates_a_slot_can_have_its_former_value_again() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
     let (engine, _) = with_a_free_block_in_the_middle(&sim, &terms);
@@ -292,14 +289,14 @@ fn after_256_updates_a_slot_can_say_the_same_of_another_value() {
     assert_eq!(
         slot(),
         before,
-        "a reader that began before would not notice"
+        "a reader that started before the updates would not notice"
     );
     assert_ne!(get(&engine, 0), was);
 }
 
 /// Defect 5.
 #[test]
-fn pre_heating_forgets_everything() {
+fn pre_heating_destroys_all_data() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
     let engine = open(&sim, &terms);
@@ -322,7 +319,7 @@ fn pre_heating_forgets_everything() {
 
 /// Defect 6.
 #[test]
-fn what_was_found_after_a_kill_can_be_gone_after_a_power_cut() {
+fn a_value_found_after_a_kill_can_be_lost_by_a_power_cut() {
     let terms = one_thread();
     let sim = Sim::new(terms.far_bytes, Persistency::Word);
     let killed = before_its_drain(&sim, &open(&sim, &terms), 1, 0).killed();
@@ -342,7 +339,7 @@ fn what_was_found_after_a_kill_can_be_gone_after_a_power_cut() {
 }
 
 #[test]
-fn without_a_checksum_a_torn_record_is_believed() {
+fn without_a_checksum_a_torn_record_is_accepted() {
     let terms = one_thread();
     for (checksum, believed) in [
         (KidChecksum::None, true),
@@ -367,7 +364,7 @@ fn without_a_checksum_a_torn_record_is_believed() {
 }
 
 #[test]
-fn terms_that_cannot_be_met_are_refused() {
+fn a_medium_that_is_too_short_is_refused() {
     let terms = one_thread();
     let short = Sim::new(terms.far_bytes / 2, Persistency::Adr);
     let why = Kid::open(short, &terms, KidOptions::default())
@@ -376,10 +373,10 @@ fn terms_that_cannot_be_met_are_refused() {
     assert_eq!(why, "the medium has 65536 bytes, the terms ask for 131072");
 }
 
-/// Found by whoever looks everywhere: no seed passes. Of these, the first tears a record so that its 16 bits agree,
-/// the second meets defect 2, the third defect 6.
+/// With word-granular power cuts the explorer reports violations for each of these seeds. The first tears a record
+/// whose 16-bit checksum still matches, the second shows defect 2, and the third shows defect 6.
 #[test]
-fn the_explorer_objects() {
+fn the_explorer_finds_the_defects() {
     let config = ExploreConfig::new(Persistency::Word);
     for (seed, says) in [
         (0, "key 6: the bytes of v3(226 bytes) are wrong"),

@@ -1,18 +1,19 @@
-//! The read cache: keys that were asked for, and their values, for good.
+//! The read cache: keys that were read, and their values. An entry is never evicted.
 //!
 //! ```text
-//!   bucket: a lock, how many of its slots are used, first slot of its own from the pool
+//!   bucket: a lock, the number of used slots, the first overflow slot in the shared pool
 //!   ┌──────┬──────┬──────┬──────┐          shared pool
 //!   │ slot │ slot │ slot │ slot │ ──▶ slot ──▶ slot           a slot is a record (slab.rs)
 //!   └──────┴──────┴──────┴──────┘
 //! ```
 //!
-//! Half of the slots belong to buckets, half to the pool, which has no more when it has no more: nothing is ever
-//! thrown out. So a cached value may be the only one there is, and far memory need not be told of updates to it.
+//! Half of the slots belong to buckets and half to the shared pool. When the pool is used up, further keys are refused.
+//! Entries are never evicted. So the cache may hold the only copy of a value, and updates of a cached key need not be
+//! written to far memory.
 //!
 //! # Invariant
-//! R1  Once a key was refused it is refused for good: who found no place and wrote far memory instead is not overtaken
-//!     by a reader who fills in an older value.
+//! R1  A key that was refused once is always refused. A writer that found no slot writes to far memory instead, and no
+//!     reader can later fill the cache with an older value.
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU32;
@@ -33,12 +34,12 @@ pub(super) struct PrelimCache {
     slots: RecordSlab,
     len: usize,
     buckets: Vec<Mutex<CacheBucket>>,
-    /// First slot of the pool that nobody has.
+    /// First free slot of the pool.
     pool: AtomicU32,
 }
 
 impl PrelimCache {
-    /// A cache that takes `bytes` or a little more.
+    /// Returns an empty cache of about `bytes` bytes.
     pub(super) fn new(bytes: u64) -> PrelimCache {
         let buckets = (bytes as usize / RECORD_BYTES / SLOTS / 2).max(1);
         let len = buckets * SLOTS * 2;
@@ -56,12 +57,12 @@ impl PrelimCache {
         }
     }
 
-    /// Bytes of DRAM it takes.
+    /// Returns the bytes of DRAM that the cache takes.
     pub(super) fn bytes(&self) -> u64 {
         (self.len * RECORD_BYTES + self.buckets.len() * size_of::<Mutex<CacheBucket>>()) as u64
     }
 
-    /// Whether `key` is here; its value is copied to `out` then.
+    /// Replaces `out` with the value of `key` if the cache holds it. Returns whether it does.
     pub(super) fn get(&self, key: KeyWords, out: &mut Vec<u8>) -> bool {
         let at = self.bucket_of(key);
         let bucket = self.buckets[at].lock().expect("no holder panics");
@@ -69,7 +70,7 @@ impl PrelimCache {
         found.inspect(|slot| self.slots.value(*slot, out)).is_some()
     }
 
-    /// Makes `value` that of `key`, if it is here.
+    /// Replaces the value of `key` if the cache holds it. Returns whether it does.
     pub(super) fn update(&self, key: KeyWords, value: &[u8]) -> bool {
         let at = self.bucket_of(key);
         let bucket = self.buckets[at].lock().expect("no holder panics");
@@ -79,7 +80,8 @@ impl PrelimCache {
             .is_some()
     }
 
-    /// Puts `key` here if it is not and there is room (R1). True if it is here now, with `value` only if it was not.
+    /// Adds `key` with `value` if it is absent and a slot is free (R1). A value that is already present stays. Returns
+    /// whether the cache holds `key` afterwards.
     pub(super) fn add(&self, key: KeyWords, value: &[u8]) -> bool {
         let at = self.bucket_of(key);
         let mut bucket = self.buckets[at].lock().expect("no holder panics");
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_overflow_into_the_pool_until_that_is_empty_and_nothing_is_thrown_out() {
+    fn buckets_overflow_into_the_pool_until_it_is_empty_and_no_entry_is_evicted() {
         let cache = PrelimCache::new(8 * 100 * 2);
         let key = |n: u32| [n, 1, 2, 3];
         let value = |n: u32| [n as u8; 80];
@@ -143,7 +145,7 @@ mod tests {
             "the other bucket has slots of its own"
         );
         assert!(cache.add(key(1), &value(2)) && cache.get(key(1), &mut out));
-        assert_eq!(out, value(1), "who comes second does not replace");
+        assert_eq!(out, value(1), "a second add does not replace the value");
         assert!(cache.update(key(1), &value(2)) && cache.get(key(1), &mut out));
         assert_eq!(out, value(2));
         assert!(!cache.update(key(3), &value(3)));

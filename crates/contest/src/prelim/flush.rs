@@ -1,4 +1,4 @@
-//! Buffers on their way: empty ones wait for workers, full ones for the flusher threads.
+//! The flush queue: empty buffers for the workers, full buffers for the flusher threads.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use farbank_pm::{Medium, PersistCtx, Poisoned};
 
 use super::records::{FullBuffer, RecordStore};
 
-/// Buffers and who waits for them.
+/// Queue of full and empty buffers.
 pub(super) struct FlushQueue {
     state: Mutex<FlushState>,
     filled: Condvar,
@@ -22,7 +22,7 @@ struct FlushState {
 }
 
 impl FlushQueue {
-    /// A queue of `buffers` empty buffers.
+    /// Returns a queue of `buffers` empty buffers.
     pub(super) fn new(buffers: usize) -> FlushQueue {
         FlushQueue {
             state: Mutex::new(FlushState {
@@ -36,8 +36,8 @@ impl FlushQueue {
         }
     }
 
-    /// An empty buffer; waits until there is one. There always will be, if there are as many as workers: each has
-    /// at most one, and hands it in before it asks for another.
+    /// Takes an empty buffer; waits until there is one. The wait ends if there are at least as many buffers as workers,
+    /// because a worker has at most one buffer and hands it in before it takes another.
     pub(super) fn take(&self) -> Result<usize, Poisoned> {
         let mut state = self.state();
         loop {
@@ -51,13 +51,13 @@ impl FlushQueue {
         }
     }
 
-    /// Hands in a buffer to be flushed.
+    /// Queues a buffer to be flushed.
     pub(super) fn hand_in(&self, filled: FullBuffer) {
         self.state().filled.push_back(filled);
         self.filled.notify_one();
     }
 
-    /// No more will come; flushers end when they have done what came.
+    /// Closes the queue. The flushers end when they have flushed all queued buffers.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.filled.notify_all();
@@ -80,7 +80,7 @@ impl FlushQueue {
         let mut state = self.state();
         match result {
             Ok(()) => state.empty.push(buffer),
-            // Its records stay readable where they are.
+            // The buffer is not reused, so its records stay readable.
             Err(poisoned) => state.failed = Some(poisoned),
         }
         drop(state);
@@ -92,7 +92,8 @@ impl FlushQueue {
     }
 }
 
-/// Starts a thread that flushes what is handed in until the queue is closed. Lanes from `ctx` on are nobody else's.
+/// Starts a thread that flushes queued buffers until the queue is closed. `ctx` is the number of its persistence
+/// context, which no other thread uses.
 pub(super) fn start<M: Medium>(
     ctx: u32,
     queue: Arc<FlushQueue>,

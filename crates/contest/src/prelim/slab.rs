@@ -1,4 +1,4 @@
-//! Records in DRAM, of 25 words of four bytes each, that may be read while they are written.
+//! Records in DRAM: 25 atomic words of four bytes each, which may be read while they are written.
 //!
 //! ```text
 //!   0        4                    20                                                   100
@@ -7,8 +7,8 @@
 //!   └────────┴────────────────────┴─────────────────── ─ ─ ────────────────────────────┘
 //! ```
 //!
-//! In far memory a record has the same bytes. `prev` is the number of the next older record of the bucket, counted
-//! from 1; in the read cache it is the next slot. A record has no checksum and no length: all values have 80 bytes.
+//! A record in far memory has the same bytes. `prev` is the number, plus 1, of the next older record of the bucket. In
+//! the read cache it is the next slot, plus 1. A record has no checksum and no length: all values have 80 bytes.
 
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::AtomicU32;
@@ -18,17 +18,17 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 pub(super) const RECORD_BYTES: usize = 100;
 /// Bytes of every value.
 pub(super) const VALUE_BYTES: usize = 80;
-/// Words of a record, of its key and of its value.
+/// Number of words in a record.
 pub(super) const WORDS: usize = RECORD_BYTES / 4;
 const KEY: std::ops::Range<usize> = 1..5;
 const VALUE: std::ops::Range<usize> = 5..WORDS;
-/// No record.
+/// The number that means "no record".
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A key, as it is compared.
+/// A key as four words.
 pub(super) type KeyWords = [u32; 4];
 
-/// The words of `bytes`.
+/// Converts `bytes` to `N` words.
 pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let (chunks, rest) = bytes.as_chunks::<4>();
     assert!(
@@ -39,24 +39,24 @@ pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     std::array::from_fn(|n| u32::from_le_bytes(chunks[n]))
 }
 
-/// The number that the first word of a record means: zeros have no older record.
+/// Returns the record number that the first word of a record encodes. 0 encodes [`NONE`].
 pub(super) fn prev_of(word: u32) -> u32 {
     word.wrapping_sub(1)
 }
 
-/// What a look at a record showed.
+/// Result of comparing a record with a key.
 pub(super) enum RecordLookup {
-    /// It is the key's; its value was copied out.
+    /// The record has the key, and its value was copied out.
     Same,
-    /// It is another's, and this comes next.
+    /// The record has another key. The field is the number of the next older record.
     Other(u32),
 }
 
-/// A row of records.
+/// An array of records.
 pub(super) struct RecordSlab(GrowTable<AtomicU32>);
 
 impl RecordSlab {
-    /// `records` records of zeros.
+    /// Returns `records` records of zeros.
     pub(super) fn new(records: usize) -> RecordSlab {
         let table = GrowTable::new((records * WORDS).max(1));
         table.reserve(records * WORDS);
@@ -67,7 +67,7 @@ impl RecordSlab {
         self.0.get(record * WORDS + word)
     }
 
-    /// Makes record `at` `key` and `value`.
+    /// Writes `key` and `value` to record `at`.
     pub(super) fn put(&self, at: usize, key: KeyWords, value: &[u8]) {
         for (word, part) in KEY.zip(key) {
             self.word(at, word).store(part, Relaxed);
@@ -94,13 +94,13 @@ impl RecordSlab {
             .all(|(word, part)| self.word(at, word).load(Relaxed) == part)
     }
 
-    /// Makes `out` the value of record `at`.
+    /// Replaces `out` with the value of record `at`.
     pub(super) fn value(&self, at: usize, out: &mut Vec<u8>) {
         out.clear();
         out.extend(VALUE.flat_map(|word| self.word(at, word).load(Relaxed).to_le_bytes()));
     }
 
-    /// Looks at record `at` for `key`.
+    /// Compares record `at` with `key`, and copies its value to `out` if the keys are equal.
     pub(super) fn look(&self, at: usize, key: KeyWords, out: &mut Vec<u8>) -> RecordLookup {
         if !self.is(at, key) {
             return RecordLookup::Other(self.prev(at));
@@ -109,7 +109,7 @@ impl RecordSlab {
         RecordLookup::Same
     }
 
-    /// Makes `out` the bytes `from..to` of the slab, which are whole words.
+    /// Replaces `out` with the bytes `from..to` of the slab. Both are multiples of 4.
     pub(super) fn bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
         out.clear();
         out.extend(

@@ -156,7 +156,9 @@ impl<M: Medium> Cceh<M> {
         let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = Cceh::over(ground, config, false);
         table.make_first()?;
-        let Cceh { table_pool: ground, .. } = table;
+        let Cceh {
+            table_pool: ground, ..
+        } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Cceh::over(ground, config, false))
     }
@@ -233,13 +235,14 @@ impl<M: Medium> Index for Cceh<M> {
         if let Some(value) = ReservedKey::of(&self.table_pool).get()? {
             each(EMPTY, value);
         }
-        self.directory.each_segment(&self.table_pool, |segment, hash| {
-            self.locks.begin(segment, || {
-                self.persist_on_first_access(worker, segment, hash)
-            })?;
-            self.each_live(segment, |_, key, value| each(key, value));
-            Ok(())
-        })
+        self.directory
+            .each_segment(&self.table_pool, |segment, hash| {
+                self.locks.begin(segment, || {
+                    self.persist_on_first_access(worker, segment, hash)
+                })?;
+                self.each_live(segment, |_, key, value| each(key, value));
+                Ok(())
+            })
     }
 
     fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {

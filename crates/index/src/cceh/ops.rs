@@ -135,7 +135,8 @@ impl<M: Medium> Cceh<M> {
         self.directory.validate(&self.table_pool, segment, hash)?;
         let buckets = Self::slot(segment, 0);
         let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
-        self.table_pool.persist_on_first_access(worker, buckets, bytes)
+        self.table_pool
+            .persist_on_first_access(worker, buckets, bytes)
     }
 
     /// Writes the word where the published code counts its readers and writers. No code reads it.

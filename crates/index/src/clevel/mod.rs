@@ -188,7 +188,9 @@ impl<M: Medium> Clevel<M> {
         let ground = TablePool::create(medium, plan, &ClevelConfig::classes())?;
         let table = Clevel::over(ground, config);
         table.make_first()?;
-        let Clevel { table_pool: ground, .. } = table;
+        let Clevel {
+            table_pool: ground, ..
+        } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Clevel::over(ground, config))
     }

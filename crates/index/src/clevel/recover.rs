@@ -21,7 +21,9 @@ impl<M: Medium> Clevel<M> {
         for ctx in 0..self.table_pool.contexts() {
             for block in self.table_pool.in_doubt(ctx)? {
                 if block.class == Some(PAIR) {
-                    let hash = self.table_pool.hash(self.table_pool.medium().load(block.at));
+                    let hash = self
+                        .table_pool
+                        .hash(self.table_pool.medium().load(block.at));
                     self.flush_buckets(&mut worker, hash);
                 }
             }
@@ -135,7 +137,9 @@ impl<M: Medium> Clevel<M> {
             None => levels.any(|level| level.at == block.at),
             Some(_) if fault!("clevel.free_last") => false,
             Some(_) => {
-                let hash = self.table_pool.hash(self.table_pool.medium().load(block.at));
+                let hash = self
+                    .table_pool
+                    .hash(self.table_pool.medium().load(block.at));
                 let word = self.slot_word(block.at, hash);
                 levels.any(|level| self.leads(level, hash, word))
             }

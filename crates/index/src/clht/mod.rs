@@ -221,7 +221,9 @@ impl<M: Medium> Clht<M> {
         let ground = TablePool::create(medium, plan, &ClhtConfig::classes())?;
         let table = Clht::over(ground, config, false);
         table.make_first()?;
-        let Clht { table_pool: ground, .. } = table;
+        let Clht {
+            table_pool: ground, ..
+        } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(Clht::over(ground, config, false))
     }

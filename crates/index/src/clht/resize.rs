@@ -113,9 +113,11 @@ impl<M: Medium> Clht<M> {
         array: Array,
         chained: Vec<Off>,
     ) -> Result<(), IndexError> {
-        let freed = self.table_pool.free_all(worker, CHAINED, chained, |worker| {
-            self.table_pool.about_to_free(worker, array.at)
-        })?;
+        let freed = self
+            .table_pool
+            .free_all(worker, CHAINED, chained, |worker| {
+                self.table_pool.about_to_free(worker, array.at)
+            })?;
         self.table_pool.set_root(worker, named, 0)?;
         self.table_pool.free(worker, freed);
         Ok(())

@@ -177,7 +177,12 @@ impl<M: Medium> DashSegments<'_, M> {
     }
 
     /// Rebuilds the buckets' words about the stash (S4).
-    pub(crate) fn rebuild_overflow_words(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) {
+    pub(crate) fn rebuild_overflow_words(
+        &self,
+        ctx: &mut PersistCtx,
+        segment: Off,
+        keys: &KeyHashes<'_>,
+    ) {
         let homes = (0..self.form.shape.buckets()).map(|n| self.bucket(segment, n));
         for home in homes.filter(|home| self.overflow(*home) != OverflowWord::NONE) {
             self.medium.store(ctx, home, OverflowWord::NONE.0); // other lines stay clean

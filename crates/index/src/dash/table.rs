@@ -114,7 +114,8 @@ pub(crate) trait DashTable: Send + Sync {
 
     /// Checks a segment, after its repair.
     fn check_segment(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
-        let accept = || self.persist_on_first_access(&mut self.table_pool().worker()?, segment, hash);
+        let accept =
+            || self.persist_on_first_access(&mut self.table_pool().worker()?, segment, hash);
         self.locks().begin(segment, accept)?;
         let keys = KeyHashes {
             hasher: self.table_pool().hasher(),

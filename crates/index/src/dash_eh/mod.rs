@@ -153,7 +153,9 @@ impl<M: Medium> DashEh<M> {
         let ground = TablePool::create(medium, plan, &config.classes())?;
         let table = DashEh::over(ground, config, false);
         table.make_first()?;
-        let DashEh { table_pool: ground, .. } = table;
+        let DashEh {
+            table_pool: ground, ..
+        } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(DashEh::over(ground, config, false))
     }

@@ -199,7 +199,10 @@ impl<M: Medium> DashLh<M> {
         table.make_first(&mut worker)?;
         drop(worker);
         let ground = table.table_pool.finish(NAME, &config.words())?;
-        Ok(DashLh { table_pool: ground, ..table })
+        Ok(DashLh {
+            table_pool: ground,
+            ..table
+        })
     }
 
     /// Opens the table on `medium`. Recovery frees what an interrupted split has allocated.

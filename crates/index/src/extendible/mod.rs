@@ -321,7 +321,8 @@ impl ExtendibleDirectory {
         ground: &TablePool<M>,
         led: VersionedRef<DirectoryEntry>,
     ) -> bool {
-        ground.medium().load(led.source.at) == led.source.word && self.directory() == led.source.directory
+        ground.medium().load(led.source.at) == led.source.word
+            && self.directory() == led.source.directory
     }
 
     /// Checks that the segment for `hash` is one and that exactly its entries name it (D5). The caller holds its lock.

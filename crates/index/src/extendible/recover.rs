@@ -3,8 +3,8 @@
 use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::{
-    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, set_entries,
-    plausible,
+    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, plausible,
+    set_entries,
 };
 use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, OpenError, TablePool, TableWorker};

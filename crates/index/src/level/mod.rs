@@ -214,7 +214,9 @@ impl<M: Medium> LevelHash<M> {
         let ground = TablePool::create(medium, plan, &[])?;
         let table = LevelHash::over(ground, config, false);
         table.make_first()?;
-        let LevelHash { table_pool: ground, .. } = table;
+        let LevelHash {
+            table_pool: ground, ..
+        } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(LevelHash::over(ground, config, false))
     }

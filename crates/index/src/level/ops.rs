@@ -202,7 +202,9 @@ impl<M: Medium> LevelHash<M> {
     #[track_caller]
     pub(super) fn flush_bucket(&self, worker: &mut TableWorker, bucket: Off) {
         let bytes = self.config.bucket_bytes as usize;
-        self.table_pool.medium().flush(&mut worker.ctx, bucket, bytes);
+        self.table_pool
+            .medium()
+            .flush(&mut worker.ctx, bucket, bytes);
     }
 
     /// Finds `key`. A caller without its locks must check afterwards that the versions have not changed.

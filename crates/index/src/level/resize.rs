@@ -133,7 +133,9 @@ impl<M: Medium> LevelHash<M> {
                 }
                 for (part, image) in (0..).zip(&images) {
                     let at = self.config.bucket(young, side, part * apart + from);
-                    self.table_pool.medium().copy_in(&mut worker.ctx, at, &[image]);
+                    self.table_pool
+                        .medium()
+                        .copy_in(&mut worker.ctx, at, &[image]);
                 }
             }
         }

@@ -42,7 +42,9 @@ impl<M: Medium> Soft<M> {
             return;
         }
         let made = self.make_area(worker);
-        if let Ok(area) = made.and_then(|area| worker.commit(self.table_pool.medium()).map(|()| area)) {
+        if let Ok(area) =
+            made.and_then(|area| worker.commit(self.table_pool.medium()).map(|()| area))
+        {
             self.nodes.put(self.add_nodes(&mut areas, area)); // I5
             situation!("soft.area_ahead");
         }

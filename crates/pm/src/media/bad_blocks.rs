@@ -28,7 +28,7 @@ const CHARACTER_DEVICE: u32 = libc::S_IFCHR;
 ///
 /// # Errors
 /// The device has bad sectors, and the file system does not report which blocks belong to the file.
-pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
+pub(super) fn unreadable_ranges(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
     let stat = rustix::fs::fstat(file)?;
     if stat.st_mode & KIND == CHARACTER_DEVICE {
         return Ok(of_device(&Sysfs::system().device("char", stat.st_rdev)));
@@ -40,7 +40,7 @@ pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
     match bad.is_empty() {
         true => Ok(bad),
         false => match extents(file, u64::MAX)? {
-            Some(runs) => Ok(through(&runs, &bad)),
+            Some(runs) => Ok(map_by_extents(&runs, &bad)),
             None => Err(io::Error::other(
                 "the device has bad sectors, and the file system does not report which blocks belong to the file",
             )),
@@ -103,7 +103,7 @@ fn parse(text: &str, begin: u64) -> Vec<Range<u64>> {
 }
 
 /// Returns the ranges of a file with the extents `runs` that lie in the `bad` ranges of its device.
-fn through(runs: &[FileExtent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
+fn map_by_extents(runs: &[FileExtent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
     let both = runs
         .iter()
         .flat_map(|run| bad.iter().map(move |bad| (run, bad)));
@@ -153,7 +153,7 @@ mod tests {
         ];
         for (bad, expected) in cases {
             let parts: Vec<_> = bad.iter().map(|(start, end)| *start..*end).collect();
-            assert_eq!(ends(&through(&runs, &parts)), expected, "{bad:?}");
+            assert_eq!(ends(&map_by_extents(&runs, &parts)), expected, "{bad:?}");
         }
     }
 
@@ -172,6 +172,9 @@ mod tests {
             }
             known => eprintln!("skipped: this file system does not report extents ({known:?})"),
         }
-        assert_eq!(of(file.as_fd()).expect("no bad sectors are known"), []);
+        assert_eq!(
+            unreadable_ranges(file.as_fd()).expect("no bad sectors are known"),
+            []
+        );
     }
 }

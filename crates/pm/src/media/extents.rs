@@ -169,7 +169,7 @@ pub(super) fn unshare(file: &PoolFile, bytes: u64) -> Result<(), (u64, io::Error
     let rewritten = check_limit(bytes)
         .and_then(|()| {
             let mut parts = parts.iter();
-            parts.try_for_each(|(at, len)| file.write_again(*at..at + len))
+            parts.try_for_each(|(at, len)| file.rewrite(*at..at + len))
         })
         .and_then(|()| file.sync());
     rewritten.map_err(|e| (total(&parts), e))?;

@@ -98,7 +98,7 @@ pub struct File {
     /// Held while the medium grows.
     growing: Mutex<()>,
     /// Serialises `store`, `store_words` and `cas`.
-    words: Mutex<()>,
+    word_lock: Mutex<()>,
     syncer: Option<JoinHandle<()>>,
 }
 
@@ -106,11 +106,11 @@ pub struct File {
 struct FileShared {
     file: PoolFile,
     policy: SyncPolicy,
-    turns: Mutex<SyncTurns>,
+    sync_state: Mutex<SyncTurns>,
     /// The sync thread waits here for work.
     work: Condvar,
     /// Callers of `wait` block here until their tickets are durable.
-    turned: Condvar,
+    ticket_durable: Condvar,
     /// Number of the last sync that succeeded.
     done: AtomicU64,
     /// Whether a write completed since the last sync started.
@@ -169,9 +169,9 @@ impl File {
         let shared = Arc::new(FileShared {
             file,
             policy,
-            turns: Mutex::default(),
+            sync_state: Mutex::default(),
             work: Condvar::new(),
-            turned: Condvar::new(),
+            ticket_durable: Condvar::new(),
             done: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             poison: OnceLock::new(),
@@ -184,7 +184,7 @@ impl File {
             let shared = Arc::clone(&shared);
             move || {
                 let _mourner = PoisonOnPanic(&shared);
-                shared.serve();
+                shared.run_sync_thread();
             }
         })?;
         let caps = Caps {
@@ -205,7 +205,7 @@ impl File {
             caps,
             watch,
             growing: Mutex::new(()),
-            words: Mutex::new(()),
+            word_lock: Mutex::new(()),
             syncer: Some(syncer),
         })
     }
@@ -246,7 +246,7 @@ impl File {
         if self.shared.process.check().is_err() {
             return; // After a fork: the sync thread runs in the parent process only.
         }
-        self.shared.turns().closing = true;
+        self.shared.sync_state().closing = true;
         self.shared.work.notify_all();
         // A panic in a waker has already poisoned the medium, so the result adds nothing.
         let _ = syncer.join();
@@ -263,7 +263,7 @@ impl File {
             Err(e) => return self.fail("writing", at, &e),
         }
         if self.reader.has_unreadable()
-            && let Err(e) = self.reader.show(&self.shared.file, at, parts)
+            && let Err(e) = self.reader.mark_readable(&self.shared.file, at, parts)
         {
             self.fail("mapping", at, &e);
         }
@@ -304,18 +304,18 @@ impl watch::PoisonFlag for Arc<FileShared> {
 }
 
 impl FileShared {
-    fn turns(&self) -> MutexGuard<'_, SyncTurns> {
-        self.turns.lock().expect("no holder panics")
+    fn sync_state(&self) -> MutexGuard<'_, SyncTurns> {
+        self.sync_state.lock().expect("no holder panics")
     }
 
     /// Main loop of the sync thread.
-    fn serve(&self) {
+    fn run_sync_thread(&self) {
         let mut reported = false;
         loop {
             match self.next_work(reported) {
                 SyncWork::Sync(number) => {
                     if self.sync(number) {
-                        self.turned.notify_all();
+                        self.ticket_durable.notify_all();
                         self.wake();
                     }
                 }
@@ -339,7 +339,7 @@ impl FileShared {
             ));
             return false;
         }
-        let _turns = self.turns();
+        let _turns = self.sync_state();
         let turns = self.poison.get().is_none(); // F3
         if turns {
             self.done.store(number, Ordering::Release);
@@ -351,7 +351,7 @@ impl FileShared {
     fn next_work(&self, reported: bool) -> SyncWork {
         const EVERY: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + EVERY;
-        let mut turns = self.turns();
+        let mut turns = self.sync_state();
         loop {
             let asked = turns.wanted > turns.started;
             let ticks = self.policy == SyncPolicy::EverySec && self.poison.get().is_none();
@@ -387,14 +387,14 @@ impl FileShared {
 
     /// Poisons the medium: no later drain is acknowledged (F3). The sync thread then calls the wakers.
     fn poison(&self, reason: &str) {
-        let turns = self.turns();
+        let turns = self.sync_state();
         // Keeps the first reason.
         let _ = self.poison.set(Poisoned {
             reason: reason.into(),
         });
         drop(turns);
         self.work.notify_all();
-        self.turned.notify_all();
+        self.ticket_durable.notify_all();
     }
 
     fn wake(&self) {
@@ -407,7 +407,7 @@ impl FileShared {
     /// Requests the next sync that has not started. Returns its number, and whether this is the first request
     /// for it.
     fn request_sync(&self) -> (u64, bool) {
-        let mut turns = self.turns();
+        let mut turns = self.sync_state();
         let number = turns.started + 1; // F2
         let first = turns.wanted < number;
         if first {
@@ -423,9 +423,9 @@ impl FileShared {
             return Ok(());
         }
         self.process.check()?;
-        let mut turns = self.turns();
+        let mut turns = self.sync_state();
         while !self.poll(ticket)? {
-            turns = self.turned.wait(turns).expect("no holder panics");
+            turns = self.ticket_durable.wait(turns).expect("no holder panics");
         }
         Ok(())
     }
@@ -472,7 +472,7 @@ impl Medium for File {
             file.truncate(from)?;
             return Err(e);
         }
-        self.watch.serves(len);
+        self.watch.set_len(len);
         Ok(())
     }
 
@@ -488,7 +488,7 @@ impl Medium for File {
 
     fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
         self.reader.check_aligned(at, WORD);
-        let _turn = self.words.lock().expect("no holder panics");
+        let _turn = self.word_lock.lock().expect("no holder panics");
         self.write(at, &[&value.to_le_bytes()]);
         ctx.counters.bytes += WORD as u64;
     }
@@ -497,14 +497,14 @@ impl Medium for File {
         let len = words.len() * WORD;
         self.reader.check_aligned(at, len);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let _turn = self.words.lock().expect("no holder panics");
+        let _turn = self.word_lock.lock().expect("no holder panics");
         self.write(at, &[&bytes]);
         ctx.counters.bytes += len as u64;
     }
 
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         self.reader.load(at); // A wrong offset panics here, before the lock is taken.
-        let _turn = self.words.lock().expect("no holder panics");
+        let _turn = self.word_lock.lock().expect("no holder panics");
         let found = self.reader.load(at);
         if found != old {
             return Err(found);

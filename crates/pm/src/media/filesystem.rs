@@ -55,7 +55,7 @@ enum FileSystemClass {
     Memory,
     Btrfs,
     CopyOnWrite,
-    NoJournal,
+    NotCrashSafe,
     Delegated,
     Stacked,
     Remote,
@@ -75,11 +75,11 @@ const TABLE: &[(u32, &str, FileSystemClass)] = &[
     (0x2fc1_2fc1, "zfs", FileSystemClass::CopyOnWrite),
     (0xca45_1a4e, "bcachefs", FileSystemClass::CopyOnWrite),
     (0x0000_3434, "nilfs2", FileSystemClass::CopyOnWrite),
-    (0x0000_4d44, "vfat", FileSystemClass::NoJournal),
-    (0x2011_bab0, "exfat", FileSystemClass::NoJournal),
-    (0x5346_544e, "ntfs", FileSystemClass::NoJournal),
-    (0x7366_746e, "ntfs3", FileSystemClass::NoJournal),
-    (0x0000_482b, "hfsplus", FileSystemClass::NoJournal),
+    (0x0000_4d44, "vfat", FileSystemClass::NotCrashSafe),
+    (0x2011_bab0, "exfat", FileSystemClass::NotCrashSafe),
+    (0x5346_544e, "ntfs", FileSystemClass::NotCrashSafe),
+    (0x7366_746e, "ntfs3", FileSystemClass::NotCrashSafe),
+    (0x0000_482b, "hfsplus", FileSystemClass::NotCrashSafe),
     (0x6573_5546, "fuse", FileSystemClass::Delegated),
     (0x794c_7630, "overlayfs", FileSystemClass::Stacked),
     (0x0000_6969, "nfs", FileSystemClass::Remote),
@@ -230,9 +230,9 @@ fn unescape(text: &str) -> PathBuf {
     std::ffi::OsString::from_vec(path).into()
 }
 
-const LOCKS: &str = "another machine can have the same file open, and its lock and cached pages are not visible \
+const WHY_REMOTE: &str = "another machine can have the same file open, and its lock and cached pages are not visible \
      here: two servers would overwrite each other's pool";
-const VOLATILE: &str = "the overlay is mounted with \"volatile\", so no sync reaches the disk";
+const WHY_VOLATILE: &str = "the overlay is mounted with \"volatile\", so no sync reaches the disk";
 
 /// Assesses the file system of an open file from its `f_type`, its mount, whether the file is nodatacow, and the
 /// `f_type` of an overlay's upper layer. Changes nothing.
@@ -262,12 +262,12 @@ fn assess(
                 "{name}: an overwrite needs free space, so a full file system stops all writes"
             ));
         }
-        FileSystemClass::NoJournal => found.warn(format!(
+        FileSystemClass::NotCrashSafe => found.warn(format!(
             "{name}: this file system is not designed to survive power cuts and may lose the file in one"
         )),
         FileSystemClass::Delegated if REMOTE_FUSE.contains(&name) => {
             found.limits = Some("only if the other machine syncs the write");
-            found.refuse(name, LOCKS);
+            found.refuse(name, WHY_REMOTE);
         }
         FileSystemClass::Delegated => {
             found.limits = Some("a power cut only if its server syncs the write");
@@ -279,7 +279,7 @@ fn assess(
         FileSystemClass::Stacked => assess_overlay(&mut found, name, mount, upper),
         FileSystemClass::Remote => {
             found.limits = Some("only if the other machine syncs the write");
-            found.refuse(name, LOCKS);
+            found.refuse(name, WHY_REMOTE);
         }
         FileSystemClass::Unknown => found.warn(match mount {
             Some(mount) => format!(
@@ -310,7 +310,7 @@ fn assess_overlay(
 ) {
     if mount.is_some_and(|mount| mount.has("volatile") || mount.has("fsync=volatile")) {
         found.limits = Some("no power cut: the overlay does not sync");
-        found.refuse(name, VOLATILE);
+        found.refuse(name, WHY_VOLATILE);
         return;
     }
     match upper.map(classify) {
@@ -325,7 +325,7 @@ fn assess_overlay(
         Some((_, FileSystemClass::Sound)) => {}
         Some((upper, FileSystemClass::Remote)) => {
             found.limits = Some("only as far as the other machine syncs");
-            found.refuse(&format!("{name} over {upper}"), LOCKS);
+            found.refuse(&format!("{name} over {upper}"), WHY_REMOTE);
         }
         Some((upper, class)) => {
             found.copies_on_write = matches!(class, FileSystemClass::Btrfs | FileSystemClass::CopyOnWrite);
@@ -350,7 +350,7 @@ pub(super) fn examine(
             .metadata()
             .map_err(|e| OpenError::io(file.path(), "examine", e))?;
         let mut found = FileSystemReport::default();
-        found.warnings.extend(exposure(&device));
+        found.warnings.extend(permission_warning(&device));
         found.assess_memory(Sysfs::system().persistence("char", device.rdev()));
         return Ok(found);
     }
@@ -363,7 +363,7 @@ pub(super) fn examine(
     let upper_type = upper.as_ref().and_then(|upper| file_system_of(upper).ok());
     let mut found = assess(f_type, mount.as_ref(), no_cow, upper_type);
     let metadata = file.metadata().map_err(failed)?;
-    found.warnings.extend(exposure(&metadata));
+    found.warnings.extend(permission_warning(&metadata));
     if place == FileKind::Dax {
         found.assess_memory(Sysfs::system().persistence("block", metadata.dev()));
     }
@@ -559,7 +559,7 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> io::Result
 }
 
 /// Returns a warning if users other than the file's owner may read or change the file.
-pub(super) fn exposure(metadata: &fs::Metadata) -> Option<String> {
+pub(super) fn permission_warning(metadata: &fs::Metadata) -> Option<String> {
     let mode = metadata.mode() & 0o777;
     let others = match mode & 0o077 {
         0 => return None,

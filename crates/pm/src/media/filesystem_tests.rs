@@ -23,7 +23,7 @@ fn file_systems_that_other_machines_can_mount_are_refused_by_name() {
     ] {
         let found = judged(f_type, &mount(name, "rw"));
         let (named, why) = found.refusal.expect("it is refused");
-        assert_eq!((named.as_str(), why), (name, LOCKS));
+        assert_eq!((named.as_str(), why), (name, WHY_REMOTE));
     }
 }
 
@@ -64,7 +64,7 @@ fn an_overlay_is_assessed_by_its_upper_layer() {
     assert!(over(Some(0x6969)).refusal.is_some(), "nfs");
     let volatile = mount("overlay", "rw,upperdir=/u,volatile");
     let found = assess(0x794c_7630, Some(&volatile), false, Some(0xef53));
-    assert_eq!(found.refusal.map(|(_, why)| why), Some(VOLATILE));
+    assert_eq!(found.refusal.map(|(_, why)| why), Some(WHY_VOLATILE));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_pool_file_that_other_users_can_read_or_change_gets_a_warning() {
         (0o644, Some("read")),
     ] {
         fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let text = exposure(&file.as_file().metadata().unwrap());
+        let text = permission_warning(&file.as_file().metadata().unwrap());
         assert_eq!(text.is_some(), said.is_some(), "{text:?}");
         assert!(text.unwrap_or_default().contains(said.unwrap_or_default()));
     }

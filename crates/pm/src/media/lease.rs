@@ -39,9 +39,9 @@ use crate::pool;
 /// Interval between two increments of a holder.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a holder whose count has not changed has lost its lease.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const EXPIRY: Duration = Duration::from_millis(2500);
 /// Interval between two reads of the count while an open waits.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Offset of the record in the file, in bytes: in the first page, behind the superblock's first copy.
 const AT: u64 = 1024;
@@ -271,11 +271,11 @@ impl LeaseSector {
             "the pool was last open on host {:?} and not closed there: waiting {} s to see whether that host \
              still has it open",
             found.host.name,
-            PATIENCE.as_secs_f64()
+            EXPIRY.as_secs_f64()
         ));
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            std::thread::sleep(LOOK);
+        while began.elapsed() < EXPIRY {
+            std::thread::sleep(POLL_INTERVAL);
             if self.read()?.is_some_and(|now| now != found) {
                 return Ok(Some(found.host));
             }
@@ -291,7 +291,7 @@ impl LeaseSector {
             if found.is_some() || bytes[..8] != MAGIC {
                 return Ok(found);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(None)
     }
@@ -323,7 +323,7 @@ impl Lease {
     }
 
     /// Drops the lease without giving it back, because nothing may be written to a poisoned medium.
-    pub(super) fn keep(mut self) {
+    pub(super) fn forget_without_return(mut self) {
         self.is_kept = true;
     }
 }
@@ -441,7 +441,7 @@ mod tests {
         let (second, has_waited) = take(&path, host(2));
         let second = second.expect("it was given back");
         assert!(!has_waited);
-        second.keep(); // As after a kill.
+        second.forget_without_return(); // As after a kill.
         let (third, has_waited) = take(&path, host(2));
         assert!(third.is_ok() && !has_waited);
     }

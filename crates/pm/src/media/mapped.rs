@@ -97,7 +97,7 @@ pub struct Mapped {
     /// Whether [`Medium::copy_in_pair`] uses non-temporal stores: on AMD processors. An insert into a Dash table of
     /// 2,000,000 keys, which writes one pair at a random place, took 505 ns through the cache and 385 by non-temporal
     /// stores on a Zen 4.
-    pairs_around: bool,
+    pairs_non_temporal: bool,
 }
 
 impl watch::PoisonFlag for Arc<OnceLock<Poisoned>> {
@@ -221,7 +221,7 @@ impl Mapped {
 
     /// Returns the reason as an error if the medium is poisoned.
     #[inline]
-    fn sound(&self) -> Result<(), Poisoned> {
+    fn check_not_poisoned(&self) -> Result<(), Poisoned> {
         match self.poison.get() {
             None => Ok(()),
             Some(poisoned) => Err(poisoned.clone()),
@@ -256,7 +256,7 @@ impl Mapped {
 
     /// Syncs the file. If the sync fails, it is the last one (M4).
     fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
-        self.sound()?;
+        self.check_not_poisoned()?;
         if let Err(error) = file.sync() {
             let reason = format!("fdatasync of {} failed: {error}", file.path().display());
             // Keeps the first reason.
@@ -264,7 +264,7 @@ impl Mapped {
                 reason: reason.into(),
             });
         }
-        self.sound()
+        self.check_not_poisoned()
     }
 
     fn new(
@@ -306,7 +306,7 @@ impl Mapped {
                 true => NON_TEMPORAL_FROM_BYTES_AMD,
                 false => NON_TEMPORAL_FROM_BYTES,
             },
-            pairs_around: processor.amd,
+            pairs_non_temporal: processor.amd,
         })
     }
 
@@ -315,7 +315,7 @@ impl Mapped {
     #[must_use]
     pub fn with_non_temporal_from(mut self, bytes: usize) -> Mapped {
         self.non_temporal_from = bytes;
-        self.pairs_around = bytes <= PAIR_BYTES;
+        self.pairs_non_temporal = bytes <= PAIR_BYTES;
         self
     }
 
@@ -352,7 +352,7 @@ impl Mapped {
     /// Zeroes the whole medium, durably on return. Prepares a device for a new pool.
     pub(super) fn wipe(&self, progress: Progress<'_>) {
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-        const TELL_BYTES: u64 = 64 << 20;
+        const PROGRESS_EVERY_BYTES: u64 = 64 << 20;
         let mut ctx = PersistCtx::default();
         let total = self.len();
         for at in (0..total).step_by(ZEROS.len()) {
@@ -360,7 +360,7 @@ impl Mapped {
             self.copy_in(&mut ctx, Off(at), &[&ZEROS[..run as usize]]);
             self.drain(&mut ctx);
             let done = at + run;
-            if done.is_multiple_of(TELL_BYTES) || done == total {
+            if done.is_multiple_of(PROGRESS_EVERY_BYTES) || done == total {
                 progress(done, total);
             }
         }
@@ -392,7 +392,7 @@ impl Medium for Mapped {
         if len <= from {
             return Ok(());
         }
-        self.sound().map_err(io::Error::other)?;
+        self.check_not_poisoned().map_err(io::Error::other)?;
         self.window.check_room(len)?;
         match &self.backing {
             Backing::Anonymous => self.window.extend(MapSource::Anonymous, len)?,
@@ -409,7 +409,7 @@ impl Medium for Mapped {
             }
         }
         if let Some(watch) = &self.watch {
-            watch.serves(len);
+            watch.set_len(len);
         }
         self.window.advise_huge();
         Ok(())
@@ -472,7 +472,7 @@ impl Medium for Mapped {
     #[inline]
     fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
-        if !self.pairs_around || self.write_back == WriteBack::NotNeeded {
+        if !self.pairs_non_temporal || self.write_back == WriteBack::NotNeeded {
             return self.copy_in(ctx, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
         }
         let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
@@ -507,17 +507,17 @@ impl Medium for Mapped {
 
     #[inline]
     fn poll(&self, _: Ticket) -> Result<bool, Poisoned> {
-        self.sound().map(|()| true)
+        self.check_not_poisoned().map(|()| true)
     }
 
     #[inline]
     fn wait(&self, _: Ticket) -> Result<(), Poisoned> {
-        self.sound()
+        self.check_not_poisoned()
     }
 
     /// Syncs the whole file if it is in the page cache. All other backings are durable already.
     fn settle(&self, _: Ticket) -> Result<(), Poisoned> {
-        self.sound()?;
+        self.check_not_poisoned()?;
         let Backing::Disk(file) = &self.backing else {
             return Ok(());
         };

@@ -115,7 +115,7 @@ impl AnyMedium {
     }
 
     /// Adds the warnings and limits of the file system to the medium's capabilities.
-    fn with(mut self, found: FileSystemReport) -> AnyMedium {
+    fn with_file_system_report(mut self, found: FileSystemReport) -> AnyMedium {
         let caps = match &mut self {
             AnyMedium::Mapped(medium) => medium.caps_mut(),
             AnyMedium::File(medium) => medium.caps_mut(),
@@ -367,7 +367,7 @@ impl error::Error for OpenError {
 pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenError> {
     let failed = |doing| move |e| OpenError::io(path, doing, e);
     let file = PoolFile::open(path, Arc::clone(&options.io))?;
-    let place = file.place().map_err(failed("open"))?;
+    let place = file.file_kind().map_err(failed("open"))?;
     let kind = choose(path, place, options)?;
     let mut found = filesystem::examine(&file, place, options)?;
     check_reads(&file, kind, options)?;
@@ -387,7 +387,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
                 let path = path.into();
                 return Err(OpenError::TooShort { path, bytes });
             }
-            written(&file)?
+            written_len(&file)?
         }
     };
     if kind == Kind::File {
@@ -400,7 +400,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     // Last: a refused file stays unchanged, and a hole in its first page is not filled.
     let lease = free.and_then(FreeLease::take);
     let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
-    Ok(opened.with(found))
+    Ok(opened.with_file_system_report(found))
 }
 
 /// Creates a medium of `bytes`, rounded up to whole pages, at `path`. On `Ok` its space is allocated and written,
@@ -452,7 +452,7 @@ fn create_in(
     progress: Progress<'_>,
 ) -> Result<AnyMedium, OpenError> {
     let failed = |doing| move |e| OpenError::io(path, doing, e);
-    let place = file.place().map_err(failed("create"))?;
+    let place = file.file_kind().map_err(failed("create"))?;
     let kind = choose(path, place, options)?;
     filesystem::overwrite_in_place(&file);
     let found = filesystem::examine(&file, place, options)?;
@@ -483,7 +483,7 @@ fn create_in(
         _ => None,
     };
     let made = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
-    Ok(made.with(found))
+    Ok(made.with_file_system_report(found))
 }
 
 fn create_on_device(
@@ -515,9 +515,9 @@ fn check_free(mapped: &Mapped, path: &Path, bytes: u64, force: bool) -> Result<(
     let what = match pool::is_pool(mapped) {
         true => Some("a pool".to_owned()),
         false => {
-            let mut begin = vec![0; signature::LOOKED_AT.min(mapped.len() as usize)];
+            let mut begin = vec![0; signature::EXAMINED_BYTES.min(mapped.len() as usize)];
             mapped.copy_out(Off(0), &mut begin);
-            signature::of(&begin)
+            signature::describe(&begin)
         }
     };
     what.map_or(Ok(()), |what| {
@@ -542,7 +542,7 @@ pub fn device_bytes(path: &Path) -> Result<Option<u64>, OpenError> {
 ///
 /// # Errors
 /// [`OpenError::Sparse`] if the hole is within the pool.
-fn written(file: &PoolFile) -> Result<u64, OpenError> {
+fn written_len(file: &PoolFile) -> Result<u64, OpenError> {
     let failed = |e| OpenError::io(file.path(), "read", e);
     let (bytes, written) = (
         file.bytes().map_err(failed)?,

@@ -75,7 +75,7 @@ fn evict_all(file: &PoolFile) -> io::Result<()> {
     let mut is_written = false;
     for from in (0..bytes).step_by(STEP_BYTES as usize) {
         for run in cached(file, from..bytes.min(from + STEP_BYTES))? {
-            file.write_again(run)?; // Makes its pages dirty, so that the sync below writes them.
+            file.rewrite(run)?; // Makes its pages dirty, so that the sync below writes them.
             is_written = true;
         }
     }

@@ -33,7 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::{Advice, AtFlags, StatxFlags};
 
 use super::space::{FileIo, PoolFile, Progress};
-use super::window::{MapSource, PAGE, RESERVE_BYTES, Window, no_word, outside, unreadable_word};
+use super::window::{
+    MapSource, PAGE, RESERVE_BYTES, Window, panic_invalid_word, panic_outside,
+    panic_unreadable_word,
+};
 use crate::medium::{Off, WORD, bytes_of};
 
 /// How the bytes of a [`File`](super::File) are read.
@@ -93,7 +96,9 @@ impl FileReader {
         let parts = file.unreadable()?;
         match &reader {
             FileReader::Mapped(window) => window.mark_all_unreadable(&parts)?,
-            FileReader::Calls(calls) => parts.into_iter().for_each(|part| calls.note(part)),
+            FileReader::Calls(calls) => parts
+                .into_iter()
+                .for_each(|part| calls.mark_unreadable(part)),
         }
         Ok(reader)
     }
@@ -282,12 +287,17 @@ impl FileReader {
     /// # Errors
     /// The pages cannot be mapped.
     #[cold]
-    pub(super) fn show(&self, file: &PoolFile, at: Off, parts: &[&[u8]]) -> io::Result<()> {
+    pub(super) fn mark_readable(
+        &self,
+        file: &PoolFile,
+        at: Off,
+        parts: &[&[u8]],
+    ) -> io::Result<()> {
         let len = bytes_of(parts);
         match self {
             FileReader::Mapped(window) => window.map_again(MapSource::Read(file.fd()), at, len),
             FileReader::Calls(calls) => {
-                calls.forget(at.0..at.0.saturating_add(len as u64));
+                calls.unmark_unreadable(at.0..at.0.saturating_add(len as u64));
                 Ok(())
             }
         }
@@ -308,9 +318,9 @@ pub(super) struct CallReader {
 
 impl CallReader {
     /// Size of the stack buffer for short reads, in bytes.
-    const FEW: usize = 512;
+    const STACK_BUFFER_BYTES: usize = 512;
     /// Size of the stack buffer for longer visits and checksums, in bytes.
-    const MANY: usize = 16 << 10;
+    const VISIT_BUFFER_BYTES: usize = 16 << 10;
 
     fn new(file: &PoolFile, direct: Option<DirectReader>, bytes: u64) -> io::Result<CallReader> {
         Ok(CallReader {
@@ -329,7 +339,7 @@ impl CallReader {
         let most = self.len.load(Ordering::Acquire);
         let end = at.0.checked_add(len as u64);
         if end.is_none_or(|end| end > most) {
-            outside(at, len, most);
+            panic_outside(at, len, most);
         }
     }
 
@@ -347,7 +357,7 @@ impl CallReader {
     fn load(&self, at: Off) -> u64 {
         let most = self.len.load(Ordering::Acquire);
         if !at.0.is_multiple_of(WORD as u64) || at.0 >= most {
-            no_word(at, most);
+            panic_invalid_word(at, most);
         }
         let [word] = self.load_words(at, 1);
         word
@@ -366,8 +376,8 @@ impl CallReader {
             let (word, _) = bytes.split_first_chunk::<WORD>().expect("a word was read");
             u64::from_le_bytes(*word)
         };
-        let words = if span <= CallReader::FEW {
-            let mut bytes = [0; CallReader::FEW];
+        let words = if span <= CallReader::STACK_BUFFER_BYTES {
+            let mut bytes = [0; CallReader::STACK_BUFFER_BYTES];
             self.read(at.0, &mut bytes[..span]);
             std::array::from_fn(|n| word(&bytes[n * step * WORD..]))
         } else {
@@ -378,7 +388,7 @@ impl CallReader {
             })
         };
         if let Some(at) = self.unreadable(at, span) {
-            unreadable_word(at);
+            panic_unreadable_word(at);
         }
         words
     }
@@ -394,17 +404,19 @@ impl CallReader {
     #[track_caller]
     fn visit(&self, at: Off, len: usize, look: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.check(at, len);
-        if len <= CallReader::FEW {
-            let mut bytes = [0; CallReader::FEW];
+        if len <= CallReader::STACK_BUFFER_BYTES {
+            let mut bytes = [0; CallReader::STACK_BUFFER_BYTES];
             self.read(at.0, &mut bytes[..len]);
             return look(&bytes[..len]);
         }
-        let mut bytes = [0; CallReader::MANY];
-        (0..len).step_by(CallReader::MANY).all(|from| {
-            let part = &mut bytes[..CallReader::MANY.min(len - from)];
-            self.read(at.0 + from as u64, part);
-            look(part)
-        })
+        let mut bytes = [0; CallReader::VISIT_BUFFER_BYTES];
+        (0..len)
+            .step_by(CallReader::VISIT_BUFFER_BYTES)
+            .all(|from| {
+                let part = &mut bytes[..CallReader::VISIT_BUFFER_BYTES.min(len - from)];
+                self.read(at.0 + from as u64, part);
+                look(part)
+            })
     }
 
     /// Reads `to.len()` bytes at byte `at` into `to`, with zeros for pages that cannot be read (R1). The caller has
@@ -428,8 +440,8 @@ impl CallReader {
             let page = from / PAGE;
             let until = end.min((page + 1) * PAGE);
             let part = &mut to[(from - at) as usize..(until - at) as usize];
-            if self.noted().contains(&page) || self.read_page(from, part).is_err() {
-                self.note(from..until);
+            if self.unreadable_pages().contains(&page) || self.read_page(from, part).is_err() {
+                self.mark_unreadable(from..until);
                 part.fill(0);
             }
             from = until;
@@ -452,22 +464,22 @@ impl CallReader {
         }
     }
 
-    fn noted(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn unreadable_pages(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.unreadable.lock().expect("no holder panics")
     }
 
     /// Marks the pages of `part` as unreadable.
-    fn note(&self, part: Range<u64>) {
+    fn mark_unreadable(&self, part: Range<u64>) {
         let end = part.end.min(self.len.load(Ordering::Acquire));
-        let mut noted = self.noted();
+        let mut noted = self.unreadable_pages();
         noted.extend(part.start / PAGE..end.div_ceil(PAGE));
         let pages = noted.len() as u64;
         self.unreadable_pages.store(pages, Ordering::Release);
     }
 
     /// Marks the pages of `part` as readable again, because they were written.
-    fn forget(&self, part: Range<u64>) {
-        let mut noted = self.noted();
+    fn unmark_unreadable(&self, part: Range<u64>) {
+        let mut noted = self.unreadable_pages();
         let pages = part.start / PAGE..part.end.div_ceil(PAGE);
         noted.retain(|page| !pages.contains(page));
         let pages = noted.len() as u64;
@@ -486,7 +498,7 @@ impl CallReader {
         }
         let end = at.0.saturating_add(len as u64);
         let pages = at.0 / PAGE..end.div_ceil(PAGE).max(at.0 / PAGE);
-        let page = *self.noted().range(pages).next()?;
+        let page = *self.unreadable_pages().range(pages).next()?;
         Some(Off(at.0.max(page * PAGE)))
     }
 
@@ -536,7 +548,7 @@ pub(super) struct DirectReader {
 
 impl DirectReader {
     /// Maximum bytes of one read.
-    const BUFFER: usize = 256 << 10;
+    const BUFFER_BYTES: usize = 256 << 10;
     /// Maximum number of free buffers.
     const BUFFERS_KEPT: usize = 16;
 
@@ -588,8 +600,8 @@ impl DirectReader {
         let mut buffer = self.buffer();
         let blocks = self.aligned(&mut buffer);
         let mut read = Ok(());
-        for from in (at / block * block..end).step_by(DirectReader::BUFFER) {
-            let until = (from + DirectReader::BUFFER as u64).min(end);
+        for from in (at / block * block..end).step_by(DirectReader::BUFFER_BYTES) {
+            let until = (from + DirectReader::BUFFER_BYTES as u64).min(end);
             let whole = until.next_multiple_of(block) - from;
             let needed = (until - from) as usize;
             // A single call: it returns fewer bytes only at the file's end, and a second call would not be aligned.
@@ -615,13 +627,13 @@ impl DirectReader {
 
     fn buffer(&self) -> Vec<u8> {
         let kept = self.buffers.lock().expect("no holder panics").pop();
-        kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER + self.block])
+        kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER_BYTES + self.block])
     }
 
     /// Returns the block-aligned part of a buffer, of [`DirectReader::BUFFER`] bytes.
     fn aligned<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
         let from = buffer.as_ptr().align_offset(self.block);
-        &mut buffer[from..][..DirectReader::BUFFER]
+        &mut buffer[from..][..DirectReader::BUFFER_BYTES]
     }
 }
 
@@ -646,7 +658,7 @@ fn block_for(aligns: Option<(u32, u32)>) -> io::Result<usize> {
         return Ok(PAGE as usize);
     };
     let block = (memory.max(offset) as usize).max(PAGE as usize);
-    if offset == 0 || !block.is_power_of_two() || block > DirectReader::BUFFER {
+    if offset == 0 || !block.is_power_of_two() || block > DirectReader::BUFFER_BYTES {
         let why = format!(
             "statx reports an alignment of direct reads of {offset} bytes, which is not supported"
         );

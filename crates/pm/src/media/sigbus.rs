@@ -54,7 +54,7 @@ struct WindowEntry {
     reserved: AtomicUsize,
     is_writable: AtomicBool,
     /// Bitmap with one bit for each page: set if the page is marked as unreadable.
-    notes: AtomicPtr<AtomicU64>,
+    unreadable_bits: AtomicPtr<AtomicU64>,
     /// Number of marked pages.
     pages: AtomicU64,
 }
@@ -66,16 +66,16 @@ static WINDOWS: [WindowEntry; WINDOWS_MAX] = [const {
         base: AtomicUsize::new(0),
         reserved: AtomicUsize::new(0),
         is_writable: AtomicBool::new(false),
-        notes: AtomicPtr::new(ptr::null_mut()),
+        unreadable_bits: AtomicPtr::new(ptr::null_mut()),
         pages: AtomicU64::new(0),
     }
 }; WINDOWS_MAX];
 
 /// Number of marked pages of a window without a table entry: always 0.
-pub(super) static NONE: AtomicU64 = AtomicU64::new(0);
+pub(super) static ZERO_MARKED_PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// The previous SIGBUS action of the process.
-static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+static PREVIOUS_ACTION: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// Unreadable pages of a window, and its entry in the handler's table. Dropping it frees the entry.
 pub(super) struct WindowFaults {
@@ -96,7 +96,7 @@ impl WindowFaults {
     /// # Errors
     /// The handler cannot be installed, there are no addresses for the bitmap, or the process has too many
     /// windows.
-    pub(super) fn watch(
+    pub(super) fn register(
         base: *mut u8,
         reserved: u64,
         is_writable: bool,
@@ -124,7 +124,7 @@ impl WindowFaults {
         entry.change(|entry| {
             entry.reserved.store(reserved as usize, Ordering::Relaxed);
             entry.is_writable.store(is_writable, Ordering::Relaxed);
-            entry.notes.store(notes.cast(), Ordering::Relaxed);
+            entry.unreadable_bits.store(notes.cast(), Ordering::Relaxed);
             entry.pages.store(0, Ordering::Relaxed);
             entry.base.store(base as usize, Ordering::Relaxed);
         });
@@ -135,7 +135,7 @@ impl WindowFaults {
     }
 
     /// Makes the bitmap accessible for the window's first `len` bytes. Called before these are mapped.
-    pub(super) fn cover(&self, len: u64) -> io::Result<()> {
+    pub(super) fn make_bits_accessible(&self, len: u64) -> io::Result<()> {
         let bytes = (len / PAGE / 8 + 1).next_multiple_of(PAGE) as usize;
         let (notes, whole) = self.notes;
         let both = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -164,7 +164,7 @@ impl WindowFaults {
     }
 
     /// Clears the mark of `page`, because the file was mapped there again.
-    pub(super) fn forget(&self, page: u64) {
+    pub(super) fn unmark(&self, page: u64) {
         let before = self.word(page).fetch_and(!bit(page), Ordering::Relaxed);
         if before & bit(page) != 0 {
             self.entry.pages.fetch_sub(1, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl WindowEntry {
     }
 
     /// Replaces the page at `address` by zeros if it is in this entry's window. Returns whether it did.
-    fn serve(&self, address: usize) -> bool {
+    fn replace_if_inside(&self, address: usize) -> bool {
         let before = self.sequence.load(Ordering::Acquire);
         let base = self.base.load(Ordering::Relaxed);
         let reserved = self.reserved.load(Ordering::Relaxed);
@@ -237,14 +237,14 @@ impl WindowEntry {
                 return false;
             }
             for page in start / PAGE..(start + bytes) / PAGE {
-                self.note(page); // PM-FAULT-1
+                self.mark_unreadable(page); // PM-FAULT-1
             }
             self.map_zeros(base + start as usize, bytes as usize)
         })
     }
 
-    fn note(&self, page: u64) {
-        let notes = self.notes.load(Ordering::Relaxed);
+    fn mark_unreadable(&self, page: u64) {
+        let notes = self.unreadable_bits.load(Ordering::Relaxed);
         // SAFETY: the bitmap has a bit for every mapped page, and for all pages of a huge page around one.
         let word = unsafe { &*notes.add((page / 64) as usize) };
         if word.fetch_or(bit(page), Ordering::SeqCst) & bit(page) == 0 {
@@ -280,7 +280,7 @@ fn install() -> io::Result<()> {
         if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
             return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
         }
-        BEFORE.store(Box::leak(Box::new(before)), Ordering::Release);
+        PREVIOUS_ACTION.store(Box::leak(Box::new(before)), Ordering::Release);
         // SAFETY: the handler is async-signal-safe (PM-FAULT-2), and `BEFORE` holds the previous action.
         match unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) } {
             0 => Ok(()),
@@ -300,17 +300,17 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     if is_ours {
         // SAFETY: for these codes the kernel sets the address.
         let address = unsafe { (*info).si_addr() } as usize;
-        if WINDOWS.iter().any(|entry| entry.serve(address)) {
+        if WINDOWS.iter().any(|entry| entry.replace_if_inside(address)) {
             return;
         }
     }
-    pass_on(signal, info, context);
+    call_previous_action(signal, info, context);
 }
 
 /// Performs the previous SIGBUS action.
-fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    type HandlerTableFull = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-    let before = BEFORE.load(Ordering::Acquire);
+fn call_previous_action(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    type SigactionHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let before = PREVIOUS_ACTION.load(Ordering::Acquire);
     // SAFETY: `install` stored it before it installed the handler, and it is never freed.
     let (action, flags) = unsafe { ((*before).sa_sigaction, (*before).sa_flags) };
     // SAFETY: the kernel passes a valid `siginfo_t`.
@@ -329,15 +329,15 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         }
         _ if flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: a handler installed with SA_SIGINFO has this type.
-            let handler = unsafe { std::mem::transmute::<usize, HandlerTableFull>(action) };
+            let handler = unsafe { std::mem::transmute::<usize, SigactionHandler>(action) };
             handler(signal, info, context);
-            end_if_sent(signal, was_sent);
+            reraise_if_sent(signal, was_sent);
         }
         _ => {
             // SAFETY: a handler installed without SA_SIGINFO has this type.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(action) };
             handler(signal);
-            end_if_sent(signal, was_sent);
+            reraise_if_sent(signal, was_sent);
         }
     }
 }
@@ -346,7 +346,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 ///
 /// Such a handler (the standard library's is one) expects that the faulting access is retried after it returns, which
 /// ends the process. A signal that was sent has no access to retry.
-fn end_if_sent(signal: c_int, was_sent: bool) {
+fn reraise_if_sent(signal: c_int, was_sent: bool) {
     // SAFETY: all zeros are a valid `sigaction`.
     let mut now: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: only reads the current action, which is async-signal-safe.

@@ -4,7 +4,7 @@
 //! signature count as data, too.
 
 /// Number of bytes examined at the start of a device. All signatures lie within them.
-pub(super) const LOOKED_AT: usize = 128 << 10;
+pub(super) const EXAMINED_BYTES: usize = 128 << 10;
 
 /// Known signatures: offset in bytes, signature, description of the format.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
@@ -29,7 +29,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
 
 /// Returns a description of the data in `bytes`, the first [`LOOKED_AT`] bytes of a device or fewer. `None` if all are
 /// zero.
-pub(super) fn of(bytes: &[u8]) -> Option<String> {
+pub(super) fn describe(bytes: &[u8]) -> Option<String> {
     let named = SIGNATURES.iter().find(|(at, signature, _)| {
         bytes
             .get(*at..)
@@ -52,19 +52,19 @@ mod tests {
     #[test]
     fn each_signature_is_recognised_within_the_examined_bytes() {
         for (at, signature, what) in SIGNATURES {
-            let mut bytes = vec![0; LOOKED_AT];
+            let mut bytes = vec![0; EXAMINED_BYTES];
             bytes[*at..at + signature.len()].copy_from_slice(signature);
-            assert_eq!(of(&bytes).as_deref(), Some(*what));
+            assert_eq!(describe(&bytes).as_deref(), Some(*what));
         }
     }
 
     #[test]
     fn non_zero_bytes_without_a_signature_are_unknown_data_and_zeros_are_none() {
-        let mut bytes = vec![0; LOOKED_AT];
-        assert_eq!(of(&bytes), None);
-        assert_eq!(of(&[]), None);
-        bytes[LOOKED_AT - 1] = 7;
-        let found = of(&bytes).expect("one byte is not zero");
+        let mut bytes = vec![0; EXAMINED_BYTES];
+        assert_eq!(describe(&bytes), None);
+        assert_eq!(describe(&[]), None);
+        bytes[EXAMINED_BYTES - 1] = 7;
+        let found = describe(&bytes).expect("one byte is not zero");
         assert!(found.contains("131071 is 0x07"), "{found}");
     }
 }

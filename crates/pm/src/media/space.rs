@@ -50,7 +50,7 @@ pub trait FileIo: Send + Sync + 'static {
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()>;
     /// Returns the ranges of the file, in bytes, that the kernel lists as bad sectors of its device.
     fn unreadable(&self, file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
-        bad_blocks::of(file)
+        bad_blocks::unreadable_ranges(file)
     }
     /// Drops pages from the page cache. The kernel keeps pages that are dirty or in use.
     fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
@@ -243,7 +243,7 @@ impl PoolFile {
     }
 
     /// Reads the bytes of `part` and writes them back unchanged.
-    pub(super) fn write_again(&self, part: Range<u64>) -> io::Result<()> {
+    pub(super) fn rewrite(&self, part: Range<u64>) -> io::Result<()> {
         const PIECE_BYTES: u64 = 1 << 20;
         let mut piece = vec![0; PIECE_BYTES.min(part.end - part.start) as usize];
         for from in part.clone().step_by(PIECE_BYTES as usize) {
@@ -359,14 +359,14 @@ impl PoolFile {
     ///
     /// # Errors
     /// The path is neither a file nor a devdax device, or a system call failed.
-    pub(crate) fn place(&self) -> io::Result<FileKind> {
+    pub(crate) fn file_kind(&self) -> io::Result<FileKind> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58f6;
         let metadata = self.file.metadata()?;
         if metadata.file_type().is_char_device() {
             return Ok(FileKind::Device {
                 bytes: Sysfs::system().dax_bytes(metadata.rdev())?,
-                map_sync: self.maps_sync(),
+                map_sync: self.supports_map_sync(),
             });
         }
         if !metadata.is_file() {
@@ -375,13 +375,13 @@ impl PoolFile {
         let file_system = rustix::fs::fstatfs(&self.file)?.f_type as u32;
         Ok(match file_system {
             TMPFS | RAMFS => FileKind::Memory,
-            _ if self.maps_sync() => FileKind::Dax,
+            _ if self.supports_map_sync() => FileKind::Dax,
             _ => FileKind::Disk,
         })
     }
 
     /// Returns whether the file can be mapped with `MAP_SYNC`. Only an attempt to map it is reliable.
-    fn maps_sync(&self) -> bool {
+    fn supports_map_sync(&self) -> bool {
         const DEVICE_ALIGN: usize = 2 << 20;
         let device = self
             .file

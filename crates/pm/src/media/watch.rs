@@ -108,7 +108,7 @@ impl FileWatch {
     }
 
     /// Sets the length of the medium after growth.
-    pub(super) fn serves(&self, bytes: u64) {
+    pub(super) fn set_len(&self, bytes: u64) {
         self.shared.served.store(bytes, Ordering::Release);
     }
 
@@ -164,7 +164,7 @@ impl WatchThread {
         // Dropping the lease gives it back by a write. Nothing may be written to a poisoned medium, so the record
         // stays.
         if let Some(lease) = self.lease.take_if(|_| self.poison.is_poisoned()) {
-            lease.keep();
+            lease.forget_without_return();
         }
     }
 

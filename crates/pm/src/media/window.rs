@@ -57,9 +57,9 @@ pub(crate) struct Window {
     len: AtomicU64,
     reserved: u64,
     /// Address and length of the reservation, including the bytes lost to alignment.
-    whole: (*mut c_void, usize),
+    reservation: (*mut c_void, usize),
     /// Whether an extension failed. It may have unmapped part of the reservation, so the window never grows again.
-    torn: AtomicBool,
+    extension_failed: AtomicBool,
     /// Unreadable pages, for a window over a file.
     faults: Option<WindowFaults>,
     /// Number of unreadable pages.
@@ -97,10 +97,10 @@ impl Window {
                         base,
                         len: AtomicU64::new(0),
                         reserved,
-                        whole: (start, whole),
-                        torn: AtomicBool::new(false),
+                        reservation: (start, whole),
+                        extension_failed: AtomicBool::new(false),
                         faults: None,
-                        unreadable: &sigbus::NONE,
+                        unreadable: &sigbus::ZERO_MARKED_PAGES,
                     });
                 }
                 Err(e) if reserved == need => return Err(e.into()),
@@ -115,7 +115,7 @@ impl Window {
     /// # Errors
     /// Those of [`WindowFaults::watch`].
     pub(crate) fn watch_faults(&mut self, is_writable: bool) -> io::Result<()> {
-        let faults = WindowFaults::watch(self.base, self.reserved, is_writable)?;
+        let faults = WindowFaults::register(self.base, self.reserved, is_writable)?;
         self.unreadable = faults.pages();
         self.faults = Some(faults);
         Ok(())
@@ -186,7 +186,7 @@ impl Window {
         let mut next = at.0 / PAGE;
         while let Some(page) = faults.first_of(next..end.div_ceil(PAGE)) {
             self.map(source, page * PAGE, PAGE as usize)?;
-            faults.forget(page);
+            faults.unmark(page);
             next = page + 1;
         }
         Ok(())
@@ -208,10 +208,10 @@ impl Window {
         self.check_room(len)?;
         let bytes = usize::try_from(len - from).expect("the length fits the reservation");
         if let Some(faults) = &self.faults {
-            faults.cover(len)?;
+            faults.make_bits_accessible(len)?;
         }
         if let Err(e) = self.map(source, from, bytes) {
-            self.torn.store(true, Ordering::Relaxed);
+            self.extension_failed.store(true, Ordering::Relaxed);
             return Err(e);
         }
         self.len.store(len, Ordering::Release);
@@ -220,7 +220,7 @@ impl Window {
 
     /// Checks that the window can grow to `len` bytes.
     pub(crate) fn check_room(&self, len: u64) -> io::Result<()> {
-        if len <= self.reserved && !self.torn.load(Ordering::Relaxed) {
+        if len <= self.reserved && !self.extension_failed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let why = format!(
@@ -267,7 +267,7 @@ impl Window {
     pub(crate) fn address(&self, at: Off, len: usize) -> *mut u8 {
         let end = at.0.checked_add(len as u64);
         if end.is_none_or(|end| end > self.len()) {
-            outside(at, len, self.len());
+            panic_outside(at, len, self.len());
         }
         // SAFETY: just checked to be inside the mapping.
         unsafe { self.base.add(at.0 as usize) }
@@ -297,7 +297,7 @@ impl Window {
         // An aligned word that begins before the end is completely inside (W2).
         let within = at.0.is_multiple_of(WORD as u64) && at.0 < self.len();
         if !within {
-            no_word(at, self.len());
+            panic_invalid_word(at, self.len());
         }
         // SAFETY: just checked to be inside the mapping.
         let address = unsafe { self.base.add(at.0 as usize) }.cast();
@@ -316,7 +316,7 @@ impl Window {
     #[track_caller]
     pub(crate) fn check_readable(&self, at: Off, len: usize) {
         if let Some(at) = self.unreadable(at, len) {
-            unreadable_word(at);
+            panic_unreadable_word(at);
         }
     }
 
@@ -523,10 +523,10 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         self.faults = None; // PM-FAULT-3
-        let (start, len) = match self.torn.load(Ordering::Relaxed) {
+        let (start, len) = match self.extension_failed.load(Ordering::Relaxed) {
             // Another mapping of the process may now use the addresses behind the mapped part.
             true => (self.base.cast(), self.len() as usize),
-            false => self.whole,
+            false => self.reservation,
         };
         if len > 0 {
             // SAFETY: this window owns the range, and no thread can access it any more.
@@ -538,18 +538,18 @@ impl Drop for Window {
 #[cold]
 #[inline(never)]
 #[track_caller]
-pub(super) fn no_word(at: Off, end: u64) -> ! {
+pub(super) fn panic_invalid_word(at: Off, end: u64) -> ! {
     assert!(
         at.0.is_multiple_of(WORD as u64),
         "a word must be 8-aligned: {at:?}"
     );
-    outside(at, WORD, end)
+    panic_outside(at, WORD, end)
 }
 
 #[cold]
 #[inline(never)]
 #[track_caller]
-pub(super) fn unreadable_word(at: Off) -> ! {
+pub(super) fn panic_unreadable_word(at: Off) -> ! {
     panic!(
         "the word at {at:?} cannot be read: the device or the file system reports an error, or the \
          file is shorter than that offset"
@@ -559,7 +559,7 @@ pub(super) fn unreadable_word(at: Off) -> ! {
 #[cold]
 #[inline(never)]
 #[track_caller]
-pub(super) fn outside(at: Off, len: usize, end: u64) -> ! {
+pub(super) fn panic_outside(at: Off, len: usize, end: u64) -> ! {
     panic!("{len} bytes at {at:?} are outside the medium of {end} bytes")
 }
 

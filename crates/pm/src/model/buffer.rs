@@ -1,4 +1,4 @@
-//! A DIMM's buffers: the XPBuffer, which combines writes, and the one that keeps what was read.
+//! A DIMM's buffers: the XPBuffer, which combines writes, and the read buffer.
 
 use crate::sim::Rng;
 
@@ -7,24 +7,24 @@ const NONE: u32 = u32::MAX;
 /// All four lines of an XPLine.
 pub(super) const WHOLE: u8 = 0b1111;
 
-/// What left the XPBuffer and has to be written to the media.
+/// A dirty XPLine that leaves the XPBuffer and has to be written to the media.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EvictedLine {
     pub(super) xpline: u32,
-    /// Which of its lines had been written.
+    /// Mask of its lines that were written.
     pub(super) lines: u8,
-    /// Whether the others had been read before.
+    /// Whether its other lines were read before.
     pub(super) known: bool,
-    /// Who wrote to it last.
+    /// Owner of the last write to it (see `Step::owner`).
     pub(super) owner: u32,
 }
 
-/// XPLines by number, found by a scan the compiler makes wide: a buffer has some 64 of them. What is
-/// surely not there is not looked for.
+/// The numbers of the XPLines in a buffer, some 64. A search is a scan, which the compiler vectorises. Counters
+/// by hash avoid most scans for XPLines that are not in the buffer.
 #[derive(Clone, Debug)]
 struct TagArray {
     tags: Vec<u32>,
-    /// How many of them share a hash.
+    /// Number of XPLines with each hash.
     hashes: [u8; 256],
 }
 
@@ -34,7 +34,10 @@ fn hash(xpline: u32) -> usize {
 
 impl TagArray {
     fn new(entries: usize) -> TagArray {
-        assert!(entries < 256, "a buffer of {entries} XPLines");
+        assert!(
+            entries < 256,
+            "a buffer of {entries} XPLines, but at most 255 are supported"
+        );
         TagArray {
             tags: vec![NONE; entries],
             hashes: [0; 256],
@@ -66,36 +69,36 @@ impl TagArray {
     }
 }
 
-/// The write-combining buffer: any XPLine in any entry, a random one replaced.
+/// The write-combining buffer: fully associative, with random replacement.
 #[derive(Clone, Debug)]
 pub(super) struct XpBuffer {
     tags: TagArray,
     entries: Vec<BufferEntry>,
-    /// Entries that are in use; the first ones are taken first.
+    /// Number of entries in use; they are used in order.
     used: usize,
-    /// Entries that were closed, oldest first. May name reused ones.
+    /// XPLines that were closed, and when, oldest first. Some may have left the buffer since.
     closed: std::collections::VecDeque<(u32, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct BufferEntry {
-    /// Lines written and not yet on the media; 0 is clean.
+    /// Mask of the lines written and not yet on the media; 0 is clean.
     lines: u8,
     known: bool,
-    /// Whether it is complete, or its last line was written: the media takes it when it is idle.
+    /// Whether all its lines, or its last one, were written. The media writes closed entries when it is idle.
     closed: bool,
     owner: u32,
 }
 
-/// The last line of an XPLine.
+/// Mask of the last line of an XPLine.
 const LAST: u8 = 0b1000;
 
-/// What a written line found.
+/// The result of writing a line into the XPBuffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WriteOutcome {
-    /// Its XPLine: they are combined.
+    /// Its XPLine was in the buffer, so the writes combine.
     Combined,
-    /// Another one's entry. `Some` if that must be written first.
+    /// Its XPLine took a free or an evicted entry. `Some`: the evicted XPLine is dirty and must be written first.
     Replaced(Option<EvictedLine>),
 }
 
@@ -113,7 +116,7 @@ impl XpBuffer {
         self.tags.find(xpline).is_some()
     }
 
-    /// Lines of `xpline` arrive at `now`; `known` if the rest of it has been read.
+    /// Writes the lines of `new`, which arrive at `now`.
     pub(super) fn write(&mut self, new: EvictedLine, now: u64, rng: &mut Rng) -> WriteOutcome {
         let EvictedLine {
             xpline,
@@ -168,8 +171,8 @@ impl XpBuffer {
         })
     }
 
-    /// The oldest closed XPLine, and since when it is: to be written while the media is idle.
-    /// It stays, clean, and combines with what comes.
+    /// Returns the oldest XPLine that was closed by `before`, and the time when it was closed. The caller writes it
+    /// to the media. It stays in the buffer, clean, and combines with later writes.
     pub(super) fn take_closed(&mut self, before: u64) -> Option<(EvictedLine, u64)> {
         while let Some(&(xpline, since)) = self.closed.front() {
             if since > before {
@@ -191,7 +194,7 @@ impl XpBuffer {
         None
     }
 
-    /// Everything that is not on the media yet: power goes, or the count ends.
+    /// Empties the buffer, and returns all XPLines that are not on the media yet.
     pub(super) fn drain(&mut self) -> Vec<EvictedLine> {
         let all = (0..self.used).filter_map(|at| self.dirty(at)).collect();
         self.entries.fill(BufferEntry::default());
@@ -200,7 +203,7 @@ impl XpBuffer {
     }
 }
 
-/// The XPLines read last, first in, first out.
+/// The XPLines that were read last, with first-in-first-out replacement.
 #[derive(Clone, Debug)]
 pub(super) struct ReadBuffer {
     tags: TagArray,

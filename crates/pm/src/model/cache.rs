@@ -1,8 +1,8 @@
-//! The processor's last-level cache: which lines are resident, and which of them are dirty.
+//! The CPU's last-level cache: the resident lines, and which of them are dirty.
 //!
-//! Sets of eleven ways, as Cascade Lake's are, the least lately used one replaced. A line found in it costs a load no more
-//! than the cache; a dirty one that is replaced goes to the memory controller in whatever order sets
-//! overflow, which is why plain stores combine badly.
+//! It has sets of eleven ways with least-recently-used replacement, as Cascade Lake. A load of a resident line costs
+//! only a cache hit. Evicted dirty lines go to the memory controller in the order in which sets overflow. That is
+//! why plain stores combine badly.
 
 use super::step::Category;
 
@@ -13,22 +13,22 @@ const DIRTY: u32 = 1 << 31;
 /// Resident lines. Line numbers are below 2^31.
 #[derive(Clone, Debug)]
 pub(super) struct CpuCache {
-    /// Lines of each set, the one used last first.
+    /// Lines of each set, most recently used first.
     sets: Vec<[u32; WAYS]>,
-    /// What each of them was last stored to for, as long as it is dirty.
+    /// Category of the last store to each of these lines, if the line is dirty.
     dirtied: Vec<[Category; WAYS]>,
 }
 
-/// What was looked for, and what had to leave.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TouchOutcome {
     pub(super) hit: bool,
-    /// A dirty line that was replaced, and what it was last stored to for.
+    /// The dirty line that was evicted, and the category of the last store to it.
     pub(super) written_back: Option<(u32, Category)>,
 }
 
 impl CpuCache {
-    /// A cache of `bytes`, rounded down to whole sets.
+    /// Creates a cache of `bytes`, rounded down to whole sets.
     pub(super) fn new(bytes: u64) -> CpuCache {
         let sets = (bytes / 64 / WAYS as u64).max(1) as usize;
         CpuCache {
@@ -38,12 +38,13 @@ impl CpuCache {
     }
 
     fn set(&self, line: u32) -> usize {
-        // Sets are chosen by a hash of the address, as on the processor.
+        // A hash of the address selects the set, as on the CPU.
         let hash = u64::from(line.wrapping_mul(0x9e37_79b1));
         ((hash * self.sets.len() as u64) >> u32::BITS) as usize
     }
 
-    /// Uses `line`: it is resident afterwards, and dirty if it is stored to for something or if it was.
+    /// Accesses `line`; `stored_for` is the category of a store. Afterwards the line is resident, and dirty if this or
+    /// an earlier access was a store.
     pub(super) fn touch(&mut self, line: u32, stored_for: Option<Category>) -> TouchOutcome {
         let set = self.set(line);
         let (set, dirtied) = (&mut self.sets[set], &mut self.dirtied[set]);
@@ -65,7 +66,7 @@ impl CpuCache {
         }
     }
 
-    /// Whether `line` is resident and dirty; it is clean afterwards, and gone unless `keep`.
+    /// Cleans `line`, and evicts it unless `keep`. Returns whether it was resident and dirty.
     pub(super) fn clean(&mut self, line: u32, keep: bool) -> bool {
         let set = self.set(line);
         let Some(way) = self.sets[set]

@@ -1,4 +1,4 @@
-//! The model beside what was measured.
+//! A comparison of the model with published measurements.
 
 use super::memory::MachineConfig;
 use super::micro::{
@@ -10,33 +10,33 @@ use super::published::{
 };
 use super::step::{Step, StepKind};
 
-/// A published figure, and the model's.
+/// A published figure and the model's figure for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ModelRow {
-    /// What kind of figure.
+    /// Group of figures.
     pub group: &'static str,
-    /// What was measured.
+    /// The measurement.
     pub name: String,
-    /// What it is counted in.
+    /// Unit of the figures.
     pub unit: &'static str,
-    /// What was published.
+    /// Published figure.
     pub published: f64,
-    /// What the model says.
+    /// The model's figure.
     pub modelled: f64,
-    /// How the row is used.
+    /// Use of the published figure.
     pub how: FigureUse,
-    /// Where it was published.
+    /// The publication.
     pub source: &'static str,
 }
 
 impl ModelRow {
-    /// By which share the model is high.
+    /// Returns the relative error of the model; positive if its figure is too high.
     #[must_use]
     pub fn error(&self) -> f64 {
         self.modelled / self.published - 1.0
     }
 
-    /// Whether it is within its bound; true without one.
+    /// Returns whether the error is within the row's bound. A row without a bound always holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         match self.how {
@@ -46,30 +46,30 @@ impl ModelRow {
     }
 }
 
-/// All rows.
+/// All rows of a comparison.
 #[derive(Clone, Debug)]
 pub struct ModelReport {
     /// The rows, in the order they are printed.
     pub rows: Vec<ModelRow>,
-    /// Root mean square of the XPBuffer curve's differences.
+    /// Root mean square of the errors of the XPBuffer curve.
     pub curve_rms: f64,
-    /// Steps that were played for the bandwidths.
+    /// Steps that were simulated for the bandwidths.
     pub steps: u64,
 }
 
 impl ModelReport {
-    /// The rows that miss their bound.
+    /// Returns the rows that exceed their bounds.
     pub fn broken(&self) -> impl Iterator<Item = &ModelRow> {
         self.rows.iter().filter(|row| !row.holds())
     }
 
-    /// Whether everything is within its bound.
+    /// Returns whether all rows and the XPBuffer curve are within their bounds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.curve_rms <= CURVE_BOUND && self.broken().next().is_none()
     }
 
-    /// A number that any other figure would change.
+    /// Returns a hash of all modelled figures.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
@@ -81,7 +81,8 @@ impl ModelReport {
     }
 }
 
-/// Runs what `only` lets through, over `lines` lines each; `tell` hears of each row before it is run.
+/// Runs the groups that `only` selects, over `lines` lines each. `tell` is called with the name of each group or row
+/// before it runs, and skips the group or ends the bandwidth rows if it returns `false`.
 #[must_use]
 pub fn run(
     seed: u64,
@@ -184,7 +185,7 @@ fn latencies(check: &mut ModelReport, seed: u64, _: u64, _: &mut dyn FnMut(&str)
             unit: "ns",
             published,
             modelled: latency_ns(seed, before, steps),
-            // The constants are these figures: a check of the equations, not of the numbers.
+            // The constants are these figures, so this checks the equations, not the values.
             how: FigureUse::Calibrated,
             source: "graphs/02",
         });

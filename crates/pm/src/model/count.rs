@@ -1,42 +1,42 @@
-//! What is counted: exactly, whatever the clock of the model says.
+//! Access counts, DIMM counts, wear and hotspots.
 
 use std::ops::{AddAssign, Index, IndexMut};
 
 use super::constants::{ENDURANCE, LINE_BYTES, XPLINE_BYTES};
 use super::step::Category;
 
-/// Counts of what workers asked for, and of what arrived at the media.
+/// Counts of the accesses of workers, and of the resulting media accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AccessCounts {
-    /// Lines loaded, or asked for ahead.
+    /// Lines loaded or prefetched.
     pub loads: u64,
-    /// Of them, lines the cache did not have.
+    /// Loads that missed the cache.
     pub cache_misses: u64,
-    /// Stores into the cache: lines for each call.
+    /// Lines stored to through the cache, counted for each call.
     pub stores: u64,
-    /// Lines that were fetched because something was stored into them.
+    /// Lines fetched because of a store.
     pub fills: u64,
     /// Flushes of a line.
     pub flushes: u64,
-    /// Of them, of a line that was not dirty.
+    /// Flushes of a line that was not dirty.
     pub flushes_clean: u64,
-    /// Of them, of a line its worker had flushed since its last fence.
+    /// Flushes of a line that the same worker had flushed since its last fence.
     pub flushes_again: u64,
     /// Whole lines stored around the cache.
     pub around: u64,
     /// Fences.
     pub fences: u64,
-    /// Of them, with nothing to order.
+    /// Fences without a flush or a store around the cache before them.
     pub fences_idle: u64,
-    /// Lines that arrived at the memory controller to be written.
+    /// Written lines that arrived at the memory controller.
     pub lines_written: u64,
-    /// XPLines the media read because they were loaded or fetched.
+    /// XPLines that the media read for loads and fetches.
     pub media_reads: u64,
-    /// XPLines the media read to complete partial ones that were written.
+    /// XPLines that the media read to complete partially written ones.
     pub media_reads_to_write: u64,
-    /// XPLines the media wrote.
+    /// XPLines that the media wrote.
     pub media_writes: u64,
-    /// Lines written into an XPLine that was in the XPBuffer.
+    /// Lines written into an XPLine that was already in the XPBuffer.
     pub combined: u64,
     /// XPLines written to the media with fewer than four new lines.
     pub partial: u64,
@@ -75,7 +75,7 @@ impl AddAssign for AccessCounts {
 }
 
 impl AccessCounts {
-    /// Each count with its name.
+    /// Returns each count with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); 16] {
         macro_rules! list {
@@ -84,7 +84,8 @@ impl AccessCounts {
         each_count!(list!)
     }
 
-    /// Write efficiency: bytes that arrived for each byte the media wrote (EWR). 1 if nothing was.
+    /// Returns the effective write ratio (EWR): written bytes that arrived, per byte that the media wrote. 1 if the
+    /// media wrote none.
     #[must_use]
     pub fn write_efficiency(&self) -> f64 {
         ratio(
@@ -93,7 +94,7 @@ impl AccessCounts {
         )
     }
 
-    /// Bytes the media wrote for each of `bytes` the application wrote.
+    /// Returns the bytes that the media wrote, per byte of the `bytes` that the application wrote.
     #[must_use]
     pub fn write_amplification(&self, bytes: u64) -> f64 {
         ratio(self.media_writes * XPLINE_BYTES, bytes)
@@ -108,7 +109,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// [`Counts`] of each category.
+/// The [`AccessCounts`] of each category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CountsByCategory([AccessCounts; Category::ALL.len()]);
 
@@ -127,7 +128,7 @@ impl IndexMut<Category> for CountsByCategory {
 }
 
 impl CountsByCategory {
-    /// All categories together.
+    /// Returns the sum over all categories.
     #[must_use]
     pub fn total(&self) -> AccessCounts {
         let mut total = AccessCounts::default();
@@ -136,40 +137,40 @@ impl CountsByCategory {
     }
 }
 
-/// What one DIMM did.
+/// Counts of one DIMM.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DimmCounts {
     /// XPLines read.
     pub reads: u64,
     /// XPLines written.
     pub writes: u64,
-    /// Picoseconds its media was busy.
+    /// Time for which its media was busy, in picoseconds.
     pub busy_ps: u64,
     /// Reads and writes of each window of virtual time.
     pub series: Vec<[u32; 2]>,
 }
 
-/// Largest by mean; 1 of nothing.
+/// Returns the largest value divided by the mean; 1 if the sum is 0.
 #[must_use]
 pub(super) fn imbalance(of: impl Iterator<Item = u64> + Clone) -> f64 {
     let (most, sum, n) = of.fold((0, 0, 0), |(most, sum, n), x| (x.max(most), sum + x, n + 1));
     ratio(most * n, sum)
 }
 
-/// How often each XPLine was written.
+/// Number of media writes of each XPLine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WearMap(Vec<u32>);
 
-/// Wear in figures.
+/// Summary of the media's wear.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct WearFigures {
-    /// XPLines ever written.
+    /// XPLines written at least once.
     pub xplines: u64,
-    /// Writes of the one written most.
+    /// Writes of the XPLine that was written most.
     pub max: u32,
-    /// Mean over those written.
+    /// Mean number of writes of the written XPLines.
     pub mean: f64,
-    /// Years until the one written most is worn, without wear levelling, if all time were like this.
+    /// Years until the XPLine that was written most is worn out at this rate, without wear levelling.
     pub years: f64,
 }
 
@@ -182,7 +183,7 @@ impl WearMap {
         self.0[at] = self.0[at].saturating_add(1);
     }
 
-    /// The figures, after `elapsed_ps` of virtual time.
+    /// Returns the summary after `elapsed_ps` of virtual time.
     pub(super) fn figures(&self, elapsed_ps: u64) -> WearFigures {
         const PS_A_YEAR: f64 = 365.25 * 86_400.0 * 1e12;
         let written = self.0.iter().filter(|writes| **writes > 0);
@@ -200,28 +201,29 @@ impl WearMap {
     }
 }
 
-/// How often each line was written, and by whom most.
+/// Number of writes of each line, and the owner of most of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HotMap(Vec<HotLine>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct HotLine {
     writes: u32,
-    /// The owner that leads, and by how much (Boyer and Moore): whoever writes more than half is it.
+    /// The candidate of the majority vote (Boyer and Moore): an owner with more than half of the writes is this one.
     owner: u32,
+    /// The lead of the candidate.
     lead: u32,
 }
 
 /// A line or a page that is written often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hotspot {
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: crate::Off,
-    /// How often lines of it arrived to be written.
+    /// Number of line writes to it that arrived at the memory controller.
     pub writes: u64,
-    /// Who writes it most, as far as anyone writes most of it: a place's number.
+    /// Number of the source line ([`Trace::place`](super::Trace::place)) with more than half of the writes, if any.
     pub place: u16,
-    /// What for.
+    /// Category of these writes.
     pub category: Category,
 }
 
@@ -237,7 +239,7 @@ impl HotMap {
         vote(&mut hot.owner, &mut hot.lead, owner, 1);
     }
 
-    /// The `n` hottest runs of `lines` lines each.
+    /// Returns the `n` most written aligned runs of `lines` lines.
     pub(super) fn hottest(&self, lines: usize, n: usize) -> Vec<Hotspot> {
         let mut all: Vec<Hotspot> = (self.0.chunks(lines).enumerate())
             .filter_map(|(number, run)| spot(number * lines, run))

@@ -1,8 +1,8 @@
 //! One DIMM, with its share of the memory controller.
 //!
 //! ```text
-//!   lines ──▶ queue of 64, in order ──▶ XPBuffer ──random victim──▶ media: one XPLine at a time
-//!       └───▶ beyond it: in no order       ▲ read buffer ◀───────────┘
+//!   lines ──▶ queues, in order ───────▶ XPBuffer ──random victim──▶ media: one XPLine at a time
+//!       └───▶ beyond them: random order    ▲ read buffer ◀───────────┘
 //! ```
 
 use std::collections::VecDeque;
@@ -12,21 +12,21 @@ use super::constants as c;
 use super::count::DimmCounts;
 use crate::sim::Rng;
 
-/// Nanoseconds as the clock counts: picoseconds.
+/// Converts nanoseconds to picoseconds, the unit of virtual time.
 pub(super) fn ps(ns: f64) -> u64 {
     (ns * 1000.0).round() as u64
 }
 
-/// A line that waits because the queue is full.
+/// A line that waits because the write queue is full.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedLine {
     pub(super) line: u32,
     pub(super) owner: u32,
-    /// Whose worker is told, if anyone's.
+    /// The worker to notify when the line is admitted, or `NOBODY`.
     pub(super) worker: u32,
 }
 
-/// What the media did for a request, to be counted by the one who asked.
+/// The effect of a request on buffer and media, for the caller's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MediaWork {
     pub(super) combined: bool,
@@ -36,16 +36,17 @@ pub(super) struct MediaWork {
 pub(super) struct Dimm {
     xpbuffer: XpBuffer,
     read_buffer: ReadBuffer,
-    /// When the media is free.
+    /// Time at which the media is free.
     media_free: u64,
-    /// When each line in the queue leaves it, in order.
+    /// Time at which each line in the write queue leaves it, in order.
     departs: VecDeque<u64>,
     last_depart: u64,
-    /// Lines that wait for the queue in order, and those that do not fit in here either.
+    /// Lines that wait for the write queue in order.
     ordered: VecDeque<QueuedLine>,
+    /// Lines beyond `ordered`, which are admitted in random order.
     crowd: Vec<QueuedLine>,
     pub(super) counts: DimmCounts,
-    /// XPLines that went to the media since they were last collected.
+    /// XPLines written to the media since the caller last collected them.
     pub(super) written: Vec<EvictedLine>,
     times: DimmTimes,
 }
@@ -90,7 +91,8 @@ impl Dimm {
         }
     }
 
-    /// The media is busy for `service` from `now` on, or from when it is free.
+    /// Occupies the media for `service`, from `now` or from when it is free. Returns the start. `kind` selects the
+    /// column of the time series: 0 reads, 1 writes.
     fn serve(&mut self, now: u64, service: u64, kind: Option<usize>) -> u64 {
         let start = self.media_free.max(now);
         self.media_free = start + service;
@@ -105,7 +107,7 @@ impl Dimm {
         start
     }
 
-    /// A line is read, `fill` if in order to be written: when it has arrived, and what it took.
+    /// Reads a line; `fill` if a store needs it. Returns the time of its arrival, and the effect on the media.
     pub(super) fn read(&mut self, line: u32, fill: bool, now: u64) -> (u64, MediaWork) {
         let xpline = line / 4;
         let hit = self.xpbuffer.has(xpline) || self.read_buffer.has(xpline);
@@ -127,7 +129,7 @@ impl Dimm {
         (start + latency, work)
     }
 
-    /// Whether a line that arrives at `now` gets into the queue at once.
+    /// Returns whether the write queue has room at `now`.
     pub(super) fn has_room(&mut self, now: u64) -> bool {
         while self.departs.front().is_some_and(|depart| *depart <= now) {
             self.departs.pop_front();
@@ -135,12 +137,12 @@ impl Dimm {
         self.departs.len() < self.times.queue
     }
 
-    /// How many lines wait for the queue.
+    /// Returns the number of lines that wait for the write queue.
     pub(super) fn waiting(&self) -> usize {
         self.ordered.len() + self.crowd.len()
     }
 
-    /// A line waits.
+    /// Adds a line to those that wait for the write queue.
     pub(super) fn wait(&mut self, line: QueuedLine) {
         if self.ordered.len() < self.times.ordered {
             self.ordered.push_back(line);
@@ -149,7 +151,7 @@ impl Dimm {
         }
     }
 
-    /// The line that waits no longer.
+    /// Removes and returns the next waiting line.
     pub(super) fn next_waiting(&mut self, rng: &mut Rng) -> Option<QueuedLine> {
         let line = self.ordered.pop_front()?;
         if !self.crowd.is_empty() {
@@ -159,12 +161,12 @@ impl Dimm {
         Some(line)
     }
 
-    /// When the queue has room next, if lines wait for it.
+    /// Returns the time at which the write queue next has room, if lines wait for it.
     pub(super) fn next_room(&self) -> Option<u64> {
         (self.waiting() > 0).then(|| self.departs.front().copied().unwrap_or_default())
     }
 
-    /// A line enters the queue at `now`.
+    /// Puts a line into the write queue at `now`.
     pub(super) fn admit(&mut self, line: u32, owner: u32, now: u64, rng: &mut Rng) -> MediaWork {
         let mut depart = self.last_depart.max(now);
         self.write_closed_ones(depart);
@@ -188,7 +190,7 @@ impl Dimm {
         }
     }
 
-    /// An idle media writes what is closed.
+    /// Writes closed XPLines while the media is idle until `now`.
     fn write_closed_ones(&mut self, now: u64) {
         while self.media_free < now {
             let Some((closed, since)) = self.xpbuffer.take_closed(now) else {
@@ -204,7 +206,7 @@ impl Dimm {
         self.written.push(xpline);
     }
 
-    /// Writes what is left.
+    /// Writes all remaining XPLines to the media.
     pub(super) fn drain(&mut self, now: u64) {
         for left in self.xpbuffer.drain() {
             self.write_back(left, now);

@@ -1,8 +1,8 @@
-//! Virtual time: workers' clocks, and whose step is next.
+//! [`Machine`], which runs virtual workers in virtual time.
 //!
-//! Always the worker whose clock is least goes on, by one step. When its operation is at its end it
-//! executes the next one, functionally and at once, and takes the steps that it recorded. Nothing else
-//! orders the workers, so the same seed and the same operations give the same figures.
+//! The worker with the least clock runs next, for one step. At the end of its operation it executes its
+//! next operation at once, and then plays the steps that this operation recorded. Nothing else orders
+//! the workers, so the same seed and the same operations give the same figures.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -13,7 +13,7 @@ use super::dimm::ps;
 use super::memory::{AcceptedLine, MachineConfig, MemorySystem, NOBODY};
 use super::step::{Step, StepKind};
 
-/// Not known yet: the line waits for its DIMM.
+/// An unknown time: the line waits for its DIMM.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A machine and the virtual time on it.
@@ -33,15 +33,15 @@ pub struct Machine {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MachineEvent {
-    /// A DIMM's queue has room.
+    /// A DIMM's write queue has room.
     Room(u32),
-    /// A line that was fetched to be written, and flushed meanwhile, is here and goes on its way.
+    /// A line that was fetched for a store and was flushed before it arrived has arrived; it is written back now.
     Arrives { worker: u32, line: u32, owner: u32 },
-    /// A worker goes on.
+    /// A worker continues.
     Worker(u32),
 }
 
-/// What the processor itself takes, in picoseconds.
+/// Times of the CPU's own work, in picoseconds.
 struct CpuCosts {
     cached: u64,
     issue: u64,
@@ -62,7 +62,7 @@ struct ModelWorker {
     loads: LinesInFlight,
     fills: LinesInFlight,
     writes: LinesInFlight,
-    /// Dirty lines that had to leave the cache.
+    /// Dirty lines that the cache evicted.
     evictions: LinesInFlight,
     /// Lines flushed since the last fence.
     flushed: Vec<u32>,
@@ -70,12 +70,12 @@ struct ModelWorker {
     blocked: bool,
 }
 
-/// Lines on their way, and when they arrive.
+/// Lines in flight, and the times at which they arrive ([`UNKNOWN`] until then).
 #[derive(Default)]
 struct LinesInFlight(Vec<(u32, u64)>);
 
 impl LinesInFlight {
-    /// Whether another can go at `now`; else when to try again, [`UNKNOWN`] if nobody knows.
+    /// Checks that fewer than `most` lines are in flight at `now`. `Err` is the time to try again, or [`UNKNOWN`].
     fn room(&mut self, most: usize, now: u64) -> Result<(), u64> {
         self.0.retain(|(_, done)| *done > now);
         if self.0.len() < most {
@@ -84,7 +84,8 @@ impl LinesInFlight {
         Err(self.0.iter().map(|(_, done)| *done).min().unwrap_or(now))
     }
 
-    /// When the line arrives, if that is known. Where it is not, it has been flushed meanwhile and fetched again since.
+    /// Returns the time at which the line arrives, if known. An entry with an unknown time is of an earlier fetch of
+    /// the line, which was flushed since.
     fn find(&self, line: u32) -> Option<u64> {
         self.0
             .iter()
@@ -100,7 +101,7 @@ impl LinesInFlight {
             .unwrap_or_default()
     }
 
-    /// The line is known to arrive at `done`.
+    /// Sets the unknown arrival time of a line.
     fn settle(&mut self, line: u32, done: u64) {
         if let Some(slot) = self
             .0
@@ -118,49 +119,49 @@ struct ModelLock {
     waiting: VecDeque<u32>,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 enum StepOutcome {
-    /// It is done; the worker's clock.
+    /// The step is done; the worker's clock advances to this time.
     Until(u64),
-    /// Try it again then.
+    /// The step has to be tried again at this time.
     Again(u64),
-    /// It is done, and somebody will wake the worker.
+    /// The step is done, and an event wakes the worker later.
     Blocked,
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct MachineOutcome {
-    /// Operations that were run.
+    /// Number of operations.
     pub operations: u64,
-    /// Steps that were played.
+    /// Number of steps.
     pub steps: u64,
-    /// Virtual picoseconds it took.
+    /// Elapsed virtual time, in picoseconds.
     pub elapsed_ps: u64,
     /// Counts, by category.
     pub counts: CountsByCategory,
-    /// Each DIMM.
+    /// Counts of each DIMM.
     pub dimms: Vec<DimmCounts>,
     /// The media's wear.
     pub wear: WearFigures,
-    /// Nanoseconds of each operation, sorted.
+    /// Latencies of the operations in nanoseconds, ascending.
     latencies_ns: Vec<u32>,
 }
 
 impl MachineOutcome {
-    /// All categories' counts together.
+    /// Returns the sum of the counts of all categories.
     #[must_use]
     pub fn total(&self) -> AccessCounts {
         self.counts.total()
     }
 
-    /// Operations a virtual second.
+    /// Returns the operations per second of virtual time.
     #[must_use]
     pub fn throughput(&self) -> f64 {
         self.operations as f64 / (self.elapsed_ps as f64 / 1e12)
     }
 
-    /// Nanoseconds that this share of operations took at most.
+    /// Returns the latency in nanoseconds that a `share` (0 to 1) of the operations does not exceed.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u32 {
         let last = self.latencies_ns.len().saturating_sub(1);
@@ -168,20 +169,20 @@ impl MachineOutcome {
         self.latencies_ns.get(at).copied().unwrap_or_default()
     }
 
-    /// Nanoseconds that the `n` longest operations took together.
+    /// Returns the sum of the latencies of the `n` slowest operations, in nanoseconds.
     #[must_use]
     pub fn longest_ns(&self, n: u64) -> u64 {
         let longest = self.latencies_ns.iter().rev().take(n as usize);
         longest.map(|ns| u64::from(*ns)).sum()
     }
 
-    /// Writes of the busiest DIMM, by the mean.
+    /// Returns the writes of the DIMM with the most, divided by the mean of all DIMMs.
     #[must_use]
     pub fn write_imbalance(&self) -> f64 {
         imbalance(self.dimms.iter().map(|dimm| dimm.writes))
     }
 
-    /// A number that any other figure would change.
+    /// Returns a hash of all figures.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
@@ -211,7 +212,7 @@ impl MachineOutcome {
 }
 
 impl Machine {
-    /// A machine nothing has happened on.
+    /// Creates a machine with empty caches and buffers.
     #[must_use]
     pub fn new(config: MachineConfig) -> Machine {
         Machine {
@@ -239,13 +240,13 @@ impl Machine {
         }
     }
 
-    /// What it has.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &MachineConfig {
         &self.memory.config
     }
 
-    /// Forgets all counts and times, but not what caches and buffers hold: the end of a warm-up.
+    /// Resets all counts and times, but not the contents of caches and buffers. Call it after a warm-up.
     pub fn restart(&mut self) {
         self.memory.counts = CountsByCategory::default();
         self.memory.wear = super::count::WearMap::default();
@@ -258,9 +259,12 @@ impl Machine {
         self.begun = self.now;
     }
 
-    /// Runs `workers` workers until none has anything left to do.
+    /// Runs `workers` workers until none has an operation left.
     ///
-    /// `next` executes a worker's next operation and appends its steps; `false`: there is none.
+    /// `next` executes a worker's next operation and appends its steps, or returns `false` if there is none.
+    ///
+    /// # Panics
+    /// If workers wait forever for a lock.
     pub fn run(&mut self, workers: usize, mut next: impl FnMut(usize, &mut Vec<Step>) -> bool) {
         self.workers.clear();
         self.workers.resize_with(workers, ModelWorker::default);
@@ -286,7 +290,7 @@ impl Machine {
         }
         assert!(
             self.going == 0,
-            "{} workers wait for ever: a lock was taken and never let go",
+            "{} workers wait forever: a lock was taken and never released",
             self.going
         );
     }
@@ -295,7 +299,7 @@ impl Machine {
         self.events.pop().map(|Reverse(event)| event)
     }
 
-    /// Everything so far, as if the XPBuffers were written to the media now.
+    /// Writes the contents of the XPBuffers to the media, and returns the results so far.
     #[must_use]
     pub fn outcome(&mut self) -> MachineOutcome {
         self.memory.drain(self.now);
@@ -318,20 +322,20 @@ impl Machine {
         }
     }
 
-    /// The `n` lines that arrived most often to be written.
+    /// Returns the `n` lines that were written most often.
     #[must_use]
     pub fn hottest_lines(&self, n: usize) -> Vec<Hotspot> {
         self.memory.hot.hottest(1, n)
     }
 
-    /// The same of pages of 4 KiB.
+    /// Returns the `n` pages of 4 KiB that were written most often.
     #[must_use]
     pub fn hottest_pages(&self, n: usize) -> Vec<Hotspot> {
         const LINES: usize = 4096 / c::LINE_BYTES as usize;
         self.memory.hot.hottest(LINES, n)
     }
 
-    /// A worker's next operation; `false` if there is none.
+    /// Executes a worker's next operation. Returns `false` if there is none.
     fn begin(
         &mut self,
         worker: u32,
@@ -351,7 +355,7 @@ impl Machine {
         false
     }
 
-    /// Plays a worker's steps for as long as its clock is the least; then whatever is next.
+    /// Plays a worker's steps while its clock is the least. Returns the next event, if it has taken it from the queue.
     fn go_on(
         &mut self,
         worker: u32,
@@ -418,7 +422,7 @@ impl Machine {
 
     fn load(&mut self, worker: u32, step: Step, now: u64, wait: bool) -> StepOutcome {
         let me = &mut self.workers[worker as usize];
-        // Whether it is in the cache is asked once, because asking changes it: first make room.
+        // The cache lookup changes the cache, so it happens once: first check that there is room.
         if let Err(later) = me.loads.room(c::LOADS_IN_FLIGHT.value as usize, now) {
             return StepOutcome::Again(later);
         }
@@ -442,7 +446,7 @@ impl Machine {
         }
     }
 
-    /// Whether the cache has the line; the worker sees to it that a dirty one that leaves gets away.
+    /// Accesses a line in the cache, and records an evicted dirty line in the worker. Returns whether it was a hit.
     fn cached(&mut self, worker: u32, step: Step, dirty: bool, now: u64) -> bool {
         let (hit, left) = self.memory.cached(step, dirty, worker, now);
         if let Some((line, accepted)) = left {
@@ -495,7 +499,7 @@ impl Machine {
         }
         let here = me.fills.find(step.what).unwrap_or(now);
         if here > now {
-            // It holds its place among the fills, too, until it is on its way.
+            // The line still counts as a fill in flight until its write-back starts.
             me.fills.0.retain(|(line, _)| *line != step.what);
             me.fills.0.push((step.what, UNKNOWN));
             me.writes.0.push((step.what, UNKNOWN));
@@ -526,7 +530,7 @@ impl Machine {
         StepOutcome::Until(now + self.costs.around_issue)
     }
 
-    /// A line leaves for its DIMM.
+    /// Sends a line to its DIMM.
     fn send(&mut self, worker: u32, step: Step, now: u64, accepted: u64) {
         let done = match self.memory.write(step, worker, now, accepted) {
             AcceptedLine::At(done) => done,
@@ -538,7 +542,7 @@ impl Machine {
             .push((step.what, done));
     }
 
-    /// Wakes up when queues that have become full have room again.
+    /// Plans events for the times at which queues that have become full have room again.
     fn expect_room(&mut self, now: u64) {
         while let Some(dimm) = self.memory.crowded.pop() {
             if let Some(at) = self.memory.dimms[dimm].next_room() {
@@ -634,7 +638,7 @@ impl Machine {
         StepOutcome::Blocked
     }
 
-    /// Lets everybody go on when everybody is there.
+    /// Wakes all workers at the barrier if all workers that still run are there.
     fn open_barrier(&mut self, now: u64) {
         if !self.at_barrier.is_empty() && self.at_barrier.len() == self.going {
             for worker in self.at_barrier.drain(..) {

@@ -1,4 +1,4 @@
-//! A medium that does its work at once and remembers what it took, for a [`Machine`](super::Machine).
+//! [`Modelled`], a medium that executes accesses at once and records their steps for a [`Machine`](super::Machine).
 
 use std::collections::HashMap;
 use std::io;
@@ -10,8 +10,8 @@ use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
 use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, bytes_of, end_of};
 use crate::persist_ctx::PersistCtx;
 
-/// The steps of what was done since they were last taken. Clones share them, so that one stays
-/// readable when the medium has moved into a structure.
+/// The steps recorded since they were last taken. Clones share them, so a caller can keep a clone when it moves the
+/// medium into a structure.
 #[derive(Clone, Debug, Default)]
 pub struct Trace(Arc<Mutex<StepLog>>);
 
@@ -35,39 +35,39 @@ impl Default for StepLog {
 }
 
 impl Trace {
-    /// Moves the steps so far behind those in `to`.
+    /// Removes the steps so far and appends them to `to`.
     pub fn take(&self, to: &mut Vec<Step>) {
         to.append(&mut self.lock().steps);
     }
 
-    /// Records from now on, or not: filling a pool need not be remembered.
+    /// Switches recording on or off, and drops the steps so far. Switch it off to fill a pool.
     pub fn record(&self, on: bool) {
         let mut steps = self.lock();
         steps.on = on;
         steps.steps.clear();
     }
 
-    /// The processor works for so long: what an operation takes besides memory.
+    /// Records CPU time of an operation besides its memory accesses.
     pub fn compute(&self, ns: u32) {
         self.push(Step::new(StepKind::Compute, ns));
     }
 
-    /// The lock of this number is taken, or waited for. The work itself is done at once all the same.
+    /// Records that a lock is taken. The real operation does not wait; the machine models the wait.
     pub fn lock_taken(&self, lock: u32) {
         self.push(Step::new(StepKind::Lock, lock));
     }
 
-    /// That lock is let go.
+    /// Records that a lock is released.
     pub fn lock_dropped(&self, lock: u32) {
         self.push(Step::new(StepKind::Unlock, lock));
     }
 
-    /// Every worker stops here until all have.
+    /// Records a barrier: every worker waits here until all have reached it.
     pub fn stop_the_world(&self) {
         self.push(Step::new(StepKind::Barrier, 0));
     }
 
-    /// Some of the line at `at` is stored, written back and, if so, waited for: what the medium does not see.
+    /// Records a store and a flush of the line at `at`, and with `waits` a fence, which the medium itself did not see.
     pub fn persist(&self, at: Off, waits: bool) {
         self.lines(&[StepKind::Store, StepKind::Flush], at, WORD, None);
         if waits {
@@ -75,7 +75,7 @@ impl Trace {
         }
     }
 
-    /// The line of source a place's number stands for; `None` if nobody knows.
+    /// Returns the source line with this number; `None` if it is unknown.
     #[must_use]
     pub fn place(&self, number: u16) -> Option<&'static Location<'static>> {
         self.lock()
@@ -97,7 +97,7 @@ impl Trace {
         }
     }
 
-    /// Adds a step for each line of `at..at + len`.
+    /// Records steps for each line of `at..at + len`.
     fn lines(
         &self,
         acts: &[StepKind],
@@ -123,7 +123,7 @@ impl Trace {
         }
     }
 
-    /// Reads: all lines are asked for at once, and the last one waits for them.
+    /// Records a read: all lines are fetched concurrently, and the last one waits for them.
     fn loads(&self, at: Off, len: usize) {
         self.lines(&[StepKind::Fetch], at, len, None);
         let mut steps = self.lock();
@@ -135,7 +135,7 @@ impl Trace {
 
 impl StepLog {
     fn number(&mut self, place: &'static Location<'static>) -> u16 {
-        // The same line of source may have several addresses: then it has several numbers.
+        // A source line with several `Location` addresses gets several numbers.
         let key = std::ptr::from_ref(place).addr();
         if let Some(number) = self.numbers.get(&key) {
             return *number;
@@ -154,11 +154,11 @@ impl StepLog {
 fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
     const LINE_BYTES: u64 = LINE as u64;
     let end = end_of(at, len).div_ceil(LINE_BYTES);
-    // Below 2^31, as the cache wants them: `Modelled::new` has seen to that.
+    // Below 2^31, as the cache requires: `Modelled::new` checks the length.
     (at.0 / LINE_BYTES) as u32..end as u32
 }
 
-/// A medium whose every access becomes steps. What it stores is in the medium inside.
+/// A medium that records every access as steps, and executes it on the inner medium.
 #[derive(Debug)]
 pub struct Modelled<M> {
     inner: M,
@@ -167,11 +167,14 @@ pub struct Modelled<M> {
 }
 
 impl<M: Medium> Modelled<M> {
-    /// Remembers what is done to `inner` from now on.
+    /// Wraps `inner`. Recording is on.
+    ///
+    /// # Panics
+    /// If `inner` is longer than 64 GiB.
     pub fn new(inner: M) -> Modelled<M> {
         assert!(
             inner.len() <= 1 << 36,
-            "the model knows pools of up to 64 GiB"
+            "the model supports pools of up to 64 GiB"
         );
         Modelled {
             inner,
@@ -180,15 +183,15 @@ impl<M: Medium> Modelled<M> {
         }
     }
 
-    /// Leaves write-backs and fences out of what is remembered: for what durability costs. What is stored stays in the
-    /// cache until that evicts it.
+    /// Stops recording write-backs and fences, to measure the cost of durability. Stored lines then stay in the
+    /// modelled cache until it evicts them.
     #[must_use]
     pub fn without_durability(mut self) -> Modelled<M> {
         self.writes_back = false;
         self
     }
 
-    /// What is remembered.
+    /// Returns the recorded steps.
     #[must_use]
     pub fn trace(&self) -> Trace {
         self.trace.clone()

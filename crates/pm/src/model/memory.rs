@@ -1,4 +1,4 @@
-//! The machine's memory: cache, link between sockets, DIMMs, and what Memory Mode puts before them.
+//! The machine's memory system: cache, link between sockets, DIMMs, and the DRAM cache of Memory Mode.
 
 use super::buffer::EvictedLine;
 use super::cache::CpuCache;
@@ -8,32 +8,31 @@ use super::dimm::{Dimm, MediaWork, QueuedLine, ps};
 use super::step::{Category, Step};
 use crate::sim::Rng;
 
-/// What a machine has.
+/// The configuration of a machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MachineConfig {
-    /// DIMMs, interleaved.
+    /// Number of interleaved DIMMs.
     pub dimms: u32,
-    /// Nanoseconds a DIMM takes to write an XPLine: by its size.
+    /// Media time to write one XPLine, in nanoseconds. It depends on the size of the DIMM.
     pub write_xpline_ns: f64,
     /// Bytes of the last-level cache.
     pub cache_bytes: u64,
-    /// Memory Mode: so many bytes of DRAM are a direct-mapped cache before the DIMMs, and nothing is
-    /// durable.
+    /// Memory Mode: the bytes of DRAM that are a direct-mapped cache of the DIMMs. No data is durable.
     pub memory_mode_bytes: Option<u64>,
-    /// Whether caches are durable: flushes are left out.
+    /// Whether CPU caches are durable. Flushes then have no effect.
     pub eadr: bool,
     /// Whether a flushed line stays in the cache. On the first generation it does not.
     pub flush_keeps: bool,
-    /// Workers from this one on run on the other socket.
+    /// Workers with this number or a higher one run on the other socket.
     pub remote_from: usize,
-    /// Whether lines' writers and XPLines' wear are kept: some 13 bytes a line of the pool.
+    /// Whether to record the writers of lines and the wear of XPLines, which takes some 13 bytes per line of the pool.
     pub places: bool,
-    /// Decides what chance decides.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl MachineConfig {
-    /// The machine the published measurements are from: 256 GB DIMMs, two Xeon 8260.
+    /// Returns the machine of the published measurements: 256 GB DIMMs, two Xeon 8260.
     #[must_use]
     pub fn study(dimms: u32) -> MachineConfig {
         MachineConfig {
@@ -49,7 +48,7 @@ impl MachineConfig {
         }
     }
 
-    /// The hash index study's machine: 128 GB DIMMs, Xeon Gold 5218.
+    /// Returns the machine of the hash index study: 128 GB DIMMs, Xeon Gold 5218.
     #[must_use]
     pub fn small_dimms(dimms: u32) -> MachineConfig {
         MachineConfig {
@@ -59,7 +58,7 @@ impl MachineConfig {
         }
     }
 
-    /// What is printed beside every modelled figure.
+    /// Returns the description that is printed with every modelled figure.
     #[must_use]
     pub fn label(&self) -> String {
         let mode = match self.memory_mode_bytes {
@@ -79,7 +78,7 @@ impl MachineConfig {
     }
 }
 
-/// DRAM before the DIMMs, in Memory Mode: one line of DRAM for many of the DIMMs'.
+/// The DRAM of Memory Mode: a direct-mapped cache of the DIMMs.
 struct DramCache {
     tags: Vec<u32>,
 }
@@ -88,7 +87,7 @@ const EMPTY: u32 = u32::MAX;
 const DIRTY: u32 = 1 << 31;
 
 impl DramCache {
-    /// Uses `line`: whether it was there, and the dirty one it replaced.
+    /// Accesses `line`. Returns whether it was a hit, and the dirty line that was evicted.
     fn touch(&mut self, line: u32, dirty: bool) -> (bool, Option<u32>) {
         let at = line as usize % self.tags.len();
         let old = self.tags[at];
@@ -99,11 +98,11 @@ impl DramCache {
     }
 }
 
-/// The link between sockets: one line after another, slower while loads and writes alternate.
+/// The link between sockets. It carries one line at a time, and is slower while loads and writes mix.
 #[derive(Default)]
 struct SocketLink {
     free: u64,
-    /// The last 32 lines; 1 was written.
+    /// The last 32 lines; a set bit is a write.
     recent: u32,
 }
 
@@ -122,12 +121,12 @@ impl SocketLink {
     }
 }
 
-/// Where a written line is.
+/// The state of a written line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AcceptedLine {
-    /// In the persistence domain at this time.
+    /// It is in the persistence domain at this time.
     At(u64),
-    /// Waiting for the DIMM.
+    /// It waits for the DIMM's write queue.
     Waits,
 }
 
@@ -141,11 +140,11 @@ pub(super) struct MemorySystem {
     pub(super) counts: CountsByCategory,
     pub(super) wear: WearMap,
     pub(super) hot: HotMap,
-    /// DIMMs for whose queue the first line waits now.
+    /// DIMMs whose write queue has become full.
     pub(super) crowded: Vec<usize>,
 }
 
-/// No worker: a line that DRAM wrote back in Memory Mode.
+/// No worker: a line that the DRAM cache of Memory Mode wrote back.
 pub(super) const NOBODY: u32 = u32::MAX;
 
 impl MemorySystem {
@@ -178,8 +177,8 @@ impl MemorySystem {
         (line / LINES % self.config.dimms) as usize
     }
 
-    /// Whether the cache has the line, which it has from now on; and the dirty line that left for that,
-    /// with where it is now. It counts for what it was last stored to for, and for the place of this step.
+    /// Accesses a line in the cache. Returns whether it was a hit, and the dirty line that was evicted and written.
+    /// That write counts for the category of the last store to the line and for the source line of this step.
     pub(super) fn cached(
         &mut self,
         step: Step,
@@ -200,13 +199,13 @@ impl MemorySystem {
         (touched.hit, left)
     }
 
-    /// Whether a flushed line was dirty.
+    /// Flushes a line from the cache. Returns whether it was dirty.
     pub(super) fn clean(&mut self, line: u32) -> bool {
         let keep = self.config.flush_keeps;
         self.cache.clean(line, keep)
     }
 
-    /// Fetches a line the cache does not have: when it has arrived.
+    /// Fetches a line that the cache does not have. Returns the time of its arrival.
     pub(super) fn fetch(&mut self, step: Step, fill: bool, worker: u32, now: u64) -> u64 {
         let mut now = now;
         let mut extra = 0;
@@ -230,7 +229,7 @@ impl MemorySystem {
         done + extra
     }
 
-    /// Writes a line: `accepted_ns` after its issue it is in the persistence domain, if there is room.
+    /// Writes a line. If the DIMM's queue has room, it is in the persistence domain `accepted` after `now`.
     pub(super) fn write(
         &mut self,
         step: Step,
@@ -277,7 +276,7 @@ impl MemorySystem {
         AcceptedLine::At(now + accepted)
     }
 
-    /// Lets a waiting line into the queue, if it has room now: which.
+    /// Admits a waiting line to the write queue, if there is room now, and returns it.
     pub(super) fn let_in(&mut self, dimm: usize, now: u64) -> Option<QueuedLine> {
         if !self.dimms[dimm].has_room(now) {
             return None;
@@ -293,7 +292,7 @@ impl MemorySystem {
         self.collect(dimm);
     }
 
-    /// Counts what went to the media, for those who wrote it.
+    /// Counts the XPLines that were written to the media, for the categories of their writes.
     fn collect(&mut self, dimm: usize) {
         while let Some(xpline) = self.dimms[dimm].written.pop() {
             self.count_written(xpline);
@@ -310,7 +309,7 @@ impl MemorySystem {
         }
     }
 
-    /// Lets everything that waits in, and writes what the XPBuffers hold: the end of a count.
+    /// Admits all waiting lines, and writes the contents of the XPBuffers to the media: the end of a run.
     pub(super) fn drain(&mut self, now: u64) {
         for dimm in 0..self.dimms.len() {
             while let Some(line) = self.dimms[dimm].next_waiting(&mut self.rng) {

@@ -1,11 +1,11 @@
-//! The device microbenchmarks, on the model.
+//! The published device microbenchmarks, run on the model.
 
 use super::machine::{Machine, MachineOutcome};
 use super::memory::MachineConfig;
 use super::step::{Step, StepKind};
 use crate::sim::Rng;
 
-/// How memory is accessed.
+/// The kind of access of a microbenchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessKind {
     /// Independent loads.
@@ -14,40 +14,40 @@ pub enum AccessKind {
     Around,
     /// Stores, each line flushed.
     Flush,
-    /// Stores that are left to the cache.
+    /// Stores without flushes.
     Store,
 }
 
-/// Where the accesses go.
+/// The order of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessOrder {
-    /// Each thread's own addresses, one after another.
+    /// Consecutive addresses, from a different start for each thread.
     Sequential,
-    /// Anywhere.
+    /// Uniformly random addresses.
     Random,
 }
 
 /// One microbenchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Microbench {
-    /// What is done.
+    /// Kind of access.
     pub access: AccessKind,
-    /// Where.
+    /// Order of the addresses.
     pub order: AccessOrder,
-    /// Bytes of one access, aligned to their size up to 256.
+    /// Bytes of one access.
     pub bytes: u32,
-    /// DIMMs, interleaved.
+    /// Number of interleaved DIMMs.
     pub dimms: u32,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
 }
 
-/// Bytes all threads' accesses go to: many times the cache of [`Micro::config`].
+/// Bytes of the region that all threads access: many times the cache of [`Microbench::config`].
 const REGION_BYTES: u64 = 96 << 20;
 
 impl Microbench {
-    /// The machine it runs on: as published, but for a smaller cache and memory, so that a short run is
-    /// as good as a long one.
+    /// Returns the machine to run on: the published one, but with a smaller cache, so that a short run gives the
+    /// result of a long one.
     #[must_use]
     pub fn config(&self, seed: u64) -> MachineConfig {
         MachineConfig {
@@ -58,12 +58,12 @@ impl Microbench {
         }
     }
 
-    /// Bytes that are accessed at once: what is sequential need not come in large pieces.
+    /// Returns the bytes of one operation: larger accesses are split into operations of 4096 bytes.
     fn chunk(&self) -> u64 {
         u64::from(self.bytes).min(4096)
     }
 
-    /// Runs it over about `lines` lines: bytes a nanosecond, which is GB/s, and what was counted.
+    /// Runs the microbenchmark over about `lines` lines. Returns the bandwidth in GB/s, and the outcome.
     #[must_use]
     pub fn run(&self, lines: u64, seed: u64) -> (f64, MachineOutcome) {
         let mut machine = Machine::new(self.config(seed));
@@ -81,7 +81,7 @@ impl Microbench {
     }
 }
 
-/// What one thread does.
+/// The accesses of one thread.
 struct AccessStream {
     micro: Microbench,
     rng: Rng,
@@ -130,16 +130,16 @@ impl AccessStream {
     }
 }
 
-/// What a worker of a mixed run does.
+/// The mix of accesses of a worker: of each `of` accesses, the first `loads` are loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MixedWorker {
-    /// Of so many accesses...
+    /// Accesses in one round.
     pub of: u32,
-    /// ... this many are loads; the others are stores around the cache.
+    /// Loads in one round. The other accesses are stores around the cache.
     pub loads: u32,
 }
 
-/// Runs workers that mix loads and writes of `bytes` on `config`'s machine: GB/s.
+/// Runs workers that mix loads and writes of `bytes` on `config`'s machine. Returns the bandwidth in GB/s.
 #[must_use]
 pub fn run_mixed(
     config: MachineConfig,
@@ -165,7 +165,7 @@ pub fn run_mixed(
             )
         })
         .collect();
-    // A fixed virtual time, not a fixed share each: the fast ones go on while the slow ones do.
+    // The accesses are shared: fast workers continue as long as slow ones do, so all run for the same time.
     let mut left = accesses * mixes.len() as u64;
     let mut machine = Machine::new(config);
     machine.run(mixes.len(), |worker, steps| {
@@ -184,7 +184,7 @@ pub fn run_mixed(
     (accesses * mixes.len() as u64 * u64::from(bytes)) as f64 * 1000.0 / elapsed_ps as f64
 }
 
-/// Nanoseconds of the last of `steps`, one worker alone, nothing cached before them.
+/// Returns the time of `steps` in nanoseconds, run by a single worker after `before`, on a machine that was empty.
 #[must_use]
 pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
     let mut machine = Machine::new(MachineConfig {
@@ -206,7 +206,7 @@ pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
     machine.outcome().elapsed_ps as f64 / 1000.0
 }
 
-/// Inserts of `profile`'s index, a second, by `workers` workers, from the other socket or not.
+/// Returns the inserts per second into `profile`'s index by `workers` workers; `remote`: from the other socket.
 #[must_use]
 pub fn inserts(
     profile: &super::published::InsertProfile,
@@ -233,7 +233,7 @@ pub fn inserts(
         let found: Vec<u32> = (0..reads.max(1)).map(|_| anywhere()).collect();
         steps.extend(found.iter().map(|line| Step::new(StepKind::Load, *line)));
         steps.push(Step::new(StepKind::Compute, profile.compute_ns));
-        // A bucket, and the lines after it: they are neighbours, of which the first one was probed.
+        // An insert writes the probed bucket and the lines after it.
         steps.extend([
             Step::new(StepKind::Store, found[0]),
             Step::new(StepKind::Flush, found[0]),
@@ -246,8 +246,8 @@ pub fn inserts(
     machine.outcome().throughput()
 }
 
-/// Media writes for each XPLine of a region whose first halves are written, then its second halves,
-/// over and over.
+/// Returns the media writes per XPLine of a region. Each round first writes the first halves of all its XPLines, then
+/// the second halves.
 #[must_use]
 pub fn write_amplification_of_region(bytes: u64, seed: u64) -> f64 {
     const HALF_LINES: u64 = 2;

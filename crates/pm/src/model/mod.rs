@@ -1,31 +1,32 @@
-//! What far memory costs, without the hardware: exact counts, and a clock of its own.
+//! A cost model of persistent memory that needs no hardware: exact access counts, and virtual time.
 //!
 //! ```text
-//!   structure ─▶ Modelled<M> ─▶ M: does it at once        workers:  ●      ●      ●   least clock next
-//!                    │ steps, a line each                           │      │      │
+//!   structure ─▶ Modelled<M> ─▶ M: executes at once       workers:  ●      ●      ●   least clock next
+//!                    │ steps, one per line                          │      │      │
 //!                    ▼                                              ▼      ▼      ▼
 //!                  Trace ─────────────────────▶ Machine:  cache ─▶ link ─▶ 6 x ( queue ─▶ XPBuffer ─▶ media )
 //!                                                  │
 //!                                                  ▼ Outcome: counts, DIMMs, wear, hotspots, latencies
 //! ```
 //!
-//! A [`Modelled`] medium wraps another one and remembers the [`Step`]s of each access. A [`Machine`] runs
-//! virtual workers: the one whose clock is least executes its next operation, whole and at once, and its
-//! steps are then played out among everyone else's, one event a step. So what an operation *does* is
-//! what the code does, and *when* its lines reach the DIMMs, in which order and how late, is modelled.
+//! A [`Modelled`] medium wraps another one and records the [`Step`]s of each access. A [`Machine`] runs
+//! virtual workers. The worker with the least clock executes its next operation, whole and at once. Then
+//! its steps are interleaved with those of the other workers, one event per step. So the *effect* of an
+//! operation is that of the real code, and the *time* and order in which its lines reach the DIMMs are
+//! modelled.
 //!
 //! # Invariants
-//! V1  Counts of what was asked for are exact: they depend on the operations alone, not on clocks or on
-//!     how many workers there are.
-//! V2  Everything is a function of the operations, the [`Config`] and its seed. No clock, no address of
-//!     this process and no hash order is looked at.
-//! V3  Steps of one worker keep their order. Lines of many at one DIMM keep it for as long as they fit
-//!     into its queues; those beyond are admitted in no order, which is what ruins write combining.
+//! V1  Counts of requested accesses are exact: they depend only on the operations, not on clocks or the
+//!     number of workers.
+//! V2  Everything is a function of the operations, the [`MachineConfig`] and its seed. It does not depend
+//!     on the real time, on addresses in this process or on hash order.
+//! V3  Steps of one worker keep their order. Lines of several workers at one DIMM keep their order while
+//!     they fit into its queues. Lines beyond that are admitted in random order, which ruins write combining.
 //! V4  A line counts as written when it arrives at the memory controller, an XPLine when the media
-//!     writes it. What the XPBuffers hold at the end is written then.
+//!     writes it. The XPLines that the XPBuffers hold at the end are written then.
 //!
-//! Every number is in [`constants`], every measurement it is compared with in [`published`]; the
-//! equations, and what to trust, are in `docs/model.md`.
+//! All constants are in [`constants`], and the measurements that they are compared with in [`published`].
+//! `docs/model.md` has the equations and the accuracy.
 //!
 //! ```
 //! use farbank_pm::media::Mapped;

@@ -1,26 +1,26 @@
-//! Steps: what an operation does to memory, one line at a time, and for whom.
+//! [`Step`], one access of an operation to one line, and its [`Category`].
 
 use std::cell::Cell;
 
-/// What a write or a read is for.
+/// The purpose of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Category {
-    /// Finding and freeing space.
+    /// Allocating and freeing space.
     Allocator,
-    /// Moving what is there: growing, splitting, cleaning.
+    /// Moving existing data: growing, splitting, cleaning.
     Resize,
-    /// Keys and values themselves.
+    /// Keys and values.
     KeyValue,
-    /// Locks that lie in far memory.
+    /// Locks in far memory.
     Lock,
-    /// Everything else.
+    /// All other accesses.
     #[default]
     Other,
 }
 
 impl Category {
-    /// All of them.
+    /// All categories.
     pub const ALL: [Category; 5] = [
         Category::Allocator,
         Category::Resize,
@@ -29,7 +29,7 @@ impl Category {
         Category::Other,
     ];
 
-    /// As it is printed.
+    /// Returns the name as it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,16 +41,16 @@ impl Category {
         }
     }
 
-    /// What this thread does is for this, until the guard goes. The innermost scope counts.
+    /// Assigns this thread's accesses to this category until the guard is dropped. The innermost scope counts.
     ///
-    /// Costs two stores to a thread's own byte; media that do not ask never look at it.
+    /// Costs two stores to a thread-local byte. Only the model reads it.
     #[inline]
     #[must_use]
     pub fn spend(self) -> CategoryScope {
         CategoryScope(CURRENT.replace(self))
     }
 
-    /// What this thread's accesses are for now.
+    /// Returns the category of this thread's accesses now.
     #[inline]
     #[must_use]
     pub fn current() -> Category {
@@ -62,7 +62,7 @@ thread_local! {
     static CURRENT: Cell<Category> = const { Cell::new(Category::Other) };
 }
 
-/// A scope of [`Category::spend`]; what was before is restored at its end.
+/// The guard of [`Category::spend`]. Its drop restores the previous category.
 #[derive(Debug)]
 pub struct CategoryScope(Category);
 
@@ -73,47 +73,47 @@ impl Drop for CategoryScope {
     }
 }
 
-/// What is done.
+/// The kind of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum StepKind {
-    /// A line is loaded, and the worker waits for everything it has asked for.
+    /// Loads a line, then waits for all of the worker's loads.
     Load,
-    /// A line is asked for; the worker goes on.
+    /// Loads a line without waiting.
     Fetch,
-    /// Some of a line is stored into the cache.
+    /// Stores to a line in the cache.
     Store,
-    /// A line is written back.
+    /// Writes a line back.
     Flush,
-    /// A whole line is stored around the cache.
+    /// Stores a whole line around the cache.
     Around,
-    /// Everything on its way is waited for.
+    /// Waits for all flushed lines and those stored around the cache.
     Fence,
-    /// The processor works; the argument is nanoseconds.
+    /// Computes; the argument is the time in nanoseconds.
     Compute,
-    /// A lock is taken; the argument is its number.
+    /// Takes a lock; the argument is its number.
     Lock,
-    /// It is let go.
+    /// Releases a lock; the argument is its number.
     Unlock,
-    /// Waits until every worker that still has something to do is at one, as a stop of the world does.
+    /// Waits until every worker that still has operations is at a barrier, as a stop-the-world phase does.
     Barrier,
 }
 
 /// One step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What is done.
+    /// Kind.
     pub act: StepKind,
-    /// What it is for.
+    /// Category.
     pub category: Category,
-    /// The line of source that does it, in [`Trace`](super::Trace)'s table; 0 if nobody knows.
+    /// Number of the source line that does it, in [`Trace`](super::Trace)'s table; 0 if unknown.
     pub place: u16,
     /// The line (offset / 64), nanoseconds, or a lock's number.
     pub what: u32,
 }
 
 impl Step {
-    /// A step nobody in particular takes.
+    /// Creates a step without a source line, in [`Category::Other`].
     #[must_use]
     pub const fn new(act: StepKind, what: u32) -> Step {
         Step {
@@ -124,7 +124,7 @@ impl Step {
         }
     }
 
-    /// Place and category in one word.
+    /// Returns the owner of a write: its source line and category in one word.
     pub(super) fn owner(self) -> u32 {
         u32::from(self.place) << 8 | self.category as u32
     }

@@ -416,8 +416,8 @@ fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
 }
 
 #[test]
-#[should_panic(expected = "never let go")]
-fn a_lock_that_is_never_let_go_is_told() {
+#[should_panic(expected = "never released")]
+fn a_lock_that_is_never_released_is_reported() {
     let operation = steps(&[(StepKind::Lock, 7)]);
     let _ = play(&mut machine(), &vec![operation; 2]);
 }

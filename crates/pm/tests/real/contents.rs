@@ -279,7 +279,9 @@ fn growth_keeps_offsets_and_content_while_another_thread_reads() {
             assert!(medium.matches(Off(end - BYTES as u64), &vec![0; BYTES - 8]));
         }
         let len = medium.len();
-        medium.grow(8).expect("a length below the present one is not an error");
+        medium
+            .grow(8)
+            .expect("a length below the present one is not an error");
         assert_eq!(medium.len(), len);
     }
 }

@@ -25,7 +25,10 @@ fn quiet(_: u64, _: u64) {}
 fn make_and_open(path: &Path, options: &OpenOptions) {
     let (medium, name) = prepare_path(path, BYTES, options, &mut quiet).expect("there is room");
     pool_on(medium);
-    assert!(!path.exists(), "the file has its name before it is published");
+    assert!(
+        !path.exists(),
+        "the file has its name before it is published"
+    );
     name.publish().expect("the name is free");
     let found: Vec<_> = names_in(path.parent().expect("a folder"));
     assert_eq!(found, [path.file_name().expect("a name")]);
@@ -144,7 +147,11 @@ fn a_file_created_at_the_path_during_creation_is_not_replaced() {
     let refused = name.publish().expect_err("the name is taken");
     assert!(matches!(refused, OpenError::Exists { .. }), "{refused}");
     assert_eq!(fs::read(&path).expect("the file exists"), b"precious");
-    assert_eq!(names_in(folder.path()), ["pool"], "the temporary file is removed");
+    assert_eq!(
+        names_in(folder.path()),
+        ["pool"],
+        "the temporary file is removed"
+    );
 }
 
 #[test]

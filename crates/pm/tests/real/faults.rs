@@ -83,7 +83,10 @@ fn look(medium: &impl Medium) {
         let words = catch_unwind(AssertUnwindSafe(|| {
             medium.load_words::<2>(Off((end - 8) as u64), 1)
         }));
-        assert!(word.is_err() && words.is_err(), "loading an unreadable word must panic");
+        assert!(
+            word.is_err() && words.is_err(),
+            "loading an unreadable word must panic"
+        );
     }
     let last = u64::from_le_bytes(all[end - 8..end].try_into().expect("eight bytes"));
     assert_eq!(medium.load(Off((end - 8) as u64)), last);
@@ -177,7 +180,11 @@ fn a_page_that_pread_cannot_read_is_zeros_until_it_is_written() {
         assert_eq!(file.unreadable(Off(end as u64), PAGE), None);
         io.reads.store(0, Ordering::SeqCst);
         file.copy_out(Off(end as u64), &mut out[..2 * PAGE]);
-        assert_eq!(io.reads.load(Ordering::SeqCst), 1, "readable pages need one read");
+        assert_eq!(
+            io.reads.load(Ordering::SeqCst),
+            1,
+            "readable pages need one read"
+        );
         file.copy_out(Off(0), &mut out);
         io.fails.store(false, Ordering::SeqCst);
         file.copy_out(Off(0), &mut out);
@@ -336,7 +343,8 @@ fn in_a_child() {
         }
         "sent" => {
             let me = rustix::process::getpid();
-            rustix::process::kill_process(me, rustix::process::Signal::BUS).expect("the signal is sent");
+            rustix::process::kill_process(me, rustix::process::Signal::BUS)
+                .expect("the signal is sent");
             std::thread::sleep(std::time::Duration::from_secs(5));
         }
         _ => {

@@ -153,5 +153,9 @@ fn no_write_is_acknowledged_once_another_host_has_taken_the_lease() {
     drop(file);
     let bytes = fs::read(&path).expect("the pool");
     let theirs = record("elsewhere", 9);
-    assert_eq!(bytes[AT as usize..][..512], theirs, "the other host's record changed");
+    assert_eq!(
+        bytes[AT as usize..][..512],
+        theirs,
+        "the other host's record changed"
+    );
 }

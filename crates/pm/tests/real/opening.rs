@@ -82,7 +82,9 @@ fn a_length_beyond_any_device_is_refused() {
     let options = as_file(Arc::new(KernelIo));
     for bytes in [1 << 61, 1 << 63, u64::MAX - 4096, u64::MAX] {
         let refused = create_path(&path, bytes, &options, &mut |_, _| {});
-        let refused = refused.expect_err("no machine has so much space").to_string();
+        let refused = refused
+            .expect_err("no machine has so much space")
+            .to_string();
         assert!(
             refused.contains(path.to_str().expect("a name")),
             "{refused}"
@@ -274,11 +276,18 @@ fn opening_a_file_that_is_not_a_pool_does_not_write_to_it() {
     let folder = folder();
     let path = pool_path(&folder);
     std::fs::write(&path, [7; 64 << 10]).expect("a little space");
-    let changed = || std::fs::metadata(&path).expect("the file exists").modified();
+    let changed = || {
+        std::fs::metadata(&path)
+            .expect("the file exists")
+            .modified()
+    };
     let before = changed().expect("files have times");
     open_path(&path, &OpenOptions::default()).expect("any file can be a medium");
     assert_eq!(changed().expect("files have times"), before);
-    assert_eq!(std::fs::read(&path).expect("the file exists"), [7; 64 << 10]);
+    assert_eq!(
+        std::fs::read(&path).expect("the file exists"),
+        [7; 64 << 10]
+    );
 }
 
 #[test]

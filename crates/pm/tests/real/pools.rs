@@ -44,7 +44,9 @@ fn open(bytes: &[u8]) -> Result<Pool<Mapped>, PoolError> {
 }
 
 fn refused(bytes: &[u8]) -> String {
-    open(bytes).expect_err("the open must be refused").to_string()
+    open(bytes)
+        .expect_err("the open must be refused")
+        .to_string()
 }
 
 /// Changes one copy of the superblock in `bytes` and corrects its checksum.
@@ -344,7 +346,8 @@ fn growth_keeps_the_content_and_never_shrinks_the_pool() {
     let at = pool.segment(6);
     pool.medium().copy_in(&mut ctx, at, &[b"the last segment"]);
     pool.grow(&mut ctx, 20).expect("there is room");
-    pool.grow(&mut ctx, 20).expect("the present length is not an error");
+    pool.grow(&mut ctx, 20)
+        .expect("the present length is not an error");
     pool.grow(&mut ctx, 19).expect_err("a pool cannot shrink");
     assert_eq!((pool.segments(), pool.segment(6)), (20, at));
     pool.medium()
@@ -475,7 +478,6 @@ fn an_update_on_a_poisoned_medium_fails_and_keeps_the_old_words() {
     pool.set_root(&mut ctx, &root(2))
         .expect_err("the drain failed");
     assert_eq!(pool.root(), root(1));
-    pool.grow(&mut ctx, 9)
-        .expect_err("the medium is poisoned");
+    pool.grow(&mut ctx, 9).expect_err("the medium is poisoned");
     assert_eq!(pool.segments(), 7);
 }

@@ -289,10 +289,12 @@ fn a_failed_growth_without_space_changes_nothing() {
     let refused = file.grow(8 << 20).expect_err("there is no room");
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     assert_eq!(file.len(), BYTES);
-    assert_eq!(std::fs::metadata(&path).expect("the file exists").len(), BYTES);
+    assert_eq!(
+        std::fs::metadata(&path).expect("the file exists").len(),
+        BYTES
+    );
     let ticket = write(&file, &mut PersistCtx::new(0), 0);
-    file.wait(ticket)
-        .expect("the medium is not poisoned");
+    file.wait(ticket).expect("the medium is not poisoned");
     file.grow(8 << 20).expect("now there is room");
 }
 

@@ -225,8 +225,9 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
                 let id = parse_i64(value)
                     .and_then(|id| u64::try_from(id).ok())
                     .filter(|&id| id > 0);
-                doomed.id =
-                    Some(id.ok_or(CommandError::Fixed("ERR client-id should be greater than 0"))?);
+                doomed.id = Some(id.ok_or(CommandError::Fixed(
+                    "ERR client-id should be greater than 0",
+                ))?);
             }
             b"addr" => doomed.addr = Some(value),
             b"laddr" => doomed.laddr = Some(value),
@@ -295,7 +296,10 @@ fn switch(word: &[u8]) -> Result<bool, CommandError> {
 /// `CLIENT NO-EVICT ON|OFF`
 pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let spared = switch(args.at(2))?;
-    ctx.client.card.is_eviction_exempt.store(spared, Ordering::Relaxed);
+    ctx.client
+        .card
+        .is_eviction_exempt
+        .store(spared, Ordering::Relaxed);
     reply::ok(ctx.out);
     Ok(())
 }

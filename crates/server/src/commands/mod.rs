@@ -475,7 +475,11 @@ fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
 
 /// Queues a command (in MULTI) or executes it, if it is allowed now.
 #[inline]
-fn queue_or_execute(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
+fn queue_or_execute(
+    ctx: &mut CommandCtx<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> ExecOutcome {
     ctx.client.last_command = command.name;
     // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")

@@ -329,7 +329,11 @@ fn reply_old(
     out.truncate(from);
     match item {
         Some(item) if value_fits(out.as_slice(), item.bytes.len(), out.bytes_max()) => {
-            reserve(out.bytes_mut(), item.bytes.len() + FRAME_BYTES_MAX, buffer_pool);
+            reserve(
+                out.bytes_mut(),
+                item.bytes.len() + FRAME_BYTES_MAX,
+                buffer_pool,
+            );
             reply::bulk(out, item.bytes);
         }
         Some(_) => out.cut(),

@@ -194,7 +194,10 @@ impl MemcachedCtx<'_> {
     #[inline]
     fn used(&self, key: &[u8], read: bool) {
         let secs = self.now_secs;
-        self.shared.memcached.recency.note(key, KeyAccess { secs, read });
+        self.shared
+            .memcached
+            .recency
+            .note(key, KeyAccess { secs, read });
     }
 
     /// Replies with a line, unless `quiet`.

@@ -232,7 +232,10 @@ pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
         return;
     };
     ctx.count(Counter::Sets);
-    ctx.shared.memcached.prefixes.note(store.key, KeyOperation::Set);
+    ctx.shared
+        .memcached
+        .prefixes
+        .note(store.key, KeyOperation::Set);
     let bytes = match store.payload {
         ValuePayload::Whole(bytes) => bytes,
         ValuePayload::Misplaced => return ctx.append_reply(BAD_CHUNK, store.quiet),
@@ -279,7 +282,11 @@ pub(super) fn too_large(
 }
 
 /// After a refused `set`, deletes the old item, so that clients do not read it as the new value.
-fn delete_old_after_refused_set(ctx: &mut MemcachedCtx<'_>, name: &[u8], how: StoreCondition) -> Result<(), Error> {
+fn delete_old_after_refused_set(
+    ctx: &mut MemcachedCtx<'_>,
+    name: &[u8],
+    how: StoreCondition,
+) -> Result<(), Error> {
     match how {
         StoreCondition::Set => ctx.session.delete(key(name)).map(drop),
         _ => Ok(()),
@@ -374,7 +381,10 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    ctx.shared.memcached.prefixes.note(name, KeyOperation::Delete);
+    ctx.shared
+        .memcached
+        .prefixes
+        .note(name, KeyOperation::Delete);
     match ctx.session.delete(key(name)) {
         Ok(true) => {
             ctx.count(Counter::DeleteHits);

@@ -251,7 +251,12 @@ pub struct SearchedFault {
 
 /// Searches for the fault `name` with `seeds`, some seeds per plan in turn, for at most `cpu` of CPU time.
 #[must_use]
-pub fn search_fault(name: &str, plans: &[SearchPlan], seeds: &Range<u64>, cpu: Duration) -> SearchedFault {
+pub fn search_fault(
+    name: &str,
+    plans: &[SearchPlan],
+    seeds: &Range<u64>,
+    cpu: Duration,
+) -> SearchedFault {
     /// Number of seeds per plan before the next plan's turn.
     const TURN: u64 = 32;
     let began = computed_by_thread();

@@ -22,7 +22,9 @@ pub(super) fn check_errors(book: &mut ClientLog, server: u16) -> Result<(), Tria
         let took_ns = ended_ns.saturating_sub(made.began_ns.max(gone_ns));
         book.slowest_error_ns = book.slowest_error_ns.max(took_ns);
         let what = match (named, took_ns <= LEASE_NS) {
-            (false, _) => format!("memory server {server} has failed, but a call ended with another error: {error}"),
+            (false, _) => format!(
+                "memory server {server} has failed, but a call ended with another error: {error}"
+            ),
             (true, false) => format!(
                 "memory server {server} has failed, and a call returned the error after {took_ns} ns, expected at most a lease of {LEASE_NS} ns"
             ),
