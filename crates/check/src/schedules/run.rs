@@ -242,7 +242,7 @@ impl SeedSchedules {
             return Err(wrong(what));
         }
         let shared = Arc::into_inner(shared).expect("the threads have gone");
-        let mut subject = shared.alone();
+        let mut subject = shared.into_subject();
         let left = subject.contents().and_then(|left| {
             subject.check()?;
             record.explain(&left).map_err(|complaint| complaint.what)

@@ -219,7 +219,7 @@ impl<M: Medium> Medium for Modelled<M> {
 
     fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
         let words = self.inner.load_words(at, step);
-        // One word has no step, and may be given any.
+        // With a single word, `step` has no meaning.
         self.trace
             .loads(at, if N == 1 { WORD } else { N * step * WORD });
         words
@@ -259,10 +259,11 @@ impl<M: Medium> Medium for Modelled<M> {
         equal
     }
 
-    /// Whole lines of large copies go around the cache, the rest through it, as on real media.
+    /// Records whole lines of large copies as stores around the cache, and other lines as cached stores with flushes,
+    /// as on real media.
     #[track_caller]
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
-        self.inner.copy_in(ctx, at, parts); // It panics if they are outside.
+        self.inner.copy_in(ctx, at, parts); // Panics if the bytes are outside the medium.
         let len = bytes_of(parts);
         let place = Some(Location::caller());
         let through: &[StepKind] = match self.writes_back {

@@ -1,36 +1,36 @@
-//! What others measured on persistent memory, as data.
+//! Published measurements on persistent memory, as data.
 //!
-//! From OptaneStudy (commit 61d0b5e8): two Xeon 8260, 2 x 6 x 256 GB DIMMs of the first generation,
-//! GB/s, and the seven-index study's figure 14. In graphs/04 of the six DIMMs the columns ntstore and
-//! clwb are exchanged, as data/bandwidth.csv shows; here they are put right.
+//! Sources: OptaneStudy (commit 61d0b5e8), with two Xeon 8260 and 2 x 6 x 256 GB DIMMs of the first
+//! generation, in GB/s; and figure 14 of the study of seven indexes. In graphs/04 for six DIMMs the columns
+//! ntstore and clwb are swapped, as data/bandwidth.csv shows; here they are corrected.
 
 use super::micro::{AccessKind, AccessOrder, Microbench};
 
-/// How a published figure is used.
+/// The use of a published figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FigureUse {
     /// A constant was fitted to it.
     Calibrated,
-    /// Nothing was fitted to it; the model must come within this share, if one is given.
+    /// No constant was fitted to it. The model's relative error must be within this bound, if one is given.
     HeldOut(Option<f64>),
 }
 
-/// A bandwidth that was measured.
+/// A measured bandwidth.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
-    /// What was run.
+    /// The microbenchmark.
     pub micro: Microbench,
-    /// What was found, in GB/s.
+    /// Measured bandwidth, in GB/s.
     pub gb_s: f64,
-    /// How it is used.
+    /// Use of the figure.
     pub how: FigureUse,
-    /// The file it is from.
+    /// The file of the publication.
     pub source: &'static str,
 }
 
-/// Six DIMMs, random and sequential, at the best number of threads.
+/// Bound for six DIMMs, random and sequential, at the best number of threads.
 const SIX_DIMMS: Option<f64> = Some(0.15);
-/// Saturation with 24 threads.
+/// Bound for saturation with 24 threads.
 const SATURATION: Option<f64> = Some(0.20);
 
 const THREADS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24];
@@ -88,7 +88,7 @@ fn by_bytes<'a>(
     found.iter().map(move |&(bytes, gb_s)| (at(bytes), gb_s))
 }
 
-/// Every bandwidth that is compared.
+/// Returns all bandwidths that are compared.
 #[must_use]
 pub fn bandwidths() -> Vec<Bandwidth> {
     let mut all = Vec::new();
@@ -151,7 +151,7 @@ fn one_dimm(all: &mut Vec<Bandwidth>) {
     ];
     for (access, found) in curves {
         let found: Vec<(u32, f64)> = THREADS.into_iter().zip(found).collect();
-        // Of the others' curves only the first point was fitted to.
+        // Of the other curves, only the first point was used for fitting.
         let fitted = if access == Around { found.len() } else { 1 };
         let (fitted, others) = found.split_at(fitted);
         let curve = |found| by_threads(access, Sequential, 256, 1, found);
@@ -256,8 +256,9 @@ fn six_dimms_by_threads(all: &mut Vec<Bandwidth>) {
     }
 }
 
-/// Media writes for each XPLine of a region of so many bytes, halves written in turn (graphs/09).
-/// Regions below 2 KiB are left out: there the study's own counter shows less than one write.
+/// Bytes of a region, and media writes per XPLine of it; each round writes first the first halves of all XPLines, then
+/// the second halves (graphs/09). Regions below 2 KiB are left out: for them the study's counter shows less than one
+/// write.
 pub const XPBUFFER_CURVE: [(u64, f64); 33] = [
     (2048, 1.0365),
     (4096, 1.0344),
@@ -294,7 +295,7 @@ pub const XPBUFFER_CURVE: [(u64, f64); 33] = [
     (2_097_152, 2.0743),
 ];
 
-/// Nanoseconds of one access alone (graphs/02).
+/// Latencies of a single access, in nanoseconds (graphs/02).
 pub const LATENCIES: [(&str, f64); 4] = [
     ("load, random", 305.0),
     ("load, sequential", 169.4),
@@ -302,8 +303,8 @@ pub const LATENCIES: [(&str, f64); 4] = [
     ("store, clwb and fence", 62.3),
 ];
 
-/// Four threads, local and from the other socket, GB/s (graphs/17): parts loaded, parts written, and
-/// how the remote figure is used.
+/// Bandwidths of four threads (graphs/17): parts loaded, parts written, GB/s local, GB/s from the other
+/// socket, and the use of the remote figure.
 pub const LINK: [(u32, u32, f64, f64, FigureUse); 6] = [
     (1, 0, 14.62, 13.31, FigureUse::Calibrated),
     (4, 1, 13.84, 4.773, FigureUse::HeldOut(None)),
@@ -313,22 +314,22 @@ pub const LINK: [(u32, u32, f64, f64, FigureUse); 6] = [
     (0, 1, 13.51, 5.901, FigureUse::Calibrated),
 ];
 
-/// What an insert does in one of the study's indexes.
+/// The memory accesses of an insert into one of the study's indexes.
 #[derive(Clone, Copy, Debug)]
 pub struct InsertProfile {
     /// The index.
     pub name: &'static str,
-    /// Lines flushed by an insert, from the study's figure 11.
+    /// Mean number of lines flushed, from the study's figure 11.
     pub lines: f64,
-    /// XPLines an insert reads: what its search probes.
+    /// Mean number of XPLines read by the search.
     pub reads: f64,
-    /// Nanoseconds of computing.
+    /// CPU time, in nanoseconds.
     pub compute_ns: u32,
-    /// By how much 32 threads insert more slowly from the other socket (figure 14).
+    /// Throughput of 32 local threads, divided by that of 32 threads on the other socket (figure 14).
     pub loss: f64,
 }
 
-/// Inserts that saturate the memory; the study's other indexes wait for locks and resizes instead.
+/// Indexes whose inserts saturate the memory. The study's other indexes wait for locks and resizes instead.
 pub const NUMA_LOSSES: [InsertProfile; 2] = [
     InsertProfile {
         name: "CCEH",
@@ -345,13 +346,13 @@ pub const NUMA_LOSSES: [InsertProfile; 2] = [
         loss: 2.6,
     },
 ];
-/// Share within which [`NUMA_LOSSES`] must be met.
+/// Bound of the relative error for [`NUMA_LOSSES`].
 pub const NUMA_BOUND: f64 = 0.20;
-/// Root mean square within which [`XPBUFFER_CURVE`] is met.
+/// Bound of the root mean square error for [`XPBUFFER_CURVE`].
 pub const CURVE_BOUND: f64 = 0.03;
 
-/// Loads and writes of 64 random bytes mixed, 16 threads on six DIMMs, GB/s (graphs/06): threads that
-/// load, threads that write.
+/// Bandwidths of random loads and writes of 64 bytes by 16 threads on six DIMMs (graphs/06): threads that
+/// load, threads that write, GB/s.
 pub const MIXED: [(u32, u32, f64); 5] = [
     (0, 16, 3.893),
     (4, 12, 5.706),

@@ -1,4 +1,4 @@
-//! What the model claims, as tests.
+//! Tests of the model: counts, buffers, locks, and the published figures.
 
 use super::micro::{AccessKind, AccessOrder, Microbench, write_amplification_of_region};
 use super::published::XPBUFFER_CURVE;
@@ -46,7 +46,7 @@ fn a_full_xpline_written_line_by_line_costs_one_media_write_and_no_read() {
 }
 
 #[test]
-fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
+fn a_single_line_costs_a_media_write_and_a_read_of_its_xpline() {
     let total = play(&mut machine(), &[steps(&[(StepKind::Around, 8)])]).total();
     assert_eq!(
         (
@@ -61,8 +61,8 @@ fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
 }
 
 #[test]
-fn an_evicted_line_counts_for_what_it_was_last_stored_to_for() {
-    // One set of the cache: the twelfth line makes the first leave.
+fn an_evicted_line_counts_for_the_category_of_its_last_store() {
+    // The cache has one set of eleven ways, so the twelfth line evicts the first.
     let mut machine = Machine::new(MachineConfig {
         cache_bytes: 11 * 64,
         ..MachineConfig::study(6)
@@ -80,7 +80,7 @@ fn an_evicted_line_counts_for_what_it_was_last_stored_to_for() {
     assert_eq!(written, lock);
 }
 
-/// The second write-back once took place at the end of time.
+/// Regression test: the second write-back must not get an unknown time.
 #[test]
 fn a_line_that_is_written_back_twice_while_it_is_fetched_arrives() {
     for flush_keeps in [false, true] {
@@ -124,7 +124,7 @@ fn flushes_of_clean_lines_and_of_the_same_line_again_are_counted() {
 }
 
 #[test]
-fn two_workers_never_change_one_workers_counts() {
+fn the_counts_do_not_depend_on_the_number_of_workers() {
     let mut operation = Vec::new();
     for line in 0..400 {
         operation.extend(steps(&[
@@ -149,7 +149,7 @@ fn two_workers_never_change_one_workers_counts() {
 }
 
 #[test]
-fn the_xpbuffer_curve_is_met() {
+fn the_model_matches_the_xpbuffer_curve() {
     let few = XPBUFFER_CURVE.iter().filter(|(bytes, _)| *bytes <= 65_536);
     let squares: Vec<f64> = few
         .map(|(bytes, published)| (write_amplification_of_region(*bytes, 1) - published).powi(2))
@@ -159,7 +159,7 @@ fn the_xpbuffer_curve_is_met() {
 }
 
 #[test]
-fn more_streams_than_the_queues_hold_in_order_ruin_combining() {
+fn more_streams_than_the_queues_keep_in_order_ruin_write_combining() {
     let efficiency = |threads| {
         let micro = Microbench {
             access: AccessKind::Around,
@@ -175,7 +175,7 @@ fn more_streams_than_the_queues_hold_in_order_ruin_combining() {
 }
 
 #[test]
-fn the_bounded_rows_hold() {
+fn the_rows_with_a_bound_are_within_it() {
     let rows = published::bandwidths()
         .into_iter()
         .filter(|row| matches!(row.how, published::FigureUse::HeldOut(Some(_))));
@@ -223,7 +223,7 @@ fn a_lock_serves_its_workers_one_after_another() {
 }
 
 #[test]
-fn a_stop_of_the_world_waits_for_the_slowest_and_not_for_who_has_finished() {
+fn a_barrier_waits_for_the_slowest_worker_but_not_for_finished_ones() {
     let mut machine = machine();
     let quick = steps(&[
         (StepKind::Compute, 10),
@@ -263,7 +263,7 @@ fn under_eadr_nothing_is_flushed_and_evictions_write_instead() {
 }
 
 #[test]
-fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
+fn in_memory_mode_data_that_fits_in_dram_does_not_reach_the_media_again() {
     let config = MachineConfig {
         memory_mode_bytes: Some(1 << 20),
         cache_bytes: 64 << 10,
@@ -282,7 +282,7 @@ fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
 }
 
 #[test]
-fn the_other_socket_is_slower() {
+fn accesses_from_the_other_socket_are_slower() {
     let operation = steps(&[
         (StepKind::Load, 64),
         (StepKind::Around, 640),
@@ -298,7 +298,7 @@ fn the_other_socket_is_slower() {
 }
 
 #[test]
-fn a_hotspot_names_the_line_of_source_that_makes_it() {
+fn a_hotspot_names_the_source_line_that_writes_it() {
     let medium = Modelled::new(Mapped::anonymous(1 << 20).unwrap());
     let trace = medium.trace();
     let mut ctx = PersistCtx::new(0);
@@ -337,10 +337,10 @@ fn a_hotspot_names_the_line_of_source_that_makes_it() {
 }
 
 #[test]
-fn wear_is_that_of_the_xpline_written_most() {
+fn the_maximum_wear_is_that_of_the_most_written_xpline() {
     let mut lines = Vec::new();
     for n in 0..200 {
-        // The one, and enough others to push it out.
+        // The hot XPLine, and enough other XPLines to evict it.
         lines.push(Step::new(StepKind::Around, 3));
         lines.extend(
             (0..400).map(|other| Step::new(StepKind::Around, 4000 + (n * 400 + other) * 64)),
@@ -352,7 +352,7 @@ fn wear_is_that_of_the_xpline_written_most() {
 }
 
 #[test]
-fn over_the_simulator_the_same_calls_are_the_same_steps() {
+fn the_same_calls_record_the_same_steps_on_every_medium() {
     use crate::sim::{Persistency, Sim};
     fn steps_on(medium: impl Medium) -> Vec<Step> {
         let medium = Modelled::new(medium);
@@ -371,7 +371,7 @@ fn over_the_simulator_the_same_calls_are_the_same_steps() {
     let on_sim = steps_on(Sim::new(1 << 16, Persistency::Adr));
     assert_eq!(on_dram, on_sim);
     let acts = |act| on_dram.iter().filter(|step| step.act == act).count();
-    // The first and the last line are written in part, the others around the cache.
+    // The first and the last line are partial, so they are cached stores; the others go around the cache.
     assert_eq!(
         (
             acts(StepKind::Around),
@@ -384,7 +384,7 @@ fn over_the_simulator_the_same_calls_are_the_same_steps() {
 }
 
 #[test]
-fn without_durability_stores_and_loads_are_all_that_is_played() {
+fn without_durability_only_stores_and_loads_are_recorded() {
     let medium = Modelled::new(Mapped::anonymous(1 << 16).unwrap()).without_durability();
     let mut ctx = PersistCtx::new(0);
     medium.copy_in(&mut ctx, Off(4096 + 8), &[&[1; 1000]]);
@@ -401,7 +401,7 @@ fn without_durability_stores_and_loads_are_all_that_is_played() {
 }
 
 #[test]
-fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
+fn plain_stores_are_no_faster_than_the_media_writes_evicted_lines() {
     let micro = Microbench {
         access: AccessKind::Store,
         order: AccessOrder::Random,

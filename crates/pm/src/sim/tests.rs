@@ -1,4 +1,4 @@
-//! Litmus tests: what each persistency may and may not lose.
+//! Litmus tests: the stores that a power cut can and cannot lose in each persistency mode.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn sim(persistency: Persistency) -> (Sim, PersistCtx) {
     (Sim::new(64 << 10, persistency), PersistCtx::new(1))
 }
 
-/// The values `words` have in the images of this moment.
+/// Returns the values of `words` in all images of this moment.
 fn images<const N: usize>(sim: &Sim, words: [Off; N]) -> BTreeSet<[u64; N]> {
     let state = sim.crash_state();
     let images = state.images(1 << 16, 0);
@@ -90,7 +90,7 @@ fn a_flush_covers_only_the_stores_before_it() {
 }
 
 #[test]
-fn a_drain_covers_only_its_own_ctx() {
+fn a_drain_covers_only_the_flushes_of_its_own_context() {
     for persistency in [Persistency::Adr, Persistency::Page] {
         let (sim, mut ctx) = sim(persistency);
         let mut other = PersistCtx::new(2);
@@ -109,7 +109,7 @@ fn a_drain_covers_only_its_own_ctx() {
 }
 
 #[test]
-fn another_lanes_drain_of_the_same_line_leaves_my_later_stores_volatile() {
+fn a_drain_by_another_context_leaves_later_stores_to_the_line_volatile() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     let mut other = PersistCtx::new(2);
     sim.store(&mut ctx, A, 1);
@@ -133,7 +133,7 @@ fn compare_and_swap_stores_and_does_not_drain() {
 }
 
 #[test]
-fn copied_bytes_are_words_and_need_only_a_drain() {
+fn words_copied_in_survive_separately_and_need_only_a_drain() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.copy_in(&mut ctx, A, &[&[0xff; 8]]);
     sim.drain(&mut ctx);
@@ -155,7 +155,7 @@ fn copied_bytes_are_words_and_need_only_a_drain() {
 }
 
 #[test]
-fn with_saved_caches_a_store_is_durable_and_crashes_fall_between_any_two_words() {
+fn under_eadr_a_store_is_durable_and_there_is_a_crash_point_between_any_two_words() {
     let (sim, mut ctx) = sim(Persistency::Eadr);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&seen);
@@ -191,7 +191,7 @@ fn any_subset_of_unsynced_sectors_survives_and_none_is_torn() {
 }
 
 #[test]
-fn a_sector_may_keep_what_it_held_between_two_calls() {
+fn a_sector_may_keep_its_content_between_two_calls() {
     let (sim, mut ctx) = sim(Persistency::Page);
     sim.copy_in(&mut ctx, A, &[&[1; 16]]);
     sim.copy_in(&mut ctx, A, &[&[0; 16]]);
@@ -204,12 +204,12 @@ fn a_sector_may_keep_what_it_held_between_two_calls() {
 }
 
 #[test]
-fn tickets_of_a_file_turn_in_order_and_only_by_a_sync() {
+fn tickets_of_a_file_become_durable_in_order_and_only_by_a_sync() {
     let (sim, mut ctx) = sim(Persistency::Page);
     let turned = Arc::new(Mutex::new(0));
     let count = Arc::clone(&turned);
     sim.on_turn(Arc::new(move || *count.lock().unwrap() += 1));
-    assert_eq!(sim.drain(&mut ctx), Ticket::DURABLE, "nothing to ask for");
+    assert_eq!(sim.drain(&mut ctx), Ticket::DURABLE, "nothing to drain");
     sim.copy_in(&mut ctx, A, &[&[1; 8]]);
     let first = sim.drain(&mut ctx);
     sim.copy_in(&mut ctx, S, &[&[2; 8]]);
@@ -218,7 +218,7 @@ fn tickets_of_a_file_turn_in_order_and_only_by_a_sync() {
     assert_eq!(
         sim.drain(&mut ctx),
         Ticket::DURABLE,
-        "nothing asked, nothing promised"
+        "there is nothing to drain"
     );
     assert_eq!((sim.poll(first), sim.poll(second)), (Ok(false), Ok(false)));
     assert_eq!(images(&sim, [A, S]).len(), 4);
@@ -239,7 +239,7 @@ fn a_kill_keeps_every_visible_byte_as_volatile_as_it_was() {
     assert_eq!(
         images(&killed, [A]),
         BTreeSet::from([[0], [1]]),
-        "the dead flush is void"
+        "the flush of the killed process has no effect"
     );
     persist(&killed, &mut ctx, A, 8).unwrap();
     assert_eq!(images(&killed, [A]), BTreeSet::from([[1]]));
@@ -251,7 +251,7 @@ fn a_kill_keeps_every_visible_byte_as_volatile_as_it_was() {
 }
 
 #[test]
-fn too_many_images_are_sampled_adversarial_first_and_alike_each_time() {
+fn too_many_images_are_sampled_adversarial_first_and_deterministically() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     for line in 0..40 {
         sim.store(&mut ctx, Off(line * 64), line + 1);
@@ -273,7 +273,7 @@ fn too_many_images_are_sampled_adversarial_first_and_alike_each_time() {
 }
 
 #[test]
-fn a_failed_drain_poisons_and_its_ticket_never_turns() {
+fn a_failed_drain_poisons_the_medium_and_its_ticket_never_becomes_durable() {
     for persistency in Persistency::ALL {
         let (sim, mut ctx) = sim(persistency);
         sim.fail_drain(2);
@@ -281,17 +281,17 @@ fn a_failed_drain_poisons_and_its_ticket_never_turns() {
         sim.copy_in(&mut ctx, S, &[&[1; 8]]);
         let ticket = sim.drain(&mut ctx);
         assert!(sim.poll(ticket).is_err() && sim.wait(ticket).is_err());
-        assert!(persist(&sim, &mut ctx, S, 8).is_err(), "and so for ever");
+        assert!(persist(&sim, &mut ctx, S, 8).is_err(), "it is poisoned");
         assert_eq!(
             sim.poll(Ticket::DURABLE),
             Ok(true),
-            "what was durable stays so"
+            "a durable ticket stays durable"
         );
     }
 }
 
 #[test]
-fn places_know_their_line_through_generics_and_what_was_at_stake_there() {
+fn source_lines_are_recorded_through_generic_code_with_their_crash_points() {
     fn through<M: Medium>(medium: &M, ctx: &mut PersistCtx) {
         medium.store(ctx, A, 1);
         medium.flush(ctx, A, 8);
@@ -324,7 +324,7 @@ fn places_know_their_line_through_generics_and_what_was_at_stake_there() {
 }
 
 #[test]
-fn growth_adds_zeros_and_moves_nothing() {
+fn growth_appends_zeros_and_keeps_all_bytes() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     persist(&sim, &mut ctx, A, 8).unwrap();
     sim.store(&mut ctx, A, 5);
@@ -340,7 +340,7 @@ fn growth_adds_zeros_and_moves_nothing() {
 }
 
 #[test]
-fn a_drain_that_fails_for_nobody_and_a_panic_leave_the_pool_usable() {
+fn an_empty_drain_never_fails_and_a_panic_leaves_the_medium_usable() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     let outside = std::panic::AssertUnwindSafe(|| sim.load(Off(64 << 10)));
     assert!(std::panic::catch_unwind(outside).is_err());

@@ -1,10 +1,10 @@
-//! What a line of source does and what it leaves out: locked operations, and faults by place.
+//! Tests of locked operations and of faults by place.
 
 use super::*;
 use crate::fault::{self, Fault, PlaceFault};
 
 #[test]
-fn a_locked_operation_completes_its_lanes_flushes_whether_it_succeeds_or_not() {
+fn a_locked_operation_completes_its_contexts_flushes_whether_it_succeeds_or_not() {
     for old in [0, 9] {
         let (sim, mut ctx) = sim(Persistency::Adr);
         let mut other = PersistCtx::new(2);
@@ -21,7 +21,7 @@ fn a_locked_operation_completes_its_lanes_flushes_whether_it_succeeds_or_not() {
 }
 
 #[test]
-fn a_locked_operation_that_completes_something_is_a_crash_point() {
+fn a_locked_operation_that_completes_flushes_is_a_crash_point() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
@@ -41,7 +41,7 @@ fn a_locked_operation_that_completes_something_is_a_crash_point() {
 }
 
 #[test]
-fn locked_operations_stay_what_they_are_after_a_kill_and_mean_nothing_to_a_file() {
+fn drain_on_cas_survives_a_kill_and_has_no_effect_on_a_file() {
     for (persistency, left) in [(Persistency::Word, 1), (Persistency::Page, 2)] {
         let (sim, mut ctx) = sim(persistency);
         sim.drain_on_cas(true);
@@ -53,7 +53,7 @@ fn locked_operations_stay_what_they_are_after_a_kill_and_mean_nothing_to_a_file(
     }
 }
 
-/// Flushes three lines and copies three in, which begin and end inside theirs; drains.
+/// Flushes three lines, copies in three that begin and end within a line, and drains.
 fn program(sim: &Sim, ctx: &mut PersistCtx) -> Ticket {
     for i in 0..3 {
         sim.store(ctx, Off(i * 64 + 8), 1);
@@ -63,7 +63,7 @@ fn program(sim: &Sim, ctx: &mut PersistCtx) -> Ticket {
     sim.drain(ctx)
 }
 
-/// What drops this part of what `act` does in `program`.
+/// Returns the fault that drops this part of the action `act` in `program`.
 fn fault_in<R>(
     program: impl Fn(&Sim, &mut PersistCtx) -> R,
     (act, part, hit): (SourceAction, FaultPart, Option<u64>),
@@ -81,7 +81,7 @@ fn fault(act: SourceAction, part: FaultPart, hit: Option<u64>) -> Fault {
     fault_in(program, (act, part, hit))
 }
 
-/// Which of the program's six lines are durable after a run and a drain from elsewhere.
+/// Returns which of the six lines of `program` are durable after a run and a drain outside of it.
 fn durable(sim: &Sim, ctx: &mut PersistCtx) -> [bool; 6] {
     sim.drain(ctx);
     let state = sim.crash_state();
@@ -90,7 +90,7 @@ fn durable(sim: &Sim, ctx: &mut PersistCtx) -> [bool; 6] {
 }
 
 #[test]
-fn a_fault_drops_the_lines_it_names_and_they_are_not_counted() {
+fn a_fault_drops_its_lines_and_they_are_not_counted() {
     const F: bool = false;
     for (act, part, left) in [
         (
@@ -139,7 +139,7 @@ fn a_fault_drops_the_lines_it_names_and_they_are_not_counted() {
 }
 
 #[test]
-fn first_and_last_of_a_single_line_is_all_of_it() {
+fn the_first_and_the_last_part_of_a_single_line_are_the_whole_line() {
     let program = |sim: &Sim, ctx: &mut PersistCtx| {
         sim.store(ctx, A2, 1);
         sim.flush(ctx, A2, 8);
@@ -150,23 +150,23 @@ fn first_and_last_of_a_single_line_is_all_of_it() {
         let (sim, mut ctx) = sim(Persistency::Adr);
         fault::with(Some(&fault), || program(&sim, &mut ctx));
         assert_eq!(images(&sim, [A2]).len(), 2, "{fault}");
-        assert_eq!(ctx.counters.fences, 0, "nothing was asked for");
+        assert_eq!(ctx.counters.fences, 0, "the drain had nothing to order");
     }
 }
 
 #[test]
-fn a_drain_left_out_leaves_its_flushes_to_the_lanes_next_one() {
+fn a_dropped_drain_leaves_its_flushes_to_the_contexts_next_drain() {
     let fault = fault(SourceAction::Drain, FaultPart::Whole, None);
     let (sim, mut ctx) = sim(Persistency::Adr);
     let ticket = fault::with(Some(&fault), || program(&sim, &mut ctx));
-    assert_eq!(ticket, Ticket::DURABLE, "as it seems to the caller");
+    assert_eq!(ticket, Ticket::DURABLE, "the caller gets a durable ticket");
     assert_eq!(ctx.counters.fences, 0);
     assert_eq!(images(&sim, [Off(8), Off(72), Off(136)]).len(), 8);
     assert_eq!(durable(&sim, &mut ctx), [true; 6]);
 }
 
 #[test]
-fn a_request_to_sync_left_out_gets_the_newest_ticket_which_covers_nothing_of_it() {
+fn a_dropped_drain_of_a_file_gets_the_newest_ticket_which_does_not_cover_it() {
     let fault = fault(SourceAction::Drain, FaultPart::Whole, None);
     let (sim, mut ctx) = sim(Persistency::Page);
     let mut other = PersistCtx::new(2);
@@ -184,7 +184,7 @@ fn a_request_to_sync_left_out_gets_the_newest_ticket_which_covers_nothing_of_it(
 }
 
 #[test]
-fn a_fault_may_be_about_one_time_only_and_one_medium_counts_for_itself() {
+fn a_fault_can_drop_one_execution_only_and_each_medium_counts_its_own() {
     let fault = fault(SourceAction::Flush, FaultPart::Whole, Some(2));
     let lines = |runs: usize| {
         let (sim, mut ctx) = sim(Persistency::Adr);
@@ -199,7 +199,7 @@ fn a_fault_may_be_about_one_time_only_and_one_medium_counts_for_itself() {
 }
 
 #[test]
-fn a_fault_elsewhere_changes_nothing() {
+fn a_fault_of_another_source_line_has_no_effect() {
     let elsewhere = fault_in(
         |sim, ctx| sim.flush(ctx, A, 8),
         (SourceAction::Flush, FaultPart::Whole, None),

@@ -1,13 +1,13 @@
-//! Lazy memory against all images: whatever a reader can see on one, it sees on the other.
+//! Lazy memory against all images: a reader gets the same set of results from both.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// What a reader saw.
+/// The results of all reads of a reader.
 type Transcript = Vec<u64>;
 
-/// Runs `reader` under every script.
+/// Runs `reader` under every script. Returns the number of scripts.
 fn leaves(state: &CrashState, mut reader: impl FnMut(&Sim)) -> usize {
     let (mut script, mut count) = (Vec::new(), 0);
     loop {
@@ -21,8 +21,8 @@ fn leaves(state: &CrashState, mut reader: impl FnMut(&Sim)) -> usize {
     }
 }
 
-/// A reader drawn from a seed: what it does next depends on what it has seen. Checksums it takes
-/// only for what they are meant for, as those of a content that was whole, or of none.
+/// A random reader, whose next access depends on its earlier results. It uses a checksum only to
+/// compare it with those of contents that were written whole (L3).
 struct Reader<'a> {
     state: &'a CrashState,
     seed: u64,
@@ -73,7 +73,7 @@ impl Reader<'_> {
                     let known =
                         |image: &PoolImage| image.to_bytes()[at.0 as usize..][..len].to_vec();
                     let known: Vec<Vec<u8>> = versions.iter().skip(1).map(known).collect();
-                    // The first byte says how many belong to it, as a header's would.
+                    // The first byte decides how many bytes the checksum covers, as a length in a header.
                     let vouched = |bytes: &[u8]| {
                         let own = if bytes[0] == 1 { len } else { len.div_ceil(2) };
                         let whole = known.iter().any(|k| k[..own] == bytes[..own]);
@@ -102,7 +102,7 @@ impl Reader<'_> {
         seen
     }
 
-    /// The durable content, and that after each call, with what the reader has stored.
+    /// Returns the durable content, and that after each call, with the reader's own stores.
     fn versions(&self, own: &[(u64, u64)]) -> Vec<PoolImage> {
         let stores = || self.state.queues.values().flatten();
         let calls: BTreeSet<u64> = stores().map(|s| s.call).chain([0]).collect();
@@ -118,7 +118,7 @@ impl Reader<'_> {
     }
 }
 
-/// A moment in a small program drawn from a seed.
+/// Returns a crash state of a small random program.
 fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
     let rng = &mut Rng::new(seed);
     let sim = Sim::new(range, persistency);
@@ -148,7 +148,7 @@ fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
 }
 
 #[test]
-fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
+fn a_reader_gets_the_same_results_from_lazy_memory_as_from_all_images() {
     for persistency in Persistency::ALL {
         let (mut all_images, mut all_leaves, mut seeds, mut mixed) = (0, 0, 0, 0);
         for seed in 0..600 {
@@ -176,7 +176,7 @@ fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
                 let image = state.image(&cut);
                 assert_eq!(image.hash(), cut.hash, "{persistency}, seed {seed}");
                 let again = reader.read(&Sim::from_image(image, persistency));
-                assert_eq!(seen, again, "{persistency}, seed {seed}: its own image");
+                assert_eq!(seen, again, "{persistency}, seed {seed}: cut image");
                 lazy.insert(seen);
             });
             assert_eq!(lazy, eager, "{persistency}, seed {seed}");
@@ -195,7 +195,7 @@ fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
     }
 }
 
-/// The scripts' decisions: how many choices each had, leaf by leaf.
+/// Returns, for each script, the number of choices of each decision.
 fn choices(state: &CrashState, reader: impl Fn(&Sim)) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     leaves(state, |sim| {
@@ -206,7 +206,7 @@ fn choices(state: &CrashState, reader: impl Fn(&Sim)) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn nothing_is_decided_but_what_is_read() {
+fn only_words_that_are_read_are_decided() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     for line in 0..50 {
         sim.store(&mut ctx, Off(line * 64), 1);
@@ -228,7 +228,7 @@ fn nothing_is_decided_but_what_is_read() {
 }
 
 #[test]
-fn values_that_agree_need_no_decision() {
+fn a_word_with_one_possible_value_needs_no_decision() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.store(&mut ctx, A, 1);
     persist(&sim, &mut ctx, A, 8).unwrap();
@@ -239,7 +239,7 @@ fn values_that_agree_need_no_decision() {
 }
 
 #[test]
-fn a_comparison_asks_only_whether_all_is_equal() {
+fn a_comparison_decides_only_equal_or_not_equal() {
     for (persistency, bytes) in [(Persistency::Word, 200), (Persistency::Page, 2048)] {
         let (sim, mut ctx) = sim(persistency);
         sim.copy_in(&mut ctx, A, &[&vec![1; bytes]]);
@@ -261,7 +261,7 @@ fn a_comparison_asks_only_whether_all_is_equal() {
             assert_eq!(
                 third,
                 sim.matches(Off(3), &vec![2; bytes - 5]),
-                "it was decided"
+                "a decision does not change"
             );
         };
         assert_eq!(leaves(&state, all_same), 2);
@@ -269,7 +269,7 @@ fn a_comparison_asks_only_whether_all_is_equal() {
 }
 
 #[test]
-fn a_checksum_is_that_of_whole_content_or_that_of_something_torn() {
+fn a_checksum_is_that_of_whole_content_or_of_torn_content() {
     let (sim, mut ctx) = sim(Persistency::Word);
     sim.copy_in(&mut ctx, A, &[&[1; 200]]);
     sim.copy_in(&mut ctx, A, &[&[2; 200]]);
@@ -279,7 +279,7 @@ fn a_checksum_is_that_of_whole_content_or_that_of_something_torn() {
     leaves(&state, |sim| {
         let crc = sim.crc(A, 200, 0);
         seen.push(whole.iter().position(|&w| w == crc));
-        assert_eq!(sim.crc(A, 200, 0), crc, "it was decided");
+        assert_eq!(sim.crc(A, 200, 0), crc, "a decision does not change");
         let bytes = state.image(&sim.cut().unwrap()).to_bytes();
         assert_eq!(crc32c::crc32c(&bytes[..200]), crc);
     });
@@ -287,7 +287,7 @@ fn a_checksum_is_that_of_whole_content_or_that_of_something_torn() {
 }
 
 #[test]
-fn what_could_never_pass_is_not_asked() {
+fn a_check_that_can_never_pass_is_no_decision() {
     let (sim, mut ctx) = sim(Persistency::Word);
     sim.copy_in(&mut ctx, A, &[&[1; 200]]);
     sim.copy_in(&mut ctx, A, &[&[2; 200]]);
@@ -307,7 +307,7 @@ fn what_could_never_pass_is_not_asked() {
 }
 
 #[test]
-fn records_torn_together_are_torn_each_in_one_way() {
+fn each_torn_record_is_a_single_choice() {
     let (sim, mut ctx) = sim(Persistency::Word);
     let records: Vec<Off> = (0..6).map(|i| Off(i * 208)).collect();
     for at in &records {
@@ -323,7 +323,7 @@ fn records_torn_together_are_torn_each_in_one_way() {
 }
 
 #[test]
-fn what_is_known_to_differ_must_differ_somewhere() {
+fn a_range_decided_to_differ_differs_in_some_word() {
     let (sim, mut ctx) = sim(Persistency::Word);
     sim.copy_in(&mut ctx, A, &[&[1; 16]]);
     let state = sim.crash_state();
@@ -339,7 +339,7 @@ fn what_is_known_to_differ_must_differ_somewhere() {
 }
 
 #[test]
-fn a_word_known_already_rules_versions_out() {
+fn a_decided_word_excludes_versions() {
     let (sim, mut ctx) = sim(Persistency::Word);
     sim.copy_in(&mut ctx, A, &[&[1; 64]]);
     sim.copy_in(&mut ctx, A, &[&[2; 64]]);
@@ -354,7 +354,7 @@ fn a_word_known_already_rules_versions_out() {
 }
 
 #[test]
-fn what_the_reader_stores_is_decided() {
+fn words_that_the_reader_stores_need_no_decision() {
     let (sim, mut ctx) = sim(Persistency::Page);
     sim.store(&mut ctx, A, 1);
     sim.copy_in(&mut ctx, A, &[&[2; 12]]);
@@ -370,7 +370,7 @@ fn what_the_reader_stores_is_decided() {
     assert_eq!(
         choices(&state, in_part),
         [[2], [2]],
-        "the rest of the word stays"
+        "the other bytes of the word are decided"
     );
     let swap = |sim: &Sim| {
         let found = sim
@@ -382,7 +382,7 @@ fn what_the_reader_stores_is_decided() {
 }
 
 #[test]
-fn what_was_decided_is_told_and_the_rest_left_out() {
+fn survivors_report_decided_units_only() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     for value in 1..5 {
         sim.store(&mut ctx, A, value);
@@ -406,7 +406,7 @@ fn what_was_decided_is_told_and_the_rest_left_out() {
 
 #[test]
 #[should_panic(expected = "says 2 at decision 0, which has 2 choices")]
-fn a_script_of_another_crash_is_noticed() {
+fn a_script_of_another_crash_panics() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.store(&mut ctx, A, 1);
     Sim::lazy(&sim.crash_state(), &[2]).load(A);

@@ -1,8 +1,8 @@
-//! Words: what goes around the cache, what is ordered by nothing at all, and how they meet.
+//! Tests of words that bypass the cache, of words without any order, and of both together.
 
 use super::*;
 
-/// Eight words of one line, all `n`.
+/// Returns a line whose eight words are all `n`.
 fn line(n: u64) -> [u8; LINE] {
     let word = n.to_le_bytes();
     std::array::from_fn(|i| word[i % WORD])
@@ -13,7 +13,7 @@ fn words_of(at: Off) -> [Off; 8] {
 }
 
 #[test]
-fn words_of_a_whole_line_copied_in_survive_each_on_its_own() {
+fn words_of_a_whole_line_copied_in_survive_independently() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.copy_in(&mut ctx, B, &[&line(1)]);
     assert_eq!(images(&sim, words_of(B)).len(), 1 << 8);
@@ -49,7 +49,7 @@ fn a_word_copied_in_twice_keeps_the_order_of_its_copies() {
 }
 
 #[test]
-fn where_words_are_all_there_is_no_two_stores_of_a_line_are_ordered() {
+fn in_word_mode_no_two_words_of_a_line_are_ordered() {
     let (sim, mut ctx) = sim(Persistency::Word);
     sim.store(&mut ctx, A, 1);
     sim.store(&mut ctx, A2, 2);
@@ -67,7 +67,7 @@ fn where_words_are_all_there_is_no_two_stores_of_a_line_are_ordered() {
 }
 
 #[test]
-fn a_ctx_drains_the_words_it_copied_in_and_no_others() {
+fn a_context_drains_only_the_words_that_it_copied_in() {
     for persistency in [Persistency::Adr, Persistency::Word] {
         let (sim, mut ctx) = sim(persistency);
         let mut other = PersistCtx::new(2);
@@ -80,13 +80,13 @@ fn a_ctx_drains_the_words_it_copied_in_and_no_others() {
 }
 
 #[test]
-fn where_cached_and_copied_stores_of_a_word_meet_the_later_one_wins() {
+fn the_later_of_a_cached_and_a_copied_store_of_a_word_wins() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.store(&mut ctx, A, 1);
     sim.copy_in(&mut ctx, A, &[&line(2)]);
     sim.store(&mut ctx, A2, 3);
     sim.store(&mut ctx, A, 4);
-    // The cached chain is A=1, A2=3, A=4; that of each word copied is 2.
+    // The chain of cached stores is A=1, A2=3, A=4. The chain of each copied word is 2.
     let a = [[0, 2], [1, 2], [1, 2], [4, 4]];
     let a2 = [[0, 2], [0, 2], [3, 3], [3, 3]];
     let all = (0..4).flat_map(|kept| {
@@ -105,7 +105,7 @@ fn where_cached_and_copied_stores_of_a_word_meet_the_later_one_wins() {
 }
 
 #[test]
-fn equal_images_of_shared_words_are_given_once() {
+fn equal_images_of_shared_words_appear_once() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.store(&mut ctx, A, 1);
     sim.copy_in(&mut ctx, A, &[&line(1)]);
@@ -115,7 +115,7 @@ fn equal_images_of_shared_words_are_given_once() {
 }
 
 #[test]
-fn samples_try_each_word_alone_and_without_it_and_leave_room_for_chance() {
+fn samples_keep_each_word_alone_and_all_but_it_and_include_random_images() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     let lines: u64 = 10;
     for i in 0..lines {
@@ -139,7 +139,7 @@ fn samples_try_each_word_alone_and_without_it_and_leave_room_for_chance() {
 }
 
 #[test]
-fn what_survived_is_told_word_by_word_where_words_are_apart() {
+fn survivors_are_reported_by_word_if_words_have_chains_of_their_own() {
     let (sim, mut ctx) = sim(Persistency::Adr);
     sim.copy_in(&mut ctx, A, &[&line(1)]);
     sim.copy_in(&mut ctx, B, &[&[1; 16]]);
@@ -163,7 +163,7 @@ fn what_survived_is_told_word_by_word_where_words_are_apart() {
 }
 
 #[test]
-fn digests_tell_moments_apart_by_the_images_they_leave() {
+fn crash_states_with_different_images_have_different_digests() {
     let digest = |persistency, program: &dyn Fn(&Sim, &mut PersistCtx)| {
         let (sim, mut ctx) = sim(persistency);
         program(&sim, &mut ctx);
@@ -205,5 +205,5 @@ fn digests_tell_moments_apart_by_the_images_they_leave() {
         sim.copy_in(ctx, A, &[&[1; 8]]);
         sim.copy_in(ctx, A2, &[&[1; 8]]);
     });
-    assert_ne!(in_one, in_two, "a sector keeps whole calls");
+    assert_ne!(in_one, in_two, "a sector keeps only whole calls");
 }
