@@ -1,7 +1,7 @@
-//! Suite `advisories`: all of cargo-deny, known vulnerabilities included.
+//! Suite `advisories`: the complete checks of cargo-deny, which include known vulnerabilities.
 //!
-//! It downloads the RustSec database from github.com, and builds cargo-deny if it is missing, which takes minutes.
-//! What needs neither is `cargo xtask dependencies`.
+//! The suite downloads the RustSec database from github.com. If cargo-deny is missing, it builds it, which takes
+//! minutes. `cargo xtask dependencies` runs the checks that need neither.
 
 use std::process::Command;
 

@@ -1,13 +1,13 @@
-//! `cargo xtask behaviour FILE`: writes down what the store does, so that two versions can be compared.
+//! `cargo xtask behaviour FILE`: records the store's behaviour in a file, so that two versions can be compared.
 //!
 //! ```text
-//!   digests        of the crash images of fixed seeds: every target, in every persistency mode
+//!   digests        crash images of fixed seeds: every target, in every persistency mode
 //!   figures        every counted row of `bench kv`, `index`, `judge` (one thread) and `tree`
-//!   instructions   of a set and of a get of the engine, counted by valgrind
+//!   instructions   one set and one get of the engine, counted by valgrind
 //! ```
 //!
-//! A change that renames or moves code leaves every line as it is, but for instructions, which may differ by a hundredth.
-//! Run it before the change and after it, and compare the files with `diff`.
+//! A change that only renames or moves code leaves every line unchanged. Instruction counts may differ by one percent.
+//! Run the command before and after the change, and compare the files with `diff`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::run::{cargo, farbank};
 use crate::zero_cost;
 
-/// The targets of `farbank check crash`, and how many operations a seed has: few where a seed takes long.
+/// Targets of `farbank check crash`, with the operations per seed. Targets whose seeds run long have fewer operations.
 const TARGETS: [(&str, &str); 13] = [
     ("kv", "6"),
     ("kv-alone", "6"),
@@ -36,7 +36,7 @@ const TARGETS: [(&str, &str); 13] = [
 ];
 const SEEDS: &str = "0..20";
 
-/// The benchmarks that count, with arguments that keep each below half a minute.
+/// Benchmarks that report counted figures. The arguments keep each run below half a minute.
 const BENCHMARKS: [&[&str]; 5] = [
     &["kv", "--experiment", "load", "--keys", "200000"],
     &[
@@ -63,10 +63,10 @@ const BENCHMARKS: [&[&str]; 5] = [
     &["tree", "--experiment", "counts"],
 ];
 
-/// Writes the file.
+/// Writes the report to `file`.
 ///
 /// # Errors
-/// A command cannot be run or prints no JSON, or the file cannot be written.
+/// A command cannot be run or does not print JSON, or the file cannot be written.
 pub(crate) fn run(file: &str) -> Result<(), String> {
     cargo(&["build", "--release", "--package", "farbank-cli"])?;
     let mut text = String::new();
@@ -82,7 +82,7 @@ pub(crate) fn run(file: &str) -> Result<(), String> {
     fs::write(file, text).map_err(|e| format!("{file}: {e}"))
 }
 
-/// A line for each persistency mode in which the explorer crashes `target`.
+/// Returns one line for each persistency mode in which the explorer crashes `target`.
 fn digests(target: &str, steps: &str) -> Result<String, String> {
     let mut command = farbank();
     command.args(["check", "crash", "--target", target, "--seeds", SEEDS]);
@@ -98,7 +98,7 @@ fn digests(target: &str, steps: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// A line for each counted figure of `farbank bench`.
+/// Returns one line for each counted figure of `farbank bench`.
 fn figures(arguments: &[&str]) -> Result<String, String> {
     let mut command = farbank();
     command.arg("bench").args(arguments).arg("--json");
@@ -114,13 +114,15 @@ fn figures(arguments: &[&str]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Whether a counted figure differs from run to run: how large the index is depends on the random hash key of a pool.
+/// Returns whether a counted figure varies between runs. The size of the index does, because each pool has a random
+/// hash key.
 fn varies(figure: &Value) -> bool {
     let name = figure["name"].as_str().unwrap_or_default();
     name.contains("index at its largest")
 }
 
-/// The JSON that a command prints last. The command may end with 1: so few seeds do not reach every place.
+/// Returns the JSON in the last line that a command prints. Exit code 1 is accepted: with so few seeds the explorer
+/// does not reach every situation.
 fn report(command: &mut Command) -> Result<Value, String> {
     let name = format!("{command:?}");
     println!("$ {name}");
@@ -130,7 +132,7 @@ fn report(command: &mut Command) -> Result<Value, String> {
     let line = text.lines().last().unwrap_or_default();
     serde_json::from_str(line).map_err(|e| {
         format!(
-            "{name} ended with {}, and not with JSON: {e}",
+            "{name} ended with {}; its last line is not JSON: {e}",
             output.status
         )
     })
@@ -139,5 +141,5 @@ fn report(command: &mut Command) -> Result<Value, String> {
 fn list<'a>(report: &'a Value, name: &str) -> Result<&'a [Value], String> {
     let list = report[name].as_array();
     list.map(Vec::as_slice)
-        .ok_or_else(|| format!("the report has no list {name:?}"))
+        .ok_or_else(|| format!("the report has no array {name:?}"))
 }

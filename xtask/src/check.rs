@@ -1,4 +1,4 @@
-//! The suites that have `farbank check` try to lose something.
+//! Suites that run `farbank check`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use crate::RunSize;
 use crate::run::{farbank, output, root, succeed, target, works};
 
-/// The seeds a suite explores in each persistency mode. `cargo test` explores some of them, and a gate many more.
+/// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
+/// more.
 const SUITE_SEEDS: [(&str, &str); 5] = [
     ("adr", "0..8"),
     ("eadr", "0..2"),
@@ -15,13 +16,13 @@ const SUITE_SEEDS: [(&str, &str); 5] = [
     ("page", "0..8"),
     ("relaxed", "0..8"),
 ];
-/// Those of the engine with batches of one, in each mode.
+/// Seeds of the engine with batches of one, in each mode.
 const ALONE_SEEDS: &str = "0..4";
-/// Those of the engine with four classes, in each mode.
+/// Seeds of the engine with four segment classes, by mode.
 const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
-/// Those of the engine with values of several extents.
+/// Seeds of the engine with values of several extents, by mode.
 const LARGE_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
-/// The persistent hash indexes, each with the seeds in which a release finds a million distinct images of it.
+/// The persistent hash indexes. With these seeds a gate finds a million distinct images of each.
 pub(crate) const TABLES: [(&str, &str); 7] = [
     ("cceh", "0..700"),
     ("clht", "0..600"),
@@ -31,9 +32,10 @@ pub(crate) const TABLES: [(&str, &str); 7] = [
     ("dash-lh", "0..80"),
     ("soft", "0..1000"),
 ];
-/// Which faults are tried of which table: its names, its own files, and what it shares with another.
+/// Faults that are tried for each table: its named faults, those of its own files, and those of files it shares with
+/// another table.
 ///
-/// The two that take longest come first.
+/// The two slowest entries come first.
 const TABLE_FAULTS: [(&str, &str); 23] = [
     ("dash-lh", "index/dash_lh/"),
     ("dash-eh,dash-lh", "index/dash/"),
@@ -59,32 +61,32 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
     ("soft", "index/soft/"),
     ("soft", "index/pool_heap/mod.rs"),
 ];
-/// Under which each fault is tried in each mode: the rarest is found under 336.
+/// Seeds tried for each fault in each mode. The rarest fault is found with seed 336.
 const FAULT_SEEDS: &str = "0..1024";
-/// What is explored of each in each mode: half a minute together.
+/// Seeds of each table, by mode: half a minute in total.
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..100"), ("eadr", "0..40"), ("page", "0..60")];
-/// What a suite explores of a table whose seeds take many times as long.
+/// The table whose seeds take many times as long as the others', and its seeds in a suite.
 const SLOW_TABLE: &str = "dash-lh";
 const SLOW_TABLE_SEEDS: [(&str, &str); 3] =
     [("adr", "0..12"), ("eadr", "0..20"), ("page", "0..30")];
-/// What a suite and what a gate explore of the cache in each mode.
+/// Seeds of the cache in a suite and in a gate, by mode.
 const CACHE_SEEDS: [(&str, &str, &str); 4] = [
     ("adr", "0..10", "0..24"),
     ("eadr", "0..2", "0..3"),
     ("word", "0..6", "0..24"),
     ("page", "0..20", "0..40"),
 ];
-/// What a release asks of each mode: minutes of computing on one CPU, and distinct images in them.
+/// Requirements of a gate for each mode: minutes on one CPU, and the number of distinct images found in that time.
 const GATE_MINUTES: &str = "5";
 const GATE_IMAGES: u64 = 1_000_000;
-/// Crash points a release asks of each mode, lazily.
+/// Crash points that a gate requires in each mode for the suite `lazy`.
 const LAZY_POINTS: u64 = 10_000;
-/// Schedules in which each deviation that only threads can find is found.
+/// Schedules in which the explorer must find each fault that only concurrent threads expose.
 const CONTROL_SCHEDULES: &str = "20000";
-/// Seeds of which a gate crashes the recoveries of recoveries.
+/// Seeds for which a gate also crashes recovery, and the recovery after that crash.
 const GATE_DEEP_SEEDS: &str = "0..8";
 
-/// The servers whose histories are searched, each on a pool in memory.
+/// Arguments of the servers whose histories are checked. Each pool is in memory.
 const HISTORIES: [&[&str]; 5] = [
     &[],
     &["--medium", "file", "--size", "32mb", "--max-size", "256mb"],
@@ -93,19 +95,20 @@ const HISTORIES: [&[&str]; 5] = [
     &["--size", "32mb", "--full"],
 ];
 
-/// `farbank check <what>`, if the binary has it.
+/// Returns the command `farbank check <what>`. Returns an error if the binary does not have it.
 fn check(what: &str) -> Result<Command, String> {
     let mut command = farbank();
     if !works(command.get_program(), &["check", what, "--help"]) {
         return Err(format!(
-            "it did not run: this farbank has no `check {what}`"
+            "the suite cannot run: this binary has no command `check {what}`"
         ));
     }
     command.args(["check", what]);
     Ok(command)
 }
 
-/// Clients that share keys write down what they see of servers that are killed; an order of their calls is searched.
+/// Records the histories of clients that share keys, on servers that are killed, and searches an order of the calls
+/// that explains all replies.
 pub(crate) fn histories(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "200" } else { "20" };
     for server in HISTORIES {
@@ -115,13 +118,13 @@ pub(crate) fn histories(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// A server under load is killed and started again, many times.
+/// Kills and restarts a server under load many times.
 pub(crate) fn kill(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "1000" } else { "60" };
     output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
 }
 
-/// The engine, the cache and the tables are crashed wherever they can be, in every persistency mode.
+/// Crashes the engine, the cache and the tables at every crash point, in every persistency mode.
 pub(crate) fn crash(size: RunSize) -> Result<(), String> {
     tables(size)?;
     for (mode, suite_seeds, gate_seeds) in CACHE_SEEDS {
@@ -142,7 +145,7 @@ pub(crate) fn crash(size: RunSize) -> Result<(), String> {
     for (mode, seeds) in SUITE_SEEDS {
         kv("kv", mode, seeds)?;
         if mode != "relaxed" {
-            kv("kv-alone", mode, ALONE_SEEDS)?; // Its operations are durable when they return.
+            kv("kv-alone", mode, ALONE_SEEDS)?; // its operations are durable when they return
         }
     }
     for (mode, seeds) in CLASSES_SEEDS {
@@ -179,7 +182,7 @@ fn tables(size: RunSize) -> Result<(), String> {
             let images = figure(&output(&mut command)?, "distinct_images")?;
             if long && images < GATE_IMAGES {
                 return Err(format!(
-                    "{table}: {images} distinct images, {GATE_IMAGES} are asked for"
+                    "{table}: {images} distinct images, at least {GATE_IMAGES} are required"
                 ));
             }
         }
@@ -187,7 +190,8 @@ fn tables(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// Every way a power cut can look to recovery, at so many crash points; those with too many ways do not count.
+/// Explores every image that a power cut can leave, at a number of crash points. Points with too many images, which are
+/// sampled, do not count.
 pub(crate) fn lazy(size: RunSize) -> Result<(), String> {
     for mode in ["adr", "word", "page"] {
         let (seeds, least) = match size {
@@ -201,16 +205,16 @@ pub(crate) fn lazy(size: RunSize) -> Result<(), String> {
         let points = figure(&text, "exhaustive_points")?;
         if points < least {
             return Err(format!(
-                "{mode}: {points} points without sampling, {least} are asked for"
+                "{mode}: {points} points without sampling, at least {least} are required"
             ));
         }
     }
     Ok(())
 }
 
-/// The explorer reaches every situation that the engine, the cache and the tables list. It objects to every fault that they
-/// list by name. It objects when any place drops a flush or a drain: each place of the engine and of the cache, and each place
-/// that only one table has.
+/// Checks the explorer itself. It must reach every situation that the engine, the cache and the tables list. It must
+/// find every fault that they list by name. It must notice when any place drops a flush or a drain: each place of the
+/// engine and of the cache, and each place that only one table has.
 pub(crate) fn faults(_: RunSize) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     output(Command::new(&binary).args(["check", "situations"]))?;
@@ -229,7 +233,7 @@ pub(crate) fn faults(_: RunSize) -> Result<(), String> {
         if let Some(only) = only {
             command.args(["--only", only]);
         }
-        // The number of seeds ends the search and not the time: so it ends alike on every machine.
+        // The number of seeds ends the search, not the time. So the result is the same on every machine.
         command.args(["--seeds", FAULT_SEEDS, "--seconds", "3600"]);
         command.args(["--threads", "1"]);
         command
@@ -264,7 +268,8 @@ fn side_by_side(commands: Vec<Command>) -> Result<(), String> {
     }
 }
 
-/// Threads under schedules of chance and of priorities; and what only schedules find is found.
+/// Runs threads under random schedules and under schedules by priorities. Also checks that the faults that only
+/// schedules expose are found.
 pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
     let (schedules, alone, others) = match size {
@@ -287,7 +292,7 @@ pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// The tree under disasters on a simulated rack: what holds, and that what must fail does.
+/// Runs the tree under injected failures on a simulated cluster. Also checks that the known faults are found.
 pub(crate) fn tree(size: RunSize) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     let tree = |what: &str, rest: &[&str]| {
@@ -307,7 +312,7 @@ pub(crate) fn tree(size: RunSize) -> Result<(), String> {
     tree("faults", &["--threads", "1"])
 }
 
-/// A binary that has faults by name, in a folder of its own, so that nobody takes it for the real one.
+/// Builds a binary that has named faults. It is in a folder of its own, so that it is not used as the real one.
 fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
     let folder = target().join(folder);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -323,8 +328,8 @@ fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
     Ok(folder.join("release/farbank"))
 }
 
-/// Every engine answers the contest's workload, and costs far memory what was published; a gate asks at the size
-/// those figures are stated for.
+/// Checks that every engine answers the contest's workload correctly and has the published costs in far memory. A gate
+/// runs at the scale for which the published figures hold.
 pub(crate) fn judge(size: RunSize) -> Result<(), String> {
     let scale = match size {
         RunSize::Suite => "1/256",
@@ -333,7 +338,7 @@ pub(crate) fn judge(size: RunSize) -> Result<(), String> {
     for round in [["--round", "final"], ["--round", "preliminary"]] {
         let mut command = farbank();
         command.args(["bench", "judge", "--target"]);
-        // The first round's limits are too tight for records that are checked: ours is not judged by them.
+        // The preliminary round's limits are too tight for records with checksums, so our engine is left out there.
         command.arg(if round[1] == "final" { "all" } else { "prelim" });
         command.args(round);
         command.args(["--scale", scale, "--phases", "correctness"]);
@@ -342,7 +347,7 @@ pub(crate) fn judge(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// As many seeds of one mode as the gate's time allows.
+/// Explores as many seeds of one mode as the gate's time allows.
 fn crash_for_long(mode: &str) -> Result<(), String> {
     let mut command = check("crash")?;
     command.args(["--target", "kv", "--persistency", mode, "--threads", "1"]);
@@ -352,18 +357,18 @@ fn crash_for_long(mode: &str) -> Result<(), String> {
     match images >= GATE_IMAGES {
         true => Ok(()),
         false => Err(format!(
-            "{mode}: {images} distinct images, {GATE_IMAGES} are asked for"
+            "{mode}: {images} distinct images, at least {GATE_IMAGES} are required"
         )),
     }
 }
 
-/// The number called `name` in the last line of what was printed.
+/// Returns the number `name` of the JSON in the last line of `text`.
 fn figure(text: &str, name: &str) -> Result<u64, String> {
     let report = text.lines().last().unwrap_or_default();
     number(report, name).ok_or_else(|| format!("no {name} in the last line: {report}"))
 }
 
-/// The number called `name` in a line of JSON.
+/// Returns the number `name` in a line of JSON.
 fn number(json: &str, name: &str) -> Option<u64> {
     let (_, rest) = json.split_once(&format!("\"{name}\":"))?;
     let rest = rest.trim_start();

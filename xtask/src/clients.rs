@@ -1,4 +1,4 @@
-//! Suite `redis-clients`: redis-cli, redis-benchmark and redis-py against a real server.
+//! Suite `redis-clients`: runs redis-cli, redis-benchmark and redis-py against a real server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::RunSize;
 use crate::run::{farbank, install, output, root, succeed, works};
 use crate::serving::Serving;
 
-/// Debian's Python: the one its packages are for.
+/// Debian's Python, for which its package of redis-py is installed.
 const PYTHON: &str = "/usr/bin/python3";
 
 pub(crate) fn run(_size: RunSize) -> Result<(), String> {
@@ -36,7 +36,7 @@ fn packages() -> Result<(), String> {
     }
 }
 
-/// What redis-cli prints for `session.txt` must be `session.expected`.
+/// Checks that the output of redis-cli for `session.txt` equals `session.expected`.
 fn scripted_session(server: &Serving) -> Result<(), String> {
     let script = fs::File::open(file("session.txt")).map_err(|e| e.to_string())?;
     let printed = output(cli(server).arg("--no-raw").stdin(script))?;
@@ -45,7 +45,7 @@ fn scripted_session(server: &Serving) -> Result<(), String> {
         if found != line {
             let number = number + 1;
             return Err(format!(
-                "redis-cli, line {number}: {found:?}, expected {line:?}"
+                "redis-cli printed {found:?} in line {number}, expected {line:?}"
             ));
         }
     }
@@ -71,12 +71,12 @@ fn benchmark(server: &Serving) -> Result<(), String> {
     match results == 4 && !text.contains("rror") {
         true => Ok(()),
         false => Err(format!(
-            "redis-benchmark gave {results} results, expected 4, or an error"
+            "redis-benchmark gave {results} results, expected 4 and no error"
         )),
     }
 }
 
-/// What was acknowledged is there after SIGKILL.
+/// Checks that acknowledged writes survive SIGKILL.
 fn kill_and_compare(server: Serving, folder: &ClientsFolder) -> Result<(), String> {
     let ask = |server: &Serving| -> Result<String, String> {
         let size = output(cli(server).arg("dbsize").stdin(Stdio::null()))?;
@@ -100,7 +100,7 @@ fn file(name: &str) -> PathBuf {
     root().join("xtask/clients").join(name)
 }
 
-/// A folder in memory that goes when this goes.
+/// A folder in memory. Dropping this value removes it.
 struct ClientsFolder(PathBuf);
 
 impl ClientsFolder {
@@ -119,12 +119,12 @@ impl ClientsFolder {
 
 impl Drop for ClientsFolder {
     fn drop(&mut self) {
-        // Nothing depends on it, and the run's result is already known.
+        // A folder that stays does no harm, and the result is already known.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A server of the pool at `pool`.
+/// Starts a server on the pool at `pool`.
 fn serve(pool: &Path) -> Result<Serving, String> {
     let mut command = farbank();
     command
@@ -134,7 +134,7 @@ fn serve(pool: &Path) -> Result<Serving, String> {
     Serving::start(&mut command, "redis://")
 }
 
-/// redis-cli, for its port.
+/// Returns a command that runs redis-cli on the server's port.
 fn cli(server: &Serving) -> Command {
     let mut command = Command::new("redis-cli");
     command.args(["-p", &server.port]);

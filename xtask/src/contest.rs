@@ -1,4 +1,4 @@
-//! Suite `contest-cpp`: an engine in C++, written against the contest's header, under our judge.
+//! Suite `contest-cpp`: runs the contest's judge on a C++ engine that implements the contest's header.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,16 +6,16 @@ use std::process::{Command, Output};
 use crate::RunSize;
 use crate::run::{install, root, succeed, target, works};
 
-/// How often the judge may try to find out a wrong engine. What a kill keeps is drawn by lot: one of the engines gets
-/// through 60 kills once in 5,000 times.
+/// Largest number of judge runs in which a wrong engine must fail once. Which writes survive a kill is random: one of
+/// the wrong engines survives 60 kills once in 5,000 runs.
 const TRIES: u64 = 3;
 
-/// The example engine as it is, and with what is wrong with it, and what the judge must say then.
+/// Variants of the example engine: the value of `WRONG`, and the check that must fail. 0 is the correct engine.
 const ENGINES: [(&str, Option<&str>); 4] = [
     ("0", None),
     ("1", Some("answers wrong")),
-    ("2", Some("kills: values nobody stored")),
-    ("3", Some("kills: values nobody stored")),
+    ("2", Some("kills: values that were never stored")),
+    ("3", Some("kills: values that were never stored")),
 ];
 
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
@@ -49,16 +49,16 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// The judge passes the engine.
+/// Checks that the engine passes.
 fn sound(program: &Path, arguments: &[&str]) -> Result<(), String> {
     let output = judge(program, arguments, 1)?;
     match output.status.code() {
         Some(0) => Ok(()),
-        _ => Err(format!("a sound engine ended with {}", output.status)),
+        _ => Err(format!("the judge must pass the correct engine, but ended with {}", output.status)),
     }
 }
 
-/// The judge fails the engine over `what`, in one of the tries.
+/// Checks that the engine fails the check `what` in one of the runs.
 fn found_out(program: &Path, arguments: &[&str], what: &str) -> Result<(), String> {
     for seed in 1..=TRIES {
         let output = judge(program, arguments, seed)?;
@@ -71,17 +71,17 @@ fn found_out(program: &Path, arguments: &[&str], what: &str) -> Result<(), Strin
             _ => {
                 let ended = output.status;
                 return Err(format!(
-                    "an engine that must fail over {what:?} ended with {ended}"
+                    "the engine must fail the check {what:?}, but the judge ended with {ended}"
                 ));
             }
         }
     }
     Err(format!(
-        "an engine that must fail over {what:?} passed {TRIES} times"
+        "the engine must fail the check {what:?}, but passed {TRIES} times"
     ))
 }
 
-/// Runs the judge, and shows what it says.
+/// Runs the judge and shows its output.
 fn judge(program: &Path, arguments: &[&str], seed: u64) -> Result<Output, String> {
     let seed = seed.to_string();
     println!(

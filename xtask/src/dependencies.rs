@@ -1,7 +1,7 @@
-//! `cargo xtask dependencies`: what the workspace depends on, against `deny.toml`; and its list, for a release.
+//! `cargo xtask dependencies`: checks the workspace's dependencies against `deny.toml`, and lists them for a release.
 //!
-//! The rules are cargo-deny's, as far as they need no network: banned crates (with the crates that may use them
-//! all the same), licences, sources. cargo-deny itself takes minutes to build; this takes a second.
+//! It checks those rules of cargo-deny that need no network: banned crates (with the crates that may use them),
+//! licences and sources. Building cargo-deny takes minutes; this check takes a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,13 +16,13 @@ use crate::run::root;
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// A package, as cargo knows it.
+/// A package of `cargo metadata`.
 struct Package {
     name: String,
     version: String,
     license: Option<String>,
     source: Option<String>,
-    /// Ids of the packages it uses, and whether it does so in what is released.
+    /// Ids of the packages that it uses, and whether the released program includes that use.
     uses: Vec<(String, bool)>,
 }
 
@@ -38,10 +38,10 @@ pub(crate) fn check() -> Result<(), String> {
     }
     match wrong.len() {
         0 => {
-            println!("{} packages are as deny.toml asks", graph.len());
+            println!("all {} packages satisfy deny.toml", graph.len());
             Ok(())
         }
-        n => Err(format!("{n} packages are not as deny.toml asks")),
+        n => Err(format!("deny.toml: {n} violations")),
     }
 }
 
@@ -71,7 +71,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// The packages that `cargo metadata` resolved.
+/// Returns the packages that `cargo metadata` resolved.
 fn graph(metadata: &Value) -> Result<Graph, String> {
     let mut uses: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
     for node in list(&metadata["resolve"]["nodes"]) {
@@ -102,10 +102,10 @@ fn graph(metadata: &Value) -> Result<Graph, String> {
     Ok(graph)
 }
 
-/// What `deny.toml` says.
+/// The rules of `deny.toml`.
 struct Rules {
     licenses: BTreeSet<String>,
-    /// Banned crates, and who may use them.
+    /// Banned crates, and the crates that may use them.
     banned: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -125,7 +125,7 @@ impl Rules {
         };
         let mut banned = BTreeMap::new();
         let bans = section("bans")?.get("deny").and_then(toml::Value::as_array);
-        for ban in bans.ok_or("deny.toml bans nothing")? {
+        for ban in bans.ok_or("deny.toml has no list bans.deny")? {
             let name = ban.get("name").and_then(toml::Value::as_str);
             let name = name.ok_or("deny.toml: a ban without a name")?;
             banned.insert(name.to_owned(), strings(ban.get("wrappers")));
@@ -134,7 +134,7 @@ impl Rules {
         Ok(Rules { licenses, banned })
     }
 
-    /// One line for each rule that a package breaks.
+    /// Returns one line for each rule that a package violates.
     fn objections(&self, graph: &Graph) -> Vec<String> {
         let mut wrong = Vec::new();
         for package in graph.values() {
@@ -160,7 +160,7 @@ impl Rules {
         wrong
     }
 
-    /// Whether an SPDX expression can be met.
+    /// Returns whether the allowed licences satisfy an SPDX expression.
     fn allows(&self, expression: &str) -> bool {
         let spaced = expression
             .replace('(', " ( ")
@@ -204,7 +204,7 @@ impl Rules {
     }
 }
 
-/// Checksums of `Cargo.lock`, by name and version.
+/// Returns the checksums of `Cargo.lock`, by name and version.
 fn checksums() -> Result<BTreeMap<(String, String), String>, String> {
     let lock: toml::Table = read("Cargo.lock")?
         .parse()
@@ -217,8 +217,8 @@ fn checksums() -> Result<BTreeMap<(String, String), String>, String> {
     Ok(sums.collect())
 }
 
-/// A list of what is in the program, as CycloneDX 1.5. The same for the same `Cargo.lock`: it has no time and no
-/// random number.
+/// Returns the list of the program's components, as CycloneDX 1.5. The same `Cargo.lock` always gives the same list: it
+/// contains no time and no random number.
 pub(crate) fn sbom() -> Result<String, String> {
     let (graph, sums) = (graph(&metadata()?)?, checksums()?);
     let program = graph.iter().find(|(_, p)| p.name == "farbank-cli");
@@ -257,7 +257,7 @@ pub(crate) fn sbom() -> Result<String, String> {
 }
 
 impl Package {
-    /// Its name in the list.
+    /// Returns the package's URL in the list.
     fn url(&self) -> String {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_licence_expression_is_met_as_spdx_means_it() {
+    fn licence_expressions_follow_spdx() {
         for (expression, met) in [
             ("MIT", true),
             ("ISC", false),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_banned_crate_is_found_unless_one_uses_it_that_may() {
+    fn a_banned_crate_is_found_unless_an_allowed_crate_uses_it() {
         let fine = [package("ours", &["perf"]), package("perf", &["memmap2"])];
         let memmap = package("memmap2", &[]);
         assert_eq!(
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_is_as_deny_toml_asks() {
+    fn the_workspace_satisfies_deny_toml() {
         check().unwrap();
     }
 }

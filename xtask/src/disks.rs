@@ -3,15 +3,15 @@
 //! ```text
 //!   pool ─▶ ext4 without a journal ─▶ loop device ─▶ a sparse file in a full tmpfs
 //!
-//!   no room: SETs until one is refused ─▶ SIGKILL ─▶ start, room again: GET all, SET more ─▶ SIGKILL
+//!   no space: SETs until one is refused ─▶ SIGKILL ─▶ start, space again: GET all, SET more ─▶ SIGKILL
 //!                        ─▶ drop the page cache ─▶ start: GET all
 //! ```
 //!
-//! A write-back that finds no room in the tmpfs is an I/O error to ext4: `fdatasync` fails, and Linux
-//! calls pages clean that the device does not have. What is acknowledged in any life must be there in
-//! all later ones, and what a start shows must still be there when the page cache is gone.
+//! ext4 sees a write-back for which the tmpfs has no space as an I/O error: `fdatasync` fails, and Linux marks pages
+//! clean that the device does not have. An acknowledged write must survive all later restarts, and a value that one
+//! start shows must still be present after the page cache is dropped.
 //!
-//! Needs root and a loop device. Where they are not to be had the suite fails, as every suite does.
+//! Needs root and a loop device. Without them the suite fails, as every suite does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,13 +25,13 @@ use crate::serving::Serving;
 use crate::wire::{ReceivedReply, WireConnection, request};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of the tmpfs: a little more than a pool.
+/// Size of the tmpfs in bytes: a little more than a pool.
 const ROOM_BYTES: u64 = 64 * MIB;
 const POOL_BYTES: u64 = 48 * MIB;
-/// Cycles on one pool: later, little of it is left that was never written.
+/// Number of cycles on one pool. After these, most of the pool has been written and is allocated in the tmpfs.
 const CYCLES_A_POOL: u64 = 10;
 
-/// What makes and mounts a file system on a loop device.
+/// Installs the tools that create and mount a file system on a loop device.
 pub(crate) fn install_tools() -> Result<(), String> {
     let has_all = works("mkfs.ext4", &["-V"]) && works("losetup", &["--version"]);
     match has_all {
@@ -62,11 +62,11 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
         failed,
     } = totals;
     println!(
-        "{cycles} cycles: {failed} with a failed sync, {acknowledged} writes acknowledged, \
-         {refused} refused, {kept} of these there after the restart; nothing lost"
+        "{cycles} cycles, {failed} of them with a failed sync; {acknowledged} writes acknowledged, \
+         {refused} refused, of which {kept} were present after the restart; nothing lost"
     );
     match failed * 2 < cycles {
-        true => Err("in most cycles no sync failed: nothing was tried".into()),
+        true => Err("no sync failed in most cycles, so the suite has tested nothing".into()),
         false => Ok(()),
     }
 }
@@ -75,9 +75,9 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
 struct DiskTotals {
     acknowledged: u64,
     refused: u64,
-    /// Refused writes that a restart showed.
+    /// Refused writes that were present after a restart.
     kept: u64,
-    /// Cycles in which a sync failed.
+    /// Number of cycles in which a sync failed.
     failed: u64,
 }
 
@@ -91,7 +91,7 @@ fn cycle(
     totals: &mut DiskTotals,
 ) -> Result<(), String> {
     disk.fill(number * 7 % 48)?;
-    // A start needs room, too, and may be refused.
+    // A start also needs space, and may fail.
     let refused = match disk.serve() {
         Ok((_server, mut link)) => write(&mut link, number, 200, known, totals),
         Err(_) => None,
@@ -102,7 +102,7 @@ fn cycle(
         let (_server, mut link) = disk.serve()?;
         if let Some((key, value)) = refused {
             totals.refused += 1;
-            // A write that was refused may be there. From then on it must stay.
+            // A refused write may be present. If it is, it must stay.
             if get(&mut link, &key)? == value {
                 known.insert(key, value);
                 totals.kept += 1;
@@ -110,7 +110,7 @@ fn cycle(
         }
         check(&mut link, known).map_err(|e| format!("after the restart: {e}"))?;
         if let Some((key, _)) = write(&mut link, number + 1_000_000, 10, known, totals) {
-            return Err(format!("the device has room, but {key} is refused"));
+            return Err(format!("the device has space, but the write of {key} was refused"));
         }
     }
     disk.forget_cached()?;
@@ -118,7 +118,7 @@ fn cycle(
     check(&mut link, known).map_err(|e| format!("after the page cache was dropped: {e}"))
 }
 
-/// Sends SETs, at most `most`, and notes what is acknowledged; the first that is refused, if one is.
+/// Sends at most `most` SETs and adds acknowledged writes to `known`. Stops at the first refused write and returns it.
 fn write(
     link: &mut WireConnection,
     life: u64,
@@ -161,13 +161,13 @@ fn check(link: &mut WireConnection, known: &Known) -> Result<(), String> {
         if found != *value {
             let shown = |text: &str| text.chars().take(60).collect::<String>();
             let (found, value) = (shown(&found), shown(value));
-            return Err(format!("{key} is {found:?}, acknowledged was {value:?}"));
+            return Err(format!("{key} is {found:?}, expected the acknowledged value {value:?}"));
         }
     }
     Ok(())
 }
 
-/// A file system whose device can be full.
+/// A file system on a device that can run out of space.
 struct FullDisk {
     folder: PathBuf,
     device: String,
@@ -208,8 +208,8 @@ impl FullDisk {
         Ok(disk)
     }
 
-    /// Has each request be a page: of a longer one that finds room for a part only, the loop driver
-    /// says that all of it was written.
+    /// Limits each request to one page. For a longer request of which only a part finds space, the loop driver reports
+    /// that all of it was written.
     fn write_pages_alone(&self) -> Result<(), String> {
         let name = self.device.trim_start_matches("/dev/");
         let limit = format!("/sys/block/{name}/queue/max_sectors_kb");
@@ -228,7 +228,7 @@ impl FullDisk {
         self.mounted().join("pool")
     }
 
-    /// Takes away the room for all but `pages` pages of what was never written.
+    /// Fills the tmpfs until only `pages` pages are free.
     fn fill(&self, pages: u64) -> Result<(), String> {
         command("sync", &[], &[])?;
         command("fallocate", &["--dig-holes"], &[&self.room().join("disk")])?;
@@ -250,13 +250,13 @@ impl FullDisk {
         fs::remove_file(self.room().join("filler")).map_err(|e| e.to_string())
     }
 
-    /// Empties the page cache of what is clean, as a restart of the machine does.
+    /// Drops all clean pages of the page cache, as a restart of the machine does.
     fn forget_cached(&self) -> Result<(), String> {
         command("sync", &[], &[])?;
         fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))
     }
 
-    /// A server, which is killed when it goes, and a connection to it.
+    /// Starts a server and connects to it. Dropping the server kills it.
     fn serve(&self) -> Result<(Serving, WireConnection), String> {
         let mut serve = farbank();
         serve.args([
@@ -277,7 +277,7 @@ impl FullDisk {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // What cannot be undone was not done.
+        // A step fails here only if its counterpart was not executed.
         let _ = command("umount", &[], &[&self.mounted()]);
         if !self.device.is_empty() {
             let _ = command("losetup", &["--detach", &self.device], &[]);
@@ -287,7 +287,7 @@ impl Drop for FullDisk {
     }
 }
 
-/// Runs a program on paths, quietly: what it printed.
+/// Runs a program on paths without showing its output, and returns its standard output.
 pub(crate) fn command(program: &str, args: &[&str], paths: &[&Path]) -> Result<String, String> {
     let done = Command::new(program).args(args).args(paths).output();
     let done = done.map_err(|e| format!("{program} cannot be run: {e}"))?;

@@ -1,7 +1,7 @@
-//! Suite `file-systems`: pools on file systems made for it, on loop devices and as mounts.
+//! Suite `file-systems`: creates pools on several file systems, on loop devices and as mounts.
 //!
-//! Each is accepted without a word, warned about, or refused, as `docs/durability.md` says; and a pool copied by
-//! reference gets blocks of its own. Needs root and loop devices.
+//! Each file system must be accepted silently, warned about, or refused, as `docs/durability.md` says. A pool copied by
+//! reference must get blocks of its own. Needs root and loop devices.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use crate::RunSize;
 use crate::run::{farbank, install, succeed, works};
 
-/// What creating a pool somewhere must come to.
+/// Expected outcome of creating a pool.
 enum ExpectedOutcome {
     Silent,
     Warned(&'static str),
@@ -53,7 +53,7 @@ fn tempfile_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// A folder in which file systems are mounted; they are unmounted when it goes.
+/// A folder in which file systems are mounted. Dropping this value unmounts them.
 struct MountStage {
     folder: PathBuf,
     mounts: Vec<PathBuf>,
@@ -62,7 +62,7 @@ struct MountStage {
 impl Drop for MountStage {
     fn drop(&mut self) {
         for mount in self.mounts.iter().rev() {
-            // The removal of the folder fails, and says so, if one stays.
+            // If a mount stays, the later removal of the folder fails and reports it.
             let _ = succeed(Command::new("umount").arg(mount));
         }
     }
@@ -107,7 +107,8 @@ impl MountStage {
         Ok(())
     }
 
-    /// A file system on a loop device over a file whose blocks are all there, or none.
+    /// Creates a file system on a loop device. All blocks of its file are allocated if `whole`, otherwise the file is
+    /// sparse.
     fn device(
         &mut self,
         name: &str,
@@ -165,7 +166,7 @@ fn pool(arguments: &[&str], path: &Path) -> Result<Output, String> {
     Ok(output)
 }
 
-/// Makes a pool in `folder`, and sees what is said of it.
+/// Creates a pool in `folder` and checks the outcome and the messages.
 fn create(folder: &Path, expected: &ExpectedOutcome) -> Result<(), String> {
     let path = folder.join("pool");
     let made = pool(&["create", "--size", "16mb"], &path)?;
@@ -176,14 +177,14 @@ fn create(folder: &Path, expected: &ExpectedOutcome) -> Result<(), String> {
         ExpectedOutcome::Refused(what) => !made.status.success() && said.contains(what),
     };
     if !right {
-        return Err(format!("{}: it said {said:?}", path.display()));
+        return Err(format!("{}: unexpected outcome, with the messages {said:?}", path.display()));
     }
     if made.status.success() {
         return check(&path);
     }
     let accepted = ["create", "--size", "16mb", "--accept-file-system"];
     if path.exists() || !pool(&accepted, &path)?.status.success() {
-        return Err(format!("{}: refused, and not left alone", path.display()));
+        return Err(format!("{}: a refused pool must not leave a file, and --accept-file-system must create it", path.display()));
     }
     Ok(())
 }
@@ -191,7 +192,7 @@ fn create(folder: &Path, expected: &ExpectedOutcome) -> Result<(), String> {
 fn check(path: &Path) -> Result<(), String> {
     match pool(&["check"], path)?.status.success() {
         true => Ok(()),
-        false => Err(format!("{} is not sound", path.display())),
+        false => Err(format!("{}: pool check failed", path.display())),
     }
 }
 
@@ -205,21 +206,21 @@ fn shares_blocks(path: &Path) -> Result<bool, String> {
     Ok(String::from_utf8_lossy(&listed.stdout).contains("shared"))
 }
 
-/// A pool copied by reference has blocks of its own once it was opened.
+/// Checks that a pool copied by reference has blocks of its own after it has been opened.
 fn reflinked(folder: &Path) -> Result<(), String> {
     let copy = folder.join("copy");
     copy_by_reference(&folder.join("pool"), &copy)?;
     if !shares_blocks(&copy)? {
-        return Err("cp --reflink shares no blocks here".into());
+        return Err("cp --reflink did not share any blocks".into());
     }
     check(&copy)?;
     match shares_blocks(&copy)? {
-        true => Err("the pool's blocks are still those of its copy".into()),
+        true => Err("the opened pool still shares blocks with its copy".into()),
         false => Ok(()),
     }
 }
 
-/// Without room for blocks of its own, such a pool is refused.
+/// Checks that such a pool is refused if the file system has no space for its own blocks.
 fn full_and_reflinked(folder: &Path) -> Result<(), String> {
     let (first, copy) = (folder.join("first"), folder.join("second"));
     pool(&["create", "--size", "150mb"], &first)?;
@@ -227,17 +228,17 @@ fn full_and_reflinked(folder: &Path) -> Result<(), String> {
     let filler = folder.join("filler");
     let mut fill = Command::new("dd");
     fill.args(["if=/dev/zero", "bs=1M", "status=none"]);
-    // It ends with an error: the disk is full then.
+    // dd ends with an error when the disk is full.
     let _ = succeed(fill.arg(format!("of={}", filler.display())));
     let refused = pool(&["check"], &copy)?;
     let said = String::from_utf8_lossy(&refused.stderr);
     if refused.status.success() || !said.contains("No space left") {
-        return Err(format!("a shared pool without room: it said {said:?}"));
+        return Err(format!("a pool with shared blocks on a full disk: expected \"No space left\", found {said:?}"));
     }
     Ok(())
 }
 
-/// A pool's file that btrfs copies on write is warned about.
+/// Checks that a pool file that btrfs copies on write causes a warning.
 fn copied_on_write(folder: &Path) -> Result<(), String> {
     let copy = folder.join("copied");
     let mut command = Command::new("cp");
@@ -247,6 +248,6 @@ fn copied_on_write(folder: &Path) -> Result<(), String> {
     let said = String::from_utf8_lossy(&opened.stderr);
     match opened.status.success() && said.contains("nodatacow") {
         true => Ok(()),
-        false => Err(format!("a copy on write: it said {said:?}")),
+        false => Err(format!("a file with copy on write: expected a warning about nodatacow, found {said:?}")),
     }
 }

@@ -1,23 +1,23 @@
-//! Maintainers' commands: `cargo xtask suites` and `cargo xtask gate`.
+//! Commands for maintainers: `cargo xtask suites`, `cargo xtask gate` and others.
 //!
-//! A *suite* is a check that `cargo test` cannot make: it needs system packages, which it installs,
-//! or a real server and more time. A *gate* is a suite at the size a release asks for.
+//! A *suite* is a check that `cargo test` cannot make. It needs system packages, which it installs, or a real server
+//! and more time. A *gate* is a suite at the size that a release requires.
 //!
 //! ```text
-//!   cargo xtask suites [NAME...]     all of them, or those named; for CI
+//!   cargo xtask suites [NAME...]    runs all suites, or those named; for CI
 //!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
-//!   cargo xtask suites soak [--seconds N]   what must not grow in a long run; only if it is named
-//!   cargo xtask mutants [OPTIONS]   small wrong edits, and which test objects to each
-//!   cargo xtask behaviour FILE      what the store does, to compare two versions
-//!   cargo xtask tidy                rules of style that no compiler knows
-//!   cargo xtask dependencies        every dependency is as deny.toml asks
-//!   cargo xtask sbom                prints what the program is made of, as CycloneDX
-//!   cargo xtask release             builds the program to give away, into target/dist
-//!   cargo xtask release-check       builds it in two folders: the bytes must be the same
+//!   cargo xtask suites soak [--seconds N]   checks that memory does not grow in a long run; only if it is named
+//!   cargo xtask mutants [OPTIONS]   makes small wrong edits and reports which test detects each
+//!   cargo xtask behaviour FILE      records the store's behaviour, to compare two versions
+//!   cargo xtask tidy                checks rules of style that no compiler checks
+//!   cargo xtask dependencies        checks every dependency against deny.toml
+//!   cargo xtask sbom                prints the program's components, as CycloneDX
+//!   cargo xtask release             builds the release files into target/dist
+//!   cargo xtask release-check       builds a release in two folders: the bytes must be equal
 //! ```
 //!
-//! A suite that cannot run has failed. The last line says how many passed and failed, and the exit
-//! code is 1 if one failed, 2 if the command line is wrong.
+//! A suite that cannot run counts as failed. The last line shows how many suites passed and failed. The exit code is 1
+//! if one failed and 2 if the command line is wrong.
 #![forbid(unsafe_code)]
 
 mod advisories;
@@ -49,17 +49,17 @@ mod zero_cost;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunSize {
     Suite,
     Gate,
 }
 
-/// What a suite does.
+/// Function that runs a suite.
 type SuiteFn = fn(RunSize) -> Result<(), String>;
 
-/// A suite: its name, what it shows, and how.
+/// A suite: its name, the property that it checks, and its function.
 struct Suite(&'static str, &'static str, SuiteFn);
 
 const SUITES: &[Suite] = &[
@@ -75,67 +75,67 @@ const SUITES: &[Suite] = &[
     ),
     Suite(
         "memcached",
-        "memcached's own tests pass, and nothing acknowledged is lost when it is killed",
+        "memcached's own tests pass, and no acknowledged write is lost by a kill",
         memcached::run,
     ),
     Suite(
         "hostile",
-        "the worst requests of one client do not keep another waiting",
+        "the most expensive requests of one client do not delay another client",
         hostile::run,
     ),
     Suite(
         "kill",
-        "nothing acknowledged is lost when the server is killed",
+        "no acknowledged write is lost when the server is killed",
         check::kill,
     ),
     Suite(
         "histories",
-        "what clients see of servers that are killed has an order that explains it",
+        "all replies of servers that are killed are explained by one order of the requests",
         check::histories,
     ),
     Suite(
         "disks",
-        "nothing is lost when a disk fails, the server is killed and the page cache dropped",
+        "no write is lost when a disk fails, the server is killed and the page cache is dropped",
         disks::run,
     ),
     Suite(
         "media-errors",
-        "what a device cannot read is an error with its place, and the rest is served",
+        "a read error of the device is reported with its offset, and all other keys are served",
         media_errors::run,
     ),
     Suite(
         "crash",
-        "nothing acknowledged is lost when the power goes",
+        "no acknowledged write is lost by a power cut",
         check::crash,
     ),
     Suite(
         "lazy",
-        "nothing is lost however a power cut looks to recovery",
+        "no acknowledged write is lost in any image that a power cut can leave",
         check::lazy,
     ),
     Suite(
         "faults",
-        "the explorer objects to every known bug and every flush left out",
+        "the explorer finds every known bug and every omitted flush",
         check::faults,
     ),
     Suite(
         "judge",
-        "every engine of the contest answers right and costs what was published",
+        "every engine of the contest answers correctly and has the published costs",
         check::judge,
     ),
     Suite(
         "schedules",
-        "threads are linearizable, with crashes between",
+        "threads are linearizable, also across crashes",
         check::schedules,
     ),
     Suite(
         "tree",
-        "the tree loses nothing whoever dies, and what must fail does",
+        "the tree loses no write when any node dies, and known faults are found",
         check::tree,
     ),
     Suite(
         "guest",
-        "nothing acknowledged is lost when a machine loses its power",
+        "no acknowledged write is lost when a virtual machine loses power",
         guest::run,
     ),
     Suite(
@@ -145,44 +145,44 @@ const SUITES: &[Suite] = &[
     ),
     Suite(
         "miri",
-        "no undefined behaviour where it can be interpreted",
+        "Miri finds no undefined behaviour in the code that it can interpret",
         sanitize::miri,
     ),
     Suite(
         "asan",
-        "no byte is touched that is not ours, none is leaked",
+        "no access is out of bounds or after a free, and no memory leaks",
         sanitize::asan,
     ),
-    Suite("tsan", "threads order what they share", sanitize::tsan),
+    Suite("tsan", "there are no data races", sanitize::tsan),
     Suite(
         "loom",
-        "epochs and tables hold in every interleaving and under weak memory",
+        "epochs and tables are correct in every interleaving and under weak memory",
         model::loom,
     ),
     Suite(
         "advisories",
-        "no dependency is known to be vulnerable",
+        "no dependency has a known vulnerability",
         advisories::run,
     ),
-    Suite("fuzz", "no bytes of others do harm", fuzz::run),
+    Suite("fuzz", "no input from outside causes a crash", fuzz::run),
     Suite(
         "zero-cost",
-        "the simulator costs real media nothing",
+        "the simulator adds no cost to real media",
         zero_cost::run,
     ),
     Suite(
         "contest-cpp",
-        "an engine in C++ for the contest is judged, and a wrong one found out",
+        "an engine in C++ passes the contest's judge, and wrong engines fail",
         contest::run,
     ),
     Suite(
         "pibench",
-        "plug-ins for PiBench are measured, and our tables are one",
+        "the benchmark measures PiBench plug-ins, and our tables work as a plug-in",
         pibench::run,
     ),
 ];
 
-/// Suites that build what they run themselves; the others run the release binary.
+/// Suites that do not use the release binary. The release binary is built for all others.
 const WITHOUT_BINARY: [&str; 11] = [
     "advisories",
     "faults",
@@ -235,7 +235,7 @@ fn main() -> ExitCode {
     {
         let known: Vec<&str> = SUITES.iter().map(|suite| suite.0).collect();
         let known = known.join(", ");
-        return wrong(&format!("there is no suite {name:?}; there are {known}"));
+        return wrong(&format!("there is no suite {name:?}; the suites are {known}"));
     }
     let failed = run_suites(size, names);
     if failed == 0 {
@@ -245,7 +245,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long a soak runs.
+/// Parses the arguments of `soak`. Returns the duration in seconds.
 fn soak_seconds(args: &[String]) -> Result<u64, String> {
     let seconds = match args {
         [] => Some(soak::SECONDS),
@@ -255,7 +255,7 @@ fn soak_seconds(args: &[String]) -> Result<u64, String> {
     let least = soak::SECONDS_MIN;
     let seconds = seconds.filter(|seconds| *seconds >= least);
     seconds.ok_or(format!(
-        "usage: cargo xtask suites soak [--seconds N], of {least} at least"
+        "usage: cargo xtask suites soak [--seconds N], N >= {least}"
     ))
 }
 
@@ -269,7 +269,8 @@ fn ended(done: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Runs the suites named, or all, and says again at the end which failed, and of what. Returns how many.
+/// Runs the named suites, or all. Lists the failures again at the end, with their reasons. Returns the number of
+/// failures.
 fn run_suites(size: RunSize, names: &[String]) -> usize {
     let chosen = SUITES
         .iter()

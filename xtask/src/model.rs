@@ -1,11 +1,11 @@
-//! The suite that tries every interleaving of small models: `crates/pm/tests/loom.rs`.
+//! Suite `loom`: runs every interleaving of small models, `crates/pm/tests/loom.rs`.
 
 use std::process::Command;
 
 use crate::RunSize;
 use crate::run::{root, succeed, target};
 
-/// Preemptions an execution may have.
+/// Returns the largest number of preemptions per execution.
 fn preemptions(size: RunSize) -> &'static str {
     match size {
         RunSize::Suite => "3",
@@ -13,7 +13,8 @@ fn preemptions(size: RunSize) -> &'static str {
     }
 }
 
-/// Epochs and tables, exhaustively up to that many preemptions; and the controls are refuted.
+/// Checks epochs and tables exhaustively, up to a number of preemptions. The tests also check that loom rejects the
+/// controls, which are incorrect models.
 pub(crate) fn loom(size: RunSize) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

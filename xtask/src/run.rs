@@ -1,4 +1,4 @@
-//! Running other programs, and where things are.
+//! Runs other programs, and returns the paths of the workspace.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub(crate) fn root() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     own.parent().map(PathBuf::from).unwrap_or(own)
 }
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 pub(crate) fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     target.map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// The release binary.
+/// Returns a command that runs the release binary.
 pub(crate) fn farbank() -> Command {
     Command::new(target().join("release/farbank"))
 }
@@ -29,7 +29,7 @@ pub(crate) fn cargo(args: &[&str]) -> Result<(), String> {
     succeed(Command::new(cargo).args(args).current_dir(root()))
 }
 
-/// Runs `command`, its output shown; an error if it cannot be run or fails.
+/// Runs `command` and shows its output. Returns an error if the command cannot be run or fails.
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     let told = format!("{command:?}");
     println!("$ {told}");
@@ -42,8 +42,8 @@ pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs `command` and returns what it printed, which is shown too, and whose end is part of an error, as is the end of
-/// what it complained of.
+/// Runs `command`, shows its output, and returns its standard output. An error contains the last lines of standard
+/// output and of standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let told = format!("{command:?}");
     println!("$ {told}");
@@ -51,15 +51,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let (complaints, theirs) = io::pipe().map_err(cannot)?;
     let complaints = thread::spawn(move || pass_on(complaints));
     let output = command.stderr(theirs).output();
-    command.stderr(Stdio::inherit()); // gives up our end of it: else it never ends
+    command.stderr(Stdio::inherit()); // closes our write end of the pipe; otherwise the reader never reaches its end
     let output = output.map_err(cannot)?;
-    let complaints = complaints.join().expect("passing on does not panic");
+    let complaints = complaints.join().expect("the reader thread does not panic");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{text}");
     match output.status.success() {
         true => Ok(text),
         false => Err(format!(
-            "{told} ended with {}, and last said:\n{}{}",
+            "{told} ended with {}; its last output:\n{}{}",
             output.status,
             end_of(&text),
             end_of(&complaints)
@@ -67,7 +67,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Shows what a program complains of, and returns it.
+/// Copies a program's standard error to this process's, and returns it.
 fn pass_on(complaints: impl Read) -> String {
     let mut all = String::new();
     for line in BufReader::new(complaints)
@@ -82,14 +82,14 @@ fn pass_on(complaints: impl Read) -> String {
     all
 }
 
-/// The last lines of a text.
+/// Returns the last 20 lines of a text.
 fn end_of(text: &str) -> &str {
     const LINES: usize = 20;
     let before = text.trim_end().rmatch_indices('\n').nth(LINES - 1);
     before.map_or(text, |(at, _)| &text[at + 1..])
 }
 
-/// Whether `program` can be run with `args`, silently.
+/// Returns whether `program` runs successfully with `args`. Shows no output.
 pub(crate) fn works(program: impl AsRef<OsStr>, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command
@@ -100,7 +100,7 @@ pub(crate) fn works(program: impl AsRef<OsStr>, args: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs Debian packages.
+/// Installs Debian packages with apt-get.
 pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
     let apt = || {
         let mut command = Command::new("apt-get");
@@ -120,11 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_a_program_printed_and_what_it_complained_of() {
+    fn an_error_contains_the_last_lines_of_stdout_and_stderr() {
         let mut command = Command::new("sh");
         let failed = output(command.args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err();
         assert!(
-            failed.ends_with("exit status: 3, and last said:\none\ntwo\n"),
+            failed.ends_with("exit status: 3; its last output:\none\ntwo\n"),
             "{failed}"
         );
     }

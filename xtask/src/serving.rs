@@ -1,20 +1,20 @@
-//! A server that a suite talks to.
+//! A server process under test.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use crate::run::succeed;
 
-/// A server on a free port; killed when this goes.
+/// A server on a free port. Dropping this value kills it.
 pub(crate) struct Serving {
     child: Child,
     pub(crate) port: String,
-    /// Where it speaks memcached, if its banner says so.
+    /// Address of the memcached listener, if the banner names one.
     pub(crate) memcached_addr: Option<String>,
 }
 
 impl Serving {
-    /// Runs `command` and waits for its banner, in which `scheme` (`redis://`) comes before the address.
+    /// Runs `command` and waits for its banner, which contains `scheme` (`redis://`) followed by the address.
     pub(crate) fn start(command: &mut Command, scheme: &str) -> Result<Serving, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = child.map_err(|e| format!("the server does not start: {e}"))?;
@@ -43,19 +43,19 @@ impl Serving {
             }
         }
         match server.port.is_empty() {
-            true => Err("the server said no address".into()),
+            true => Err("the server's banner names no address".into()),
             false => Ok(server),
         }
     }
 }
 
 impl Serving {
-    /// The process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends the server by SIGTERM, and waits until its pool is closed.
+    /// Sends SIGTERM and waits until the server has closed its pool and ended.
     pub(crate) fn end(mut self) -> Result<(), String> {
         let id = self.child.id().to_string();
         succeed(Command::new("kill").args(["-TERM", &id]))?;
@@ -69,7 +69,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // It is gone already, or it is told to go.
+        // Fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

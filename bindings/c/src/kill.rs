@@ -154,7 +154,7 @@ pub(crate) fn judge(
         counted("kills", u64::from(kills)),
         counted("kills: sets acknowledged", sets),
         counted("kills: values lost", lost).at_most(0.0),
-        counted("kills: values nobody stored", wrong).at_most(0.0),
+        counted("kills: values that were never stored", wrong).at_most(0.0),
     ]);
     Ok(())
 }

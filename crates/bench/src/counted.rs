@@ -294,16 +294,16 @@ impl<M: Medium> Medium for Counted<M> {
         self.inner.wait(ticket)
     }
 
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.inner.settle(ticket)
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.inner.wait_until_durable(ticket)
     }
 
     fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
         self.inner.unreadable(at, len)
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.inner.on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

@@ -261,7 +261,7 @@ fn run_one(
         }
         left -= 1;
         trace.compute(options.cpu_ns);
-        let spending = Category::KeyValue.spend();
+        let spending = Category::KeyValue.scope();
         let session = &mut *sessions[worker];
         let done = match mix.draw() {
             MixedOperation::Get(key) => get(session, key, &mut out),

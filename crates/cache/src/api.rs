@@ -256,13 +256,13 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         let engine = &*self.engine;
         let mut ctx = PersistCtx::new(0);
         // All data is durable, also on a medium with relaxed drains, before the root says that the close was clean.
-        engine.far().settle(Ticket::DURABLE)?;
+        engine.far().wait_until_durable(Ticket::DURABLE)?;
         engine.keep_time(&mut ctx)?;
         let mut root = engine.root.lock().unwrap_or_else(PoisonError::into_inner);
         root.clean = true;
         engine.pool.set_root(&mut ctx, &root.to_words())?;
         drop(root);
-        engine.pool.closed(&mut ctx)?;
+        engine.pool.record_clean_close(&mut ctx)?;
         Ok(self.into_medium())
     }
 
@@ -359,7 +359,7 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
     }
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
-        self.engine.far().on_turn(wake);
+        self.engine.far().on_durable(wake);
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {

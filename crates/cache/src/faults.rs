@@ -6,43 +6,43 @@ use farbank_pm::fault::NamedFault;
 pub(crate) const ALL: [NamedFault; 7] = [
     NamedFault {
         name: "mdb.old_not_marked",
-        what: "an update leaves the old item live: it comes back when the new one is gone",
+        description: "an update leaves the old item live: it comes back when the new one is gone",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.published_undrained",
-        what: "a write is visible, and answered, before it is durable",
+        description: "a write is visible, and answered, before it is durable",
         source: "invariant W2 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.delete_undrained",
-        what: "a delete is answered before the item is durably dead",
+        description: "a delete is answered before the item is durably dead",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.evicted_not_marked",
-        what: "an evicted item stays live on the medium: it comes back after its key was written and deleted",
+        description: "an evicted item stays live on the medium: it comes back after its key was written and deleted",
         source: "invariant W1 of worker.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.clear_undrained",
-        what: "an area counts as cleared before its `cleared` word is durable",
+        description: "an area counts as cleared before its `cleared` word is durable",
         source: "invariant L4 of layout.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.recovery_volatile",
-        what: "an open after a kill serves items that are only in CPU caches",
+        description: "an open after a kill serves items that are only in CPU caches",
         source: "invariant R2 of recover.rs",
         shows_in: None,
     },
     NamedFault {
         name: "pool.growth_unrecorded",
-        what: "new pages are used without a superblock that includes them: their items are lost after a crash",
+        description: "new pages are used without a superblock that includes them: their items are lost after a crash",
         source: "maintenance.rs, growth; invariant P3 of pm's pools",
         shows_in: None,
     },
@@ -51,7 +51,7 @@ pub(crate) const ALL: [NamedFault; 7] = [
 /// Faults that only concurrent threads can show.
 pub(crate) const IN_THREADS: [NamedFault; 1] = [NamedFault {
     name: "mdb.reused_at_once",
-    what: "a slot is used again while a reader may still read it",
+    description: "a slot is used again while a reader may still read it",
     source: "invariant W3 of worker.rs",
     shows_in: None,
 }];

@@ -131,7 +131,7 @@ impl KeyLocks {
     }
 
     /// Returns a guard that releases the lock of `stripe` if the caller panics before it calls
-    /// [`ReleaseOnPanic::passed`].
+    /// [`ReleaseOnPanic::disarm`].
     pub(crate) fn release_on_panic(&self, stripe: Option<u32>) -> ReleaseOnPanic<'_> {
         ReleaseOnPanic {
             claims: self,

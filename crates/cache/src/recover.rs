@@ -71,7 +71,7 @@ pub(crate) fn create<F: Medium>(
         far.copy_in(&mut ctx, table.plus(at), &[&zeros]);
     }
     let ticket = far.drain(&mut ctx);
-    far.settle(ticket)?;
+    far.wait_until_durable(ticket)?;
     let root = CacheRoot {
         slot_bytes_min: u64::from(config.slot_bytes_min),
         slot_factor: config.slot_factor.to_bits(),
@@ -259,7 +259,7 @@ fn settle<N: Medium, F: Medium>(
     ctx: &mut PersistCtx,
 ) -> Result<(), Poisoned> {
     let ticket = engine.far().drain(ctx);
-    engine.far().settle(ticket)
+    engine.far().wait_until_durable(ticket)
 }
 
 /// A whole item that the scan found.

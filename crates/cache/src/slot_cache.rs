@@ -88,7 +88,7 @@ impl SlotCache {
             }
             self.fresh = 0;
         }
-        let oldest = epochs.oldest();
+        let oldest = epochs.oldest_pinned();
         let SlotCache {
             free: stash,
             retired,

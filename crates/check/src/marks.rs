@@ -47,7 +47,7 @@ pub fn assert_marked(crate_dir: &str, listed: &[Situation]) {
 /// If a row is missing.
 pub fn assert_documented(document: &str, listed: &[Situation]) {
     for situation in listed {
-        let row = format!("| `{}` | {} |", situation.name, situation.what);
+        let row = format!("| `{}` | {} |", situation.name, situation.description);
         assert!(document.contains(&row), "the document lacks {row}");
     }
 }

@@ -287,7 +287,7 @@ fn crash_points(toy: &Toy, persistency: Persistency) -> Vec<CrashState> {
         subject
             .apply(id as usize % 2, &TargetOp::Write(write))
             .unwrap();
-        sim.tell();
+        sim.notify_observer();
         if id % 3 == 2 {
             subject.commit(id as usize % 2).unwrap();
         }

@@ -100,7 +100,7 @@ impl ReadArgs {
     /// Prints a warning if `--io` requests a read mode that the medium at `path` does not have.
     pub(crate) fn warn_if_unused(&self, path: &Path, caps: &Caps) {
         let asked = self.read_by.name();
-        if asked != caps.read_by {
+        if asked != caps.read_mode {
             let (path, kind) = (path.display(), caps.kind.name());
             eprintln!(
                 "warning: {path}: --io {asked} is ignored: the {kind} medium is always read through a mapping"

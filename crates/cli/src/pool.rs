@@ -224,7 +224,7 @@ impl PoolArgs {
             segments,
             pool_bytes,
             created_unix_s,
-            mended_at_open,
+            needs_repair: mended_at_open,
             root,
             in_use_as,
             ..

@@ -433,7 +433,7 @@ impl ServeArgs {
             size::human(stats.pool_bytes),
             size::human(stats.segment_bytes),
             caps.kind.name(),
-            match caps.read_by {
+            match caps.read_mode {
                 "pread" => ", read by system calls",
                 "direct" => ", read by system calls, bypassing the page cache for data not in it",
                 _ => "",

@@ -12,7 +12,7 @@
 //!     was seen sees all effects before it.
 //! F3  `Ok` means that the verb has taken effect. After [`FabricError::Timeout`] it may have taken effect, may
 //!     still do so, or may never do so. After [`FabricError::Fenced`] the refused verb has no effect, now or later.
-//! F4  Once [`ServiceRequest::Verdict`] was answered with [`ServiceResponse::Dead`], no verb that the fenced compute
+//! F4  Once [`ServiceRequest::CheckLease`] was answered with [`ServiceResponse::Expired`], no verb that the fenced compute
 //!     server posted before or posts later takes effect any more.
 
 use std::fmt;

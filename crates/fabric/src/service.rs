@@ -7,7 +7,7 @@
 //! (F4 of [`Fabric`](crate::Fabric)).
 
 /// The lease server: the memory server whose service thread manages the leases.
-pub const KEEPER: u16 = 0;
+pub const LEASE_SERVER: u16 = 0;
 
 /// A request to a memory server's service thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub enum ServiceRequest {
     Renew,
     /// Checks the lease of another compute server. If it has expired, fences that server first. For the lease
     /// server only.
-    Verdict {
+    CheckLease {
         /// The compute server to check.
         compute: u16,
         /// The epoch in which that server holds the lease. Each time it is fenced, its epoch increases.
@@ -40,10 +40,10 @@ pub enum ServiceResponse {
     },
     /// The server has no free memory.
     Full,
-    /// The lease is renewed. To [`ServiceRequest::Verdict`]: the lease has not expired.
+    /// The lease is renewed. To [`ServiceRequest::CheckLease`]: the lease has not expired.
     Alive,
     /// The compute server is fenced: none of its verbs takes effect any more.
-    Dead,
+    Expired,
     /// The new epoch of the calling compute server.
     Epoch(u8),
 }

@@ -39,7 +39,7 @@ pub(crate) struct LockTable {
 /// Fault: searches as in the published codes, which take no lock that a writer holds until its change is durable.
 pub(crate) const EARLY_READS: NamedFault = NamedFault {
     name: "index.early_reads",
-    what: "a search returns data that is not durable: it does not wait for writers, and persists nothing after an open",
+    description: "a search returns data that is not durable: it does not wait for writers, and persists nothing after an open",
     source: "the published codes of CCEH, P-CLHT and Clevel",
     shows_in: None,
 };

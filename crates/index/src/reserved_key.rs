@@ -86,7 +86,7 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         worker: &mut TableWorker,
         to: impl FnOnce(Option<u64>) -> Option<(u64, u64)>,
     ) -> Result<Option<u64>, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         let _guard = self
             .table_pool

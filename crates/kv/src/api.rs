@@ -196,7 +196,7 @@ impl<M: Medium> Kv<M> {
         self.engine.recycle_retired(&mut ctx)?;
         let saved = crate::snapshot::save(&self.engine, &mut ctx);
         if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
-            self.engine.pool.closed(&mut ctx)?;
+            self.engine.pool.record_clean_close(&mut ctx)?;
         }
         saved?;
         Ok(self.into_medium())
@@ -316,7 +316,7 @@ impl<M: Medium> Store for Kv<M> {
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
         self.engine.free.on_room(Arc::clone(&wake));
-        self.engine.medium().on_turn(wake);
+        self.engine.medium().on_durable(wake);
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {

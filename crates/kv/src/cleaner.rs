@@ -153,7 +153,7 @@ impl<M: Medium> Engine<M> {
     /// Cleans until `want` segments are free, or until cleaning would gain nothing. The caller is
     /// unpinned and holds no lock. The cleaner's lock is free between slices.
     pub(crate) fn clean_until(&self, want: u32) -> Result<CleanOutcome, Poisoned> {
-        let _spending = Category::Resize.spend();
+        let _spending = Category::Resize.scope();
         // One victim for each segment of the pool: moving a record twice gains nothing.
         let mut budget = self.pool.segments();
         loop {
@@ -416,7 +416,7 @@ impl<M: Medium> Engine<M> {
 
     /// Recycles the retired segments that no reader can be in (C1). Returns their number.
     pub(crate) fn recycle_retired(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
-        let oldest = self.epochs.oldest();
+        let oldest = self.epochs.oldest_pinned();
         let mut reborn = Vec::new();
         {
             let mut retired = self.retired.lock().expect("no holder panics");

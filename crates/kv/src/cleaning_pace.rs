@@ -83,7 +83,7 @@ impl<M: Medium> Engine<M> {
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn help_clean(&self, bytes: u64) -> Result<HelpOutcome, Poisoned> {
-        let _spending = Category::Resize.spend();
+        let _spending = Category::Resize.scope();
         let Ok(mut cleaner) = self.cleaner.try_lock() else {
             return Ok(HelpOutcome::Busy);
         };

@@ -457,7 +457,7 @@ impl<M: Medium> Engine<M> {
             return self.wait(ticket);
         }
         self.medium()
-            .settle(ticket)
+            .wait_until_durable(ticket)
             .inspect_err(|why| self.poison(why))
     }
 

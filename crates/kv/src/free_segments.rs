@@ -113,7 +113,7 @@ impl FreeSegments {
         }
     }
 
-    /// Waits for [`FreeSegments::ring`], for `most` at most.
+    /// Waits for [`FreeSegments::wake_cleaner`], for `most` at most.
     pub(crate) fn wait_for_wakeup(&self, most: Duration) {
         let bell = self.bell_lock.lock().expect("no holder panics");
         if !self.rung.swap(false, Relaxed) {

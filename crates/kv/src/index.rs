@@ -667,7 +667,7 @@ impl HashIndex {
         let mut space = self.space.lock().expect("no holder panics");
         let mut reused = space.reuse(lines);
         if reused.is_none() && space.retired.len() > RETIRED_MAX {
-            let oldest = epochs.oldest();
+            let oldest = epochs.oldest_pinned();
             space.reclaim(oldest);
             reused = space.reuse(lines);
         }

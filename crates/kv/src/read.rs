@@ -318,7 +318,7 @@ impl<M: Medium> KvSession<M> {
         newest.map(|pending| pending.at)
     }
 
-    /// Waits until no group is being published. Returns the version to pass to [`KvSession::is_undivided`].
+    /// Waits until no group is being published. Returns the version to pass to [`KvSession::is_group_version`].
     #[inline(always)]
     fn group_version(&self) -> u64 {
         loop {

@@ -121,7 +121,7 @@ impl SegmentPlace {
     /// Writes the tail of a free segment with a new `generation`: the first step of recycling, drained before the
     /// second.
     pub(crate) fn write_tail<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
-        let _spending = Category::Allocator.spend();
+        let _spending = Category::Allocator.scope();
         let tail = self.fixed(self.tail(), generation);
         m.copy_in(ctx, self.tail(), &[&tail, &[0; LINE - FIXED]]);
     }
@@ -129,7 +129,7 @@ impl SegmentPlace {
     /// Writes the head of a free segment with a new `generation`: the second step of recycling, drained before the
     /// segment is used.
     pub(crate) fn write_head<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64) {
-        let _spending = Category::Allocator.spend();
+        let _spending = Category::Allocator.scope();
         let head = self.fixed(self.at, generation);
         m.copy_in(ctx, self.at, &[&head, &[0; LINE - FIXED]]);
     }
@@ -169,7 +169,7 @@ impl SegmentPlace {
         boot: u32,
         purpose: SegmentPurpose,
     ) {
-        let _spending = Category::Allocator.spend();
+        let _spending = Category::Allocator.scope();
         let word = opened_word(generation, boot, purpose).to_le_bytes();
         m.copy_in(ctx, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
@@ -177,7 +177,7 @@ impl SegmentPlace {
     /// Writes `sealed`; everything before `end` must be durable (S3). This word is not flushed, and no thread waits
     /// for it: without it an open scans to the end of the segment.
     pub(crate) fn seal<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64, end: usize) {
-        let _spending = Category::Allocator.spend();
+        let _spending = Category::Allocator.scope();
         let at = self.at.plus(SEALED_AT as u64);
         m.store(ctx, at, sealed_word(generation, end));
     }

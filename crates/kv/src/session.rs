@@ -111,7 +111,7 @@ pub(crate) struct KvSession<M: Medium> {
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) uncounted: LocalCounters,
     /// Bytes appended for which this session has not done its share of cleaning yet, and the bytes of cleaning that
-    /// it owes. A negative debt is credit ([`KvSession::keep_pace`]).
+    /// it owes. A negative debt is credit ([`KvSession::clean_for_appends`]).
     pub(crate) unpaid: u64,
     pub(crate) debt: i64,
     /// Writes of new keys since the last write of an existing key.

@@ -34,7 +34,7 @@ pub(crate) struct PendingWrite {
     pub thread: u32,
     /// Ticket of the drain; `None` until its session has drained it.
     pub ticket: Option<Ticket>,
-    /// Reclaim stamp of a tombstone, read under the stripe's lock; [`PendingWrite::NO_FENCE`] for a value.
+    /// Reclaim stamp of a tombstone, read under the stripe's lock; [`PendingWrite::NO_RECLAIM_STAMP`] for a value.
     pub reclaim_stamp: u64,
     /// Offset of the first member of its group, with which it becomes visible; null: it becomes visible alone.
     pub publish_with: Off,

@@ -78,7 +78,7 @@ impl EpochTable {
     }
 
     /// Returns the oldest epoch that a slot is pinned at, or the current one if none is. Never waits.
-    pub fn oldest(&self) -> u64 {
+    pub fn oldest_pinned(&self) -> u64 {
         fence(Ordering::SeqCst);
         let current = self.current.load(Ordering::SeqCst);
         let slots = self.slots.lock().expect("no holder panics");
@@ -112,11 +112,17 @@ mod tests {
         let reader = epochs.slot();
         epochs.pin(&reader);
         let retired = epochs.retire();
-        assert!(epochs.oldest() <= retired, "the reader may still follow it");
+        assert!(
+            epochs.oldest_pinned() <= retired,
+            "the reader may still follow it"
+        );
         reader.unpin();
-        assert!(epochs.oldest() > retired);
+        assert!(epochs.oldest_pinned() > retired);
         epochs.pin(&reader);
-        assert!(epochs.oldest() > retired, "a later pin cannot reach it");
+        assert!(
+            epochs.oldest_pinned() > retired,
+            "a later pin cannot reach it"
+        );
     }
 
     #[test]
@@ -125,7 +131,7 @@ mod tests {
         drop(epochs.slot());
         let _other = epochs.slot();
         let retired = epochs.retire();
-        assert!(epochs.oldest() > retired);
+        assert!(epochs.oldest_pinned() > retired);
     }
 
     #[test]
@@ -134,9 +140,15 @@ mod tests {
         let reader = epochs.slot();
         epochs.pin(&reader);
         let retired = epochs.retire();
-        assert!(epochs.oldest() <= retired, "the reader may still follow it");
+        assert!(
+            epochs.oldest_pinned() <= retired,
+            "the reader may still follow it"
+        );
         drop(reader);
-        assert!(epochs.oldest() > retired, "no slot was made since the drop");
+        assert!(
+            epochs.oldest_pinned() > retired,
+            "no slot was made since the drop"
+        );
     }
 
     #[test]
@@ -149,6 +161,6 @@ mod tests {
         }));
         assert!(reader.is_err());
         let retired = epochs.retire();
-        assert!(epochs.oldest() > retired);
+        assert!(epochs.oldest_pinned() > retired);
     }
 }

@@ -151,7 +151,7 @@ pub struct NamedFault {
     /// `structure.deviation`.
     pub name: &'static str,
     /// The bug, in one sentence.
-    pub what: &'static str,
+    pub description: &'static str,
     /// Origin: a published report, or the change that fixed the bug here.
     pub source: &'static str,
     /// The only mode whose crashes show it; `None` if several do.

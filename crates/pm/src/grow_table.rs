@@ -55,7 +55,7 @@ impl<T: Zeroed> GrowTable<T> {
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> &T {
-        let (chunk, within) = self.place(index);
+        let (chunk, within) = self.locate(index);
         &self.chunks[chunk].get().expect("index was reserved")[within]
     }
 
@@ -67,7 +67,7 @@ impl<T: Zeroed> GrowTable<T> {
     #[inline]
     #[must_use]
     pub fn get_all<const N: usize>(&self, index: usize) -> &[T; N] {
-        let (chunk, within) = self.place(index);
+        let (chunk, within) = self.locate(index);
         let chunk = self.chunks[chunk].get().expect("index was reserved");
         chunk[within..]
             .first_chunk()
@@ -78,7 +78,7 @@ impl<T: Zeroed> GrowTable<T> {
     #[inline]
     #[must_use]
     pub fn try_get(&self, index: usize) -> Option<&T> {
-        let (chunk, within) = self.place(index);
+        let (chunk, within) = self.locate(index);
         self.chunks.get(chunk)?.get()?.get(within)
     }
 
@@ -90,7 +90,7 @@ impl<T: Zeroed> GrowTable<T> {
         let Some(last) = len.checked_sub(1) else {
             return;
         };
-        for chunk in 0..=self.place(last).0 {
+        for chunk in 0..=self.locate(last).0 {
             let len = 1 << (self.first_bits as usize + chunk.saturating_sub(1));
             self.chunks[chunk].get_or_init(|| Chunk::zeroed(len));
         }
@@ -109,7 +109,7 @@ impl<T: Zeroed> GrowTable<T> {
     /// Returns the chunk of element `index` and the position in that chunk. Chunk 0 holds `first` elements,
     /// chunk k >= 1 holds `first << (k - 1)`.
     #[inline]
-    fn place(&self, index: usize) -> (usize, usize) {
+    fn locate(&self, index: usize) -> (usize, usize) {
         let unit = index >> self.first_bits;
         if unit == 0 {
             return (0, index);

@@ -17,7 +17,7 @@
 //! * [`process_stamp`]: distinguishes the process that opened a pool from a forked child.
 //! * [`model`]: a medium that counts accesses and estimates their time on persistent memory.
 //! * [`mod@fault`]: deliberate bugs, switched on to test the checks.
-//! * [`situation`]: marks in the code that the checks must reach.
+//! * [`situation`](mod@situation): marks in the code that the checks must reach.
 //! * [`key_hash`]: the keyed hash of keys that clients choose.
 //! * [`crc`]: the checksum of short records.
 //! * [`epoch`]: epoch-based reclamation.

@@ -80,15 +80,15 @@ pub struct FileId {
     /// Inode number; never 0.
     pub inode: u64,
     /// Creation time, in nanoseconds since 1970; 0 if the file system does not record it.
-    pub born_ns: u64,
+    pub created_ns: u64,
 }
 
 impl FileId {
     /// Returns whether both can be the same file. Creation times are compared only if both are known.
     #[must_use]
     pub fn may_be(self, other: FileId) -> bool {
-        let dated = self.born_ns != 0 && other.born_ns != 0;
-        self.inode == other.inode && (!dated || self.born_ns == other.born_ns)
+        let dated = self.created_ns != 0 && other.created_ns != 0;
+        self.inode == other.inode && (!dated || self.created_ns == other.created_ns)
     }
 }
 
@@ -171,7 +171,7 @@ pub struct Caps {
     /// How the medium drains.
     pub drain: Drain,
     /// How bytes are read, as on the command line: `mapped`, or for a file also `pread` or `direct`.
-    pub read_by: &'static str,
+    pub read_mode: &'static str,
     /// Whether bytes are durable as soon as they are stored (eADR). Flushes then cost nothing.
     pub stores_are_durable: bool,
     /// A one-line message: the failures that an acknowledged write survives.
@@ -186,7 +186,7 @@ pub struct Caps {
 /// If the total exceeds the address space, which happens when a large part is repeated.
 #[inline]
 #[track_caller]
-pub(crate) fn bytes_of(parts: &[&[u8]]) -> usize {
+pub(crate) fn total_bytes(parts: &[&[u8]]) -> usize {
     let sum = parts
         .iter()
         .try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
@@ -199,7 +199,7 @@ pub(crate) fn bytes_of(parts: &[&[u8]]) -> usize {
 /// If the offset does not fit in 64 bits.
 #[inline]
 #[track_caller]
-pub(crate) fn end_of(at: Off, len: usize) -> u64 {
+pub(crate) fn end_offset(at: Off, len: usize) -> u64 {
     match at.0.checked_add(len as u64) {
         Some(end) => end,
         None => panic!("{len} bytes at {at:?} are outside any medium"),
@@ -337,7 +337,7 @@ pub trait Medium: Send + Sync + 'static {
     /// Waits until everything drained so far is durable, even if the medium's drains are relaxed.
     /// `ticket` is the caller's last. Use it before a step that is wrong without durability, such as
     /// the reuse of space.
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
         self.wait(ticket)
     }
 
@@ -366,7 +366,7 @@ pub trait Medium: Send + Sync + 'static {
 
     /// Registers `wake`, which the medium calls from any thread when tickets became durable or the medium
     /// was poisoned. A medium whose tickets are durable at once never calls it.
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>);
 
     /// Returns the CRC-32C of the bytes at `at`, continuing from `seed`. Explorers see it as one event.
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32;
@@ -473,8 +473,8 @@ impl<M: Medium> Medium for Arc<M> {
         (**self).wait(ticket)
     }
 
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        (**self).settle(ticket)
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        (**self).wait_until_durable(ticket)
     }
 
     fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
@@ -489,8 +489,8 @@ impl<M: Medium> Medium for Arc<M> {
         (**self).file_trouble()
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        (**self).on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        (**self).on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
@@ -520,5 +520,5 @@ pub fn persist<M: Medium + ?Sized>(
 ) -> Result<(), Poisoned> {
     medium.flush(ctx, at, len);
     let ticket = medium.drain(ctx);
-    medium.settle(ticket)
+    medium.wait_until_durable(ticket)
 }

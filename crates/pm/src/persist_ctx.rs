@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::medium::{LINE, Off, end_of};
+use crate::medium::{LINE, Off, end_offset};
 
 /// Exact counts of one context's operations on the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl PersistCtx {
     pub(crate) fn flushed(&mut self, at: Off, len: usize) {
         const LINE_BYTES: u64 = LINE as u64;
         if len > 0 {
-            self.counters.lines += end_of(at, len).div_ceil(LINE_BYTES) - at.0 / LINE_BYTES;
+            self.counters.lines += end_offset(at, len).div_ceil(LINE_BYTES) - at.0 / LINE_BYTES;
             self.undrained = true;
         }
     }

@@ -47,12 +47,12 @@ impl ProcessStamp {
     pub fn check(&self) -> Result<(), Poisoned> {
         match self.is_current() {
             true => Ok(()),
-            false => Err(self.forked()),
+            false => Err(self.forked_error()),
         }
     }
 
     #[cold]
-    fn forked(&self) -> Poisoned {
+    fn forked_error(&self) -> Poisoned {
         Poisoned {
             reason: format!(
                 "process {} was forked from process {}, which has the pool open: only process {1} can use it",

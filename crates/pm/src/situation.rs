@@ -24,14 +24,17 @@ pub struct Situation {
     /// `structure.situation`.
     pub name: &'static str,
     /// The situation, in one sentence.
-    pub what: &'static str,
+    pub description: &'static str,
 }
 
 impl Situation {
     /// Creates the entry of the situation called `name`.
     #[must_use]
     pub const fn new(name: &'static str, what: &'static str) -> Situation {
-        Situation { name, what }
+        Situation {
+            name,
+            description: what,
+        }
     }
 }
 

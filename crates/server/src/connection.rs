@@ -117,7 +117,7 @@ impl InputBuffer {
     }
 
     /// Returns the buffer of a closed connection to the pool, unless it is the short remainder that
-    /// [`InputBuffer::rest`] has kept.
+    /// [`InputBuffer::release_if_idle`] has kept.
     pub(crate) fn release(self, buffer_pool: &mut BufferPool) {
         if self.buffer.len() >= READ_BYTES {
             buffer_pool.put(self.buffer);

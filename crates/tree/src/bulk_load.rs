@@ -26,7 +26,7 @@ impl FillTarget for &SimCluster {
     }
 
     fn taken(&mut self, server: u16, at: u64) {
-        self.take(server, at);
+        self.reserve_host_memory(server, at);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use farbank_fabric::service::KEEPER;
+use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::sim::Rng;
@@ -184,7 +184,9 @@ impl<F: Fabric> Client<F> {
 
     /// Renews this compute server's lease. The application must call it more often than the lease duration.
     pub async fn renew(&self) -> Result<(), TreeError> {
-        self.call(KEEPER, ServiceRequest::Renew).await.map(|_| ())
+        self.call(LEASE_SERVER, ServiceRequest::Renew)
+            .await
+            .map(|_| ())
     }
 
     pub(crate) async fn call(

@@ -28,7 +28,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use farbank_fabric::service::KEEPER;
+use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::sim::Rng;
@@ -315,9 +315,9 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         let answer = self
-            .call(KEEPER, ServiceRequest::Verdict { compute, epoch })
+            .call(LEASE_SERVER, ServiceRequest::CheckLease { compute, epoch })
             .await?;
-        Ok(answer == ServiceResponse::Dead)
+        Ok(answer == ServiceResponse::Expired)
     }
 
     /// Returns how `held` is to be released: by a verb that the caller sends, or by hand-over.

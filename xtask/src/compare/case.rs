@@ -1,4 +1,4 @@
-//! One case: requests on several connections, sent to both servers, whose replies are compared.
+//! One case: sends requests on several connections to both servers and compares the replies.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,24 +9,24 @@ use super::rules::{self, AskedRequest, SentRequest};
 use super::words::KEYS;
 use crate::wire::{ReceivedReply, Reply, WireConnection, escape};
 
-/// Connections of a case.
+/// Number of connections in a case.
 const CONNECTIONS: usize = 3;
 
-/// What a case does at once.
+/// One step of a case.
 #[derive(Clone)]
 pub(super) enum CaseStep {
-    /// Requests on a connection, in one write, or in two that part at this percentage.
+    /// Requests on one connection, sent in one write, or in two writes that are split at `cut` percent of the bytes.
     Pipeline {
         connection: usize,
         requests: Vec<RandomRequest>,
         cut: Option<usize>,
     },
-    /// Bytes on a connection of their own, which is read to its end.
+    /// Bytes on a new connection, whose replies are read until it is closed.
     Raw(Vec<u8>),
 }
 
 impl CaseStep {
-    /// Steps of one request each that send the same.
+    /// Splits the step into steps of one request each.
     pub(super) fn singles(&self) -> Vec<CaseStep> {
         match self {
             CaseStep::Pipeline {
@@ -46,14 +46,14 @@ impl CaseStep {
     }
 }
 
-/// The two servers.
+/// Ports of the two servers.
 #[derive(Clone, Copy)]
 pub(super) struct Servers {
     pub(super) redis: u16,
     pub(super) farbank: u16,
 }
 
-/// A connection to both.
+/// A pair of connections, one to each server.
 struct ServerPair {
     redis: WireConnection,
     farbank: WireConnection,
@@ -72,7 +72,7 @@ impl ServerPair {
         })
     }
 
-    /// Sends the same to both and receives a reply from each.
+    /// Sends the same request to both servers and receives a reply from each.
     fn ask(&mut self, words: &[&str]) -> (ReceivedReply, ReceivedReply) {
         let words: Vec<_> = words.iter().map(|w| w.as_bytes().to_vec()).collect();
         let bytes = encode(&words, false);
@@ -82,17 +82,17 @@ impl ServerPair {
     }
 }
 
-/// A difference that no rule allows.
+/// A difference between two replies that no rule allows.
 pub(super) struct Difference {
     pub(super) request: String,
     pub(super) redis: String,
     pub(super) farbank: String,
 }
 
-/// How a case ended.
+/// Outcome of a case.
 pub(super) enum CaseEnd {
     Same,
-    /// The servers hold different values, for a reason that is allowed.
+    /// The servers may hold different values, for an allowed reason.
     Parted,
     Differs(Difference),
 }
@@ -104,11 +104,11 @@ struct Case {
     ids: Vec<(i64, i64)>,
     allowed: BTreeSet<&'static str>,
     commands: u64,
-    /// An expiry has passed since Redis was last made to remove what has expired.
+    /// Whether an expiry has passed since Redis was last made to remove expired keys.
     has_waited: bool,
 }
 
-/// What running steps showed.
+/// Result of running steps.
 pub(super) struct StepOutcome {
     pub(super) steps: Vec<CaseStep>,
     pub(super) end: CaseEnd,
@@ -116,7 +116,7 @@ pub(super) struct StepOutcome {
     pub(super) allowed: BTreeSet<&'static str>,
 }
 
-/// Draws and runs the case of `seed`.
+/// Generates and runs the case of `seed`.
 pub(super) fn run(servers: Servers, seed: u64) -> Result<StepOutcome, String> {
     let mut generator = Generator::new(seed, CONNECTIONS);
     let mut case = Case::start(servers)?;
@@ -179,7 +179,7 @@ impl Case {
         }
     }
 
-    /// Makes the connection at `at` anew.
+    /// Replaces the connection pair at `at` by a new one.
     fn connect(&mut self, at: usize) -> Result<(), String> {
         let mut pair = ServerPair::connect(self.servers)?;
         let (redis, farbank) = pair.ask(&["CLIENT", "ID"]);
@@ -188,7 +188,7 @@ impl Case {
                 ReceivedReply::Reply(reply) => reply.integer(),
                 _ => None,
             };
-            number.ok_or_else(|| format!("CLIENT ID: {server} answers {received}"))
+            number.ok_or_else(|| format!("CLIENT ID: {server} answered {received}, expected a number"))
         };
         let ids = (id("Redis", &redis)?, id("Farbank", &farbank)?);
         if at < self.pairs.len() {
@@ -314,8 +314,8 @@ impl Case {
         self.reconnect(requests)
     }
 
-    /// Has Redis remove what has expired: it counts such keys until they are met. The connection
-    /// is closed afterwards, so that CLIENT LIST does not show it.
+    /// Makes Redis remove expired keys by accessing them; DBSIZE counts them until then. The connection is closed
+    /// afterwards, so that CLIENT LIST does not show it.
     fn remove_expired(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.has_waited) {
             return Ok(());
@@ -335,7 +335,7 @@ impl Case {
         Ok(())
     }
 
-    /// Reconnects what the last requests closed: their own connection, or others by CLIENT KILL.
+    /// Reconnects the connections that the last requests closed: their own, or others by CLIENT KILL.
     fn reconnect(&mut self, requests: &[RandomRequest]) -> Result<CaseEnd, String> {
         if !requests.iter().any(ends) {
             return Ok(CaseEnd::Same);
@@ -362,7 +362,7 @@ impl Case {
         Ok(CaseEnd::Same)
     }
 
-    /// The words of a request, for each server.
+    /// Returns the words of a request for each server.
     fn render(&self, request: &RandomRequest) -> SentRequest {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -393,7 +393,7 @@ impl Case {
         }
     }
 
-    /// Compares the replies to a request and notes what it did to its connection.
+    /// Compares the replies to a request, and updates the state of its connection.
     fn judge(
         &mut self,
         connection: usize,
@@ -427,7 +427,7 @@ impl Case {
         CaseEnd::Same
     }
 
-    /// Why two replies may differ; nothing if they may not.
+    /// Returns the reasons for which two replies may differ; `None` if the difference is not allowed.
     fn reasons(
         &self,
         connection: usize,
@@ -487,7 +487,7 @@ impl Case {
     }
 }
 
-/// Brings both servers to the state a case starts from.
+/// Requests that bring both servers into the initial state of a case.
 const RESET: [&[&str]; 2] = [
     &[
         "CONFIG",
@@ -508,7 +508,7 @@ const RESET: [&[&str]; 2] = [
     &["FLUSHALL"],
 ];
 
-/// Whether a request may close connections.
+/// Returns whether a request may close connections.
 fn ends(request: &RandomRequest) -> bool {
     let text = request.to_string().to_ascii_lowercase();
     text.starts_with("quit")
@@ -520,7 +520,7 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// The steps, one request a line.
+/// Returns the steps as text, one request per line.
 pub(super) fn script(steps: &[CaseStep]) -> String {
     let mut text = String::new();
     for step in steps {

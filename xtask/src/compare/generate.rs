@@ -1,8 +1,8 @@
 //! Random requests, valid and invalid.
 //!
-//! `TEMPLATES` has a line for every command. The part before the first `;` is the request, each
-//! later part an option, of which up to four are added in any order. A word that begins with `$` is
-//! replaced by a random word of that class; other words keep their letters, in either case.
+//! `TEMPLATES` has a line for every command. The part before the first `;` is the request. Each later part is an
+//! option, and a request gets up to four of them in any order. A word that begins with `$` is replaced by a random
+//! word of that class. Other words are kept, in random letter case.
 
 use super::words::{
     AMOUNTS, CLASSES, FRAGMENTS, KEYS, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES, VALUES,
@@ -25,12 +25,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub(super) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A word of a request. Some words differ between the servers, though they mean the same.
+/// A word of a request. Some words have the same meaning but different bytes for the two servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RequestWord {
     Bytes(Vec<u8>),
@@ -48,9 +48,9 @@ pub(super) enum RequestWord {
     Id(usize),
     /// The address of a connection.
     Address(usize),
-    /// A moment, in seconds from now.
+    /// An absolute time, in seconds from now.
     At(i64),
-    /// A moment, in milliseconds from now.
+    /// An absolute time, in milliseconds from now.
     AtMs(i64),
 }
 
@@ -67,7 +67,7 @@ pub(super) struct RandomRequest {
     pub(super) is_inline: bool,
 }
 
-/// The bytes of a request: an array of strings, or one line.
+/// Returns the bytes of a request: an array of strings, or one line.
 pub(super) fn encode(words: &[Vec<u8>], is_inline: bool) -> Vec<u8> {
     if !is_inline {
         return request(words);
@@ -81,7 +81,7 @@ pub(super) fn encode(words: &[Vec<u8>], is_inline: bool) -> Vec<u8> {
     out
 }
 
-/// `word` as an inline request spells it.
+/// Returns `word` quoted for an inline request.
 fn quote(word: &[u8]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_graphic() && !b"\"'\\".contains(b);
     if !word.is_empty() && word.iter().all(plain) {
@@ -99,10 +99,10 @@ fn quote(word: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// Draws requests.
+/// Generator of requests.
 pub(super) struct Generator {
     pub(super) random: Random,
-    /// Connections a request may name.
+    /// Number of connections that a request may refer to.
     connections: usize,
 }
 
@@ -114,7 +114,7 @@ impl Generator {
         }
     }
 
-    /// A request; `may_sleep` if it may set an expiry that is to be waited for.
+    /// Generates a request. With `may_sleep` it may set a short expiry, which the case then waits for.
     pub(super) fn request(&mut self, may_sleep: bool) -> RandomRequest {
         loop {
             let template = *self.random.pick(TEMPLATES);
@@ -179,7 +179,7 @@ impl Generator {
     }
 
     fn key(&mut self) -> RequestWord {
-        // Most requests meet a few keys, so that they find what others left.
+        // Most requests use the same few keys, so that they find values of earlier requests.
         let among = if self.random.chance(70) {
             4
         } else {
@@ -251,7 +251,7 @@ impl Generator {
         words.push(word);
     }
 
-    /// The name of a command, or of a subcommand, or of none.
+    /// Adds the name of a command, of a subcommand, or a name that does not exist.
     fn command_name(&mut self, words: &mut Vec<RequestWord>) {
         let template = *self.random.pick(TEMPLATES);
         let mut parts = template.split_whitespace();
@@ -273,7 +273,7 @@ impl Generator {
         words.push(word);
     }
 
-    /// A request as the arguments of another.
+    /// Adds a request as the arguments of another request.
     fn inner_request(&mut self, words: &mut Vec<RequestWord>) {
         let template = *self.random.pick(TEMPLATES);
         if template.contains("$request") {
@@ -282,7 +282,7 @@ impl Generator {
         words.extend(self.fill(template, false));
     }
 
-    /// Makes a request wrong, or at least unusual.
+    /// Changes a request so that it is invalid or unusual.
     fn mutate(&mut self, words: &mut Vec<RequestWord>) {
         let at = self.random.below(words.len());
         let other = self.random.below(words.len());
@@ -290,7 +290,7 @@ impl Generator {
             0 => drop(words.remove(at)),
             1 => words.insert(at, words[other].clone()),
             2 if words.len() > 2 => {
-                // The name stays in front.
+                // The command's name stays the first word.
                 let last = words.len() - 1;
                 words.swap(at.clamp(1, last), other.clamp(1, last));
             }
@@ -299,7 +299,7 @@ impl Generator {
         }
     }
 
-    /// A damaged pipeline: bytes of requests with some of them changed.
+    /// Generates a damaged pipeline: the bytes of requests, with some of the bytes changed.
     pub(super) fn damaged(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..1 + self.random.below(3) {
@@ -333,7 +333,7 @@ impl Generator {
 }
 
 impl RandomRequest {
-    /// A word's bytes, if they are the same for both servers.
+    /// Returns a word's bytes if they are the same for both servers, and nothing otherwise.
     fn plain(&self, at: usize) -> &[u8] {
         match self.words.get(at) {
             Some(RequestWord::Bytes(bytes)) => bytes,
@@ -349,17 +349,18 @@ impl RandomRequest {
         (0..self.words.len()).any(|at| self.plain(at).eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Whether it asks for what this comparison leaves out: lists of all commands, replication.
+    /// Returns whether the comparison excludes this request: lists of all commands, and replication.
     fn is_unknown_here(&self) -> bool {
         let sub = self.plain(1).to_ascii_lowercase();
         let bare =
             self.words.len() == 2 && ["info", "docs", "list"].iter().any(|s| sub == s.as_bytes());
-        // An option that has become a name: SYNC makes the connection a replica's.
+        // The option SYNC of another command can become a command's name. That command makes the connection a
+        // replica's.
         self.is_named("sync") || self.is_named("command") && (self.words.len() == 1 || bare)
     }
 
-    /// Whether Redis answers it after a minute only: from a very large `maxclients` it goes down to
-    /// the limit of open files in steps of 16, with a system call each.
+    /// Returns whether Redis needs about a minute for the request: from a very large `maxclients` it descends to the
+    /// limit of open files in steps of 16, with a system call for each step.
     fn stalls_redis(&self) -> bool {
         const CLIENTS_MAX: u128 = 1_000_000;
         let is_large = |at| {
@@ -369,7 +370,7 @@ impl RandomRequest {
         self.has("maxclients") && (0..self.words.len()).any(is_large)
     }
 
-    /// Milliseconds until the shortest expiry it sets has passed, if that is to be waited for.
+    /// Returns the milliseconds until the expiry that the request sets has passed, if the case waits for it.
     pub(super) fn wait_ms(&self) -> Option<u64> {
         let in_ms = ["px", "pexpire", "psetex"]
             .iter()

@@ -1,21 +1,21 @@
-//! Suite `redis-compare`: random requests get the same replies from Farbank as from redis-server.
+//! Suite `redis-compare`: checks that random requests get the same replies from Farbank as from redis-server.
 //!
 //! ```text
 //!   seed ─▶ generate ─▶ case ─┬─▶ redis-server 7.0.15 ─▶ replies ─┐
 //!                             └─▶ farbank serve ───────▶ replies ─┴─▶ equal, or allowed by a rule?
 //! ```
 //!
-//! A seed is a case: 20 to 80 steps on three connections, from empty servers. The bytes sent to
-//! both are the same, and so must be the replies, byte for byte. What may differ is in [`rules`]. A
-//! difference counts if it shows in three further runs of the case, and is printed with
-//! few steps that show it, the seed, and the command that reproduces it.
+//! A seed determines a case: 20 to 80 steps on three connections, starting with empty servers. Both servers receive the
+//! same bytes, and their replies must be equal byte for byte. [`rules`] lists the allowed differences. A difference
+//! counts if it shows again in three further runs of the case. The suite then reduces the case to few steps, and
+//! prints them with the seed and the command that reproduces the difference.
 //!
-//! | variable | means |
+//! | variable | meaning |
 //! |---|---|
-//! | `COMPARE_SEED` | run this case only, and print its steps |
-//! | `COMPARE_COMMANDS` | send about as many commands |
+//! | `COMPARE_SEED` | run only this case, and print its steps |
+//! | `COMPARE_COMMANDS` | send about this many commands |
 //! | `COMPARE_FIRST_SEED` | start with this seed instead of 1 |
-//! | `COMPARE_MAX` | go on until as many differences are found, instead of 10 |
+//! | `COMPARE_MAX` | stop after this many differences instead of 10 |
 
 mod case;
 mod generate;
@@ -37,10 +37,10 @@ use crate::run::{farbank, install, output, works};
 use crate::serving::Serving;
 use crate::wire::{ReceivedReply, WireConnection};
 
-/// The version the replies are compared with.
+/// Version of redis-server that the replies are compared with.
 const VERSION: &str = "7.0.15";
 
-/// Commands sent to each server.
+/// Returns the number of commands sent to each server.
 fn commands(size: RunSize) -> u64 {
     match size {
         RunSize::Suite => 15_000,
@@ -48,10 +48,10 @@ fn commands(size: RunSize) -> u64 {
     }
 }
 
-/// Differences after which a run ends.
+/// Number of differences after which a run ends.
 const DIFFERENCES_MAX: usize = 10;
 
-/// A number from the environment.
+/// Returns the number in an environment variable, if it is set.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -97,7 +97,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     }
 }
 
-/// The case of one seed.
+/// Runs the case of one seed.
 fn one_seed(servers: Servers, seed: u64) -> Result<(), String> {
     let outcome = run_case(servers, seed)?;
     print!("{}", script(&outcome.steps));
@@ -140,7 +140,7 @@ fn many_seeds(servers: Servers, size: RunSize) -> Result<(), String> {
     let seeds = seed - first;
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{sent} commands, {seeds} seeds from {first} on, {seconds:.1} s; {parted} cases ended early"
+        "{sent} commands, {seeds} seeds from {first} on, {seconds:.1} s; {parted} cases ended early for an allowed difference"
     );
     for (reason, cases) in allowed {
         println!("  {cases} cases: {reason}");
@@ -151,8 +151,8 @@ fn many_seeds(servers: Servers, size: RunSize) -> Result<(), String> {
     }
 }
 
-/// What is the same for two differences of one cause, most often: the command and the replies'
-/// first words.
+/// Returns a key by which differences of the same cause are recognised, in most cases: the command and the first words
+/// of both replies.
 fn kind(difference: &Difference) -> String {
     let first = |text: &str| text.split(' ').take(3).collect::<Vec<_>>().join(" ");
     let name = difference.request.split(' ').next().unwrap_or_default();
@@ -160,7 +160,7 @@ fn kind(difference: &Difference) -> String {
     format!("{}: {redis} / {farbank}", name.to_ascii_lowercase())
 }
 
-/// Whether steps show a difference each time they run, and not once by the machine's load.
+/// Returns whether the steps show a difference in each of three further runs, and not only once because of load.
 fn lasts(servers: Servers, steps: &[CaseStep]) -> Result<bool, String> {
     for _ in 0..3 {
         if !matches!(replay(servers, steps)?.end, CaseEnd::Differs(_)) {
@@ -170,7 +170,7 @@ fn lasts(servers: Servers, steps: &[CaseStep]) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Leaves steps out as long as a difference of the same kind shows, then prints it.
+/// Removes steps as long as a difference of the same kind remains, then prints the remaining steps.
 fn report(
     servers: Servers,
     seed: u64,
@@ -205,11 +205,11 @@ fn report(
     println!("  request  {}", found.request);
     println!("  Redis    {}", found.redis);
     println!("  Farbank  {}", found.farbank);
-    println!("  again:   COMPARE_SEED={seed} cargo xtask suites redis-compare\n");
+    println!("  repeat:  COMPARE_SEED={seed} cargo xtask suites redis-compare\n");
     Ok(())
 }
 
-/// A folder in memory, removed at the end.
+/// A folder in memory. Dropping this value removes it.
 struct CompareFolder(PathBuf);
 
 impl CompareFolder {
@@ -224,12 +224,12 @@ impl CompareFolder {
 
 impl Drop for CompareFolder {
     fn drop(&mut self) {
-        // Nothing depends on it, and the run's result is already known.
+        // A folder that stays does no harm, and the result is already known.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A redis-server that keeps nothing; killed when this goes.
+/// A redis-server without persistence. Dropping this value kills it.
 struct Redis {
     child: Child,
     port: u16,
@@ -271,7 +271,7 @@ impl Redis {
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        // Which expired keys Redis has already removed shall not depend on time.
+        // The keys that Redis has removed as expired must not depend on time.
         link.send(b"DEBUG SET-ACTIVE-EXPIRE 0\r\n");
         match link.receive() {
             ReceivedReply::Reply(reply) if reply.head == b"+OK" => Ok(redis),

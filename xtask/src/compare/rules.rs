@@ -1,27 +1,27 @@
-//! Differences between the two servers' replies that are allowed, each with its reason.
+//! Allowed differences between the replies of the two servers, each with its reason.
 //!
-//! docs/compatibility.md has the same list under "What the comparison allows".
+//! docs/compatibility.md has the same list in the section "The comparison with Redis".
 
 use crate::wire::{Reply, ReplyBody};
 
-/// A request as it was sent.
+/// The words of a request as sent to each server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SentRequest {
     pub(super) to_redis: Vec<Vec<u8>>,
     pub(super) to_farbank: Vec<Vec<u8>>,
 }
 
-/// What is known about the request that two replies answer.
+/// The request that two replies answer, and its context.
 pub(super) struct AskedRequest<'a> {
     pub(super) sent: &'a SentRequest,
-    /// Client numbers of the connections: at Redis, and at Farbank.
+    /// Client numbers of the connections: in Redis and in Farbank.
     pub(super) ids: &'a [(i64, i64)],
-    /// Whether a key that was absent at WATCH is watched.
+    /// Whether the connection watches a key that was absent at WATCH.
     pub(super) watches_absent: bool,
 }
 
 impl AskedRequest<'_> {
-    /// The word at `at`, in lower case.
+    /// Returns the word at `at` in lower case; empty if there is none.
     fn word(&self, at: usize) -> Vec<u8> {
         self.sent
             .to_redis
@@ -31,7 +31,7 @@ impl AskedRequest<'_> {
     }
 }
 
-/// A rule: its reason, and whether it allows Redis's reply to differ from Farbank's.
+/// A rule: its reason, and a function that returns whether it allows the difference of two replies.
 struct DifferenceRule {
     reason: &'static str,
     allows: Allows,
@@ -47,17 +47,17 @@ const RULES: &[DifferenceRule] = &[
     rule(PARTS, parts),
     rule("the servers execute a request at different moments", moment),
     rule(
-        "KEYS, SCAN, CONFIG GET and COMMAND LIST have another order",
+        "KEYS, SCAN, CONFIG GET and COMMAND LIST order their elements differently",
         order,
     ),
-    rule("cursors of SCAN are the server's own", cursor),
-    rule("client numbers are the server's own", client_number),
+    rule("each server has its own cursors of SCAN", cursor),
+    rule("each server assigns its own client numbers", client_number),
     rule("an error quotes an address or a client number", quoted),
     rule(
         "CLIENT LIST ends with watch, lib-name and lib-ver; memory figures differ",
         client_list,
     ),
-    rule("INFO tells of the server itself", info),
+    rule("INFO describes the server itself", info),
     rule(
         "Redis counts expired keys until it has removed them",
         expired,
@@ -67,7 +67,7 @@ const RULES: &[DifferenceRule] = &[
         maxclients,
     ),
     rule(
-        "Farbank has fewer commands, and two of Redis 7.2",
+        "Farbank has fewer commands, and two subcommands of Redis 7.2",
         fewer_commands,
     ),
     rule("HELP lists the server's own subcommands", help),
@@ -77,7 +77,7 @@ const RULES: &[DifferenceRule] = &[
     ),
 ];
 
-/// Why the replies may differ, if they may.
+/// Returns the reason for which the replies may differ, if a rule allows it.
 pub(super) fn allowed(
     asked: &AskedRequest<'_>,
     redis: &Reply,
@@ -89,8 +89,8 @@ pub(super) fn allowed(
     rule.map(|rule| rule.reason)
 }
 
-/// The reason after which the servers no longer hold the same values, so that the case ends.
-pub(super) const PARTS: &str = "a case ends: a command is unknown here, or EXEC ran here only";
+/// The reason after which the two servers may hold different values, so that the case ends.
+pub(super) const PARTS: &str = "the case ends: Farbank does not know a command, or only Farbank ran EXEC";
 
 fn parts(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let is_null = matches!(redis.head.as_slice(), b"*-1" | b"_");
@@ -99,7 +99,7 @@ fn parts(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     unknown || exec && is_null && farbank.elements().is_some()
 }
 
-/// Figures that depend on the time of execution differ by less than this, in seconds.
+/// Largest allowed difference of figures that depend on the time of execution, in seconds.
 const MOMENT_SECS: i64 = 3;
 
 fn moment(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
@@ -115,7 +115,7 @@ fn moment(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     }
 }
 
-/// Whether both are arrays of as many strings.
+/// Returns whether both replies are arrays of the same number of strings.
 fn both_strings(redis: &Reply, farbank: &Reply) -> bool {
     let strings = |reply: &Reply| {
         let elements = reply.elements()?;
@@ -125,7 +125,7 @@ fn both_strings(redis: &Reply, farbank: &Reply) -> bool {
     strings(redis).is_some() && strings(redis) == strings(farbank)
 }
 
-/// The elements of an array in order, in groups of `size`.
+/// Returns the elements of an array in groups of `size`, and the groups in sorted order.
 fn sorted(reply: &Reply, size: usize) -> Option<Vec<String>> {
     let elements = reply.elements()?;
     let group = |group: &[Reply]| group.iter().map(|r| format!("{r:?}")).collect::<String>();
@@ -152,7 +152,7 @@ fn order(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     }
 }
 
-/// Only a SCAN that sees all keys at once shows the same on both.
+/// Allows any cursor and any keys, except for a SCAN that visits all keys at once: there both replies must be equal.
 fn cursor(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let whole = (0..asked.sent.to_redis.len()).any(|at| asked.word(at) == b"100000")
         && asked.word(1) == b"0";
@@ -180,20 +180,20 @@ fn client_number(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bo
     }
 }
 
-/// Fields of CLIENT LIST whose values must be equal; of the others only the names and their order.
+/// Fields of CLIENT LIST whose values must be equal. For all other fields only names and order must be equal.
 const SAME_FIELDS: [&str; 12] = [
     "name", "flags", "db", "sub", "psub", "ssub", "multi", "cmd", "user", "redir", "resp", "events",
 ];
 
-/// The lines of CLIENT LIST: the names of the fields in order, some with their values.
+/// Returns the lines of CLIENT LIST: the names of the fields in order, those of [`SAME_FIELDS`] with their values.
 fn client_lines(reply: &Reply) -> Option<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(reply.text()?).into_owned();
     let field = |field: &str| {
         let (name, value) = field.split_once('=').unwrap_or((field, ""));
-        // Redis knows that a watched key was changed, Farbank when it executes EXEC.
+        // Redis sets a flag when a watched key changes; Farbank detects the change only in EXEC.
         let flags = value.replace(['d', 'e'], "");
         match (name, flags.as_str()) {
-            // Redis queues nothing once it knows that EXEC will not run.
+            // Redis stops queueing commands once EXEC is certain to fail.
             ("multi", count) => format!("multi={}", count != "-1"),
             ("flags", "") => "flags=N".to_owned(),
             ("flags", flags) => format!("flags={flags}"),
@@ -230,7 +230,7 @@ fn info(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
         && farbank.text().is_some()
 }
 
-/// Commands and subcommands Farbank does not have, and what depends on how many there are.
+/// Allows differences caused by commands and subcommands that Farbank does not have, and by their number.
 fn fewer_commands(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     if farbank.is_error("ERR unknown subcommand") && !redis.is_error("ERR unknown") {
         return true;
@@ -264,8 +264,8 @@ fn fewer_commands(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> b
     }
 }
 
-/// Whether two descriptions of a container differ in their subcommands only, of which Farbank's are
-/// among Redis's, but for those of newer versions.
+/// Returns whether two descriptions of a container command differ only in their subcommands, and all of Farbank's
+/// subcommands are also Redis's or belong to newer versions of Redis.
 fn fewer_subcommands(redis: &Reply, farbank: &Reply) -> bool {
     let (Some(a), Some(b)) = (redis.elements(), farbank.elements()) else {
         return false;
@@ -299,7 +299,7 @@ fn docs(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
         && is_empty(redis) == is_empty(farbank)
 }
 
-/// The error line with each of `words` left out.
+/// Returns the error line with all `words` removed.
 fn without(reply: &Reply, words: &[Vec<u8>]) -> String {
     let mut text = String::from_utf8_lossy(&reply.head).into_owned();
     for word in words.iter().filter(|word| word.len() > 1) {

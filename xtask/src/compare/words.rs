@@ -1,6 +1,6 @@
-//! The words that random requests are made of.
+//! Templates and words for random requests.
 
-/// One for each command, more for those with many options.
+/// Templates of requests: one for each command, several for commands with many options.
 pub(super) const TEMPLATES: &[&str] = &[
     "GET $key",
     "GET $key",
@@ -177,7 +177,7 @@ const INTEGERS: &[&str] = &[
     "1e5",
 ];
 
-/// Amounts of time far enough away that none passes during a case.
+/// Amounts of time so long that none of them passes during a case.
 const SECONDS: &[&str] = &[
     "100000",
     "100000",
@@ -360,7 +360,7 @@ pub(super) const OUTPUT_LIMITS: &[&str] = &[
     "master 0 0 0",
 ];
 
-/// Words of the classes that are nothing but a list. A class that is not here is [`ODD`].
+/// Words of the classes that are plain lists. A class that is not listed uses [`ODD`].
 pub(super) const CLASSES: &[(&str, &[&str])] = &[
     ("int", INTEGERS),
     ("id", INTEGERS),
@@ -415,7 +415,7 @@ const CURSORS: &[&str] = &[
     "-0",
 ];
 
-/// Bytes that damage a pipeline where they are inserted.
+/// Bytes whose insertion damages a pipeline.
 pub(super) const FRAGMENTS: &[&[u8]] = &[
     b"\r\n",
     b"\n",
@@ -456,7 +456,7 @@ pub(super) const FRAGMENTS: &[&[u8]] = &[
     b"\x0b\x0c\r\n",
 ];
 
-/// Requests of damaged pipelines: their replies depend on nothing but the bytes.
+/// Requests for damaged pipelines. Their replies depend only on the bytes.
 pub(super) const SAFE: &[&str] = &[
     "PING",
     "ECHO $value",

@@ -104,8 +104,8 @@ impl Medium for MediumPart {
         self.medium.wait(ticket)
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.medium.on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.medium.on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
@@ -198,8 +198,8 @@ impl Medium for SplitMedium {
         self.far.wait(ticket)
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.far.on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.far.on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

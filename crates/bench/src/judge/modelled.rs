@@ -139,7 +139,7 @@ fn play(
         trace.compute(CPU_NS);
         let (ContestOp::Set { id, .. } | ContestOp::Get { id, .. }) = op;
         let key = plan.names.key(id);
-        let spending = Category::KeyValue.spend();
+        let spending = Category::KeyValue.scope();
         let mut ask = match op {
             ContestOp::Set { version, bytes, .. } => {
                 value.clear();

@@ -73,8 +73,8 @@ impl<M: Medium> Medium for UnflushedMedium<M> {
         self.0.unreadable(at, len)
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.0.on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.0.on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

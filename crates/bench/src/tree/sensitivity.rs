@@ -149,7 +149,7 @@ fn line(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     for (name, line) in LINES {
         let stand = |setup: TreeSetup| TreeSetup {
             constants: ClusterConstants {
-                line,
+                verb_order: line,
                 ..setup.constants
             },
             ..setup

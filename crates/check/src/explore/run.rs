@@ -326,7 +326,7 @@ impl Explorer<'_> {
         }
         let sim = state.killed_after_failed_sync(&drawn_cut(run, state));
         sim.drain_on_cas(self.config.locked_drains);
-        sim.forget_cached();
+        sim.drop_lost_pages();
         sim
     }
 

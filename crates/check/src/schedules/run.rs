@@ -330,14 +330,14 @@ impl ScheduleWorld {
         let ended = guarded(|| {
             for step in steps {
                 self.step(thread, &mut *client, shared, step)?;
-                self.sim.tell();
+                self.sim.notify_observer();
             }
             self.commit(thread, &mut *client)?;
             while self.record().ticket(thread).is_some() {
                 self.sim.sync().map_err(|e| e.to_string())?;
                 self.acknowledge(thread, &mut *client)?;
             }
-            self.sim.tell();
+            self.sim.notify_observer();
             Ok(())
         });
         let Err(wrong) = ended.and_then(|ended| ended) else {

@@ -222,12 +222,15 @@ impl SituationsArgs {
                 format!("{} {} {:#x}", first.target, first.mode.name(), first.seed)
             });
             match self.markdown {
-                true => println!("| `{}` | {} | {by} |", situation.name, situation.what),
+                true => println!(
+                    "| `{}` | {} | {by} |",
+                    situation.name, situation.description
+                ),
                 false => println!(
                     "{:>12}  {:32} {by:24} {}",
                     met(situation.name),
                     situation.name,
-                    situation.what
+                    situation.description
                 ),
             }
         }

@@ -1,7 +1,7 @@
 //! Records in far memory: their layout, writing and reading.
 //!
 //! ```text
-//!   far memory: one partition per thread        record, in a block of whole units of 32 bytes
+//!   far memory: one partition per thread       record, in a block of whole units of 32 bytes
 //!   ┌───────┬───────┬─ ... ─┬────────┐         ┌──────────┬─────────┬───────────┬─────────┬─────┬─────┬───────┐
 //!   │ part 0│ part 1│       │ part 15│         │checksum:2│mem_len:2│value_len:2│version:1│pad:1│key  │value  │
 //!   └───────┴───────┴─ ... ─┴────────┘         └──────────┴─────────┴───────────┴─────────┴─────┴─────┴───────┘
@@ -19,11 +19,11 @@
 //! H3  A record is durable before the index refers to it. A block is freed after the index refers to another block.
 //!
 //! # Crash argument
-//! | crash between | recovery sees | and does |
-//! |------------------------------|--------------------------------|---------------------------------------------------|
-//! | append and its drain | no record, a torn or whole one | ends the partition there, or keeps the record | | the
-//! same, in a reused block | the same, within the partition | **ends the partition there: all later keys are lost** |
-//! | drain and index update | two versions | keeps the higher one |
+//! | crash between              | recovery sees                  | and does                                          |
+//! |----------------------------|--------------------------------|---------------------------------------------------|
+//! | append and its drain       | no record, a torn or whole one | ends the partition there, or keeps the record     |
+//! | same, in a reused block    | the same, within the partition | **ends the partition there: loses all later keys** |
+//! | drain and index update     | two versions                   | keeps the higher one                              |
 //!
 //! The second row is a defect of the published engine. By H2 recovery could have skipped the block.
 
@@ -112,7 +112,7 @@ impl<M: Medium> KidHeap<M> {
         let (has, needs, parts) = (medium.len(), terms.far_bytes, terms.threads);
         if has < needs {
             return Err(format!(
-                "the medium has {has} bytes, the terms ask for {needs}"
+                "the medium has {has} bytes, the limits require {needs}"
             ));
         }
         if !(1..=256).contains(&parts) {
@@ -161,7 +161,7 @@ impl<M: Medium> KidHeap<M> {
             self.medium.copy_in(&mut ctx, Off(at), &[&PIECE[..len]]);
         }
         let ticket = self.medium.drain(&mut ctx);
-        self.medium.settle(ticket)
+        self.medium.wait_until_durable(ticket)
     }
 
     /// Writes a record durably to a block of thread `number`. `old` is the place of the key's former record, if there
@@ -189,7 +189,7 @@ impl<M: Medium> KidHeap<M> {
         record[..2].copy_from_slice(&checksum.to_le_bytes());
         self.medium.copy_in(ctx, self.off(place), &[record]);
         let ticket = self.medium.drain(ctx);
-        self.medium.settle(ticket)?;
+        self.medium.wait_until_durable(ticket)?;
         Ok(place)
     }
 
@@ -254,7 +254,9 @@ impl<M: Medium> KidHeap<M> {
                             val.store(here.0, Release);
                         }
                     }
-                    LineSlot::None => return Err("far memory holds more keys than the limits allow: open it with the limits it was created with".into()),
+                    LineSlot::None => {
+                        return Err("far memory holds more keys than the limits".into());
+                    }
                 }
                 at += block_bytes as u64;
             }

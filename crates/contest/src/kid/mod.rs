@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! ```text
-//!   set ──▶ hash line: find the key's slot ──▶ take a block ──▶ write the record, one drain ──▶ slot ──▶ free the old
-//!   block get ──▶ hash line: find the key's slot ──▶ copy the value ──▶ read the slot again: unchanged? ──▶ done
+//!   set ──▶ find the key's slot ──▶ take a block ──▶ write the record, one drain ──▶ store the slot ──▶ free old block
+//!   get ──▶ find the key's slot ──▶ copy the value ──▶ read the slot again: unchanged? ──▶ done
 //! ```
 //!
 //! Far memory contains no pointers. The index is in DRAM only, and recovery rebuilds it by reading all records. A set

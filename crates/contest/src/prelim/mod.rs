@@ -1,26 +1,27 @@
-//! The engine of the preliminary round: nothing is durable, writing is put off, and what was written first stays in DRAM.
+//! An engine of the preliminary round: nothing is durable, writes are deferred, and the first records stay in DRAM.
 //!
 //! ```text
 //!   set ──▶ next record of the worker's segment ──▶ head of the bucket, by compare-and-swap ──▶ the record's prev
-//!              │ first 3.12 GiB: DRAM for good
-//!              └ then: a buffer of 4 MiB ──▶ full: queue ──▶ one of five flushers ──▶ far memory, in one stream
+//!              │ first 3.12 GiB: stay in DRAM
+//!              └ later: a buffer of 4 MiB ──▶ full: queue ──▶ one of five flushers ──▶ sequential write to far memory
 //!   get ──▶ read cache ──▶ chain of the bucket: DRAM, buffers, far memory
 //! ```
 //!
-//! The first round asked for keys of 16 bytes and values of 80, and for no durability. A record is 100 bytes and is
-//! named by its number; a bucket is the number of its newest record; each record names the next older one. In the set
-//! phase an update is one more record in front of the older one. In the get phase, when every set is an update, the
-//! value is written over in place; and where the read cache takes it, only there.
+//! The preliminary round has keys of 16 bytes and values of 80, and requires no durability. A record takes 100 bytes
+//! and is identified by its number. A bucket holds the number of its newest record, and each record holds the number
+//! of the next older one. In the set phase an update adds one more record in front of the older one. In the get phase
+//! every set is an update, and it overwrites the value in place. If the read cache holds the key, only the cache is
+//! updated.
 //!
-//! * `slab` is a record, `records` where it is, `flush` how it comes to far memory, `cache` the read cache.
+//! * `slab` is a record, `records` the places of records, `flush` the queue of buffers, `cache` the read cache.
 //!
-//! # What is wrong with it
-//! 1. Nothing survives: nothing in far memory can be found without the index in DRAM.
-//! 2. The head of a bucket is swung before the new record's `prev` is written. In between, a reader that comes by the
-//!    new record goes on at whatever the buffer held before, and misses every older key of the bucket.
-//!    ([`Options::prev_first`])
-//! 3. An update in the set phase takes space and gives none back. When the numbers are used up, updates are written in
-//!    place and new keys are refused; the published engine has no such case.
+//! # Defects
+//! 1. No data survives a restart: records in far memory cannot be found without the index in DRAM.
+//! 2. A set updates the head of a bucket before it writes the new record's `prev`. In between, a reader follows the
+//!    buffer's former contents from the new record, and misses every older key of the bucket.
+//!    ([`PrelimOptions::prev_first`])
+//! 3. An update in the set phase takes space and frees none. When the record numbers are used up, this version
+//!    overwrites values in place and refuses new keys. The published engine does not handle this case.
 
 mod cache;
 mod flush;
@@ -43,49 +44,51 @@ use flush::FlushQueue;
 use records::{FullBuffer, RecordCounts, RecordStore};
 use slab::{KeyWords, NONE, RECORD_BYTES, RecordLookup, VALUE_BYTES, words};
 
-/// 74 GiB have buffers of 4 MiB: this part of far memory.
+/// Bytes of far memory per byte of a buffer. Published: buffers of 4 MiB for 74 GiB.
 const BUFFERS_OF_FAR: u64 = 74 << 8;
-/// And a read cache of 16 MiB.
+/// Bytes of far memory per byte of the read cache. Published: a cache of 16 MiB for 74 GiB.
 const CACHES_OF_FAR: u64 = 74 << 6;
-/// Segments that stay in DRAM: 50 of each of 16 threads, 3.12 GiB.
+/// Number of segments that stay in DRAM: 50 for each of 16 threads, 3.12 GiB.
 const HEAD_SEGMENTS: u32 = 50 * 16;
-/// Sequence locks of values that are written over in place.
+/// Number of sequence locks, which protect values that are overwritten in place.
 const STRIPES: usize = 4096;
-/// Workers' contexts are numbered from 0; flushers' from here.
+/// Number of the first flusher's persistence context. Workers' contexts are numbered from 0.
 const FLUSHER_LANES: u32 = 1 << 31;
 
-/// How a bucket's head comes to name a newer record.
+/// Method of updating a bucket's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadUpdate {
-    /// By compare-and-swap.
+    /// A compare-and-swap.
     CompareAndSwap,
-    /// By a load and a store, under the lock of the bucket's stripe.
+    /// A load and a store, under the lock of the bucket's stripe.
     Locked(StripeLock),
 }
 
-/// Its tunings, as published by default.
+/// Options of the engine. The defaults are as published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrelimOptions {
-    /// Threads that bring buffers to far memory, at least 1. Published: 5.
+    /// Number of threads that write buffers to far memory, at least 1. Published: 5.
     pub flushers: usize,
-    /// Buffers; at least as many as threads are made. Published: 32.
+    /// Number of buffers; the engine makes at least one per thread. Published: 32.
     pub buffers: usize,
-    /// Segments that stay in DRAM; each is as large as a buffer. Published: 800, which is 3.12 GiB.
+    /// Number of segments that stay in DRAM; each is as large as a buffer. Published: 800, which is 3.12 GiB.
     pub head_segments: u32,
-    /// Whether reads in the get phase are kept in DRAM. Published: on.
+    /// Whether the get phase uses the read cache. Published: on.
     pub read_cache: bool,
-    /// Whether an update of the get phase that the read cache takes is written nowhere else. Published: yes.
+    /// Whether an update in the get phase is written to the read cache only, if the cache holds the key. Published:
+    /// yes.
     pub cache_absorbs: bool,
-    /// Whether an update of the set phase is one more record, and the key is not looked for. Published: yes; else
-    /// values are written over in place.
+    /// Whether a set in the set phase always adds a record, without a lookup of the key. Published: yes. Otherwise an
+    /// update overwrites the value in place.
     pub append_updates: bool,
-    /// How heads change. Published: by compare-and-swap; a mutex was tried.
+    /// Method of updating heads. Published: compare-and-swap; the authors also tried a mutex.
     pub head_update: HeadUpdate,
-    /// Whether a get fills the caller's buffer, or makes a new one. Published: the caller's.
+    /// Whether a get reuses the caller's buffer instead of a new one. Published: yes.
     pub value_reuse: bool,
-    /// Threads that fill the index when the engine is opened, at least 1.
+    /// Number of threads that initialise the index when the engine is created, at least 1.
     pub init_threads: usize,
-    /// Write a record's `prev` before its bucket names it. Published: off, see the module's head, 2.
+    /// Whether a record's `prev` is written before the bucket's head refers to the record. Published: no, see defect 2
+    /// of the module.
     pub prev_first: bool,
 }
 
@@ -106,25 +109,25 @@ impl Default for PrelimOptions {
     }
 }
 
-/// The engine, open.
+/// The open engine.
 pub struct Prelim<M: Medium> {
     core: Arc<PrelimCore<M>>,
 }
 
 struct PrelimCore<M: Medium> {
-    /// The newest record of each bucket.
+    /// Number of the newest record of each bucket.
     heads: GrowTable<AtomicU32>,
     hash_mask: u64,
     records: Arc<RecordStore<M>>,
     queue: Arc<FlushQueue>,
     cache: Option<PrelimCache>,
     stripes: Vec<AtomicU32>,
-    /// Of the heads, where they are locked.
+    /// Locks of the heads, with [`HeadUpdate::Locked`].
     locks: Option<LockStripes>,
-    /// Of each thread: segments it has begun.
+    /// Number of segments that each thread has begun.
     begun: Vec<AtomicU32>,
     workers: AtomicU64,
-    /// Sets by workers that are gone, and how many make a set phase.
+    /// Sets by workers that have been dropped. The set phase ends at `set_phase` of them.
     sets: AtomicU64,
     set_phase: u64,
     options: PrelimOptions,
@@ -133,10 +136,10 @@ struct PrelimCore<M: Medium> {
 }
 
 impl<M: Medium> Prelim<M> {
-    /// A new engine on the first [`Terms::far_bytes`] of `medium`, whatever is in them.
+    /// Creates a new engine on the first [`ContestLimits::far_bytes`] of `medium`, and ignores what they contain.
     ///
     /// # Errors
-    /// The medium is too short, or the terms ask for values that are not of 80 bytes.
+    /// The medium is too short, or the limits allow values that do not have 80 bytes.
     pub fn create(
         medium: M,
         terms: &ContestLimits,
@@ -145,13 +148,13 @@ impl<M: Medium> Prelim<M> {
         let (has, needs) = (medium.len(), terms.far_bytes);
         if has < needs {
             return Err(format!(
-                "the medium has {has} bytes, the terms ask for {needs}"
+                "the medium has {has} bytes, the limits require {needs}"
             ));
         }
         if terms.value_bytes != (VALUE_BYTES, VALUE_BYTES) {
             let (min, max) = terms.value_bytes;
             return Err(format!(
-                "values of {min} to {max} bytes; this engine has room for {VALUE_BYTES}, see Terms::preliminary"
+                "values of {min} to {max} bytes, expected {VALUE_BYTES} bytes only: use ContestLimits::preliminary"
             ));
         }
         let buffers = options.buffers.max(terms.threads);
@@ -160,7 +163,7 @@ impl<M: Medium> Prelim<M> {
             medium,
             &RecordCounts {
                 far_bytes: needs,
-                // Even: see records.rs, N3.
+                // Even: see N3 in records.rs.
                 segment_records: (buffer_records / 2 * 2).max(2),
                 head_segments: options.head_segments,
                 buffers,
@@ -185,7 +188,7 @@ impl<M: Medium> Prelim<M> {
             begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
             workers: AtomicU64::new(0),
             sets: AtomicU64::new(0),
-            // Threads may have rounded down.
+            // Each thread's share may have been rounded down.
             set_phase: terms.operations.saturating_sub(terms.threads as u64),
             options,
             tally: Mutex::default(),
@@ -197,7 +200,7 @@ impl<M: Medium> Prelim<M> {
     }
 }
 
-/// An index of empty buckets, filled by several threads.
+/// Returns an index of empty buckets, initialised by `threads` threads.
 fn empty_heads(len: usize, threads: usize) -> GrowTable<AtomicU32> {
     let heads = GrowTable::new(len);
     heads.reserve(len);
@@ -222,7 +225,7 @@ impl<M: Medium> PrelimCore<M> {
         (low & self.hash_mask) as usize
     }
 
-    /// The newest record of `key`, with its value in `out`; and how many records were looked at.
+    /// Returns the newest record of `key`, with its value in `out`, and the number of records visited.
     fn find(&self, key: KeyWords, out: &mut Vec<u8>) -> (Option<u32>, u64) {
         let mut n = self.heads.get(self.bucket_of(key)).load(Acquire);
         let mut looks = 0;
@@ -236,7 +239,7 @@ impl<M: Medium> PrelimCore<M> {
         (None, looks)
     }
 
-    /// [`Core::find`], and the value is a whole one.
+    /// Like [`PrelimCore::find`], and repeats the search if a writer may have changed the value meanwhile.
     fn find_whole(&self, key: KeyWords, out: &mut Vec<u8>) -> (Option<u32>, u64) {
         let stripe = self.stripe_of(key);
         loop {
@@ -254,7 +257,8 @@ impl<M: Medium> PrelimCore<M> {
         &self.stripes[self.bucket_of(key) % STRIPES]
     }
 
-    /// Names record `n` the newest of its bucket. What was the newest must become its `prev`.
+    /// Makes record `n` the newest of its bucket. Calls `before` with the former newest record before the change, and
+    /// returns that record, which must become the `prev` of `n`.
     fn swing(&self, bucket: usize, n: u32, before: impl Fn(u32)) -> u32 {
         let head = self.heads.get(bucket);
         if let Some(locks) = &self.locks {
@@ -269,10 +273,10 @@ impl<M: Medium> PrelimCore<M> {
             Some(n)
         };
         let swung = head.fetch_update(AcqRel, Acquire, newest);
-        swung.expect("it always wants to change")
+        swung.expect("the closure always returns a new head")
     }
 
-    /// Makes `value` that of record `n`, in place; readers see one or the other.
+    /// Overwrites the value of record `n` in place. Readers see the old or the new value as a whole.
     fn rewrite(
         &self,
         ctx: &mut PersistCtx,
@@ -302,8 +306,9 @@ impl<M: Medium> Drop for PrelimCore<M> {
 }
 
 impl<M: Medium> Engine for Prelim<M> {
-    /// A worker sets as in the set phase if fewer sets than [`Terms::operations`] were done by workers that are gone,
-    /// else as in the get phase. Workers of the two phases must not meet.
+    /// Returns a worker. It works as in the set phase if dropped workers have done fewer than
+    /// [`ContestLimits::operations`] sets, and as in the get phase otherwise. Workers of the two phases must not exist
+    /// at the same time.
     fn worker(&self) -> Box<dyn Worker> {
         let core = Arc::clone(&self.core);
         let number = core.workers.fetch_add(1, Relaxed);
@@ -354,7 +359,7 @@ impl<M: Medium> Engine for Prelim<M> {
     }
 }
 
-/// What a worker is filling: the segment, and how many of its records.
+/// The segment that a worker fills, and the number of records written to it.
 #[derive(Clone, Copy)]
 struct OpenBuffer {
     segment: u32,
@@ -373,7 +378,7 @@ struct PrelimWorker<M: Medium> {
 }
 
 impl<M: Medium> PrelimWorker<M> {
-    /// The number of the next record this worker may fill; `None` if there is none.
+    /// Returns the number of the next record this worker may write; `None` if no record number is left.
     fn next_record(&mut self) -> Result<Option<u32>, Error> {
         let records = &*self.core.records;
         let full = |f: OpenBuffer| f.records == records.segment_records;
@@ -381,7 +386,7 @@ impl<M: Medium> PrelimWorker<M> {
             self.hand_in();
             let thread = self.thread as u32;
             let threads = self.core.begun.len() as u32;
-            // Two workers may have one thread's number, one after the other.
+            // Two workers may have the same thread number, one after the other.
             let next = |begun| {
                 Some(begun + 1).filter(|_| begun * threads + thread < self.core.records.segments())
             };
@@ -407,7 +412,7 @@ impl<M: Medium> PrelimWorker<M> {
         Ok(next)
     }
 
-    /// The segment gets no more records from this worker.
+    /// Queues the open buffer for flushing, if there is one. The worker writes no more records to its segment.
     fn hand_in(&mut self) {
         let Some(OpenBuffer { segment, records }) = self.filling.take() else {
             return;
@@ -421,7 +426,7 @@ impl<M: Medium> PrelimWorker<M> {
         }
     }
 
-    /// One more record in front of the key's bucket; false if there is none.
+    /// Adds a record to the front of the key's bucket. Returns false if no record number is left.
     fn append(&mut self, key: KeyWords, value: &[u8]) -> Result<bool, Error> {
         let Some(n) = self.next_record()? else {
             return Ok(false);
@@ -439,7 +444,8 @@ impl<M: Medium> PrelimWorker<M> {
         Ok(true)
     }
 
-    /// An update that is no record of its own: in the read cache if that takes it, else, or also, in place.
+    /// Updates a stored key without a new record: in the read cache if it takes the key, and otherwise in place.
+    /// Without `cache_absorbs` a cached key is updated in both. Returns false if the key is not stored.
     fn update(&mut self, key: KeyWords, value: &[u8]) -> Result<bool, Error> {
         let cache = self.core.cache.as_ref().filter(|_| self.getting);
         let absorbs = self.core.options.cache_absorbs;
@@ -450,7 +456,7 @@ impl<M: Medium> PrelimWorker<M> {
         let Some(n) = self.core.find_whole(key, &mut self.scratch).0 else {
             return Ok(false);
         };
-        // A reader may have put the older value there meanwhile.
+        // Meanwhile a reader may have filled the cache with the older value.
         cached |= cache.is_some_and(|cache| cache.add(key, value) && cache.update(key, value));
         if !cached || !absorbs {
             self.core.rewrite(&mut self.ctx, key, n, value)?;
@@ -460,12 +466,12 @@ impl<M: Medium> PrelimWorker<M> {
 }
 
 impl<M: Medium> Worker for PrelimWorker<M> {
-    /// Not durable. In the set phase every set counts as an insert.
+    /// Stores the value without durability. In the set phase every set counts as an insert.
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
         let len = value.len();
         assert_eq!(
             len, VALUE_BYTES,
-            "a value of {len} bytes, this engine has room for {VALUE_BYTES}"
+            "the value has {len} bytes, this engine supports {VALUE_BYTES} only"
         );
         let key = words(key);
         let looks = self.getting || !self.core.options.append_updates;

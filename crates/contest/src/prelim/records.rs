@@ -1,20 +1,21 @@
-//! Where records are: the first in DRAM for good, the others in a buffer and then in far memory.
+//! Places of records: the first ones stay in DRAM, the others are in a buffer first and later in far memory.
 //!
 //! ```text
-//!   record numbers, in segments of as many as a buffer holds; segment s is thread s % 16's
+//!   record numbers, in segments as large as a buffer; segment s belongs to thread s % 16
 //!   ┌─────────┬─────────┬─ ... ─┬─────────┬─────────┬─────────┬─ ... ─┐
 //!   │ 0: DRAM │ 1: DRAM │       │ 799     │ 800     │ 801     │       │
 //!   └─────────┴─────────┴─ ... ─┴─────────┴─────────┴─────────┴─ ... ─┘
 //!     head cache, 3.12 GiB                 far memory: record n at (n - first) x 100
 //!
-//!   place of a segment:  nowhere ──▶ buffer b ──▶ buffer b, being flushed ──▶ far memory
+//!   place of a segment:  none ──▶ buffer b ──▶ buffer b, being flushed ──▶ far memory
 //! ```
 //!
 //! # Invariants
-//! N1  A segment's place only goes forward. A buffer is given to another segment after the place of its first says far
-//!     memory; so who read from a buffer and finds the place unchanged has read that segment's bytes.
-//! N2  A buffer is changed by the worker that fills it, and, while it is not being flushed, under its lock.
-//! N3  Segments have an even number of records: they begin and end at whole words of far memory.
+//! N1  A segment's place only moves forward. A buffer is reused for another segment only after the place of its former
+//!     segment is far memory. So a reader that finds the place unchanged after it read a buffer has read that segment.
+//! N2  A buffer is changed only by the worker that fills it and by rewrites. A rewrite holds the buffer's lock and
+//!     changes a buffer only while it is not being flushed.
+//! N3  Segments have an even number of records, so they begin and end at whole words of far memory.
 
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, fence};
@@ -25,14 +26,14 @@ use super::slab::{
     KeyWords, NONE, RECORD_BYTES, RecordLookup, RecordSlab, VALUE_BYTES, WORDS, prev_of, words,
 };
 
-/// A segment's place is far memory.
+/// Place of a segment in far memory. A segment not begun yet has the same place.
 const FAR: u32 = 0;
-/// Beside a buffer's number and one: it is being flushed.
+/// Flag of a place in a buffer (buffer number + 1): the buffer is being flushed.
 const FLUSHING: u32 = 1 << 31;
-/// Far memory is written in pieces that end at multiples of this.
+/// A flush writes far memory in pieces that end at multiples of this size.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A full buffer, or one that will not be filled.
+/// A buffer to flush. It is full, or its worker has been dropped.
 #[derive(Clone, Copy)]
 pub(super) struct FullBuffer {
     pub(super) buffer: usize,
@@ -40,20 +41,20 @@ pub(super) struct FullBuffer {
     pub(super) records: u32,
 }
 
-/// All records.
+/// The store of all records.
 pub(super) struct RecordStore<M> {
     medium: M,
     head: RecordSlab,
     buffers: Vec<RecordSlab>,
-    /// Of each buffer: N2.
+    /// Lock of each buffer (N2).
     locks: Vec<Mutex<()>>,
-    /// Of each segment behind the head.
+    /// Place of each segment after the head segments.
     places: Vec<AtomicU32>,
     pub(super) segment_records: u32,
     pub(super) head_segments: u32,
 }
 
-/// How many of what there are.
+/// Sizes of a [`RecordStore`].
 pub(super) struct RecordCounts {
     pub(super) far_bytes: u64,
     pub(super) segment_records: u32,
@@ -79,12 +80,12 @@ impl<M: Medium> RecordStore<M> {
         }
     }
 
-    /// Segments there are, in DRAM and in far memory.
+    /// Returns the number of segments in DRAM and in far memory.
     pub(super) fn segments(&self) -> u32 {
         self.head_segments + self.places.len() as u32
     }
 
-    /// Bytes of DRAM of the head cache, and of the buffers.
+    /// Returns the bytes of DRAM that the head segments and the buffers take.
     pub(super) fn bytes(&self) -> (u64, u64) {
         let segment_bytes = u64::from(self.segment_records) * RECORD_BYTES as u64;
         let buffers = self.buffers.len() as u64;
@@ -94,25 +95,26 @@ impl<M: Medium> RecordStore<M> {
         )
     }
 
-    /// Bytes of DRAM a flusher takes.
+    /// Returns the bytes of DRAM that one flusher takes.
     pub(super) fn flusher_bytes(&self) -> u64 {
         PIECE_BYTES as u64
     }
 
-    /// The buffer that `segment` is in, if it is in one. For the worker that fills it.
+    /// Returns the buffer that holds `segment`, if one does. Only the worker that fills the segment calls this.
     pub(super) fn buffer_of(&self, segment: u32) -> Option<usize> {
         let behind = segment.checked_sub(self.head_segments)?;
         let place = self.places[behind as usize].load(Relaxed);
         (place != FAR).then(|| place as usize - 1)
     }
 
-    /// Segment `segment` is in `buffer` from now on (N1).
+    /// Sets the place of `segment` to `buffer` (N1).
     pub(super) fn begin(&self, segment: u32, buffer: usize) {
         self.place(segment).store(buffer as u32 + 1, Release);
         fence(Release);
     }
 
-    /// Where the worker that fills record `n`'s segment writes it: a slab, and which of its records.
+    /// Returns the slab, and the index in it, at which record `n` is written. Only the worker that fills the record's
+    /// segment calls this.
     pub(super) fn own(&self, n: u32) -> (&RecordSlab, usize) {
         let (segment, within) = self.split(n);
         match segment < self.head_segments {
@@ -124,7 +126,7 @@ impl<M: Medium> RecordStore<M> {
         }
     }
 
-    /// Looks at record `n` for `key`.
+    /// Compares record `n` with `key`, and copies its value to `out` if the keys are equal.
     pub(super) fn look(&self, n: u32, key: KeyWords, out: &mut Vec<u8>) -> RecordLookup {
         let (segment, within) = self.split(n);
         if segment < self.head_segments {
@@ -154,7 +156,7 @@ impl<M: Medium> RecordStore<M> {
         RecordLookup::Same
     }
 
-    /// Makes `value` that of record `n`, where it is.
+    /// Overwrites the value of record `n` at its current place.
     pub(super) fn rewrite(
         &self,
         ctx: &mut PersistCtx,
@@ -182,8 +184,9 @@ impl<M: Medium> RecordStore<M> {
         }
     }
 
-    /// A value begins at a whole word in every second record. In the others, the last bytes of the key before it are
-    /// written with it, and its last word is shared with the next record's `prev`, which does not change any more.
+    /// Overwrites a value in far memory. In every second record the value begins at a whole word. In the others the
+    /// last bytes of the key before it are rewritten with it, and its last word also contains the next record's
+    /// `prev`, which no longer changes.
     fn rewrite_far(&self, ctx: &mut PersistCtx, n: u32, value: &[u8]) -> Result<(), Poisoned> {
         let at = self.off(n).plus((RECORD_BYTES - VALUE_BYTES) as u64);
         if at.0.is_multiple_of(8) {
@@ -198,7 +201,7 @@ impl<M: Medium> RecordStore<M> {
         self.medium.poll(ticket).map(|_| ())
     }
 
-    /// Brings a buffer to far memory. It can be given to another segment on `Ok` (N1).
+    /// Writes a buffer to far memory. On `Ok` the buffer can be reused for another segment (N1).
     pub(super) fn flush(
         &self,
         ctx: &mut PersistCtx,
@@ -229,7 +232,7 @@ impl<M: Medium> RecordStore<M> {
         Ok(())
     }
 
-    /// Segment of record `n`, and which of its records that is.
+    /// Returns the segment of record `n` and the record's index in it.
     fn split(&self, n: u32) -> (u32, usize) {
         debug_assert_ne!(n, NONE);
         (

@@ -1,4 +1,4 @@
-//! What the engine does, and what is wrong with it.
+//! Tests of the engine's behaviour and of its known defects.
 
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Rng, Sim};
@@ -12,7 +12,7 @@ fn open(terms: &ContestLimits, options: PrelimOptions) -> Prelim<Mapped> {
     Prelim::create(medium, terms, options).unwrap()
 }
 
-/// 30 segments of two records in DRAM, 30 in far memory, two threads.
+/// Returns limits and options for two threads, with 30 segments of two records in DRAM and 30 in far memory.
 fn small() -> (ContestLimits, PrelimOptions) {
     let terms = ContestLimits {
         threads: 2,
@@ -31,7 +31,7 @@ fn small() -> (ContestLimits, PrelimOptions) {
 }
 
 #[test]
-fn the_contests_first_round_is_answered_from_chains_of_three() {
+fn in_the_contests_first_round_chains_have_about_three_records() {
     let terms = ContestLimits::preliminary(4096);
     let engine = open(&terms, PrelimOptions::default());
     let (mut model, mut rng) = (StoredModel::default(), Rng::new(1));
@@ -74,7 +74,7 @@ fn the_contests_first_round_is_answered_from_chains_of_three() {
 }
 
 #[test]
-fn it_agrees_with_a_model_wherever_its_records_are() {
+fn contents_match_a_model_in_dram_buffers_and_far_memory() {
     let (terms, options) = small();
     let tunings = [
         options,
@@ -99,7 +99,7 @@ fn it_agrees_with_a_model_wherever_its_records_are() {
         let engine = open(&terms, options);
         let (mut model, mut rng) = (StoredModel::default(), Rng::new(9));
         for write in 0..400 {
-            // A worker for each few sets, so that buffers go with few records.
+            // Each worker does only a few sets, so that buffers with few records are flushed.
             let mut worker = engine.worker();
             for _ in 0..rng.below(6) {
                 model.set(&mut *worker, rng.below(18), write * 10 + rng.below(10), 80);
@@ -110,7 +110,7 @@ fn it_agrees_with_a_model_wherever_its_records_are() {
 }
 
 #[test]
-fn threads_do_not_disturb_each_other_or_a_reader() {
+fn a_reader_sees_whole_and_newest_values_while_threads_write() {
     let options = PrelimOptions {
         prev_first: true,
         ..PrelimOptions::default()
@@ -147,7 +147,7 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
 }
 
 #[test]
-fn a_buffer_is_one_stream_and_one_drain() {
+fn a_flush_is_one_sequential_write_and_one_drain() {
     let sizes = RecordCounts {
         far_bytes: 1 << 20,
         segment_records: 1000,
@@ -181,7 +181,7 @@ fn a_buffer_is_one_stream_and_one_drain() {
 }
 
 #[test]
-fn at_scale_its_dram_is_what_was_allowed() {
+fn scaled_down_it_uses_nearly_all_dram_the_limits_allow() {
     let terms = ContestLimits::preliminary(64);
     let engine = open(&terms, PrelimOptions::default());
     let dram: u64 = engine.dram().iter().map(|(_, bytes)| bytes).sum();
@@ -195,7 +195,7 @@ fn at_scale_its_dram_is_what_was_allowed() {
 
 /// Defect 1.
 #[test]
-fn nothing_is_found_again() {
+fn no_key_survives_a_restart() {
     let (terms, options) = small();
     let sim = Sim::new(terms.far_bytes, Persistency::Eadr);
     let engine = Prelim::create(sim.clone(), &terms, options).unwrap();
@@ -212,7 +212,7 @@ fn nothing_is_found_again() {
 
 /// Defect 2.
 #[test]
-fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
+fn between_the_writes_of_head_and_prev_a_bucket_shows_only_its_newest_key() {
     for prev_first in [false, true] {
         let (terms, options) = small();
         let terms = ContestLimits {
@@ -230,7 +230,7 @@ fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
         for number in 0..3 {
             model.set(&mut *worker, number, 0, 80);
         }
-        // What `append` does, stopped after the swing.
+        // The steps of `append`, stopped after the update of the head.
         let (core, n) = (&*engine.core, 3);
         let (slab, at) = core.records.own(n);
         slab.put(at, words(&key_of(9)), &value_of(9, 0, 80));
@@ -248,11 +248,11 @@ fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
 
 /// Defect 3.
 #[test]
-fn when_the_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
+fn when_record_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
     let (terms, options) = small();
     let engine = open(&terms, options);
     let (mut worker, mut model) = (engine.worker(), StoredModel::default());
-    // Half of 60 segments are this thread's.
+    // Half of the 60 segments belong to this thread.
     for write in 0..60 {
         model.set(&mut *worker, write % 20, write, 80);
     }
@@ -270,7 +270,7 @@ fn when_the_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
 }
 
 #[test]
-fn terms_that_cannot_be_met_are_refused() {
+fn value_lengths_other_than_80_are_refused() {
     let terms = ContestLimits::finals(1 << 14);
     let medium = Mapped::anonymous(terms.far_bytes).unwrap();
     let why = Prelim::create(medium, &terms, PrelimOptions::default())
@@ -278,6 +278,6 @@ fn terms_that_cannot_be_met_are_refused() {
         .unwrap();
     assert_eq!(
         why,
-        "values of 80 to 1024 bytes; this engine has room for 80, see Terms::preliminary"
+        "values of 80 to 1024 bytes, expected 80 bytes only: use ContestLimits::preliminary"
     );
 }

@@ -1,4 +1,4 @@
-//! Chains of `v1`: key records in far memory.
+//! Hash chains of `v1`: linked key records in far memory.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, PersistCtx};
@@ -9,15 +9,15 @@ use crate::engine::{KEY_BYTES, Key, OpenError};
 use crate::space::{UNIT, offset};
 
 const KEY: usize = 8;
-/// Where the word is that a set switches.
+/// Offset, in a record, of the word that an update replaces.
 pub(super) const WORD: usize = 24;
 
-/// Where a key's value is: one word.
+/// Place of a key's value, stored as one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ValuePlace {
-    /// The value's block.
+    /// Number of the value's block.
     pub value: u32,
-    /// Bytes of the block.
+    /// Bytes of the value's block.
     pub room: u16,
     /// Bytes of the value.
     pub length: u16,
@@ -41,10 +41,10 @@ impl ValuePlace {
     }
 }
 
-/// The bytes before a record's first value.
+/// Header of a key record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct V1Header {
-    /// The next record of the chain; 0 is none.
+    /// Number of the next record of the chain; 0 means none.
     pub prev: u64,
     pub key: Key,
     pub place: ValuePlace,
@@ -69,7 +69,7 @@ impl V1Header {
     }
 }
 
-/// A key's record: where it is, and where its value is.
+/// Places of a key's record and of its value.
 #[derive(Clone, Copy)]
 pub(super) struct V1Record {
     pub record: Off,
@@ -81,7 +81,7 @@ impl<M: Medium> V1Core<M> {
         Off((hash & (self.chains - 1)) * 8)
     }
 
-    /// The number of the newest record of a chain; 0 is none.
+    /// Returns the number of the newest record of a chain; 0 means none.
     pub(super) fn head(&self, hash: u64) -> u64 {
         if self.tuning.mirror {
             return self
@@ -92,7 +92,7 @@ impl<M: Medium> V1Core<M> {
         self.medium.load(self.head_at(hash))
     }
 
-    /// Keeps a head that far memory has (I4).
+    /// Copies a head of far memory to the mirror (I4).
     pub(super) fn keep_head(&self, hash: u64, number: u64) {
         if self.tuning.mirror {
             let mirror = self.mirror.get((hash & (self.chains - 1)) as usize);
@@ -106,7 +106,7 @@ impl<M: Medium> V1Core<M> {
         (at, V1Header::decode(&bytes))
     }
 
-    /// The record of `key`, and how many records were read.
+    /// Returns the record of `key`, if there is one, and the number of records read.
     pub(super) fn find(&self, hash: u64, key: &Key) -> (Option<V1Record>, u64) {
         let mut number = self.head(hash);
         let mut probes = 0;
@@ -122,12 +122,12 @@ impl<M: Medium> V1Core<M> {
         (None, probes)
     }
 
-    /// A chain that is not empty.
+    /// Returns the first chain that is not empty.
     pub(super) fn first_in_use(&self) -> Option<u64> {
         (0..self.chains).find(|&chain| self.head(chain) != 0)
     }
 
-    /// Fills the mirror; answers how far memory is in use, in whole segments.
+    /// Fills the mirror by walking all chains. Returns the end of the memory in use, rounded up to whole segments.
     pub(super) fn read_chains(&self, ctx: &mut PersistCtx) -> Result<u64, OpenError> {
         let layout = self.space.layout();
         let from = layout.range.start;
@@ -150,11 +150,11 @@ impl<M: Medium> V1Core<M> {
             }
         }
         let ticket = self.medium.drain(ctx);
-        self.medium.settle(ticket)?;
+        self.medium.wait_until_durable(ticket)?;
         Ok(from + (end - from).next_multiple_of(layout.segment_bytes))
     }
 
-    /// Asks that what was found be durable, if it is to be.
+    /// Flushes bytes that recovery found, with [`V1Tuning::persist_recovered`](super::V1Tuning::persist_recovered).
     fn keep(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         if self.tuning.persist_recovered {
             self.medium.flush(ctx, at, len);
@@ -168,8 +168,8 @@ impl<M: Medium> V1Core<M> {
             return Ok(());
         }
         Err(OpenError::Unfit(format!(
-            "chain {chain} leads to {at:#x}, expected a record between {:#x} and {:#x}, and an end: \
-             open it with the terms it was made with",
+            "chain {chain} refers to {at:#x}, expected a record between {:#x} and {:#x} and a chain that ends: \
+             open it with the limits it was created with",
             range.start, range.end
         )))
     }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn a_header_survives_encoding_and_decoding() {
         let header = V1Header {
             prev: 7,
             key: *b"sixteen bytes !!",

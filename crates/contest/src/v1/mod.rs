@@ -1,11 +1,11 @@
-//! `v1`: the final round's first version of the third place, two writes to far memory a set.
+//! `v1`: the first version of the final round's third place. A set takes two writes to far memory.
 //!
-//! Chains of key records in far memory, their heads in far memory and mirrored in DRAM. Published: 55 seconds, 41 of
-//! them sets.
+//! Chains of key records in far memory. The heads of the chains are in far memory and mirrored in DRAM. Published time:
+//! 55 seconds, 41 of them for sets.
 //!
 //! ```text
-//!   DRAM   mirror: u64 x 2^28        read cache: 2^18 slots, one a stripe
-//!            │  same numbers
+//!   DRAM   mirror: u64 x 2^28        read cache: 2^18 slots, one per stripe
+//!            │  same record numbers
 //!   far    ┌─▼──────────────┬──────────────────────────────────────────── ... ─┐
 //!          │ heads: u64     │ segments of 4 MiB: key records, values            │
 //!          └────────────────┴──────────────────────────────────────────── ... ─┘
@@ -17,37 +17,38 @@
 //!                  u64             u32     u16    u16
 //! ```
 //!
-//! Blocks are named by offset in units of 16 bytes, 0 is none. A record's first value lies behind its header.
-//! Updates move the value only, to a block without a header: `value`, `room` (bytes of the value's block) and
-//! `length` are one word, which one store switches.
+//! A block number is an offset in units of 16 bytes; 0 means none. A record's first value follows its header. An update
+//! moves only the value, to a block without a header. `value` (number of the value's block), `room` (bytes of that
+//! block) and `length` form one word, which one store replaces.
 //!
-//! A set locks its stripe, empties the cache's slot, looks the key up, and then one of
+//! A set locks its stripe, empties the key's slot of the read cache and looks the key up. It then does one of these:
 //!
-//! * *insert*: the record, then the head, then the mirror;
-//! * *swap*: the old room is large enough: the value goes to the thread's spare of the same size, then the word,
-//!   and the old value's block is the spare;
-//! * *append*: the value goes to a new block, then the word, and the old block goes to the recycle pool.
+//! * *insert*: it writes the record, then the head, then the mirror;
+//! * *swap*, if the old block is large enough: it writes the value to the thread's spare of the same size, then the
+//!   word. The old block becomes the spare;
+//! * *append*: it writes the value to a new block, then the word. The old block goes to the recycle pool.
 //!
 //! # Invariants
-//! I1  Of a set's two writes the first is durable before the second is made: what a word leads to is whole.
+//! I1  The first of a set's two writes is durable before the second begins. So every word refers to a whole record or
+//!     value.
 //! I2  A head or a record's word changes by one store of eight bytes.
-//! I3  A block is used again only when the word that no longer leads to it is durable.
-//! I4  The mirror holds what the heads hold, durable or not yet; a set has not returned until they are.
+//! I3  A block is reused only after the word that no longer refers to it is durable.
+//! I4  The mirror equals the heads in far memory, durable or not yet. They are durable when the set returns.
 //!
 //! # Crash argument
-//! | a crash                     | is found as                                                      |
+//! | a crash                     | recovery finds                                                   |
 //! |-----------------------------|------------------------------------------------------------------|
-//! | before the second write     | the former chain or value; what was written is nowhere (I2)      |
+//! | before the second write     | the former chain or value; nothing refers to the new bytes (I2)  |
 //! | after it                    | the new one, whole (I1)                                          |
 //!
-//! The exception: a process that is killed between storing a word and making it durable leaves a word that the
-//! next open shows and a later power cut takes back. [`Tuning::persist_recovered`] mends that.
+//! There is one exception. A process can be killed after it stored a word and before the word is durable. The next open
+//! then shows the new word, and a later power cut can undo it. [`V1Tuning::persist_recovered`] fixes that.
 //!
-//! # Where we differ from what was published
-//! How the first version opens a pool and finds free memory again is not told. Here it reads the heads and walks
-//! every chain; what lies before the end of the last block in use is taken, and the free blocks before it are
-//! lost, as they are in `v2`. When the recycle pool takes over is known from `v2` only. Sizes follow the far memory
-//! there is and threads are not always new: `space.rs`. The cache's slots are words: `read_cache.rs`.
+//! # Deviations from the published engine
+//! The authors do not describe how the first version opens a pool and finds free memory. Here it reads the heads and
+//! walks every chain. Memory before the end of the last block in use counts as taken, and free blocks in it are lost,
+//! as in `v2`. The rule for reusing blocks is taken from `v2`. Sizes follow the given far memory, and threads are not
+//! always new: see `space.rs`. The cache's slots consist of words: see `read_cache.rs`.
 
 mod chain;
 mod worker;
@@ -68,33 +69,33 @@ use crate::stripes::{LockStripes, StripeLock};
 #[cfg(feature = "check")]
 use crate::target::{EngineConfig, boxed};
 
-/// What can be turned on and off. [`Tuning::PUBLISHED`] is the engine as it was.
+/// Options of the engine. [`V1Tuning::PUBLISHED`] is the published engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct V1Tuning {
-    /// Whose recycle pools there are. Published: all threads share one.
+    /// Sharing of recycle pools. Published: all threads share one.
     pub pools: BlockPools,
-    /// When blocks are used again.
+    /// Rule for reusing blocks.
     pub reuse: ReusePolicy,
-    /// Whether a get fills the caller's buffer, or makes a new one. Published: a new one.
+    /// Whether a get reuses the caller's buffer instead of a new one. Published: no.
     pub value_reuse: bool,
-    /// How stripes are locked. Published: by mutexes.
+    /// Kind of stripe locks. Published: mutexes.
     pub lock: StripeLock,
-    /// Whether the heads are in DRAM, too, so that no lookup reads them from far memory. Published: yes.
+    /// Whether DRAM mirrors the heads, so that lookups do not read them from far memory. Published: yes.
     pub mirror: bool,
-    /// Whether a new pool is touched once every 2 MiB. Published: no.
+    /// Whether creation writes one line per 2 MiB of a new pool. Published: no.
     pub preheat: bool,
-    /// Whether updates go to spares at all.
+    /// Whether updates use spares.
     pub swaps: bool,
-    /// Slots of the read cache, which are the stripes, too; `None` is 2^18 at full scale. 0 turns it off.
+    /// Number of read-cache slots and of lock stripes. `None` means 2^18 at full scale; 0 turns the cache off.
     pub cache_slots: Option<u64>,
     /// Bytes of a segment at full scale.
     pub segment_bytes: u64,
-    /// Whether opening makes durable what it found.
+    /// Whether opening the engine makes the records it finds durable.
     pub persist_recovered: bool,
 }
 
 impl V1Tuning {
-    /// The engine as it was published: what its successor is said to have changed, it did not have.
+    /// The published engine: none of the changes that its authors list for the next version.
     pub const PUBLISHED: V1Tuning = V1Tuning {
         pools: BlockPools::Global,
         reuse: ReusePolicy::NearTheEnd,
@@ -115,18 +116,18 @@ impl Default for V1Tuning {
     }
 }
 
-/// The engine, open.
+/// The open engine.
 pub struct V1<M: Medium> {
     core: Arc<V1Core<M>>,
 }
 
-/// What its workers share.
+/// State shared by the workers.
 struct V1Core<M> {
     medium: M,
     tuning: V1Tuning,
     stripes: LockStripes,
     cache: ReadCache,
-    /// The heads of the chains, as in far memory (I4); empty if there is to be no mirror.
+    /// Copy of the chain heads in far memory (I4); empty without [`V1Tuning::mirror`].
     mirror: GrowTable<AtomicU64>,
     chains: u64,
     space: BlockSpace,
@@ -134,14 +135,14 @@ struct V1Core<M> {
 }
 
 impl<M: Medium> V1<M> {
-    /// Makes a new, empty engine of the first [`Terms::far_bytes`] of `medium`, which must be zeros: only the
-    /// heads are looked at. Nothing need be written.
+    /// Creates an empty engine in the first [`ContestLimits::far_bytes`] of `medium`, which must be zeros. Only the
+    /// heads are checked. Nothing needs to be written.
     pub fn create(medium: M, terms: &ContestLimits, tuning: V1Tuning) -> Result<V1<M>, OpenError> {
         let engine = V1::open(medium, terms, tuning)?;
         let core = &*engine.core;
         if let Some(chain) = core.first_in_use() {
             return Err(OpenError::Unfit(format!(
-                "a new engine needs zeros, chain {chain} has a head: open it, or give it a new file"
+                "create needs a medium of zeros, but chain {chain} has a head: open the engine, or use a new file"
             )));
         }
         if tuning.preheat {
@@ -150,7 +151,7 @@ impl<M: Medium> V1<M> {
         Ok(engine)
     }
 
-    /// Opens what is in `medium`, made with the same terms: reads every head and walks every chain.
+    /// Opens the engine in `medium`, which was created with the same limits. Reads every head and walks every chain.
     pub fn open(medium: M, terms: &ContestLimits, tuning: V1Tuning) -> Result<V1<M>, OpenError> {
         terms.fit(medium.len())?;
         let chains = 1_u64 << terms.hash_bits;
@@ -184,7 +185,7 @@ fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<Space
     let heads = (chains * 8).next_multiple_of(UNIT as u64);
     if heads >= terms.far_bytes {
         return Err(OpenError::Unfit(format!(
-            "{chains} chains take {heads} bytes of far memory, the terms give {}",
+            "{chains} chains take {heads} bytes of far memory, the limits allow {}",
             terms.far_bytes
         )));
     }
@@ -202,8 +203,9 @@ fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<Space
     })
 }
 
-/// Most blocks of each class in a thread's part of the pool: 64 MiB of numbers at full scale, for blocks of 80
-/// to 1,024 bytes. Published is the sum; here every size has as many.
+/// Returns the capacity of each size class in a thread's part of the pool. At full scale all capacities together are
+/// 64 MiB of block numbers, for blocks of 80 to 1,024 bytes. Only that total is published; here all sizes have equal
+/// capacities.
 fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> Vec<usize> {
     const PUBLISHED_NUMBERS: u64 = (64 << 20) / 4;
     let classes = (blocks.1 - blocks.0) / UNIT + 1;
@@ -212,7 +214,7 @@ fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> V
 }
 
 impl<M: Medium> V1<M> {
-    /// Bytes of far memory in the recycle pools.
+    /// Returns the bytes of far memory in the recycle pools.
     #[must_use]
     pub fn recycled_bytes(&self) -> u64 {
         self.core.space.recycled_bytes()
@@ -245,7 +247,7 @@ impl<M: Medium> Engine for V1<M> {
     }
 }
 
-/// `v1` with this tuning.
+/// Configuration for the crash explorer: `v1` with this tuning.
 #[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug)]
 pub struct V1Config(pub V1Tuning);

@@ -10,16 +10,16 @@ use crate::engine::{EngineStats, Error, Key, Worker};
 use crate::limits::hash_of;
 use crate::space::{AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16};
 
-/// Bytes of a record before its first value.
+/// Bytes of a record's header, before its first value.
 pub(super) const HEADER: usize = 32;
 
-/// One thread's door.
+/// One thread's handle on the engine.
 pub(super) struct V1Worker<M: Medium> {
     core: Arc<V1Core<M>>,
     own: V1ThreadState,
 }
 
-/// What belongs to one thread.
+/// State of one thread.
 struct V1ThreadState {
     ctx: PersistCtx,
     holding: ThreadBlocks,
@@ -117,7 +117,7 @@ impl<M: Medium> V1Core<M> {
         Ok(())
     }
 
-    /// The spare that an update of `old` is to be swapped with, if it is to be.
+    /// Returns the spare to which an update of `old` is written, if the update is a swap.
     fn spare_for(
         &self,
         own: &mut V1ThreadState,
@@ -132,7 +132,7 @@ impl<M: Medium> V1Core<M> {
         Ok(spare.map(|number| AllottedBlock { number, ..old }))
     }
 
-    /// Cuts a spare of each size, as far as there is room.
+    /// Cuts a spare of each size, until memory is full.
     fn make_spares(&self, own: &mut V1ThreadState) -> Result<(), Error> {
         if std::mem::replace(&mut own.holding.has_spares, true) {
             return Ok(());
@@ -157,7 +157,7 @@ impl<M: Medium> V1Core<M> {
         self.space.allot(&mut own.holding, bytes, what, |_| Ok(()))
     }
 
-    /// Writes the value to `block`, then has the record lead there (I1).
+    /// Writes the value to `block`, then makes the record refer to it (I1).
     fn move_value(
         &self,
         own: &mut V1ThreadState,
@@ -174,14 +174,14 @@ impl<M: Medium> V1Core<M> {
         self.switch(own, found.record.plus(WORD as u64), place.word())
     }
 
-    /// Writes what nothing leads to yet, durably.
+    /// Writes bytes durably. Nothing refers to them yet.
     fn write(&self, own: &mut V1ThreadState, at: Off, parts: &[&[u8]]) -> Result<(), Poisoned> {
         self.medium.copy_in(&mut own.ctx, at, parts);
         let ticket = self.medium.drain(&mut own.ctx);
         self.medium.wait(ticket)
     }
 
-    /// Stores a word, durably (I2).
+    /// Stores a word durably (I2).
     fn switch(&self, own: &mut V1ThreadState, at: Off, word: u64) -> Result<(), Poisoned> {
         self.medium.store(&mut own.ctx, at, word);
         persist(&self.medium, &mut own.ctx, at, size_of::<u64>())

@@ -1,15 +1,15 @@
 //! The index of `v2`, in DRAM: chains of key nodes.
 //!
 //! ```text
-//!   heads: u32 x 2^bits        nodes, 28 bytes each, named by number; 0 is none
+//!   heads: u32 x 2^bits        nodes, 28 bytes each, referred to by number; 0 means none
 //!   ┌────┬────┬─ ... ─┐        ┌────────┬──────┬──────┬─────────┬──────┬─────────────┐
 //!   │  0 │ 17 │       │───────▶│ key:16 │ at:4 │ next │ version │ size │ value bytes │
 //!   └────┴────┴─ ... ─┘        └────────┴──────┴──────┴─────────┴──────┴─────────────┘
 //! ```
 //!
-//! The text has 28 bytes a node. The published code has 25: it leaves out three bytes of the key that the head's
-//! number implies, which it does only where the hash has 24 bits or more, as at full size; here nodes are as in
-//! the text. A node is written under its stripe's lock; it is atomics so that this needs no unsafe code.
+//! A node has 28 bytes, as in the authors' description. In the published code it has 25: it omits three bytes of the
+//! key that the head's number implies. That works only for a hash of at least 24 bits, as at full scale. A node is
+//! written under its stripe's lock. It consists of atomics, so that no unsafe code is needed.
 
 use std::ops::Range;
 
@@ -20,9 +20,9 @@ use crate::engine::{Error, Key};
 use crate::limits::ContestLimits;
 use crate::space::{ScaledCounts, UNIT};
 
-/// Nodes that a thread takes at a time, at full scale.
+/// Number of nodes that a thread reserves at a time, at full scale.
 const PUBLISHED_RUN: u64 = 128 << 10;
-/// Nodes there are at full scale, and the keys of that scale.
+/// Number of nodes at full scale, and number of keys at full scale.
 const PUBLISHED_NODES: (u64, u64) = (225 << 20, 229_037_390);
 
 #[derive(Default)]
@@ -30,14 +30,14 @@ struct V2Node {
     key: [AtomicU32; 4],
     at: AtomicU32,
     next: AtomicU32,
-    /// Version, size, length: from the low bits up.
+    /// Version, size and length, from the low bits up.
     meta: AtomicU32,
 }
 
-/// Where a key's record is, and what of its header is known.
+/// Place of a key's record, and a copy of some of its header fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct V2Place {
-    /// The record's block.
+    /// Number of the record's block.
     pub number: u32,
     pub version: u8,
     /// Bytes of the block, in units.
@@ -55,17 +55,17 @@ impl V2Place {
     }
 }
 
-/// Keys and where their records are.
+/// The index: keys and the places of their records.
 pub(crate) struct V2Index {
     heads: GrowTable<AtomicU32>,
     head_count: u64,
     nodes: Box<[V2Node]>,
-    /// The first node that no thread has taken.
+    /// The first node that no thread has reserved.
     next_run: AtomicU64,
     run: u64,
 }
 
-/// A node, by number.
+/// Number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct V2NodeId(u32);
 
@@ -82,7 +82,7 @@ impl V2Index {
         let run = ScaledCounts::to(terms).count(PUBLISHED_RUN).max(4);
         let (nodes, keys) = PUBLISHED_NODES;
         let published = (u128::from(terms.keys) * u128::from(nodes)).div_ceil(u128::from(keys));
-        // Each thread may have a run it has hardly begun, and node 0 is none.
+        // Each thread may hold a run with hardly any node used, and node 0 means "none".
         let needed = terms.keys + terms.threads as u64 * run + 1;
         let heads = GrowTable::new(1 << terms.hash_bits);
         heads.reserve(1 << terms.hash_bits);
@@ -101,7 +101,7 @@ impl V2Index {
         self.heads.get((hash & (self.head_count - 1)) as usize)
     }
 
-    /// The node of `key`, and how many nodes were looked at.
+    /// Returns the node of `key`, if there is one, and the number of nodes visited.
     pub(crate) fn find(&self, hash: u64, key: &Key) -> (Option<V2NodeId>, u64) {
         let words = words_of(key);
         let mut number = self.head(hash).load(Relaxed);
@@ -139,7 +139,7 @@ impl V2Index {
         node.meta.store(place.meta(), Relaxed);
     }
 
-    /// A node from the thread's run, or from a new one.
+    /// Allocates a node from the thread's run, or from a new run.
     pub(crate) fn allot(&self, run: &mut Range<u32>) -> Result<V2NodeId, Error> {
         if run.start >= run.end {
             let all = self.nodes.len() as u64;
@@ -149,13 +149,13 @@ impl V2Index {
         run.next().map(V2NodeId).ok_or(Error::Full)
     }
 
-    /// The node that was allotted last is not needed.
+    /// Returns the node that was allocated last to the run.
     pub(crate) fn take_back(&self, run: &mut Range<u32>, id: V2NodeId) {
         debug_assert_eq!(run.start, id.0 + 1);
         run.start = id.0;
     }
 
-    /// Puts `key` at the head of its chain.
+    /// Inserts `key` at the head of its chain.
     pub(crate) fn insert(&self, id: V2NodeId, hash: u64, key: &Key, place: V2Place) {
         let (node, head) = (&self.nodes[id.0 as usize], self.head(hash));
         for (to, word) in node.key.iter().zip(words_of(key)) {
@@ -166,7 +166,7 @@ impl V2Index {
         head.store(id.0, Relaxed);
     }
 
-    /// Bytes of DRAM: of the heads, of the nodes.
+    /// Returns the bytes of DRAM that the heads and the nodes take.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.heads.bytes() as u64, size_of_val(&*self.nodes) as u64)
     }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_28_bytes_as_in_the_text() {
+    fn a_node_has_28_bytes_as_described_by_the_authors() {
         assert_eq!(size_of::<V2Node>(), 28);
         let (nodes, keys) = PUBLISHED_NODES;
         assert!(keys + 16 * PUBLISHED_RUN < nodes, "every thread's run fits");

@@ -1,49 +1,51 @@
-//! `v2`: the final round's third place, one write to far memory a set.
+//! `v2`: the final round's third place. A set takes one write to far memory.
 //!
-//! All keys are in DRAM; far memory holds records only, and the index is built again from them. Published: 35.8
-//! seconds, 27.1 of them sets.
+//! All keys are in DRAM. Far memory holds records only, and recovery rebuilds the index from them. Published time: 35.8
+//! seconds, 27.1 of them for sets.
 //!
 //! ```text
-//!   DRAM   heads: u32 x 2^28 ──▶ key nodes ─────────┐      read cache: 2^18 slots, one a stripe
+//!   DRAM   heads: u32 x 2^28 ──▶ key nodes ─────────┐      read cache: 2^18 slots, one per stripe
 //!                                                   ▼
 //!   far    ┌──────┬────────┬────────────────────────────────────┬─ ... ─┐
 //!          │ next │ unused │ segment of 2 MiB: records, spares   │       │
 //!          └──────┴────────┴────────────────────────────────────┴─ ... ─┘
-//!          0      8        16                                    the word at 0 says where segments end
+//!          0      8        16                                    the word at 0 is the end of the last segment
 //! ```
 //!
-//! A set locks its stripe, empties the cache's slot, looks the key up, and then one of
+//! A set locks its stripe, empties the key's slot of the read cache and looks the key up. It then does one of these:
 //!
-//! * *insert*: a new block, from the thread's segment or, near the end of memory, from its recycle pool;
-//!   version 1;
-//! * *swap*: the old block is large enough: the record goes to the thread's spare of the same size, one version
-//!   on, and the old block is the spare;
-//! * *append*: a new block; the old one goes to the recycle pool.
+//! * *insert*: it writes the record, with version 1, to a new block from the thread's segment, or, near the end of
+//!   memory, to a block from its recycle pool;
+//! * *swap*, if the old block is large enough: it writes the record, with the next version, to the thread's spare of
+//!   the same size. The old block becomes the spare;
+//! * *append*: it writes the record to a new block. The old block goes to the recycle pool.
 //!
 //! # Invariants, as published
-//! I1  The word at 0 is durable before anything is written to the segment it covers.
-//! I2  A record is one write, durable when the set returns; the index names it only then.
-//! I3  In each segment blocks follow each other without a gap, up to one of 16 zero bytes or the segment's end.
-//! I4  Of a key's records the one with the highest version counts, of equal ones the last in the memory.
+//! I1  The word at 0 is durable before anything is written to a segment that it newly covers.
+//! I2  A record is one write and is durable when the set returns. The index refers to it only then.
+//! I3  The blocks of a segment follow each other without a gap, up to 16 zero bytes or the segment's end.
+//! I4  The record of a key with the highest version is valid; of equal versions, the one at the highest offset.
 //!
 //! # Crash argument, as published, and where it fails
 //! | a crash                         | recovery sees              | and does                                     |
 //! |---------------------------------|----------------------------|----------------------------------------------|
-//! | before a record's first word    | what was there             | the former record, a spare, or a segment end |
-//! | within a record                 | a checksum that fails      | frees it, *if* the checksum fails (F1)       |
+//! | before a record's first word    | the former contents        | takes them as a record, a spare, or the end  |
+//! | within a record                 | a checksum that is wrong   | frees the block, *if* the checksum is wrong (F1) |
 //! | after it                        | two versions               | takes the higher one, *if* it is higher (F2, F3) |
 //!
-//! F1  The checksum covers 36 of 150 bytes: [`Checksum::Published`]. F2  The version is a signed byte: after 127
-//! updates records look like spares. F3  An append writes a version one up and does not count it, so that the
-//! next record has the same. F4  What recovery frees is forgotten before anybody can use it. F5  Recovery makes
-//! nothing durable that it found: what a killed process wrote last is shown, and may be lost later.
+//! F1  The checksum covers 36 of 150 bytes: [`V2Checksum::Published`].
+//! F2  The version is a signed byte: after 127 updates a record looks like a spare.
+//! F3  An append writes the next version but does not store it in the index, so the next record has the same version.
+//! F4  The blocks that recovery frees are dropped before a worker can use them.
+//! F5  Recovery does not make the records it finds durable. The last write of a killed process is shown, and a power
+//!     cut may lose it later.
 //!
-//! F1 and F3 to F5 have a switch in [`Tuning`] each; F2 would take another layout.
+//! [`V2Tuning`] has a switch for each of F1 and F3 to F5. A fix for F2 would need another layout.
 //!
-//! # Where we differ from what was published
-//! Sizes follow the far memory there is and threads are not always new: `space.rs`. A node of the index is
-//! reserved before the record is written, so that a refused set leaves nothing. Recovery stops at a block that
-//! would reach beyond its segment, where the published one would have read on.
+//! # Deviations from the published engine
+//! Sizes follow the given far memory, and threads are not always new: see `space.rs`. A node of the index is reserved
+//! before the record is written, so that a refused set changes nothing. Recovery stops at a block that would reach
+//! beyond its segment; the published recovery reads on.
 
 mod index;
 mod record;
@@ -68,55 +70,55 @@ use index::V2Index;
 use record::HEADER;
 pub use record::V2Checksum;
 
-/// Where the first segment begins.
+/// Offset of the first segment.
 const START: u64 = 16;
 
-/// How many writes a record takes.
+/// Number of writes per record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WritesPerRecord {
     /// One, as published.
     One,
-    /// Two, each waited for: all but the first word, then the first word. What a set cost that had to write
-    /// an index entry as well.
+    /// Two, each drained: first all but the first word, then the first word. This models the cost of a set that also
+    /// writes an index entry.
     Two,
 }
 
-/// What can be turned on and off. [`Tuning::PUBLISHED`] is the engine as it was.
+/// Options of the engine. [`V2Tuning::PUBLISHED`] is the published engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct V2Tuning {
-    /// Writes a record takes.
+    /// Number of writes per record.
     pub writes: WritesPerRecord,
-    /// Whether a new pool is touched once every 2 MiB, so that no set meets a page fault.
+    /// Whether creation writes one line per 2 MiB of a new pool, so that no set causes a page fault.
     pub preheat: bool,
-    /// Whose recycle pools there are.
+    /// Sharing of recycle pools.
     pub pools: BlockPools,
-    /// When blocks are used again.
+    /// Rule for reusing blocks.
     pub reuse: ReusePolicy,
-    /// Whether a get fills the caller's buffer, or makes a new one.
+    /// Whether a get reuses the caller's buffer instead of a new one.
     pub value_reuse: bool,
-    /// How stripes are locked.
+    /// Kind of stripe locks.
     pub lock: StripeLock,
-    /// Whether updates go to spares at all.
+    /// Whether updates use spares.
     pub swaps: bool,
-    /// Whether a thread's first 6,000 updates (at full scale) are appended if the spare is more than a segment
-    /// away, so that what is hot moves to where its spares are.
+    /// Whether a thread's first 6,000 updates (at full scale) are appended if the spare is more than a segment away.
+    /// This moves hot records close to the thread's spares.
     pub locality: bool,
-    /// Slots of the read cache, which are the stripes, too; `None` is 2^18 at full scale. 0 turns it off.
+    /// Number of read-cache slots and of lock stripes. `None` means 2^18 at full scale; 0 turns the cache off.
     pub cache_slots: Option<u64>,
-    /// Bytes of a segment at full scale: 2 MiB in the published code, 4 MiB in the text.
+    /// Bytes of a segment at full scale: 2 MiB in the published code, 4 MiB in the authors' description.
     pub segment_bytes: u64,
-    /// How records are told from torn ones.
+    /// Checksum that detects torn records.
     pub checksum: V2Checksum,
-    /// Whether an append counts the version it writes. Published: no.
+    /// Whether an append stores its new version in the index. Published: no (F3).
     pub appends_count: bool,
-    /// Whether what recovery frees can be used again. Published: no.
+    /// Whether blocks that recovery frees can be reused. Published: no (F4).
     pub keep_recovered_pools: bool,
-    /// Whether recovery makes durable what it accepts. Published: no.
+    /// Whether recovery makes the records it accepts durable. Published: no (F5).
     pub persist_recovered: bool,
 }
 
 impl V2Tuning {
-    /// The engine as it was published.
+    /// The published engine.
     pub const PUBLISHED: V2Tuning = V2Tuning {
         writes: WritesPerRecord::One,
         preheat: true,
@@ -134,8 +136,8 @@ impl V2Tuning {
         persist_recovered: false,
     };
 
-    /// What can be mended without another layout: a checksum of all bytes, versions that are counted, free
-    /// blocks that stay free, and a recovery that is durable. A key still has 127 versions.
+    /// The engine with all fixes that need no other layout: a checksum of all bytes, versions that appends count, freed
+    /// blocks that stay free, and a recovery that makes records durable. A key still has only 127 versions.
     pub const MENDED: V2Tuning = V2Tuning {
         checksum: V2Checksum::Crc32,
         appends_count: true,
@@ -151,12 +153,12 @@ impl Default for V2Tuning {
     }
 }
 
-/// The engine, open.
+/// The open engine.
 pub struct V2<M: Medium> {
     core: Arc<V2Core<M>>,
 }
 
-/// What its workers share.
+/// State shared by the workers.
 struct V2Core<M> {
     medium: M,
     tuning: V2Tuning,
@@ -168,21 +170,22 @@ struct V2Core<M> {
 }
 
 impl<M: Medium> V2<M> {
-    /// Makes a new, empty engine of the first [`Terms::far_bytes`] of `medium`, which must be zeros: only the
-    /// first word is looked at. Durable when it returns.
+    /// Creates an empty engine in the first [`ContestLimits::far_bytes`] of `medium`, which must be zeros. Only the
+    /// first word is checked. On `Ok` the engine is durable.
     pub fn create(medium: M, terms: &ContestLimits, tuning: V2Tuning) -> Result<V2<M>, OpenError> {
         let engine = V2::over(medium, terms, tuning, START)?;
         let found = engine.core.medium.load(Off(0));
         if found != 0 {
             return Err(OpenError::Unfit(format!(
-                "a new engine needs zeros, the medium begins with {found:#x}: open it, or give it a new file"
+                "create needs a medium of zeros, but its first word is {found:#x}: open it, or use a new file"
             )));
         }
         engine.core.begin(&mut creators_ctx(terms))?;
         Ok(engine)
     }
 
-    /// Opens what is in `medium`, made with the same terms and the same size of segments: walks every record.
+    /// Opens the engine in `medium`, which was created with the same limits and segment size. Reads every record. If
+    /// the first word is 0, creates a new engine.
     pub fn open(medium: M, terms: &ContestLimits, tuning: V2Tuning) -> Result<V2<M>, OpenError> {
         let next = medium.load(Off(0));
         if next == 0 {
@@ -204,8 +207,8 @@ impl<M: Medium> V2<M> {
         terms.fit(medium.len())?;
         if next < START || next > terms.far_bytes || !(next - START).is_multiple_of(segment_bytes) {
             return Err(OpenError::Unfit(format!(
-                "the first word says that segments end at {next}, expected {START} and a multiple of {segment_bytes}, \
-                 within {}: open it with the terms it was made with",
+                "the first word says segments end at {next}, expected {START} plus a multiple of {segment_bytes}, \
+                 at most {}: open it with the limits it was created with",
                 terms.far_bytes
             )));
         }
@@ -241,13 +244,13 @@ impl<M: Medium> V2<M> {
     }
 }
 
-/// No worker's.
+/// Returns a persistence context that no worker uses.
 fn creators_ctx(terms: &ContestLimits) -> PersistCtx {
     PersistCtx::new(terms.threads as u32)
 }
 
-/// Most blocks of each class in a thread's pool. Published for 16 threads, by size; blocks of 112 and 128 bytes
-/// and those of more than 544 are never kept.
+/// Returns the capacity of each size class in a thread's pool. The published capacities are for 16 threads and depend
+/// on the size. Blocks of 112 and 128 bytes, and blocks of more than 544 bytes, are never kept.
 fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> Vec<usize> {
     let published = |bytes| match bytes {
         144..176 => 1536 * 386,
@@ -266,7 +269,7 @@ fn capacities(scaled: ScaledCounts, blocks: (usize, usize), threads: usize) -> V
 }
 
 impl<M: Medium> V2<M> {
-    /// Bytes of far memory in the recycle pools.
+    /// Returns the bytes of far memory in the recycle pools.
     #[must_use]
     pub fn recycled_bytes(&self) -> u64 {
         self.core.space.recycled_bytes()
@@ -301,7 +304,7 @@ impl<M: Medium> Engine for V2<M> {
     }
 }
 
-/// `v2` with this tuning.
+/// Configuration for the crash explorer: `v2` with this tuning.
 #[cfg(feature = "check")]
 #[derive(Clone, Copy, Debug)]
 pub struct V2Config(pub V2Tuning);

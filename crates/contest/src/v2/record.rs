@@ -1,38 +1,38 @@
-//! A record of `v2`: one block, one write.
+//! A record of `v2`: one block, written by one write.
 //!
 //! ```text
 //!   0      2    3    4        6            22                22 + n       block end, a multiple of 16
 //!   ┌──────┬────┬────┬────────┬────────────┬──────────────────┬───────────┐
-//!   │ crc  │ver.│size│ n      │ key:16     │ value            │ whatever  │
+//!   │ crc  │ver.│size│ n      │ key:16     │ value            │ undefined │
 //!   └──────┴────┴────┴────────┴────────────┴──────────────────┴───────────┘
 //!     u16   i8   i8   u16                                       size: of the block, in units of 16 bytes
 //! ```
 //!
-//! The first word reaches far memory whole, so that version, size and length are of one write. A block whose
-//! version is not positive and whose size is, is a spare; one with neither is where its segment ends.
+//! The first word reaches far memory as a whole, so version, size and length always belong to the same write. A block
+//! with a positive size and a version that is not positive is a spare. If both are 0, the segment's blocks end there.
 
 use crate::engine::{KEY_BYTES, Key};
 use crate::space::UNIT;
 
-/// Bytes before the value.
+/// Bytes of the header, before the value.
 pub(crate) const HEADER: usize = 22;
 const VERSION: usize = 2;
 const SIZE: usize = 3;
 const LENGTH: usize = 4;
 const KEY: usize = 6;
 
-/// How records are told from torn ones.
+/// Checksum that detects torn records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum V2Checksum {
-    /// Every second 32-bit integer from the second on, added up, truncated to 16 bits. Of a record of 150 bytes
-    /// it covers 36.
+    /// The sum of every second 32-bit integer, starting with the second, truncated to 16 bits. It covers 36 bytes of a
+    /// record of 150 bytes.
     Published,
-    /// The low 16 bits of a CRC-32C of all bytes behind it.
+    /// The low 16 bits of a CRC-32C of all bytes after the checksum.
     Crc32,
 }
 
 impl V2Checksum {
-    /// The checksum of a record.
+    /// Returns the checksum of a record.
     #[must_use]
     pub fn of(self, record: &[u8]) -> u16 {
         match self {
@@ -48,12 +48,12 @@ impl V2Checksum {
     }
 }
 
-/// The fields before the value.
+/// Header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct V2Header {
     pub crc: u16,
     pub version: i8,
-    /// Bytes of the block, in units of 16; negative or 0 in no record.
+    /// Bytes of the block, in units of 16; positive in every record.
     pub size: i8,
     pub value_bytes: u16,
     pub key: Key,
@@ -73,7 +73,7 @@ impl V2Header {
     }
 }
 
-/// Makes `to` a record for a block of `block_bytes`.
+/// Replaces `to` with a record for a block of `block_bytes`.
 pub(crate) fn encode(
     to: &mut Vec<u8>,
     (key, value): (&Key, &[u8]),
@@ -90,14 +90,14 @@ pub(crate) fn encode(
     to[..VERSION].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The first word of a spare block.
+/// Returns the first word of a spare block.
 pub(crate) fn spare(block_bytes: usize) -> [u8; 8] {
     let mut word = [0; 8];
     word[SIZE] = (block_bytes / UNIT) as u8;
     word
 }
 
-/// Whether `record`, all of it, is what its checksum says.
+/// Returns whether the checksum of the whole `record` is right.
 pub(crate) fn is_sound(record: &[u8], checksum: V2Checksum) -> bool {
     checksum.of(record).to_le_bytes() == record[..VERSION]
 }
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// A value as programs have them: an array of numbers below 2^40.
+    /// Returns a value as in typical programs: an array of numbers below 2^40.
     fn numbers(rng: &mut Rng) -> Vec<u8> {
         let words = (0..16).map(|_| rng.below(1 << 40));
         words.flat_map(u64::to_le_bytes).collect()
@@ -125,8 +125,8 @@ mod tests {
         key
     }
 
-    /// Of 20,000 writes over an older record, each word of which arrives or does not, how many leave a mixture
-    /// that passes for a record.
+    /// Returns how many of 20,000 torn writes are accepted as records. Each write overwrites an older record, and each
+    /// of its words reaches far memory or does not.
     fn torn_ones_accepted(
         checksum: V2Checksum,
         same_key: bool,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_torn_update_of_small_numbers_passes_for_a_record() {
+    fn the_published_checksum_accepts_every_torn_update_of_small_numbers() {
         assert_eq!(
             torn_ones_accepted(V2Checksum::Published, true, numbers),
             20_000
@@ -186,19 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn one_torn_record_in_four_passes_over_another_key() {
+    fn the_published_checksum_accepts_one_torn_record_in_four_over_another_key() {
         let accepted = torn_ones_accepted(V2Checksum::Published, false, numbers);
         assert!((4_800..5_300).contains(&accepted), "{accepted} of 20,000");
     }
 
     #[test]
-    fn the_published_checksum_tells_torn_noise_apart() {
+    fn the_published_checksum_detects_torn_updates_of_random_bytes() {
         let accepted = torn_ones_accepted(V2Checksum::Published, true, noise);
         assert!(accepted <= 3, "{accepted} of 20,000");
     }
 
     #[test]
-    fn sixteen_bits_of_a_crc_pass_one_torn_record_in_65_536() {
+    fn sixteen_bits_of_a_crc_accept_one_torn_record_in_65_536() {
         for (same_key, value) in [
             (true, numbers as fn(&mut Rng) -> _),
             (false, numbers),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn a_record_survives_encoding_and_decoding() {
         let mut record = Vec::new();
         encode(
             &mut record,

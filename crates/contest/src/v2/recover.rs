@@ -1,4 +1,4 @@
-//! Recovery of `v2`, as published: walk every block of every segment, keep each key's highest version.
+//! Recovery of `v2`, as published: reads every block of every segment and keeps each key's highest version.
 
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
@@ -9,12 +9,12 @@ use crate::engine::OpenError;
 use crate::limits::hash_of;
 use crate::space::{AllottedBlock, UNIT};
 
-/// What a walk has gathered.
+/// State of a recovery.
 struct V2Walk {
     ctx: PersistCtx,
-    /// Nodes for keys that are met first.
+    /// Index nodes reserved for keys not seen before.
     nodes: std::ops::Range<u32>,
-    /// Blocks of each size that were freed: they go to the threads' pools in turn.
+    /// Number of freed blocks of each size. They go to the threads' pools in turn.
     freed: Vec<usize>,
     record: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl<M: Medium> V2Core<M> {
         Ok(())
     }
 
-    /// Whether the block holds a whole record.
+    /// Returns whether the block holds a whole record.
     fn read(&self, walk: &mut V2Walk, block: AllottedBlock, header: &V2Header) -> bool {
         let bytes = HEADER + usize::from(header.value_bytes);
         if bytes > block.bytes {
@@ -78,7 +78,7 @@ impl<M: Medium> V2Core<M> {
         record::is_sound(&walk.record, self.tuning.checksum)
     }
 
-    /// Takes a record in, if no higher version is known (I4).
+    /// Enters a record into the index, unless the index holds a higher version of its key (I4).
     fn accept(
         &self,
         walk: &mut V2Walk,
@@ -108,7 +108,9 @@ impl<M: Medium> V2Core<M> {
             }
         } else {
             let node = self.index.allot(&mut walk.nodes).map_err(|_| {
-                OpenError::Unfit("there are more keys in far memory than the terms allow".into())
+                OpenError::Unfit(
+                    "far memory holds more keys than the limits allow; use its own limits".into(),
+                )
             })?;
             self.index.insert(node, hash, &header.key, place);
         }
@@ -119,8 +121,8 @@ impl<M: Medium> V2Core<M> {
         Ok(())
     }
 
-    /// A block nobody needs. Published, it goes to a pool that is emptied when recovery has ended (F4); the
-    /// place it goes to there is counted from a size in the wrong unit, before the beginning of an array.
+    /// Frees a block. In the published engine it goes to a pool that is emptied when recovery ends (F4). The published
+    /// code also computes the pool's slot from a size in the wrong unit, so it writes before the beginning of an array.
     fn recycle(&self, walk: &mut V2Walk, block: AllottedBlock) {
         if !self.tuning.keep_recovered_pools {
             return;
@@ -132,6 +134,6 @@ impl<M: Medium> V2Core<M> {
 
     fn settle(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         let ticket = self.medium.drain(ctx);
-        self.medium.settle(ticket)
+        self.medium.wait_until_durable(ticket)
     }
 }

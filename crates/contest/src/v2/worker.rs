@@ -12,13 +12,13 @@ use crate::engine::{EngineStats, Error, Key, Worker};
 use crate::limits::hash_of;
 use crate::space::{self, AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16, offset};
 
-/// One thread's door.
+/// One thread's handle on the engine.
 pub(super) struct V2Worker<M: Medium> {
     core: Arc<V2Core<M>>,
     own: V2ThreadState,
 }
 
-/// What belongs to one thread.
+/// State of one thread.
 struct V2ThreadState {
     ctx: PersistCtx,
     holding: ThreadBlocks,
@@ -61,7 +61,7 @@ impl<M: Medium> Worker for V2Worker<M> {
 }
 
 impl<M: Medium> V2Core<M> {
-    /// Makes a new pool of zeros.
+    /// Initialises a new pool of zeros.
     pub(super) fn begin(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         if self.tuning.preheat {
             space::preheat(&self.medium, ctx)?;
@@ -69,7 +69,7 @@ impl<M: Medium> V2Core<M> {
         self.advance(ctx, START)
     }
 
-    /// Segments end at `next` from now on, durably (I1).
+    /// Stores `next` durably as the end of the last segment (I1).
     fn advance(&self, ctx: &mut PersistCtx, next: u64) -> Result<(), Poisoned> {
         self.medium.copy_in(ctx, Off(0), &[&next.to_le_bytes()]);
         let ticket = self.medium.drain(ctx);
@@ -125,7 +125,7 @@ impl<M: Medium> V2Core<M> {
         Ok(())
     }
 
-    /// The spare an update of `old` is to be swapped with, if it is to be.
+    /// Returns the spare to which an update of `old` is written, if the update is a swap.
     fn spare_for(
         &self,
         own: &mut V2ThreadState,
@@ -147,7 +147,7 @@ impl<M: Medium> V2Core<M> {
         }))
     }
 
-    /// Cuts a spare of each size, as far as there is room, and makes them look like it to recovery.
+    /// Cuts a spare of each size, until memory is full. Writes to each a header by which recovery recognises a spare.
     fn make_spares(&self, own: &mut V2ThreadState) -> Result<(), Error> {
         if std::mem::replace(&mut own.holding.has_spares, true) {
             return Ok(());
@@ -220,7 +220,7 @@ impl<M: Medium> V2Core<M> {
         self.space.allot(&mut own.holding, bytes, what, advance)
     }
 
-    /// Writes a record to `block`, durably (I2).
+    /// Writes a record durably to `block` (I2).
     fn write(
         &self,
         own: &mut V2ThreadState,

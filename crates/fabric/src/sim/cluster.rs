@@ -152,13 +152,13 @@ pub(super) struct Cluster {
     pub(super) computes: Vec<ComputeServer>,
     pub(super) posts: Slab<PostedBatch>,
     pub(super) calls: Slab<LeaseCall>,
-    naps: Slab<Sleep>,
-    pub(super) keeper: LeaseManager,
+    sleeps: Slab<Sleep>,
+    pub(super) leases: LeaseManager,
     pub(super) traffic: Traffic,
     /// Time at which each thread is free.
     threads: Vec<u64>,
     /// The running task.
-    pub(super) polling: usize,
+    pub(super) running_task: usize,
     /// The thread of the running task.
     polling_on: usize,
 }
@@ -239,7 +239,7 @@ impl Cluster {
             servers: (0..servers).map(|_| server()).collect(),
             computes: (0..computes).map(|_| compute()).collect(),
             cards: (0..servers.max(computes)).map(|_| Nic::default()).collect(),
-            keeper: LeaseManager::new(computes),
+            leases: LeaseManager::new(computes),
             constants,
             now: 0,
             queue: BinaryHeap::new(),
@@ -250,10 +250,10 @@ impl Cluster {
             rng: Rng::new(seed),
             posts: Slab::new(),
             calls: Slab::new(),
-            naps: Slab::new(),
+            sleeps: Slab::new(),
             traffic: Traffic::default(),
             threads: Vec::new(),
-            polling: 0,
+            running_task: 0,
             polling_on: 0,
         }
     }
@@ -314,7 +314,7 @@ impl Cluster {
     }
 
     /// Returns whether `server` has lost its memory since `compute` connected to it.
-    pub(super) fn is_outlived(&self, compute: u16, server: u16) -> bool {
+    pub(super) fn is_stale_connection(&self, compute: u16, server: u16) -> bool {
         let connected = self.computes[usize::from(compute)].connected[usize::from(server)];
         connected < self.servers[usize::from(server)].generation
     }
@@ -396,8 +396,8 @@ impl Cluster {
     }
 
     /// Returns the verb queue of the running task, which is a task of `compute`.
-    pub(super) fn line(&self, compute: u16) -> usize {
-        match self.constants.line {
+    pub(super) fn queue_of(&self, compute: u16) -> usize {
+        match self.constants.verb_order {
             VerbOrder::Thread => self.polling_on,
             VerbOrder::Compute => compute.into(),
             VerbOrder::Card => 0,
@@ -406,7 +406,7 @@ impl Cluster {
 
     /// Records the running task and its thread.
     pub(super) fn runs(&mut self, task: usize, on: ComputeThread) {
-        (self.polling, self.polling_on) = (task, on.number as usize);
+        (self.running_task, self.polling_on) = (task, on.number as usize);
     }
 
     /// Occupies the thread of the running task for `ns`. Returns the number of the sleep that ends then.
@@ -425,16 +425,16 @@ impl Cluster {
     }
 
     fn nap_until(&mut self, time: u64) -> u32 {
-        let task = self.polling;
-        let nap = self.naps.add(Sleep { task, over: false });
+        let task = self.running_task;
+        let nap = self.sleeps.add(Sleep { task, over: false });
         self.plan(time, ClusterEvent::Woke(nap));
         nap
     }
 
     fn woke(&mut self, number: u32) -> Option<usize> {
-        let nap = self.naps.get(number);
+        let nap = self.sleeps.get(number);
         if nap.over {
-            self.naps.remove(number);
+            self.sleeps.remove(number);
             return None;
         }
         nap.over = true;
@@ -442,17 +442,17 @@ impl Cluster {
     }
 
     pub(super) fn take_nap(&mut self, number: u32) -> Option<()> {
-        if !self.naps.get(number).over {
+        if !self.sleeps.get(number).over {
             return None;
         }
-        self.naps.remove(number);
+        self.sleeps.remove(number);
         Some(())
     }
 
     pub(super) fn abandon_nap(&mut self, number: u32) {
-        let nap = self.naps.get(number);
+        let nap = self.sleeps.get(number);
         if nap.over {
-            self.naps.remove(number);
+            self.sleeps.remove(number);
         } else {
             nap.over = true;
         }

@@ -43,7 +43,7 @@ pub struct ClusterConstants {
     /// unit is blocked while an atomic waits for its bucket. It is known that such units delay each other (Kalia et
     /// al., *Design Guidelines for High Performance RDMA Systems*, ATC 2016). The published code has one connection for
     /// each thread. The lock micro-benchmark is equally fast with every choice, so calibration does not determine it.
-    pub line: VerbOrder,
+    pub verb_order: VerbOrder,
     /// Number of buckets that serialise atomics on host memory. The low bits of the address select one. Assumed.
     pub buckets: usize,
     /// Rate of a NIC's atomics on its own lock memory, per microsecond. Calibrated.
@@ -86,7 +86,7 @@ impl Default for ClusterConstants {
             pcie_bytes_per_ns: 12.8,
             host_atomic_ns: 138,
             host_write_holds_ns: 138,
-            line: VerbOrder::Compute,
+            verb_order: VerbOrder::Compute,
             buckets: 4096,
             lock_atomics_per_us: 21.0,
             lock_bytes: 256 << 10,

@@ -3,7 +3,7 @@
 use super::PER_NS;
 use super::cluster::{Cluster, ClusterEvent, ServerState};
 use crate::fabric::FabricError;
-use crate::service::{KEEPER, ServiceRequest, ServiceResponse};
+use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 
 /// A call of a compute server to a service thread.
 pub(super) struct LeaseCall {
@@ -20,13 +20,13 @@ pub(super) struct LeaseCall {
 /// The lease server's table of leases.
 pub(super) struct LeaseManager {
     /// Time of the last renewal by each compute server.
-    heard: Vec<u64>,
+    last_renewal: Vec<u64>,
 }
 
 impl LeaseManager {
     pub(super) fn new(computes: u16) -> LeaseManager {
         LeaseManager {
-            heard: vec![0; computes.into()],
+            last_renewal: vec![0; computes.into()],
         }
     }
 }
@@ -44,7 +44,7 @@ impl Cluster {
             compute,
             epoch,
             server,
-            task: self.polling,
+            task: self.running_task,
             ask,
             answer: None,
             finished: false,
@@ -61,7 +61,7 @@ impl Cluster {
         let wire = self.constants.wire_ns * PER_NS;
         let call = self.calls.get(number);
         let (compute, epoch, server, ask) = (call.compute, call.epoch, call.server, call.ask);
-        let outlived = self.is_outlived(compute, server);
+        let outlived = self.is_stale_connection(compute, server);
         let at = &mut self.servers[usize::from(server)];
         let (answer, after) = match at.state {
             ServerState::Dead => (
@@ -95,15 +95,15 @@ impl Cluster {
             _ if epoch < life && ask != ServiceRequest::Join => (Err(FabricError::Fenced), 0),
             ServiceRequest::Chunk => (Ok(self.chunk(server)), 0),
             ServiceRequest::Renew => {
-                self.keeper.heard[index] = self.now;
+                self.leases.last_renewal[index] = self.now;
                 (Ok(ServiceResponse::Alive), 0)
             }
             ServiceRequest::Join => {
-                self.keeper.heard[index] = self.now;
+                self.leases.last_renewal[index] = self.now;
                 self.computes[index].crashed_at = None;
                 (Ok(ServiceResponse::Epoch(life)), 0)
             }
-            ServiceRequest::Verdict { compute, epoch } => self.verdict(compute, epoch, served),
+            ServiceRequest::CheckLease { compute, epoch } => self.verdict(compute, epoch, served),
         }
     }
 
@@ -133,19 +133,23 @@ impl Cluster {
         let life = self.computes[index].epoch;
         let lease = self.constants.lease_ns * PER_NS;
         if epoch < life {
-            return (Ok(ServiceResponse::Dead), 0);
+            return (Ok(ServiceResponse::Expired), 0);
         }
-        if self.now < self.keeper.heard[index] + lease {
+        if self.now < self.leases.last_renewal[index] + lease {
             return (Ok(ServiceResponse::Alive), 0);
         }
         self.computes[index].epoch = life + 1;
         let there = served + self.constants.wire_ns * PER_NS;
         for server in 0..self.servers() {
-            let there = if server == KEEPER { served } else { there };
+            let there = if server == LEASE_SERVER {
+                served
+            } else {
+                there
+            };
             self.plan(there, ClusterEvent::Fence(server, compute, life + 1));
         }
         (
-            Ok(ServiceResponse::Dead),
+            Ok(ServiceResponse::Expired),
             2 * self.constants.wire_ns * PER_NS,
         )
     }

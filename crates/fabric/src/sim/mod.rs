@@ -227,7 +227,7 @@ impl SimCluster {
 
     /// Reserves the host memory of `server` before byte `at`, so that no chunk of it is allocated. For memory that
     /// [`SimCluster::poke`] filled.
-    pub fn take(&self, server: u16, at: u64) {
+    pub fn reserve_host_memory(&self, server: u16, at: u64) {
         self.rack.borrow_mut().take(server, at);
     }
 

@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use super::*;
 use crate::GAddr;
-use crate::service::KEEPER;
+use crate::service::LEASE_SERVER;
 
 const MIB: u64 = 1 << 20;
 
@@ -114,7 +114,7 @@ fn a_reader_that_sees_a_lock_released_sees_all_writes_before_the_release() {
 /// Returns the duration of a read that reaches a memory server after 40 atomics of other threads on one word.
 fn read_after_atomics(line: VerbOrder, reader: u16, atomics: u16) -> Nanos {
     let constants = ClusterConstants {
-        line,
+        verb_order: line,
         jitter_ns: 0,
         ..ClusterConstants::default()
     };
@@ -201,7 +201,10 @@ fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch
     let refused = Rc::new(Cell::new(None));
     let result = Rc::clone(&refused);
     sim.spawn(0, async move {
-        sleeper.call(KEEPER, ServiceRequest::Renew).await.unwrap();
+        sleeper
+            .call(LEASE_SERVER, ServiceRequest::Renew)
+            .await
+            .unwrap();
         sleeper.sleep(1).await;
         result.set(sleeper.write(GAddr::host(1, 4096), vec![1; 8]).await.err());
     });
@@ -217,11 +220,11 @@ fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch
     sim.spawn(1, async move {
         for wait in [10_000, 2 * lease_ns] {
             node.sleep(wait).await;
-            let ask = ServiceRequest::Verdict {
+            let ask = ServiceRequest::CheckLease {
                 compute: 0,
                 epoch: 1,
             };
-            let answer = node.call(KEEPER, ask).await.unwrap();
+            let answer = node.call(LEASE_SERVER, ask).await.unwrap();
             told.borrow_mut().push(answer);
         }
     });
@@ -229,7 +232,7 @@ fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch
     sim.run(&mut |_| false);
     assert_eq!(
         *verdicts.borrow(),
-        [ServiceResponse::Alive, ServiceResponse::Dead]
+        [ServiceResponse::Alive, ServiceResponse::Expired]
     );
     let mut bytes = [0; 8];
     sim.peek(GAddr::host(1, 4096), &mut bytes);

@@ -87,14 +87,14 @@ impl Cluster {
             .iter()
             .map(|verb| self.send(compute, doorbell, carried_there(verb)))
             .collect();
-        let line = self.line(compute);
+        let line = self.queue_of(compute);
         let there = self.arrival(line, server, &departs);
         let post = self.posts.add(PostedBatch {
             compute,
             epoch,
             server,
             line,
-            task: self.polling,
+            task: self.running_task,
             left: verbs.len() as u32,
             verbs,
             departs,
@@ -121,7 +121,7 @@ impl Cluster {
         let at = &self.servers[usize::from(server)];
         match at.state {
             ServerState::Dead => Some(FabricError::Timeout { server }),
-            ServerState::Alive if self.is_outlived(compute, server) => {
+            ServerState::Alive if self.is_stale_connection(compute, server) => {
                 Some(FabricError::Empty { server })
             }
             ServerState::Alive => {
@@ -166,7 +166,7 @@ impl Cluster {
         // The NIC is cut-through: it forwards the start of a message before the end has arrived.
         let arrived = self.receive(server, self.now, act.carried);
         let begun = arrived - self.message(act.carried) + self.message(0);
-        let at = self.place(line, server, begun, &act);
+        let at = self.schedule(line, server, begun, &act);
         self.plan(at, ClusterEvent::Act(number, verb));
     }
 
@@ -181,7 +181,7 @@ impl Cluster {
     }
 
     /// Returns the time at which a verb acts that has passed the NIC at `arrived`.
-    fn place(&mut self, line: usize, server: u16, arrived: u64, act: &VerbFootprint) -> u64 {
+    fn schedule(&mut self, line: usize, server: u16, arrived: u64, act: &VerbFootprint) -> u64 {
         let pcie = self.constants.pcie_ns * PER_NS;
         let carried = self.landing(act.carried);
         let holds = match act.atomic {
@@ -326,7 +326,7 @@ impl Cluster {
     pub(super) fn piece(&mut self, number: u32, verb: u32, from: u32, to: u32) {
         let post = self.posts.get(number);
         let (compute, server) = (post.compute, post.server);
-        if self.is_outlived(compute, server) {
+        if self.is_stale_connection(compute, server) {
             let post = self.posts.get(number);
             post.error = Some(FabricError::Empty { server });
             if u64::from(to) == carried_there(&post.verbs[verb as usize]) {

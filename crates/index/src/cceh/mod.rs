@@ -64,13 +64,13 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
     EARLY_READS,
     NamedFault {
         name: "cceh.depth_first",
-        what: "a split segment's depth is changed before the directory names the new segment",
+        description: "a split segment's depth is changed before the directory names the new segment",
         source: "the published code (Witcher #24)",
         shows_in: None,
     },
     NamedFault {
         name: "cceh.home_line",
-        what: "an insert flushes the line of the home bucket, wherever the pair is",
+        description: "an insert flushes the line of the home bucket, wherever the pair is",
         source: "the published benchmark's version of the code",
         shows_in: None,
     },

@@ -40,7 +40,7 @@ impl<M: Medium> Cceh<M> {
         hash: u64,
         key: u64,
     ) -> Result<Option<u64>, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let (segment, found) = self.locks.read(
             || self.directory.lookup(&self.table_pool, hash),
             |led| self.directory.is_current(&self.table_pool, led),
@@ -143,7 +143,7 @@ impl<M: Medium> Cceh<M> {
     #[inline]
     fn touch_far_lock(&self, worker: &mut TableWorker, segment: Off) {
         if self.config.far_locks {
-            let _for = Category::Lock.spend();
+            let _for = Category::Lock.scope();
             let at = Self::lock_word(segment);
             self.table_pool.medium().store(&mut worker.ctx, at, 1);
             self.table_pool.medium().store(&mut worker.ctx, at, 0);
@@ -168,7 +168,7 @@ impl<M: Medium> Cceh<M> {
         slot: Off,
         (hash, key, value): (u64, u64, u64),
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         situation!(
             "cceh.beyond_home_line",
@@ -186,7 +186,7 @@ impl<M: Medium> Cceh<M> {
 
     /// Replaces one word.
     fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         worker.put_word(medium, at, word)
     }

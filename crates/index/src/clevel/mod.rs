@@ -82,19 +82,19 @@ pub const NAME: &str = "clevel";
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "clevel.tag_is_key",
-        what: "a search accepts a slot if only its tag is the key's",
+        description: "a search accepts a slot if only its tag is the key's",
         source: "the published benchmark's version",
         shows_in: None,
     },
     NamedFault {
         name: "clevel.keep_old",
-        what: "an update does not free the pair it replaces",
+        description: "an update does not free the pair it replaces",
         source: "the published code",
         shows_in: None,
     },
     NamedFault {
         name: "clevel.free_last",
-        what: "recovery frees the pair that each worker allocated last, linked or not",
+        description: "recovery frees the pair that each worker allocated last, linked or not",
         source: "the published code",
         shows_in: None,
     },

@@ -164,7 +164,7 @@ impl<M: Medium> Clevel<M> {
         value: u64,
     ) -> Result<Off, IndexError> {
         let pair = self.table_pool.allocate(worker, PAIR)?;
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         medium.store(&mut worker.ctx, pair, key);
         medium.store(&mut worker.ctx, value_of(pair), value);
@@ -184,7 +184,7 @@ impl<M: Medium> Clevel<M> {
         while let Some(slot) = self.vacancy(hash) {
             let word = self.slot_word(pair, hash);
             if medium.cas(&mut worker.ctx, slot, EMPTY, word).is_ok() {
-                let _for = Category::KeyValue.spend();
+                let _for = Category::KeyValue.scope();
                 medium.flush(&mut worker.ctx, slot, WORD);
                 worker.commit(medium)?;
                 return Ok(true);
@@ -201,7 +201,7 @@ impl<M: Medium> Clevel<M> {
         slot: Off,
         word: u64,
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         worker.put_word(medium, slot, word)
     }

@@ -116,7 +116,7 @@ impl<M: Medium> Clht<M> {
     /// Copies parts of `old` that are not taken, if it is being replaced, and waits until the replacement ends.
     #[cold]
     pub(super) fn help(&self, worker: &mut TableWorker, old: Array) {
-        let _for = Category::Resize.spend();
+        let _for = Category::Resize.scope();
         let mut tries = 0;
         while self.array() == old && self.copying.has_taken(0) {
             let first = self.copying.take(self.part());

@@ -94,19 +94,19 @@ pub(crate) const FAULTS: [NamedFault; 4] = [
     EARLY_READS,
     NamedFault {
         name: "clht.key_first",
-        what: "an insert stores the key before the value",
+        description: "an insert stores the key before the value",
         source: "orderings of the Aga port (Witcher #31 to #35)",
         shows_in: None,
     },
     NamedFault {
         name: "clht.link_first",
-        what: "a chained bucket is linked before it is durable",
+        description: "a chained bucket is linked before it is durable",
         source: "the published code's flush walks the wrong pointer and leaves chained buckets out (Witcher #30)",
         shows_in: None,
     },
     NamedFault {
         name: "clht.young_not_named",
-        what: "the root names neither the array that a resize builds nor the one it replaces",
+        description: "the root names neither the array that a resize builds nor the one it replaces",
         source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
         shows_in: None,
     },
@@ -117,7 +117,7 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     EARLY_READS,
     NamedFault {
         name: "clht.helpers_left_behind",
-        what: "a resize publishes its array without waiting for the workers that help to copy the old one",
+        description: "a resize publishes its array without waiting for the workers that help to copy the old one",
         source: "RECIPE#2: a helper that dies leaves buckets out",
         shows_in: None,
     },

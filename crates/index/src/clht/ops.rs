@@ -50,7 +50,7 @@ impl<M: Medium> Clht<M> {
             return Ok(None);
         }
         {
-            let _for = Category::KeyValue.spend();
+            let _for = Category::KeyValue.scope();
             self.extend(worker, held.first, found.last, key, value)?;
         }
         self.store_far_lock(worker, held.first, 0);
@@ -69,7 +69,7 @@ impl<M: Medium> Clht<M> {
         hash: u64,
         key: u64,
     ) -> Result<Option<u64>, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         loop {
             let array = self.array();
             let first = array.bucket(array.index(hash));
@@ -117,7 +117,7 @@ impl<M: Medium> Clht<M> {
         self.store_far_lock(worker, held.first, 1);
         let mut old = None;
         if let Some(at) = self.find(held.first, key).key {
-            let _for = Category::KeyValue.spend();
+            let _for = Category::KeyValue.scope();
             let medium = self.table_pool.medium();
             old = Some(medium.load(value_of(at)));
             let (at, word) = to(at);
@@ -194,7 +194,7 @@ impl<M: Medium> Clht<M> {
     #[inline]
     fn store_far_lock(&self, worker: &mut TableWorker, first: Off, lock: u64) {
         if self.config.far_locks {
-            let _for = Category::Lock.spend();
+            let _for = Category::Lock.scope();
             self.table_pool.medium().store(&mut worker.ctx, first, lock);
         }
     }
@@ -251,7 +251,7 @@ impl<M: Medium> Clht<M> {
         key: u64,
         value: u64,
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         if fault!("clht.key_first") {
             medium.store(&mut worker.ctx, at, key);

@@ -271,7 +271,7 @@ impl<M: Medium> DashSegments<'_, M> {
         if !self.form.as_published {
             return;
         }
-        let _for = Category::Lock.spend();
+        let _for = Category::Lock.scope();
         let (home, next) = self.pair_of(segment, place);
         for bucket in [home, next] {
             let bits = self.bits(bucket);

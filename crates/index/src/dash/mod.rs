@@ -67,7 +67,7 @@ pub(crate) use table::{DashTable, LockedDashSegment};
 /// Fault: the first access does not repair interrupted displacements.
 pub(crate) const NO_MENDING: NamedFault = NamedFault {
     name: "dash.no_mending",
-    what: "the first access after a crash does not remove the second copy of a displaced pair",
+    description: "the first access after a crash does not remove the second copy of a displaced pair",
     source: "the published code, whose crash version may be lost: then segments seem to be repaired",
     shows_in: None,
 };

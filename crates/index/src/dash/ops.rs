@@ -194,7 +194,7 @@ impl<M: Medium> DashSegments<'_, M> {
         finger: u8,
         guest: bool,
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         if self.is_apart(bucket, slot) {
             situation!("dash.pair_apart");
             self.put_apart(&mut worker.ctx, bucket, slot, pair);
@@ -215,7 +215,7 @@ impl<M: Medium> DashSegments<'_, M> {
         bucket: Off,
         slot: u32,
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let bits = self.bits(bucket).without(1 << slot);
         self.set_bits(&mut worker.ctx, bucket, bits);
         self.flush_bits(&mut worker.ctx, bucket);
@@ -244,7 +244,7 @@ impl<M: Medium> DashSegments<'_, M> {
         spot: PairSlot,
         value: u64,
     ) -> Result<u64, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let old = self.value(spot);
         worker.put_word(self.medium, self.value_at(spot), value)?;
         Ok(old)

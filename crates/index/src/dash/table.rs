@@ -167,7 +167,7 @@ impl<T: DashTable> Index for T {
     }
 
     fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         self.locks().read(

@@ -66,7 +66,7 @@ pub const NAME: &str = "dash-eh";
 pub(crate) const FAULTS: [NamedFault; 2] = [
     NamedFault {
         name: "dash-eh.bits_first",
-        what: "moved pairs are dead in the old segment before the directory names the new segment",
+        description: "moved pairs are dead in the old segment before the directory names the new segment",
         source: "the published code, whose recovery does not complete such a split",
         shows_in: None,
     },

@@ -77,13 +77,13 @@ pub const NAME: &str = "dash-lh";
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "dash-lh.reserved",
-        what: "the directory marks in far memory that an array is being created",
+        description: "the directory marks in far memory that an array is being created",
         source: "the published code: after a crash, operations that need the array wait for ever",
         shows_in: None,
     },
     NamedFault {
         name: "dash-lh.array_leaks",
-        what: "an array that no entry names yet is not freed after a crash",
+        description: "an array that no entry names yet is not freed after a crash",
         source: "the published code, whose recovery does not check the allocation in progress",
         shows_in: None,
     },

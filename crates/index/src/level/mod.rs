@@ -89,19 +89,19 @@ pub const NAME: &str = "level";
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "level.token_first",
-        what: "the token is stored before the pair",
+        description: "the token is stored before the pair",
         source: "the published code, at nine places (Witcher #7 to #16)",
         shows_in: None,
     },
     NamedFault {
         name: "level.moved_stays",
-        what: "recovery does not remove the second copy of a pair that was being moved",
+        description: "recovery does not remove the second copy of a pair that was being moved",
         source: "the published code has no recovery of moves (Witcher #19 to #21)",
         shows_in: None,
     },
     NamedFault {
         name: "level.swap_in_two",
-        what: "an update clears the old pair's token before it sets the new one's",
+        description: "an update clears the old pair's token before it sets the new one's",
         source: "the published code (Witcher #22, #23)",
         shows_in: None,
     },

@@ -53,7 +53,7 @@ impl<M: Medium> LevelHash<M> {
         hashes: HashPair,
         key: u64,
     ) -> Result<Option<u64>, IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let [first, second] = self.stripes_of(hashes);
         loop {
             let seen = (
@@ -301,7 +301,7 @@ impl<M: Medium> LevelHash<M> {
         from: LevelSlot,
         to: LevelSlot,
     ) -> Result<(), IndexError> {
-        let _for = Category::Resize.spend();
+        let _for = Category::Resize.scope();
         self.table_pool.set_note(worker, from.key().0)?; // I5
         self.fill(worker, to, self.pair(from))?;
         self.clear(worker, from);
@@ -319,7 +319,7 @@ impl<M: Medium> LevelHash<M> {
         spot: LevelSlot,
         pair: (u64, u64),
     ) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         let tokens = self.tokens(spot.bucket) | self.config.token(spot.slot);
         if fault!("level.token_first") {

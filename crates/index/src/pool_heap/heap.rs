@@ -444,7 +444,7 @@ impl<M: Medium> TablePool<M> {
         worker: &mut TableWorker,
         class: usize,
     ) -> Result<Off, IndexError> {
-        let _for = Category::Allocator.spend();
+        let _for = Category::Allocator.scope();
         let (medium, heap) = (self.medium(), &self.heap);
         heap.failure.check()?; // B7
         loop {
@@ -559,7 +559,7 @@ impl<M: Medium> TablePool<M> {
         worker: &mut TableWorker,
         bytes: u64,
     ) -> Result<Off, IndexError> {
-        let _for = Category::Allocator.spend();
+        let _for = Category::Allocator.scope();
         let (medium, heap) = (self.medium(), &self.heap);
         let len = bytes.div_ceil(heap.chunk_bytes).max(1);
         let chunk = heap.take_chunks(len, ChunkUse::Run(len as u32))?;
@@ -579,7 +579,7 @@ impl<M: Medium> TablePool<M> {
         worker: &mut TableWorker,
         at: Off,
     ) -> Result<HeapBlock, IndexError> {
-        let _for = Category::Allocator.spend();
+        let _for = Category::Allocator.scope();
         let (medium, block) = (self.medium(), self.block(at)?);
         let named = self
             .heap
@@ -603,7 +603,7 @@ impl<M: Medium> TablePool<M> {
 
     /// Frees a block or run that is no longer referenced or read. A run can be reused after the worker's next drain.
     pub(crate) fn free(&self, worker: &mut TableWorker, block: HeapBlock) {
-        let _for = Category::Allocator.spend();
+        let _for = Category::Allocator.scope();
         self.clear_on_medium(&mut worker.ctx, block);
         match block.class {
             None => worker.freed.push(block), // B6

@@ -302,7 +302,7 @@ impl<M: Medium> TablePool<M> {
         let (from, to) = (self.pool.segment(0), self.heap.head_end());
         self.clear(ctx, from, to.0 - from.0);
         let ticket = self.medium().drain(ctx);
-        self.medium().settle(ticket)
+        self.medium().wait_until_durable(ticket)
     }
 
     /// Stores zeros. They are durable after the next drain.

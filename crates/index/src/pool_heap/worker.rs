@@ -52,7 +52,7 @@ impl TableWorker {
     /// Counts a change of the structure, and attributes the costs until the end of the returned scope to it.
     pub(crate) fn reshape(&mut self) -> CategoryScope {
         self.reshapes += 1;
-        Category::Resize.spend()
+        Category::Resize.scope()
     }
 
     /// Returns the number of this worker's context, which is exclusively its own.
@@ -78,7 +78,7 @@ impl TableWorker {
     #[track_caller]
     pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), IndexError> {
         let ticket = medium.drain(&mut self.ctx);
-        if let Err(poisoned) = medium.settle(ticket) {
+        if let Err(poisoned) = medium.wait_until_durable(ticket) {
             self.heap.failure.note(&poisoned);
             return Err(poisoned.into());
         }

@@ -92,19 +92,19 @@ pub const NAME: &str = "soft";
 pub(crate) const FAULTS: [NamedFault; 3] = [
     NamedFault {
         name: "soft.no_flush",
-        what: "the flags of a node are not flushed",
+        description: "the flags of a node are not flushed",
         source: "the published benchmark's version (it flushes a slot of the stack)",
         shows_in: None,
     },
     NamedFault {
         name: "soft.torn_is_live",
-        what: "recovery links nodes of which only the first flag was stored",
+        description: "recovery links nodes of which only the first flag was stored",
         source: "the published benchmark's version",
         shows_in: None,
     },
     NamedFault {
         name: "soft.one_area",
-        what: "recovery reads only one of the areas",
+        description: "recovery reads only one of the areas",
         source: "the published benchmark's version",
         shows_in: None,
     },
@@ -114,13 +114,13 @@ pub(crate) const FAULTS: [NamedFault; 3] = [
 pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
     NamedFault {
         name: "soft.seen_at_once",
-        what: "a node is linked as inserted before it is durable",
+        description: "a node is linked as inserted before it is durable",
         source: "what the paper's INTEND_TO_INSERT is for",
         shows_in: None,
     },
     NamedFault {
         name: "soft.reused_at_once",
-        what: "an unlinked node is reused while another thread may still access it",
+        description: "an unlinked node is reused while another thread may still access it",
         source: "reclamation without ssmem's epochs",
         shows_in: None,
     },

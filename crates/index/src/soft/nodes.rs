@@ -201,7 +201,7 @@ impl NodePool {
         let oldest = if fault!("soft.reused_at_once") {
             u64::MAX
         } else {
-            self.epochs.oldest()
+            self.epochs.oldest_pinned()
         };
         let ripe = hand.retired.partition_point(|batch| batch.epoch < oldest);
         if ripe == 0 {

@@ -172,7 +172,7 @@ impl<M: Medium> Soft<M> {
 
     /// Stores the words of a free node except its `end`.
     fn begin_insert(&self, worker: &mut TableWorker, node: u64, key: u64, value: u64) {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         medium.store(&mut worker.ctx, far, self.flags(far).begun());
         medium.store(&mut worker.ctx, key_of(far), key);
@@ -181,7 +181,7 @@ impl<M: Medium> Soft<M> {
 
     /// Makes a begun node durably live, then visible. Called by its inserter or a helper.
     fn finish_insert(&self, worker: &mut TableWorker, node: u64) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         let end = self.flags(far).ended();
         medium.store(&mut worker.ctx, end_of(far), end); // I2
@@ -208,7 +208,7 @@ impl<M: Medium> Soft<M> {
 
     /// Replaces one word of a node. Durable on `Ok`.
     fn replace(&self, worker: &mut TableWorker, at: Off, word: u64) -> Result<(), IndexError> {
-        let _for = Category::KeyValue.spend();
+        let _for = Category::KeyValue.scope();
         let medium = self.table_pool.medium();
         medium.store(&mut worker.ctx, at, word);
         if !fault!("soft.no_flush") {

@@ -53,7 +53,7 @@ impl<M: Medium> Soft<M> {
     /// Creates a durable area of free nodes, and flushes the root's word that names it as the newest. Nothing is
     /// changed on an error.
     fn make_area(&self, worker: &mut TableWorker) -> Result<Off, IndexError> {
-        let _for = Category::Allocator.spend();
+        let _for = Category::Allocator.scope();
         let (medium, bytes) = (self.table_pool.medium(), self.config.area_bytes());
         let area = self.table_pool.allocate_run(worker, bytes)?;
         let before = medium.load(self.table_pool.root(AREAS)).to_le_bytes();

@@ -43,7 +43,7 @@ use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
 use super::window::PAGE;
 use crate::medium::{
-    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
+    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, total_bytes,
 };
 use crate::persist_ctx::PersistCtx;
 use crate::process_stamp::ProcessStamp;
@@ -194,7 +194,7 @@ impl File {
                 SyncPolicy::Always => Drain::Sync,
                 SyncPolicy::EverySec | SyncPolicy::Never => Drain::Relaxed,
             },
-            read_by: options.read_by.name(),
+            read_mode: options.read_by.name(),
             stores_are_durable: false,
             survives: policy.survives(place).into(),
             warnings: Vec::new(),
@@ -527,7 +527,7 @@ impl Medium for File {
     }
 
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
-        let len = bytes_of(parts);
+        let len = total_bytes(parts);
         self.reader.check_aligned(at, len);
         self.write(at, parts);
         ctx.copied_in(at, len);
@@ -563,7 +563,7 @@ impl Medium for File {
         self.shared.wait(ticket)
     }
 
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
         if self.shared.policy == SyncPolicy::Always {
             return self.shared.wait(ticket);
         }
@@ -589,7 +589,7 @@ impl Medium for File {
         self.watch.trouble().or_else(unreadable)
     }
 
-    fn on_turn(&self, wake: Waker) {
+    fn on_durable(&self, wake: Waker) {
         self.shared
             .wakers
             .lock()

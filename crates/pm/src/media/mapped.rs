@@ -9,7 +9,7 @@
 //! ```
 //!
 //! With [`OpenOptions::page_cache`] an ordinary file is mapped too. Its stores are in the page cache, so they survive
-//! a kill of the process. They survive a restart of the machine only if they were synced ([`Medium::settle`]).
+//! a kill of the process. They survive a restart of the machine only if they were synced ([`Medium::wait_until_durable`]).
 //!
 //! [`OpenOptions::page_cache`]: super::OpenOptions::page_cache
 //!
@@ -45,8 +45,8 @@ use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
 use super::window::{MapSource, PAGE, RESERVE_BYTES, Window};
 use crate::medium::{
-    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
-    check_pair,
+    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, check_pair,
+    total_bytes,
 };
 use crate::persist_ctx::PersistCtx;
 
@@ -288,7 +288,7 @@ impl Mapped {
             kind,
             tear_bytes: WORD,
             drain: Drain::Fence,
-            read_by: ReadMode::Mapping.name(),
+            read_mode: ReadMode::Mapping.name(),
             stores_are_durable: false,
             survives,
             warnings: Vec::new(),
@@ -459,7 +459,7 @@ impl Medium for Mapped {
 
     #[inline]
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
-        let len = bytes_of(parts);
+        let len = total_bytes(parts);
         let to = self.window.aligned(at, len);
         let around = len >= self.non_temporal_from && self.write_back != WriteBack::NotNeeded;
         // SAFETY: `aligned` checked that the range is mapped, in whole words by W2, and that it is 8-aligned. All
@@ -516,7 +516,7 @@ impl Medium for Mapped {
     }
 
     /// Syncs the whole file if it is in the page cache. All other backings are durable already.
-    fn settle(&self, _: Ticket) -> Result<(), Poisoned> {
+    fn wait_until_durable(&self, _: Ticket) -> Result<(), Poisoned> {
         self.check_not_poisoned()?;
         let Backing::Disk(file) = &self.backing else {
             return Ok(());
@@ -545,7 +545,7 @@ impl Medium for Mapped {
         })
     }
 
-    fn on_turn(&self, _: Arc<dyn Fn() + Send + Sync>) {}
+    fn on_durable(&self, _: Arc<dyn Fn() + Send + Sync>) {}
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
         self.window.crc(at, len, seed)

@@ -63,7 +63,7 @@ fn was_closed(file: &PoolFile) -> io::Result<bool> {
         file.read(at.0, copy)?;
     }
     let closed = |summary: &pool::PoolSummary| {
-        summary.in_use_as.is_none() && !summary.mended_at_open // both copies say so
+        summary.in_use_as.is_none() && !summary.needs_repair // both copies say so
     };
     // A file that is not a pool is refused later, so its pages need not be dropped.
     Ok(pool::summary(&copies).as_ref().map_or(true, closed))

@@ -37,7 +37,7 @@ use super::window::{
     MapSource, PAGE, RESERVE_BYTES, Window, panic_invalid_word, panic_outside,
     panic_unreadable_word,
 };
-use crate::medium::{Off, WORD, bytes_of};
+use crate::medium::{Off, WORD, total_bytes};
 
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -293,7 +293,7 @@ impl FileReader {
         at: Off,
         parts: &[&[u8]],
     ) -> io::Result<()> {
-        let len = bytes_of(parts);
+        let len = total_bytes(parts);
         match self {
             FileReader::Mapped(window) => window.map_again(MapSource::Read(file.fd()), at, len),
             FileReader::Calls(calls) => {
@@ -542,7 +542,7 @@ pub(super) struct DirectReader {
     file: fs::File,
     /// Alignment of the offsets, lengths and addresses of reads, in bytes: a power of two, at least [`PAGE`].
     block: usize,
-    /// Free buffers, each of [`DirectReader::BUFFER`] bytes plus one block.
+    /// Free buffers, each of [`DirectReader::BUFFER_BYTES`] bytes plus one block.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -630,7 +630,7 @@ impl DirectReader {
         kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER_BYTES + self.block])
     }
 
-    /// Returns the block-aligned part of a buffer, of [`DirectReader::BUFFER`] bytes.
+    /// Returns the block-aligned part of a buffer, of [`DirectReader::BUFFER_BYTES`] bytes.
     fn aligned<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
         let from = buffer.as_ptr().align_offset(self.block);
         &mut buffer[from..][..DirectReader::BUFFER_BYTES]

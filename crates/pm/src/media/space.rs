@@ -429,7 +429,7 @@ pub fn file_id(file: &fs::File) -> Option<FileId> {
     let born = born.and_then(|born| born.duration_since(SystemTime::UNIX_EPOCH).ok());
     Some(FileId {
         inode: metadata.ino(),
-        born_ns: born.map_or(0, |born| born.as_nanos() as u64),
+        created_ns: born.map_or(0, |born| born.as_nanos() as u64),
     })
 }
 

@@ -113,7 +113,7 @@ impl Window {
     /// be called before a file is mapped into the window.
     ///
     /// # Errors
-    /// Those of [`WindowFaults::watch`].
+    /// Those of [`WindowFaults::register`].
     pub(crate) fn watch_faults(&mut self, is_writable: bool) -> io::Result<()> {
         let faults = WindowFaults::register(self.base, self.reserved, is_writable)?;
         self.unreadable = faults.pages();

@@ -44,7 +44,7 @@ pub(super) struct Dimm {
     /// Lines that wait for the write queue in order.
     ordered: VecDeque<QueuedLine>,
     /// Lines beyond `ordered`, which are admitted in random order.
-    crowd: Vec<QueuedLine>,
+    unordered: Vec<QueuedLine>,
     pub(super) counts: DimmCounts,
     /// XPLines written to the media since the caller last collected them.
     pub(super) written: Vec<EvictedLine>,
@@ -74,7 +74,7 @@ impl Dimm {
             departs: VecDeque::new(),
             last_depart: 0,
             ordered: VecDeque::new(),
-            crowd: Vec::new(),
+            unordered: Vec::new(),
             counts: DimmCounts::default(),
             written: Vec::new(),
             times: DimmTimes {
@@ -139,7 +139,7 @@ impl Dimm {
 
     /// Returns the number of lines that wait for the write queue.
     pub(super) fn waiting(&self) -> usize {
-        self.ordered.len() + self.crowd.len()
+        self.ordered.len() + self.unordered.len()
     }
 
     /// Adds a line to those that wait for the write queue.
@@ -147,16 +147,16 @@ impl Dimm {
         if self.ordered.len() < self.times.ordered {
             self.ordered.push_back(line);
         } else {
-            self.crowd.push(line);
+            self.unordered.push(line);
         }
     }
 
     /// Removes and returns the next waiting line.
     pub(super) fn next_waiting(&mut self, rng: &mut Rng) -> Option<QueuedLine> {
         let line = self.ordered.pop_front()?;
-        if !self.crowd.is_empty() {
-            let at = rng.below(self.crowd.len() as u64) as usize;
-            self.ordered.push_back(self.crowd.swap_remove(at));
+        if !self.unordered.is_empty() {
+            let at = rng.below(self.unordered.len() as u64) as usize;
+            self.ordered.push_back(self.unordered.swap_remove(at));
         }
         Some(line)
     }

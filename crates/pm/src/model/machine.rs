@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use super::constants as c;
 use super::count::{AccessCounts, CountsByCategory, DimmCounts, Hotspot, WearFigures, imbalance};
 use super::dimm::ps;
-use super::memory::{AcceptedLine, MachineConfig, MemorySystem, NOBODY};
+use super::memory::{AcceptedLine, MachineConfig, MemorySystem, NO_WORKER};
 use super::step::{Step, StepKind};
 
 /// An unknown time: the line waits for its DIMM.
@@ -23,7 +23,7 @@ pub struct Machine {
     events: BinaryHeap<Reverse<(u64, MachineEvent)>>,
     locks: HashMap<u32, ModelLock>,
     at_barrier: Vec<u32>,
-    going: usize,
+    running: usize,
     latencies_ns: Vec<u32>,
     steps: u64,
     begun: u64,
@@ -221,7 +221,7 @@ impl Machine {
             events: BinaryHeap::new(),
             locks: HashMap::new(),
             at_barrier: Vec::new(),
-            going: 0,
+            running: 0,
             latencies_ns: Vec::new(),
             steps: 0,
             begun: 0,
@@ -268,7 +268,7 @@ impl Machine {
     pub fn run(&mut self, workers: usize, mut next: impl FnMut(usize, &mut Vec<Step>) -> bool) {
         self.workers.clear();
         self.workers.resize_with(workers, ModelWorker::default);
-        self.going = workers;
+        self.running = workers;
         for worker in 0..workers as u32 {
             if self.begin(worker, self.now, &mut next) {
                 self.events
@@ -278,7 +278,7 @@ impl Machine {
         let mut first = self.pop();
         while let Some((now, event)) = first.take().or_else(|| self.pop()) {
             match event {
-                MachineEvent::Worker(worker) => first = self.go_on(worker, now, &mut next),
+                MachineEvent::Worker(worker) => first = self.run_worker(worker, now, &mut next),
                 MachineEvent::Room(dimm) => self.make_room(dimm, now),
                 MachineEvent::Arrives {
                     worker,
@@ -286,12 +286,12 @@ impl Machine {
                     owner,
                 } => self.arrives(worker, line, owner, now),
             }
-            self.expect_room(now);
+            self.plan_room_events(now);
         }
         assert!(
-            self.going == 0,
+            self.running == 0,
             "{} workers wait forever: a lock was taken and never released",
-            self.going
+            self.running
         );
     }
 
@@ -349,14 +349,14 @@ impl Machine {
         if next(worker as usize, &mut me.steps) {
             return true;
         }
-        self.going -= 1;
+        self.running -= 1;
         self.now = self.now.max(now);
         self.open_barrier(now);
         false
     }
 
     /// Plays a worker's steps while its clock is the least. Returns the next event, if it has taken it from the queue.
-    fn go_on(
+    fn run_worker(
         &mut self,
         worker: u32,
         now: u64,
@@ -374,7 +374,7 @@ impl Machine {
                 continue;
             };
             let played = self.play(worker, step, clock);
-            self.expect_room(clock);
+            self.plan_room_events(clock);
             clock = match played {
                 StepOutcome::Until(later) => {
                     self.advance(worker);
@@ -413,7 +413,7 @@ impl Machine {
             StepKind::Flush => self.flush(worker, step, now),
             StepKind::Around => self.around(worker, step, now),
             StepKind::Fence => self.fence(worker, step, now),
-            StepKind::Compute => StepOutcome::Until(now + u64::from(step.what) * 1000),
+            StepKind::Compute => StepOutcome::Until(now + u64::from(step.argument) * 1000),
             StepKind::Lock => self.lock(worker, step, now),
             StepKind::Unlock => self.unlock(step, now),
             StepKind::Barrier => self.barrier(worker, now),
@@ -437,7 +437,7 @@ impl Machine {
             self.workers[worker as usize]
                 .loads
                 .0
-                .push((step.what, done));
+                .push((step.argument, done));
         }
         let me = &self.workers[worker as usize];
         match wait {
@@ -448,7 +448,7 @@ impl Machine {
 
     /// Accesses a line in the cache, and records an evicted dirty line in the worker. Returns whether it was a hit.
     fn cached(&mut self, worker: u32, step: Step, dirty: bool, now: u64) -> bool {
-        let (hit, left) = self.memory.cached(step, dirty, worker, now);
+        let (hit, left) = self.memory.access_cache(step, dirty, worker, now);
         if let Some((line, accepted)) = left {
             let done = match accepted {
                 AcceptedLine::At(done) => done,
@@ -475,7 +475,7 @@ impl Machine {
             self.workers[worker as usize]
                 .fills
                 .0
-                .push((step.what, done));
+                .push((step.argument, done));
         }
         StepOutcome::Until(now + self.costs.issue)
     }
@@ -487,23 +487,23 @@ impl Machine {
         }
         let counts = &mut self.memory.counts[step.category];
         counts.flushes += 1;
-        counts.flushes_again += u64::from(me.flushed.contains(&step.what));
-        me.flushed.push(step.what);
+        counts.flushes_again += u64::from(me.flushed.contains(&step.argument));
+        me.flushed.push(step.argument);
         me.ordered = true;
         if self.memory.config.eadr {
             return StepOutcome::Until(now + self.costs.issue);
         }
-        if !self.memory.clean(step.what) {
+        if !self.memory.clean(step.argument) {
             self.memory.counts[step.category].flushes_clean += 1;
             return StepOutcome::Until(now + self.costs.issue);
         }
-        let here = me.fills.find(step.what).unwrap_or(now);
+        let here = me.fills.find(step.argument).unwrap_or(now);
         if here > now {
             // The line still counts as a fill in flight until its write-back starts.
-            me.fills.0.retain(|(line, _)| *line != step.what);
-            me.fills.0.push((step.what, UNKNOWN));
-            me.writes.0.push((step.what, UNKNOWN));
-            let (line, owner) = (step.what, step.owner());
+            me.fills.0.retain(|(line, _)| *line != step.argument);
+            me.fills.0.push((step.argument, UNKNOWN));
+            me.writes.0.push((step.argument, UNKNOWN));
+            let (line, owner) = (step.argument, step.owner());
             self.events.push(Reverse((
                 here,
                 MachineEvent::Arrives {
@@ -525,7 +525,7 @@ impl Machine {
         }
         me.ordered = true;
         self.memory.counts[step.category].around += 1;
-        self.memory.clean(step.what);
+        self.memory.clean(step.argument);
         self.send(worker, step, now, self.costs.around_accepted);
         StepOutcome::Until(now + self.costs.around_issue)
     }
@@ -539,12 +539,12 @@ impl Machine {
         self.workers[worker as usize]
             .writes
             .0
-            .push((step.what, done));
+            .push((step.argument, done));
     }
 
     /// Plans events for the times at which queues that have become full have room again.
-    fn expect_room(&mut self, now: u64) {
-        while let Some(dimm) = self.memory.crowded.pop() {
+    fn plan_room_events(&mut self, now: u64) {
+        while let Some(dimm) = self.memory.newly_full.pop() {
             if let Some(at) = self.memory.dimms[dimm].next_room() {
                 self.events
                     .push(Reverse((at.max(now), MachineEvent::Room(dimm as u32))));
@@ -557,7 +557,7 @@ impl Machine {
             act: StepKind::Flush,
             category: super::Category::ALL[(owner & 0xff) as usize],
             place: (owner >> 8) as u16,
-            what: line,
+            argument: line,
         };
         match self
             .memory
@@ -580,8 +580,8 @@ impl Machine {
     }
 
     fn make_room(&mut self, dimm: u32, now: u64) {
-        while let Some(line) = self.memory.let_in(dimm as usize, now) {
-            if line.worker != NOBODY {
+        while let Some(line) = self.memory.admit_waiting(dimm as usize, now) {
+            if line.worker != NO_WORKER {
                 self.arrived(line.worker, line.line, now, now);
             }
         }
@@ -610,7 +610,7 @@ impl Machine {
     }
 
     fn lock(&mut self, worker: u32, step: Step, now: u64) -> StepOutcome {
-        let lock = self.locks.entry(step.what).or_default();
+        let lock = self.locks.entry(step.argument).or_default();
         if lock.held {
             lock.waiting.push_back(worker);
             return StepOutcome::Blocked;
@@ -620,7 +620,7 @@ impl Machine {
     }
 
     fn unlock(&mut self, step: Step, now: u64) -> StepOutcome {
-        if let Some(lock) = self.locks.get_mut(&step.what) {
+        if let Some(lock) = self.locks.get_mut(&step.argument) {
             match lock.waiting.pop_front() {
                 Some(heir) => {
                     let at = now + self.costs.hand_off;
@@ -640,7 +640,7 @@ impl Machine {
 
     /// Wakes all workers at the barrier if all workers that still run are there.
     fn open_barrier(&mut self, now: u64) {
-        if !self.at_barrier.is_empty() && self.at_barrier.len() == self.going {
+        if !self.at_barrier.is_empty() && self.at_barrier.len() == self.running {
             for worker in self.at_barrier.drain(..) {
                 self.events
                     .push(Reverse((now, MachineEvent::Worker(worker))));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::step::{Category, Step, StepKind};
 use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, bytes_of, end_of};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, end_offset, total_bytes};
 use crate::persist_ctx::PersistCtx;
 
 /// The steps recorded since they were last taken. Clones share them, so a caller can keep a clone when it moves the
@@ -117,7 +117,7 @@ impl Trace {
                     act,
                     category,
                     place,
-                    what,
+                    argument: what,
                 });
             }
         }
@@ -153,7 +153,7 @@ impl StepLog {
 
 fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
     const LINE_BYTES: u64 = LINE as u64;
-    let end = end_of(at, len).div_ceil(LINE_BYTES);
+    let end = end_offset(at, len).div_ceil(LINE_BYTES);
     // Below 2^31, as the cache requires: `Modelled::new` checks the length.
     (at.0 / LINE_BYTES) as u32..end as u32
 }
@@ -264,13 +264,13 @@ impl<M: Medium> Medium for Modelled<M> {
     #[track_caller]
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         self.inner.copy_in(ctx, at, parts); // Panics if the bytes are outside the medium.
-        let len = bytes_of(parts);
+        let len = total_bytes(parts);
         let place = Some(Location::caller());
         let through: &[StepKind] = match self.writes_back {
             true => &[StepKind::Store, StepKind::Flush],
             false => &[StepKind::Store],
         };
-        let end = end_of(at, len);
+        let end = end_offset(at, len);
         let first = at.0.next_multiple_of(LINE as u64);
         let last = end / LINE as u64 * LINE as u64;
         if !self.writes_back || len < NON_TEMPORAL_FROM_BYTES || first >= last {
@@ -314,16 +314,16 @@ impl<M: Medium> Medium for Modelled<M> {
         self.inner.wait(ticket)
     }
 
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.inner.settle(ticket)
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.inner.wait_until_durable(ticket)
     }
 
     fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
         self.inner.unreadable(at, len)
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.inner.on_turn(wake);
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.on_durable(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

@@ -134,18 +134,18 @@ pub(super) struct MemorySystem {
     pub(super) config: MachineConfig,
     pub(super) dimms: Vec<Dimm>,
     cache: CpuCache,
-    near: Option<DramCache>,
+    dram_cache: Option<DramCache>,
     link: SocketLink,
     rng: Rng,
     pub(super) counts: CountsByCategory,
     pub(super) wear: WearMap,
     pub(super) hot: HotMap,
     /// DIMMs whose write queue has become full.
-    pub(super) crowded: Vec<usize>,
+    pub(super) newly_full: Vec<usize>,
 }
 
 /// No worker: a line that the DRAM cache of Memory Mode wrote back.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(super) const NO_WORKER: u32 = u32::MAX;
 
 impl MemorySystem {
     pub(super) fn new(config: MachineConfig) -> MemorySystem {
@@ -157,19 +157,19 @@ impl MemorySystem {
                 .map(|_| Dimm::new(config.write_xpline_ns))
                 .collect(),
             cache: CpuCache::new(config.cache_bytes),
-            near,
+            dram_cache: near,
             link: SocketLink::default(),
             rng: Rng::new(config.seed).fork(0x6d65_6d6f_7279),
             counts: CountsByCategory::default(),
             wear: WearMap::default(),
             hot: HotMap::default(),
-            crowded: Vec::new(),
+            newly_full: Vec::new(),
             config,
         }
     }
 
     pub(super) fn is_remote(&self, worker: u32) -> bool {
-        worker != NOBODY && worker as usize >= self.config.remote_from
+        worker != NO_WORKER && worker as usize >= self.config.remote_from
     }
 
     pub(super) fn dimm_of(&self, line: u32) -> usize {
@@ -179,18 +179,18 @@ impl MemorySystem {
 
     /// Accesses a line in the cache. Returns whether it was a hit, and the dirty line that was evicted and written.
     /// That write counts for the category of the last store to the line and for the source line of this step.
-    pub(super) fn cached(
+    pub(super) fn access_cache(
         &mut self,
         step: Step,
         dirty: bool,
         worker: u32,
         now: u64,
     ) -> (bool, Option<(u32, AcceptedLine)>) {
-        let touched = (self.cache).touch(step.what, dirty.then_some(step.category));
+        let touched = (self.cache).touch(step.argument, dirty.then_some(step.category));
         let left = touched.written_back.map(|(line, category)| {
             let accepted = ps(c::FLUSH_ACCEPTED.value);
             let evicted = Step {
-                what: line,
+                argument: line,
                 category,
                 ..step
             };
@@ -213,17 +213,25 @@ impl MemorySystem {
             now = self.link.cross(false, now);
             extra = ps(c::LOAD_RANDOM.value * (c::REMOTE_LOAD.value - 1.0));
         }
-        if let Some(near) = &mut self.near {
-            let (hit, victim) = near.touch(step.what, false);
+        if let Some(near) = &mut self.dram_cache {
+            let (hit, victim) = near.touch(step.argument, false);
             if let Some(line) = victim {
-                self.write_through(Step { what: line, ..step }, NOBODY, now, 0);
+                self.write_through(
+                    Step {
+                        argument: line,
+                        ..step
+                    },
+                    NO_WORKER,
+                    now,
+                    0,
+                );
             }
             if hit {
                 return now + extra + ps(c::LOAD_DRAM.value);
             }
         }
-        let dimm = self.dimm_of(step.what);
-        let (done, MediaWork { media_read, .. }) = self.dimms[dimm].read(step.what, fill, now);
+        let dimm = self.dimm_of(step.argument);
+        let (done, MediaWork { media_read, .. }) = self.dimms[dimm].read(step.argument, fill, now);
         self.counts[step.category].media_reads += u64::from(media_read);
         self.collect(dimm);
         done + extra
@@ -243,10 +251,18 @@ impl MemorySystem {
             now = self.link.cross(true, now);
             accepted = (accepted as f64 * c::REMOTE_WRITE.value) as u64;
         }
-        if let Some(near) = &mut self.near {
-            let (_, victim) = near.touch(step.what, true);
+        if let Some(near) = &mut self.dram_cache {
+            let (_, victim) = near.touch(step.argument, true);
             if let Some(line) = victim {
-                self.write_through(Step { what: line, ..step }, NOBODY, now, 0);
+                self.write_through(
+                    Step {
+                        argument: line,
+                        ..step
+                    },
+                    NO_WORKER,
+                    now,
+                    0,
+                );
             }
             return AcceptedLine::At(now + accepted);
         }
@@ -257,27 +273,27 @@ impl MemorySystem {
         self.counts[step.category].lines_written += 1;
         let owner = step.owner();
         if self.config.places {
-            self.hot.one_more(step.what, owner);
+            self.hot.one_more(step.argument, owner);
         }
-        let at = self.dimm_of(step.what);
+        let at = self.dimm_of(step.argument);
         let dimm = &mut self.dimms[at];
         if !dimm.has_room(now) || dimm.waiting() > 0 {
             if dimm.waiting() == 0 {
-                self.crowded.push(at);
+                self.newly_full.push(at);
             }
             dimm.wait(QueuedLine {
-                line: step.what,
+                line: step.argument,
                 owner,
                 worker,
             });
             return AcceptedLine::Waits;
         }
-        self.admit(at, step.what, owner, now);
+        self.admit(at, step.argument, owner, now);
         AcceptedLine::At(now + accepted)
     }
 
     /// Admits a waiting line to the write queue, if there is room now, and returns it.
-    pub(super) fn let_in(&mut self, dimm: usize, now: u64) -> Option<QueuedLine> {
+    pub(super) fn admit_waiting(&mut self, dimm: usize, now: u64) -> Option<QueuedLine> {
         if !self.dimms[dimm].has_room(now) {
             return None;
         }

@@ -30,14 +30,14 @@
 //!
 //! ```
 //! use farbank_pm::media::Mapped;
-//! use farbank_pm::model::{Category, Config, Machine, Modelled};
-//! use farbank_pm::{Lane, Medium, Off};
+//! use farbank_pm::model::{Category, MachineConfig, Machine, Modelled};
+//! use farbank_pm::{PersistCtx, Medium, Off};
 //!
 //! // Any structure, here a table of slots whose every insert takes one lock.
 //! let medium = Modelled::new(Mapped::anonymous(1 << 20).unwrap());
 //! let trace = medium.trace();
-//! let mut machine = Machine::new(Config::study(6));
-//! let mut contexts = [Lane::new(0), Lane::new(1)];
+//! let mut machine = Machine::new(MachineConfig::study(6));
+//! let mut contexts = [PersistCtx::new(0), PersistCtx::new(1)];
 //! let mut left = 100;
 //! machine.run(contexts.len(), |worker, steps| {
 //!     if left == 0 {

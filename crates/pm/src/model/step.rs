@@ -46,7 +46,7 @@ impl Category {
     /// Costs two stores to a thread-local byte. Only the model reads it.
     #[inline]
     #[must_use]
-    pub fn spend(self) -> CategoryScope {
+    pub fn scope(self) -> CategoryScope {
         CategoryScope(CURRENT.replace(self))
     }
 
@@ -62,7 +62,7 @@ thread_local! {
     static CURRENT: Cell<Category> = const { Cell::new(Category::Other) };
 }
 
-/// The guard of [`Category::spend`]. Its drop restores the previous category.
+/// The guard of [`Category::scope`]. Its drop restores the previous category.
 #[derive(Debug)]
 pub struct CategoryScope(Category);
 
@@ -109,7 +109,7 @@ pub struct Step {
     /// Number of the source line that does it, in [`Trace`](super::Trace)'s table; 0 if unknown.
     pub place: u16,
     /// The line (offset / 64), nanoseconds, or a lock's number.
-    pub what: u32,
+    pub argument: u32,
 }
 
 impl Step {
@@ -120,7 +120,7 @@ impl Step {
             act,
             category: Category::Other,
             place: 0,
-            what,
+            argument: what,
         }
     }
 

@@ -137,7 +137,7 @@ fn the_counts_do_not_depend_on_the_number_of_workers() {
     let far: Vec<Step> = operation
         .iter()
         .map(|step| Step {
-            what: step.what + 65_536,
+            argument: step.argument + 65_536,
             category: Category::Resize,
             ..*step
         })
@@ -308,7 +308,7 @@ fn a_hotspot_names_the_source_line_that_writes_it() {
         let at = Off(8192 + n % 64 * 64);
         medium.copy_in(&mut ctx, at, &[&[1; 64]]);
         medium.drain(&mut ctx);
-        let spending = Category::Allocator.spend();
+        let spending = Category::Allocator.scope();
         let here = line!();
         medium.store(&mut ctx, Off(4096), n);
         medium.flush(&mut ctx, Off(4096), 8);

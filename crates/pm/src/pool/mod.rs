@@ -97,7 +97,7 @@ pub struct PoolSummary {
     /// Creation time of the pool, in seconds of Unix time.
     pub created_unix_s: u64,
     /// Whether one of the two copies is damaged or older. The next open repairs it.
-    pub mended_at_open: bool,
+    pub needs_repair: bool,
     /// The engine's words.
     pub root: PoolRoot,
     /// The file in which the pool is open, or was open at the last crash. `None` after a clean close.
@@ -130,7 +130,7 @@ pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<PoolSummary, PoolError>
         segments: superblock.segments as u32,
         pool_bytes,
         created_unix_s: superblock.created_unix_s,
-        mended_at_open: healthy != HealthyCopies::Both,
+        needs_repair: healthy != HealthyCopies::Both,
         root: superblock.root,
         in_use_as: superblock.in_use_as,
     })
@@ -276,9 +276,9 @@ impl fmt::Display for PoolError {
                  inode {} and was created at {}); open the original file, or close the pool cleanly and \
                  copy it again",
                 recorded.inode,
-                FileBirth(recorded.born_ns),
+                FileBirth(recorded.created_ns),
                 found.inode,
-                FileBirth(found.born_ns)
+                FileBirth(found.created_ns)
             ),
             PoolError::Random(e) => write!(f, "cannot get random bytes for the pool's id: {e}"),
         }
@@ -322,7 +322,7 @@ pub struct Pool<M> {
     id: [u8; 16],
     created_unix_s: u64,
     segments: AtomicU32,
-    copies: CopiedPoolPolicy,
+    copied_pool_policy: CopiedPoolPolicy,
     /// The contents of both copies on the medium. Locked during an update, so that updates are serial.
     current: Mutex<Superblock>,
 }
@@ -403,7 +403,11 @@ impl<M: Medium> Pool<M> {
     ) -> Result<Pool<M>, PoolError> {
         superblock.in_use_as = medium.file_id(); // P4
         write_copies(&medium, ctx, &superblock, &COPIES)?;
-        Ok(Pool::of(medium, superblock, CopiedPoolPolicy::Refuse))
+        Ok(Pool::from_superblock(
+            medium,
+            superblock,
+            CopiedPoolPolicy::Refuse,
+        ))
     }
 
     /// Opens the pool on `medium`, and repairs a damaged or older superblock copy from the other. On `Ok` the
@@ -430,7 +434,7 @@ impl<M: Medium> Pool<M> {
         if recorded > found {
             return Err(PoolError::Short { recorded, found });
         }
-        let copies = match copied(&superblock, medium.file_id()) {
+        let copies = match check_not_a_copy(&superblock, medium.file_id()) {
             Some(error) if copies == CopiedPoolPolicy::Refuse => return Err(error),
             None if copies == CopiedPoolPolicy::Inspect => CopiedPoolPolicy::Refuse, // It is not a copy.
             _ => copies,
@@ -441,14 +445,14 @@ impl<M: Medium> Pool<M> {
             HealthyCopies::A => write_copies(&medium, ctx, &superblock, &COPIES)?,
             HealthyCopies::B => write_copies(&medium, ctx, &superblock, &[COPY_B, COPY_A])?,
         }
-        let pool = Pool::of(medium, superblock, copies);
-        pool.is_in_use(ctx, true)?;
+        let pool = Pool::from_superblock(medium, superblock, copies);
+        pool.record_in_use(ctx, true)?;
         Ok(pool)
     }
 
-    fn of(medium: M, superblock: Superblock, copies: CopiedPoolPolicy) -> Pool<M> {
+    fn from_superblock(medium: M, superblock: Superblock, copies: CopiedPoolPolicy) -> Pool<M> {
         Pool {
-            copies,
+            copied_pool_policy: copies,
             medium,
             version: superblock.version,
             layout: superblock.layout(),
@@ -469,7 +473,7 @@ impl<M: Medium> Pool<M> {
         &self.medium
     }
 
-    /// Returns the medium and drops the pool. Does not record a clean close: see [`Pool::closed`].
+    /// Returns the medium and drops the pool. Does not record a clean close: see [`Pool::record_clean_close`].
     pub fn into_medium(self) -> M {
         self.medium
     }
@@ -526,18 +530,18 @@ impl<M: Medium> Pool<M> {
 
     /// Returns whether this is a copy of a pool in use, opened with [`CopiedPoolPolicy::Inspect`].
     pub fn is_copy(&self) -> bool {
-        self.copies == CopiedPoolPolicy::Inspect
+        self.copied_pool_policy == CopiedPoolPolicy::Inspect
     }
 
     /// Records a clean close, durably on `Ok`. The caller writes no more until the pool is opened again.
     /// From now on copies of the file are complete pools (P4).
-    pub fn closed(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
-        self.is_in_use(ctx, false)
+    pub fn record_clean_close(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
+        self.record_in_use(ctx, false)
     }
 
     /// Records that the pool is in use in its file, or that it is not in use. Has no effect on a copy that
     /// is only inspected.
-    fn is_in_use(&self, ctx: &mut PersistCtx, in_use: bool) -> Result<(), Poisoned> {
+    fn record_in_use(&self, ctx: &mut PersistCtx, in_use: bool) -> Result<(), Poisoned> {
         if self.is_copy() {
             return Ok(());
         }
@@ -650,7 +654,7 @@ fn write_copies<M: Medium>(
     for &at in places {
         medium.copy_in(ctx, at, &[&bytes]);
         let ticket = medium.drain(ctx);
-        medium.settle(ticket)?;
+        medium.wait_until_durable(ticket)?;
     }
     Ok(())
 }
@@ -685,7 +689,7 @@ fn new_superblock(
 }
 
 /// Returns the error for a pool with this superblock in `file` if it is a copy of a pool in use (P4).
-fn copied(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
+fn check_not_a_copy(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
     let (recorded, found) = (superblock.in_use_as?, file?);
     (!recorded.may_be(found)).then_some(PoolError::Copy { recorded, found })
 }

@@ -39,11 +39,11 @@ const CREATED: usize = 72;
 const UPDATE: usize = 80;
 const ROOT: usize = 128;
 const INODE: usize = 448;
-const BORN_NS: usize = 456;
+const CREATED_NS: usize = 456;
 const CHECKSUM: Range<usize> = 496..512;
 
 const _: () = assert!(ROOT + ROOT_WORDS * WORD <= INODE && CHECKSUM.end == BYTES);
-const _: () = assert!(BORN_NS + WORD <= CHECKSUM.start);
+const _: () = assert!(CREATED_NS + WORD <= CHECKSUM.start);
 
 /// The contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Superblock {
             (CREATED, self.created_unix_s),
             (UPDATE, self.update),
             (INODE, self.in_use_as.map_or(0, |file| file.inode)),
-            (BORN_NS, self.in_use_as.map_or(0, |file| file.born_ns)),
+            (CREATED_NS, self.in_use_as.map_or(0, |file| file.created_ns)),
         ];
         let root = self
             .root
@@ -155,7 +155,7 @@ impl Superblock {
             root: std::array::from_fn(|i| word(ROOT + i * WORD)),
             in_use_as: (word(INODE) != 0).then(|| FileId {
                 inode: word(INODE),
-                born_ns: word(BORN_NS),
+                created_ns: word(CREATED_NS),
             }),
         })
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 
 use super::image::{PoolImage, mix};
-use super::image_cuts::{ChainIndex, CrashImages, ImageCut, kept};
+use super::image_cuts::{ChainIndex, CrashImages, ImageCut, for_each_kept};
 use super::source_lines::{SourceLineId, SourceLines, brief};
 use super::state::{CHAINS, Queues, SimState, VolatileStore};
 use super::{Persistency, Sim};
@@ -151,7 +151,7 @@ impl CrashState {
         for queue in self.queues.values() {
             let chains = ChainIndex::of(queue);
             let (mine, rest) = keep.split_at(chains.count);
-            kept(queue, &chains, mine, |s| {
+            for_each_kept(queue, &chains, mine, |s| {
                 image.set_word(Off(s.word), s.value)
             });
             keep = rest;
@@ -224,11 +224,11 @@ impl CrashState {
 
     /// Returns far memory after a failed sync and a kill of its process (Page). `cut` is the part that had
     /// reached the device. All visible bytes stay visible, and pages that were not written are marked clean.
-    /// A process that opens the file calls [`Sim::forget_cached`] first.
+    /// A process that opens the file calls [`Sim::drop_lost_pages`] first.
     #[must_use]
     pub fn killed_after_failed_sync(&self, cut: &ImageCut) -> Sim {
         let mut state = SimState::new(self.image(cut), self.visible.clone(), Queues::new());
-        state.lost = self.queues.keys().copied().collect();
+        state.lost_units = self.queues.keys().copied().collect();
         Sim::with_state(state, self.persistency)
     }
 }

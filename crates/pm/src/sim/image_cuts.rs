@@ -50,7 +50,7 @@ impl ChainIndex {
 }
 
 /// Calls `each` with the kept stores of `queue`, in coherence order. `keep` has the number of stores kept per chain.
-pub(super) fn kept<'a>(
+pub(super) fn for_each_kept<'a>(
     queue: &'a [VolatileStore],
     chains: &ChainIndex,
     keep: &[u32],
@@ -145,7 +145,7 @@ impl SharedWordQueue {
     fn delta(&self, keep: &[u32]) -> u64 {
         let mut left = self.words.clone();
         let keep = &keep[self.first..][..self.chains.count];
-        kept(&self.queue, &self.chains, keep, |store| {
+        for_each_kept(&self.queue, &self.chains, keep, |store| {
             let word = left.iter_mut().find(|w| w.0 == store.word);
             word.expect("listed").1 = store.value;
         });
@@ -160,7 +160,7 @@ pub struct CrashImages {
     mixed: Vec<SharedWordQueue>,
     units: usize,
     /// The chains whose queue has other chains too.
-    apart: Vec<usize>,
+    multi_chain: Vec<usize>,
     base: u64,
     /// Number of combinations, or `None` if it overflows.
     total: Option<usize>,
@@ -177,7 +177,7 @@ impl CrashImages {
             chains: Vec::new(),
             mixed: Vec::new(),
             units: state.queues.len(),
-            apart: Vec::new(),
+            multi_chain: Vec::new(),
             base: state.durable.hash(),
             total: None,
             cap,
@@ -207,7 +207,7 @@ impl CrashImages {
         }
         let mixed = is_mixed(queue, &chains);
         for chain in &split {
-            self.apart.push(self.chains.len());
+            self.multi_chain.push(self.chains.len());
             self.chains.push(CutChoices::of(state, unit, chain, mixed));
         }
         if mixed {
@@ -243,7 +243,7 @@ impl CrashImages {
             return (rest == 0).then_some(choice);
         }
         // Each line or sector, then each chain of a unit with several chains.
-        let singles = 2 * (self.units + self.apart.len());
+        let singles = 2 * (self.units + self.multi_chain.len());
         // These may take at most half of the images. If they are more, a random part of them is used.
         let given = singles.min(self.cap / 2);
         match step {
@@ -255,7 +255,7 @@ impl CrashImages {
                 } else {
                     s - 2
                 };
-                Some(self.single(s / 2, s % 2 == 0))
+                Some(self.only_or_all_but(s / 2, s % 2 == 0))
             }
             s if s < 2 + given + 4 * self.cap => Some(self.draw()),
             _ => None,
@@ -264,10 +264,10 @@ impl CrashImages {
 
     /// Returns the cuts that keep only one line or chain (a pointer is durable before its target), or all but that
     /// one (the target is durable last).
-    fn single(&self, one: usize, alone: bool) -> Vec<usize> {
+    fn only_or_all_but(&self, one: usize, alone: bool) -> Vec<usize> {
         let is_it = |i: usize, c: &CutChoices| match one.checked_sub(self.units) {
             None => c.unit == one,
-            Some(apart) => i == self.apart[apart],
+            Some(apart) => i == self.multi_chain[apart],
         };
         let pick = |(i, c): (usize, &CutChoices)| if is_it(i, c) == alone { c.all } else { 0 };
         self.chains.iter().enumerate().map(pick).collect()

@@ -42,7 +42,7 @@ use std::ops::Range;
 
 use super::crash::{CrashState, UnitSurvivors};
 use super::image::PoolImage;
-use super::image_cuts::{ChainIndex, ImageCut, kept, may_cut_after};
+use super::image_cuts::{ChainIndex, ImageCut, for_each_kept, may_cut_after};
 use super::source_lines::SourceLines;
 use super::state::{Queues, SimState, VolatileStore};
 use super::{Persistency, SECTOR, Sim};
@@ -120,7 +120,7 @@ impl SimState {
 
     /// Decides whether the range has content that was written whole and passes `check`, which returns the number
     /// of leading bytes that it covers. Returns these bytes, or no bytes. `None`: no word there is open.
-    pub(super) fn decide_whole(
+    pub(super) fn decide_intact(
         &mut self,
         at: Off,
         len: usize,
@@ -496,7 +496,7 @@ fn is_at(image: &PoolImage, at: Off, mut bytes: &[u8]) -> bool {
 }
 
 /// Returns the prefixes of `set` that are not in `others`; both are ascending.
-fn without(set: &[u32], others: &[u32]) -> Vec<u32> {
+fn difference(set: &[u32], others: &[u32]) -> Vec<u32> {
     let left = set.iter().filter(|p| others.binary_search(p).is_err());
     left.copied().collect()
 }
@@ -510,7 +510,7 @@ fn mask(word: u64, range: &Range<u64>) -> u64 {
 
 impl LazyState {
     /// Returns the units that overlap the range.
-    fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &LazyUnit)> + Clone {
+    fn units_in(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &LazyUnit)> + Clone {
         let first = range.start / self.unit_bytes;
         let end = range.end.div_ceil(self.unit_bytes).max(first);
         self.units
@@ -519,7 +519,7 @@ impl LazyState {
     }
 
     fn is_open(&self, range: &Range<u64>) -> bool {
-        self.within(range)
+        self.units_in(range)
             .any(|(_, unit)| unit.atom(range, 0).is_some())
     }
 
@@ -542,7 +542,7 @@ impl LazyState {
 
     /// Returns the first open atom of the range; with `shared`, the first with several chains.
     fn open_atom(&self, range: &Range<u64>, shared: bool) -> Option<(u64, DecisionAtom)> {
-        self.within(range).find_map(|(at, unit)| {
+        self.units_in(range).find_map(|(at, unit)| {
             let mut atoms = unit.atoms(range).into_iter();
             Some((at, atoms.find(|a| !shared || a.chain.is_none())?))
         })
@@ -591,7 +591,7 @@ impl LazyState {
             self.narrow(visible, equal);
         } else if equal.len() == 1 {
             let (chain, set) = equal.pop_first().expect("one");
-            let others = without(&self.units[&chain.0].allowed[chain.1], &set);
+            let others = difference(&self.units[&chain.0].allowed[chain.1], &set);
             self.narrow(visible, Narrowed::from([(chain, others)]));
         } else if can_match {
             self.clauses.push(equal.into_iter().collect());
@@ -602,7 +602,7 @@ impl LazyState {
     /// Returns whether the range can equal `bytes`, judging each word and each atom alone.
     fn may_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> bool {
         let range = at.0..at.0 + bytes.len() as u64;
-        let words = self.within(&range).flat_map(|(_, unit)| &unit.words);
+        let words = self.units_in(&range).flat_map(|(_, unit)| &unit.words);
         let open: Vec<u64> = words
             .filter(|w| w.known == WordKnowledge::Open)
             .map(|w| w.at)
@@ -615,7 +615,7 @@ impl LazyState {
             difference & mask(word, &range) != 0
         };
         !certain.any(differs)
-            && self.within(&range).all(|(_, unit)| {
+            && self.units_in(&range).all(|(_, unit)| {
                 unit.atoms(&range).iter().all(|atom| {
                     let choices = unit.choices(atom, &range);
                     choices.iter().any(|c| unit.equals(atom, c, at, bytes))
@@ -630,7 +630,7 @@ impl LazyState {
             return None;
         }
         let mut equal = Narrowed::new();
-        for (key, unit) in self.within(&range) {
+        for (key, unit) in self.units_in(&range) {
             for atom in unit.atoms(&range) {
                 let chain = atom.chain.expect("words of several chains are decided");
                 let choices = unit.choices(&atom, &range);
@@ -648,7 +648,7 @@ impl LazyState {
     /// Returns whether at least one of these chains can keep a prefix that is not listed.
     fn can_differ(&self, equal: &Narrowed) -> bool {
         equal.iter().any(|(&chain, set)| {
-            let others = without(&self.units[&chain.0].allowed[chain.1], set);
+            let others = difference(&self.units[&chain.0].allowed[chain.1], set);
             !others.is_empty() && self.solve(&Narrowed::from([(chain, others)])).is_some()
         })
     }
@@ -679,7 +679,7 @@ impl LazyState {
 
     /// Returns the range's durable content, and that after each call that stored to it, with the reader's stores.
     fn versions(&self, visible: &PoolImage, range: &Range<u64>) -> Vec<Vec<u8>> {
-        let words = self.within(range).flat_map(|(_, unit)| &unit.words);
+        let words = self.units_in(range).flat_map(|(_, unit)| &unit.words);
         let words = words.filter(|w| w.overlaps(range));
         let stores = words.clone().flat_map(|w| &w.stores);
         let mut calls: Vec<u64> = stores.map(|s| s.call).chain([0]).collect();
@@ -742,7 +742,7 @@ impl LazyState {
             return self.solve_from(clause + 1, narrowed);
         }
         chains.iter().find_map(|(chain, equal)| {
-            let others = without(set_of(chain), equal);
+            let others = difference(set_of(chain), equal);
             let mut more = narrowed.clone();
             more.insert(*chain, others.clone());
             (!others.is_empty())
@@ -760,7 +760,7 @@ impl LazyState {
 
     fn fill(&self, image: &mut PoolImage, range: &Range<u64>) {
         let solved = self.solve(&Narrowed::new()).expect("L1");
-        for (at, unit) in self.within(range) {
+        for (at, unit) in self.units_in(range) {
             let least = self.least(&solved, at, unit);
             for word in unit.words.iter().filter(|w| w.known == WordKnowledge::Open) {
                 image.set_word(Off(word.at), word.value(|chain| least[chain]));
@@ -785,7 +785,7 @@ impl LazyState {
         let solved = self.solve(&Narrowed::new()).expect("L1");
         for (&at, unit) in &self.units {
             let least = self.least(&solved, at, unit);
-            kept(&unit.queue, &unit.chains, &least, |s| {
+            for_each_kept(&unit.queue, &unit.chains, &least, |s| {
                 image.set_word(Off(s.word), s.value)
             });
             keep.extend(least);

@@ -34,7 +34,7 @@
 //!   starts then ([`CrashState::killed_after_failed_sync`]) reads these pages, but no sync writes them.
 //! * [`Persistency::Relaxed`]: the same file, but drains request no sync and their tickets are durable at
 //!   once, as under `everysec` and `never`. [`Sim::sync`] stands for the sync of every second, and
-//!   [`crate::Medium::settle`] syncs.
+//!   [`crate::Medium::wait_until_durable`] syncs.
 //!
 //! # Instructions
 //! A context stands for a thread. A flush is `clwb` or `clflushopt`, which have the same effect on
@@ -67,10 +67,10 @@
 //! * Devices that report a write as durable before it is.
 
 mod crash;
-mod door;
 mod image;
 mod image_cuts;
 mod lazy;
+mod medium;
 mod source_lines;
 mod state;
 #[cfg(test)]
@@ -83,7 +83,7 @@ use std::str::FromStr;
 use std::sync::PoisonError;
 
 use crate::fault::{self, FaultPart};
-use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_of};
+use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_offset};
 use crate::persist_ctx::PersistCtx;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
@@ -178,7 +178,7 @@ impl Persistency {
             kind: Kind::Sim,
             tear_bytes,
             drain,
-            read_by: "mapped",
+            read_mode: "mapped",
             stores_are_durable: self == Persistency::Eadr,
             survives: survives.into(),
             warnings: Vec::new(),
@@ -269,7 +269,7 @@ impl Sim {
     /// Crash points are before each drain and before each compare-and-swap that completes flushes; under
     /// eADR also before each word stored or copied in; on a file also before each sync. Between crash
     /// points the set of possible images only grows, so no image is missed. A caller that needs other
-    /// moments, such as the start or the end of an operation, adds [`Sim::tell`] or [`Sim::crash_state`].
+    /// moments, such as the start or the end of an operation, adds [`Sim::notify_observer`] or [`Sim::crash_state`].
     /// The observer runs under the lock of this memory and must not access it. So other state that it
     /// records belongs to the same moment.
     pub fn observe(&self, observer: Option<CrashObserver>) {
@@ -298,25 +298,25 @@ impl Sim {
     }
 
     /// Calls the observer now, as at a crash point.
-    pub fn tell(&self) {
-        drop(self.before(self.state(), CrashMoment::Asked, NOWHERE));
+    pub fn notify_observer(&self) {
+        drop(self.crash_point(self.state(), CrashMoment::Asked, NOWHERE));
     }
 
     /// Makes everything drained before durable, and its tickets too. Has an effect only on a file.
     pub fn sync(&self) -> Result<(), Poisoned> {
         let state = self.state();
-        if state.turned == state.issued && state.poisoned.is_none() {
+        if state.durable_ticket == state.issued_ticket && state.poisoned.is_none() {
             return Ok(());
         }
         let place = state.drained.last().map_or(NOWHERE, |r| r.place);
-        let mut state = self.before(state, CrashMoment::Sync, place);
+        let mut state = self.crash_point(state, CrashMoment::Sync, place);
         if let Some(poisoned) = &state.poisoned {
             return Err(poisoned.clone());
         }
         for request in std::mem::take(&mut state.drained) {
             state.commit(request);
         }
-        state.turned = state.issued;
+        state.durable_ticket = state.issued_ticket;
         let wakers = state.wakers.clone();
         drop(state);
         wakers.iter().for_each(|wake| wake());
@@ -325,12 +325,12 @@ impl Sim {
 
     /// Drops bytes that are visible but neither durable nor queued for write-back. A process that opens a
     /// file makes the kernel do so: see [`CrashState::killed_after_failed_sync`].
-    pub fn forget_cached(&self) {
+    pub fn drop_lost_pages(&self) {
         if crate::fault!("pm.cached_pages_trusted") {
             return;
         }
         let mut state = self.state();
-        if !std::mem::take(&mut state.lost).is_empty() {
+        if !std::mem::take(&mut state.lost_units).is_empty() {
             state.visible = state.durable.clone();
         }
     }
@@ -356,7 +356,7 @@ impl Sim {
     }
 
     /// A crash point: calls the observer with the current state, under the lock.
-    fn before<'a>(
+    fn crash_point<'a>(
         &'a self,
         state: MutexGuard<'a, SimState>,
         moment: CrashMoment,
@@ -419,7 +419,7 @@ impl Sim {
         state.calls += 1;
         for (i, chunk) in bytes.chunks(WORD).enumerate() {
             if persistency == Persistency::Eadr {
-                state = self.before(state, moment, place);
+                state = self.crash_point(state, moment, place);
             }
             let word = at.plus((i * WORD) as u64);
             if chunk.len() < WORD {
@@ -440,14 +440,14 @@ impl Sim {
         bytes: &[u8],
         (around, from): (Range<u64>, &'static Location<'static>),
     ) {
-        let place = self.place(SourceAction::CopyIn, from, (at, bytes.len()));
+        let place = self.record_source_line(SourceAction::CopyIn, from, (at, bytes.len()));
         self.write(at, bytes, &around, (place, CrashMoment::CopyIn));
         ctx.counters.bytes += bytes.len() as u64;
-        self.request(ctx, (at, bytes.len()), place, (SourceAction::CopyIn, from));
+        self.flush_range(ctx, (at, bytes.len()), place, (SourceAction::CopyIn, from));
     }
 
     /// Flushes `at..at + len`, except for the part that the active fault drops.
-    fn request(
+    fn flush_range(
         &self,
         ctx: &mut PersistCtx,
         (at, len): (Off, usize),
@@ -455,8 +455,8 @@ impl Sim {
         (act, from): (SourceAction, &'static Location<'static>),
     ) {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
-        let (mut start, mut end) = (at.0, end_of(at, len));
-        match self.dropped(act, from) {
+        let (mut start, mut end) = (at.0, end_offset(at, len));
+        match self.dropped_part(act, from) {
             None => {}
             Some(FaultPart::Whole) => end = start,
             Some(FaultPart::First) => start = end.min((start / unit_bytes + 1) * unit_bytes),
@@ -478,7 +478,7 @@ impl Sim {
     }
 
     /// Counts an execution of the active fault's source line, and returns the part that the fault drops of it.
-    fn dropped(&self, act: SourceAction, at: &'static Location<'static>) -> Option<FaultPart> {
+    fn dropped_part(&self, act: SourceAction, at: &'static Location<'static>) -> Option<FaultPart> {
         let (part, hit) = fault::drops(act, at)?;
         let mut state = self.state();
         state.fault_hits += 1;
@@ -486,7 +486,7 @@ impl Sim {
     }
 
     /// Counts an execution of a source line on the range (offset, bytes), and returns the line's number.
-    fn place(
+    fn record_source_line(
         &self,
         act: SourceAction,
         at: &'static Location<'static>,
@@ -495,7 +495,7 @@ impl Sim {
         let Some(places) = &self.state().places else {
             return NOWHERE;
         };
-        let units = self.units(range.0.0, end_of(range.0, range.1));
+        let units = self.units(range.0.0, end_offset(range.0, range.1));
         places.hit(act, at, units.end - units.start)
     }
 

@@ -47,16 +47,16 @@ pub(super) struct SimState {
     pub(super) durable: PoolImage,
     pub(super) queues: Queues,
     /// Units that a failed sync left clean: visible, not durable, and not written back any more (Page only).
-    pub(super) lost: BTreeSet<u64>,
+    pub(super) lost_units: BTreeSet<u64>,
     pub(super) calls: u64,
     /// Flushes of each context that are not drained yet.
     pub(super) contexts: Vec<(u32, Vec<PersistRequest>)>,
     /// Drained flushes that wait for a sync (files only).
     pub(super) drained: Vec<PersistRequest>,
     /// Number of the last ticket.
-    pub(super) issued: u64,
+    pub(super) issued_ticket: u64,
     /// Number of the last durable ticket.
-    pub(super) turned: u64,
+    pub(super) durable_ticket: u64,
     /// Whether a compare-and-swap completes its context's flushes.
     pub(super) cas_drains: bool,
     /// Number of drains until one fails.
@@ -78,11 +78,11 @@ impl SimState {
             visible,
             durable,
             queues,
-            lost: BTreeSet::new(),
+            lost_units: BTreeSet::new(),
             contexts: Vec::new(),
             drained: Vec::new(),
-            issued: 0,
-            turned: 0,
+            issued_ticket: 0,
+            durable_ticket: 0,
             cas_drains: false,
             fail_in: None,
             poisoned: None,
@@ -129,7 +129,7 @@ impl SimState {
             Persistency::Adr => word_chain * u8::from(around),
         };
         let unit = at.0 / persistency.unit_bytes() as u64;
-        if self.lost.remove(&unit) {
+        if self.lost_units.remove(&unit) {
             self.make_dirty(unit, persistency, place);
         }
         let store = VolatileStore {

@@ -208,7 +208,7 @@ fn tickets_of_a_file_become_durable_in_order_and_only_by_a_sync() {
     let (sim, mut ctx) = sim(Persistency::Page);
     let turned = Arc::new(Mutex::new(0));
     let count = Arc::clone(&turned);
-    sim.on_turn(Arc::new(move || *count.lock().unwrap() += 1));
+    sim.on_durable(Arc::new(move || *count.lock().unwrap() += 1));
     assert_eq!(sim.drain(&mut ctx), Ticket::DURABLE, "nothing to drain");
     sim.copy_in(&mut ctx, A, &[&[1; 8]]);
     let first = sim.drain(&mut ctx);

@@ -376,7 +376,9 @@ fn an_ordinary_file_is_mapped_with_the_page_cache_option() {
     let at = pool.segment(3);
     pool.medium().copy_in(&mut ctx, at, &[b"still here"]);
     let ticket = pool.medium().drain(&mut ctx);
-    pool.medium().settle(ticket).expect("the sync succeeds");
+    pool.medium()
+        .wait_until_durable(ticket)
+        .expect("the sync succeeds");
     drop(pool);
     let Ok(AnyMedium::File(file)) = open_path(&path, &as_file(Arc::new(KernelIo))) else {
         panic!("it is an ordinary file")

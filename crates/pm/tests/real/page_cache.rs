@@ -63,7 +63,8 @@ fn pool(path: &Path, is_closed: bool) {
     };
     pool.medium().wait(ticket).expect("the sync succeeds");
     if is_closed {
-        pool.closed(&mut ctx).expect("the sync succeeds");
+        pool.record_clean_close(&mut ctx)
+            .expect("the sync succeeds");
     }
 }
 
@@ -164,7 +165,9 @@ fn a_mapped_file_whose_sync_failed_acknowledges_no_more_writes() {
         let farbank_pm::media::AnyMedium::Mapped(mapped) = opened else {
             panic!("expected a mapping");
         };
-        mapped.settle(Ticket::DURABLE).expect("nothing fails yet");
+        mapped
+            .wait_until_durable(Ticket::DURABLE)
+            .expect("nothing fails yet");
         io.fail_next_sync();
         match fails_in_growth {
             true => mapped
@@ -172,13 +175,15 @@ fn a_mapped_file_whose_sync_failed_acknowledges_no_more_writes() {
                 .expect_err("the sync of the growth fails")
                 .to_string(),
             false => mapped
-                .settle(Ticket::DURABLE)
+                .wait_until_durable(Ticket::DURABLE)
                 .expect_err("the sync fails")
                 .to_string(),
         };
         let syncs = io.syncs_begun();
         for result in [
-            mapped.settle(Ticket::DURABLE).map_err(|e| e.to_string()),
+            mapped
+                .wait_until_durable(Ticket::DURABLE)
+                .map_err(|e| e.to_string()),
             mapped.wait(Ticket::DURABLE).map_err(|e| e.to_string()),
             mapped.grow(4 * BYTES).map_err(|e| e.to_string()),
         ] {

@@ -98,7 +98,7 @@ fn wakers_are_called_when_tickets_become_durable() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let (tell, told) = mpsc::channel();
-    file.on_turn(Arc::new(move || _ = tell.send(())));
+    file.on_durable(Arc::new(move || _ = tell.send(())));
     let ticket = write(&file, &mut PersistCtx::new(0), 0);
     told.recv().expect("the waker is called");
     assert_eq!(file.poll(ticket), Ok(true));
@@ -134,7 +134,7 @@ fn a_failed_sync_poisons_the_medium_forever() {
     file.wait(good).expect("nothing failed yet");
     let (tell, told) = mpsc::channel();
     io.fail_next_sync();
-    file.on_turn(Arc::new(move || _ = tell.send(())));
+    file.on_durable(Arc::new(move || _ = tell.send(())));
     let bad = write(&file, &mut ctx, 8);
     let poisoned = file.wait(bad).expect_err("the sync failed");
     assert!(poisoned.reason.contains("fdatasync"), "{poisoned}");
@@ -155,7 +155,7 @@ fn a_failed_write_poisons_every_context_under_every_policy() {
         let (folder, io) = (folder(), Told::free());
         let file = file(&pool_path(&folder), &io, sync);
         let (tell, told) = mpsc::channel();
-        file.on_turn(Arc::new(move || _ = tell.send(())));
+        file.on_durable(Arc::new(move || _ = tell.send(())));
         io.next_writes([Write::Fails(io::ErrorKind::StorageFull.into())]);
         let ticket = write(&file, &mut PersistCtx::new(0), 8);
         assert!(file.wait(ticket).is_err());
@@ -174,7 +174,7 @@ fn a_sync_that_ends_after_a_failed_write_of_another_context_acknowledges_nothing
     io.next_writes([Write::Fails(io::Error::other("torn cable"))]);
     write(&file, &mut PersistCtx::new(1), 8);
     let (tell, told) = mpsc::channel();
-    file.on_turn(Arc::new(move || _ = tell.send(())));
+    file.on_durable(Arc::new(move || _ = tell.send(())));
     io.let_syncs_end(u64::MAX);
     told.recv().expect("the waker is called after the sync");
     assert!(file.poll(ticket).is_err());
@@ -271,7 +271,7 @@ fn a_failed_sync_under_everysec_poisons_the_medium() {
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
     let (tell, told) = mpsc::channel();
     io.fail_next_sync();
-    file.on_turn(Arc::new(move || _ = tell.send(())));
+    file.on_durable(Arc::new(move || _ = tell.send(())));
     assert_eq!(write(&file, &mut PersistCtx::new(0), 0), Ticket::DURABLE);
     told.recv().expect("the waker is called");
     is_dead(&file, &io, "fdatasync");
@@ -312,7 +312,7 @@ fn a_failed_sync_of_growth_poisons_the_medium() {
 fn a_panicking_waker_poisons_the_medium_so_that_no_caller_waits_forever() {
     let (folder, io) = (folder(), Told::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    file.on_turn(Arc::new(|| panic!("a waker's own fault")));
+    file.on_durable(Arc::new(|| panic!("a waker's own fault")));
     let mut ctx = PersistCtx::new(0);
     // The first ticket may become durable before its waker panics. No later one does.
     while file.wait(write(&file, &mut ctx, 0)).is_ok() {}

@@ -162,7 +162,8 @@ fn an_inspected_copy_is_still_a_copy_after_a_clean_close() {
     let pool =
         Pool::open_with(old_file(&path), &mut ctx, CopiedPoolPolicy::Inspect).expect("inspected");
     assert!(pool.is_copy());
-    pool.closed(&mut ctx).expect("no disk fails here");
+    pool.record_clean_close(&mut ctx)
+        .expect("no disk fails here");
     drop(pool);
     Pool::open(old_file(&path), &mut ctx).expect_err("it is still a copy");
 }
@@ -178,7 +179,8 @@ fn a_renamed_pool_and_a_copy_of_a_cleanly_closed_pool_are_opened() {
     let renamed = path.with_extension("renamed");
     fs::rename(&path, &renamed).expect("renamed");
     let pool = Pool::open(old_file(&renamed), &mut ctx).expect("the same file");
-    pool.closed(&mut ctx).expect("no disk fails here");
+    pool.record_clean_close(&mut ctx)
+        .expect("no disk fails here");
     drop(pool);
     fs::copy(&renamed, &path).expect("copied");
     Pool::open(old_file(&path), &mut ctx).expect("a copy of a closed pool is complete");
@@ -199,8 +201,9 @@ fn the_superblock_records_the_file_id_while_the_pool_is_open_as_in_the_format() 
             [448, 456, 464, 488].map(|word| medium.load(Off(at.0 + word)))
         })
     };
-    assert_eq!(named(&pool), [[id.inode, id.born_ns, 0, 0]; 2]);
-    pool.closed(&mut ctx).expect("no disk fails here");
+    assert_eq!(named(&pool), [[id.inode, id.created_ns, 0, 0]; 2]);
+    pool.record_clean_close(&mut ctx)
+        .expect("no disk fails here");
     assert_eq!(named(&pool), [[0; 4]; 2]);
 }
 
@@ -224,7 +227,10 @@ fn a_pool_without_a_recorded_file_id_opens_from_any_file() {
 
 #[test]
 fn an_unknown_creation_time_matches_any_creation_time() {
-    let id = |inode, born_ns| FileId { inode, born_ns };
+    let id = |inode, born_ns| FileId {
+        inode,
+        created_ns: born_ns,
+    };
     assert!(id(7, 9).may_be(id(7, 9)));
     assert!(id(7, 0).may_be(id(7, 9)) && id(7, 9).may_be(id(7, 0)));
     assert!(!id(7, 9).may_be(id(7, 8)) && !id(7, 9).may_be(id(8, 9)));

@@ -295,7 +295,7 @@ fn farbank(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std:
     let amplification = written as f64 / figures.user_bytes.max(1) as f64;
     fields!(out,
         "medium": caps.kind.name(),
-        "medium_read_by": caps.read_by,
+        "medium_read_by": caps.read_mode,
         "acknowledged_writes_survive": caps.survives,
         "pool": shared.options.pool,
         "pool_bytes": figures.pool_bytes,

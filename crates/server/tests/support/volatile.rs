@@ -196,7 +196,7 @@ impl Volatile {
             kind: Kind::Dram,
             tear_bytes: 8,
             drain: Drain::Fence,
-            read_by: "mapped",
+            read_mode: "mapped",
             stores_are_durable: false,
             survives: "nothing".into(),
             warnings: Vec::new(),

@@ -7,7 +7,7 @@ use super::image::PoolImage;
 use super::source_lines::SourceAction;
 use super::state::PersistRequest;
 use super::{Persistency, Sim};
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_of};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_offset};
 use crate::persist_ctx::PersistCtx;
 use crate::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Medium for Sim {
 
     #[track_caller]
     fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
-        let place = self.place(SourceAction::Store, Location::caller(), (at, WORD));
+        let place = self.record_source_line(SourceAction::Store, Location::caller(), (at, WORD));
         let bytes = value.to_le_bytes();
         self.write(at, &bytes, &(0..0), (place, CrashMoment::Store));
         ctx.counters.bytes += WORD as u64;
@@ -45,14 +45,14 @@ impl Medium for Sim {
 
     #[track_caller]
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let place = self.place(SourceAction::Store, Location::caller(), (at, WORD));
+        let place = self.record_source_line(SourceAction::Store, Location::caller(), (at, WORD));
         let persistency = self.shared.persistency;
         let mut state = self.state();
         // On a file a drain is a request to sync, which a CPU instruction never makes.
         let drains = state.cas_drains && !persistency.is_file();
         let completes = drains && !state.pending(ctx.id()).is_empty();
         if persistency == Persistency::Eadr || completes {
-            state = self.before(state, CrashMoment::Store, place);
+            state = self.crash_point(state, CrashMoment::Store, place);
         }
         if drains && state.poisoned.is_none() {
             state.complete(ctx.id());
@@ -108,7 +108,7 @@ impl Medium for Sim {
     fn copy_in(&self, ctx: &mut PersistCtx, at: Off, parts: &[&[u8]]) {
         const LINE_BYTES: u64 = LINE as u64;
         let bytes = parts.concat();
-        let end = end_of(at, bytes.len());
+        let end = end_offset(at, bytes.len());
         let first = at.0.checked_next_multiple_of(LINE_BYTES).unwrap_or(end);
         let whole = first..end / LINE_BYTES * LINE_BYTES;
         self.copy(ctx, at, &bytes, (whole, Location::caller()));
@@ -118,33 +118,33 @@ impl Medium for Sim {
     fn copy_in_pair(&self, ctx: &mut PersistCtx, at: Off, pair: [u64; 2]) {
         check_pair(at);
         let bytes = pair.map(u64::to_le_bytes);
-        let around = at.0..end_of(at, bytes.as_flattened().len());
+        let around = at.0..end_offset(at, bytes.as_flattened().len());
         self.copy(ctx, at, bytes.as_flattened(), (around, Location::caller()));
     }
 
     #[track_caller]
     fn flush(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         let from = Location::caller();
-        let place = self.place(SourceAction::Flush, from, (at, len));
+        let place = self.record_source_line(SourceAction::Flush, from, (at, len));
         self.state().visible.pieces(at, len, |_| false);
-        self.request(ctx, (at, len), place, (SourceAction::Flush, from));
+        self.flush_range(ctx, (at, len), place, (SourceAction::Flush, from));
     }
 
     #[track_caller]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         let from = Location::caller();
-        let place = self.place(SourceAction::Drain, from, (Off::NULL, 0));
+        let place = self.record_source_line(SourceAction::Drain, from, (Off::NULL, 0));
         if !ctx.undrained {
             return Ticket::DURABLE;
         }
-        if self.dropped(SourceAction::Drain, from).is_some() {
-            return self.ticket(self.state().issued);
+        if self.dropped_part(SourceAction::Drain, from).is_some() {
+            return self.ticket(self.state().issued_ticket);
         }
         ctx.undrained = false;
         ctx.counters.fences += 1;
         let mut state = self.state();
         if self.shared.persistency != Persistency::Eadr {
-            state = self.before(state, CrashMoment::Drain, place);
+            state = self.crash_point(state, CrashMoment::Drain, place);
         }
         if state.drain_fails() {
             let wakers = state.wakers.clone();
@@ -160,14 +160,14 @@ impl Medium for Sim {
         state
             .drained
             .extend(pending.into_iter().map(|r| PersistRequest { place, ..r }));
-        state.issued += 1;
-        self.ticket(state.issued)
+        state.issued_ticket += 1;
+        self.ticket(state.issued_ticket)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         let state = self.state();
         match &state.poisoned {
-            _ if ticket.0 <= state.turned => Ok(true),
+            _ if ticket.0 <= state.durable_ticket => Ok(true),
             Some(poisoned) => Err(poisoned.clone()),
             None => Ok(false),
         }
@@ -181,14 +181,14 @@ impl Medium for Sim {
         }
     }
 
-    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+    fn wait_until_durable(&self, ticket: Ticket) -> Result<(), Poisoned> {
         match self.shared.persistency {
             Persistency::Relaxed => self.sync(),
             _ => self.wait(ticket),
         }
     }
 
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+    fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         if self.shared.persistency.is_file() {
             self.state().wakers.push(wake);
         }
@@ -196,7 +196,7 @@ impl Medium for Sim {
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
         let mut state = self.state();
-        match state.decide_whole(at, len, &<[u8]>::len) {
+        match state.decide_intact(at, len, &<[u8]>::len) {
             None => crc_of(&state.visible, at, len, seed),
             Some(torn) if torn.is_empty() => crc_of(&state.representative(at, len), at, len, seed),
             Some(whole) => crc32c::crc32c_append(seed, &whole),
@@ -208,7 +208,7 @@ impl Medium for Sim {
             true => bytes.len(),
             false => 0,
         };
-        let decided = self.state().decide_whole(at, len, &passes);
+        let decided = self.state().decide_intact(at, len, &passes);
         decided.map_or_else(
             || self.crc(at, len, seed) == expected,
             |whole| !whole.is_empty(),
@@ -217,7 +217,7 @@ impl Medium for Sim {
 
     fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
         let mut state = self.state();
-        let Some(whole) = state.decide_whole(at, to.len(), check) else {
+        let Some(whole) = state.decide_intact(at, to.len(), check) else {
             drop(state);
             self.copy_out(at, to);
             return check(to) != 0;
