@@ -54,7 +54,10 @@ fn sound(program: &Path, arguments: &[&str]) -> Result<(), String> {
     let output = judge(program, arguments, 1)?;
     match output.status.code() {
         Some(0) => Ok(()),
-        _ => Err(format!("the judge must pass the correct engine, but ended with {}", output.status)),
+        _ => Err(format!(
+            "the judge must pass the correct engine, but ended with {}",
+            output.status
+        )),
     }
 }
 

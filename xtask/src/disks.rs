@@ -110,7 +110,9 @@ fn cycle(
         }
         check(&mut link, known).map_err(|e| format!("after the restart: {e}"))?;
         if let Some((key, _)) = write(&mut link, number + 1_000_000, 10, known, totals) {
-            return Err(format!("the device has space, but the write of {key} was refused"));
+            return Err(format!(
+                "the device has space, but the write of {key} was refused"
+            ));
         }
     }
     disk.forget_cached()?;
@@ -161,7 +163,9 @@ fn check(link: &mut WireConnection, known: &Known) -> Result<(), String> {
         if found != *value {
             let shown = |text: &str| text.chars().take(60).collect::<String>();
             let (found, value) = (shown(&found), shown(value));
-            return Err(format!("{key} is {found:?}, expected the acknowledged value {value:?}"));
+            return Err(format!(
+                "{key} is {found:?}, expected the acknowledged value {value:?}"
+            ));
         }
     }
     Ok(())

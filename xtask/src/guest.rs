@@ -1,12 +1,12 @@
-//! Suite `guest`: the engine and the server on persistent memory that loses its power.
+//! Suite `guest`: cuts the power of virtual machines that run the engine and the server on persistent memory.
 //!
 //! ```text
 //!   boot ── writes, acknowledges ── power cut ──▶ boot ── checks, writes on ── power cut ──▶ ... ──▶ boot ── checks
 //! ```
 //!
-//! Each boot is one call of `guest/guest.sh` (see `guest/README.md`). The pools are carried on from cut to cut. At the end
-//! stands a table of what was acknowledged and what of it was lost: nothing, and in the controls, which leave out
-//! the flush or the sync, thousands, or the suite has shown nothing.
+//! Each boot is one call of `guest/guest.sh` (see `guest/README.md`). The pools are kept from one power cut to the
+//! next. The suite ends with a table of acknowledged and lost writes. Nothing may be lost. The controls leave out the
+//! flush or the sync, and must lose thousands of writes: otherwise the suite could not detect a loss.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -16,12 +16,12 @@ use std::process::{Command, Stdio};
 use crate::RunSize;
 use crate::run::{cargo, farbank, root, succeed, target};
 
-/// Acknowledged writes that a control must lose at least.
+/// Least number of acknowledged writes that a control must lose.
 const CONTROL_LOSES: u64 = 1_000;
-/// Seconds for a boot, and for the one that replays a disk's log.
+/// Time limits in seconds: for a boot, and for a boot that replays a disk's log.
 const BOOT_S: u64 = 180;
 const REPLAY_S: u64 = 600;
-/// What guest.sh says when the time was up: the machine was too busy, the product is not to blame.
+/// Exit code of guest.sh at its time limit. The machine was too busy; this is no failure of the product.
 const STARVED: i32 = 124;
 
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
@@ -46,18 +46,18 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     rows.iter().try_for_each(GuestRow::judge)
 }
 
-/// What was acknowledged by one subject on one medium, and what became of it.
+/// Acknowledged and lost writes of one test program on one medium.
 #[derive(Debug, PartialEq)]
 struct GuestRow {
     medium: String,
     subject: String,
     evicted: String,
-    /// Power cuts that were followed by a check.
+    /// Number of power cuts that were followed by a check.
     cuts: u64,
     acknowledged: u64,
     lost: u64,
     wrong: u64,
-    /// Whether it must lose.
+    /// Whether this row is a control, which must lose writes.
     control: bool,
 }
 
@@ -72,12 +72,12 @@ impl GuestRow {
         );
         match self.control {
             true if self.lost < CONTROL_LOSES => Err(format!(
-                "{told}; a control must lose {CONTROL_LOSES}: the check would not see a loss"
+                "{told}; a control must lose at least {CONTROL_LOSES}: the check does not detect losses"
             )),
             false if self.lost + self.wrong > 0 => {
-                Err(format!("{told}, {} things wrong", self.wrong))
+                Err(format!("{told}, {} wrong values", self.wrong))
             }
-            false if self.cuts == 0 => Err(format!("{told}: nothing was checked")),
+            false if self.cuts == 0 => Err(format!("{told}: no check has run")),
             _ => Ok(()),
         }
     }
@@ -102,19 +102,19 @@ impl fmt::Display for GuestRow {
     }
 }
 
-/// How a boot ended.
+/// Outcome of a boot: the lines printed, and whether the program succeeded.
 struct BootOutcome {
     lines: Vec<String>,
     fine: bool,
 }
 
-/// Where guests are made, and what runs in them.
+/// The folder with the guests' files and programs.
 struct Guest {
     work: PathBuf,
 }
 
 impl Guest {
-    /// Builds the programs; leaves out what only a debugger needs.
+    /// Builds the programs and strips them.
     fn new() -> Result<Guest, String> {
         cargo(&[
             "build",
@@ -144,7 +144,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// One boot. A starved one is tried once more, with twice the time.
+    /// Boots a guest. If the time limit is reached, boots it once more with twice the time.
     fn boot(
         &self,
         options: &[&str],
@@ -154,8 +154,8 @@ impl Guest {
         for limit_s in [limit_s, 2 * limit_s] {
             let (lines, status) = self.try_boot(options, limit_s, program)?;
             match status {
-                Some(STARVED) => println!("starved: {limit_s} s were not enough"),
-                // More than the program itself says: the script's own.
+                Some(STARVED) => println!("time limit of {limit_s} s reached"),
+                // 0 and 1 are the program's exit codes; larger ones are errors of the script.
                 Some(status) if status < 2 => {
                     return Ok(BootOutcome {
                         lines,
@@ -165,7 +165,7 @@ impl Guest {
                 status => return Err(format!("guest.sh ended with {status:?}")),
             }
         }
-        Err("starved twice: this machine is too busy for a guest; nothing was shown".into())
+        Err("the time limit was reached twice: this machine is too busy for a guest; nothing was tested".into())
     }
 
     fn try_boot(
@@ -205,7 +205,7 @@ impl Guest {
         Ok((lines, status.code()))
     }
 
-    /// `cuts` power cuts, each checked by the boot after it.
+    /// Makes `cuts` power cuts. The boot after each cut checks the pools.
     fn cuts(
         &self,
         medium: &str,
@@ -240,7 +240,7 @@ impl Guest {
                 .for_each(|row| add(&mut rows, row));
             if !boot.fine && what != "vain" && rows.iter().all(|row| row.judge().is_ok()) {
                 return Err(format!(
-                    "{medium}: the program failed; its last words are above"
+                    "{medium}: the program failed; its output is above"
                 ));
             }
             if !boot.fine {
@@ -248,18 +248,18 @@ impl Guest {
             }
         }
         match rows.is_empty() {
-            true => Err(format!("{medium}: nothing was checked")),
+            true => Err(format!("{medium}: no check has run")),
             false => Ok(rows),
         }
     }
 
-    /// Where mappings are refused, and on a disk whose every flush is replayed.
+    /// Runs `virtio.sh`: a device that refuses mappings, and a disk whose log is replayed up to every flush.
     fn disks(&self, subsets: &str) -> Result<Vec<GuestRow>, String> {
         let script = root().join("guest/virtio.sh").display().to_string();
         let options = ["-f", "virtio", "-m", "1024"];
         let boot = self.boot(&options, REPLAY_S, &[&script, "$PMEM", subsets])?;
         if !boot.fine || !boot.lines.iter().any(|line| line == "FALLBACK ok") {
-            return Err("virtio.sh failed; its last words are above".into());
+            return Err("virtio.sh failed; its output is above".into());
         }
         let replays = boot.lines.iter().filter_map(|line| Checked::parse(line));
         let rows: Vec<GuestRow> = replays
@@ -273,7 +273,7 @@ impl Guest {
     }
 }
 
-/// Adds what one check found to the row of its subject.
+/// Adds the result of one check to the row of its subject.
 fn add(rows: &mut Vec<GuestRow>, new: GuestRow) {
     match rows.iter_mut().find(|row| row.subject == new.subject) {
         Some(row) => {
@@ -286,7 +286,7 @@ fn add(rows: &mut Vec<GuestRow>, new: GuestRow) {
     }
 }
 
-/// A line that tells what a check found.
+/// The parsed result line of a check.
 #[derive(Debug, PartialEq)]
 struct Checked {
     subject: String,
@@ -297,7 +297,8 @@ struct Checked {
 }
 
 impl Checked {
-    /// `CHECK engine lost=0 wrong=0 of 20480`, `REPLAY points=150 disks=300 lost=0 wrong=0 of 10240`.
+    /// Parses lines like `CHECK engine lost=0 wrong=0 of 20480` and
+    /// `REPLAY points=150 disks=300 lost=0 wrong=0 of 10240`.
     fn parse(line: &str) -> Option<Checked> {
         let mut words = line.split_whitespace();
         let subject = match words.next()? {
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_a_subject_add_up() {
+    fn results_of_the_same_subject_are_added() {
         let mut rows = Vec::new();
         for line in [
             "CHECK raw lost=0 wrong=0 of 5",

@@ -1,18 +1,18 @@
-//! Suite `hostile`: what the worst requests of one client cost the others.
+//! Suite `hostile`: measures how much the most expensive requests of one client delay other clients.
 //!
 //! ```text
-//!   attackers   send a request again and again, read nothing, and are closed
-//!   bystander   GET of a small value, one at a time: how long each took
+//!   attackers   send one request repeatedly, read no reply, and are disconnected
+//!   bystander   sends GETs of a small value, one at a time, and measures how long each takes
 //! ```
 //!
-//! All run on the machine of the server. Attackers have a lower priority than the server and the bystander, so that
-//! what the bystander waits for is the server, not a CPU that an attacker has. The kernel may still keep the server's worker
-//! or the bystander waiting for a CPU. A column shows the p99 without that time (`schedstat`); the bound is on the p99 with it, as
-//! other threads of the server may have had the CPU. On a virtual machine a CPU may stand still: a slow attack during which
-//! the host took one (`steal`) does not count, and is made again.
+//! All of them run on the server's machine. Attackers have a lower priority than the server and the bystander, so that
+//! the bystander waits for the server and not for a CPU that an attacker uses. The kernel may still keep the server's
+//! worker or the bystander waiting for a CPU. One column shows the p99 without that time (`schedstat`). The bound
+//! applies to the p99 with it, because other threads of the server may have used the CPU. On a virtual machine the
+//! host may take a CPU away. A slow attack during which that happened (`steal`) does not count and is repeated.
 //!
-//! A server on tmpfs with many keys. The requests are those of the test `hostile` of the command line, where each command
-//! that the server knows has its worst arguments, and some that visit or write many keys.
+//! The server is on tmpfs and has many keys. The requests are those of the command line's test `hostile`, in which
+//! every command of the server has its most expensive arguments, and some requests that visit or write many keys.
 
 #[path = "../../crates/cli/tests/hostile/requests.rs"]
 mod requests;
@@ -30,32 +30,32 @@ use crate::RunSize;
 use crate::run::farbank;
 use crate::serving::Serving;
 
-/// Connections that send a request at the same time.
+/// Number of connections that send a request at the same time.
 const ATTACKERS: usize = 3;
-/// How long a request is sent again and again, at least.
+/// Least duration of an attack.
 const ATTACK: Duration = Duration::from_millis(250);
-/// How often the bystander must have asked before an attack ends; an attack lasts [`ATTACK_MAX`] at most.
+/// Number of requests that the bystander sends before an attack ends. An attack lasts at most [`ATTACK_MAX`].
 const SAMPLES: usize = 300;
 const ATTACK_MAX: Duration = Duration::from_secs(5);
-/// A request that made another client wait too long is tried so often, and its median counts: a machine with other work on
-/// it stops everything for 10 ms now and then.
+/// Number of attacks with a request that delayed another client for too long. Their median counts, because a machine
+/// with other work sometimes stops all processes for 10 ms.
 const ATTACKS_MAX: usize = 3;
-/// So many attacks may be disturbed by the host of a virtual machine, and not count.
+/// Number of slow attacks that may be ignored because the host of the virtual machine took a CPU.
 const DISTURBED_MAX: usize = 12;
-/// What is added to the niceness of an attacker. Clients of a real server have CPUs of their own.
+/// Increment of an attacker's niceness. Clients of a real server have CPUs of their own.
 const ATTACKER_NICE: i32 = 15;
-/// A request that is not answered by then has hung.
+/// Time after which a request without a reply counts as hung.
 const HUNG: Duration = Duration::from_secs(60);
-/// Keys of one request while the server is filled: no long request.
+/// Keys per request while the server is filled; so few that the request is short.
 const LOADED: usize = 90;
-/// What INFO says when no attacker is connected.
+/// Line of INFO when no attacker is connected.
 const ALONE: &[u8] = b"connected_clients:1\r\n";
-/// Limit of the replies of one client, and of the memory of all.
+/// Limit of the replies of one client, and of the memory of all clients.
 const REPLIES_LIMIT: &str = "64mb";
-/// Memory that the server may have beyond what it had before an attack: the limit, and as much again.
+/// Largest allowed growth of the server's memory during an attack: twice the limit.
 const BYTES_MAX: usize = 128 * MIB;
 
-/// Keys that the server has.
+/// Returns the number of keys in the server.
 fn keys(size: RunSize) -> usize {
     match size {
         RunSize::Suite => 200_000,
@@ -63,7 +63,7 @@ fn keys(size: RunSize) -> usize {
     }
 }
 
-/// The longest that 99 of 100 requests of the bystander may take. A suite runs on machines that do other things, too.
+/// Returns the bound on the p99 of the bystander's requests. It is higher for a suite, which runs on busy machines.
 fn bound(size: RunSize) -> Duration {
     match size {
         RunSize::Suite => Duration::from_millis(50),
@@ -111,12 +111,12 @@ fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
         "client-output-buffer-limit \"normal {REPLIES_LIMIT} 0 0\" maxmemory-clients {REPLIES_LIMIT}"
     );
     ask(&mut admin, format!("CONFIG SET {limits}\r\n").as_bytes())?;
-    // The largest clients are closed when attackers together take too much: not this one.
+    // The server disconnects the largest clients when all together use too much memory. This connection is exempt.
     ask(&mut admin, &of("CLIENT NO-EVICT on"))?;
     fill(&mut admin, keys(size))?;
     let mut attacks = Vec::new();
     for name in commands(&mut admin)? {
-        let request = worst(&name).ok_or_else(|| format!("{name} has no worst arguments"))?;
+        let request = worst(&name).ok_or_else(|| format!("the command {name} has no entry in requests.rs"))?;
         attacks.push((name, request));
     }
     attacks.extend(
@@ -128,7 +128,7 @@ fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
     let memcached_addr = server
         .memcached_addr
         .clone()
-        .ok_or("memcached is not served")?;
+        .ok_or("the server's banner names no memcached address")?;
     println!(
         "{:>24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "request", "sent", "p50 ms", "p99 ms", "max ms", "own p99", "MiB more"
@@ -157,12 +157,12 @@ fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
         let cost = &costs[costs.len() / 2];
         if cost.p99 > bound(size) {
             bad.push(format!(
-                "{name}: 1 in 100 requests of another client took longer than {:?}",
+                "{name}: the p99 of another client's requests is above {:?}",
                 bound(size)
             ));
         }
         if bytes > BYTES_MAX {
-            bad.push(format!("{name}: {bytes} bytes of memory were taken"));
+            bad.push(format!("{name}: the server's memory grew by {bytes} bytes, at most {BYTES_MAX} are allowed"));
         }
         Ok::<_, String>(())
     };
@@ -195,7 +195,7 @@ fn show(name: &str, cost: &RequestCost) {
     );
 }
 
-/// Requests that visit or write many keys, of the keys that [`fill`] has stored.
+/// Returns requests that visit or write many of the keys that [`fill`] has stored.
 fn many_keys() -> Vec<(String, Vec<u8>)> {
     let names = |from: usize, count: usize| {
         (from..from + count)
@@ -237,20 +237,20 @@ fn many_keys() -> Vec<(String, Vec<u8>)> {
     .into()
 }
 
-/// What a request did to the server and to the bystander.
+/// Effects of an attack on the server and on the bystander.
 struct RequestCost {
-    /// Times that it was sent whole.
+    /// Number of times that the request was sent completely.
     sent: usize,
     p50: Duration,
     p99: Duration,
     longest: Duration,
-    /// As `p99`, without the time in which the worker or the bystander waited for a CPU.
+    /// Like `p99`, without the time in which the worker or the bystander waited for a CPU.
     own_p99: Duration,
-    /// Most memory that the server had beyond what it had before.
+    /// Largest growth of the server's memory, in bytes.
     bytes: usize,
 }
 
-/// Sends `request` from [`ATTACKERS`] connections again and again, and measures.
+/// Sends `request` from [`ATTACKERS`] connections repeatedly, and measures the effects.
 fn attack(
     server: &Serving,
     worker: &Path,
@@ -269,7 +269,7 @@ fn attack(
     let start = Instant::now();
     let done = AtomicBool::new(false);
     let asked = AtomicUsize::new(0);
-    // The bystander goes on until the last attacker has seen that it is enough.
+    // The bystander continues until all attackers have stopped.
     let enough = || {
         let time = start.elapsed();
         time >= ATTACK_MAX || (time >= ATTACK && asked.load(Ordering::Relaxed) >= SAMPLES)
@@ -304,7 +304,7 @@ fn attack(
             waits.push(wait);
             own_waits.push(wait.saturating_sub(delayed().saturating_sub(delayed_before)));
             asked.store(waits.len(), Ordering::Relaxed);
-            // FLUSHALL removes it.
+            // The value may be missing, because FLUSHALL removes it. Only errors count.
             outcome = outcome.and(answer.map(drop));
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -326,12 +326,12 @@ fn attack(
     })
 }
 
-/// Sends a request and waits for the first bytes of its reply, for a moment; whether all of it was sent.
+/// Sends a request and waits briefly for the first bytes of its reply. Returns whether the whole request was sent.
 fn send(addr: &str, request: &[u8]) -> bool {
     let Ok(mut stream) = connect(addr) else {
         return false;
     };
-    // It may be closed, or left waiting, at any point.
+    // The server may close the connection or stop reading at any point.
     let _ = stream.set_write_timeout(Some(Duration::from_millis(300)));
     let sent = stream.write_all(request).is_ok();
     let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
@@ -349,9 +349,9 @@ fn connect(addr: &str) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-/// Sends a request, and reads one line, or a bulk string.
+/// Sends a request and reads its reply: one line or a bulk string.
 fn ask(stream: &mut TcpStream, request: &[u8]) -> Result<Vec<u8>, String> {
-    let no_answer = |e: std::io::Error| format!("a request is not answered: {e}");
+    let no_answer = |e: std::io::Error| format!("no reply to a request: {e}");
     stream.write_all(request).map_err(no_answer)?;
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
@@ -379,7 +379,7 @@ fn fill(admin: &mut TcpStream, keys: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends what attackers have left behind, and stores what requests look for, and the bystander.
+/// Disconnects all attackers, and stores again the values that the requests and the bystander read.
 fn restore(admin: &mut TcpStream) -> Result<(), String> {
     ask(admin, &of("CLIENT KILL TYPE normal"))?;
     let end = Instant::now() + HUNG;
@@ -388,7 +388,7 @@ fn restore(admin: &mut TcpStream) -> Result<(), String> {
         .any(|bytes| bytes == ALONE)
     {
         if Instant::now() > end {
-            return Err("connections of attackers are not closed".into());
+            return Err("the attackers' connections are still open {HUNG:?} after CLIENT KILL".into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -397,7 +397,7 @@ fn restore(admin: &mut TcpStream) -> Result<(), String> {
     ask(admin, &of(&format!("SET big {big}"))).map(drop)
 }
 
-/// The names of every command and subcommand the server knows.
+/// Returns the names of all commands and subcommands of the server.
 fn commands(admin: &mut TcpStream) -> Result<Vec<String>, String> {
     let request = of("COMMAND LIST FILTERBY PATTERN *");
     admin.write_all(&request).map_err(|e| e.to_string())?;
@@ -411,7 +411,7 @@ fn commands(admin: &mut TcpStream) -> Result<Vec<String>, String> {
     Ok((0..count).filter_map(|_| lines.nth(1)).collect())
 }
 
-/// How long the host of this virtual machine has taken its CPUs, in hundredths of a second.
+/// Returns the time for which the host has taken CPUs from this virtual machine, in hundredths of a second.
 fn stolen() -> Result<u64, String> {
     let stat = fs::read_to_string("/proc/stat").map_err(|e| format!("/proc/stat: {e}"))?;
     let cpus = stat.lines().next().unwrap_or_default();
@@ -420,7 +420,7 @@ fn stolen() -> Result<u64, String> {
     Ok(steal.and_then(|steal| steal.parse().ok()).unwrap_or(0))
 }
 
-/// The folder in `/proc` of the server's worker, of which there is one.
+/// Returns the folder in `/proc` of the server's only worker thread.
 fn worker_of(server: &Serving) -> Result<PathBuf, String> {
     let tasks = format!("/proc/{}/task", server.id());
     let tasks = fs::read_dir(&tasks).map_err(|e| format!("{tasks}: {e}"))?;
@@ -429,11 +429,11 @@ fn worker_of(server: &Serving) -> Result<PathBuf, String> {
     };
     let mut tasks = tasks.flatten().map(|task| task.path());
     let worker = tasks.find(is_worker).ok_or("the server has no worker")?;
-    run_delay(&worker)?; // This kernel counts it.
+    run_delay(&worker)?; // fails if this kernel has no schedstat
     Ok(worker)
 }
 
-/// How long the thread with this folder in `/proc` could have run and had no CPU, since it began.
+/// Returns the total time for which a thread was runnable and waited for a CPU. `task` is its folder in `/proc`.
 fn run_delay(task: &Path) -> Result<Duration, String> {
     let path = task.join("schedstat");
     let error = |why: &str| format!("{}: {why}", path.display());
@@ -447,7 +447,7 @@ fn run_delay(task: &Path) -> Result<Duration, String> {
         .ok_or_else(|| error("has no second number"))
 }
 
-/// Memory of the server that is no file, in bytes.
+/// Returns the server's anonymous memory, in bytes.
 fn anonymous_bytes(server: &Serving) -> Result<usize, String> {
     let status = fs::read_to_string(format!("/proc/{}/status", server.id()));
     let status = status.map_err(|e| format!("the server is gone: {e}"))?;
@@ -455,5 +455,5 @@ fn anonymous_bytes(server: &Serving) -> Result<usize, String> {
         .lines()
         .find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
-    Ok(kib.ok_or("the kernel does not say how much memory a process has")? * 1024)
+    Ok(kib.ok_or("/proc/PID/status has no line RssAnon")? * 1024)
 }

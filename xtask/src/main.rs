@@ -235,7 +235,9 @@ fn main() -> ExitCode {
     {
         let known: Vec<&str> = SUITES.iter().map(|suite| suite.0).collect();
         let known = known.join(", ");
-        return wrong(&format!("there is no suite {name:?}; the suites are {known}"));
+        return wrong(&format!(
+            "there is no suite {name:?}; the suites are {known}"
+        ));
     }
     let failed = run_suites(size, names);
     if failed == 0 {

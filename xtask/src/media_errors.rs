@@ -1,18 +1,18 @@
-//! Suite `media-errors`: a device that cannot read a part of a pool, under a server and at its start.
+//! Suite `media-errors`: a device cannot read a part of a pool, while a server runs and when it starts.
 //!
 //! ```text
-//!   pool ─▶ ext4 ─▶ loop device, direct I/O ─▶ a file, which is made shorter
+//!   pool ─▶ ext4 ─▶ loop device, direct I/O ─▶ a file, which is truncated
 //!
-//!   SETs ─▶ SIGKILL or a clean end ─▶ no page cached ─▶ the last part of the device is gone: EIO
-//!     serving: GET all ─▶ again, after a start ─▶ again, after a second start
+//!   SETs ─▶ SIGKILL or a clean stop ─▶ drop the page cache ─▶ the end of the device is missing: EIO
+//!     serving: GET all ─▶ GET all after a start ─▶ GET all after a second start
 //! ```
 //!
-//! A read of the loop device behind the end of its file is an I/O error (EIO), as of a bad sector, and a
-//! page fault there is a SIGBUS. Each GET must have the value that was acknowledged or an error with the offset
-//! of a damaged record; each start must name a place, and the process must live. (The device mapper's
-//! target `error` would do the same; many kernels do not have it.)
+//! A read of the loop device beyond the end of its file is an I/O error (EIO), like that of a bad sector. A page fault
+//! there is a SIGBUS. Each GET must return the acknowledged value or an error with the offset of a damaged record. Each
+//! start must report a place, and the process must keep running. (The device mapper's target `error` would do the same,
+//! but many kernels do not have it.)
 //!
-//! Needs root and a loop device. Where they are not to be had the suite fails, as every suite does.
+//! Needs root and a loop device. Without them the suite fails, as every suite does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of the device and of the pool on it.
 const DEVICE_BYTES: u64 = 64 * MIB;
 const POOL_BYTES: u64 = 48 * MIB;
-/// Keys, and bytes of a value.
+/// Number of keys, and bytes of each value.
 const KEYS: usize = 16_000;
 const VALUE_BYTES: usize = 1_500;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
         RunSize::Gate => &[22, 20, 18, 16, 14, 12],
     };
     for io in ["mapped", "pread", "direct"] {
-        // Reads that meet no page cache take minutes in a suite.
+        // Reads without a page cache take minutes, so a suite makes only one such run.
         let (parts, ends): (_, &[_]) = match (size, io) {
             (RunSize::Suite, "pread" | "direct") => (&parts[..1], &["serving"]),
             _ => (parts, &["killed", "closed", "serving"]),
@@ -56,7 +56,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
-/// What GETs of all keys have found.
+/// Number of keys by the result of their GET.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct GetResults {
     served: usize,
@@ -98,7 +98,7 @@ fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
         .filter(|line| line.starts_with("damage: "))
         .count();
     if named == 0 {
-        return Err(format!("pool check names no place: {damage}"));
+        return Err(format!("pool check reports no damaged place: {damage}"));
     }
     let shown = seen.iter().map(|seen| {
         let GetResults {
@@ -109,11 +109,11 @@ fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
         format!("{served} served, {damaged} damaged, {missing} in reported places")
     });
     let shown = shown.collect::<Vec<_>>().join("; ");
-    // Under a server the kernel may keep all pages that are mapped; after a start none is cached.
+    // While a server runs, the kernel may keep all mapped pages. After a start no page is cached.
     let is_all_or_none = |seen: &GetResults| seen.served == 0 || seen.served == KEYS;
     match seen.iter().rev().take(2).any(is_all_or_none) {
-        true => Err(format!("nothing was tried: {shown}")),
-        false => Ok(format!("{shown}; {named} places named")),
+        true => Err(format!("the device's damage had no effect or damaged everything: {shown}")),
+        false => Ok(format!("{shown}; {named} places reported")),
     }
 }
 
@@ -136,7 +136,7 @@ fn set_all(link: &mut WireConnection) -> Result<(), String> {
     Ok(())
 }
 
-/// GETs every key. A key without a value is one whose whole record is in a place that the start has named.
+/// Reads every key. A key is missing if its whole record is in a place that the start has reported.
 fn get_all(link: &mut WireConnection) -> Result<GetResults, String> {
     let mut seen = GetResults {
         served: 0,
@@ -153,7 +153,7 @@ fn get_all(link: &mut WireConnection) -> Result<GetResults, String> {
             Some(text) if text == value(n).as_bytes() => seen.served += 1,
             Some(text) => {
                 let text = String::from_utf8_lossy(&text[..text.len().min(60)]).into_owned();
-                return Err(format!("GET {}: {text}", name(n)));
+                return Err(format!("GET {}: wrong value {text}", name(n)));
             }
             None if reply.to_string().contains("is damaged") => seen.damaged += 1,
             None if reply.marker() == b'-' => return Err(format!("GET {}: {reply}", name(n))),
@@ -163,11 +163,11 @@ fn get_all(link: &mut WireConnection) -> Result<GetResults, String> {
     Ok(seen)
 }
 
-/// A file system on a loop device whose end can be taken away.
+/// A file system on a loop device that can be truncated.
 struct FailingDisk {
     folder: PathBuf,
     device: String,
-    /// How a server reads the pool: `--io`.
+    /// Value of the server's option `--io`: how it reads the pool.
     io: &'static str,
 }
 
@@ -184,7 +184,7 @@ impl FailingDisk {
         fs::create_dir_all(&mounted).map_err(|e| format!("{}: {e}", mounted.display()))?;
         let file = fs::File::create(disk.file()).and_then(|f| f.set_len(DEVICE_BYTES));
         file.map_err(|e| format!("{}: {e}", disk.file().display()))?;
-        // Its own tables come first, and the pool fills the rest.
+        // The file system's own tables are at the start of the device, and the pool follows them.
         let format = ["-q", "-b", "4096", "-O", "^has_journal"];
         command("mkfs.ext4", &format, &[&disk.file()])?;
         let direct = ["--find", "--show", "--direct-io=on"];
@@ -211,7 +211,7 @@ impl FailingDisk {
         self.mounted().join("pool")
     }
 
-    /// Takes all but the first `bytes` of the device away.
+    /// Truncates the device to its first `bytes` bytes.
     fn shorten(&self, bytes: u64) -> Result<(), String> {
         let file = fs::OpenOptions::new().write(true).open(self.file());
         let cut = file.and_then(|file| file.set_len(bytes));
@@ -228,28 +228,29 @@ impl FailingDisk {
         let mut serve = farbank();
         serve.args(["serve", "--port", "0", "--memcached-port", "off"]);
         serve.args(["--workers", "1", "--read-cache", "0", "--io", self.io]);
-        // Each damaged place is a line there, which `pool check` prints as well.
+        // Standard error has one line for each damaged place; `pool check` prints the same lines.
         serve.arg("--pool").arg(self.pool()).stderr(Stdio::null());
         let serving = Serving::start(&mut serve, "redis://")?;
         let port = serving.port.parse().map_err(|e| format!("{e}"))?;
         Ok((serving, WireConnection::connect(port)?))
     }
 
-    /// What `pool check` prints, which fails if there is damage.
+    /// Returns the output of `pool check`, which must end with 1 because of the damage.
     fn damage(&self) -> Result<String, String> {
         let mut check = farbank();
         check.args(["pool", "check"]).arg(self.pool());
         let done = check.output().map_err(|e| format!("pool check: {e}"))?;
         match done.status.code() {
             Some(1) => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-            other => Err(format!("pool check of a damaged pool ends with {other:?}")),
+            other => Err(format!("pool check of a damaged pool ended with {other:?}, expected 1")),
         }
     }
 }
 
 impl Drop for FailingDisk {
     fn drop(&mut self) {
-        // What cannot be undone was not done. The device is whole again for the file system to leave it.
+        // A step fails here only if its counterpart was not executed. The device gets its full length again, so that
+        // the file system can be unmounted.
         let _ = self.shorten(DEVICE_BYTES);
         let _ = command("umount", &[], &[&self.mounted()]);
         if !self.device.is_empty() {

@@ -1,11 +1,12 @@
-//! Suite `memcached`: memcached's own tests, from Debian's source package, against our binary.
+//! Suite `memcached`: runs memcached's own tests, from Debian's source package, on our binary.
 //!
-//! The tests start a `memcached-debug` that lies beside them. Ours is a script that runs `farbank memcached` with
-//! the flags it is given, but for those nothing corresponds to. The tests' way to push the clock, a command of a debug
-//! build, becomes waiting. What cannot pass is listed here with its reason, and in docs/compatibility.md.
+//! The tests start a program `memcached-debug` in their own folder. Here it is a script that runs `farbank memcached`
+//! with the given flags, except for flags that have no counterpart. The tests advance the clock by a command of a debug
+//! build; here they wait instead. This file and docs/compatibility.md list the tests that cannot pass, with the
+//! reasons.
 //!
-//! After them come `memccapable`, the same for text from libmemcached, and the promise of `restart.t` with
-//! SIGKILL instead of a clean stop.
+//! The suite then runs `memccapable`, a conformance test of the text protocol from libmemcached, and a test like
+//! `restart.t` with SIGKILL instead of a clean stop.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +19,7 @@ use crate::RunSize;
 use crate::run::{farbank, install, root, succeed, target, works};
 use crate::serving::Serving;
 
-/// Files of `t/` that pass whole.
+/// Files of `t/` that pass completely.
 const WHOLE: &[&str] = &[
     "bogus-commands",
     "cas",
@@ -53,28 +54,29 @@ const WHOLE: &[&str] = &[
     "touch",
 ];
 
-/// A file of `t/` that passes in part: how many of its assertions fail, and why. It runs to its end.
+/// A file of `t/` that passes in part: its name, the number of assertions that fail, and the reason. The file runs to
+/// its end.
 struct PartialTest(&'static str, usize, &'static str);
 
 const PARTS: &[PartialTest] = &[
-    PartialTest("issue_163", 1, "figures of slab classes"),
-    PartialTest("issue_22", 2, "1 GiB is enough: nothing is evicted"),
+    PartialTest("issue_163", 1, "it expects figures of slab classes"),
+    PartialTest("issue_22", 2, "it expects evictions, but 1 GiB is enough for all items"),
     PartialTest(
         "issue_14",
         1,
-        "its items take a second page, where memcached cuts them",
+        "its items take a second page; memcached splits them",
     ),
-    PartialTest("issue_42", 1, "figures of slab classes"),
+    PartialTest("issue_42", 1, "it expects figures of slab classes"),
     PartialTest(
         "issue_61",
         1,
-        "connections do not yield after so many requests (-R)",
+        "connections do not yield after a number of requests (-R)",
     ),
-    PartialTest("stats", 1, "fewer figures"),
-    PartialTest("stats-conns", 1, "there is no UDP"),
+    PartialTest("stats", 1, "farbank has fewer figures"),
+    PartialTest("stats-conns", 1, "farbank has no UDP"),
 ];
 
-/// Seconds a file may take.
+/// Time limit of a file, in seconds.
 const SECONDS_MAX: &str = "60";
 
 pub(crate) fn run(_size: RunSize) -> Result<(), String> {
@@ -96,9 +98,9 @@ pub(crate) fn run(_size: RunSize) -> Result<(), String> {
         }
     }
     let (whole, all) = (WHOLE.len(), WHOLE.len() + PARTS.len());
-    println!("{whole} of {all} files whole; {ok} assertions ok, {failed} not");
+    println!("{whole} of {all} files pass completely; {ok} assertions pass, {failed} fail");
     if !wrong.is_empty() {
-        return Err(format!("not as expected: {}", wrong.join(", ")));
+        return Err(format!("these files fail more assertions than listed, or do not end: {}", wrong.join(", ")));
     }
     capable()?;
     kill_and_compare()
@@ -123,7 +125,7 @@ fn packages() -> Result<(), String> {
     }
 }
 
-/// The folder from which the tests run; made if it is not there.
+/// Returns the folder from which the tests run. Creates it if it does not exist.
 fn suite() -> Result<PathBuf, String> {
     let folder = target().join("memcached-suite");
     fetch(&folder)?;
@@ -140,8 +142,8 @@ fn suite() -> Result<PathBuf, String> {
     fs::write(&library, text).map_err(told(&library))?;
     let program = target().join("release/farbank");
     let program = program.display();
-    // -U is a port in these tests, and there is no UDP. What memcached would evict must fit instead, but where
-    // that is what is tested (-M), or what an item may be at most (-I).
+    // In these tests -U is a port; farbank has no UDP. Items that memcached would evict must fit instead, except where
+    // eviction is tested (-M) or the largest item (-I).
     let wrapper = format!(
         "#!/usr/bin/perl\n\
          my (@flags, $limited);\n\
@@ -164,7 +166,7 @@ fn suite() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Debian's source of memcached, unpacked into `folder`.
+/// Downloads Debian's source of memcached and unpacks it into `folder`.
 fn fetch(folder: &Path) -> Result<(), String> {
     if folder.join("t/lib").is_dir() {
         return Ok(());
@@ -176,7 +178,7 @@ fn fetch(folder: &Path) -> Result<(), String> {
     let codename = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let codename = codename.ok_or("/etc/os-release names no version of Debian")?;
+    let codename = codename.ok_or("/etc/os-release has no line VERSION_CODENAME")?;
     let sources = folder.join("sources.list");
     let line = format!("deb-src http://deb.debian.org/debian {codename} main\n");
     fs::write(&sources, line).map_err(told)?;
@@ -198,11 +200,11 @@ fn fetch(folder: &Path) -> Result<(), String> {
     succeed(Command::new("sh").args(["-c", unpack]).current_dir(folder))
 }
 
-/// What a file's assertions came to.
+/// Results of a test file.
 struct AssertionCounts {
     ok: usize,
     failed: usize,
-    /// It ran to its end.
+    /// Whether the file ran to its end.
     ended: bool,
 }
 
@@ -231,11 +233,11 @@ fn capable() -> Result<(), String> {
     let text = crate::run::output(&mut command)?;
     match text.contains("All tests passed") {
         true => Ok(()),
-        false => Err("memccapable found something".into()),
+        false => Err("memccapable did not print \"All tests passed\"".into()),
     }
 }
 
-/// What was acknowledged is there after SIGKILL: values, flags, expiries and what items are known by.
+/// Checks that acknowledged items survive SIGKILL: values, flags, expiries and CAS identifiers.
 fn kill_and_compare() -> Result<(), String> {
     let pool = target().join("memcached-suite/pool");
     let _ = fs::remove_file(&pool);
@@ -264,7 +266,7 @@ fn kill_and_compare() -> Result<(), String> {
     let after = MemcachedConn::of(&serve(&flags)?)?.everything()?;
     let _ = fs::remove_file(&pool);
     println!(
-        "{} lines about 1000 keys, before SIGKILL and after",
+        "{} equal lines about 1000 keys before and after SIGKILL",
         before.len()
     );
     match before
@@ -274,11 +276,11 @@ fn kill_and_compare() -> Result<(), String> {
     {
         None if before.len() == after.len() => Ok(()),
         Some((before, after)) => Err(format!("before the kill {before:?}, after it {after:?}")),
-        None => Err("the kill made answers longer or shorter".into()),
+        None => Err("there are more or fewer lines of replies after the kill than before".into()),
     }
 }
 
-/// A connection.
+/// A connection to the server.
 struct MemcachedConn(BufReader<TcpStream>);
 
 impl MemcachedConn {
@@ -302,7 +304,7 @@ impl MemcachedConn {
         Ok(read)
     }
 
-    /// All there is to know of the keys.
+    /// Returns the replies about all keys: value, flags, CAS identifier, and whether the item expires.
     fn everything(&mut self) -> Result<Vec<String>, String> {
         let mut all = Vec::new();
         for number in 0..1000 {
@@ -312,7 +314,7 @@ impl MemcachedConn {
             }
             all.push(line);
             let line = self.ask(&format!("mg key{number} t\r\n"), 1)?.remove(0);
-            // How much of a day is left has changed; whether there is an end has not.
+            // The remaining time has changed, so only the presence of an expiry is compared.
             all.push(if line == "HD t-1" || line == "EN" {
                 line
             } else {
@@ -323,7 +325,7 @@ impl MemcachedConn {
     }
 }
 
-/// A server with memcached's command line.
+/// Starts a server with memcached's command line.
 fn serve(flags: &[&str]) -> Result<Serving, String> {
     let mut command = farbank();
     command.args(["memcached", "-p", "0"]).args(flags);

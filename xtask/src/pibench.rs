@@ -1,4 +1,4 @@
-//! Suite `pibench`: plug-ins both ways: a table in C++ under our benchmark, and ours under a program in C++.
+//! Suite `pibench`: runs a C++ table as a plug-in of our benchmark, and our tables as a plug-in of a C++ program.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     ours(&folder, keys)
 }
 
-/// Compiles an example against our header.
+/// Compiles an example with our header.
 fn compile(example: &str, flags: &[&str], to: &Path) -> Result<(), String> {
     let bindings = root().join("bindings/pibench");
     let mut compiler = Command::new("g++");
@@ -32,7 +32,7 @@ fn compile(example: &str, flags: &[&str], to: &Path) -> Result<(), String> {
     succeed(compiler.arg("-o").arg(to).args(flags))
 }
 
-/// A map in C++ is loaded and measured, and answers right.
+/// Runs the benchmark on a C++ map as a plug-in. The benchmark also checks its results.
 fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
     let library = folder.join("map.so");
     compile("map.cpp", &["-shared", "-fPIC"], &library)?;
@@ -49,18 +49,18 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
     let writes = ["-r", "0.4", "-i", "0.2", "-u", "0.2", "-d", "0.2"];
     let text = mix(&writes, &["-p", keys])?;
     says(&text, &format!("Operations: {keys}"))?;
-    // Nothing is removed: every scan begins at a key that is there.
+    // This mix removes no keys, so every scan begins at an existing key.
     let scans = ["-r", "0.5", "-s", "0.5", "--scan-size", "10"];
     let text = mix(&scans, &["-p", keys, "-f", "user", "-k", "12", "-v", "100"])?;
     for line in ["Key prefix: user", "Key size: 12", "Scan size: 10"] {
         says(&text, line)?;
     }
-    let rate = |of: &str| rate(&text, of).ok_or(format!("no rate of {of} in PiBench's output"));
+    let rate = |of: &str| rate(&text, of).ok_or(format!("PiBench's output has no rate of {of}"));
     match (rate("Scan completed")?, rate("Scan succeeded")?) {
         (completed, succeeded) if completed == succeeded && completed > 0.0 => {}
         (completed, succeeded) => {
             return Err(format!(
-                "{succeeded} of {completed} scans a second found something"
+                "{succeeded} of {completed} scans per second succeeded, expected all"
             ));
         }
     }
@@ -70,11 +70,11 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
     let windows = text.lines().skip_while(|line| *line != "Samples:").skip(1);
     match windows.take_while(|line| line.starts_with('\t')).count() {
         4 => Ok(()),
-        other => Err(format!("{other} windows of 250 ms in a second")),
+        other => Err(format!("{other} samples of 250 ms in one second, expected 4")),
     }
 }
 
-/// A table in C++ with the study's interface is loaded and measured, and answers right.
+/// Runs the benchmark on a C++ table that implements the hash study's interface. The benchmark also checks its results.
 fn the_studys(folder: &Path, keys: &str) -> Result<(), String> {
     let library = folder.join("table.so");
     compile("table.cpp", &["-shared", "-fPIC"], &library)?;
@@ -90,18 +90,18 @@ fn the_studys(folder: &Path, keys: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a line of PiBench's output is this, after its tabs.
+/// Checks that PiBench's output contains `line`, after leading tabs.
 fn says(text: &str, line: &str) -> Result<(), String> {
     match text
         .lines()
         .any(|said| said.trim_start_matches('\t') == line)
     {
         true => Ok(()),
-        false => Err(format!("no line {line:?} in PiBench's output")),
+        false => Err(format!("PiBench's output has no line {line:?}")),
     }
 }
 
-/// A rate of PiBench's breakdown.
+/// Returns a rate of the breakdown in PiBench's output.
 fn rate(text: &str, of: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -109,7 +109,7 @@ fn rate(text: &str, of: &str) -> Option<f64> {
     line.strip_suffix(" ops/s")?.parse().ok()
 }
 
-/// A program in C++ loads our tables, and they answer right.
+/// Runs a C++ program that loads our tables and checks their results.
 fn ours(folder: &Path, keys: &str) -> Result<(), String> {
     let host = folder.join("host");
     compile("host.cpp", &["-ldl", "-pthread"], &host)?;
@@ -123,7 +123,7 @@ fn ours(folder: &Path, keys: &str) -> Result<(), String> {
         command.env("FARBANK_TABLE", table);
         output(command.arg(&library).args([keys, "2"]))?;
     }
-    // With a pool on disk: it is opened again, and everything is found.
+    // With a pool on disk: the program opens it again and checks that all keys are found.
     let pool = folder.join("pool");
     let _ = std::fs::remove_file(&pool);
     let mut command = Command::new(&host);

@@ -1,14 +1,14 @@
-//! `cargo xtask release`: the program as it is given away, with the list of what is in it.
+//! `cargo xtask release`: builds the program for distribution, and a list of its components.
 //!
 //! ```text
 //!   target/dist/farbank-VERSION-x86_64-linux-gnu/
-//!     farbank             stripped; no path of the machine that built it
-//!     farbank.cdx.json    what it is made of, as CycloneDX
+//!     farbank             stripped; contains no path of the build machine
+//!     farbank.cdx.json    its components, as CycloneDX
 //!     SHA256SUMS
 //! ```
 //!
-//! The same sources, toolchain and `Cargo.lock` make the same bytes, wherever they are:
-//! `cargo xtask release-check` builds them in two folders and compares.
+//! The same sources, toolchain and `Cargo.lock` give the same bytes in any folder:
+//! `cargo xtask release-check` builds in two folders and compares.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the sources in two folders, and compares what comes out.
+/// Builds the sources in two folders and compares the programs.
 pub(crate) fn check() -> Result<(), String> {
     let temporary = std::env::temp_dir().join(format!("farbank-release-{}", std::process::id()));
     let checked = check_in(&temporary);
@@ -48,7 +48,7 @@ pub(crate) fn check() -> Result<(), String> {
 fn check_in(temporary: &Path) -> Result<(), String> {
     let mut built = Vec::new();
     let folders = ["one", "another/folder"].map(|name| temporary.join(name));
-    // Both before the first build, so that a change of the sources meanwhile is in neither.
+    // Both copies are made before the first build, so that a later change of the sources is in neither.
     folders
         .iter()
         .try_for_each(|folder| copy(&root(), folder))?;
@@ -76,10 +76,10 @@ fn check_in(temporary: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the program shows where on a machine it was built.
+/// Returns whether the program contains `path`.
 fn leaks(program: &[u8], path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
-    // "/" and the like are everywhere.
+    // Very short paths such as "/" occur in every program.
     path.len() > 3 && program.windows(path.len()).any(|window| window == path)
 }
 
@@ -92,7 +92,7 @@ fn cargo_home() -> PathBuf {
     named.unwrap_or_else(|| home().join(".cargo"))
 }
 
-/// Where the compiler's own libraries are.
+/// Returns the folder of the compiler's own libraries.
 fn sysroot() -> Result<PathBuf, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).args(["--print", "sysroot"]).output();
@@ -100,7 +100,7 @@ fn sysroot() -> Result<PathBuf, String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().into())
 }
 
-/// Builds the sources in `folder`; where the program is then.
+/// Builds the sources in `folder` and returns the path of the program.
 fn build(folder: &Path, target: &Path) -> Result<PathBuf, String> {
     let renamed = [
         (cargo_home(), "/cargo"),
@@ -129,7 +129,7 @@ fn build(folder: &Path, target: &Path) -> Result<PathBuf, String> {
     Ok(target.join("dist/farbank"))
 }
 
-/// Copies the sources, without what was built from them.
+/// Copies the sources, without build folders.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |e| format!("{}: {e}", from.display());
     fs::create_dir_all(to).map_err(failed)?;

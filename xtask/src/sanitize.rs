@@ -1,13 +1,13 @@
-//! Suites that run tests where wrong use of memory shows: Miri, AddressSanitizer, ThreadSanitizer.
+//! Suites that run tests with detectors of memory errors: Miri, AddressSanitizer, ThreadSanitizer.
 //!
 //! ```text
-//!   miri   no system calls of our own: pm's epochs and tables, the engine in little on the simulator
-//!   asan   everything real: mappings, files, the engine, the server; and what is never freed
-//!   tsan   the same with real threads, the standard library rebuilt to be watched too
+//!   miri   no system calls of ours: pm's epochs and tables, and small tests of the engine on the simulator
+//!   asan   real media: mappings, files, the engine, the server; also detects leaks
+//!   tsan   the same with real threads; the standard library is rebuilt with instrumentation
 //! ```
 //!
-//! Each needs a nightly toolchain, which it installs, and builds into a folder of its own. What they
-//! cannot see is in `docs/testing.md`.
+//! Each suite needs a nightly toolchain, which it installs, and builds into a folder of its own. `docs/testing.md` says
+//! what they cannot detect.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,16 +15,16 @@ use std::process::Command;
 use crate::RunSize;
 use crate::run::{root, succeed, target, works};
 
-/// Named, or build scripts and macros would be sanitized as well.
+/// The build target. It must be given explicitly, because otherwise build scripts and macros are instrumented as well.
 pub(crate) const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// pm's tests that an interpreter can run and that may show something: the media map memory and files, and nothing in the
-/// simulator and the model is unsafe.
+/// Tests of pm that Miri can run and in which it may find errors. Tests of the media need mappings and files, and the
+/// simulator and the model contain no unsafe code.
 const IN_MIRI: [&str; 4] = ["epoch::", "fault::", "suite::", "table::"];
 
-/// Tests that show nothing new under a sanitizer and take minutes: they judge thousands of damaged pools or of
-/// images; a few of each kind remain. And tests of how a signal ends the process: sanitizers handle signals
-/// themselves.
+/// Tests that are skipped under a sanitizer. Some take minutes and find nothing new: they check thousands of damaged
+/// pools or images, and a few tests of each kind remain. Others test how a signal ends the process, but sanitizers
+/// handle signals themselves.
 const SKIPPED: [&str; 8] = [
     "a_hundred_flipped",
     "a_flipped_record_byte",
@@ -36,13 +36,13 @@ const SKIPPED: [&str; 8] = [
     "a_sigbus_sent_by_a_process_still_ends",
 ];
 
-/// A cargo command of the nightly toolchain, building into `folder`.
+/// Returns a cargo command of the nightly toolchain that builds into `folder`.
 pub(crate) fn nightly(folder: &str) -> Command {
     let mut command = Command::new("rustup");
     command
         .args(["run", "nightly", "cargo"])
         .current_dir(root());
-    // What this process got from its own cargo and toolchain is not for the other one.
+    // The other toolchain must not inherit the variables that this process got from its own cargo.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
         command.env_remove(name);
     }
@@ -50,7 +50,7 @@ pub(crate) fn nightly(folder: &str) -> Command {
     command
 }
 
-/// Installs the nightly toolchain with what the suites need of it, unless it is there.
+/// Installs the nightly toolchain with the components that the suites need, unless it is installed.
 pub(crate) fn install_nightly() -> Result<(), String> {
     let miri = works("rustup", &["run", "nightly", "cargo", "miri", "--version"]);
     if miri && has_sources() {
@@ -61,7 +61,7 @@ pub(crate) fn install_nightly() -> Result<(), String> {
     succeed(Command::new("rustup").args(install).args(components))
 }
 
-/// Whether the standard library's source is there, from which it is built again.
+/// Returns whether the standard library's sources are installed, from which it is rebuilt.
 fn has_sources() -> bool {
     let sysroot = Command::new("rustup")
         .args(["run", "nightly", "rustc", "--print", "sysroot"])
@@ -73,7 +73,7 @@ fn has_sources() -> bool {
     })
 }
 
-/// How the nightly toolchain runs tests in one suite.
+/// Parameters for running tests with the nightly toolchain in one suite.
 struct SanitizedTests {
     folder: &'static str,
     variables: &'static [(&'static str, &'static str)],
@@ -110,7 +110,7 @@ const TSAN: SanitizedTests = SanitizedTests {
 };
 
 impl SanitizedTests {
-    /// Runs tests of a package: of these targets, those whose names have one of `names` in them, or all.
+    /// Runs tests of a package: of the given targets, those whose names contain one of `names`, or all.
     fn run(&self, package: &str, targets: &[&str], names: &[&str]) -> Result<(), String> {
         let mut command = nightly(self.folder);
         command.envs(self.variables.iter().copied());
@@ -121,7 +121,7 @@ impl SanitizedTests {
     }
 }
 
-/// pm and the engine in little, interpreted: undefined behaviour, leaks, races, weak memory.
+/// Runs tests of pm and small tests of the engine in Miri: undefined behaviour, leaks, races, weak memory.
 pub(crate) fn miri(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     MIRI.run("farbank-pm", &["--lib"], &IN_MIRI)?;
@@ -129,7 +129,7 @@ pub(crate) fn miri(_size: RunSize) -> Result<(), String> {
     MIRI.run("farbank-kv", &["--test", "small"], &[])
 }
 
-/// Real media, engine, damage and server with every access checked; and nothing leaks.
+/// Runs tests of real media, engine, damage and server under AddressSanitizer, with leak detection.
 pub(crate) fn asan(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     let media = ["--lib", "--test", "real", "--test", "arguments"];
@@ -139,7 +139,7 @@ pub(crate) fn asan(_size: RunSize) -> Result<(), String> {
     ASAN.run("farbank-server", &["--lib", "--tests"], &[])
 }
 
-/// Threads of pm, engine and server, every access checked for an order with every other.
+/// Runs tests of pm, engine and server under ThreadSanitizer.
 pub(crate) fn tsan(_size: RunSize) -> Result<(), String> {
     install_nightly()?;
     TSAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;

@@ -1,8 +1,8 @@
-//! The suite `soak`: what must not grow while a server works for long.
+//! Suite `soak`: checks that memory use and write amplification do not grow while a server runs for long.
 //!
-//! One client fills a pool until three fifths of it are live, then sets, deletes and expires values of mixed sizes at random. Each second the
-//! server is asked for its anonymous memory, the bytes it moved and its tombstones. Memory must not grow from the second
-//! third of the run to the last, and the other two must level off.
+//! One client fills a pool until 60 percent of it is live. It then sets, deletes and expires values of mixed sizes at
+//! random. Each second the suite reads the server's anonymous memory, its moved bytes and its tombstone bytes. None of
+//! the three may grow by more than its bound from the second third of the run to the last third.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,29 +14,30 @@ use std::{env, fs, process};
 use crate::run::farbank;
 use crate::serving::Serving;
 
-/// Seconds of a run, if not told otherwise.
+/// Default duration of a run, in seconds.
 pub(crate) const SECONDS: u64 = 1_200;
-/// Shortest run that says anything: thirty samples.
+/// Shortest useful run, in seconds: thirty samples.
 pub(crate) const SECONDS_MIN: u64 = 30;
 const POOL: &str = "256mb";
-/// Percent of the pool that is live.
+/// Share of the pool that is live, in percent.
 const LIVE_PERCENT: u64 = 60;
 const KEYS: u64 = 600_000;
-/// Requests that are sent before their answers are read.
+/// Requests that are sent before their replies are read.
 const BATCH: usize = 64;
-/// Batches between two looks at how full the pool is.
+/// Batches between two checks of the pool's live bytes.
 const LOOK_EVERY: u64 = 64;
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Samples of a third of a run, at least.
+/// Least number of samples in a third of a run.
 const SAMPLES_MIN: usize = 5;
-/// How much larger the mean of the last third may be than that of the second: of memory, and of what varies by itself.
+/// Largest allowed ratio of the mean of the last third to that of the second third: for memory, write amplification and
+/// tombstones. The last two vary by themselves.
 const GROWTH: f64 = 1.05;
 const GROWTH_OF_WRITES: f64 = 1.10;
 const GROWTH_OF_TOMBSTONES: f64 = 1.25;
-/// Tombstones up to so much are few, whatever they were before: a part in so many of the pool.
+/// Tombstones below this fraction (1/200) of the pool count as this fraction, so that small values are not compared.
 const FEW_TOMBSTONES: f64 = 200.0;
 
-/// What the server says of itself.
+/// Figures of the server's INFO.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct SoakSample {
     pool: f64,
@@ -53,7 +54,7 @@ impl SoakSample {
             let values = info.lines().filter_map(|line| line.trim().split_once(':'));
             let found = values.into_iter().find(|(found, _)| *found == name);
             let value = found.and_then(|(_, value)| value.parse().ok());
-            value.ok_or(format!("INFO says no {name}"))
+            value.ok_or(format!("INFO has no field {name}"))
         };
         Ok(SoakSample {
             pool: field("pool_bytes")?,
@@ -66,7 +67,7 @@ impl SoakSample {
     }
 }
 
-/// Serves a pool for `seconds` and watches it.
+/// Runs a server under load for `seconds` and checks its figures.
 pub(crate) fn run(seconds: u64) -> Result<(), String> {
     let folder = env::temp_dir().join(format!("farbank-soak-{}", process::id()));
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -75,7 +76,7 @@ pub(crate) fn run(seconds: u64) -> Result<(), String> {
         false => folder.join("pool"),
     };
     let watched = serve_and_watch(&pool, seconds);
-    // What is left of them harms nothing.
+    // A file that stays does no harm.
     let _ = fs::remove_file(&pool);
     let _ = fs::remove_dir_all(&folder);
     judge(&watched?)
@@ -117,7 +118,7 @@ fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<SoakSample>, String>
     Ok(samples)
 }
 
-/// A line of the table: the last of `samples`, and what was written between the first and the last.
+/// Returns a line of the table: the last of `samples`, and the write amplification between the first and the last.
 fn row(elapsed: Duration, samples: &[SoakSample]) -> String {
     let last = samples.last().copied().unwrap_or_default();
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
@@ -131,7 +132,7 @@ fn row(elapsed: Duration, samples: &[SoakSample]) -> String {
     )
 }
 
-/// Bytes written for each that was written for clients, between the first and the last of `samples`.
+/// Returns the bytes written for each byte that clients wrote, between the first and the last of `samples`.
 fn writes_a_write(samples: &[SoakSample]) -> f64 {
     let [Some(first), Some(last)] = [samples.first(), samples.last()] else {
         return 1.0;
@@ -140,12 +141,12 @@ fn writes_a_write(samples: &[SoakSample]) -> f64 {
     1.0 + (last.moved - first.moved) / user
 }
 
-/// Whether what was seen has levelled off.
+/// Checks that all figures have levelled off.
 fn judge(samples: &[SoakSample]) -> Result<(), String> {
     let thirds = |n: usize| &samples[samples.len() * n / 3..samples.len() * (n + 1) / 3];
     let [second, last] = [thirds(1), thirds(2)];
     if second.len() < SAMPLES_MIN || last.len() < SAMPLES_MIN {
-        return Err(format!("{} samples are too few", samples.len()));
+        return Err(format!("{} samples are too few; run longer", samples.len()));
     }
     let mean = |samples: &[SoakSample], of: fn(&SoakSample) -> f64| {
         samples.iter().map(of).sum::<f64>() / samples.len() as f64
@@ -175,7 +176,7 @@ fn judge(samples: &[SoakSample]) -> Result<(), String> {
     let mut grown = String::new();
     for (name, before, after, most) in figures {
         let part = after / before.max(f64::MIN_POSITIVE);
-        println!("{name}: the last third is {part:.3} of the second; at most {most} is asked");
+        println!("{name}: the last third is {part:.3} times the second; at most {most} is allowed");
         if part > most {
             let _ = write!(grown, "{name} grew from {before:.3} to {after:.3}; ");
         }
@@ -186,13 +187,13 @@ fn judge(samples: &[SoakSample]) -> Result<(), String> {
     }
 }
 
-/// One connection, and random numbers.
+/// A connection to the server, and a random number generator.
 struct SoakClient {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
     seed: u64,
     value: Vec<u8>,
-    /// Percent of the pool that was live when last asked.
+    /// Live share of the pool at the last sample, in percent.
     live: f64,
 }
 
@@ -210,7 +211,7 @@ impl SoakClient {
         })
     }
 
-    /// A random number below `limit` (splitmix64).
+    /// Returns a random number below `limit` (splitmix64).
     fn below(&mut self, limit: u64) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.seed;
@@ -219,7 +220,7 @@ impl SoakClient {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    /// Bytes of the next value: mostly small, now and then one that does not fit into the log.
+    /// Returns the length of the next value: usually small, rarely too large for the log.
     fn value_bytes(&mut self) -> usize {
         let most = match self.below(1_000) {
             0 => 64 << 10,
@@ -256,7 +257,7 @@ impl SoakClient {
         self.value = value;
     }
 
-    /// One random change, which most often makes the pool emptier if it is too full.
+    /// Requests one random change. If the pool is too full, it is usually a delete.
     fn change(&mut self, is_too_full: bool) {
         let deletes = if is_too_full { 70 } else { 10 };
         match self.below(100) {
@@ -273,7 +274,7 @@ impl SoakClient {
         }
     }
 
-    /// Sends a batch of requests that `ask` writes, and reads their answers.
+    /// Sends a batch of requests that `ask` writes, and reads their replies.
     fn batch(&mut self, ask: &mut dyn FnMut(&mut SoakClient)) -> Result<(), String> {
         for _ in 0..BATCH {
             ask(self);
@@ -288,19 +289,19 @@ impl SoakClient {
     fn send(&mut self) -> Result<(), String> {
         let sent = self.stream.get_mut().write_all(&self.out);
         self.out.clear();
-        sent.map_err(|e| format!("the server takes nothing: {e}"))
+        sent.map_err(|e| format!("cannot send to the server: {e}"))
     }
 
-    /// One answer; an error if it is one.
+    /// Reads one reply. Returns an error if the reply is an error.
     fn answer(&mut self) -> Result<String, String> {
-        let broken = |e| format!("the server does not answer: {e}");
+        let broken = |e| format!("cannot read a reply of the server: {e}");
         let mut line = String::new();
         self.stream.read_line(&mut line).map_err(broken)?;
         let len = match line.trim_end().split_at_checked(1) {
             Some(("$", len)) => len.parse::<usize>().ok(),
-            Some(("-", why)) => return Err(format!("the server answers {why}")),
+            Some(("-", why)) => return Err(format!("the server replied with the error {why}")),
             Some(_) => None,
-            None => return Err("the server has gone".into()),
+            None => return Err("the server closed the connection".into()),
         };
         let Some(len) = len else {
             return Ok(line);
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_level_passes_and_what_grows_does_not() {
+    fn constant_figures_pass_and_growing_figures_fail() {
         assert_eq!(judge(&samples(level)), Ok(()));
         let grown = |grow| judge(&samples(grow)).unwrap_err();
         let why = grown(|n| SoakSample {
@@ -362,11 +363,11 @@ mod tests {
             ..level(n)
         });
         assert!(why.starts_with("writes a write grew"), "{why}");
-        assert!(judge(&samples(level)[..5]).is_err(), "too few to say");
+        assert!(judge(&samples(level)[..5]).is_err(), "five samples are too few");
     }
 
     #[test]
-    fn a_start_does_not_count() {
+    fn growth_in_the_first_third_is_allowed() {
         let starts = samples(|n| SoakSample {
             anonymous: if n < 30.0 { n * 1e6 } else { 1e8 },
             ..level(n)
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_info_says_is_read() {
+    fn info_is_parsed_and_a_missing_field_is_reported() {
         let info = "# Memory\r\nused_memory:7\r\n# Farbank\r\npool_bytes:100\r\npool_live_bytes:60\r\n\
                     pool_tombstone_bytes:1\r\npool_user_bytes:10\r\npool_moved_bytes:5\r\n";
         let sample = SoakSample::of(info).unwrap();

@@ -1,17 +1,17 @@
-//! One connection to a server, and the replies that arrive on it.
+//! A connection to a Redis server, and the parser of its replies.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Time after which a reply that was expected counts as missing.
+/// Time after which an expected reply counts as missing.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One reply as it arrived. Two replies are equal if all their bytes are.
+/// One reply. Two replies are equal if all their bytes are equal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Reply {
-    /// The first line, without its end.
+    /// The first line, without CR LF.
     pub(crate) head: Vec<u8>,
     pub(crate) body: ReplyBody,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Reply {
 /// The bytes of a reply after its first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyBody {
-    /// None: a status, an error, a number or a null.
+    /// No further bytes: a status, an error, a number or a null.
     Line,
     /// A string.
     Text(Vec<u8>),
@@ -28,18 +28,18 @@ pub(crate) enum ReplyBody {
 }
 
 impl Reply {
-    /// The byte that names the reply's type.
+    /// Returns the byte that encodes the reply's type.
     pub(crate) fn marker(&self) -> u8 {
         self.head.first().copied().unwrap_or(0)
     }
 
-    /// The number of an integer reply.
+    /// Returns the number of an integer reply.
     pub(crate) fn integer(&self) -> Option<i64> {
         let digits = self.head.strip_prefix(b":")?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// The bytes of a string reply.
+    /// Returns the bytes of a string reply.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         match &self.body {
             ReplyBody::Text(text) => Some(text),
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    /// The elements of an array, a set or a map.
+    /// Returns the elements of an array, a set or a map.
     pub(crate) fn elements(&self) -> Option<&[Reply]> {
         match &self.body {
             ReplyBody::Nested(elements) => Some(elements),
@@ -55,17 +55,17 @@ impl Reply {
         }
     }
 
-    /// Whether it is an error that begins with `text`.
+    /// Returns whether the reply is an error that begins with `text`.
     pub(crate) fn is_error(&self, text: &str) -> bool {
         let error = self.head.strip_prefix(b"-");
         error.is_some_and(|error| error.starts_with(text.as_bytes()))
     }
 
-    /// Reads the reply at the start of `bytes`: the reply and its length, or nothing if it has not
-    /// arrived whole.
+    /// Parses the reply at the start of `bytes`. Returns the reply and its length, or `None` if it has not arrived
+    /// completely.
     ///
     /// # Errors
-    /// The bytes are no reply.
+    /// The bytes are not a reply.
     fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, String> {
         let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
             return Ok(None);
@@ -87,7 +87,7 @@ impl Reply {
             Some(b'$' | b'=') => 0,
             Some(b'*' | b'~' | b'>') => 1,
             Some(b'%') => 2,
-            _ => return Err(format!("{} is no reply", escape(&head))),
+            _ => return Err(format!("{} is not a reply", escape(&head))),
         };
         let length = length().ok_or_else(|| format!("{} has no length", escape(&head)))?;
         let Ok(length) = usize::try_from(length) else {
@@ -129,7 +129,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// `bytes` as text of bounded length.
+/// Returns `bytes` as text of bounded length.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     const SHOWN: usize = 1000;
     let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
@@ -139,7 +139,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     }
 }
 
-/// The bytes of a request: an array of strings.
+/// Returns the bytes of a request: an array of strings.
 pub(crate) fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
@@ -150,15 +150,15 @@ pub(crate) fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     out
 }
 
-/// What a connection gave when a reply was expected.
+/// Result of waiting for a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ReceivedReply {
     Reply(Reply),
     /// The server closed the connection.
     Closed,
-    /// Nothing came in time.
+    /// No reply arrived in time.
     Nothing,
-    /// The bytes are no reply.
+    /// The bytes are not a reply.
     Garbage(String),
 }
 
@@ -173,7 +173,7 @@ impl fmt::Display for ReceivedReply {
     }
 }
 
-/// A connection.
+/// A connection to a server.
 pub(crate) struct WireConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -193,23 +193,23 @@ impl WireConnection {
         Ok(WireConnection { stream, buffer })
     }
 
-    /// This end of the connection, as the server's CLIENT LIST shows it.
+    /// Returns the local address, as the server's CLIENT LIST shows it.
     pub(crate) fn address(&self) -> String {
         let address = self.stream.local_addr();
         address.map(|a| a.to_string()).unwrap_or_default()
     }
 
-    /// Sends `bytes`. That a server closed the connection shows when its replies are read.
+    /// Sends `bytes`. Ignores errors: a connection that the server has closed is detected when replies are read.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Ends the sending direction.
+    /// Shuts down the sending direction.
     pub(crate) fn finish(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Reads more bytes; false at the connection's end.
+    /// Reads more bytes. Returns false at the end of the connection.
     fn more(&mut self) -> Result<bool, ReceivedReply> {
         let mut piece = [0; 16 << 10];
         match self.stream.read(&mut piece) {
@@ -226,7 +226,7 @@ impl WireConnection {
         }
     }
 
-    /// The next reply.
+    /// Returns the next reply.
     pub(crate) fn receive(&mut self) -> ReceivedReply {
         loop {
             match Reply::read(&self.buffer) {
@@ -245,7 +245,8 @@ impl WireConnection {
         }
     }
 
-    /// Every byte until the server closes the connection, and whether it did.
+    /// Reads all bytes until the server closes the connection or the timeout. Returns the bytes and whether it was
+    /// closed.
     pub(crate) fn drain(&mut self) -> (Vec<u8>, bool) {
         loop {
             match self.more() {

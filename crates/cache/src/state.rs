@@ -82,7 +82,7 @@ impl<N> Drop for LockedState<'_, N> {
 impl<N: Medium> LockedState<'_, N> {
     // -- pages
 
-    /// Reserves `wanted` free pages, or as many as there are, and releases reserved pages beyond `wanted`. Returns
+    /// Reserves `wanted` free pages, or all free pages if there are fewer, and releases reserved pages beyond `wanted`. Returns
     /// the number of reserved pages.
     pub(crate) fn hold_pages(&mut self, wanted: u64) -> u64 {
         let state = &mut *self.state;

@@ -153,8 +153,8 @@ fn an_open_loop_reports_percentiles_of_both_servers() {
     assert_eq!(object["settings"]["sync"], "none");
     let figures = object["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 2 + 15, "{text}");
-    for who in ["redis-server", "farbank"] {
-        let name = format!(": p99.9, {who}");
+    for system in ["redis-server", "farbank"] {
+        let name = format!(": p99.9, {system}");
         let found = figures
             .iter()
             .find(|figure| figure["name"].as_str().unwrap().ends_with(&name));

@@ -69,7 +69,7 @@ fn a_session_that_has_read_and_does_nothing_takes_no_room_from_others() {
     writer.commit().unwrap();
     let mut idle = [db.session(), db.session()];
     assert!(idle[0].get(b"k").unwrap().is_some());
-    assert!(!idle[1].delete(b"nobody's").unwrap());
+    assert!(!idle[1].delete(b"absent").unwrap());
     for n in 0..3_000_u32 {
         writer.put(b"k", &n.to_le_bytes().repeat(4 << 10)).unwrap();
         writer.commit().unwrap();

@@ -392,7 +392,10 @@ impl HashIndex {
     /// `spot`.
     #[inline]
     pub(crate) fn update_entry(&self, spot: &BucketRef, hit: &Candidate, new: Off) {
-        debug_assert!(self.holds(spot, hit), "nobody else changes the index");
+        debug_assert!(
+            self.holds(spot, hit),
+            "the entry is where the lookup found it"
+        );
         self.rows.get(hit.row).0[hit.slot].store(entry(spot.tag, new), Ordering::Release);
     }
 

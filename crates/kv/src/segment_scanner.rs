@@ -1,6 +1,6 @@
 //! The scan of one segment at an open: by its map, or from end to end.
 //!
-//! `recovery` has the invariants (V1 to V6): how records, torn writes and damage are told apart and treated.
+//! `recovery` has the invariants (V1 to V6): how records, torn writes and damage are distinguished and treated.
 
 use farbank_pm::fault;
 use farbank_pm::situation;

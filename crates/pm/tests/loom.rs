@@ -201,7 +201,10 @@ fn a_slot_dropped_while_pinned_protects_its_reader_until_the_drop_and_no_longer(
         reader
             .join()
             .expect("the reader reads a place that was not reused");
-        assert!(named.epochs.oldest_pinned() > retired, "the drop ended the pin");
+        assert!(
+            named.epochs.oldest_pinned() > retired,
+            "the drop ended the pin"
+        );
     });
 }
 

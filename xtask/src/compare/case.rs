@@ -188,7 +188,9 @@ impl Case {
                 ReceivedReply::Reply(reply) => reply.integer(),
                 _ => None,
             };
-            number.ok_or_else(|| format!("CLIENT ID: {server} answered {received}, expected a number"))
+            number.ok_or_else(|| {
+                format!("CLIENT ID: {server} answered {received}, expected a number")
+            })
         };
         let ids = (id("Redis", &redis)?, id("Farbank", &farbank)?);
         if at < self.pairs.len() {

@@ -140,7 +140,7 @@ fn many_seeds(servers: Servers, size: RunSize) -> Result<(), String> {
     let seeds = seed - first;
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{sent} commands, {seeds} seeds from {first} on, {seconds:.1} s; {parted} cases ended early for an allowed difference"
+        "{sent} commands, {seeds} seeds from {first} on, {seconds:.1} s; {parted} cases ended early"
     );
     for (reason, cases) in allowed {
         println!("  {cases} cases: {reason}");

@@ -90,7 +90,8 @@ pub(super) fn allowed(
 }
 
 /// The reason after which the two servers may hold different values, so that the case ends.
-pub(super) const PARTS: &str = "the case ends: Farbank does not know a command, or only Farbank ran EXEC";
+pub(super) const PARTS: &str =
+    "the case ends: Farbank does not know a command, or only Farbank ran EXEC";
 
 fn parts(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     let is_null = matches!(redis.head.as_slice(), b"*-1" | b"_");

@@ -274,8 +274,8 @@ fn figures(
 ) -> Vec<Figure> {
     let [theirs, ours] = seen;
     let name = |what: &str| format!("{} x {pipeline}: {what}", operation.name().to_uppercase());
-    let figure = |who: &str, what: &str, rounds: &[f64]| {
-        let name = name(&format!("{who}, {what}"));
+    let figure = |system: &str, what: &str, rounds: &[f64]| {
+        let name = name(&format!("{system}, {what}"));
         Figure::measured("server", name, median(rounds)).spread(rounds)
     };
     let pairs: Vec<f64> = (ours.cpu_ns.iter().zip(&theirs.cpu_ns))

@@ -285,8 +285,8 @@ fn figures(load: u64, rate: f64, latencies: &[Latencies]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (percentile, text, is_bound) in PERCENTILES {
         let (theirs, ours) = (theirs.at_us(percentile), ours.at_us(percentile));
-        let figure = |who: &str, value| {
-            let name = name(&format!("{text}, {who}"));
+        let figure = |system: &str, value| {
+            let name = name(&format!("{text}, {system}"));
             Figure::measured("open loop", name, value).unit("us")
         };
         let ratio = Figure::measured("open loop", name(&format!("{text}, ratio")), ours / theirs);

@@ -50,21 +50,21 @@ impl<M: Medium> Clevel<M> {
         let (mut below, mut named): (Option<Level>, Vec<Off>) = (None, Vec::new());
         for n in meta.levels() {
             let level = self.level(n);
-            let who = format!("level {n}, in the root's word {},", level_root(n));
+            let referrer = format!("level {n}, in the root's word {},", level_root(n));
             let bits = below.map_or(1..=TOP_BITS_MAX, |below| below.bits + 1..=below.bits + 1);
             if level.bits > TOP_BITS_MAX || !bits.contains(&level.bits) {
                 return Err(IndexError::damaged(format!(
-                    "{who} has 2^{} buckets, expected 2^{} to 2^{}",
+                    "{referrer} has 2^{} buckets, expected 2^{} to 2^{}",
                     level.bits,
                     bits.start(),
                     bits.end()
                 )));
             }
             let bytes = self.level_bytes(level.bits);
-            self.table_pool.check_run(&who, level.at, bytes)?;
+            self.table_pool.check_run(&referrer, level.at, bytes)?;
             if named.contains(&level.at) {
                 return Err(IndexError::damaged(format!(
-                    "{who} has the run of another level"
+                    "{referrer} has the run of another level"
                 )));
             }
             below = Some(level);

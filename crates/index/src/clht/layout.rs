@@ -178,15 +178,15 @@ impl<M: Medium> Clht<M> {
     /// chain (I8).
     pub(super) fn chain_of(&self, first: Off) -> Result<Vec<HeapBlock>, IndexError> {
         let medium = self.table_pool.medium();
-        let who = "the bucket";
+        let referrer = "the bucket";
         let next = |at| Off(medium.load(next_of(at)));
-        self.table_pool.chain((who, first), next(first), CHAINED, next, |block| {
+        self.table_pool.chain((referrer, first), next(first), CHAINED, next, |block| {
             let says = Off(medium.load(block.at));
             if says == first && self.table_pool.is_block(block.at, CHAINED) {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
-                "{who} {first:?} leads to {:?}, expected an allocated bucket of its chain, found first bucket {says:?}",
+                "{referrer} {first:?} leads to {:?}, expected an allocated bucket of its chain, found first bucket {says:?}",
                 block.at
             )))
         })

@@ -61,8 +61,9 @@ impl<M: Medium> Clht<M> {
                 ),
             });
         }
-        let who = format!("the array in the root's word {n}");
-        self.table_pool.check_run(&who, array.at, array.bytes())?;
+        let referrer = format!("the array in the root's word {n}");
+        self.table_pool
+            .check_run(&referrer, array.at, array.bytes())?;
         Ok(Some(array))
     }
 

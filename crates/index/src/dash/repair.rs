@@ -90,15 +90,15 @@ impl<M: Medium> DashSegments<'_, M> {
         owner: u64,
     ) -> Result<Vec<HeapBlock>, IndexError> {
         let first = Off(self.medium.load(self.last_stash(segment)));
-        let who = "the stash of segment";
+        let referrer = "the stash of segment";
         let next = |at| Off(self.medium.load(at));
-        self.table_pool.chain((who, segment), first, class, next, |block| {
+        self.table_pool.chain((referrer, segment), first, class, next, |block| {
             let says = self.owner(block.at);
             if says == owner && self.table_pool.is_block(block.at, class) {
                 return Ok(());
             }
             Err(IndexError::damaged(format!(
-                "{who} {segment:?} leads to {:?}, expected an allocated bucket of segment {owner:#x}, found owner {says:#x}",
+                "{referrer} {segment:?} leads to {:?}, expected an allocated bucket of segment {owner:#x}, found owner {says:#x}",
                 block.at
             )))
         })

@@ -49,9 +49,9 @@ impl<M: Medium> DashLh<M> {
 
     /// Checks the root's words, and that the entries name arrays for all segments and at most for one more.
     fn check_directory(&self) -> Result<(), IndexError> {
-        let who = format!("the directory, in the root's word {DIRECTORY},");
+        let referrer = format!("the directory, in the root's word {DIRECTORY},");
         self.table_pool
-            .check_run(&who, self.directory, DIRECTORY_BYTES)?;
+            .check_run(&referrer, self.directory, DIRECTORY_BYTES)?;
         let state = self.state();
         if !state.is_sound() {
             return Err(IndexError::damaged(format!(
@@ -74,9 +74,9 @@ impl<M: Medium> DashLh<M> {
                 )));
             }
             if !at.is_null() {
-                let who = format!("entry {array} of the directory, {entry:?},");
+                let referrer = format!("entry {array} of the directory, {entry:?},");
                 let bytes = self.config.array_bytes(array);
-                self.table_pool.check_run(&who, at, bytes)?;
+                self.table_pool.check_run(&referrer, at, bytes)?;
                 named.push(at);
             }
         }

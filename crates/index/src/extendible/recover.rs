@@ -22,8 +22,8 @@ impl ExtendibleDirectory {
                 ),
             });
         }
-        let who = format!("the directory, in the root's word {DIRECTORY},");
-        ground.check_run(&who, directory.at(), directory.bytes())?;
+        let referrer = format!("the directory, in the root's word {DIRECTORY},");
+        ground.check_run(&referrer, directory.at(), directory.bytes())?;
         let mut worker = ground.worker()?;
         for ctx in 0..ground.contexts() {
             for block in ground.in_doubt(ctx)? {

@@ -69,9 +69,9 @@ impl<M: Medium> LevelHash<M> {
             )));
         }
         for (n, level) in [(current, top), (current - 1, bottom)] {
-            let who = format!("level {n}, in the root's word {},", level_root(n));
+            let referrer = format!("level {n}, in the root's word {},", level_root(n));
             let bytes = self.config.level_bytes(level.bits);
-            self.table_pool.check_run(&who, level.at, bytes)?;
+            self.table_pool.check_run(&referrer, level.at, bytes)?;
         }
         Ok(())
     }

@@ -28,8 +28,8 @@ impl<M: Medium> TablePool<M> {
         })
     }
 
-    /// Checks that a run of at least `bytes` starts at `at`. `who` describes the word that refers to it.
-    pub(crate) fn check_run(&self, who: &str, at: Off, bytes: u64) -> Result<(), IndexError> {
+    /// Checks that a run of at least `bytes` starts at `at`. `referrer` describes the word that refers to it.
+    pub(crate) fn check_run(&self, referrer: &str, at: Off, bytes: u64) -> Result<(), IndexError> {
         let found = self.heap.run_bytes(at);
         if found.is_some_and(|found| found >= bytes) {
             return Ok(());
@@ -38,7 +38,7 @@ impl<M: Medium> TablePool<M> {
             format!("a run of {found} bytes starts")
         });
         Err(IndexError::damaged(format!(
-            "{who} is {at:?}, expected a run of at least {bytes} bytes, but {found} there"
+            "{referrer} is {at:?}, expected a run of at least {bytes} bytes, but {found} there"
         )))
     }
 
@@ -49,27 +49,27 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Returns the chain of blocks of `class` that starts at `first`: `next` returns the successor of each, null at the
-    /// end. `who` describes the start in errors. A block that `vouch` rejects ends the walk with its error.
+    /// end. `referrer` describes the start in errors. A block that `vouch` rejects ends the walk with its error.
     pub(crate) fn chain(
         &self,
-        who: (&str, Off),
+        referrer: (&str, Off),
         first: Off,
         class: usize,
         next: impl Fn(Off) -> Off,
         vouch: impl Fn(HeapBlock) -> Result<(), IndexError>,
     ) -> Result<Vec<HeapBlock>, IndexError> {
         let (mut blocks, mut at, mut passed) = (Vec::new(), first, None);
-        let (who, whose) = who;
+        let (referrer, whose) = referrer;
         while !at.is_null() {
             if passed == Some(at) {
                 return Err(IndexError::damaged(format!(
-                    "{who} {whose:?} has a cycle through {at:?}"
+                    "{referrer} {whose:?} has a cycle through {at:?}"
                 )));
             }
             let block = self.heap.block_at(at).filter(|b| b.class == Some(class));
             let Some(block) = block else {
                 return Err(IndexError::damaged(format!(
-                    "{who} {whose:?} leads to {at:?}, expected a block, but none starts there"
+                    "{referrer} {whose:?} leads to {at:?}, expected a block, but none starts there"
                 )));
             };
             vouch(block)?;

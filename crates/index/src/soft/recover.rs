@@ -60,15 +60,15 @@ impl<M: Medium> Soft<M> {
         let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
         let mut at = Off(medium.load(ground.root(AREAS)));
         while !at.is_null() {
-            let who = match named.last() {
+            let referrer = match named.last() {
                 None => format!("the newest area, in the root's word {AREAS},"),
                 Some(last) => {
                     format!("the area that the one at {last:?} names as its predecessor,")
                 }
             };
-            ground.check_run(&who, at, bytes)?;
+            ground.check_run(&referrer, at, bytes)?;
             if !seen.insert(at) {
-                let what = format!("{who} is {at:?}, which is already one of the later areas");
+                let what = format!("{referrer} is {at:?}, which is already one of the later areas");
                 return Err(OpenError::Damaged { what });
             }
             named.push(at);

@@ -322,5 +322,5 @@ fn copies_of_the_file_taken_while_it_is_written_have_all_that_was_acknowledged_b
             kv = opened(&path);
         }
     }
-    assert_eq!(read(&mut *kv.session(), b"nobody"), Ok(None));
+    assert_eq!(read(&mut *kv.session(), b"absent"), Ok(None));
 }

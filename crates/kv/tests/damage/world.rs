@@ -82,10 +82,10 @@ pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>
 
 /// Reads all keys, and some that were never written, and checks the results against `claim`.
 pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Result<(), String> {
-    let nobodys: Vec<Vec<u8>> = (0..20)
-        .map(|n| format!("nobody {n}").into_bytes())
+    let absent: Vec<Vec<u8>> = (0..20)
+        .map(|n| format!("absent {n}").into_bytes())
         .collect();
-    for k in past.0.keys().chain(&nobodys) {
+    for k in past.0.keys().chain(&absent) {
         let found = read(session, k);
         let fine = match &found {
             Ok(value) if value.as_ref() == past.latest(k) => true,

@@ -22,7 +22,7 @@ pub(super) fn ps(ns: f64) -> u64 {
 pub(super) struct QueuedLine {
     pub(super) line: u32,
     pub(super) owner: u32,
-    /// The worker to notify when the line is admitted, or `NOBODY`.
+    /// The worker to notify when the line is admitted, or `NO_WORKER`.
     pub(super) worker: u32,
 }
 
