@@ -1,4 +1,4 @@
-# Tells powerfail.c to watch from here on, and ends.
+# Executes the instruction that makes powerfail.c start watching, and exits.
 .globl _start
 _start:
     nopl 0x42524146(%rax)

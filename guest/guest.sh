@@ -7,18 +7,18 @@
 #               virtio  ext4 on virtio-pmem: no synchronous mappings
 #   -s MB       size of the persistent memory                              [128]
 #   -m MB       size of the ordinary memory                                [512]
-#   -a FILE     takes FILE along (may be repeated)
-#   -k REGEX    cuts the power when a line of output matches
-#   -e PERCENT  of the stores not written back, so many are evicted in time [0]
-#   -S SEED     chooses which                                              [1]
-#   -K          keeps the memory of the last run; else it is new and empty
-#   -t SECONDS  limit for the run                                          [180]
+#   -a FILE     copies FILE into the guest (may be repeated)
+#   -k REGEX    cuts the power when a line of output matches REGEX
+#   -e PERCENT  share of stores without write-back that the cache evicts in time [0]
+#   -S SEED     seed that selects these stores                             [1]
+#   -K          keeps the memory of the last run; otherwise it is new and empty
+#   -t SECONDS  time limit of the run                                      [180]
 #
-# In the guest the program runs in /guest. '$PMEM' in an argument stands for where the persistent memory is, '$PREVIOUS'
-# for a file with the output of the run before it, if that ended by a power cut.
+# In the guest the program runs in /guest. '$PMEM' in an argument is replaced by the path of the persistent memory, and
+# '$PREVIOUS' by the path of a file with the output of the previous run, if that ended by a power cut.
 #
-# Exit status: the program's; 0 if the power was cut as asked; 123 if it was to be and the program ended before;
-# 124 if the time was up; 125 if there was no run worth the name. README.md says what a run shows.
+# Exit status: the program's; 0 if the power was cut as requested; 123 if the program ended before the requested cut;
+# 124 at the time limit; 125 if the run is not valid. README.md says what a run shows.
 set -euo pipefail
 HERE=$(dirname "$(realpath "$0")")
 . "$HERE/make.sh"
@@ -41,9 +41,9 @@ while getopts w:f:s:m:a:k:e:S:Kt: option; do
 done
 shift $((OPTIND - 1))
 [ $# -ge 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 64; }
-PROGRAM=$(realpath -e "$1") || fail "there is no $1"
+PROGRAM=$(realpath -e "$1") || fail "there is no program $1"
 shift
-case $FS in ext4 | devdax) DEVICE=nvdimm,unarmed=off ;; virtio) DEVICE=virtio-pmem-pci ;; *) fail "unknown kind $FS" ;; esac
+case $FS in ext4 | devdax) DEVICE=nvdimm,unarmed=off ;; virtio) DEVICE=virtio-pmem-pci ;; *) fail "unknown kind $FS, expected ext4, devdax or virtio" ;; esac
 
 mkdir -p "$WORK"
 WORK=$(realpath "$WORK")
@@ -91,7 +91,7 @@ if [ -n "$CUT" ]; then
   QEMU+=(-plugin "$WORK/powerfail.so,img=$PMEM,media=$WORK/media.img,stats=$WORK/stats,evict=$EVICT,seed=$SEED")
 fi
 
-# Reads the guest's lines until it ends, its power is cut, or its time is up. Sets STATUS.
+# Reads the guest's lines until it ends, its power is cut, or the time limit is reached. Sets STATUS.
 follow() {
   local pid=$1 end=$((SECONDS + LIMIT)) line part='' got
   STATUS=125
@@ -135,8 +135,8 @@ exec 3<&-
 wait $guest 2>/dev/null || true
 rm -f "$WORK/pipe" "$WORK/initrd"
 
-# ---- what came of it ----
-# Checks that the model saw what it must, and puts what is left in the memory's place.
+# ---- the result ----
+# Checks that the model observed the program's stores, and replaces the memory by its content after the cut.
 power_is_cut() {
   local names=(armed user_stores nt_stores flushes fences kernel_stores lost_lines orphans) values i told=''
   read -r -a values < <(od -An -v -t u8 -N 64 "$WORK/stats" | xargs)
@@ -144,7 +144,7 @@ power_is_cut() {
   echo "@@GUEST POWER CUT$told" >&2
   [ "${values[0]}" = 1 ] || fail "the power was cut before the model was armed"
   [ $((values[1] + values[2])) != 0 ] || fail "the power was cut before the program stored anything"
-  [ "${values[7]}" = 0 ] || fail "write-backs were not seen: each needs a load of a byte of its line right before"
+  [ "${values[7]}" = 0 ] || fail "the model could not attribute write-backs: each needs a load of one byte of its line directly before it"
   mv "$WORK/media.img" "$PMEM"
   mv "$WORK/output.log" "$WORK/previous.log"
 }
@@ -154,7 +154,7 @@ case $STATUS in
     power_is_cut
     exit 0
     ;;
-  124) echo "guest: time is up after $LIMIT s; a machine that is too busy does that" >&2 ;;
+  124) echo "guest: time limit of $LIMIT s reached; the machine may be too busy, try a larger -t" >&2 ;;
   125) tail -n 15 "$WORK/qemu.log" "$WORK/console.log" >&2 ;;
 esac
 if [ -n "$CUT" ] && [ "$STATUS" = 0 ]; then

@@ -1,11 +1,11 @@
 #!/bin/bash
-# make.sh: makes what a guest boots from in the folder $WORK, unless it is there already. Part of guest.sh.
+# make.sh: makes the files that a guest boots from in the folder $WORK, unless they exist already. Part of guest.sh.
 #
-#   vmlinux       Debian's kernel, taken out of its package and never installed on this machine
+#   vmlinux       Debian's kernel, extracted from its package and never installed on this machine
 #   base.cpio     the guest's root: busybox, ndctl, mke2fs, dmsetup, kernel modules, init
 #   powerfail.so  the power-failure model, a plugin of QEMU
 #
-# Installs the Debian packages it needs. Each of the three is made again when what it is made of has changed.
+# Installs the Debian packages it needs. Each of the three files is made again when its inputs have changed.
 fail() {
   echo "guest: $*" >&2
   exit 125
@@ -21,7 +21,7 @@ put() {
   done
 }
 
-# Whether WORK/$1 was made of what standard input says. Keeps that for when it is.
+# Returns whether WORK/$1 was made from the inputs listed on standard input. Keeps that list for `made`.
 STAMP=
 fresh() {
   STAMP=$(cat)
@@ -53,7 +53,7 @@ LIST
 }
 
 # ---- the kernel ----
-# Name and version of the kernel's package, as apt knows them.
+# Prints name and version of the kernel's package in apt.
 kernel_package() {
   local name version
   name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
@@ -61,10 +61,10 @@ kernel_package() {
   [ -n "$version" ] && echo "$name $version"
 }
 
-# The number of $3 bytes at $2 in file $1.
+# Prints the number of $3 bytes at offset $2 of file $1.
 number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }
 
-# Takes the kernel out of a bzImage, where the boot protocol says it is: the guest does not have to unpack it.
+# Extracts the kernel from a bzImage, at the place that the boot protocol defines. So the guest need not unpack it.
 unpack_image() {
   local image=$1 setup offset length
   setup=$(number "$image" 497 1)
@@ -82,7 +82,7 @@ unpack_image() {
 
 kernel() {
   local package debs
-  package=$(kernel_package) || fail "apt knows no kernel"
+  package=$(kernel_package) || fail "apt has no kernel package"
   fresh vmlinux <<<"$package" && return
   rm -rf "$WORK/kernel" "$WORK/debs"
   mkdir -p "$WORK/kernel" "$WORK/debs"
@@ -103,7 +103,7 @@ modules() {
   mkdir -p "$to"
   cp "$from/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$to/"
   depmod -b "$from" "$version"
-  # -C: ndctl's package has a rule that would hide what is needed.
+  # -C: ignores a rule of ndctl's package that would hide needed modules.
   for module in "${MODULES[@]}"; do
     modprobe -C /dev/null -d "$from" -S "$version" --show-depends "$module" || fail "no module $module"
   done | awk '$1 == "insmod" {print $2}' | sort -u | while read -r file; do

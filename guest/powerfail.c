@@ -1,28 +1,28 @@
-/* powerfail.c: what a power cut leaves of the guest's persistent memory. A TCG plugin for QEMU 7.2.
+/* powerfail.c: models the content of the guest's persistent memory after a power cut. A TCG plugin for QEMU 7.2.
  *
  *     -plugin powerfail.so,img=PMEM,media=MEDIA,stats=STATS[,evict=PERCENT][,seed=N]
  *
- *   guest stores ──▶ PMEM   the file behind the NVDIMM: caches and media in one, as the guest sees them
+  *   guest stores ──▶ PMEM   the file behind the NVDIMM: caches and media together, as the guest sees them
  *                     │
- *                     │ user code: lines it wrote back and bytes it stored around the cache, at the
- *                     │            next fence of the same processor; PERCENT of its other stores
- *                     │ kernel:    every store, at once: what is tried is not the kernel
+  *                     │ user code: lines written back and bytes stored around the cache, at the next fence
+  *                     │            of the same processor; PERCENT of all other stores
+  *                     │ kernel:    every store, immediately: the kernel is not under test
  *                     ▼
- *                   MEDIA  what is left when QEMU is killed
+  *                   MEDIA  the content after QEMU is killed
  *
- * QEMU decodes clwb and its relatives as instructions that do nothing and have no address. So the program
- * names the line by a load of one byte, with the same operand, right before: mov (p),%al; clwb (p). A
- * write-back without that load is counted as an orphan, and the run is worth nothing.
- *
- * Nothing is watched until a program in the guest executes ARM (arm.S): the guest boots at full speed,
- * and what is in PMEM at that moment is taken as durable.
- *
- * Fences of the kernel count too, as on a real processor: a thread that is moved between its write-back and
- * its fence has left its processor through the scheduler's locked instructions.
- *
- * STATS is mapped and shared, so that it survives SIGKILL. QEMU's header for plugins is not packaged by Debian:
- * what is used of it is declared here. */
-#include <fcntl.h>
+  * QEMU decodes clwb and similar instructions as no-ops without an address. So the program has to announce the
+  * line by a load of one byte with the same operand directly before: mov (p),%al; clwb (p). A write-back without
+  * that load is counted as an orphan, and makes the run invalid.
+  *
+  * The plugin watches nothing until a program in the guest executes ARM (arm.S). So the guest boots at full
+  * speed, and the content of PMEM at that moment counts as durable.
+  *
+  * Fences of the kernel count too, as on a real processor: a thread that is moved to another processor between
+  * its write-back and its fence has passed the scheduler's locked instructions.
+  *
+  * STATS is a shared mapping, so that it survives SIGKILL. Debian does not package QEMU's header for plugins, so
+  * this file declares the functions that it uses. */
+ #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@
 
 /* The plugin interface, version 1. */
 #define EXPORT __attribute__((visibility("default")))
-#define READ_AND_WRITE 3 /* 7.2 calls back wrongly for either alone */
+#define READ_AND_WRITE 3 /* QEMU 7.2 has a bug in callbacks for only one of the two */
 typedef uint64_t plugin_id;
 typedef uint32_t mem_info;
 struct tb;
@@ -59,7 +59,7 @@ EXPORT int qemu_plugin_version = 1;
 enum { WORD = 8, LINE = 64, PAGE = 4096, CPUS = 64 };
 static const unsigned char ARM[] = {0x0f, 0x1f, 0x80, 'F', 'A', 'R', 'B'}; /* nopl 0x42524146(%rax) */
 
-/* In STATS, in this order: guest.sh prints them. */
+/* The content of STATS. guest.sh prints the fields in this order. */
 struct stats {
     uint64_t armed, user_stores, nt_stores, flushes, fences, kernel_stores, dirty_lines, orphans;
 };
@@ -69,17 +69,18 @@ static const char *img_path;
 static unsigned char *img, *media, *dirty;
 static size_t len;
 static unsigned evict;
-/* Counts what is taken from the guest. A word of the media never goes back to an earlier one. */
+/* `now` numbers the copies taken from the guest. `taken` is the number of the copy in each word of the media, so
+ * that an older copy never replaces a newer one. */
 static uint64_t now, *taken;
 static uint64_t rng = 88172645463325252ull;
 
-/* Bytes on their way to the media: taken when they were written back, there after a fence. */
+/* Bytes that were written back and will reach the media at the next fence. */
 struct pending {
     uint64_t taken;
     uint32_t at, len;
     unsigned char bytes[LINE];
 };
-/* The last load of one byte, and the instruction after it. */
+/* State of a processor: pending bytes, the last load of one byte, and the address of the instruction after it. */
 struct cpu {
     struct pending *pending;
     size_t count, room;
@@ -106,14 +107,14 @@ static void die(const char *why) {
     _exit(1);
 }
 
-/* ---- what happens to bytes ---- */
+/* ---- transfer of bytes to the media ---- */
 
 static void set_dirty(uint32_t at) {
     if (!dirty[at / LINE]) stats->dirty_lines++;
     dirty[at / LINE] = 1;
 }
 
-/* Whole words of one line. */
+/* Copies whole words of one line to the media. */
 static void to_media(uint32_t at, const unsigned char *bytes, uint32_t n, uint64_t when) {
     size_t line = (size_t)at / LINE * LINE;
     for (uint32_t i = 0; i < n; i += WORD) {
@@ -138,7 +139,7 @@ static void on_its_way(struct cpu *cpu, uint32_t at, uint32_t n) {
     memcpy(p->bytes, img + at, n);
 }
 
-/* The host's address of what was accessed, if that is in the persistent memory. */
+/* Returns the host address of an access, if it is in the persistent memory. */
 static const unsigned char *in_img(mem_info info, uint64_t va) {
     struct hwaddr *hw = qemu_plugin_get_hwaddr(info, va);
     if (!hw || qemu_plugin_hwaddr_is_io(hw)) return NULL;
@@ -210,7 +211,7 @@ static void on_fence(unsigned index, void *unused) {
     unlock();
 }
 
-/* ---- what an instruction is ---- */
+/* ---- classification of instructions ---- */
 
 enum kind { OTHER, FLUSH, FENCE, NT_STORE, BYTE_LOAD };
 
@@ -218,7 +219,7 @@ static bool is_prefix(unsigned char byte) {
     return memchr("\x66\xf2\xf3\xf0\x2e\x36\x3e\x26\x64\x65", byte, 10) != NULL;
 }
 
-/* Of the map 0F: i is the opcode's place. */
+/* Classifies an instruction of opcode map 0F. i is the index of the opcode. */
 static enum kind kind_of_0f(const unsigned char *p, size_t n, size_t i, bool operand_size) {
     if (p[i] == 0xc3 || p[i] == 0xe7 || p[i] == 0x2b) return NT_STORE; /* movnti, movntdq, movntps */
     if (p[i] != 0xae || i + 1 >= n) return OTHER;
@@ -233,7 +234,7 @@ static enum kind kind_of(const struct insn *insn) {
     size_t n = qemu_plugin_insn_size(insn), i = 0;
     bool operand_size = false;
     for (; i < n && is_prefix(p[i]); i++) {
-        if (p[i] == 0xf0) return FENCE; /* locked */
+        if (p[i] == 0xf0) return FENCE; /* lock prefix */
         operand_size |= p[i] == 0x66;
     }
     if (i < n && (p[i] & 0xf0) == 0x40) i++; /* REX */
@@ -269,7 +270,7 @@ static void on_watched_block(plugin_id id, struct tb *tb) {
 
 /* ---- arming ---- */
 
-/* QEMU's own mapping of PMEM: the one that is not ours. */
+/* Returns the address of QEMU's own mapping of PMEM. */
 static unsigned char *find_img(void) {
     char line[4096], path[4000];
     unsigned long from, to;
@@ -283,7 +284,7 @@ static unsigned char *find_img(void) {
     return found;
 }
 
-/* All processors stand still, and nothing that was translated is left. */
+/* Called while all processors are stopped and no translated code is left. */
 static void arm(plugin_id id) {
     img = find_img();
     if (!img) die("powerfail: the memory's file is not mapped");
@@ -336,7 +337,7 @@ EXPORT int qemu_plugin_install(plugin_id id, const void *info, int argc, char **
         if ((v = value_of(argv[i], "seed="))) rng ^= strtoull(v, NULL, 0) * 0x9e3779b97f4a7c15ull;
     }
     if (!img_path || !media_path || !stats_path || stat(img_path, &file)) {
-        fprintf(stderr, "powerfail: img=, media= and stats= are needed, and img must be there\n");
+        fprintf(stderr, "powerfail: img=, media= and stats= are required, and the file img must exist\n");
         return 1;
     }
     len = file.st_size;

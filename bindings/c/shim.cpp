@@ -1,4 +1,4 @@
-// The contest's class DB as the table of functions that the judge calls, and main.
+// Adapts the contest's class DB to the judge's table of functions, and defines main.
 
 #include <new>
 
@@ -11,7 +11,7 @@ Slice slice(const char* bytes, size_t count) {
     return Slice(const_cast<char*>(bytes), count);
 }
 
-// What comes out of an engine as an exception is an error of the engine's.
+// Converts an engine's exception to an error code.
 template <typename F>
 int guarded(F f) {
     try {
@@ -39,7 +39,7 @@ int set(void* engine, const char* key, const char* value, size_t bytes) {
 
 int get(void* engine, const char* key, farbank_sink sink, void* to) {
     return guarded([&] {
-        // Engines of the contest reuse the string they are given, as its judge let them.
+        // The string is reused from call to call, as in the contest's judge. Engines rely on that.
         static thread_local std::string value;
         Status status = static_cast<DB*>(engine)->Get(slice(key, 16), &value);
         if (status == Ok) {

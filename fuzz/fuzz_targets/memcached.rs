@@ -1,4 +1,4 @@
-//! memcached's requests cut into reads at places the fuzzer chooses: they are the same requests, and end alike.
+//! Splits memcached requests into reads at places that the fuzzer chooses. The requests and their end must be the same.
 #![no_main]
 
 use farbank_fuzz::{Input, cut, memcached};

@@ -1,9 +1,8 @@
-//! Opens pools that were damaged, or forged, in ways the fuzzer chooses.
+//! Opens pools that are damaged or forged in ways that the fuzzer chooses.
 //!
-//! The input is a row of changes to a sound pool. Some damage bytes: then no read may answer what
-//! nobody wrote. Some forge fields under checksums that hold, which takes the pool's secret: then
-//! nothing is known of the values, but opening, reading, writing, cleaning and opening again end, and
-//! end without a panic.
+//! The input is a list of changes to a valid pool. Some damage bytes: then no read may return a value that was never
+//! written. Others forge fields with valid checksums, which needs the pool's secret key: then values may be wrong, but
+//! opening, reading, writing, cleaning and reopening must end without a panic.
 #![no_main]
 
 use farbank_fuzz::Input;
@@ -23,9 +22,9 @@ fn run(mut input: Input<'_>) {
     let choice = input.number(1);
     let base = &bases()[usize::from(choice & 1 != 0)];
     let mut bytes = match choice & 6 {
-        // Anything at all, as far as there is input.
+        // Arbitrary bytes.
         6 => input.bytes(pools::POOL).to_vec(),
-        // A sound superblock before anything at all.
+        // A valid superblock, followed by arbitrary bytes.
         4 => {
             let rest = input.bytes(pools::POOL).iter().copied();
             let head = base.bytes[..8192].iter().copied();
@@ -45,7 +44,7 @@ fn run(mut input: Input<'_>) {
     use_it(&bytes, base, past, forged);
 }
 
-/// One change. Returns whether it forged something; `past` is what may be read then.
+/// Makes one change. Returns whether it forged a field. Adds to `past` the values that reads may return afterwards.
 fn change(input: &mut Input<'_>, bytes: &mut Vec<u8>, base: &Base, past: &mut Past) -> bool {
     let kind = input.number(1) % 12;
     let mut pool = Bytes(bytes);
@@ -93,7 +92,7 @@ fn change(input: &mut Input<'_>, bytes: &mut Vec<u8>, base: &Base, past: &mut Pa
     kind > 5
 }
 
-/// Damages some bytes, in ways that know no secret.
+/// Damages some bytes without knowledge of the pool's secret key.
 fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base, past: &mut Past) {
     let len = pool.0.len();
     if len == 0 {
@@ -116,7 +115,7 @@ fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base, p
             let bytes = pool.0[from..from + run].to_vec();
             pool.write(at / 16 * 16, &bytes);
         }
-        // The same place of the other pool: the same id, another time. What was written by then is known.
+        // Copies the same place of the other pool, which has the same id but another history. Its values are known.
         _ => {
             let Base {
                 bytes: other,
@@ -151,7 +150,7 @@ fn use_it(bytes: &[u8], base: &Base, mut past: Past, forged: bool) {
             Ok(()) => past = tried,
             Err(Error::Full | Error::Damaged(_)) => {}
             Err(Error::KeyTooLong { .. } | Error::ValueTooLong { .. }) if forged => {}
-            Err(error) => panic!("a write fails: {error}"),
+            Err(error) => panic!("a write failed: {error}"),
         }
         kv.clean().expect("memory does not fail");
     }
@@ -162,7 +161,7 @@ fn use_it(bytes: &[u8], base: &Base, mut past: Past, forged: bool) {
     assert!(!sound || verified.is_ok(), "{verified:?}");
     let image = sim.visible();
     drop(kv);
-    let (_, kv) = pools::open(image).expect("what the engine left opens");
+    let (_, kv) = pools::open(image).expect("a pool that the engine has used opens again");
     judge(&kv, &past, forged, false);
     kv.close().expect("memory does not fail");
 }
@@ -171,25 +170,25 @@ fn is_damaged<M: Medium>(kv: &Kv<M>) -> bool {
     !kv.opened().damage.is_empty()
 }
 
-/// Reads every key, by name and by scanning. What is read was written once, unless something was forged;
-/// `strict`: it was written last.
+/// Reads every key, by name and by scanning. Unless a field was forged, each value must have been written before. With
+/// `strict` it must be the last value written.
 fn judge<M: Medium>(kv: &Kv<M>, past: &Past, forged: bool, strict: bool) {
     let mut session = kv.session();
-    for name in past.0.keys().map(Vec::as_slice).chain([&b"nobody's"[..]]) {
+    for name in past.0.keys().map(Vec::as_slice).chain([&b"absent"[..]]) {
         match read(&mut *session, name) {
             Ok(_) if forged => {}
             Ok(value) if strict => assert!(
                 value.as_ref() == past.latest(name),
-                "an older value of {}, and no damage was reported",
+                "an older value of {} was read, and no damage was reported",
                 name.escape_ascii()
             ),
             Ok(value) => assert!(
                 past.knows(name, &value),
-                "a value nobody wrote: {} is {value:?}",
+                "a value that was never written: {} is {value:?}",
                 name.escape_ascii()
             ),
             Err(Error::Damaged(_)) => {}
-            Err(error) => panic!("a read fails: {error}"),
+            Err(error) => panic!("a read failed: {error}"),
         }
     }
     scan(&mut *session, past, forged);
@@ -202,7 +201,7 @@ fn scan(session: &mut dyn Session, past: &Past, forged: bool) {
             let known = past.0.contains_key(name);
             assert!(
                 forged || known,
-                "a key nobody wrote: {}",
+                "a key that was never written: {}",
                 name.escape_ascii()
             );
         };
@@ -211,6 +210,6 @@ fn scan(session: &mut dyn Session, past: &Past, forged: bool) {
         if cursor == 0 {
             return;
         }
-        assert!(rounds < 1_000_000, "a scan without end");
+        assert!(rounds < 1_000_000, "a scan does not end");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests cut into reads at places the fuzzer chooses: they are the same requests, or the same error.
+//! Splits Redis requests into reads at places that the fuzzer chooses. The requests, or the error, must be the same.
 #![no_main]
 
 use farbank_fuzz::{Input, cut, resp};

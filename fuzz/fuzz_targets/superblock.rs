@@ -1,5 +1,5 @@
-//! Two copies of a superblock, of any bytes or with checksums that hold: a pool opens by one that holds,
-//! mends the other, and says the same when it is opened again.
+//! Opens pools whose two superblock copies have arbitrary bytes, partly with valid checksums. A pool opens with a valid
+//! copy, repairs the other one, and has the same content when it is opened again.
 #![no_main]
 
 use farbank_fuzz::Input;
@@ -49,10 +49,10 @@ fn open_and_use(sim: &Sim, grow: u64) {
     for (copy, at) in copies.iter_mut().zip(COPIES) {
         sim.copy_out(Off(at as u64), copy);
     }
-    // All but what is reserved, which nobody reads.
+    // All fields except the reserved ones, which are never read.
     for field in [0..88, 128..448] {
         let [a, b] = copies.each_ref().map(|copy| &copy[field.clone()]);
-        assert!(a == b, "a copy is not mended in {field:?}: {a:x?}, {b:x?}");
+        assert!(a == b, "the copies differ in {field:?} after open: {a:x?}, {b:x?}");
     }
 
     let known = (
@@ -62,7 +62,7 @@ fn open_and_use(sim: &Sim, grow: u64) {
         pool.root(),
     );
     drop(pool);
-    let pool = Pool::open(sim.clone(), &mut ctx).expect("it opened before");
+    let pool = Pool::open(sim.clone(), &mut ctx).expect("a pool that opened once opens again");
     assert_eq!(
         known,
         (
@@ -79,7 +79,7 @@ fn open_and_use(sim: &Sim, grow: u64) {
     let segments = pool.segments().saturating_add(grow as u32 % 4);
     let grown = pool.segment_bytes() <= 1 << 20 && pool.grow(&mut ctx, segments).is_ok();
     drop(pool);
-    let pool = Pool::open(sim.clone(), &mut ctx).expect("it was written by a pool");
+    let pool = Pool::open(sim.clone(), &mut ctx).expect("a pool opens after set_root and grow");
     assert_eq!(pool.root(), root);
     assert_eq!(pool.segments(), if grown { segments } else { known.1 });
 }

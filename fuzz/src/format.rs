@@ -1,17 +1,17 @@
-//! A pool's bytes by `docs/format.md`: where its fields are, and how their checksums are made.
+//! Locates and forges fields of a pool, with their checksums, according to `docs/format.md`.
 
 use crc32c::{crc32c, crc32c_append};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 /// Bytes of a segment.
 pub const SEGMENT: usize = 4096;
-/// Where the first segment starts.
+/// Offset of the first segment.
 pub const FIRST: usize = 8192;
-/// Where the two copies of the superblock are, and their length.
+/// Offsets of the two copies of the superblock.
 pub const COPIES: [usize; 2] = [0, 4096];
-/// Bytes of a copy of the superblock.
+/// Bytes in a copy of the superblock.
 pub const COPY: usize = 512;
-/// Where records begin and end in a segment.
+/// Range of a segment that holds records.
 const RECORDS: std::ops::Range<usize> = 64..SEGMENT - 64;
 
 /// Writes the checksum of the superblock copy in `copy`.
@@ -20,7 +20,7 @@ pub fn seal_superblock(copy: &mut [u8]) {
     copy[COPY - 16..COPY].copy_from_slice(&checksum);
 }
 
-/// The bytes of a pool. Offsets are anywhere; what does not fit is left out.
+/// The bytes of a pool. Methods accept any offset and ignore bytes beyond the end.
 pub struct Bytes<'a>(pub &'a mut Vec<u8>);
 
 impl Bytes<'_> {
@@ -29,14 +29,14 @@ impl Bytes<'_> {
         bytes.map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight")))
     }
 
-    /// Writes `bytes` at `at`, as far as the pool goes.
+    /// Writes `bytes` at `at`, up to the pool's end.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         let end = self.0.len();
         let to = &mut self.0[at.min(end)..end.min(at + bytes.len())];
         to.copy_from_slice(&bytes[..to.len()]);
     }
 
-    /// Segments that are there whole.
+    /// Returns the number of complete segments.
     pub fn segments(&self) -> usize {
         self.0.len().saturating_sub(FIRST) / SEGMENT
     }
@@ -53,7 +53,7 @@ impl Bytes<'_> {
         self.word(Self::base(segment) + 8).to_le_bytes()
     }
 
-    /// Replaces a word of both copies of the superblock, under checksums that hold.
+    /// Replaces a word in both copies of the superblock, with valid checksums.
     pub fn forge_superblock(&mut self, at: usize, value: u64) {
         for start in COPIES {
             self.write(start + at, &value.to_le_bytes());
@@ -63,7 +63,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Gives a segment another generation: in its head, its tail, or both.
+    /// Replaces a segment's generation in its head, its tail, or both, with valid checksums.
     pub fn forge_generation(&mut self, segment: usize, ends: [bool; 2], generation: u64) {
         let base = Self::base(segment);
         for (at, chosen) in [base, base + SEGMENT - 64].into_iter().zip(ends) {
@@ -77,13 +77,13 @@ impl Bytes<'_> {
         }
     }
 
-    /// Says what a segment was opened for, in which opening of the pool.
+    /// Replaces the purpose of an open segment and the open epoch in which it was opened.
     pub fn forge_opened(&mut self, segment: usize, purpose: u8, boot: u32) {
         let low = (boot & 0xff_ffff) << 8 | u32::from(purpose);
         self.forge_life_word(segment, &[32, 40], low);
     }
 
-    /// Says where a segment's records end.
+    /// Replaces the end of a sealed segment's records.
     pub fn forge_sealed(&mut self, segment: usize, end: u32) {
         self.forge_life_word(segment, &[48], end);
     }
@@ -96,7 +96,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// The seed of the head checksum of a record at `at`, and the header's length by its shape.
+    /// Returns the seed of the header checksum of a record at `at`, and the header's length according to its shape
+    /// word.
     fn record_at(&self, at: usize) -> (u32, usize) {
         let base = FIRST + (at - FIRST) / SEGMENT * SEGMENT;
         let boot = self.word(base + 40) >> 8 & 0xff_ffff;
@@ -113,14 +114,14 @@ impl Bytes<'_> {
         Some(crc32c_append(seed, self.0.get(at + 4..at + header)?))
     }
 
-    /// Where the records of a segment are, members of groups among them.
+    /// Returns the offsets of a segment's records, members of groups included.
     pub fn records(&self, segment: usize) -> Vec<usize> {
         let places = RECORDS.step_by(16).map(|at| Self::base(segment) + at);
         let holds = |at: &usize| self.header_crc(*at) == Some(self.word(*at) as u32);
         places.filter(holds).collect()
     }
 
-    /// Replaces a word of a record's header, or of its body, and makes its checksums hold again.
+    /// Replaces a word of a record's header or body, and updates its checksums.
     pub fn forge_record(&mut self, at: usize, word: usize, value: u64) {
         self.write(at + 8 * word, &value.to_le_bytes());
         let shape = self.word(at + 16);
@@ -136,7 +137,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// The segments of the snapshot, in order.
+    /// Returns the segments of the snapshot, in order.
     pub fn snapshot(&self) -> Vec<usize> {
         let mut segments = Vec::new();
         let mut next = self.word(128) as usize;
@@ -147,7 +148,7 @@ impl Bytes<'_> {
         segments
     }
 
-    /// Replaces a word of a piece of the snapshot and makes its checksum hold again.
+    /// Replaces a word of a piece of the snapshot, and updates its checksum.
     pub fn forge_snapshot(&mut self, segment: usize, word: usize, value: u64) {
         let at = Self::base(segment) + 64;
         self.write(at + 8 * word, &value.to_le_bytes());

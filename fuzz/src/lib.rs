@@ -1,10 +1,10 @@
-//! What the fuzz targets share: an input read field by field, pools to damage, and what holds of requests.
+//! Shared parts of the fuzz targets: parsing of the fuzzer's input, pools to damage, and properties of request parsers.
 //!
-//! * [`Input`] is the fuzzer's bytes, read as numbers; where they end it reads zeros.
-//! * [`format`] finds and forges the fields of a pool, by `docs/format.md` alone.
-//! * [`pools`] are sound pools with a known past, the same in every process.
-//! * [`transcript`] says when two readings of requests are the same; [`memcached`] and [`resp`] read them, and draft some
-//!   ([`request_builder`]) for `parsers`, which is quicker than a fuzzer.
+//! * [`Input`] reads the fuzzer's bytes as numbers; beyond their end it reads zeros.
+//! * [`format`] finds and forges fields of a pool, according to `docs/format.md` alone.
+//! * [`pools`] are valid pools with a known history, the same in every process.
+//! * [`transcript`] defines when two readings of requests are equal. [`memcached`] and [`resp`] read requests, and
+//!   generate some with [`request_builder`] for `parsers`, which is faster than a fuzzer.
 #![forbid(unsafe_code)]
 
 pub mod request_builder;
@@ -16,17 +16,17 @@ pub mod resp;
 
 use transcript::{Cut, ReadFn, Comparer};
 
-/// The fuzzer's bytes, read from the front.
+/// The fuzzer's bytes, consumed from the front.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Whether nothing is left.
+    /// Returns whether all bytes have been consumed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A number of `bytes` bytes.
+    /// Reads a number of `bytes` bytes.
     pub fn number(&mut self, bytes: usize) -> u64 {
         let mut word = [0; 8];
         let taken = self.bytes(bytes);
@@ -34,13 +34,13 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(word)
     }
 
-    /// A number below `end`, which is below 2^16.
+    /// Reads a number below `end`, which is below 2^16.
     pub fn below(&mut self, end: usize) -> usize {
         let bytes = if end <= 256 { 1 } else { 2 };
         self.number(bytes) as usize % end.max(1)
     }
 
-    /// The next `len` bytes, or what is left of them.
+    /// Reads the next `len` bytes, or fewer at the end.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -48,8 +48,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The rest of `input` is the same to a parser of requests however reads cut it: at places chosen by what comes first, and
-/// byte by byte.
+/// Checks that a request parser reads the same requests from `input` however its bytes are split into reads: at places
+/// that the first bytes of `input` select, and byte by byte.
 pub fn cut(mut input: Input<'_>, hear: ReadFn) {
     let ahead = 1 + input.below(4);
     let reads: Vec<usize> = (0..input.below(8)).map(|_| 1 + input.below(64)).collect();

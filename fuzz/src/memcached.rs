@@ -1,16 +1,16 @@
-//! memcached's requests: what is read of them, and drafts of some.
+//! memcached requests: reads them with Farbank's parser, and generates random ones.
 
 use farbank_server::memcached::parse::{TextLimits, ValuePayload, TextRequest, ParseStep, Words, read};
 
 use crate::request_builder::RequestBuilder;
 use crate::transcript::{Cut, Transcript};
 
-/// Low, so that inputs meet it.
+/// A low limit, so that inputs reach it.
 const LIMITS: TextLimits = TextLimits {
     item_bytes_max: 1000,
 };
 
-/// Reads `bytes` as they arrive.
+/// Reads requests from `bytes`, which arrive in the reads of `cut`, and adds them to `heard`.
 pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
     let (mut at, mut hint, mut skip) = (0, 0, 0);
     for arrived in cut.arrivals(bytes.len()) {
@@ -34,7 +34,7 @@ pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
                 }
                 ParseStep::Part { scanned, needed } => {
                     assert!(scanned <= unread.len());
-                    // A2: what is waited for is bounded by what may be stored.
+                    // A2: the parser never waits for more bytes than a request may have.
                     assert!(needed <= 2048 + 2 + LIMITS.item_bytes_max + 2);
                     hint = scanned;
                     break;
@@ -53,7 +53,7 @@ fn payload_of<'a>(request: &TextRequest<'a>) -> Option<ValuePayload<'a>> {
     }
 }
 
-/// What is taken is no larger than it may be, and only what is too large is skipped.
+/// Asserts that a value is within the limit, and that only values above it are skipped.
 fn check(request: &TextRequest<'_>, skip: usize) {
     match payload_of(request) {
         Some(ValuePayload::Whole(value)) => {
@@ -156,7 +156,7 @@ const META_FLAGS: &[&[u8]] = &[
 ];
 const ODD_ENDS: &[&[u8]] = &[b"\n", b"\r", b"\0\r\n", b" \r\n", b""];
 
-/// Some requests, most of them whole.
+/// Generates a few requests, most of them complete.
 pub fn draft(draft: &mut RequestBuilder<'_>) {
     for _ in 0..=draft.below(3) {
         match draft.below(16) {
@@ -169,7 +169,7 @@ pub fn draft(draft: &mut RequestBuilder<'_>) {
         draft.line_end(ODD_ENDS);
     }
     if draft.one_in(512) {
-        // About as long as a line, or the blanks in front of one, may be.
+        // About the largest length of a line, or of the blanks before one.
         let (byte, about) = match draft.below(3) {
             0 => (b' ', 100),
             1 => (b'g', 2048),
@@ -221,7 +221,7 @@ fn retrieval(draft: &mut RequestBuilder<'_>) {
     }
 }
 
-/// Bytes of a value, as announced: mostly few.
+/// Returns the announced length of a value, which is usually small.
 fn size(draft: &mut RequestBuilder<'_>) -> usize {
     match draft.below(64) {
         0 => 925 + draft.below(20),
@@ -231,7 +231,7 @@ fn size(draft: &mut RequestBuilder<'_>) -> usize {
     }
 }
 
-/// The end of the line that announces `bytes`, and a value that is mostly as long.
+/// Ends the line that announces `bytes`, and appends a value that usually has that length.
 fn value(draft: &mut RequestBuilder<'_>, bytes: usize) {
     draft.line_end(ODD_ENDS);
     let bytes = match draft.below(16) {

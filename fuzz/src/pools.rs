@@ -1,4 +1,4 @@
-//! Sound pools with a known past: the engine made them, and every process makes the same.
+//! Valid pools with a known history. The engine makes them, and they are the same in every process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,15 +11,15 @@ use farbank_pm::{PersistCtx, Off};
 
 use crate::format::{COPIES, COPY, FIRST, SEGMENT, seal_superblock};
 
-/// Segments of a pool.
+/// Number of segments in a pool.
 pub const SEGMENTS: usize = 20;
-/// Bytes of a pool.
+/// Size of a pool, in bytes.
 pub const POOL: usize = FIRST + SEGMENTS * SEGMENT;
 
 const KEYS: u64 = 12;
 const NOW_MS: u64 = 1_000_000;
 
-/// How every pool is opened here.
+/// Returns the configuration with which all pools are opened.
 pub fn config() -> Config {
     Config {
         clock: Arc::new(|| NOW_MS),
@@ -29,7 +29,7 @@ pub fn config() -> Config {
     }
 }
 
-/// An image of `bytes`: those of `base` with a few words changed, if they are as long.
+/// Returns an image of `bytes`. If they are as long as `base`, changes only the words of its image that differ.
 pub fn image(bytes: &[u8], base: &Base) -> PoolImage {
     if bytes.len() != base.bytes.len() {
         return PoolImage::from_bytes(bytes);
@@ -51,24 +51,24 @@ pub fn open(image: PoolImage) -> Result<(Sim, Kv<Sim>), String> {
     Ok((sim, kv))
 }
 
-/// A key of database 0.
+/// Returns a key of database 0.
 pub fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
-/// The durable value of a key.
+/// Returns the durable value of a key.
 pub fn read(session: &mut dyn Session, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
     let found = session.get(key(name), ReadView::Durable, &mut out, &mut |_: &ValueMeta, _| true)?;
     Ok(found.then_some(out))
 }
 
-/// Every value each key ever had, the last one last; `None` is absent.
+/// All values that each key has ever had, oldest first. `None` means absent.
 #[derive(Clone, Debug, Default)]
 pub struct Past(pub BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
 
 impl Past {
-    /// Takes note of a write.
+    /// Adds a write.
     pub fn note(&mut self, name: &[u8], value: Option<Vec<u8>>) {
         let absent = || vec![None];
         self.0
@@ -77,7 +77,7 @@ impl Past {
             .push(value);
     }
 
-    /// Takes note of what was written at another time. What each key had last, it still had last.
+    /// Adds all values of another history. The last value of each key stays the last.
     pub fn take_in(&mut self, other: &Past) {
         for (name, values) in &other.0 {
             let last = self.latest(name).cloned();
@@ -88,38 +88,38 @@ impl Past {
         }
     }
 
-    /// Whether `name` ever had `value`.
+    /// Returns whether `name` ever had `value`.
     pub fn knows(&self, name: &[u8], value: &Option<Vec<u8>>) -> bool {
         self.0
             .get(name)
             .map_or(value.is_none(), |all| all.contains(value))
     }
 
-    /// The last value `name` had.
+    /// Returns the last value of `name`.
     pub fn latest(&self, name: &[u8]) -> Option<&Vec<u8>> {
         self.0.get(name)?.last()?.as_ref()
     }
 }
 
-/// A pool as some end of a process left it.
+/// A pool as it was left by a close or a kill.
 pub struct Base {
-    /// Its bytes.
+    /// The pool's bytes.
     pub bytes: Vec<u8>,
-    /// The same, quick to copy.
+    /// The same bytes, in a form that is fast to copy.
     pub image: PoolImage,
-    /// What was written there.
+    /// All writes to the pool.
     pub past: Past,
-    /// Whether it was closed, and has a snapshot.
+    /// Whether the pool was closed and has a snapshot.
     pub closed: bool,
 }
 
-/// The pools: one that was closed, one that was killed after a close and some writes.
+/// Returns the two pools: one that was closed, and one that was killed after a close and some further writes.
 pub fn bases() -> &'static [Base; 2] {
     static BASES: OnceLock<[Base; 2]> = OnceLock::new();
     BASES.get_or_init(|| [base(true), base(false)])
 }
 
-/// An empty pool whose id and date are always the same.
+/// Returns an empty pool with a constant id and creation time.
 fn empty() -> PoolImage {
     let sim = Sim::new(POOL as u64, Persistency::Eadr);
     let layout = PoolLayout {
@@ -162,7 +162,7 @@ fn base(closed: bool) -> Base {
     }
 }
 
-/// One write of some kind, committed; noted if it was taken.
+/// Does and commits one random write. Adds it to `past` if it succeeds.
 pub fn write(session: &mut dyn Session, past: &mut Past, rng: &mut Rng) -> Result<(), Error> {
     let mut name = || format!("key {}", rng.below(KEYS)).into_bytes();
     let (one, two) = (name(), name());

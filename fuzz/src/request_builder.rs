@@ -1,26 +1,26 @@
-//! Inputs that are quick to make: requests by a grammar, a few of their bytes changed then.
+//! Fast generation of inputs: requests by a grammar, with a few bytes changed afterwards.
 
 use farbank_pm::sim::Rng;
 
-/// An input that is being written.
+/// Builder of an input.
 pub struct RequestBuilder<'a> {
     rng: &'a mut Rng,
     bytes: &'a mut Vec<u8>,
 }
 
 impl<'a> RequestBuilder<'a> {
-    /// An empty one.
+    /// Returns a builder of an empty input.
     pub fn new(rng: &'a mut Rng, bytes: &'a mut Vec<u8>) -> RequestBuilder<'a> {
         bytes.clear();
         RequestBuilder { rng, bytes }
     }
 
-    /// A number below `end`.
+    /// Returns a random number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.rng.below(end as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1 / `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -36,7 +36,7 @@ impl<'a> RequestBuilder<'a> {
         self.text(text);
     }
 
-    /// Ends a line, once in a while by one of `odd`.
+    /// Ends a line; rarely with one of `odd`.
     pub fn line_end(&mut self, odd: &[&[u8]]) {
         match self.one_in(32) {
             true => self.one_of(odd),
@@ -44,7 +44,7 @@ impl<'a> RequestBuilder<'a> {
         }
     }
 
-    /// Appends `byte` so many times.
+    /// Appends `byte` `times` times.
     pub fn repeat(&mut self, byte: u8, times: usize) {
         self.bytes.resize(self.bytes.len() + times, byte);
     }
@@ -63,14 +63,14 @@ impl<'a> RequestBuilder<'a> {
         self.text(&digits[at..]);
     }
 
-    /// Puts `byte` so many times somewhere.
+    /// Inserts `byte` `times` times at a random place.
     pub fn splice(&mut self, byte: u8, times: usize) {
         let at = self.below(self.bytes.len() + 1);
         let behind = std::iter::repeat_n(byte, times);
         self.bytes.splice(at..at, behind);
     }
 
-    /// Changes up to three things, in half of all inputs none.
+    /// Makes up to three random changes. Half of all inputs stay unchanged.
     pub fn mutate(&mut self) {
         if self.one_in(2) {
             return;

@@ -1,16 +1,16 @@
-//! Redis's requests: what is read of them, and drafts of some.
+//! Redis requests: reads them with Farbank's parser, and generates random ones.
 
 use farbank_server::resp::{RequestLimits, RequestParser};
 
 use crate::request_builder::RequestBuilder;
 use crate::transcript::{Cut, Transcript};
 
-/// Low, so that inputs meet it.
+/// A low limit, so that inputs reach it.
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 1000,
 };
 
-/// Reads `bytes` as they arrive.
+/// Reads requests from `bytes`, which arrive in the reads of `cut`, and adds them to `heard`.
 pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
     let mut parser = RequestParser::default();
     let mut at = 0;
@@ -26,7 +26,7 @@ pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript) {
                 args.from(0).for_each(|arg| heard.word(arg));
             }
             assert!(parser.consumed() <= unread.len());
-            // A2: what is held follows from what has come, never from what was announced.
+            // A2: memory use depends on the bytes received, never on announced lengths.
             assert!(parser.held_bytes() <= 64 * arrived + 64 * 1024);
             assert!(parser.needed() <= unread.len() + LIMITS.bulk_bytes_max + 2);
             at += parser.consumed();
@@ -75,7 +75,7 @@ const INLINE: &[&[u8]] = &[
     b"",
 ];
 
-/// Some requests, most of them whole.
+/// Generates a few requests, most of them complete.
 pub fn draft(draft: &mut RequestBuilder<'_>) {
     for _ in 0..=draft.below(3) {
         match draft.below(8) {
@@ -89,7 +89,7 @@ pub fn draft(draft: &mut RequestBuilder<'_>) {
         }
     }
     if draft.one_in(4096) {
-        // About as long as a line may be.
+        // About the largest length of a line.
         let byte = [b'1', b'a', b' '][draft.below(3)];
         let len = (64 << 10) - 3 + draft.below(6);
         draft.splice(byte, len);

@@ -1,8 +1,9 @@
-//! The property of both parsers of requests: cut anywhere, the same bytes are the same requests and end alike.
+//! The common property of both request parsers: however its bytes are split into reads, an input gives the same
+//! requests and the same end.
 
 use std::fmt;
 
-/// What a parser read: its requests, spelled so that two are equal only if they say the same, and how it ended.
+/// The requests that a parser has read, encoded so that only equal requests are equal, and whether it refused the rest.
 #[derive(Default, PartialEq, Eq)]
 pub struct Transcript {
     spelled: Vec<u8>,
@@ -19,12 +20,12 @@ impl fmt::Debug for Transcript {
 }
 
 impl Transcript {
-    /// Requests that were read.
+    /// Returns the number of requests read.
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Whether the connection would be closed.
+    /// Returns whether the parser refused the input, so that the connection would be closed.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
@@ -34,7 +35,7 @@ impl Transcript {
         (self.requests, self.refused) = (0, false);
     }
 
-    /// The next request begins, and is of this kind.
+    /// Begins the next request, of the given kind.
     pub(crate) fn begin(&mut self, kind: u8) {
         self.requests += 1;
         self.spelled.push(kind);
@@ -49,30 +50,30 @@ impl Transcript {
         self.spelled.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Nothing more is read, for this reason.
+    /// Ends the transcript because the parser refused the input, with its reason.
     pub(crate) fn refuse(&mut self, why: &[u8]) {
         self.refused = true;
         self.word(why);
     }
 }
 
-/// How reads cut an input, and how many requests are read ahead.
+/// Split of an input into reads, and the number of requests parsed ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut<'a> {
-    /// Bytes of each read, over and over; none: all arrive at once.
+    /// Length of each read in bytes, repeated cyclically. If empty, all bytes arrive in one read.
     pub reads: &'a [usize],
-    /// Requests read ahead, by a parser that does.
+    /// Number of requests parsed ahead, for a parser that does so.
     pub ahead: usize,
 }
 
 impl Cut<'_> {
-    /// Everything at once.
+    /// All bytes in one read.
     const WHOLE: Cut<'static> = Cut {
         reads: &[],
         ahead: 16,
     };
 
-    /// How much of `len` bytes has arrived after each read; the last one brings nothing.
+    /// Iterates over the number of bytes, of `len`, that have arrived after each read. The last read adds none.
     pub(crate) fn arrivals(&self, len: usize) -> impl Iterator<Item = usize> {
         let mut arrived = 0;
         let cut = self.reads.iter().cycle().map_while(move |read| {
@@ -83,10 +84,10 @@ impl Cut<'_> {
     }
 }
 
-/// Reads `bytes` as they arrive, checks what holds at every step, and says what it read.
+/// Reads requests as their bytes arrive, checks invariants at every step, and adds the requests to the transcript.
 pub type ReadFn = fn(bytes: &[u8], cut: Cut<'_>, heard: &mut Transcript);
 
-/// Compares; keeps its memory between two inputs.
+/// Compares transcripts. Reuses its memory from input to input.
 #[derive(Default)]
 pub struct Comparer {
     whole: Transcript,
@@ -94,7 +95,10 @@ pub struct Comparer {
 }
 
 impl Comparer {
-    /// Panics if `bytes` are something else when they are cut than in one piece. What they are in one piece.
+    /// Compares the requests in `bytes` read in one piece with those read as `cut` splits them. Returns the former.
+    ///
+    /// # Panics
+    /// If the two differ.
     pub fn compare(&mut self, hear: ReadFn, bytes: &[u8], cut: Cut<'_>) -> &Transcript {
         let Comparer { whole, cut: pieces } = self;
         for (heard, cut) in [(&mut *whole, Cut::WHOLE), (&mut *pieces, cut)] {

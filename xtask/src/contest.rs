@@ -67,7 +67,7 @@ fn found_out(program: &Path, arguments: &[&str], what: &str) -> Result<(), Strin
         let output = judge(program, arguments, seed)?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut lines = text.lines();
-        let said = lines.any(|line| line.contains(what) && line.ends_with("NOT what it must be"));
+        let said = lines.any(|line| line.contains(what) && line.ends_with("VIOLATES ITS BOUND"));
         match (output.status.code(), said) {
             (Some(1), true) => return Ok(()),
             (Some(0), _) => {}

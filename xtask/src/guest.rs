@@ -239,9 +239,7 @@ impl Guest {
                 .filter_map(row)
                 .for_each(|row| add(&mut rows, row));
             if !boot.fine && what != "vain" && rows.iter().all(|row| row.judge().is_ok()) {
-                return Err(format!(
-                    "{medium}: the program failed; its output is above"
-                ));
+                return Err(format!("{medium}: the program failed; its output is above"));
             }
             if !boot.fine {
                 break;

@@ -116,7 +116,8 @@ fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
     fill(&mut admin, keys(size))?;
     let mut attacks = Vec::new();
     for name in commands(&mut admin)? {
-        let request = worst(&name).ok_or_else(|| format!("the command {name} has no entry in requests.rs"))?;
+        let request = worst(&name)
+            .ok_or_else(|| format!("the command {name} has no entry in requests.rs"))?;
         attacks.push((name, request));
     }
     attacks.extend(
@@ -162,7 +163,9 @@ fn attack_all(size: RunSize, pool: &str) -> Result<(), String> {
             ));
         }
         if bytes > BYTES_MAX {
-            bad.push(format!("{name}: the server's memory grew by {bytes} bytes, at most {BYTES_MAX} are allowed"));
+            bad.push(format!(
+                "{name}: the server's memory grew by {bytes} bytes, at most {BYTES_MAX} are allowed"
+            ));
         }
         Ok::<_, String>(())
     };
@@ -388,7 +391,7 @@ fn restore(admin: &mut TcpStream) -> Result<(), String> {
         .any(|bytes| bytes == ALONE)
     {
         if Instant::now() > end {
-            return Err("the attackers' connections are still open {HUNG:?} after CLIENT KILL".into());
+            return Err("attackers' connections are still open 60 s after CLIENT KILL".into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -112,7 +112,9 @@ fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
     // While a server runs, the kernel may keep all mapped pages. After a start no page is cached.
     let is_all_or_none = |seen: &GetResults| seen.served == 0 || seen.served == KEYS;
     match seen.iter().rev().take(2).any(is_all_or_none) {
-        true => Err(format!("the device's damage had no effect or damaged everything: {shown}")),
+        true => Err(format!(
+            "the device's damage had no effect or damaged everything: {shown}"
+        )),
         false => Ok(format!("{shown}; {named} places reported")),
     }
 }
@@ -242,7 +244,9 @@ impl FailingDisk {
         let done = check.output().map_err(|e| format!("pool check: {e}"))?;
         match done.status.code() {
             Some(1) => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-            other => Err(format!("pool check of a damaged pool ended with {other:?}, expected 1")),
+            other => Err(format!(
+                "pool check of a damaged pool ended with {other:?}, expected 1"
+            )),
         }
     }
 }

@@ -60,7 +60,11 @@ struct PartialTest(&'static str, usize, &'static str);
 
 const PARTS: &[PartialTest] = &[
     PartialTest("issue_163", 1, "it expects figures of slab classes"),
-    PartialTest("issue_22", 2, "it expects evictions, but 1 GiB is enough for all items"),
+    PartialTest(
+        "issue_22",
+        2,
+        "it expects evictions, but 1 GiB is enough for all items",
+    ),
     PartialTest(
         "issue_14",
         1,
@@ -100,7 +104,10 @@ pub(crate) fn run(_size: RunSize) -> Result<(), String> {
     let (whole, all) = (WHOLE.len(), WHOLE.len() + PARTS.len());
     println!("{whole} of {all} files pass completely; {ok} assertions pass, {failed} fail");
     if !wrong.is_empty() {
-        return Err(format!("these files fail more assertions than listed, or do not end: {}", wrong.join(", ")));
+        return Err(format!(
+            "these files fail more assertions than listed, or do not end: {}",
+            wrong.join(", ")
+        ));
     }
     capable()?;
     kill_and_compare()

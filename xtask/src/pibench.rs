@@ -70,7 +70,9 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
     let windows = text.lines().skip_while(|line| *line != "Samples:").skip(1);
     match windows.take_while(|line| line.starts_with('\t')).count() {
         4 => Ok(()),
-        other => Err(format!("{other} samples of 250 ms in one second, expected 4")),
+        other => Err(format!(
+            "{other} samples of 250 ms in one second, expected 4"
+        )),
     }
 }
 

@@ -96,7 +96,7 @@ fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<SoakSample>, String>
     let (start, mut samples) = (Instant::now(), vec![client.sample()?]);
     let tenth = Duration::from_secs(seconds) / 10;
     let (mut told, mut batches) = (0, 0_u64);
-    println!("  seconds   live   anonymous  tombstones  writes a write");
+    println!("  seconds   live   anonymous  tombstones   amplification");
     while start.elapsed() < Duration::from_secs(seconds) {
         batches += 1;
         if batches.is_multiple_of(LOOK_EVERY) {
@@ -167,7 +167,7 @@ fn judge(samples: &[SoakSample]) -> Result<(), String> {
             GROWTH_OF_TOMBSTONES,
         ),
         (
-            "writes a write",
+            "write amplification",
             writes_a_write(second),
             writes_a_write(last),
             GROWTH_OF_WRITES,
@@ -362,8 +362,11 @@ mod tests {
             moved: n * n * 1e5,
             ..level(n)
         });
-        assert!(why.starts_with("writes a write grew"), "{why}");
-        assert!(judge(&samples(level)[..5]).is_err(), "five samples are too few");
+        assert!(why.starts_with("write amplification grew"), "{why}");
+        assert!(
+            judge(&samples(level)[..5]).is_err(),
+            "five samples are too few"
+        );
     }
 
     #[test]

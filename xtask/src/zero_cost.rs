@@ -1,13 +1,13 @@
-//! Suite `zero-cost`: the simulator costs real media nothing.
+//! Suite `zero-cost`: checks that the simulator adds no cost to real media.
 //!
 //! ```text
-//!   the tree as it is ────────────────────────────▶ examples/instructions ──▶ valgrind ─┐
-//!   a copy without simulator, faults, places ─────▶ the same              ──▶ valgrind ─┴▶ ratio
+//!   the sources ────────────────────────────────────────▶ examples/instructions ──▶ valgrind ─┐
+//!   a copy without simulator, faults and situations ────▶ the same              ──▶ valgrind ─┴▶ ratio
 //! ```
 //!
-//! Instructions are counted, not time measured: the difference of two runs of N and 2 N operations is
-//! the operations' alone, and the same on every run. Both trees are built as one codegen unit, so that
-//! what is inlined does not hang on how many modules there are.
+//! The suite counts instructions and measures no time. The difference between runs of N and of 2 N operations contains
+//! the operations only, and is the same in every run. Both copies are built as one codegen unit, so that inlining does
+//! not depend on the number of modules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,14 @@ use std::process::Command;
 use crate::RunSize;
 use crate::run::{install, output, root, succeed, target, works};
 
-/// What a set or a get may cost more with the simulator compiled in.
+/// Largest allowed increase of instructions per set or get with the simulator compiled in.
 const SLACK: f64 = 0.01;
-/// Operations of the shorter run.
+/// Number of operations in the shorter run.
 const OPERATIONS: u64 = 20_000;
 
-/// What goes: the simulator, what it gives faults their names by, and what runs on it.
-const GONE: [&str; 9] = [
+/// Files and folders removed from the copy: the simulator, faults and situations, and the code that runs on it.
+const GONE: [&str; 8] = [
     "pm/src/sim",
-    "pm/src/sim.rs",
     "pm/src/model",
     "pm/src/fault.rs",
     "pm/src/situation.rs",
@@ -33,7 +32,7 @@ const GONE: [&str; 9] = [
     "kv/src/target_names.rs",
     "kv/src/faults.rs",
 ];
-/// The modules of those files.
+/// The modules of the removed files.
 const GONE_MODULES: [&str; 8] = [
     "sim",
     "model",
@@ -44,7 +43,7 @@ const GONE_MODULES: [&str; 8] = [
     "target",
     "target_names",
 ];
-/// The macros that come from them, by the form of `use` that names each.
+/// The `use` items that import macros of the removed files.
 const GONE_MACROS: [&str; 2] = ["use farbank_pm::fault", "use farbank_pm::situation"];
 
 pub(crate) fn run(_size: RunSize) -> Result<(), String> {
@@ -69,7 +68,7 @@ pub(crate) fn run(_size: RunSize) -> Result<(), String> {
     }
 }
 
-/// Instructions per set and per get of the engine of this workspace.
+/// Returns the instructions per set and per get of this workspace's engine.
 ///
 /// # Errors
 /// valgrind cannot be installed, or the engine cannot be built or run.
@@ -80,8 +79,8 @@ pub(crate) fn instructions_per_operation() -> Result<[(&'static str, f64); 2], S
     count(&root(), "with")
 }
 
-/// Instructions per set and per get of the engine in `tree`, built into a folder of its own: cargo tells
-/// packages apart by their place in their workspace.
+/// Returns the instructions per set and per get of the engine in `tree`. Each tree is built into a folder of its own,
+/// because cargo distinguishes packages by their path in the workspace.
 fn count(tree: &Path, folder: &str) -> Result<[(&'static str, f64); 2], String> {
     let built = target().join("zero-cost").join(folder);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -96,13 +95,15 @@ fn count(tree: &Path, folder: &str) -> Result<[(&'static str, f64); 2], String> 
         let few = instructions(&example, what, OPERATIONS)?;
         let many = instructions(&example, what, 2 * OPERATIONS)?;
         let extra = many.checked_sub(few).filter(|extra| *extra > 0);
-        let extra = extra.ok_or(format!("{what}: {few} instructions, then {many}"))?;
+        let extra = extra.ok_or(format!(
+            "{what}: {few} instructions for N operations, {many} for 2 N; expected more"
+        ))?;
         Ok::<_, String>((what, extra as f64 / OPERATIONS as f64))
     };
     Ok([per_operation("set")?, per_operation("get")?])
 }
 
-/// Instructions of a whole run, by valgrind.
+/// Returns the instructions of a whole run, counted by valgrind.
 fn instructions(example: &Path, what: &str, operations: u64) -> Result<u64, String> {
     let log = target().join("zero-cost/valgrind.log");
     let mut command = Command::new("valgrind");
@@ -114,11 +115,11 @@ fn instructions(example: &Path, what: &str, operations: u64) -> Result<u64, Stri
         .lines()
         .find_map(|line| line.split_once("Collected : "));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());
-    number.ok_or_else(|| format!("valgrind counted nothing: {text}"))
+    number.ok_or_else(|| format!("valgrind's log has no line \"Collected : N\": {text}"))
 }
 
-/// A copy of pm and kv from which the simulator is gone. Whatever else has come to need it does not
-/// compile, and the suite says so.
+/// Creates a copy of pm and kv without the simulator. If other code depends on the simulator, the copy does not compile
+/// and the suite fails.
 fn stripped() -> Result<PathBuf, String> {
     let tree = target().join("zero-cost/tree");
     if tree.exists() {
@@ -128,7 +129,7 @@ fn stripped() -> Result<PathBuf, String> {
     Ok(tree)
 }
 
-/// The same into a folder that is not there yet.
+/// Creates the copy in a folder that does not exist yet.
 fn stripped_into(tree: &Path) -> Result<(), String> {
     for name in ["pm", "kv"] {
         let (from, to) = (
@@ -137,7 +138,7 @@ fn stripped_into(tree: &Path) -> Result<(), String> {
         );
         copy(&from.join("src"), &to.join("src"))?;
         let manifest = read(&from.join("Cargo.toml"))?;
-        // With the checker goes the feature that needs it.
+        // The dependency on the checker is removed, and the feature that needs it.
         let of_checker = ["farbank-check", "farbank-kv", "check = "];
         let ours = manifest
             .lines()
@@ -153,7 +154,7 @@ fn stripped_into(tree: &Path) -> Result<(), String> {
     )
 }
 
-/// The workspace's manifest with two members.
+/// Returns the workspace's manifest with the members pm and kv only.
 fn workspace(manifest: &str) -> String {
     let mut skipping = false;
     let kept = manifest.lines().filter_map(|line| {
@@ -168,7 +169,7 @@ fn workspace(manifest: &str) -> String {
     lines(kept)
 }
 
-/// Copies a folder of sources, without what is gone.
+/// Copies a folder of sources without the files and folders of [`GONE`].
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let entries = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
     for entry in entries {
@@ -186,7 +187,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A source without what is there for the simulator only.
+/// Removes the code that exists only for the simulator from a source file.
 fn without_simulator(source: &str) -> String {
     let is_gone = |line: &str| {
         let line = line.trim();
@@ -211,7 +212,7 @@ fn without_simulator(source: &str) -> String {
     replace_calls(&never_faulty, ("situation!(", ");\n"), &[" "], "")
 }
 
-/// Puts `by` in the place of each call of a macro, from its name to its end, and of what is `before` it.
+/// Replaces each call of the macro `name` by `by`, up to `end`, together with any text of `before` in front of it.
 fn replace_calls<'a>(
     source: &'a str,
     (name, end): (&str, &str),
@@ -254,9 +255,10 @@ mod tests {
 
     use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
 
-    /// The suite itself runs late and compiles; this finds at once what it does not know to strip yet.
+    /// Finds code that the suite does not strip yet, earlier than the suite itself, which runs late and compiles the
+    /// copy.
     #[test]
-    fn nothing_of_what_is_gone_is_named_in_what_is_left() {
+    fn the_copy_does_not_refer_to_removed_modules_or_macros() {
         let folder = std::env::temp_dir().join(format!("farbank-stripped-{}", std::process::id()));
         stripped_into(&folder).unwrap();
         let gone = GONE.iter().map(|gone| root().join("crates").join(gone));
@@ -281,7 +283,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The sources below a folder, but for tests.
+    /// Returns the source files below a folder, except for tests.
     fn files_below(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_for_the_simulator_goes_and_the_rest_stays() {
+    fn code_for_the_simulator_is_removed_and_other_code_stays() {
         let source = "pub mod sim;\npub mod simple;\nuse farbank_pm::fault;\n    #[track_caller]\n\
                       fn f() {\n    let _spending = Category::Other.spend();\n    situation!(\"kv.y\", a.is_empty());\n    \
                       situation!(\n        \"kv.z\",\n        a\n    );\n    if fault!(\"kv.x\") && a {\n    }\n}\n";

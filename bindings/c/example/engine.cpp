@@ -1,15 +1,15 @@
-// An engine for the contest that is as simple as can be: a log in far memory, a hash table of where
-// the newest value of each key is, one lock. It never uses space again.
+// A minimal engine for the contest: a log in far memory, a hash table with the place of each key's newest value, and
+// one lock. It never reuses space.
 //
-//   file:  | length:8 | key:16 | value, up to a whole word | length:8 | ...     a length of 0 is the end
+//   file:  | length:8 | key:16 | value, padded to a whole word | length:8 | ...     a length of 0 ends the log
 //
-// The record is durable before its length is stored, and the length before Set answers. A judge has to find
-// out what is wrong otherwise:
+// The record is durable before its length is stored, and the length is durable before Set returns. The macro WRONG
+// selects a bug, which the judge must find:
 //
-//   WRONG=1   now and then a byte of an answer is wrong
+//   WRONG=1   every thousandth Get returns one wrong byte
 //   WRONG=2   the value is not flushed
 //   WRONG=3   the value and the length become durable in one step, so that a power cut may keep the length
-//             alone
+//             without the value
 
 #include <libpmem.h>
 

@@ -1,6 +1,6 @@
-// What the Tair contest of 2020 asked an engine to be: these classes, in a library libengine.a.
+// The interface of an engine for the Tair contest of 2020: these classes, in a library libengine.a.
 //
-// Names and signatures are the contest's, so that its engines compile against this file unchanged. The
+// Names and signatures are the contest's, so that its engines compile with this file unchanged. The
 // engine defines DB::CreateOrOpen and DB::~DB.
 
 #ifndef FARBANK_CONTEST_DB_HPP
@@ -19,7 +19,7 @@ enum Status : unsigned char {
     OutOfMemory
 };
 
-// Bytes that belong to somebody else.
+// A reference to bytes that the slice does not own.
 class Slice {
 public:
     Slice() : at_(nullptr), bytes_(0) {}
@@ -44,19 +44,19 @@ private:
 
 class DB {
 public:
-    // Opens the engine kept in the file `name`, or makes a new one. `log_file` may be null.
+    // Opens the engine in the file `name`, or creates a new one. `log_file` may be null.
     static Status CreateOrOpen(const std::string& name, DB** dbptr, FILE* log_file = nullptr);
 
-    // Makes `value` the key's, or answers NotFound.
+    // Replaces `value` with the value of the key. Returns NotFound if there is none.
     virtual Status Get(const Slice& key, std::string* value) = 0;
 
-    // Stores the value, in place of the key's older one if there is one. Durable when it answers Ok.
+    // Stores the value and replaces an older value of the key. When it returns Ok, the value is durable.
     virtual Status Set(const Slice& key, const Slice& value) = 0;
 
     virtual ~DB() = 0;
 };
 
-// Part of the contest's header; no engine was asked to use it.
+// Part of the contest's header; engines do not have to use it.
 class Visitor {
 public:
     virtual ~Visitor() {}

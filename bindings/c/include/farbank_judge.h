@@ -10,23 +10,23 @@
 extern "C" {
 #endif
 
-/* What set and get answer: the contest's Status. */
+/* Results of set and get: the contest's Status. */
 enum { FARBANK_OK = 0, FARBANK_NOT_FOUND = 1, FARBANK_IO_ERROR = 2, FARBANK_OUT_OF_MEMORY = 3 };
 
-/* Takes the value a get has found. */
+/* Callback that receives the value found by a get. */
 typedef void (*farbank_sink)(void* to, const char* value, size_t bytes);
 
-/* An engine. Keys have 16 bytes. All but open and close are called by several threads at once. */
+/* An engine. Keys have 16 bytes. Several threads call `set` and `get` concurrently. */
 struct farbank_engine {
-    /* Opens the engine in the file `path`, or makes one; null if that cannot be. */
+    /* Opens the engine in the file `path`, or creates one. Returns null on failure. */
     void* (*open)(const char* path);
     void (*close)(void* engine);
     int (*set)(void* engine, const char* key, const char* value, size_t bytes);
-    /* On FARBANK_OK, `sink` has been called once. */
+    /* Calls `sink` exactly once if it returns FARBANK_OK. */
     int (*get)(void* engine, const char* key, farbank_sink sink, void* to);
 };
 
-/* Judges the engine as the arguments say; what main should return. */
+/* Runs the judge with the given command line. Returns the exit code for main. */
 int farbank_judge_main(int argc, const char* const* argv, const struct farbank_engine* engine);
 
 #ifdef __cplusplus

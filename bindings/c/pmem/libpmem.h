@@ -1,5 +1,5 @@
-/* What engines use of libpmem, for a judge that cuts the power: see pmem.cpp. Names, flags and meanings are
- * libpmem's, the file is ours. */
+/* The part of libpmem that engines use, for a judge that cuts the power: see pmem.cpp. Names, flags and
+ * semantics are libpmem's; this file is ours. */
 
 #ifndef FARBANK_LIBPMEM_H
 #define FARBANK_LIBPMEM_H

@@ -1,15 +1,15 @@
-// libpmem for a judge: a process that is killed loses what a power cut could take.
+// libpmem for the judge: a killed process loses what a power cut could destroy.
 //
-//   engine ──▶ private mapping           what the engine reads and writes; nobody else sees it
-//                  │ flush: each word, at once or not, by lot
-//                  │ drain: the words this thread flushed
+//   engine ──▶ private mapping           all reads and writes of the engine
+//                  │ flush: copies each word with probability 1/2
+//                  │ drain: copies all words that this thread flushed
 //                  ▼
-//              shared mapping            the file: what is there after a kill
+//              shared mapping            the file: the contents after a kill
 //
 // Eight bytes are atomic and nothing else is ordered, as in the contest's own judge. Stores that were never
-// flushed are never in the file, though a cache may write back any line at any time: what an engine
-// may get wrong by that is not found. With FARBANK_PMEM_CUT=N in its environment the process kills itself
-// before its Nth drain has done anything.
+// flushed never reach the file. A real cache may write back any line at any time, so bugs that depend on
+// that are not found. With FARBANK_PMEM_CUT=N in its environment, the process kills itself at the start of
+// its Nth drain.
 
 #include "libpmem.h"
 
@@ -50,7 +50,7 @@ uint64_t chance() {
     return state;
 }
 
-// The words of `len` bytes at `from` are in the file now; each or, by lot, half of them.
+// Copies the words of `len` bytes at `from` to the file: all of them, or each with probability 1/2.
 void write_back(const char* from, size_t len, bool all) {
     Mapping in = {nullptr, nullptr, 0};
     {
@@ -62,7 +62,7 @@ void write_back(const char* from, size_t len, bool all) {
         }
     }
     if (in.working == nullptr || len == 0) {
-        return;  // not a mapping of ours: memory, as with libpmem
+        return;  // not one of our mappings but ordinary memory, for which libpmem also does nothing
     }
     size_t word = sizeof(uint64_t);
     size_t at = size_t(from - in.working) / word * word;
@@ -149,7 +149,7 @@ int pmem_has_hw_drain(void) { return 0; }
 int pmem_has_auto_flush(void) { return 0; }
 
 void pmem_flush(const void* addr, size_t len) {
-    // The whole cache lines.
+    // Whole cache lines.
     uintptr_t from = uintptr_t(addr) / 64 * 64;
     size_t bytes = (uintptr_t(addr) + len + 63) / 64 * 64 - from;
     const char* line = reinterpret_cast<const char*>(from);

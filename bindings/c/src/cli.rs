@@ -1,4 +1,4 @@
-//! What is asked for, and what is answered.
+//! Command line and report.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,34 +17,34 @@ use crate::kill;
 const EXAMPLES: &str = "\
 Examples:
   ./judge
-      every answer compared, a clock, five kills; at 1/1024 of the contest's size
+      correctness, performance and five kills, at 1/1024 of the contest's size
   ./judge --scale 1/64 --phases performance --threads 16
-      the clock only, at a size that means something
+      performance only, at a meaningful size
   ./judge --phases durability --kills 50 --json
-      kills only, and one JSON object on the last line";
+      durability only, with 50 kills and one JSON object on the last line";
 
-/// Lines beside the figures that are shown to people.
+/// Number of notes printed below the figures.
 const NOTES_SHOWN: usize = 12;
 
-/// Judges an engine of the Tair contest that this program was linked with.
+/// Tests the engine of the Tair contest that is linked into this program.
 ///
-/// It exits with 1 if an answer was wrong, a set was refused or something acknowledged is gone.
+/// The exit code is 1 if an answer was wrong, a set was refused, or an acknowledged write was lost.
 #[derive(Parser)]
 #[command(name = "judge", after_help = EXAMPLES)]
 struct Arguments {
-    /// The contest's round: which values there are, and how they are asked for.
+    /// Round of the contest: it determines value lengths and the mix of operations.
     #[arg(long, value_enum, default_value = "final")]
     round: RoundChoice,
-    /// One part of so many of the contest's size; a power of two.
+    /// Fraction of the contest's size; N is a power of two.
     #[arg(long, value_name = "1/N", default_value = "1/1024", value_parser = scale)]
     scale: u64,
-    /// Threads of a phase.
+    /// Number of threads in each phase.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Where chance starts from.
+    /// Seed of the random number generator.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The phases.
+    /// Phases to run.
     #[arg(
         long,
         value_enum,
@@ -52,19 +52,19 @@ struct Arguments {
         default_value = "correctness,performance,durability"
     )]
     phases: Vec<PhaseChoice>,
-    /// Get phases, of which the slowest counts.
+    /// Number of get phases; the slowest counts.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Times the engine is killed.
+    /// Number of kills in the durability phase.
     #[arg(long, value_name = "N", default_value_t = 5)]
     kills: u32,
-    /// Where the engine's files are made, in a folder that is removed; memory, if there is /dev/shm.
+    /// Parent of a temporary folder for the engine's files; by default /dev/shm if it exists.
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
-    /// What a process does that this program has started itself.
+    /// Role of a child process of this program.
     #[arg(long, hide = true)]
     role: Option<Role>,
 }
@@ -77,11 +77,11 @@ enum RoundChoice {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PhaseChoice {
-    /// Every answer compared.
+    /// Compares every answer.
     Correctness,
-    /// The clock: a set phase and get phases.
+    /// Measures a set phase and several get phases.
     Performance,
-    /// The engine is killed and opened again.
+    /// Kills the engine and opens it again.
     Durability,
 }
 
@@ -94,21 +94,21 @@ enum Role {
 fn scale(text: &str) -> Result<u64, String> {
     let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
     part.filter(|part: &u64| part.is_power_of_two() && *part <= 1 << 16)
-        .ok_or_else(|| "a scale is 1/N with N a power of two up to 65536, as in 1/64".into())
+        .ok_or_else(|| "expected 1/N, N a power of two up to 65536, such as 1/64".into())
 }
 
-/// What a kill and its processes need to know.
+/// Settings of the durability phase, also for its child processes.
 pub(crate) struct Job {
     pub(crate) round: ContestRound,
     pub(crate) seed: u64,
 }
 
-/// Runs what the arguments ask for. Returns the exit code.
+/// Runs the judge with the given arguments. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, table: Table) -> i32 {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Where it is printed to is gone if this fails.
+            // An error of printing cannot be reported.
             let _ = error.print();
             return error.exit_code();
         }
@@ -158,7 +158,7 @@ fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
     Ok(holds)
 }
 
-/// The judge's own phases.
+/// Runs the phases correctness and performance.
 fn phases(
     arguments: &Arguments,
     table: Table,
@@ -193,8 +193,8 @@ fn phases(
     Ok(report)
 }
 
-/// Whether a figure can be known of an engine that maps its own file and does not tell of its DRAM: answers, and what a
-/// clock says.
+/// Returns whether a figure is meaningful for an engine that maps its own file and does not report its DRAM: figures
+/// about answers, and measured times.
 fn is_known(figure: &Figure) -> bool {
     use farbank_bench::figure::Kind;
     let answers = ["answers", "sets refused", "keys", "values", "lengths"];
@@ -218,7 +218,7 @@ fn table_of(report: &Report) -> String {
         let not = if figure.holds() {
             ""
         } else {
-            "  NOT what it must be"
+            "  VIOLATES ITS BOUND"
         };
         let value = match figure.kind {
             farbank_bench::figure::Kind::Counted => format!("{value}"),
@@ -231,7 +231,7 @@ fn table_of(report: &Report) -> String {
     lines.extend(notes.map(|note| format!("note: {note}")));
     let more = report.notes.len().saturating_sub(NOTES_SHOWN);
     if more > 0 {
-        lines.push(format!("note: {more} more, with --json"));
+        lines.push(format!("note: {more} more notes; --json shows all"));
     }
     lines.join("\n")
 }

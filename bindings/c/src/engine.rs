@@ -1,4 +1,4 @@
-//! An engine behind a table of functions, as the judge sees engines.
+//! Adapter of an engine in C or C++ to the judge's interface.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -17,44 +17,48 @@ use crate::Table;
 const OK: c_int = 0;
 const OUT_OF_MEMORY: c_int = 3;
 
-/// An open engine.
+/// An open engine and its file.
 struct OpenEngine {
     at: *mut c_void,
     table: Table,
     file: PathBuf,
-    /// Whether the file goes when this goes.
+    /// Whether dropping this value removes the file.
     temporary: bool,
 }
 
-// SAFETY: the contest's engines are called by sixteen threads at once, and so is the table's.
+// SAFETY: the contest requires engines that sixteen threads may call concurrently, and the header requires the same of
+// the table's functions.
 unsafe impl Send for OpenEngine {}
-// SAFETY: as before.
+// SAFETY: as for `Send`.
 unsafe impl Sync for OpenEngine {}
 
 impl Drop for OpenEngine {
     fn drop(&mut self) {
-        // SAFETY: it was opened, and nobody uses it any more.
+        // SAFETY: `open` returned `at`, and this is the last owner.
         unsafe { (self.table.close)(self.at) };
         if self.temporary {
-            // What is left behind is in a folder that goes as well.
+            // If this fails, the removal of the temporary folder removes the file.
             let _ = std::fs::remove_file(&self.file);
         }
     }
 }
 
-/// An engine somebody else wrote, open.
+/// A handle on an open external engine.
 #[derive(Clone)]
 pub(crate) struct Outside(Arc<OpenEngine>);
 
 impl Outside {
-    /// Opens the engine in `file`, or has it make a new one.
+    /// Opens the engine in `file`, or lets it create a new one.
     pub(crate) fn open(table: Table, file: &Path, temporary: bool) -> Result<Outside, String> {
         let path = CString::new(file.as_os_str().as_bytes())
-            .map_err(|_| format!("{}: a path has no zero in it", file.display()))?;
-        // SAFETY: the path ends with a zero.
+            .map_err(|_| format!("{}: the path contains a zero byte", file.display()))?;
+        // SAFETY: the path ends with a zero byte.
         let at = unsafe { (table.open)(path.as_ptr()) };
         if at.is_null() {
-            return Err(format!("the engine does not open {}", file.display()));
+            return Err(format!(
+                "the engine's open returned null for {}",
+                file.display()
+            ));
         }
         Ok(Outside(Arc::new(OpenEngine {
             at,
@@ -70,7 +74,7 @@ impl Engine for Outside {
         Box::new(self.clone())
     }
 
-    /// Nobody knows.
+    /// Returns nothing: the engine does not report its DRAM.
     fn dram(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -88,44 +92,48 @@ impl Worker for Outside {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
         let OpenEngine { at, table, .. } = &*self.0;
         let (key, from) = (key.as_ptr().cast(), value.as_ptr().cast());
-        // SAFETY: the engine is open; a key has 16 bytes, and the value so many as it says.
+        // SAFETY: the engine is open. The key has 16 bytes, and the value has the given length.
         match unsafe { (table.set)(*at, key, from, value.len()) } {
             OK => Ok(()),
             OUT_OF_MEMORY => Err(Refusal::Full),
             status => Err(Refusal::Poisoned(Poisoned {
-                reason: format!("the engine answered a set with status {status}").into(),
+                reason: format!("the engine's set returned status {status}").into(),
             })),
         }
     }
 
-    /// Whatever is not `Ok` is no value.
+    /// Returns false for every status except `Ok`.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
         let OpenEngine { at, table, .. } = &*self.0;
         let to = std::ptr::from_mut(out).cast();
-        // SAFETY: the engine is open; a key has 16 bytes; `take` is called with `to`, before this returns.
+        // SAFETY: the engine is open, and the key has 16 bytes. The engine calls `take` with `to` only before `get`
+        // returns.
         unsafe { (table.get)(*at, key.as_ptr().cast(), take, to) == OK }
     }
 }
 
+/// Callback for `get`: copies the value into a vector.
+///
 /// # Safety
-/// `to` is a vector that nobody else uses; `bytes` bytes are at `value`.
+/// `to` points to a `Vec<u8>` that is not accessed otherwise during the call, and `value` to `bytes` readable bytes.
 unsafe extern "C" fn take(to: *mut c_void, value: *const c_char, bytes: usize) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     let out = unsafe { &mut *to.cast::<Vec<u8>>() };
     out.clear();
-    // No address, or more bytes than memory has, is no value: an engine's mistake, which the judge sees as a wrong one.
+    // A null pointer, or a length beyond `isize::MAX`, is the engine's error. The value stays empty, and the judge
+    // reports it as wrong.
     if bytes > 0 && !value.is_null() && isize::try_from(bytes).is_ok() {
         #[expect(
             clippy::disallowed_methods,
             reason = "the engine's string, not mapped bytes"
         )]
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         let value = unsafe { std::slice::from_raw_parts(value.cast(), bytes) };
         out.extend_from_slice(value);
     }
 }
 
-/// The engine of a table, as it is judged: a new file for each phase.
+/// The external engine as a contender. Each phase has a new file.
 pub(crate) struct OutsideContender {
     pub(crate) table: Table,
     pub(crate) folder: PathBuf,
@@ -145,7 +153,7 @@ impl Contender for OutsideContender {
         true
     }
 
-    /// The engine maps a file of its own: the far memory it is given here is not used.
+    /// Creates the engine. The engine maps a file of its own and does not use the given far memory.
     fn create(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         let file = self
             .folder
@@ -156,7 +164,7 @@ impl Contender for OutsideContender {
 
     fn open(&self, _: FarMemory, _: &ContestLimits) -> Result<Box<dyn Engine>, Error> {
         Err(Error::Failed(
-            "an engine's file is opened in another process, see kill.rs".into(),
+            "this contender cannot reopen an engine; kill.rs does it in another process".into(),
         ))
     }
 

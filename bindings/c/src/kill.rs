@@ -1,21 +1,21 @@
-//! Durability, as far as a kill shows it: a process that sets keys is killed, another looks what is left.
+//! The durability phase: kills a process that sets keys, and reads all keys in another process.
 //!
 //! ```text
-//!   judge                 writer                      looker
+//!   judge                 writer                      reader
 //!     │ ledger ──────────▶ set, acknowledge, set ...    │
 //!     │ ◀── acknowledged ───┘                           │
-//!     │ SIGKILL, somewhere                              │
+//!     │ SIGKILL at any point                            │
 //!     │ ledger ────────────────────────────────────────▶ get every key
 //!     │ ◀── found ──────────────────────────────────────┘
-//!     ▼ each key: the version acknowledged last, or the next one
+//!     ▼ each key must have the version acknowledged last, or the next one
 //! ```
 //!
-//! Versions of a key go on from kill to kill. Everything is handed over in files, because engines may write to their
-//! standard output.
+//! Versions of a key continue from kill to kill. The processes exchange all data in files, because engines may write to
+//! their standard output.
 //!
-//! A killed process leaves the file as it had mapped it: what was stored is there, flushed or not. So this finds engines
-//! that keep something back or cannot recover, and none that forget a flush. With our libpmem (`pmem/`) only what was
-//! drained is in the file for certain. There, every second writer is told to kill itself before a drain of its own.
+//! Stores of a killed process to a shared mapping stay in the file, flushed or not. So this phase finds engines that
+//! delay writes or cannot recover, but not those that omit a flush. With our libpmem (`pmem/`) only drained bytes are
+//! certain to be in the file. With it, every second writer kills itself before one of its drains.
 
 use std::fs::File;
 use std::io::Write;
@@ -33,20 +33,20 @@ use crate::Table;
 use crate::cli::Job;
 use crate::engine::Outside;
 
-/// Keys that are written.
+/// Number of keys.
 const KEYS: u32 = 3000;
-/// Threads of a writer.
+/// Number of threads of a writer.
 const THREADS: u32 = 4;
-/// How long a writer may take for the sets it is to be killed after.
+/// Longest time for the sets after which a writer is killed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of an acknowledgement: key and version.
+/// Bytes of an acknowledgement, which is a key and a version.
 const ACK_BYTES: u64 = 8;
-/// What a writer that has our libpmem ends itself with.
+/// Signal with which a writer with our libpmem kills itself.
 const SIGKILL: i32 = 9;
-/// In place of a version: there is a value, and it is nobody's.
+/// In place of a version: the key has a value that was never stored.
 const WRONG: u32 = u32::MAX;
 
-/// Files of one judgement, all in one folder.
+/// Paths of the files of this phase, all in one folder.
 struct Files<'a>(&'a Path);
 
 impl Files<'_> {
@@ -89,7 +89,7 @@ fn write_versions(path: &Path, versions: &[u32]) -> Result<(), String> {
     doing("write", path, std::fs::write(path, bytes))
 }
 
-/// Kills `kills` writers and compares what is left. Adds the figures to `report`.
+/// Kills `kills` writers and checks all keys after each kill. Adds the figures to `report`.
 pub(crate) fn judge(
     job: &Job,
     folder: &Path,
@@ -107,7 +107,7 @@ pub(crate) fn judge(
         let cut = (kill % 2 == 0).then_some(enough);
         let mut writer = start(job, "write", folder, cut)?;
         let stopped = wait_for(&files, enough, &mut writer);
-        // It may have ended itself; then `stopped` says so.
+        // Fails if the writer has ended already. `stopped` then contains the error, if that was not a kill.
         let _ = writer.kill();
         doing("wait for", &files.pool(), writer.wait())?;
         stopped?;
@@ -121,7 +121,7 @@ pub(crate) fn judge(
         let status = doing("wait for", &files.found(), looker.wait())?;
         if !status.success() {
             return Err(format!(
-                "kill {kill}: the engine did not come back: {status}"
+                "kill {kill}: the engine could not be reopened: the process ended with {status}"
             ));
         }
         for (key, (found, acknowledged)) in read_versions(&files.found())?
@@ -130,7 +130,7 @@ pub(crate) fn judge(
             .enumerate()
         {
             let told = match *found {
-                WRONG => "a value nobody stored".to_owned(),
+                WRONG => "a value that was never stored".to_owned(),
                 version => format!("version {version}"),
             };
             if *found == WRONG {
@@ -159,9 +159,10 @@ pub(crate) fn judge(
     Ok(())
 }
 
-/// This program again, in another role; it kills itself before drain `cut`, if it has our libpmem.
+/// Starts this program in another role. With our libpmem it kills itself before drain number `cut`.
 fn start(job: &Job, role: &str, folder: &Path, cut: Option<u64>) -> Result<Child, String> {
-    let program = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
+    let program = std::env::current_exe()
+        .map_err(|e| format!("cannot find the path of this program: {e}"))?;
     let mut command = Command::new(&program);
     command
         .args(["--role", role, "--seed", &job.seed.to_string()])
@@ -192,14 +193,14 @@ fn wait_for(files: &Files<'_>, acknowledged: u64, writer: &mut Child) -> Result<
                 return Ok(());
             }
             return Err(format!(
-                "the engine ended by itself after {} sets: {status}",
+                "the writer ended unexpectedly after {} sets: {status}",
                 bytes / ACK_BYTES
             ));
         }
         if started.elapsed() > PATIENCE {
             let seconds = PATIENCE.as_secs();
             return Err(format!(
-                "{} sets in {seconds} s, {acknowledged} are asked for",
+                "the writer did {} sets in {seconds} s, expected {acknowledged}",
                 bytes / ACK_BYTES
             ));
         }
@@ -207,7 +208,7 @@ fn wait_for(files: &Files<'_>, acknowledged: u64, writer: &mut Child) -> Result<
     }
 }
 
-/// The writer: sets keys, and says so, until it is killed.
+/// Role of the writer: sets keys and acknowledges each, until the process is killed.
 pub(crate) fn write(job: &Job, table: Table, folder: &Path) -> Result<(), String> {
     let files = Files(folder);
     let versions = read_versions(&files.ledger())?;
@@ -262,7 +263,7 @@ fn write_own(
     }
 }
 
-/// The looker: writes down which version of each key it finds; 0 is none.
+/// Role of the reader: writes the version of each key to a file; 0 means absent.
 pub(crate) fn look(job: &Job, table: Table, folder: &Path) -> Result<(), String> {
     let files = Files(folder);
     let engine = Outside::open(table, &files.pool(), false)?;

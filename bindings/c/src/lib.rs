@@ -1,17 +1,18 @@
-//! The judge for engines that were written for the contest: in C++, against its header.
+//! The judge for contest engines in C++ that implement the contest's header.
 //!
 //! ```text
 //!   libengine.a            shim.cpp                 this library                farbank-bench
 //!   class NvmEngine ──▶ table of functions ──▶ farbank_judge_main ──▶ Engine ──▶ judge
 //!                                                      │
-//!                                                      └ processes of its own, killed ──▶ what is left?
+//!                                                      └ child processes, killed ──▶ check all keys
 //! ```
 //!
-//! * `engine` is an engine behind the table, as the judge sees engines.
-//! * `cli` are the arguments and the report, `kill` the phase that kills.
+//! * `engine` adapts the table of functions to the judge's interface.
+//! * `cli` contains the arguments and the report, `kill` the phase that kills.
 //!
-//! What such an engine asks of far memory is not counted, and its power cannot be cut at every fence: it maps its own
-//! file. It can be killed; and linked with our libpmem (`pmem/`), what it has not drained is lost then.
+//! The judge cannot count such an engine's accesses to far memory, and cannot cut the power at every fence, because the
+//! engine maps its own file. It can kill the engine. If the engine is linked with our libpmem (`pmem/`), a kill loses
+//! all bytes that were not drained.
 
 mod cli;
 mod engine;
@@ -20,7 +21,7 @@ mod kill;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 
-/// Takes the value that a get has found: `farbank_sink`.
+/// Callback that receives the value found by a get: `farbank_sink`.
 pub type Sink = unsafe extern "C" fn(to: *mut c_void, value: *const c_char, bytes: usize);
 
 type Open = unsafe extern "C" fn(path: *const c_char) -> *mut c_void;
@@ -28,7 +29,7 @@ type Close = unsafe extern "C" fn(engine: *mut c_void);
 type Set = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, usize) -> c_int;
 type Get = unsafe extern "C" fn(*mut c_void, *const c_char, Sink, *mut c_void) -> c_int;
 
-/// An engine as a table of functions: `struct farbank_engine` of `farbank_judge.h`, where they are described. Any may be null.
+/// An engine as a table of functions: `struct farbank_engine` of `farbank_judge.h`. Any function may be null.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TableInC {
@@ -38,7 +39,7 @@ pub struct TableInC {
     get: Option<Get>,
 }
 
-/// The same, none of which is null.
+/// An engine's table in which no function is null.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     open: Open,
@@ -58,11 +59,11 @@ impl TableInC {
     }
 }
 
-/// Judges the engine as the arguments say, and returns what `main` should.
+/// Runs the judge with the given command line. Returns the exit code for `main`.
 ///
 /// # Safety
-/// `argv` holds `argc` strings that end with a zero. `engine` points to a table whose functions keep to
-/// `farbank_judge.h`.
+/// `argv` points to `argc` strings that end with a zero byte. `engine` points to a table whose functions behave as
+/// `farbank_judge.h` specifies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farbank_judge_main(
     argc: c_int,
@@ -70,12 +71,12 @@ pub unsafe extern "C" fn farbank_judge_main(
     engine: *const TableInC,
 ) -> c_int {
     let argument = |n: usize| {
-        // SAFETY: the caller has so many strings there.
+        // SAFETY: the caller guarantees `argc` strings, and `n` is below `argc`.
         let text = unsafe { CStr::from_ptr(*argv.add(n)) };
         OsString::from_vec(text.to_bytes().to_vec())
     };
     let arguments = (0..argc.max(0) as usize).map(argument).collect();
-    // SAFETY: the caller has a table there.
+    // SAFETY: the caller guarantees a valid table.
     let table = unsafe { *engine };
     let Some(table) = table.complete() else {
         eprintln!(
@@ -83,6 +84,6 @@ pub unsafe extern "C" fn farbank_judge_main(
         );
         return 2;
     };
-    // A panic has told what it is on its way here.
+    // The panic's message has already been printed.
     std::panic::catch_unwind(|| cli::main(arguments, table)).unwrap_or(101)
 }

@@ -1,6 +1,6 @@
-//! A plug-in with a map behind a lock, in Rust, for tests: it answers bytes that no Rust bool has, and ends its process if
-//! FARBANK_FAULT says how. Without --cfg it has PiBench's interface, with --cfg study the study's, with --cfg first that of
-//! the study's first version.
+//! A faulty plug-in for tests: a map behind a lock, in Rust. It returns bytes that are not valid Rust bools, and ends
+//! its process in the way that FARBANK_FAULT selects. Without --cfg it has PiBench's interface, with --cfg study the
+//! study's, and with --cfg first that of the study's first version.
 //!
 //!   rustc --edition 2024 --crate-type cdylib --cap-lints allow -o faulty.so example/faulty.rs
 
@@ -14,11 +14,11 @@ use std::sync::Mutex;
 
 use abi::{Functions, HashFunctions, HashTable, Tree, TreeOptions};
 
-/// The insert that ends the process.
+/// Number of keys from which an insert ends the process.
 const LAST: usize = 300;
 
 static MAP: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
-/// Numbers of threads that were told.
+/// Thread numbers that the caller has announced.
 static THREADS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 unsafe fn word(at: *const c_char) -> u64 {
@@ -34,7 +34,7 @@ fn end_if_asked(inserts: usize) {
     match std::env::var("FARBANK_FAULT").as_deref() {
         Ok(_) if inserts < LAST => {}
         Ok("abort") => std::process::abort(),
-        // SAFETY: it is not: a fault is what is asked for.
+        // SAFETY: deliberately unsound: the test requests a crash.
         Ok("segv") => unsafe { ptr::null_mut::<u64>().write_volatile(1) },
         Ok("exit") => std::process::exit(0),
         Ok("hang") => loop {
@@ -44,13 +44,13 @@ fn end_if_asked(inserts: usize) {
     }
 }
 
-/// As bytes: what is not 0 is true.
+/// Returns a C++ `bool` as a byte: every byte other than 0 is true.
 fn answer(done: bool) -> u8 {
     if done { 0xfe } else { 0 }
 }
 
 unsafe fn find_in(key: *const c_char, out: *mut c_char) -> u8 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let key = unsafe { word(key) };
     let found = with(|map| map.get(&key).copied());
     if let Some(value) = found {
@@ -61,7 +61,7 @@ unsafe fn find_in(key: *const c_char, out: *mut c_char) -> u8 {
 }
 
 unsafe fn insert_in(key: *const c_char, value: *const c_char) -> u8 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let (key, value) = unsafe { (word(key), word(value)) };
     let (done, len) = with(|map| {
         let len = map.len();
@@ -73,18 +73,18 @@ unsafe fn insert_in(key: *const c_char, value: *const c_char) -> u8 {
 }
 
 unsafe fn update_in(key: *const c_char, value: *const c_char) -> u8 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let (key, value) = unsafe { (word(key), word(value)) };
     answer(with(|map| map.get_mut(&key).map(|old| *old = value)).is_some())
 }
 
 unsafe fn remove_in(key: *const c_char) -> u8 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let key = unsafe { word(key) };
     answer(with(|map| map.remove(&key)).is_some())
 }
 
-/// The table of functions without what stands before it: nothing looks there.
+/// The virtual functions, without the fields before them, which are never read.
 static TREE: Functions = Functions {
     destroy: tree_gone,
     delete: tree_gone,
@@ -158,11 +158,11 @@ unsafe extern "C-unwind" fn hash_thread(_: *mut HashTable, number: c_int) {
     THREADS.lock().unwrap().push(number);
 }
 
-/// A thread that was not told of, or is none of those that were announced, is a mistake of the caller's.
+/// Aborts if the caller passes a thread number that is out of range or was not announced.
 fn check(number: c_uint) {
     let told = THREADS.lock().unwrap().contains(&(number as c_int));
     if number >= 2 || !told {
-        eprintln!("thread {number} was not told of");
+        eprintln!("thread number {number} was not announced by thread_ini");
         std::process::abort();
     }
 }
@@ -251,7 +251,7 @@ pub extern "C" fn create_tree(
     hash_table(slots, threads)
 }
 
-/// The type information of the class, as compilers call it.
+/// The type information of the class, under its mangled name.
 #[cfg(first)]
 #[unsafe(no_mangle)]
 #[used]

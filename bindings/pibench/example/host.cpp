@@ -1,9 +1,9 @@
-// A program that measures plug-ins, as PiBench does, at its smallest: loads one, and sees that it answers right.
+// A minimal program that loads a plug-in, as PiBench does, and checks its answers.
 //
 //   g++ -std=c++17 -O2 -Iinclude -o host example/host.cpp -ldl -pthread
 //   FARBANK_TABLE=clht ./host ./libfarbank_tables.so 100000 2
 //
-// With a pool it is made again from that at the end, and everything is looked up.
+// With a pool, the program opens it again at the end and looks up all keys.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ void expect(bool right) {
     if (!right) ++wrong;
 }
 
-// Every key is this thread's alone.
+// Each key is used by one thread only.
 void use(tree_api* tree, uint64_t from, uint64_t to) {
     for (uint64_t n = from; n < to; ++n) {
         uint64_t key = n * 11400714819323198393u, value = n, other = ~n, nothing = 0;
@@ -53,7 +53,7 @@ void use(tree_api* tree, uint64_t from, uint64_t to) {
     }
 }
 
-// What `use` left behind, in the hands of whoever opens the pool next.
+// Checks the keys that `use` left, after the pool was opened again.
 void find_again(tree_api* tree, uint64_t keys) {
     for (uint64_t n = 0; n < keys; ++n) {
         uint64_t key = n * 11400714819323198393u, nothing = 0;
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     auto create = reinterpret_cast<tree_api* (*)(const tree_options_t&)>(dlsym(library, "create_tree"));
     uint64_t keys = std::strtoull(argv[2], nullptr, 10), threads = std::strtoull(argv[3], nullptr, 10);
     if (!create || threads == 0) {
-        std::fprintf(stderr, "no create_tree in there, or no threads\n");
+        std::fprintf(stderr, "the library has no function create_tree, or THREADS is 0\n");
         return 1;
     }
     tree_options_t options;

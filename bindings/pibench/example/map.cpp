@@ -1,4 +1,4 @@
-// The smallest plug-in: a std::map behind a lock, in DRAM. It takes keys and values of any size, and is in order.
+// A minimal plug-in: an ordered std::map behind a lock, in DRAM. It supports keys and values of any length.
 //
 //   g++ -std=c++17 -O2 -shared -fPIC -Iinclude -o map.so example/map.cpp
 //   farbank bench index --plugin ./map.so --target clht
@@ -35,7 +35,7 @@ class Map : public tree_api {
         return map.erase({key, key_size}) == 1;
     }
     int scan(const char* key, size_t key_size, int count, char*& values_out) override {
-        // Good until the same thread scans again.
+        // Valid until the same thread scans again.
         static thread_local std::string found;
         found.clear();
         std::lock_guard<std::mutex> held(lock);

@@ -1,4 +1,4 @@
-// The smallest plug-in with the study's interface: a std::unordered_map behind a lock, in DRAM, of words.
+// A minimal plug-in with the study's interface: a std::unordered_map of words behind a lock, in DRAM.
 //
 //   g++ -std=c++17 -O2 -shared -fPIC -Iinclude -o table.so example/table.cpp
 //   farbank bench index --plugin ./table.so --target clht
@@ -18,7 +18,7 @@ uint64_t word(const char* at) {
     return word;
 }
 
-// The number that this thread was told.
+// The number that this thread was given.
 thread_local int told = -1;
 
 class Table : public hash_api {
@@ -53,7 +53,7 @@ class Table : public hash_api {
     int scan(const char*, size_t, int, char*&) override { return 0; }
 
   private:
-    // A number that this thread was not told is a mistake of the caller's.
+    // Aborts if the caller passes a number that this thread was not given.
     static void check(unsigned thread) {
         if (int(thread) != told) std::abort();
     }

@@ -1,38 +1,38 @@
-//! What C++ compilers make of PiBench's header, for the ABI of Linux (Itanium's, libstdc++).
+//! The binary layout of PiBench's C++ interface in the Linux ABI (Itanium C++ ABI, libstdc++).
 //!
 //! ```text
-//!   an object          its table of virtual functions
+//!   an object          its virtual function table
 //!   ┌────────┐         ┌─────────┬──────┬─────────┬────────┬──────┬────────┬────────┬────────┬──────┐
 //!   │ table ─┼────┐    │ to top 0│ type │ destroy │ delete │ find │ insert │ update │ remove │ scan │
 //!   │ ...    │    │    └─────────┴──────┴─────────┴────────┴──────┴────────┴────────┴────────┴──────┘
 //!   └────────┘    └───────────────────────▲
 //!
-//!   options: key size, value size, path: { where, length, 16 bytes in place or capacity }, pool size, threads
+//!   options: key size, value size, path: { pointer, length, 16 bytes inline or capacity }, pool size, threads
 //! ```
 //!
-//! `destroy` ends an object where it is, `delete` also gives its memory back. The header is PiBench's of commit
-//! a78171a; ours, with the same layout, is `include/tree_api.hpp`.
+//! `destroy` runs the destructor only, `delete` also frees the memory. PiBench's header is that of commit a78171a;
+//! `include/tree_api.hpp` is our header with the same layout.
 //!
-//! The study of hash tables (Hu et al., PVLDB 14, 2021) changed the interface: [`HashFunctions`] is that of its repository
-//! HashEvaluation, of commit 7bdfd95; ours, with the same layout, is `include/hash_api.hpp`.
+//! The study of hash tables (Hu et al., PVLDB 14, 2021) changed the interface. [`HashFunctions`] is the interface of
+//! its repository HashEvaluation, commit 7bdfd95; `include/hash_api.hpp` is our header with the same layout.
 //!
-//! A C++ `bool` is a byte here: a library may answer any, and a Rust `bool` must be 0 or 1.
+//! A C++ `bool` is declared as a byte here: a library may return any byte, and a Rust `bool` must be 0 or 1.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// What a library's `create_tree` is told: PiBench's `tree_options_t`.
+/// Options passed to a library's `create_tree`: PiBench's `tree_options_t`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TreeOptions {
-    /// Bytes of a key.
+    /// Length of a key, in bytes.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Length of a value, in bytes.
     pub value_bytes: usize,
-    /// Where the pool is; empty: anywhere.
+    /// Path of the pool; empty if the library may choose.
     pub pool_path: CxxString,
-    /// Bytes of the pool; 0: as many as the library likes.
+    /// Size of the pool in bytes; 0 if the library may choose.
     pub pool_bytes: usize,
-    /// Threads that will call.
+    /// Number of threads that will call the index.
     pub threads: usize,
 }
 
@@ -40,17 +40,17 @@ pub struct TreeOptions {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CxxString {
-    /// Where its bytes are; a zero follows them.
+    /// Address of the bytes, which are followed by a zero.
     pub at: *const c_char,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
-    /// Of a string that is not in here: what its memory has room for.
+    /// Capacity of the memory, for a string that is not stored inline.
     pub capacity: usize,
     rest: usize,
 }
 
 impl CxxString {
-    /// Of bytes that a zero follows and that stay where they are: for whoever only reads it.
+    /// Returns a string that refers to the bytes of `text`. It is valid as long as `text`, and for reading only.
     pub(crate) fn of(text: &std::ffi::CStr) -> CxxString {
         let len = text.to_bytes().len();
         CxxString {
@@ -62,14 +62,14 @@ impl CxxString {
     }
 }
 
-/// `create_tree`.
+/// Type of the function `create_tree`.
 pub type Create = unsafe extern "C-unwind" fn(*const TreeOptions) -> *mut Tree;
 
-/// An object of a class derived from PiBench's `tree_api`: it starts with where its table is.
+/// An object of a class derived from PiBench's `tree_api`. It starts with the pointer to its virtual functions.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Tree {
-    /// Its virtual functions.
+    /// The object's virtual functions.
     pub table: *const Functions,
 }
 
@@ -77,19 +77,19 @@ pub struct Tree {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Functions {
-    /// Ends the object and leaves its memory.
+    /// Runs the destructor without freeing the memory.
     pub destroy: unsafe extern "C-unwind" fn(*mut Tree),
-    /// Ends the object and gives its memory back.
+    /// Runs the destructor and frees the memory.
     pub delete: unsafe extern "C-unwind" fn(*mut Tree),
-    /// Copies the value under a key to where the last argument says; whether there is one.
+    /// Copies a key's value to the last argument. Returns whether the key is present.
     pub find: unsafe extern "C-unwind" fn(*mut Tree, *const c_char, usize, *mut c_char) -> u8,
-    /// Stores a value under a key that has none; whether it had none.
+    /// Inserts a key that is absent. Returns whether it was absent.
     pub insert: Write,
-    /// Replaces the value under a key; whether there was one.
+    /// Replaces the value of a key. Returns whether the key was present.
     pub update: Write,
-    /// Removes a key; whether it was there.
+    /// Removes a key. Returns whether it was present.
     pub remove: unsafe extern "C-unwind" fn(*mut Tree, *const c_char, usize) -> u8,
-    /// Finds keys in order from one on; how many.
+    /// Finds keys in order, starting at a given key. Returns the number of keys found.
     pub scan: unsafe extern "C-unwind" fn(
         *mut Tree,
         *const c_char,
@@ -99,37 +99,38 @@ pub struct Functions {
     ) -> c_int,
 }
 
-/// What takes a key and a value.
+/// Type of the functions that take a key and a value.
 pub type Write =
     unsafe extern "C-unwind" fn(*mut Tree, *const c_char, usize, *const c_char, usize) -> u8;
 
-/// `create_hashtable`: options, slots at first, and threads that will call.
+/// Type of the function `create_hashtable`: options, initial slots, and number of calling threads.
 pub type CreateHash =
     unsafe extern "C-unwind" fn(*const TreeOptions, c_uint, c_uint) -> *mut HashTable;
 
-/// An object of a class derived from the study's `hash_api`: it starts with where its table is.
+/// An object of a class derived from the study's `hash_api`. It starts with the pointer to its virtual functions.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HashTable {
-    /// Its virtual functions.
+    /// The object's virtual functions.
     pub table: *const HashFunctions,
 }
 
-/// The virtual functions of `hash_api`, in their order. Those that are not called from here are addresses.
+/// The virtual functions of `hash_api`, in their order. Functions that are never called from here are plain addresses.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HashFunctions {
-    /// Tells that the calling thread has this number, before its first call.
+    /// Sets the number of the calling thread, before its first call.
     pub thread_ini: unsafe extern "C-unwind" fn(*mut HashTable, c_int),
     /// `forsoft`, `hash_name`.
     pub before_destroy: [*const c_void; 2],
-    /// Ends the object and leaves its memory.
+    /// Runs the destructor without freeing the memory.
     pub destroy: unsafe extern "C-unwind" fn(*mut HashTable),
-    /// Ends the object and gives its memory back.
+    /// Runs the destructor and frees the memory.
     pub delete: unsafe extern "C-unwind" fn(*mut HashTable),
     /// `utilization`, `recovery`, `vmem_print_api`.
     pub before_find: [*const c_void; 3],
-    /// Copies the value under a key to where an argument says; whether there is one. The last argument is the thread's number.
+    /// Copies a key's value to an argument. Returns whether the key is present. The last argument is the thread's
+    /// number.
     pub find: unsafe extern "C-unwind" fn(
         *mut HashTable,
         *const c_char,
@@ -137,8 +138,8 @@ pub struct HashFunctions {
         *mut c_char,
         c_uint,
     ) -> u8,
-    /// Stores a value under a key that has none; whether it had none. The last arguments are the thread's number, and how
-    /// many inserts it has done.
+    /// Inserts a key that is absent. Returns whether it was absent. The last arguments are the thread's number and the
+    /// number of inserts that the thread has done before.
     pub insert: unsafe extern "C-unwind" fn(
         *mut HashTable,
         *const c_char,
@@ -150,7 +151,7 @@ pub struct HashFunctions {
     ) -> u8,
     /// `insertResize`.
     pub before_update: *const c_void,
-    /// Replaces the value under a key; whether there was one.
+    /// Replaces the value of a key. Returns whether the key was present.
     pub update: unsafe extern "C-unwind" fn(
         *mut HashTable,
         *const c_char,
@@ -158,26 +159,26 @@ pub struct HashFunctions {
         *const c_char,
         usize,
     ) -> u8,
-    /// Removes a key; whether it was there. The last argument is the thread's number.
+    /// Removes a key. Returns whether it was present. The last argument is the thread's number.
     pub remove: unsafe extern "C-unwind" fn(*mut HashTable, *const c_char, usize, c_uint) -> u8,
-    /// Two of `scan`, which finds nothing in a table without order.
+    /// Two overloads of `scan`, which finds no keys in an unordered table.
     pub after_remove: [*const c_void; 2],
 }
 
-// SAFETY: it is never written to, and what it points to are functions.
+// SAFETY: the table is never written to, and it contains only addresses of functions.
 unsafe impl Sync for HashFunctions {}
 
-/// A table of virtual functions as it lies in memory: what the object points to is in the middle of it.
+/// A virtual function table in memory. The pointer in an object refers to its field `functions`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Layout {
-    /// Bytes from this part of an object to its start.
+    /// Offset from this part of an object to the object's start, in bytes.
     pub to_top: isize,
-    /// What `typeid` tells: nothing.
+    /// Type information for `typeid`; null.
     pub type_info: *const c_void,
     /// The functions.
     pub functions: Functions,
 }
 
-// SAFETY: it is never written to, and what it points to are functions.
+// SAFETY: the table is never written to, and it contains only addresses of functions.
 unsafe impl Sync for Layout {}

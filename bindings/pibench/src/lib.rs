@@ -1,9 +1,9 @@
-//! PiBench's plug-ins (Lersch et al., "Evaluating Persistent Memory Range Indexes", VLDB '20): how libraries
-//! written against its C++ header are called from here, and what one of ours must look like. Libraries written against the
-//! header of the hash study (Hu et al., PVLDB 14, 2021), which changed PiBench's, are called, too.
+//! Plug-ins for PiBench (Lersch et al., "Evaluating Persistent Memory Range Indexes", VLDB '20): calls libraries that
+//! implement its C++ interface, and defines the interface for our own plug-in. Libraries that implement the interface
+//! of the hash study (Hu et al., PVLDB 14, 2021), which changed PiBench's, are also supported.
 //!
-//! `farbank bench index --plugin x.so` measures such a library; `tables/` is one that has our tables in it, for
-//! PiBench itself or any other program that loads its plug-ins.
+//! `farbank bench index --plugin x.so` measures such a library. `tables/` is a library with our tables, for PiBench or
+//! any other program that loads its plug-ins.
 
 pub mod abi;
 
@@ -17,23 +17,23 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use abi::{Create, CreateHash, CxxString, Functions, HashFunctions, HashTable, Tree, TreeOptions};
 use libloading::Library;
 
-/// Most bytes of a key with its prefix, and of a value: PiBench's.
+/// PiBench's largest length of a key with its prefix, and of a value, in bytes.
 pub const MOST_BYTES: usize = 128;
-/// Bytes of the number that a key, or a value, is made of.
+/// Length of the number in a key or a value, in bytes.
 const WORD: usize = 8;
 
-/// Why there is no index of a library's.
+/// Reason why a library's index cannot be created.
 #[derive(Debug)]
 pub enum Error {
-    /// It is no library that can be loaded here.
+    /// The library cannot be loaded.
     Library(libloading::Error),
-    /// It has neither `create_tree` nor `create_hashtable`.
+    /// The library has neither `create_tree` nor `create_hashtable`.
     Symbol(libloading::Error),
-    /// Its function made nothing.
+    /// The library's function returned null.
     Nothing,
-    /// A path with a zero in it, which C++ cannot be told.
+    /// The pool's path contains a zero byte, which a C++ string cannot pass.
     Path,
-    /// Keys or values of more than [`MOST_BYTES`], or of none.
+    /// The length of a key or a value is 0 or above [`MOST_BYTES`].
     Bytes,
 }
 
@@ -43,91 +43,94 @@ impl fmt::Display for Error {
             Error::Library(why) => write!(f, "it cannot be loaded: {}", told(why)),
             Error::Symbol(why) => write!(
                 f,
-                "it is no plug-in: it has neither a function create_tree, as PiBench's, nor \
-                 create_hashtable, as HashEvaluation's: {}",
+                "it is not a plug-in: it has neither PiBench's function create_tree nor \
+                 HashEvaluation's function create_hashtable: {}",
                 told(why)
             ),
             Error::Nothing => {
-                f.write_str("it returned null in place of an index; it may say why above")
+                f.write_str("it returned null instead of an index; see its output above")
             }
-            Error::Path => f.write_str("a path has no zero in it"),
-            Error::Bytes => write!(f, "keys and values have 1 to {MOST_BYTES} bytes"),
+            Error::Path => f.write_str("the pool's path contains a zero byte"),
+            Error::Bytes => write!(
+                f,
+                "keys (with their prefix) and values must have 1 to {MOST_BYTES} bytes"
+            ),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// What the loader said, rather than which of its functions said it.
+/// Returns the loader's message without the name of the failed function.
 fn told(why: &libloading::Error) -> String {
     let said = std::error::Error::source(why);
     said.map_or_else(|| why.to_string(), ToString::to_string)
 }
 
-/// What an index of a library's is told at its start, and what its keys and values are made like.
+/// Options of a library's index, and the form of its keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Where its pool is to be; empty: where it likes.
+    /// Path of the pool; empty if the library may choose.
     pub pool: &'a Path,
-    /// Bytes of its pool; 0: as it likes.
+    /// Size of the pool in bytes; 0 if the library may choose.
     pub pool_bytes: u64,
-    /// Threads that will call.
+    /// Number of threads that will call the index.
     pub threads: u32,
-    /// Slots that a table of the study's starts with.
+    /// Initial slots of a table with the study's interface.
     pub slots: u64,
-    /// What each key begins with.
+    /// Prefix of each key.
     pub key_prefix: &'a str,
-    /// Bytes of a key after that.
+    /// Length of a key after its prefix, in bytes.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Length of a value, in bytes.
     pub value_bytes: usize,
 }
 
-/// The object that a library made, by its interface.
+/// The object created by a library, by its interface.
 #[derive(Clone, Copy, Debug)]
 enum Object {
-    /// PiBench's.
+    /// An object with PiBench's interface.
     Tree(NonNull<Tree>),
-    /// The study's.
+    /// An object with the study's interface.
     Hash(NonNull<HashTable>),
 }
 
-/// An index made by a library.
+/// An index created by a library.
 ///
-/// A key is its prefix and, as PiBench makes them, a number: the low bytes of it, the lowest first, or all eight after
-/// zeros. A value is a number's low bytes, or all eight before zeros.
+/// A key consists of its prefix and a number, as in PiBench: the number's low bytes, lowest first, or all eight bytes
+/// after zeros. A value consists of a number's low bytes, or of all eight bytes before zeros.
 ///
-/// Its functions may be called by several threads at once: that is what PiBench asks of plug-ins. An exception that
-/// leaves one of them ends the process.
+/// Several threads may call the index concurrently, as PiBench requires of plug-ins. An exception that leaves one of
+/// its functions ends the process.
 #[derive(Debug)]
 pub struct Plugin {
     object: Object,
     prefix: Box<[u8]>,
-    /// Of a key, without its prefix.
+    /// Length of a key without its prefix, in bytes.
     key_bytes: usize,
     value_bytes: usize,
-    /// Threads that it was told of.
+    /// Number of threads announced to the library.
     threads: u32,
-    /// Callers that were made.
+    /// Number of callers made so far.
     callers: AtomicU32,
-    // After the object: its functions are in here.
+    // The last field, because the object's functions are in the library.
     _library: Library,
 }
 
-// SAFETY: PiBench calls one object from all its threads at once, so plug-ins are made for that.
+// SAFETY: PiBench calls one object from all its threads concurrently, so plug-ins must support it.
 unsafe impl Send for Plugin {}
-// SAFETY: as before.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Plugin {}
 
 impl Plugin {
-    /// Loads a library, and has it make an index.
+    /// Loads a library and creates an index with it.
     ///
-    /// A library with `create_hashtable` has the study's interface. So has one with `create_tree` and a class `hash_api`:
-    /// the study's first version. Any other `create_tree` is PiBench's.
+    /// A library with `create_hashtable` has the study's interface. So does a library with `create_tree` and a class
+    /// `hash_api`, which is the study's first version. Any other `create_tree` is PiBench's.
     ///
-    /// The library is trusted like a program that somebody starts: it is written against PiBench's header, of commit
-    /// a78171a or one with the same virtual functions, or the study's, and compiled with libstdc++, and what it does to this
-    /// process is what who named it wanted.
+    /// The library is trusted like a program that the user runs. It must implement PiBench's header (commit a78171a,
+    /// or one with the same virtual functions) or the study's, and be compiled with libstdc++. Its code runs in this
+    /// process.
     pub fn load(library: &Path, options: &Options<'_>) -> Result<Plugin, Error> {
         let path = CString::new(OsStr::as_bytes(options.pool.as_os_str()));
         let path = path.map_err(|_| Error::Path)?;
@@ -138,7 +141,7 @@ impl Plugin {
         if !(key_fits && fits(value_bytes)) {
             return Err(Error::Bytes);
         }
-        // SAFETY: none can be proved of other people's code; see above.
+        // SAFETY: foreign code cannot be proved sound. The user names the library and trusts it, see above.
         let library = unsafe { Library::new(library) }.map_err(Error::Library)?;
         let told = TreeOptions {
             key_bytes: prefix.len() + key_bytes,
@@ -159,7 +162,7 @@ impl Plugin {
         })
     }
 
-    /// One more thread that calls it.
+    /// Returns a caller for one more thread.
     pub fn caller(&self) -> Caller<'_> {
         Caller {
             plugin: self,
@@ -191,7 +194,7 @@ impl Plugin {
     }
 }
 
-/// Has a library make an object; `None`: it made nothing.
+/// Creates an object with a library. Returns `None` if the library returned null.
 fn create(
     library: &Library,
     told: &TreeOptions,
@@ -199,29 +202,29 @@ fn create(
 ) -> Result<Option<Object>, Error> {
     let small = |n: u64| c_uint::try_from(n).unwrap_or(c_uint::MAX);
     let (slots, threads) = (small(options.slots), options.threads);
-    // SAFETY: only its address is asked for; it is the type information of the study's class.
+    // SAFETY: the symbol, the type information of the study's class, is only looked up and never accessed.
     let has_hash_api = unsafe { library.get::<*const c_void>(b"_ZTI8hash_api") }.is_ok();
     let names: &[&[u8]] = match has_hash_api {
         true => &[b"create_hashtable", b"create_tree"],
         false => &[b"create_hashtable"],
     };
     for name in names {
-        // SAFETY: the study's header says that it is of this type.
+        // SAFETY: the study's header declares the function with this type.
         if let Ok(create) = unsafe { library.get::<CreateHash>(*name) } {
-            // SAFETY: the options are as C++ lays them out, and it only reads them.
+            // SAFETY: the options have the C++ layout, and the function only reads them.
             let table = unsafe { create(told, slots, threads) };
             return Ok(NonNull::new(table).map(Object::Hash));
         }
     }
-    // SAFETY: PiBench's header says that it is of this type.
+    // SAFETY: PiBench's header declares the function with this type.
     let create = unsafe { library.get::<Create>(b"create_tree") }.map_err(Error::Symbol)?;
-    // SAFETY: as before.
+    // SAFETY: the options have the C++ layout, and the function only reads them.
     Ok(NonNull::new(unsafe { create(told) }).map(Object::Tree))
 }
 
 fn tree_functions(tree: NonNull<Tree>) -> &'static Functions {
-    // SAFETY: an object of a class with virtual functions starts with where their table is. It lasts as long as the library,
-    // which the only callers, a plug-in and what borrows it, do not outlive.
+    // SAFETY: an object with virtual functions starts with the pointer to their table. The table exists as long as the
+    // library. All callers of this function are a `Plugin`, which owns the library, or borrow one.
     unsafe { &*(*tree.as_ptr()).table }
 }
 
@@ -230,34 +233,36 @@ fn hash_functions(table: NonNull<HashTable>) -> &'static HashFunctions {
     unsafe { &*(*table.as_ptr()).table }
 }
 
-/// One thread that calls a plug-in. The study's tables are told its number: below that of threads, from the first caller on.
+/// Handle for one thread that calls a plug-in. Tables with the study's interface get its number, which is below the
+/// number of threads; callers are numbered from 0.
 #[derive(Debug)]
 pub struct Caller<'a> {
     plugin: &'a Plugin,
     number: u32,
     inserts: u32,
-    /// Whether the library knows of this thread's number.
+    /// Whether the library has been given this thread's number.
     is_known: bool,
 }
 
 impl Caller<'_> {
-    /// The object. A table of the study's is told of the thread before its first call.
+    /// Returns the object. Before the first call, gives the thread's number to a table with the study's interface.
     fn object(&mut self) -> Object {
         if let (false, Object::Hash(table)) = (self.is_known, self.plugin.object) {
             let number = c_int::try_from(self.number).unwrap_or(c_int::MAX);
-            // SAFETY: the table is alive.
+            // SAFETY: the table exists as long as the plug-in.
             unsafe { (hash_functions(table).thread_ini)(table.as_ptr(), number) };
             self.is_known = true;
         }
         self.plugin.object
     }
 
-    /// The value under a key: the number it begins with.
+    /// Returns the value of a key: the number at its start.
     #[must_use]
     pub fn find(&mut self, key: u64) -> Option<u64> {
         let (key, mut value) = (self.plugin.key(key), [0; MOST_BYTES]);
         let out = value.as_mut_ptr().cast::<c_char>();
-        // SAFETY: the object is alive; there is room for the value's bytes, which are as many as it was told.
+        // SAFETY: the object exists as long as the plug-in. The key has the announced length, and the buffer has space
+        // for a value of the announced length.
         let found = unsafe {
             match self.object() {
                 Object::Tree(tree) => {
@@ -269,15 +274,17 @@ impl Caller<'_> {
                 }
             }
         };
-        let (number, _) = value.split_first_chunk().expect("it is longer");
+        let (number, _) = value
+            .split_first_chunk()
+            .expect("the buffer is longer than a number");
         (found != 0).then_some(u64::from_le_bytes(*number))
     }
 
-    /// Stores a value under a key that has none; whether it had none.
+    /// Inserts a key that is absent. Returns whether it was absent.
     #[must_use]
     pub fn insert(&mut self, key: u64, value: u64) -> bool {
         let (key, value) = (self.plugin.key(key), self.plugin.value(value));
-        // SAFETY: the object is alive; both have as many bytes as it was told.
+        // SAFETY: the object exists as long as the plug-in. Key and value have the announced lengths.
         let done = unsafe {
             match self.object() {
                 Object::Tree(tree) => {
@@ -303,11 +310,11 @@ impl Caller<'_> {
         done != 0
     }
 
-    /// Replaces the value under a key; whether there was one.
+    /// Replaces the value of a key. Returns whether the key was present.
     #[must_use]
     pub fn update(&mut self, key: u64, value: u64) -> bool {
         let (key, value) = (self.plugin.key(key), self.plugin.value(value));
-        // SAFETY: as for an insert.
+        // SAFETY: as for `insert`.
         let done = unsafe {
             match self.object() {
                 Object::Tree(tree) => {
@@ -323,11 +330,11 @@ impl Caller<'_> {
         done != 0
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key. Returns whether it was present.
     #[must_use]
     pub fn remove(&mut self, key: u64) -> bool {
         let key = self.plugin.key(key);
-        // SAFETY: the object is alive; the key has as many bytes as it was told.
+        // SAFETY: the object exists as long as the plug-in. The key has the announced length.
         let done = unsafe {
             match self.object() {
                 Object::Tree(tree) => {
@@ -342,7 +349,8 @@ impl Caller<'_> {
         done != 0
     }
 
-    /// Has up to `count` keys found in order from one on; how many were. The study's tables have no order: none.
+    /// Scans up to `count` keys in order, starting at `key`. Returns the number of keys found; 0 for the study's
+    /// tables, which are unordered.
     #[must_use]
     pub fn scan(&mut self, key: u64, count: u32) -> u32 {
         let Object::Tree(tree) = self.object() else {
@@ -351,13 +359,13 @@ impl Caller<'_> {
         let (key, mut values) = (self.plugin.key(key), ptr::null_mut());
         let count = c_int::try_from(count).unwrap_or(c_int::MAX);
         let scan = tree_functions(tree).scan;
-        // SAFETY: the tree is alive; what it finds is in memory of its own, and not looked at.
+        // SAFETY: the tree exists as long as the plug-in. The results are in the library's memory and are not accessed.
         let found = unsafe { scan(tree.as_ptr(), key.at(), key.len, count, &raw mut values) };
         u32::try_from(found).unwrap_or(0)
     }
 }
 
-/// A key or a value as a library is told it.
+/// The bytes of a key or a value.
 struct Bytes {
     bytes: [u8; MOST_BYTES],
     len: usize,
@@ -371,7 +379,7 @@ impl Bytes {
 
 impl Drop for Plugin {
     fn drop(&mut self) {
-        // SAFETY: it is alive, and nobody calls it any more.
+        // SAFETY: the object is deleted once. No caller exists any more, because callers borrow the plug-in.
         unsafe {
             match self.object {
                 Object::Tree(tree) => (tree_functions(tree).delete)(tree.as_ptr()),

@@ -513,7 +513,7 @@ mod tests {
             report
                 .notes
                 .iter()
-                .any(|note| note.contains(" at kv/log.rs:")),
+                .any(|note| note.contains(" at kv/session_log.rs:")),
             "{:?}",
             report.notes
         );

@@ -1,7 +1,7 @@
-//! `v1` and `v2` when the power goes: what they keep, and what they are known to lose.
+//! Power cuts of `v1` and `v2`: the data that they keep, and the data that they are known to lose.
 //!
-//! Seeds are of the explorer, see `farbank check crash --target v2`. A violation that is expected is told by what
-//! it says, so that another one in its place would be noticed.
+//! The seeds are those of the explorer: see `farbank check crash --target v2`. A test identifies an expected violation by its
+//! text, so that a different violation fails the test.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use farbank_contest::v2::{V2, V2Checksum, V2Config};
 use farbank_contest::{Engine, Error, Worker, v1, v2};
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 
-/// Power cuts only: what a killed process wrote is not shown to anybody.
+/// Power cuts only: no reader sees the writes of a killed process.
 fn power_cuts(persistency: Persistency) -> ExploreConfig {
     ExploreConfig {
         kill_one_in: u64::MAX,

@@ -1,13 +1,13 @@
-//! `peers`: Farbank's engine beside other tables and engines, in turns, in one run.
+//! `peers`: benchmarks Farbank's engine and other tables and engines, in turns, in one run.
 //!
 //! ```text
 //! cargo run --release --manifest-path crates/peers/Cargo.toml
 //! cargo run --release --manifest-path crates/peers/Cargo.toml --features storage -- --only farbank-tmpfs,rocksdb,fjall
 //! ```
 //!
-//! All take turns, a slice of a phase each, on the same operations ([`mix`]). What is printed is the median of the
-//! slices and their spread, and how Farbank's slices compare with the others' beside them. Everything
-//! here is measured: only ratios within one run say something.
+//! All contenders run the same operations ([`mix`]) and take turns, one slice of a phase each. The output is the median
+//! of the slices and their spread, and the ratios of Farbank's slices to the adjacent slices of the others. All figures
+//! are measured, so only ratios within one run are meaningful.
 
 #![deny(unsafe_code)]
 
@@ -34,30 +34,29 @@ Examples:
   peers
       the DRAM tables and Farbank
   peers --only papaya,farbank --keys 1000000
-      two of them, fewer keys
+      two contenders, fewer keys
   peers --live 0.78
-      a pool of which 78 % is live while sets are mixed in: the cleaner has more to do")]
+      a pool of which 78 % is live during the mix: the cleaner has more work")]
 struct Arguments {
-    /// Keys that are loaded; as many operations has each phase after that.
+    /// Number of keys to load; every later phase has the same number of operations.
     #[arg(long, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
     keys: u64,
-    /// Threads that work.
+    /// Number of worker threads.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
-    /// Slices a phase is cut into; in between others have their turn.
+    /// Number of slices in a phase; the contenders alternate slice by slice.
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=999))]
     slices: u64,
-    /// Share of the pool that is live once everything is loaded; the pool is aged until it is cleaned
-    /// before sets are mixed in.
+    /// Share of the pool that is live after the load. Before the mix, the pool is updated until it is being cleaned.
     #[arg(long, default_value_t = 0.5, value_parser = share)]
     live: f64,
-    /// Seconds a phase may take: engines that wait for each write do not finish.
+    /// Time limit of a phase, in seconds. Engines that wait for each write do not finish a phase.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Contenders, by name; all if none is named.
+    /// Names of the contenders to run; all if none is given.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Names the contenders, and does nothing.
+    /// List the contenders and exit.
     #[arg(long)]
     list: bool,
     /// Print one JSON object on the last line.
@@ -68,7 +67,7 @@ struct Arguments {
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.05..=0.85).contains(&share) => Ok(share),
-        _ => Err("a number from 0.05 to 0.85".into()),
+        _ => Err("expected a number from 0.05 to 0.85".into()),
     }
 }
 
@@ -91,7 +90,7 @@ fn main() -> ExitCode {
     }
     for name in &arguments.only {
         if !chosen.iter().any(|c| c.name == name) {
-            eprintln!("there is no contender {name}; --list names them");
+            eprintln!("there is no contender {name}; --list shows all names");
             return ExitCode::from(2);
         }
     }
@@ -112,7 +111,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every contender's outcome.
+/// Runs all contenders and returns their outcomes.
 fn play(chosen: &[Contender], arguments: &Arguments) -> Result<Vec<Outcome>, String> {
     let (mix, ring) = (Mix::new(arguments.keys), Ring::of(chosen.len()));
     let run = |place: usize| {
@@ -138,12 +137,12 @@ fn play(chosen: &[Contender], arguments: &Arguments) -> Result<Vec<Outcome>, Str
         let threads: Vec<_> = all.map(|place| scope.spawn(move || run(place))).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
-            .map(|outcome| outcome.expect("a panic ends everything"))
+            .map(|outcome| outcome.expect("a contender's thread panicked"))
             .collect()
     })
 }
 
-/// The least, the one in the middle, and the most.
+/// Returns the smallest rate, the median and the largest rate.
 fn spread(rates: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -154,7 +153,7 @@ fn spread(rates: &[f64]) -> Option<(f64, f64, f64)> {
 }
 
 fn table(chosen: &[Contender], found: &[Outcome]) {
-    print!("\n| millions of operations a second |");
+    print!("\n| millions of operations per second |");
     PHASES.iter().for_each(|phase| print!(" {phase} |"));
     println!("\n|---|---:|---:|---:|---:|");
     for (contender, outcome) in chosen.iter().zip(found) {
@@ -169,15 +168,15 @@ fn table(chosen: &[Contender], found: &[Outcome]) {
     }
 }
 
-/// How many times as fast as each other contender the first of ours is, slice beside slice; its gets of 16 are compared
-/// with gets.
+/// Prints the speed of the first Farbank contender relative to each other contender, slice by slice. Its batches of 16
+/// gets are compared with single gets if the other has no batches.
 fn compare(chosen: &[Contender], found: &[Outcome]) {
     const GET: usize = 2;
     let Some(place) = chosen.iter().position(|c| c.name.starts_with("farbank")) else {
         return;
     };
     let ours = &found[place];
-    print!("\n| {}, times as fast as |", chosen[place].name);
+    print!("\n| speed of {} relative to |", chosen[place].name);
     PHASES.iter().for_each(|phase| print!(" {phase} |"));
     println!("\n|---|---:|---:|---:|---:|");
     for (other, (contender, outcome)) in chosen.iter().zip(found).enumerate() {

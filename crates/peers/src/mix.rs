@@ -1,14 +1,14 @@
-//! The operations: the keys, lengths and proportions of the Tair contest's final round.
+//! The operations: keys, value lengths and ratios of the Tair contest's final round.
 //!
-//! * Keys have 16 bytes, values 80 to 1,024: 55 % up to 128, 25 % up to 256, 15 % up to 512, 5 % up to
-//!   1,024, the same chance for each length in a band; 201 on average.
-//! * First every key is set once. Then three of four operations are gets, and three of four go to the
-//!   hottest hundredth of the keys. Sets that are mixed in have up to 128 bytes.
-//! * A value starts with eight bytes that follow from its key, so that a get can be checked.
+//! * Keys have 16 bytes, values 80 to 1,024: 55 % of them up to 128, 25 % up to 256, 15 % up to 512, 5 % up to 1,024.
+//!   Lengths are uniform within each range; the average is 201.
+//! * The load sets every key once. After that, three of four operations are gets, and three of four go to the hottest
+//!   hundredth of the keys. Sets in the mix have values of up to 128 bytes.
+//! * A value starts with eight bytes derived from its key, so that a get can be checked.
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 16;
-/// Longest value.
+/// Length of the longest value, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 1024;
 
 const BANDS: [(u64, usize, usize); 4] = [
@@ -23,9 +23,9 @@ const WORD: usize = 8;
 /// A key.
 pub(crate) type Name = [u8; KEY_BYTES];
 
-/// What everyone is given to do.
+/// Generator of the operations, the same for all contenders.
 pub(crate) struct Mix {
-    /// Keys that are loaded.
+    /// Number of keys to load.
     pub(crate) keys: u64,
     blob: Vec<u8>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Op {
     chance: u64,
 }
 
-/// SplitMix64: the `n`-th number of its sequence.
+/// Returns the `n`-th number of the SplitMix64 sequence.
 fn scramble(n: u64) -> u64 {
     let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -54,7 +54,7 @@ impl Mix {
         Mix { keys, blob }
     }
 
-    /// The name of key number `key`.
+    /// Returns the bytes of key number `key`.
     #[inline]
     pub(crate) fn name(&self, key: u64) -> Name {
         let mut name = [0; KEY_BYTES];
@@ -63,13 +63,13 @@ impl Mix {
         name
     }
 
-    /// The value `key` is loaded with.
+    /// Returns the value with which `key` is loaded.
     #[inline]
     pub(crate) fn loaded(&self, key: u64) -> &[u8] {
         self.value(key, scramble(key ^ 0x5e7))
     }
 
-    /// The value an operation sets.
+    /// Returns the value that an operation sets.
     #[inline]
     pub(crate) fn updated(&self, op: &Op) -> &[u8] {
         let (_, least, most) = BANDS[0];
@@ -80,7 +80,7 @@ impl Mix {
     fn value(&self, key: u64, chance: u64) -> &[u8] {
         let percent = chance % 100;
         let band = BANDS.iter().find(|(up_to, _, _)| percent < *up_to);
-        let (_, least, most) = band.expect("the last band takes the rest");
+        let (_, least, most) = band.expect("the last range ends at 100 percent");
         let len = least + (chance >> 32) as usize % (most - least + 1);
         &self.blob[self.start(key)..][..len]
     }
@@ -90,14 +90,14 @@ impl Mix {
         scramble(key ^ 0xb10b) as usize % STARTS * WORD
     }
 
-    /// Whether `value` may be `key`'s.
+    /// Returns whether `value` begins like a value of `key`.
     #[inline]
     pub(crate) fn is_of(&self, key: u64, value: &[u8]) -> bool {
         let start = self.start(key);
         value.len() >= BANDS[0].1 && value[..WORD] == self.blob[start..start + WORD]
     }
 
-    /// The `n`-th operation of a thread.
+    /// Returns the `n`-th operation of a thread.
     #[inline]
     pub(crate) fn op(&self, thread: u64, n: u64) -> Op {
         const HOT_EVERY: u64 = 100;
@@ -105,7 +105,7 @@ impl Mix {
         let where_to = scramble(chance);
         let any = where_to % self.keys;
         let key = match chance % 4 {
-            // The hot ones lie as scattered as all others.
+            // Hot keys are scattered like all other keys.
             0..3 => any / HOT_EVERY * HOT_EVERY,
             _ => any,
         };
@@ -116,7 +116,7 @@ impl Mix {
         }
     }
 
-    /// Bytes of all keys and values as they are loaded, from a sample.
+    /// Returns the bytes of all loaded keys and values, estimated from a sample.
     pub(crate) fn loaded_bytes(&self) -> u64 {
         const SAMPLE: u64 = 10_000;
         let sum: usize = (0..SAMPLE).map(|n| self.loaded(n).len()).sum();

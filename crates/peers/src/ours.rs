@@ -1,4 +1,4 @@
-//! Farbank's engine, embedded.
+//! Contenders: Farbank's engine, embedded.
 
 use farbank_kv::store::{StoredItem, Key, Session, Store, Value, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
@@ -8,7 +8,7 @@ use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use crate::mix::{Mix, Name};
 use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
 
-/// What a record has beyond key and value, on average: header and padding.
+/// Average bytes of a record's header and padding.
 const OVERHEAD_BYTES: u64 = 32;
 
 pub(crate) fn all() -> Vec<Contender> {
@@ -16,22 +16,22 @@ pub(crate) fn all() -> Vec<Contender> {
     vec![
         contender(
             "farbank",
-            "durable set by set: memory, written back and fenced each time",
+            "every set durable: memory, flushed and fenced",
             run_durable,
         ),
         contender(
             "farbank-volatile",
-            "the same without write-backs and fences",
+            "the same without flushes and fences",
             run_volatile,
         ),
         contender(
             "farbank-uncached",
-            "durable set by set, without the read cache",
+            "every set durable, without the read cache",
             run_uncached,
         ),
         contender(
             "farbank-tmpfs",
-            "durable set by set: a file on tmpfs, written back and fenced each time",
+            "every set durable: a file on tmpfs, flushed and fenced",
             run_tmpfs,
         ),
     ]
@@ -72,7 +72,7 @@ fn run_tmpfs(settings: &Settings<'_>) -> Result<Outcome, String> {
     let options = OpenOptions::default();
     match create_path(&path, pool_bytes(settings), &options, &mut |_, _| {}) {
         Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings, Config::default()),
-        Ok(AnyMedium::File(_)) => Err("/dev/shm is no tmpfs".into()),
+        Ok(AnyMedium::File(_)) => Err("/dev/shm is not a tmpfs".into()),
         Err(e) => Err(e.to_string()),
     }
 }
@@ -80,10 +80,11 @@ fn run_tmpfs(settings: &Settings<'_>) -> Result<Outcome, String> {
 fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Outcome, String> {
     medium.prefault(&mut |_, _| {});
     let segment_bytes = segment_bytes_for(medium.len());
-    // As the tables are: sized for its keys.
+    // The index is sized for the keys, like the tables.
     let config = Config {
         keys_expected: settings.mix.keys,
-        // Inside sets, where the clock sees it: a thread of its own would work on in the others' turns.
+        // Cleaning runs inside sets, where it is measured. A thread of its own would also run during other contenders'
+        // turns.
         cleaning: CleaningMode::Inline,
         ..config
     };
@@ -91,7 +92,7 @@ fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Out
     let outcome = run(&Ours(&kv), settings)?;
     let stats = kv.stats();
     eprintln!(
-        "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved a byte written, {:.1} bytes of index a key, {:.0} % of gets from the read cache",
+        "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved per byte written, {:.1} bytes of index per key, {:.0} % of gets from the read cache",
         stats.pool_bytes >> 20,
         100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64,
         stats.segments_cleaned,
@@ -115,7 +116,7 @@ impl Peer for Ours<'_> {
         Some(self.0.stats().keys[0])
     }
 
-    /// Updates until the free space of the load is used up and segments are being cleaned.
+    /// Updates keys until the free space left by the load is used up and segments are being cleaned.
     fn age(&self, mix: &Mix) {
         let mut door = OurDoor(self.0.session());
         let enough = self.0.stats().segments_cleaned + u64::from(self.0.stats().segments) / 16;

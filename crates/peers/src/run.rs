@@ -1,4 +1,4 @@
-//! How a contender is run: phases, slices, threads, a clock.
+//! Runs a contender: phases, slices, threads and timing.
 //!
 //! ```text
 //!   papaya  ├─ slice ─┤                               ├─ slice ─┤
@@ -6,8 +6,8 @@
 //!   farbank                     ├─ slice ─┤ ...
 //! ```
 //!
-//! All contenders are there from the beginning to the end, and take turns, a slice of a phase each. What the machine's
-//! other guests do so meets all of them alike, and what is compared are slices that were neighbours.
+//! All contenders exist during the whole run and take turns, one slice of a phase each. So other load on the machine
+//! affects all of them alike, and adjacent slices are compared.
 
 use std::hint::black_box;
 use std::sync::{Barrier, Condvar, Mutex, MutexGuard};
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 use crate::mix::{Mix, Name, VALUE_BYTES_MAX};
 
-/// The phases, as they are printed.
+/// Names of the phases, as printed.
 pub(crate) const PHASES: [&str; 4] = ["load", "mix", "get", "get, 16 at a time"];
-/// Gets that are asked for at once.
+/// Number of gets in a batch.
 pub(crate) const BATCH: usize = 16;
-/// Operations between two looks at the clock.
+/// Number of operations between two reads of the clock.
 const LOOK_EVERY: u64 = 256;
 
-/// What everyone is run with.
+/// Settings for a contender's run.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings<'a> {
     pub(crate) mix: &'a Mix,
@@ -33,15 +33,15 @@ pub(crate) struct Settings<'a> {
     pub(crate) turn: Turn<'a>,
 }
 
-/// Whose turn it is, and who still takes turns.
+/// The order of turns: the contender that runs now, and the contenders that have not finished.
 pub(crate) struct Ring {
     state: Mutex<(usize, Vec<bool>)>,
     changed: Condvar,
-    /// Everyone is done.
+    /// Reached when all contenders have finished.
     end: Barrier,
 }
 
-/// A contender's place in the ring.
+/// A contender's position in the ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn<'a> {
     ring: &'a Ring,
@@ -63,20 +63,20 @@ impl Ring {
 }
 
 impl Turn<'_> {
-    /// Waits until it is this one's turn, if it is not.
+    /// Waits until it is this contender's turn.
     pub(crate) fn take(&self) {
         let others = |(whose, _): &mut (usize, Vec<bool>)| *whose != self.place;
         let waited = self.ring.changed.wait_while(self.state(), others);
         drop(waited.expect("no holder panics"));
     }
 
-    /// The next one's.
+    /// Passes the turn to the next contender.
     fn pass(&self) {
         self.pass_on(self.state());
     }
 
-    /// The next one's, and never again this one's. Waits for all: what is freed is work for the allocator that everyone
-    /// shares.
+    /// Passes the turn to the next contender, and takes no further turns. Then waits until all contenders have
+    /// finished, because freeing memory would slow down the shared allocator.
     pub(crate) fn leave(&self) {
         self.take();
         let mut state = self.state();
@@ -99,46 +99,47 @@ impl Turn<'_> {
     }
 }
 
-/// A table or an engine.
+/// A table or an engine under test.
 pub(crate) trait Peer: Sync {
-    /// What a thread uses it by.
+    /// Returns a handle for one thread.
     fn door(&self) -> impl Door + '_;
 
-    /// Keys it says it has, if it can say so.
+    /// Returns the number of keys, if the table can count them.
     fn count(&self) -> Option<u64>;
 
-    /// Brings it to where it stays: called once, between the load and the rest.
+    /// Brings the table to a steady state. Called once, after the load.
     fn age(&self, mix: &Mix) {
         let _ = mix;
     }
 }
 
-/// One thread's way in. What cannot be done panics: there is nothing to be measured then.
+/// One thread's handle on a table. Its methods panic on errors, because a failed operation must not be measured.
 pub(crate) trait Door {
-    /// Sets a key; durable, where the contender is, when it returns.
+    /// Sets a key. If the contender is durable, the write is durable on return.
     fn set(&mut self, name: &Name, value: &[u8]);
 
-    /// Appends a key's value to `out`; false if it has none.
+    /// Appends a key's value to `out`. Returns false if the key is absent.
     fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool;
 
-    /// Has `each` called with every key's position and value; false if that is nothing of its own.
+    /// Calls `each` with the position and the value of every key found. Returns false if the table has no batch
+    /// operation.
     fn get_batch(&mut self, names: &[Name; BATCH], each: &mut dyn FnMut(usize, &[u8])) -> bool {
         let _ = (names, each);
         false
     }
 
-    /// Others have their turn: lets go of what it holds.
+    /// Releases all held resources before other contenders take their turns.
     fn rest(&mut self) {}
 }
 
-/// One contender: its name, what it is, how it is made and run.
+/// A contender: its name, its description, and the function that creates and runs it.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) run: fn(&Settings<'_>) -> Result<Outcome, String>,
 }
 
-/// Millions of operations a second in each slice of each phase.
+/// Millions of operations per second, in each slice of each phase.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) rates: [Vec<f64>; PHASES.len()],
@@ -160,12 +161,12 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
     let whole = loaded.iter().map(|slice| slice.done).sum::<u64>() == mix.keys;
     if whole && peer.count().is_some_and(|count| count != mix.keys) {
         let count = peer.count();
-        return Err(format!("{} keys were set, {count:?} are there", mix.keys));
+        return Err(format!("{} keys were set, but the table counts {count:?}", mix.keys));
     }
     settings.turn.take();
     peer.age(mix);
     settings.turn.pass();
-    // Who did not finish the load has fewer keys, and finds fewer.
+    // A contender that did not finish the load has fewer keys, so gets may miss.
     let read = |door: &mut dyn Door, key: u64, name: &Name| read(door, mix, key, name, whole);
     let mixed = phase(peer, settings, |door, thread, n| {
         let op = mix.op(thread, n);
@@ -192,7 +193,7 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
             let names = keys.map(|key| mix.name(key));
             let mut found = 0;
             door.get_batch(&names, &mut |place, value| {
-                assert!(mix.is_of(keys[place], value), "not its value");
+                assert!(mix.is_of(keys[place], value), "a batch returned a wrong value");
                 found += 1;
             });
             assert!(found == BATCH as u64 || !whole, "a key is missing");
@@ -204,7 +205,7 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
     Ok(outcome)
 }
 
-/// Gets one key and checks what comes.
+/// Gets one key and checks its value.
 #[inline]
 fn read(door: &mut dyn Door, mix: &Mix, key: u64, name: &Name, all_there: bool) {
     SCRATCH.with_borrow_mut(|out| {
@@ -213,7 +214,7 @@ fn read(door: &mut dyn Door, mix: &Mix, key: u64, name: &Name, all_there: bool) 
             true => mix.is_of(key, out),
             false => !all_there,
         };
-        assert!(right, "key {key}: not its value");
+        assert!(right, "key {key}: wrong value, or the key is missing");
         black_box(&out);
     });
 }
@@ -223,7 +224,7 @@ thread_local! {
         std::cell::RefCell::new(Vec::with_capacity(2 * VALUE_BYTES_MAX));
 }
 
-/// What was done in a slice.
+/// Result of one slice: the number of operations and the time.
 struct Done {
     done: u64,
     took: Duration,
@@ -237,8 +238,8 @@ fn rates(slices: &[Done]) -> Vec<f64> {
         .collect()
 }
 
-/// Has every thread do its share of as many operations as there are keys, or as many as the time
-/// allows, slice by slice. `step` answers how many it did.
+/// Runs one phase, slice by slice. Each thread does its share of as many operations as there are keys, or fewer if the
+/// time limit is reached. `step` returns the number of operations that it did.
 fn phase<P: Peer>(
     peer: &P,
     settings: &Settings<'_>,
@@ -281,7 +282,7 @@ fn phase<P: Peer>(
         }
         threads
             .into_iter()
-            .map(|thread| thread.join().expect("a thread that works does not panic"))
+            .map(|thread| thread.join().expect("a worker thread panicked"))
             .collect()
     });
     (0..slices as usize)

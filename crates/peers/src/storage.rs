@@ -1,4 +1,4 @@
-//! Storage engines, on tmpfs, each set durable as the engine understands it when it returns.
+//! Contenders: storage engines on tmpfs. Each set is durable, in the engine's own terms, when it returns.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ pub(crate) fn all() -> Vec<Contender> {
     vec![
         contender("rocksdb", "RocksDB, WAL synced for each set", run_rocksdb),
         contender("fjall", "fjall, journal synced for each set", run_fjall),
-        contender("lmdb", "LMDB, one synced transaction a set", run_lmdb),
-        contender("redb", "redb, one immediate transaction a set", run_redb),
+        contender("lmdb", "LMDB, one synced transaction per set", run_lmdb),
+        contender("redb", "redb, one immediate transaction per set", run_redb),
     ]
 }
 
@@ -127,8 +127,9 @@ fn run_lmdb(settings: &Settings<'_>) -> Result<Outcome, String> {
     on_tmpfs(|path| {
         let mut options = heed::EnvOpenOptions::new();
         let options = options.map_size(16 << 30);
-        #[expect(unsafe_code, reason = "nobody else opens a folder made just now")]
-        // SAFETY: the file is this process's own and is opened once.
+        #[expect(unsafe_code, reason = "LMDB's open is unsafe")]
+        // SAFETY: the environment must not be opened twice or changed by another process. It is in a folder that this
+        // process has just created, and is opened once.
         let env = unsafe { options.open(path) }.map_err(failed)?;
         let mut txn = env.write_txn().map_err(failed)?;
         let base = env.create_database(&mut txn, None).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Tables in DRAM: nothing of them outlives the process. Keys are 16 bytes in place, values boxed.
+//! Contenders: volatile tables in DRAM. Keys are 16 bytes stored inline, values are boxed.
 
 use std::hash::BuildHasher;
 use std::sync::RwLock;

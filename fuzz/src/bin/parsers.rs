@@ -1,10 +1,10 @@
-//! Many inputs for a parser of requests, quickly: drafted by a grammar, changed a little, cut at random.
+//! Tests a request parser with many inputs, quickly: requests by a grammar, changed a little and split at random.
 //!
 //! ```text
 //!   parsers memcached|resp SEED FROM COUNT
 //! ```
 //!
-//! Input N of a seed is always the same. A finding ends the run with the command that shows it again.
+//! Input N of a seed is always the same. A failure ends the run and prints the command that reproduces it.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,12 +17,12 @@ use farbank_fuzz::transcript::{Cut, ReadFn, Comparer};
 use farbank_fuzz::{memcached, resp};
 use farbank_pm::sim::Rng;
 
-/// Inputs a thread takes at once.
+/// Number of inputs that a thread takes at a time.
 const CHUNK: u64 = 4096;
-/// Longest input that is also cut byte by byte.
+/// Length of the longest input that may be split into single bytes.
 const SINGLE_BYTES_MAX: usize = 400;
 
-/// A parser.
+/// A parser under test.
 #[derive(Clone, Copy)]
 struct Parser {
     name: &'static str,
@@ -43,7 +43,7 @@ const PARSERS: [Parser; 2] = [
     },
 ];
 
-/// What a thread works with, and has seen.
+/// Buffers and counters of one thread.
 #[derive(Default)]
 struct Thread {
     judge: Comparer,
@@ -100,7 +100,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Whether inputs `from` to `from + count` are the same requests, however they are cut.
+/// Returns whether each of the inputs `from..from + count` gives the same requests for every split.
 fn search(parser: Parser, seed: u64, from: u64, count: u64) -> bool {
     let (next, found) = (AtomicU64::new(0), AtomicBool::new(false));
     let started = Instant::now();
@@ -119,7 +119,7 @@ fn search(parser: Parser, seed: u64, from: u64, count: u64) -> bool {
                     found.store(true, Relaxed);
                     let input = thread.bytes.escape_ascii();
                     eprintln!("{}: input {number} of seed {seed}: {input}", parser.name);
-                    eprintln!("again: parsers {} {seed} {number} 1", parser.name);
+                    eprintln!("repeat: parsers {} {seed} {number} 1", parser.name);
                     return thread;
                 }
             }
@@ -130,7 +130,7 @@ fn search(parser: Parser, seed: u64, from: u64, count: u64) -> bool {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let ended = running.into_iter().map(|thread| thread.join());
         ended
-            .map(|thread| thread.expect("panics are caught"))
+            .map(|thread| thread.expect("all panics are caught"))
             .collect()
     });
     if found.load(Relaxed) {
@@ -139,8 +139,8 @@ fn search(parser: Parser, seed: u64, from: u64, count: u64) -> bool {
     let sum = |of: fn(&Thread) -> u64| all.iter().map(of).sum::<u64>();
     let secs = started.elapsed().as_secs_f64();
     println!(
-        "{}: seed {seed}, {count} inputs of {} bytes on average, {} requests, {} of the inputs refused, in {secs:.1} s: \
-         {:.0} a second on {threads} CPUs",
+        "{}: seed {seed}, {count} inputs of {} bytes on average, {} requests, {} inputs refused, in {secs:.1} s: \
+         {:.0} per second on {threads} CPUs",
         parser.name,
         sum(|thread| thread.read) / count.max(1),
         sum(|thread| thread.requests),

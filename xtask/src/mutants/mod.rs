@@ -1,16 +1,18 @@
-//! `cargo xtask mutants`: small wrong edits of the code that can lose data, and which test objects to each.
+//! `cargo xtask mutants`: makes small wrong edits (mutants) of code that can lose data, and finds tests that detect
+//! them.
 //!
 //! ```text
-//!   sites       where an edit can be made, and the text that makes it
-//!   workspace   a copy of the sources with all chosen mutants behind switches, built once
-//!   suites      every test by itself: which mutants it reaches, how long it takes
-//!   here        each mutant against the tests that reach it, the quickest first; the report
+//!   sites        places where an edit can be made, and the text of the edit
+//!   workspace    a copy of the sources with all chosen mutants behind switches, built once
+//!   test_cases   every test alone: the mutants it reaches, and its duration
+//!   here         each mutant against the tests that reach it, the fastest first; the report
 //! ```
 //!
-//! The seed chooses the mutants, in turns of the operators, so many from each area. The mutants are tried in rounds: in the
-//! first round each gets half a minute of tests, in the second four minutes, in the last every test that reaches it. So a
-//! run that ends early has tried all of them. An interrupted run goes on where it was. A mutant that no test objects to has *survived*: it is listed in `xtask/mutants.toml` with the reason
-//! why it changes nothing that matters, or a test is missing.
+//! The seed determines the mutants: each area gets its share, with the operators in turn. The mutants are tried in
+//! rounds. In the first round each mutant gets half a minute of tests, in the second four minutes, and in the last
+//! every test that reaches it. So a run that ends early has tried all mutants. An interrupted run can be continued. A
+//! mutant that no test detects has *survived*. Either it changes nothing that matters, and `xtask/mutants.toml` lists
+//! it with that reason, or a test is missing.
 
 mod sites;
 mod test_cases;
@@ -31,14 +33,14 @@ use test_cases::{TestCase, TestVerdict};
 
 use crate::run::{root, target};
 
-/// Code that can lose data.
+/// A part of the code that can lose data.
 struct MutatedArea {
     krate: &'static str,
-    /// Folders and files of the crate's sources.
+    /// Folders and files, relative to the crate's `src`.
     paths: &'static [&'static str],
-    /// Its share of the mutants, of [`SHARES`].
+    /// Share of the mutants, out of [`SHARES`].
     share: usize,
-    /// Least part of the mutants that tests object to, in percent.
+    /// Least share of the mutants that tests must detect, in percent.
     bound: usize,
 }
 
@@ -89,14 +91,14 @@ const AREAS: [MutatedArea; 6] = [
     },
 ];
 const SHARES: usize = 100;
-/// How long a mutant is tried in each round.
+/// Time for each mutant in each round.
 const ROUNDS: [Duration; 3] = [
     Duration::from_secs(30),
     Duration::from_secs(240),
     Duration::MAX,
 ];
 
-/// Files that only checks use.
+/// Files used only by checks, which get no mutants.
 const CHECKING: [&str; 4] = ["target.rs", "target_names.rs", "faults.rs", "tests.rs"];
 /// Packages whose tests run.
 const PACKAGES: [&str; 7] = [
@@ -112,12 +114,12 @@ const PACKAGES: [&str; 7] = [
 const USAGE: &str =
     "usage: cargo xtask mutants [--count N] [--seed N] [--since REVISION] [--area CRATE]";
 
-/// What is asked for.
+/// Options of the command line.
 #[derive(Debug)]
 struct MutantOptions {
     count: usize,
     seed: u64,
-    /// Only lines that were changed since.
+    /// Make mutants only in lines changed since this revision.
     since: Option<String>,
     area: Option<String>,
 }
@@ -130,10 +132,10 @@ pub(crate) struct Mutant {
     site: MutationSite,
 }
 
-/// `cargo xtask mutants`.
+/// Runs `cargo xtask mutants`.
 ///
 /// # Errors
-/// The arguments are wrong, the mutants cannot be built, or fewer are caught than an area's bound asks for.
+/// The arguments are wrong, the mutants cannot be built, or tests detect fewer mutants than an area's bound requires.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let options = parse(args)?;
     let folder = target().join("mutants");
@@ -181,7 +183,7 @@ fn parse(args: &[String]) -> Result<MutantOptions, String> {
     }
 }
 
-/// Chooses the mutants, of each area its share.
+/// Chooses the mutants. Each area gets its share.
 fn choose(options: &MutantOptions) -> Result<BTreeMap<usize, Mutant>, String> {
     let changed = options.since.as_deref().map(changed_lines).transpose()?;
     let mut chosen: Vec<Mutant> = Vec::new();
@@ -216,7 +218,7 @@ fn choose(options: &MutantOptions) -> Result<BTreeMap<usize, Mutant>, String> {
     Ok(chosen.into_iter().enumerate().collect())
 }
 
-/// All mutants of a file, or of the files of a folder.
+/// Adds all mutants of a file, or of all files in a folder.
 fn find(path: &Path, krate: &str, all: &mut Vec<Mutant>) -> Result<(), String> {
     if path.is_dir() {
         let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -245,7 +247,7 @@ fn find(path: &Path, krate: &str, all: &mut Vec<Mutant>) -> Result<(), String> {
     Ok(())
 }
 
-/// Picks `count` of `all`, an operator after another.
+/// Picks `count` of `all`, taking one mutant of each operator in turn.
 fn pick(all: Vec<Mutant>, count: usize, rng: &mut Rng) -> Vec<Mutant> {
     let mut by_operator: BTreeMap<Operator, Vec<Mutant>> = BTreeMap::new();
     for mutant in all {
@@ -272,7 +274,7 @@ fn pick(all: Vec<Mutant>, count: usize, rng: &mut Rng) -> Vec<Mutant> {
     picked
 }
 
-/// The lines that were changed since a revision, by file.
+/// Returns the lines changed since a revision, by file.
 fn changed_lines(since: &str) -> Result<HashMap<String, BTreeSet<usize>>, String> {
     let mut git = Command::new("git");
     git.args(["diff", "-U0", since, "--", "crates"])
@@ -298,7 +300,7 @@ fn changed_lines(since: &str) -> Result<HashMap<String, BTreeSet<usize>>, String
     Ok(changed)
 }
 
-/// What a command prints.
+/// Runs a command without showing its output, and returns its standard output.
 fn quietly(command: &mut Command) -> Result<String, String> {
     let told = format!("{command:?}");
     let done = command
@@ -310,7 +312,7 @@ fn quietly(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// What the mutants are made of: another source makes other mutants.
+/// Returns a hash of all mutants' places and texts. It changes when a mutated source changes.
 fn fingerprint(mutants: &BTreeMap<usize, Mutant>) -> String {
     let all: String = mutants
         .values()
@@ -324,13 +326,13 @@ fn fingerprint(mutants: &BTreeMap<usize, Mutant>) -> String {
     )
 }
 
-/// What an interrupted run has left.
+/// State that lets an interrupted run continue.
 pub(crate) struct RunState {
     folder: PathBuf,
 }
 
 impl RunState {
-    /// The state of this plan: nothing, if another was worked on.
+    /// Opens the state of this plan. Deletes the state of any other plan.
     fn of(folder: PathBuf, plan: &str) -> Result<RunState, String> {
         let state = RunState { folder };
         if state.lines("plan.txt").first().map(String::as_str) != Some(plan) {
@@ -365,7 +367,7 @@ impl RunState {
     }
 }
 
-/// What became of a mutant: caught by a test, or not; after how many seconds, and how many tests reach it.
+/// Result for a mutant: the test that detected it, if any, the time in seconds, and the number of tests that reach it.
 struct MutantOutcome {
     by: Option<String>,
     seconds: f64,
@@ -385,7 +387,7 @@ fn judge_all(
         let by = fields.next().filter(|by| *by != "-").map(String::from);
         let seconds = fields.next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
         let reached_by = fields.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-        // One that has survived is tried again when more tests reach it.
+        // A mutant that has survived is tried again when more tests reach it.
         let is_known =
             |number: &usize| by.is_some() || reached_by >= reaching(*number, suites).count();
         if let Some(number) = number.filter(is_known) {
@@ -402,7 +404,7 @@ fn judge_all(
     let mut tried: HashMap<usize, usize> = HashMap::new();
     for line in state.lines("passed.tsv") {
         let fields: Vec<usize> = line.split('\t').flat_map(str::parse).collect();
-        // A count is of use as long as the same tests reach the mutant.
+        // A count of passed tests is valid only as long as the same number of tests reach the mutant.
         if let [number, passed, reached_by] = fields[..]
             && reached_by == reaching(number, suites).count()
         {
@@ -418,7 +420,7 @@ fn judge_all(
 
 /// Runs each undecided mutant against the tests that it has not passed yet, until `patience` is used up.
 ///
-/// `tried` says how many tests a mutant has passed.
+/// `tried` holds the number of tests that each mutant has passed.
 fn judge_round(
     mutants: &BTreeMap<usize, Mutant>,
     suites: &[TestCase],
@@ -487,8 +489,8 @@ fn judge_round(
     Ok(())
 }
 
-/// Runs a mutant against the tests that reach it, but the first `skip` of them. Returns how many tests it has passed in all,
-/// and the outcome; no outcome if `patience` is used up first.
+/// Runs a mutant against the tests that reach it, except for the first `skip` of them. Returns the number of tests it
+/// has passed in total, and the outcome. There is no outcome if `patience` is used up first.
 fn judge(
     number: usize,
     suites: &[TestCase],
@@ -511,7 +513,7 @@ fn judge(
         }
         match suite.run(Some(number)) {
             TestVerdict::Passed => {}
-            // A test that fails without the mutant, too, or not every time, shows nothing.
+            // A test that also fails without the mutant, or does not fail every time, proves nothing.
             TestVerdict::Failed
                 if suite.run(None) != TestVerdict::Passed
                     || suite.run(Some(number)) == TestVerdict::Passed => {}
@@ -523,14 +525,14 @@ fn judge(
     (passed, outcome(None))
 }
 
-/// The tests that reach a mutant, the quickest first.
+/// Returns the tests that reach a mutant, the fastest first.
 fn reaching(number: usize, suites: &[TestCase]) -> impl Iterator<Item = &TestCase> {
     suites
         .iter()
         .filter(move |suite| suite.reaches.contains(&number))
 }
 
-/// A survivor that is known to change nothing that matters.
+/// Returns the reason why a mutant may survive, if `xtask/mutants.toml` lists it.
 fn excused(known: &[toml::Table], mutant: &Mutant) -> Option<String> {
     let is = |entry: &toml::Table, name: &str, value: &str| {
         entry.get(name).and_then(toml::Value::as_str) == Some(value)
@@ -561,7 +563,7 @@ fn excuses() -> Result<Vec<toml::Table>, String> {
         .collect())
 }
 
-/// Prints and writes the report; an error if an area is below its bound.
+/// Prints the report and writes it to a file. Returns an error if an area is below its bound.
 fn report(
     mutants: &BTreeMap<usize, Mutant>,
     results: &BTreeMap<usize, MutantOutcome>,
@@ -638,7 +640,7 @@ fn report(
     }
 }
 
-/// A generator with a seed.
+/// A random number generator with a seed.
 struct Rng(u64);
 
 impl Rng {

@@ -1,16 +1,16 @@
-//! The places of a source file where a mutant can be made, and the text that makes it.
+//! Finds the places of a source file where a mutant can be made, and the text of each mutant.
 //!
-//! A mutant is behind a switch: all mutants are compiled at once, and a run chooses one of them. So a mutant is text that
-//! is inserted around what it changes, and never a copy of it: places may be inside each other.
+//! A mutant is behind a switch: all mutants are compiled together, and a run selects one of them. So a mutant is text
+//! inserted around the code that it changes, and never a copy of that code. Therefore places can be nested.
 //!
 //! ```text
-//!   medium.flush(suite, at, len);     if !on(7) { medium.flush(suite, at, len); }
+//!   medium.flush(ctx, at, len);      if !on(7) { medium.flush(ctx, at, len); }
 //!   if a < b {                       if lt(8, &(a), &(b)) {
 //!   first(); second();               for turn in 0..2 { if (turn == 0) != on(9) { first(); } else { second(); } }
 //! ```
 //!
-//! Nothing that is inserted has a line break: lines keep their numbers, so an error of the compiler tells which mutants
-//! cannot be compiled.
+//! Inserted text contains no line break. So lines keep their numbers, and the line of a compiler error shows which
+//! mutants cannot be compiled.
 
 use std::ops::Range;
 
@@ -19,26 +19,26 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, ExprLit, Lit, ReturnType, Stmt, Type};
 
-/// How the code is changed.
+/// Kind of change that a mutant makes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Operator {
-    /// A statement is not executed.
+    /// Skip a statement.
     Delete,
-    /// The same, of one that flushes, drains or waits.
+    /// Skip a statement that flushes, drains or waits.
     DropOrder,
-    /// Two statements are executed in the other order.
+    /// Execute two statements in reverse order.
     Swap,
-    /// `<` is `<=`, `>` is `>=`, and the other way round.
+    /// Replace `<` by `<=`, `>` by `>=`, and vice versa.
     Bound,
-    /// A number is one larger.
+    /// Add one to a number.
     PlusOne,
-    /// A condition is negated.
+    /// Negate a condition.
     Negate,
-    /// A function returns a constant at once.
+    /// Return a constant at the start of a function.
     Constant,
-    /// A lock is released before the last statement under it.
+    /// Release a lock before the last statement of its block.
     EarlyUnlock,
-    /// A loop ends before its first turn.
+    /// End a loop before its first iteration.
     DropLoop,
 }
 
@@ -70,41 +70,42 @@ impl Operator {
     }
 }
 
-/// Calls that order or await what is written to far memory.
+/// Names of calls that order writes to far memory or wait for them.
 const ORDERING: [&str; 9] = [
     "flush", "drain", "wait", "settle", "persist", "sync", "commit", "fence", "wait_for",
 ];
-/// What stands for the mutant's number until it has one.
+/// Placeholder for the mutant's number.
 const NUMBER: &str = "{number}";
-/// The module with the switch, which each crate gets.
+/// Path of the switch module, which each crate gets.
 const SWITCH: &str = "crate::mutant_switch";
 
-/// Text that is put into a source file.
+/// An edit of a source file.
 #[derive(Clone, Debug)]
 pub(super) struct SourceEdit {
-    /// What it replaces; empty where it only inserts.
+    /// The bytes that it replaces; empty if it only inserts text.
     pub(super) at: Range<usize>,
     pub(super) text: String,
-    /// The place that it opens or closes, from its first byte to its last. Without an end where it only stands before
-    /// everything that begins there.
+    /// The bytes of the code that the edit opens or closes. The end is `usize::MAX` if the edit must stand before all
+    /// other edits at the same offset.
     of: Range<usize>,
     opens: bool,
 }
 
-/// A mutant that can be made.
+/// A possible mutant.
 #[derive(Clone, Debug)]
 pub(super) struct MutationSite {
     pub(super) operator: Operator,
     pub(super) line: usize,
     pub(super) last_line: usize,
     pub(super) function: String,
-    /// What the source says there, on one line.
+    /// The source text of the place, on one line.
     pub(super) text: String,
     pub(super) edits: Vec<SourceEdit>,
 }
 
 impl MutationSite {
-    /// Whether this mutant and `other` overlap and neither is inside the other: they cannot be compiled together.
+    /// Returns whether this mutant and `other` overlap without one being inside the other. Such mutants cannot be
+    /// compiled together.
     pub(super) fn crosses(&self, other: &MutationSite) -> bool {
         let cross = |a: Range<usize>, b: Range<usize>| {
             a.start < b.start && b.start < a.end && a.end < b.end
@@ -114,13 +115,13 @@ impl MutationSite {
             && (cross(self.swapped(), other.swapped()) || cross(other.swapped(), self.swapped()))
     }
 
-    /// From the first byte of the first statement to the last of the second.
+    /// Returns the bytes from the start of the first swapped statement to the end of the second.
     fn swapped(&self) -> Range<usize> {
         self.edits[0].of.clone()
     }
 }
 
-/// All places of `source`.
+/// Returns all possible mutants of `source`.
 pub(super) fn sites(source: &str) -> Result<Vec<MutationSite>, String> {
     let file = syn::parse_file(source).map_err(|e| e.to_string())?;
     let mut finder = SiteFinder {
@@ -132,8 +133,8 @@ pub(super) fn sites(source: &str) -> Result<Vec<MutationSite>, String> {
     Ok(finder.sites)
 }
 
-/// `source` with the edits of all `mutants`, each with its number. No two of them may overlap without one being inside
-/// the other.
+/// Returns `source` with the edits of all `mutants`, each with its number. No two of them may overlap unless one is
+/// inside the other.
 pub(super) fn apply<'a>(
     source: &str,
     mutants: impl Iterator<Item = (usize, &'a MutationSite)>,
@@ -144,7 +145,7 @@ pub(super) fn apply<'a>(
             edits.push((order, edit, edit.text.replace(NUMBER, &number.to_string())));
         }
     }
-    // At one place what closes comes first, the inner before the outer; then what opens, the outer before the inner.
+    // At the same offset closing edits come first, inner before outer; then opening edits, outer before inner.
     edits.sort_by_key(|(order, edit, _)| {
         let (outer, order) = match edit.opens {
             true => (usize::MAX - edit.of.end, *order),
@@ -184,7 +185,7 @@ impl SiteFinder<'_> {
         });
     }
 
-    /// A mutant that is made by text before and after `span`.
+    /// Adds a mutant that consists of text before and after `span`.
     fn wrap(&mut self, operator: Operator, span: Span, before: &str, after: &str) {
         let of = span.byte_range();
         let edits = vec![opening(&of, before), closing(&of, after)];
@@ -236,7 +237,7 @@ impl SiteFinder<'_> {
                 let text = format!("if {SWITCH}::on({NUMBER}) {{ drop({guard}); }} ");
                 let edits = vec![opening(&(at.start..usize::MAX), &text)];
                 self.add(Operator::EarlyUnlock, stmt.span(), edits);
-                let site = self.sites.last_mut().expect("it was just added");
+                let site = self.sites.last_mut().expect("a site was just added");
                 site.last_line = last.span().end().line;
             }
         }
@@ -251,7 +252,7 @@ impl SiteFinder<'_> {
             let text = format!("if {SWITCH}::on({NUMBER}) {{ return {value}; }} ");
             let edits = vec![opening(&(at..usize::MAX), &text)];
             self.add(Operator::Constant, first.span(), edits);
-            let site = self.sites.last_mut().expect("it was just added");
+            let site = self.sites.last_mut().expect("a site was just added");
             site.text = format!("fn {name} returns {value}");
         }
     }
@@ -348,7 +349,7 @@ impl<'ast> Visit<'ast> for SiteFinder<'_> {
         visit::visit_arm(self, arm);
     }
 
-    // What must be constant.
+    // These items must be constant, so they get no mutants.
     fn visit_type(&mut self, _: &'ast Type) {}
     fn visit_pat(&mut self, _: &'ast syn::Pat) {}
     fn visit_generic_argument(&mut self, _: &'ast syn::GenericArgument) {}
@@ -408,7 +409,7 @@ fn closing(of: &Range<usize>, text: &str) -> SourceEdit {
     }
 }
 
-/// The name of what a statement calls, if it is one that can be left out: a call, or an assignment.
+/// Returns the name of the called function if the statement can be left out: it is a call or an assignment.
 fn ordered_call(stmt: &Stmt) -> Option<String> {
     let Stmt::Expr(expr, Some(_)) = stmt else {
         return None;
@@ -443,7 +444,7 @@ fn is_assigning(op: &BinOp) -> bool {
     )
 }
 
-/// The name of the lock's guard that a statement makes.
+/// Returns the name of the lock guard that a statement creates, if it creates one.
 fn guard_of(stmt: &Stmt, source: &str) -> Option<String> {
     let Stmt::Local(local) = stmt else {
         return None;
@@ -458,7 +459,7 @@ fn guard_of(stmt: &Stmt, source: &str) -> Option<String> {
     is_guard.then(|| name.ident.to_string())
 }
 
-/// What a function of this type can return without having done anything.
+/// Returns the constants that a function with this return type can return immediately.
 fn constants(output: &ReturnType) -> Vec<&'static str> {
     let ReturnType::Type(_, of) = output else {
         return vec!["()"];
@@ -537,7 +538,7 @@ mod tests { fn unseen() -> bool { 1 < 2 } }
 ";
 
     #[test]
-    fn every_operator_finds_its_places_and_the_text_of_all_mutants_parses() {
+    fn every_operator_finds_its_places_and_the_source_with_all_mutants_parses() {
         let found = sites(SOURCE).unwrap();
         let count = |operator| found.iter().filter(|s| s.operator == operator).count();
         assert_eq!(count(Operator::Delete), 2);
@@ -556,7 +557,7 @@ mod tests { fn unseen() -> bool { 1 < 2 } }
     }
 
     #[test]
-    fn a_mutant_alone_changes_what_it_names() {
+    fn a_single_mutant_changes_only_its_place() {
         let found = sites(SOURCE).unwrap();
         let flush = found.iter().find(|s| s.operator == Operator::DropOrder);
         let mutated = apply(SOURCE, flush.into_iter().map(|site| (7, site)));

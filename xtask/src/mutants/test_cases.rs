@@ -1,4 +1,4 @@
-//! Every test of the mutated workspace by itself: which mutants it reaches, and how long it takes.
+//! Runs every test of the mutated workspace alone, to find the mutants that it reaches and its duration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use super::RunState;
 use crate::run::target;
 
-/// Tests that run at the same time.
+/// Number of tests that run at the same time.
 pub(super) const JOBS: usize = 2;
-/// A test that takes longer without a mutant is left out: mutants have others.
+/// Longest duration of a test without a mutant. Slower tests are left out.
 const LONGEST: Duration = Duration::from_secs(180);
 
 /// A test.
@@ -22,25 +22,25 @@ pub(super) struct TestCase {
     program: PathBuf,
     folder: PathBuf,
     test: String,
-    /// Its crate or file, and its name.
+    /// Its crate, its program's name and its own name.
     pub(super) name: String,
-    /// How long it takes.
+    /// Duration in seconds, without a mutant.
     seconds: f64,
     /// The numbers of the mutants that it reaches.
     pub(super) reaches: BTreeSet<usize>,
 }
 
-/// How a run of a test ended.
+/// Outcome of a test run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TestVerdict {
     Passed,
     Failed,
-    /// It was ended after several times what it takes.
+    /// The test was killed after several times its usual duration.
     Hung,
 }
 
 impl TestCase {
-    /// Runs the test with a mutant, or with none.
+    /// Runs the test, with a mutant if one is given.
     pub(super) fn run(&self, mutant: Option<usize>) -> TestVerdict {
         let mut command = self.command();
         if let Some(number) = mutant {
@@ -63,7 +63,7 @@ impl TestCase {
     }
 }
 
-/// Runs a command and all that it starts, for so long at most.
+/// Runs a command for at most `patience`, then kills it and all processes it has started.
 fn ended(mut command: Command, patience: Duration) -> TestVerdict {
     let Ok(mut child) = command.spawn() else {
         return TestVerdict::Failed;
@@ -81,7 +81,7 @@ fn ended(mut command: Command, patience: Duration) -> TestVerdict {
     verdict
 }
 
-/// Ends what a test has started and left behind.
+/// Kills all processes that a test has started.
 fn kill_group(child: &mut Child) {
     let group = format!("-{}", child.id());
     let mut kill = Command::new("kill");
@@ -90,7 +90,7 @@ fn kill_group(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// All tests of these programs, the quickest first.
+/// Returns all tests of the programs, the fastest first.
 ///
 /// # Errors
 /// A program does not list its tests, or the state cannot be written.
@@ -105,7 +105,10 @@ pub(super) fn all(
     let known = state.lines("reached.tsv");
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let places: Vec<Mutex<TestCase>> = suites.into_iter().map(Mutex::new).collect();
-    println!("{} tests are asked which mutants they reach", places.len());
+    println!(
+        "running {} tests to find the mutants they reach",
+        places.len()
+    );
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..JOBS)
             .map(|job| {
@@ -118,7 +121,7 @@ pub(super) fn all(
                         }
                         let count = done.fetch_add(1, Ordering::Relaxed) + 1;
                         if count.is_multiple_of(100) {
-                            println!("{count} tests have been asked");
+                            println!("{count} tests done");
                         }
                     }
                     Ok::<_, String>(())
@@ -137,7 +140,7 @@ pub(super) fn all(
     Ok(suites)
 }
 
-/// The tests of a program.
+/// Returns the tests of a program.
 fn listed(program: &Path, folder: &Path) -> Result<Vec<TestCase>, String> {
     let mut list = Command::new(program);
     list.args(["--list", "--format", "terse"])
@@ -165,7 +168,7 @@ fn listed(program: &Path, folder: &Path) -> Result<Vec<TestCase>, String> {
         .collect())
 }
 
-/// Takes what an earlier run has found out about a test.
+/// Takes a test's duration and reached mutants from an earlier run. Returns false if there are none.
 fn remembered(suite: &mut TestCase, known: &[String]) -> bool {
     let mut fields = known.iter().filter_map(|line| {
         let (name, rest) = line.split_once('\t')?;
@@ -179,7 +182,7 @@ fn remembered(suite: &mut TestCase, known: &[String]) -> bool {
     true
 }
 
-/// Runs a test to find out which mutants it reaches. One that fails, or takes long, reaches none.
+/// Runs a test to find the mutants that it reaches. A test that fails or takes too long reaches none.
 fn reach(suite: &mut TestCase, job: usize, state: &RunState) -> Result<(), String> {
     let path = target().join(format!("mutants/reached-{job}.txt"));
     let _ = fs::remove_file(&path);

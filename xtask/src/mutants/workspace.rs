@@ -1,4 +1,4 @@
-//! A copy of the workspace in which all chosen mutants are compiled.
+//! Builds a copy of the workspace that contains all chosen mutants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,12 +11,12 @@ use super::sites::{self, MutationSite};
 use super::{Mutant, quietly};
 use crate::run::{root, target};
 
-/// Rounds of compiling without the mutants that could not be compiled.
+/// Largest number of attempts to compile. Each leaves out the mutants that could not be compiled before.
 const ROUNDS: usize = 30;
 
-/// The switch that each crate of the copy gets. A run chooses a mutant by `FARBANK_MUTANT`; with `FARBANK_MUTANTS_REACHED` the
-/// numbers of those that are reached are appended to a file.
-const SWITCH: &str = r#"//! Which mutant runs.
+/// Source of the switch module that each crate of the copy gets. A run selects a mutant by `FARBANK_MUTANT`. With
+/// `FARBANK_MUTANTS_REACHED` it appends the numbers of the mutants that it reaches to a file.
+const SWITCH: &str = r#"//! Selects the mutant that runs.
 use std::io::Write;
 use std::ops::Add;
 use std::sync::OnceLock;
@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 static CHOSEN: AtomicU32 = AtomicU32::new(u32::MAX);
 static REACHED: OnceLock<Option<std::fs::File>> = OnceLock::new();
 static SEEN: [AtomicU8; 8192] = [const { AtomicU8::new(0) }; 8192];
-/// No mutant is chosen, and none is noted.
+/// No mutant is selected, and reached mutants are not recorded.
 const NONE: u32 = u32::MAX - 1;
-/// Mutants that are reached are noted.
+/// Reached mutants are recorded.
 const NOTE: u32 = u32::MAX - 2;
 
 #[inline]
@@ -74,7 +74,7 @@ pub(crate) fn plus<T: From<u8> + Add<Output = T>>(number: u32, value: T) -> T {
 }
 "#;
 
-/// What a drain that is left out answers, by the name that the crate has for it.
+/// Returns the source of a function whose ticket replaces that of an omitted drain. The path depends on the crate.
 fn durable(krate: &str) -> String {
     let path = match krate {
         "pm" => "crate::medium",
@@ -83,7 +83,7 @@ fn durable(krate: &str) -> String {
     format!("pub(crate) fn durable() -> {path}::Ticket {{ {path}::Ticket::DURABLE }}\n")
 }
 
-/// The copy's folder.
+/// Returns the copy's folder.
 pub(super) fn folder() -> PathBuf {
     target().join("mutants/workspace")
 }
@@ -98,8 +98,8 @@ fn cargo() -> Command {
     command
 }
 
-/// Copies the workspace as git knows it, edits that are not committed included. Files that mutants are made in are left to
-/// [`build`]: what has not changed is not written, or cargo would build it again.
+/// Copies the workspace's files that git tracks, with uncommitted edits. Leaves files with mutants to [`build`]. Writes
+/// only files that have changed, because otherwise cargo would rebuild them.
 pub(super) fn copy() -> Result<(), String> {
     let mutated = mutated_before();
     let files = quietly(Command::new("git").args(["ls-files"]).current_dir(root()))?;
@@ -120,13 +120,13 @@ pub(super) fn copy() -> Result<(), String> {
     Ok(())
 }
 
-/// The files that mutants were made in by this run or an earlier one.
+/// Returns the files in which this run or an earlier one made mutants.
 fn mutated_before() -> BTreeSet<String> {
     let list = fs::read_to_string(folder().join("mutated.txt")).unwrap_or_default();
     list.lines().map(String::from).collect()
 }
 
-/// Writes the mutants into the copy and builds its tests. Those that cannot be compiled are taken out of `mutants`.
+/// Writes the mutants into the copy and builds its tests. Removes mutants that cannot be compiled from `mutants`.
 /// Returns the test programs, with the folders that they run in.
 pub(super) fn build(
     mutants: &mut BTreeMap<usize, Mutant>,
@@ -143,7 +143,7 @@ pub(super) fn build(
     }
     for round in 1..=ROUNDS {
         write_mutants(mutants)?;
-        println!("round {round}: {} mutants are checked", mutants.len());
+        println!("round {round}: compiling {} mutants", mutants.len());
         let (succeeded, messages) = on_packages(&["check", "--tests", "--keep-going"], packages)?;
         if succeeded {
             return programs(packages);
@@ -154,10 +154,12 @@ pub(super) fn build(
             mutants.remove(&number);
         }
     }
-    Err(format!("mutants cannot be compiled after {ROUNDS} rounds"))
+    Err(format!(
+        "some mutants still cannot be compiled after {ROUNDS} rounds"
+    ))
 }
 
-/// Runs cargo on packages of the copy; whether it succeeded, and its messages.
+/// Runs cargo on packages of the copy. Returns whether it succeeded, and its messages.
 fn on_packages(command: &[&str], packages: &[&str]) -> Result<(bool, Vec<Value>), String> {
     let mut cargo = cargo();
     cargo.args(command).arg("--message-format=json");
@@ -173,17 +175,19 @@ fn on_packages(command: &[&str], packages: &[&str]) -> Result<(bool, Vec<Value>)
     Ok((done.status.success(), messages.collect()))
 }
 
-/// Builds the tests.
+/// Builds the tests and returns the test programs.
 fn programs(packages: &[&str]) -> Result<Vec<(PathBuf, PathBuf)>, String> {
-    println!("the tests are built");
+    println!("building the tests");
     let (succeeded, messages) = on_packages(&["test", "--no-run"], packages)?;
     match succeeded {
         true => Ok(messages.iter().filter_map(program).collect()),
-        false => Err("the mutants can be checked, but not built".into()),
+        false => {
+            Err("cargo check of the mutants succeeds, but the build of the tests fails".into())
+        }
     }
 }
 
-/// A test program of one of cargo's messages.
+/// Returns the test program, and the folder it runs in, from one of cargo's messages.
 fn program(message: &Value) -> Option<(PathBuf, PathBuf)> {
     let is_test = message["profile"]["test"] == true;
     let file = message["executable"].as_str().filter(|_| is_test)?;
@@ -199,7 +203,7 @@ fn write_mutants(mutants: &BTreeMap<usize, Mutant>) -> Result<(), String> {
         let of_file = files.entry(mutant.file.clone()).or_default();
         of_file.push((*number, &mutant.site));
     }
-    // What had mutants and has none any more is as it was.
+    // Files that had mutants and have none now get their original text.
     for file in mutated_before() {
         files.entry(file).or_default();
     }
@@ -216,7 +220,7 @@ fn write_mutants(mutants: &BTreeMap<usize, Mutant>) -> Result<(), String> {
     Ok(())
 }
 
-/// The mutants that errors of the compiler point at: those on the lines of an error, else those of its file nearest to it.
+/// Returns the mutants on the lines of the compiler's errors.
 fn refused(mutants: &BTreeMap<usize, Mutant>, messages: &[Value]) -> Result<Vec<usize>, String> {
     let mut refused = Vec::new();
     let mut first = None;
@@ -250,8 +254,8 @@ fn refused(mutants: &BTreeMap<usize, Mutant>, messages: &[Value]) -> Result<Vec<
     refused.dedup();
     match (refused.is_empty(), first) {
         (true, why) => Err(format!(
-            "the mutated workspace cannot be built, and no mutant is to blame:\n{}",
-            why.unwrap_or("cargo says no more")
+            "the mutated workspace cannot be built, and no mutant is on a line with an error:\n{}",
+            why.unwrap_or("(cargo printed no error)")
         )),
         (false, _) => Ok(refused),
     }
@@ -261,7 +265,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Writes a file whose text has changed.
+/// Writes a file if its text has changed.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     match read(path) {
         Ok(there) if there == text => Ok(()),

@@ -1,4 +1,4 @@
-//! Imports inside a crate that form a circle.
+//! Finds imports inside a crate that form a circle.
 //!
 //! ```text
 //!   file a ── use crate::b::X ──▶ file b ── use crate::c::Y ──▶ file c
@@ -6,8 +6,8 @@
 //!      └─────────────────────────────────────────────────────────┘ a circle
 //! ```
 //!
-//! An import of a parent module, or of a child, is no part of a circle: a parent names its children, and they use what it has
-//! for all of them.
+//! Imports between a parent module and its children do not count: a parent declares its children, and they use its
+//! shared items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,10 +17,10 @@ use crate::run::root;
 
 /// Files by module path: `a::b` is `a/b.rs` or `a/b/mod.rs`.
 type Modules<'a> = BTreeMap<String, &'a Source>;
-/// For each module the modules that it imports from.
+/// The modules that each module imports from.
 type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 
-/// Finds the circles of each crate, but for those that `xtask/tidy.toml` lists.
+/// Finds the circles of each crate, except for those that `xtask/tidy.toml` lists.
 ///
 /// # Errors
 /// A source file or the list does not parse.
@@ -56,7 +56,7 @@ pub(super) fn check(sources: &[Source]) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The circles that are not yet resolved: the crate, and the modules in alphabetical order.
+/// Returns the known circles of `xtask/tidy.toml`: the crate, and the modules in alphabetical order.
 fn known() -> Result<BTreeSet<String>, String> {
     let path = root().join("xtask/tidy.toml");
     let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -76,7 +76,7 @@ fn known() -> Result<BTreeSet<String>, String> {
     Ok(circles.into_iter().flatten().map(entry).collect())
 }
 
-/// The module path of a file below `src`; empty for the crate's root.
+/// Returns the module path of a file below `src`; empty for the crate's root.
 fn module_of(path: &str) -> String {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     let path = path.strip_suffix("/mod").unwrap_or(path);
@@ -105,7 +105,7 @@ fn graph(modules: &Modules<'_>) -> Result<ModuleGraph, String> {
     Ok(graph)
 }
 
-/// All paths of a `use` item, written out.
+/// Adds all paths of a `use` item, with groups expanded.
 fn paths(tree: &syn::UseTree, before: String, found: &mut BTreeSet<String>) {
     match tree {
         syn::UseTree::Path(path) => {
@@ -122,7 +122,7 @@ fn paths(tree: &syn::UseTree, before: String, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The module of this crate that a path leads to: the longest part of it that is a file.
+/// Returns the module of this crate that a path refers to: its longest prefix that is a file.
 fn target(path: &str, module: &str, modules: &Modules<'_>) -> Option<String> {
     let mut base: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
     let mut parts = path.split("::").filter(|part| !part.is_empty()).peekable();
@@ -146,7 +146,7 @@ fn target(path: &str, module: &str, modules: &Modules<'_>) -> Option<String> {
     Some(all.join("::")).filter(|found| found != module)
 }
 
-/// Whether one module is the parent of the other, near or far.
+/// Returns whether one module is an ancestor of the other.
 fn are_related(a: &str, b: &str) -> bool {
     let holds = |outer: &str, inner: &str| {
         outer.is_empty()
@@ -157,7 +157,7 @@ fn are_related(a: &str, b: &str) -> bool {
     holds(a, b) || holds(b, a)
 }
 
-/// The modules that reach themselves, those that reach each other together.
+/// Returns the circles: sets of modules that all reach each other.
 fn circles(graph: &ModuleGraph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> = graph
         .keys()
@@ -192,7 +192,7 @@ mod tests {
     use crate::tidy::Source;
 
     #[test]
-    fn a_circle_is_found_and_a_parent_with_its_child_is_none() {
+    fn a_circle_is_found_and_imports_between_parent_and_child_are_ignored() {
         let source = |path: &str, text: &str| Source {
             file: format!("crates/kv/src/{path}"),
             text: text.into(),

@@ -1,14 +1,14 @@
-//! `cargo xtask tidy`: rules of style that no compiler knows.
+//! `cargo xtask tidy`: checks rules of style that no compiler checks.
 //!
 //! ```text
 //!   text      splits a source file into code, comments and string literals
-//!   words     words and phrases that comments and messages do not use; the width of a line
-//!   names     type names and numbers of invariants that a crate has twice
+//!   words     words and phrases that comments and messages must not contain; the width of a line
+//!   names     type names and invariant numbers that occur twice in a crate
 //!   imports   imports inside a crate that form a circle
 //! ```
 //!
-//! Each finding is a line `file:line: rule: what`. `xtask/tidy.toml` lists the circles of imports that are not yet resolved. An
-//! entry that no longer applies is a finding, too, so the list only gets shorter.
+//! Each finding is printed as a line `file:line: rule: what`. `xtask/tidy.toml` lists the circles of imports that are
+//! not resolved yet. An entry that no longer applies is also a finding, so the list can only get shorter.
 
 mod imports;
 mod names;
@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 
 use crate::run::root;
 
-/// Folders with sources of ours, from the root of the workspace.
+/// Folders with our sources, relative to the root of the workspace.
 const FOLDERS: [&str; 4] = ["crates", "bindings", "fuzz", "xtask"];
 
-/// Something that a rule objects to.
+/// A violation of a rule.
 struct Finding {
     file: String,
     line: usize,
@@ -46,13 +46,13 @@ impl fmt::Display for Finding {
 
 /// A source file.
 struct Source {
-    /// Path from the root of the workspace.
+    /// Path relative to the root of the workspace.
     file: String,
     text: String,
 }
 
 impl Source {
-    /// The crate that the file belongs to, by its folder: `crates/kv`.
+    /// Returns the folder of the crate that the file belongs to, such as `crates/kv`.
     fn krate(&self) -> &str {
         let end = self
             .file
@@ -61,7 +61,7 @@ impl Source {
         &self.file[..end.unwrap_or(0)]
     }
 
-    /// The file's path below the crate's `src` folder; `None` for tests and examples.
+    /// Returns the file's path below the crate's `src` folder; `None` for tests and examples.
     fn in_src(&self) -> Option<&str> {
         self.file.split_once("/src/").map(|(_, path)| path)
     }
@@ -70,7 +70,7 @@ impl Source {
 /// Checks all sources and prints every finding.
 ///
 /// # Errors
-/// A rule objects to something, or a file cannot be read or parsed.
+/// There is a finding, or a file cannot be read or parsed.
 pub(crate) fn run() -> Result<(), String> {
     let mut sources = Vec::new();
     for folder in FOLDERS {
@@ -91,7 +91,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
 }
 
-/// Adds the Rust files below `folder`, but for what builds leave there.
+/// Adds the Rust files below `folder`, except for those in build folders.
 fn collect(folder: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let entries = fs::read_dir(folder).map_err(|e| failed(folder, e))?;

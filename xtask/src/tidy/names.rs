@@ -1,13 +1,13 @@
-//! Names that a crate has twice.
+//! Finds names that occur twice in a crate.
 
 use std::collections::BTreeMap;
 
 use super::{Finding, Source};
 
-/// Files that stand in for another file in some builds, and so define the same types.
+/// Files that replace another file in some builds and therefore define the same types.
 const STAND_INS: [&str; 1] = ["crates/pm/src/grow_table/chunk_checked.rs"];
 
-/// Type names and numbers of invariants are unique in a crate.
+/// Checks that type names and invariant numbers are unique in each crate.
 ///
 /// # Errors
 /// A source file does not parse.
@@ -57,7 +57,8 @@ fn twice(places: Places, rule: &'static str) -> Vec<Finding> {
     findings
 }
 
-/// The types that a file defines, with their lines. A type of a test module or of an alternative build may repeat a name.
+/// Returns the types that a file defines, with their lines. Types of a test module or of an alternative build are left
+/// out, because they may repeat a name.
 fn type_names(items: &[syn::Item]) -> Vec<(String, usize)> {
     let mut names = Vec::new();
     for item in items {
@@ -89,7 +90,7 @@ fn has_cfg(attributes: &[syn::Attribute]) -> bool {
         .any(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// The number of the invariant that a line of module documentation defines: `//! KV-MAP-4  A map is ...`.
+/// Returns the number of the invariant that a line of module documentation defines: `//! KV-MAP-4  A map is ...`.
 fn invariant(line: &str) -> Option<&str> {
     let text = line.strip_prefix("//! ")?;
     let (name, rest) = text.trim_start().split_once(' ')?;
@@ -108,7 +109,7 @@ mod tests {
     use crate::tidy::Source;
 
     #[test]
-    fn a_name_that_a_crate_has_twice_is_found_and_one_of_another_crate_is_not() {
+    fn a_name_that_occurs_twice_in_a_crate_is_found_and_one_in_two_crates_is_not() {
         let source = |file: &str, text: &str| Source {
             file: file.into(),
             text: text.into(),

@@ -1,16 +1,16 @@
-//! Splits a Rust source file into what the compiler reads and what people read.
+//! Finds the comments and string literals of a Rust source file.
 
-/// A part of a line that people read: a comment, from its `//` on, or the text of a string literal.
+/// A comment in a line, starting with its `//`, or the text of a string literal in a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Prose<'a> {
     pub line: usize,
     pub text: &'a str,
 }
 
-/// The comments and the string literals of a source file, line by line.
+/// Returns the comments and the string literals of a source file, line by line.
 pub(super) fn prose(source: &str) -> Vec<Prose<'_>> {
     let mut found = Vec::new();
-    // The end that a literal which goes on in the next line has.
+    // The text that ends a literal which continues in the next line.
     let mut literal: Option<String> = None;
     for (number, line) in source.lines().enumerate() {
         let mut rest = line;
@@ -53,18 +53,18 @@ pub(super) fn prose(source: &str) -> Vec<Prose<'_>> {
 
 enum Start {
     Comment,
-    /// A string literal, with the text that ends it: `"`, or `"#` of a raw one.
+    /// A string literal, with the text that ends it: `"`, or for a raw literal `r` and then `"` with its `#`s.
     Literal(String),
 }
 
-/// Where the next comment or literal begins: at its `//`, or after its opening quote.
+/// Returns the position of the next comment or literal: of its `//`, or after its opening quote.
 fn next_start(code: &str) -> Option<(usize, Start)> {
     let bytes = code.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
             b'/' if bytes.get(at + 1) == Some(&b'/') => return Some((at, Start::Comment)),
-            // A character literal may hold a quote: '"' or '\''.
+            // A character literal may contain a quote: '"' or '\''.
             b'\'' if bytes.get(at + 1) == Some(&b'\\') => at += 3,
             b'\'' if bytes.get(at + 2) == Some(&b'\'') => at += 2,
             b'"' => {
@@ -78,7 +78,7 @@ fn next_start(code: &str) -> Option<(usize, Start)> {
                     true => format!("\"{}", "#".repeat(hashes)),
                     false => "\"".into(),
                 };
-                // Escapes end nothing in a literal that is not raw.
+                // The prefix r marks a raw literal, in which a backslash is no escape.
                 let end = if raw { format!("r{end}") } else { end };
                 return Some((at + 1, Start::Literal(end)));
             }
@@ -89,7 +89,8 @@ fn next_start(code: &str) -> Option<(usize, Start)> {
     None
 }
 
-/// The text of a literal up to its end, and what follows; nothing follows if it does not end in this line.
+/// Returns the text of a literal up to its end, and the rest of the line; `None` if the literal continues in the next
+/// line.
 fn cut_literal<'a>(rest: &'a str, end: &str) -> (&'a str, Option<&'a str>) {
     if let Some(raw_end) = end.strip_prefix('r') {
         return match rest.split_once(raw_end) {

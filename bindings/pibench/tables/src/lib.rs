@@ -1,10 +1,10 @@
-//! Our tables as a library for PiBench: `libfarbank_tables.so`.
+//! Our tables as a plug-in for PiBench: `libfarbank_tables.so`.
 //!
-//! Which one is made is in the environment: `FARBANK_TABLE` (`clht` if it is not there), `FARBANK_SLOTS` for how many
-//! slots it starts with (65,536), `FARBANK_HASH` for its hash function, `seeded` (if it is not there) or `published`, which is
-//! the study's. With a `pool_path` the table is in that file (new, or one that a run before left behind), without one in
-//! anonymous memory; both with `pool_size` bytes, of which anonymous memory has 4 GiB if it is 0. What fails is told on
-//! stderr, as PiBench's plug-ins do; a table that fails later answers "not there" and "not stored".
+//! Environment variables select the table: `FARBANK_TABLE` its name (default `clht`), `FARBANK_SLOTS` its initial slots
+//! (default 65,536), and `FARBANK_HASH` its hash function, `seeded` (default) or `published`, which is the study's.
+//! With a `pool_path` the table is in that file, which is created or was left by an earlier run. Without one it is in
+//! anonymous memory. `pool_size` is the size of either; 0 means 4 GiB of anonymous memory. Errors are printed on
+//! stderr, as PiBench's plug-ins do. An operation that fails returns "absent" or "not stored".
 
 use std::env;
 use std::error::Error;
@@ -23,17 +23,17 @@ use farbank_index::{Index, IndexError, PoolPlan, TableWorker};
 use farbank_pibench::abi::{Functions, Layout, Tree, TreeOptions};
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 
-/// Bytes of a key, and of a value.
+/// Length of a key and of a value, in bytes.
 const WORD: usize = 8;
 const SLOTS: u64 = 65_536;
-/// Of a pool in anonymous memory whose size nobody told. Untouched pages take no memory.
+/// Default size of a pool in anonymous memory. Untouched pages take no memory.
 const POOL_BYTES: u64 = 4 << 30;
 
-/// An object as C++ sees it, and what it has besides.
+/// An object for C++, followed by our own fields.
 #[repr(C)]
 struct Object {
     tree: Tree,
-    // Before the table: they are at it.
+    // Before the table, because workers refer to it and fields are dropped in order.
     workers: Box<[CachePadded<Mutex<TableWorker>>]>,
     table: Box<dyn Index>,
 }
@@ -52,13 +52,13 @@ static LAYOUT: Layout = Layout {
     },
 };
 
-/// Makes an index, as PiBench asks its plug-ins to.
+/// Creates an index: the function that PiBench requires of plug-ins. Returns null on failure.
 ///
 /// # Safety
-/// `options` are PiBench's `tree_options_t`.
+/// `options` points to PiBench's `tree_options_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn create_tree(options: *const TreeOptions) -> *mut Tree {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let options = unsafe { &*options };
     match catch_unwind(AssertUnwindSafe(|| Object::new(options))) {
         Ok(Ok(object)) => Box::into_raw(Box::new(object)).cast(),
@@ -70,7 +70,7 @@ pub unsafe extern "C-unwind" fn create_tree(options: *const TreeOptions) -> *mut
     }
 }
 
-/// What the environment says, or else `usual`.
+/// Returns the parsed environment variable `name`, or `usual` if it is not set.
 fn set<T: std::str::FromStr<Err: std::fmt::Display>>(
     name: &str,
     usual: T,
@@ -90,7 +90,7 @@ impl Object {
         if sizes != (WORD, WORD) {
             let (key, value) = sizes;
             return Err(format!(
-                "keys of {key} and values of {value} bytes; the tables have 8 and 8: -k 8 -v 8"
+                "keys of {key} and values of {value} bytes, expected 8 and 8: use -k 8 -v 8"
             )
             .into());
         }
@@ -99,7 +99,7 @@ impl Object {
         let hashing = match hash.as_str() {
             "seeded" => Hashing::Random,
             "published" => Hashing::Published,
-            _ => return Err(format!("FARBANK_HASH={hash}: seeded or published").into()),
+            _ => return Err(format!("FARBANK_HASH={hash}: expected seeded or published").into()),
         };
         let plan = PoolPlan {
             contexts: threads as u32 + 1,
@@ -119,7 +119,7 @@ impl Object {
         })
     }
 
-    /// Does something as this thread's worker. `refused` if it is refused, or fails.
+    /// Runs `op` with this thread's worker. Returns `refused` if it fails or panics.
     fn run<T>(&self, refused: T, op: impl FnOnce(&mut TableWorker) -> Result<T, IndexError>) -> T {
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxed);
@@ -127,7 +127,7 @@ impl Object {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         let done = catch_unwind(AssertUnwindSafe(|| {
             let number = THREAD.with(|number| *number) % self.workers.len();
-            // Held by nobody else, unless more threads call than were announced.
+            // Uncontended, unless more threads call than were announced.
             let worker = self.workers[number].lock();
             op(&mut worker.unwrap_or_else(PoisonError::into_inner))
         }));
@@ -137,17 +137,17 @@ impl Object {
                 eprintln!("farbank: {why}");
                 refused
             }
-            // It was printed as it happened.
+            // The panic's message has already been printed.
             Err(_) => refused,
         }
     }
 }
 
-/// The table that the options and the environment ask for.
+/// Creates or opens the table that the options and the environment select.
 fn table(options: &TreeOptions, plan: &PoolPlan) -> Result<Box<dyn Index>, Box<dyn Error>> {
     let table = set("FARBANK_TABLE", TableKind::Clht)?;
     let size = TableSize::Slots(set("FARBANK_SLOTS", SLOTS)?);
-    // SAFETY: a zero follows the bytes of a C++ string.
+    // SAFETY: the bytes of a C++ string are followed by a zero.
     let path = unsafe { CStr::from_ptr(options.pool_path.at) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let bytes = options.pool_bytes as u64;
@@ -168,29 +168,31 @@ fn table(options: &TreeOptions, plan: &PoolPlan) -> Result<Box<dyn Index>, Box<d
     })
 }
 
-/// The object that C++ calls by its first part.
+/// Returns the object whose first field is `tree`.
 ///
 /// # Safety
 /// `tree` was made by [`create_tree`] and has not been deleted.
 unsafe fn object<'a>(tree: *mut Tree) -> &'a Object {
-    // SAFETY: the caller's word; an object starts with its tree.
+    // SAFETY: the caller guarantees it, and `Object` is `repr(C)` and starts with its tree.
     unsafe { &*tree.cast() }
 }
 
+/// Reads a key or a value.
+///
 /// # Safety
-/// 8 bytes are at `at`.
+/// 8 bytes are readable at `at`.
 unsafe fn word(at: *const c_char) -> u64 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     u64::from_le_bytes(unsafe { at.cast::<[u8; WORD]>().read() })
 }
 
 unsafe extern "C-unwind" fn destroy(tree: *mut Tree) {
-    // SAFETY: C++ ends an object once.
+    // SAFETY: C++ destroys an object once.
     unsafe { ptr::drop_in_place(tree.cast::<Object>()) };
 }
 
 unsafe extern "C-unwind" fn delete(tree: *mut Tree) {
-    // SAFETY: it was made by a box, and C++ deletes an object once.
+    // SAFETY: `create_tree` made the object with a box, and C++ deletes an object once.
     drop(unsafe { Box::from_raw(tree.cast::<Object>()) });
 }
 
@@ -200,27 +202,27 @@ unsafe extern "C-unwind" fn find(
     _: usize,
     value: *mut c_char,
 ) -> u8 {
-    // SAFETY: PiBench's contract: a tree, a key of as many bytes as the options said, room for a value.
+    // SAFETY: PiBench passes a tree, a key of the announced length, and space for a value.
     let (object, key) = unsafe { (object(tree), word(key)) };
     let found = object.run(None, |worker| object.table.get(worker, key));
     if let Some(found) = found {
-        // SAFETY: as before.
+        // SAFETY: PiBench passes space for a value.
         unsafe { value.cast::<[u8; WORD]>().write(found.to_le_bytes()) };
     }
     found.is_some().into()
 }
 
-/// Has the table of `tree` do something with a key and a value.
+/// Runs `op` on the table of `tree` with a key and a value.
 ///
 /// # Safety
-/// PiBench's contract: a tree, and a key and a value of as many bytes as the options said.
+/// `tree` was made by [`create_tree`], and the key and the value have the announced lengths.
 unsafe fn write(
     tree: *mut Tree,
     key: *const c_char,
     value: *const c_char,
     op: fn(&dyn Index, &mut TableWorker, u64, u64) -> Result<bool, IndexError>,
 ) -> u8 {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
     let done = object.run(false, |worker| op(&*object.table, worker, key, value));
     done.into()
@@ -233,7 +235,7 @@ unsafe extern "C-unwind" fn insert(
     value: *const c_char,
     _: usize,
 ) -> u8 {
-    // SAFETY: the caller's word is that of `write`.
+    // SAFETY: PiBench passes a tree, and a key and a value of the announced lengths.
     unsafe {
         write(tree, key, value, |table, worker, key, value| {
             Ok(table.insert(worker, key, value)?.is_none())
@@ -265,7 +267,7 @@ unsafe extern "C-unwind" fn remove(tree: *mut Tree, key: *const c_char, _: usize
     done.into()
 }
 
-/// Hash tables have no order: nothing is found.
+/// Finds no keys: hash tables are unordered.
 unsafe extern "C-unwind" fn scan(
     _: *mut Tree,
     _: *const c_char,

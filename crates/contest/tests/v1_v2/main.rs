@@ -194,7 +194,7 @@ fn the_whole_mix_fits_into_74_gib_as_published() {
         let updates = both.updates - sets.updates;
         let share = (both.swaps - sets.swaps) as f64 / updates as f64;
         assert!(share > 0.97, "{name}: {share} swapped in the get phase");
-        // How many hits depends on who runs when: sets of others empty slots.
+        // The number of hits depends on the order of the threads: a set of another thread empties slots.
         assert!(both.cache_hits > 0, "{name}: {both:?}");
     }
 }

@@ -116,6 +116,6 @@ pub(crate) fn check(engine: &dyn Engine, thread: u64, stored: &Stored) {
     }
     for number in 0..1000 {
         let key = key_of(thread, stored.keys.len() as u64 + number);
-        assert!(!worker.get(&key, &mut out), "a key nobody stored");
+        assert!(!worker.get(&key, &mut out), "a key that was never stored");
     }
 }
