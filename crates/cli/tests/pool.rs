@@ -53,7 +53,7 @@ fn create_makes_an_empty_sound_pool_and_refuses_to_overwrite_it() {
     assert_eq!(again.status.code(), Some(1), "{}", text(&again));
     let info = text(&pool("info", &path, &[]));
     assert!(
-        info.contains("16.0 MiB") && info.contains("closed cleanly"),
+        info.contains("16.0 MiB") && info.contains("closed cleanly: the next open loads"),
         "{info}"
     );
     let checked = pool("check", &path, &[]);

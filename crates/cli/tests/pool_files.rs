@@ -160,7 +160,7 @@ fn an_open_after_a_kill_waits_only_if_the_server_may_run_on_another_host() {
     assert!(began.elapsed() >= Duration::from_secs(2));
     assert_eq!(server.client().ask("STRLEN key"), ":5\r\n");
     let (code, log) = server.end(Signal::TERM);
-    assert!(log.contains("was not closed there: waiting"), "{log}");
+    assert!(log.contains("not closed there: waiting"), "{log}");
     assert_eq!(code, Some(0));
 }
 
@@ -461,7 +461,7 @@ fn a_truncated_file_loses_only_the_keys_beyond_the_cut_and_the_server_runs_on() 
         assert!(error.contains(pool.to_str().unwrap()), "{error}");
         let whole_pages = cut / 4096 * 4096;
         assert!(
-            error.contains(&format!("only {whole_pages} are there")),
+            error.contains(&format!("has only {whole_pages} bytes")),
             "{error}"
         );
     }

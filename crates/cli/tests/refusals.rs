@@ -60,7 +60,7 @@ fn invalid_options_are_refused_by_check_config_and_other_commands() {
     ];
     says(&create, 2, "--segment-bytes must be a power of two");
     let create = ["pool", "create", "/dev/null", "--size", "16mb"];
-    says(&create, 1, "no devdax device");
+    says(&create, 1, "not a devdax device");
     let text = "--pool none is memory of this process: --medium must be auto or dram";
     says(
         &[

@@ -128,7 +128,8 @@ fn a_dump_into_a_closed_pipe_ends_by_sigpipe_and_closes_the_pool_cleanly() {
 
 fn is_closed_cleanly(pool: &str) -> bool {
     let info = farbank(&["pool", "info", pool]).output().expect("it runs");
-    String::from_utf8_lossy(&info.stdout).contains("closed cleanly")
+    let text = String::from_utf8_lossy(&info.stdout).into_owned();
+    text.contains("closed cleanly") && !text.contains("not closed cleanly")
 }
 
 /// A server on a free port, whose output may go nowhere.

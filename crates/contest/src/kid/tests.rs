@@ -382,9 +382,9 @@ fn the_explorer_finds_the_defects() {
         (0, "key 6: the bytes of v3(226 bytes) are wrong"),
         (
             8,
-            "key 2 acknowledged as v4(126 bytes), found v2(181 bytes)",
+            "key 2: acknowledged as v4(126 bytes), found v2(181 bytes)",
         ),
-        (12, "key 1 acknowledged as v1(185 bytes), not found"),
+        (12, "key 1: acknowledged as v1(185 bytes), not found"),
     ] {
         let report = explore_seed(&EngineTarget(KidConfig), &config, seed);
         let found = report.violations.iter().any(|v| v.what.contains(says));

@@ -238,7 +238,7 @@ fn a_new_pool_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_file() {
     };
     let made = create_path(&path, POOL, &options(Arc::new(io)), &mut |_, _| {});
     let error = made.map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("no room"), "{error}");
+    assert!(error.contains("not enough space"), "{error}");
     assert!(!path.exists());
 }
 

@@ -44,7 +44,7 @@
 //!         return false; // this worker has nothing left to do
 //!     }
 //!     left -= 1;
-//!     let _spending = Category::KeyValue.spend();
+//!     let _scope = Category::KeyValue.scope();
 //!     let slot = Off(4096 + left * 256);
 //!     trace.compute(100); // what it takes besides memory
 //!     trace.lock_taken(0);
