@@ -107,8 +107,12 @@ fn figures(arguments: &[&str]) -> Result<String, String> {
     for figure in list(&report, "figures")? {
         if figure["kind"] == "counted" && !varies(figure) {
             let (experiment, name) = (&figure["experiment"], &figure["name"]);
-            let value = &figure["value"];
-            let _ = writeln!(text, "bench {} {experiment} {name} {value}", arguments[0]);
+            let value = figure["value"].as_f64().unwrap_or(f64::NAN);
+            let _ = writeln!(
+                text,
+                "bench {} {experiment} {name} {value:.6}",
+                arguments[0]
+            );
         }
     }
     Ok(text)
