@@ -229,7 +229,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         worker.balance()
     }
 
-    /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may run meanwhile. `Err` describes the
+    /// Checks that slots, pages, lists and chains agree (MDB-STATE-1 to MDB-STATE-3). No session may run meanwhile. `Err` describes the
     /// first difference.
     pub fn verify(&self) -> Result<(), String> {
         let _one = self

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! # Invariants
-//! B1  The key lock of every entry is held, by the batch or by the group that fills it ([`ClaimHolder`]). So its old
+//! MDB-BATCH-1  The key lock of every entry is held, by the batch or by the group that fills it ([`ClaimHolder`]). So its old
 //!     item neither changes nor moves.
-//! B2  A session never waits for a key lock or for a free slot while its batch holds key locks: it writes the batch
+//! MDB-BATCH-2  A session never waits for a key lock or for a free slot while its batch holds key locks: it writes the batch
 //!     first.
-//! B3  The slot of an entry has the class that its newest value needs, and belongs to this batch alone.
+//! MDB-BATCH-3  The slot of an entry has the class that its newest value needs, and belongs to this batch alone.
 //!
 //! A crash between (a) and (b) leaves for each key the old item, the new one or none, as for a single write. The
 //! answers are sent after (b).
@@ -350,7 +350,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         if self.batch.holds_any() {
             match self.conflicts {
                 ConflictPolicy::Refuse => return Err(Error::Conflict),
-                ConflictPolicy::Commit => self.write_batch()?, // B2
+                ConflictPolicy::Commit => self.write_batch()?, // MDB-BATCH-2
             }
         }
         engine.key_locks.lock(stripe, self.conflicts)?;
@@ -432,7 +432,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             Some(slot) => slot,
             None => {
                 situation!("mdb.batch_written_for_room", self.batch.holds_any());
-                // B2, except for this key's lock: eviction and merging skip a key whose lock is held.
+                // MDB-BATCH-2, except for this key's lock: eviction and merging skip a key whose lock is held.
                 let stripe = stripe_of(place.hash);
                 let written = self.write_batch_keeping_lock(Some(stripe));
                 let hold = match place.hold {

@@ -199,7 +199,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     fn write_cleared(&self, ctx: &mut PersistCtx, area: u32, version: u64) -> Result<(), Poisoned> {
         let at = self.area_at(area);
-        // L4: if a power cut leaves only one of the two words, that word records the clear.
+        // MDB-ITEM-4: if a power cut leaves only one of the two words, that word records the clear.
         self.far().store(ctx, at.plus(8), !version);
         self.far().store(ctx, at, version);
         self.far().flush(ctx, at, AREA_BYTES as usize);

@@ -20,13 +20,13 @@
 //! ```
 //!
 //! # Invariants
-//! L1  An item is live iff its live word equals its version, which is not 0, and its crc is valid. The crc is seeded
+//! MDB-ITEM-1  An item is live iff its live word equals its version, which is not 0, and its crc is valid. The crc is seeded
 //!     with the pool's secret and the slot's offset, and covers all bytes after the crc's own four.
-//! L2  A slot is durably dead before anything else is written into it. So a torn write never leaves the previous item
+//! MDB-ITEM-2  A slot is durably dead before anything else is written into it. So a torn write never leaves the previous item
 //!     there: the live word is the version of another item, or 0.
-//! L3  All bytes after the live word stay unchanged until the slot is used again. Readers that found the item before
+//! MDB-ITEM-3  All bytes after the live word stay unchanged until the slot is used again. Readers that found the item before
 //!     it died can read it to the end.
-//! L4  Items of an area with a version up to the area's `cleared` word are dead. The larger of `cleared` and the
+//! MDB-ITEM-4  Items of an area with a version up to the area's `cleared` word are dead. The larger of `cleared` and the
 //!     complement of the second word counts. The two differ if a clear was interrupted.
 
 use farbank_pm::crc::{crc32c_append, crc32c_words};
@@ -131,7 +131,7 @@ impl ItemHeader {
 /// Latest time of expiry. Times have 48 bits, which lasts until the year 10889.
 pub(crate) const EXPIRES_MAX: u64 = (1 << 48) - 1;
 
-/// Returns the seed of the crc of the item at `at` (L1).
+/// Returns the seed of the crc of the item at `at` (MDB-ITEM-1).
 #[inline]
 pub(crate) fn seed(secret: u64, at: Off) -> u32 {
     let mixed = (secret ^ at.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -16,9 +16,9 @@
 //! itself it reproduces Tair MDB before its metadata was moved to DRAM.
 //!
 //! # Invariants
-//! N1  All metadata is written under the cache's one lock, except the links of a page that is being formatted, which
+//! MDB-META-1  All metadata is written under the cache's one lock, except the links of a page that is being formatted, which
 //!     no other session can reach. The data medium is neither read nor written under that lock.
-//! N2  Buckets, chain words and the classes of pages are read without the lock, under a pin. If a slot was reachable
+//! MDB-META-2  Buckets, chain words and the classes of pages are read without the lock, under a pin. If a slot was reachable
 //!     when the pin was taken, its chain word and the class of its page stay unchanged until the unpin.
 
 use farbank_pm::{Medium, Off, PersistCtx};

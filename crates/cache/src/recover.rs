@@ -5,13 +5,13 @@
 //! found ones.
 //!
 //! # Invariants
-//! R1  Recovery keeps the newest whole item of a key. It makes the other ones durably dead, and also expired and
+//! MDB-OPEN-1  Recovery keeps the newest whole item of a key. It makes the other ones durably dead, and also expired and
 //!     cleared items. (Two whole items of a key are left only by a write that was not answered, so the older one
 //!     would also be legal.)
-//! R2  All kept items are durable before any is served, because a kill may have left them in CPU caches only. So is
+//! MDB-OPEN-2  All kept items are durable before any is served, because a kill may have left them in CPU caches only. So is
 //!     the death of the items found dead.
-//! R3  A page head or an item that is invalid counts as free space: the cache loses data rather than guess.
-//! R4  An item is durable before an older one is marked dead for it, so that a second crash leaves one of the two.
+//! MDB-OPEN-3  A page head or an item that is invalid counts as free space: the cache loses data rather than guess.
+//! MDB-OPEN-4  An item is durable before an older one is marked dead for it, so that a second crash leaves one of the two.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -145,10 +145,10 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let mut scan = PoolScan::default();
     restore_areas(&engine);
     scan.pages(&engine, &mut ctx, cold, was_clean)?;
-    settle(&engine, &mut ctx)?; // R4
+    settle(&engine, &mut ctx)?; // MDB-OPEN-4
     let (keys, records) = (scan.link(&engine, &mut ctx)?, scan.seen);
-    settle(&engine, &mut ctx)?; // R2
-    // All expired items are durably dead by now (R2), so the clock may be set back.
+    settle(&engine, &mut ctx)?; // MDB-OPEN-2
+    // All expired items are durably dead by now (MDB-OPEN-2), so the clock may be set back.
     engine.set_clock_back(&mut ctx)?;
     engine.lock().hold_pages(root.pages_held);
     engine.opened = OpenReport {
@@ -231,7 +231,7 @@ fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &CacheRoot) -> Sto
     StoreClock::new(clocks, config.step_held_ms, clock_ms, &root.setbacks)
 }
 
-/// Restores the version up to which each area was cleared (L4). A later power cut may lose the words of a clear that
+/// Restores the version up to which each area was cleared (MDB-ITEM-4). A later power cut may lose the words of a clear that
 /// a kill interrupted, but recovery has marked all the cleared items dead by then.
 fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
     let far = engine.far();
@@ -417,7 +417,7 @@ fn page_class<N: Medium, F: Medium>(engine: &Engine<N, F>, page: u32) -> Option<
     (made == Some(found)).then_some(class)
 }
 
-/// Returns the header of the item at `at`, if the item is whole (L1).
+/// Returns the header of the item at `at`, if the item is whole (MDB-ITEM-1).
 fn whole<N: Medium, F: Medium>(
     engine: &Engine<N, F>,
     at: Off,

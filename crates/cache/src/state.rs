@@ -5,10 +5,10 @@
 //! fullest page, so that the emptiest pages become empty. A page with only free slots can return to the pool.
 //!
 //! # Invariants
-//! S1  A slot is in exactly one of these states: free in its page, held by a session (free or retired, in its slot
+//! MDB-STATE-1  A slot is in exactly one of these states: free in its page, held by a session (free or retired, in its slot
 //!     cache or batch), or linked.
-//! S2  A linked slot is in the chain of its tag's bucket and in the LRU list of its class and area.
-//! S3  `free` of a page counts its free slots. The page is on the list for its share of free slots, or on none if
+//! MDB-STATE-2  A linked slot is in the chain of its tag's bucket and in the LRU list of its class and area.
+//! MDB-STATE-3  `free` of a page counts its free slots. The page is on the list for its share of free slots, or on none if
 //!     `free` is 0 or the page is reserved.
 
 use std::collections::{BTreeMap, HashMap};
@@ -329,7 +329,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.is_empty(page).then_some(page)
     }
 
-    /// Writes `info` and moves the page to its list, if that has changed (S3).
+    /// Writes `info` and moves the page to its list, if that has changed (MDB-STATE-3).
     fn move_page(&mut self, page: u32, mut info: PageInfo) {
         if info.list == HELD || self.tenths(&info) == info.list {
             let LockedState { near, state, .. } = self;
@@ -418,7 +418,7 @@ impl<N: Medium> LockedState<'_, N> {
             before = Some(here);
             at = near.chain(here);
         }
-        unreachable!("a linked slot is in its chain (S2)");
+        unreachable!("a linked slot is in its chain (MDB-STATE-2)");
     }
 
     /// Removes the item in `slot` from its list and from the counters.

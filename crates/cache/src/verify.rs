@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::metadata::{ClassCounter, HELD, PARTIALS, SlotId, follow};
 use crate::state::LockedState;
 
-/// Checks S1 to S3. All slot caches must be empty.
+/// Checks MDB-STATE-1 to MDB-STATE-3. All slot caches must be empty.
 pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), String> {
     let locked = engine.lock();
     let chained = chained(&locked)?;

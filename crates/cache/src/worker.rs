@@ -7,21 +7,21 @@
 //! ```
 //!
 //! # Invariants
-//! W1  A session makes an item durably dead before it unlinks it. So only the newest of a key's versions on the
+//! MDB-WORK-1  A session makes an item durably dead before it unlinks it. So only the newest of a key's versions on the
 //!     medium can come back, in whatever way the newest one is removed.
-//! W2  An item is durable before it is published. So a power cut cannot lose an item that a reader has seen, unless a
+//! MDB-WORK-2  An item is durable before it is published. So a power cut cannot lose an item that a reader has seen, unless a
 //!     write of the same key was under way.
-//! W3  A slot is used again only after every reader that could have found it has unpinned.
-//! W4  The lock is never held while far memory is read or written. A key lock is held, because it serialises the
+//! MDB-WORK-3  A slot is used again only after every reader that could have found it has unpinned.
+//! MDB-WORK-4  The lock is never held while far memory is read or written. A key lock is held, because it serialises the
 //!     writers of the key.
-//! W5  A session never waits for a key lock or for a free slot while pinned.
+//! MDB-WORK-5  A session never waits for a key lock or for a free slot while pinned.
 //!
 //! # Crash argument
 //! | crash before drain of | recovery sees                               | recovery does                           |
 //! |-----------------------|---------------------------------------------|-----------------------------------------|
 //! | a put                 | old item live or dead, new one whole or not | keeps the newest whole item, or none    |
 //! | a delete              | the item live or dead                       | keeps it if it is live                  |
-//! | an eviction           | the item live or dead                       | keeps it if live: it is the newest (W1) |
+//! | an eviction           | the item live or dead                       | keeps it if live: it is the newest (MDB-WORK-1) |
 
 use std::time::Duration;
 
@@ -318,7 +318,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         })
     }
 
-    /// Reclaims the retired slots that no reader can access any more (W3): slots of `class` to the stash, others to
+    /// Reclaims the retired slots that no reader can access any more (MDB-WORK-3): slots of `class` to the stash, others to
     /// their pages.
     fn recycle(&mut self, class: Option<u8>) {
         let engine = Arc::clone(&self.engine);

@@ -18,8 +18,8 @@
 //! turn.
 //!
 //! # Invariants
-//! F1  A trial is a function of target, fault and budget, except that the clock may end it.
-//! F2  A thread tries one fault at a time, so a fault's seconds are those of one core.
+//! CHECK-FAULT-1  A trial is a function of target, fault and budget, except that the clock may end it.
+//! CHECK-FAULT-2  A thread tries one fault at a time, so a fault's seconds are those of one core.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -10,21 +10,21 @@
 //! history is, and a clone is cheap enough for every crash.
 //!
 //! # Invariants
-//! H1  Version `a` precedes `b` in three cases: their session invoked `a` first; `a` was acknowledged, or its process
+//! CHECK-HIST-1  Version `a` precedes `b` in three cases: their session invoked `a` first; `a` was acknowledged, or its process
 //!     died, before `b` was invoked; or `b` is an update of `a`. Other versions are concurrent, and both orders are
 //!     legal.
-//! H2  A version is legal unless a version that it precedes has been acknowledged.
-//! H3  Under the strict rule, a value returned by a read of the durable view counts as acknowledged from then on, and
+//! CHECK-HIST-2  A version is legal unless a version that it precedes has been acknowledged.
+//! CHECK-HIST-3  Under the strict rule, a value returned by a read of the durable view counts as acknowledged from then on, and
 //!     as the newest version acknowledged by then: such reads see only durable data. The reply to an operation that
 //!     sees pending writes (a read of the own view, an update, a delete, a group) is withheld until the ticket of its
 //!     batch is durable. What that operation saw counts as acknowledged at that time.
-//! H4  The contents that a recovery has shown are acknowledged as a whole: the next crash must leave them.
-//! H5  A structure that forgets (a cache) may show a key as absent while a write of it is pending, and any key after
+//! CHECK-HIST-4  The contents that a recovery has shown are acknowledged as a whole: the next crash must leave them.
+//! CHECK-HIST-5  A structure that forgets (a cache) may show a key as absent while a write of it is pending, and any key after
 //!     it had to make room. An absence is then no evidence, but a value that is shown later must still be legal. A
 //!     key that a recovery has not shown is forgotten for good.
-//! H6  Where tickets promise nothing, a delete in a group that found its key absent is not part of the group. It
+//! CHECK-HIST-6  Where tickets promise nothing, a delete in a group that found its key absent is not part of the group. It
 //!     writes nothing, and a power cut may undo the earlier delete of the key and keep the group.
-//! H7  A value built on a group's value, by an update or by another group that had read it, is evidence of the group:
+//! CHECK-HIST-7  A value built on a group's value, by an update or by another group that had read it, is evidence of the group:
 //!     if it is found, the whole group is. Where tickets promise nothing, the update may survive and the group be
 //!     lost.
 
@@ -96,7 +96,7 @@ impl KeyVersion {
         over: None,
     };
 
-    /// Returns whether this version precedes `other` (H1).
+    /// Returns whether this version precedes `other` (CHECK-HIST-1).
     pub(crate) fn precedes(&self, other: &KeyVersion) -> bool {
         let same = self.session == other.session && self.session != usize::MAX;
         let ended = self.acked.or(self.died);
@@ -149,7 +149,7 @@ pub struct History {
     staged: Vec<(usize, OpId)>,
     waiting: Vec<PendingBatch>,
     touched: BTreeMap<OpId, Arc<[u64]>>,
-    /// Versions that a withheld reply contains, by the operation of the reply (H3).
+    /// Versions that a withheld reply contains, by the operation of the reply (CHECK-HIST-3).
     seen: BTreeMap<OpId, (u64, OpId)>,
     log: Vec<HistoryEvent>,
 }
@@ -217,19 +217,19 @@ impl History {
         }
     }
 
-    /// Sets whether the structure may forget keys (H5).
+    /// Sets whether the structure may forget keys (CHECK-HIST-5).
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> History {
         History { forgets, ..self }
     }
 
-    /// Sets whether the medium's tickets promise nothing until it is synced (H6).
+    /// Sets whether the medium's tickets promise nothing until it is synced (CHECK-HIST-6).
     #[must_use]
     pub fn relaxed(self, relaxed: bool) -> History {
         History { relaxed, ..self }
     }
 
-    /// Records that the structure had to make room, if `made_room`. From now on it may have forgotten any key (H5).
+    /// Records that the structure had to make room, if `made_room`. From now on it may have forgotten any key (CHECK-HIST-5).
     pub fn made_room(&mut self, made_room: bool) {
         if made_room && !self.made_room {
             self.made_room = true;
@@ -237,13 +237,13 @@ impl History {
         }
     }
 
-    /// Returns whether a key may be absent although none of its versions says so (H5).
+    /// Returns whether a key may be absent although none of its versions says so (CHECK-HIST-5).
     pub(crate) fn may_miss(&self, versions: &[KeyVersion]) -> bool {
         self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
     }
 
     /// Returns whether operation `op` wrote `version`, one of `versions`, or `version` was built on that write by
-    /// updates (H7).
+    /// updates (CHECK-HIST-7).
     pub(crate) fn contains(&self, versions: &[KeyVersion], version: &KeyVersion, op: OpId) -> bool {
         if version.op == op {
             return true;
@@ -375,7 +375,7 @@ impl History {
                 let keys = self.touched.get(&id).cloned();
                 self.note(keys.as_ref(), format!("#{id} saw {saw:?}"));
                 if self.relaxed {
-                    self.leave_out_absent(id, writes, saw); // H6
+                    self.leave_out_absent(id, writes, saw); // CHECK-HIST-6
                 }
                 let mut each = writes.iter().zip(saw);
                 return each.try_for_each(|(write, found)| {
@@ -447,7 +447,7 @@ impl History {
             .or_insert_with(|| vec![KeyVersion::ABSENT]);
         let own = |v: &KeyVersion| view == ReadView::Own && v.session == session;
         let counts = |v: &KeyVersion| v.acked.is_some() || own(v);
-        let legal = |c: &KeyVersion| !versions.iter().any(|v| counts(v) && c.precedes(v)); // H2
+        let legal = |c: &KeyVersion| !versions.iter().any(|v| counts(v) && c.precedes(v)); // CHECK-HIST-2
         let mut seen = versions
             .iter()
             .filter(|c| legal(c) && c.reads_as(now_ms) == found);
@@ -465,7 +465,7 @@ impl History {
         if tells && !told {
             self.seen.insert(id, (key, first.op));
         } else if tells {
-            // The value read is the newest of those acknowledged so far, so the other ones precede it (H3).
+            // The value read is the newest of those acknowledged so far, so the other ones precede it (CHECK-HIST-3).
             let goes_on = |v: &KeyVersion| v.acked.is_none() && v.died.is_none();
             versions.retain(|v| v.op == first.op || goes_on(v));
             self.ack(key, first.op);
@@ -492,7 +492,7 @@ impl History {
             .or_insert_with(|| vec![KeyVersion::ABSENT]);
         let counts = |v: &KeyVersion| v.acked.is_some() || v.session == session;
         let before: Vec<KeyVersion> = versions.iter().filter(|v| v.op != id).copied().collect();
-        let legal = |c: &&KeyVersion| !before.iter().any(|v| counts(v) && c.precedes(v)); // H2
+        let legal = |c: &&KeyVersion| !before.iter().any(|v| counts(v) && c.precedes(v)); // CHECK-HIST-2
         let mut seen = before
             .iter()
             .filter(legal)
@@ -587,7 +587,7 @@ impl History {
                 continue;
             };
             if let Some((key, op)) = self.seen.remove(&id) {
-                self.ack(key, op); // H3
+                self.ack(key, op); // CHECK-HIST-3
             }
             for &key in &*keys {
                 self.ack(key, id);
@@ -597,7 +597,7 @@ impl History {
         }
     }
 
-    /// Acknowledges a version, which makes the versions that precede it illegal (H2).
+    /// Acknowledges a version, which makes the versions that precede it illegal (CHECK-HIST-2).
     fn ack(&mut self, key: u64, op: OpId) {
         let Some(versions) = self.keys.get_mut(&key) else {
             return;
@@ -613,7 +613,7 @@ impl History {
     }
 
     /// Records the contents that a recovery at `now_ms` has shown and that were found legal. They are the new initial
-    /// state (H4).
+    /// state (CHECK-HIST-4).
     pub fn recovered(&mut self, contents: &[(u64, Value)], now_ms: u64) {
         self.clock += 1;
         let old = std::mem::take(&mut self.keys);

@@ -40,7 +40,7 @@ pub fn check_history(
     for (&key, versions) in &history.keys {
         let found = found.get(&key).copied();
         if found.is_none() && history.may_miss(versions) {
-            continue; // H5
+            continue; // CHECK-HIST-5
         }
         if !versions.iter().any(|v| v.reads_as(now_ms) == found) {
             let what = complaint(key, found, versions, now_ms);
@@ -80,7 +80,7 @@ fn check_group(
         };
         let found = found.get(&key).copied();
         if found.is_none() && history.may_miss(versions) {
-            continue; // H5
+            continue; // CHECK-HIST-5
         }
         let mut explanations = versions.iter().filter(|v| v.reads_as(now_ms) == found);
         if explanations

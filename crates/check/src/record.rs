@@ -12,15 +12,15 @@
 //! because a group is one call and must be seen as a whole or not at all.
 //!
 //! # Invariants
-//! R1  A call that writes is acknowledged when the ticket of its batch is durable. So is a read of a session's own
+//! CHECK-RECORD-1  A call that writes is acknowledged when the ticket of its batch is durable. So is a read of a session's own
 //!     pending writes, because its reply waits for them. A read of durable data is acknowledged when it is answered.
-//! R2  A session sees its own calls on one key in order, acknowledged or not. Reads of durable data are the
+//! CHECK-RECORD-2  A session sees its own calls on one key in order, acknowledged or not. Reads of durable data are the
 //!     exception, because they do not see the session's pending writes.
-//! R3  The value that an update replaced is binding only after the update is acknowledged. Before, no client has seen
-//!     it, and a crash may keep a pending update of a key and lose the pending write that it replaced (T1).
-//! R4  The puts of a group happen at one instant. Its deletes are separate calls: a delete that finds its key absent
+//! CHECK-RECORD-3  The value that an update replaced is binding only after the update is acknowledged. Before, no client has seen
+//!     it, and a crash may keep a pending update of a key and lose the pending write that it replaced (CHECK-TARGET-1).
+//! CHECK-RECORD-4  The puts of a group happen at one instant. Its deletes are separate calls: a delete that finds its key absent
 //!     takes effect when it is invoked, and need not wait until the puts are visible.
-//! R5  In a structure that forgets, a crash may remove the key of a pending write, as if a delete had been pending
+//! CHECK-RECORD-5  In a structure that forgets, a crash may remove the key of a pending write, as if a delete had been pending
 //!     too.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -60,7 +60,7 @@ struct JointCall {
     invoked: u64,
     acked: Option<u64>,
     sees_pending: bool,
-    /// Bit mask of the calls that must precede this one (R2).
+    /// Bit mask of the calls that must precede this one (CHECK-RECORD-2).
     before: u32,
 }
 
@@ -79,7 +79,7 @@ impl CallRecord {
         }
     }
 
-    /// Sets whether the structure may forget keys (R5).
+    /// Sets whether the structure may forget keys (CHECK-RECORD-5).
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> CallRecord {
         CallRecord { forgets, ..self }
@@ -138,7 +138,7 @@ impl CallRecord {
         match entry.op {
             TargetOp::Get { view, .. } if view == ReadView::Durable || is_clear => {
                 entry.acked = Some(now)
-            } // R1
+            } // CHECK-RECORD-1
             TargetOp::FlushAll => {
                 self.staged.push((thread, call));
                 self.committed(thread, Ticket::DURABLE);
@@ -259,7 +259,7 @@ impl RecordedCall {
 }
 
 impl JointCall {
-    /// Returns the delete that a crash may turn a pending write into (R5).
+    /// Returns the delete that a crash may turn a pending write into (CHECK-RECORD-5).
     fn lost(&self) -> Option<JointCall> {
         let acts: Vec<_> = self
             .acts
@@ -270,7 +270,7 @@ impl JointCall {
         (self.acked.is_none() && !acts.is_empty()).then_some(JointCall { acts, ..*self })
     }
 
-    /// Returns whether this earlier call of the same session must precede `then` whatever their times are (R2).
+    /// Returns whether this earlier call of the same session must precede `then` whatever their times are (CHECK-RECORD-2).
     fn stays_before(&self, then: &JointCall) -> bool {
         let on = |key: usize| then.acts.iter().any(|(theirs, _)| *theirs == key);
         self.thread == then.thread
@@ -289,7 +289,7 @@ fn keys_of(op: &TargetOp) -> Vec<u64> {
     }
 }
 
-/// Returns the effects of a call, one list per instant (R4). The list is empty if the call cannot have happened, or
+/// Returns the effects of a call, one list per instant (CHECK-RECORD-4). The list is empty if the call cannot have happened, or
 /// has no effect and no answer.
 fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> {
     let place = |key: u64| keys.binary_search(&key).expect("every key is known");
@@ -307,7 +307,7 @@ fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> 
         (TargetOp::Group(writes), answer) => {
             let saw = match answer {
                 Some(OpAnswer::Saw(saw)) if entry.acked.is_some() => Some(saw),
-                _ => None, // R3
+                _ => None, // CHECK-RECORD-3
             };
             let act = |(number, of): (usize, &KeyWrite)| match (write(of), saw) {
                 ((key, CallEffect::Write(to)), Some(saw)) => {
@@ -332,7 +332,7 @@ fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> 
         (&TargetOp::Update { key, change }, answer) => {
             let saw = match *answer {
                 Some(OpAnswer::Found(saw)) if entry.acked.is_some() => Some(id(saw)),
-                _ => None, // R3
+                _ => None, // CHECK-RECORD-3
             };
             let act = match (change, saw) {
                 (Change::Keep, None) => return Vec::new(),
@@ -372,7 +372,7 @@ fn calls_on_key(calls: &[JointCall], place: usize) -> Vec<KeyCall> {
     calls.iter().filter_map(on).collect()
 }
 
-/// Searches like [`linearizable`], over all keys at once and with R2.
+/// Searches like [`linearizable`], over all keys at once and with CHECK-RECORD-2.
 fn linearizable_together(calls: &[JointCall], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
     let required = (0..calls.len())
         .filter(|&i| calls[i].acked.is_some())

@@ -13,16 +13,16 @@
 //! structure. The explorer owns the [`Sim`] under the subject: it captures crashes, makes tickets durable and kills.
 //!
 //! # The contract
-//! T1  With [`TargetShape::batches`], an operation is staged when `apply` returns. It is pending until the ticket of
+//! CHECK-TARGET-1  With [`TargetShape::batches`], an operation is staged when `apply` returns. It is pending until the ticket of
 //!     its session's next `commit` is durable. An operation that is staged and never committed may be lost or kept.
 //!     If its session is dropped, it has never happened, now or after a crash. Without `batches`, an operation is
 //!     durable when `apply` returns.
-//! T2  [`OpAnswer::Refused`] means that nothing happened, now or after a crash.
-//! T3  `open` makes durable all data that it accepts before it returns. Opening a sound image never fails and never
+//! CHECK-TARGET-2  [`OpAnswer::Refused`] means that nothing happened, now or after a crash.
+//! CHECK-TARGET-3  `open` makes durable all data that it accepts before it returns. Opening a sound image never fails and never
 //!     panics.
-//! T4  The structure is deterministic: the same calls write the same bytes. It uses no clock (the explorer sets the
+//! CHECK-TARGET-4  The structure is deterministic: the same calls write the same bytes. It uses no clock (the explorer sets the
 //!     time) and no random identities.
-//! T5  Until `create` has returned, `open` may refuse with an error what a crash leaves. If it opens, the structure
+//! CHECK-TARGET-5  Until `create` has returned, `open` may refuse with an error what a crash leaves. If it opens, the structure
 //!     is empty and sound. It never panics.
 
 use std::fmt;
@@ -177,7 +177,7 @@ pub enum OpAnswer {
     Was(bool),
     /// Values of a group's keys before it wrote them, in the order of its writes. The group is staged.
     Saw(Vec<Option<Value>>),
-    /// No space: nothing happened (T2).
+    /// No space: nothing happened (CHECK-TARGET-2).
     Refused,
 }
 
@@ -198,7 +198,7 @@ pub struct TargetShape {
     pub part_bytes: u32,
     /// Sessions, numbered from 0. At least 1.
     pub sessions: usize,
-    /// Whether operations are staged until a commit, instead of being durable when they return (T1).
+    /// Whether operations are staged until a commit, instead of being durable when they return (CHECK-TARGET-1).
     pub batches: bool,
     /// Whether it supports [`KeyWrite::Delete`].
     pub deletes: bool,
@@ -314,7 +314,7 @@ pub trait Target: Sync {
         self.shape().image(seed)
     }
 
-    /// Creates a new, empty structure on all of `sim`, durable when it returns (T5). The memory is zero unless
+    /// Creates a new, empty structure on all of `sim`, durable when it returns (CHECK-TARGET-5). The memory is zero unless
     /// [`TargetShape::used_before`] is set. The default opens `sim`: zeros are an empty structure.
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
         self.open(sim, now_ms)

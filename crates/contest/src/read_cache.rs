@@ -9,8 +9,8 @@
 //! A slot is read and written under its stripe's lock. It consists of atomic words, so that no unsafe code is needed.
 //! It has 1,048 bytes; the published slot has 1,042 bytes, because its length takes two.
 //!
-//! R1  A slot belongs to one stripe: there are at least as many slots as stripes, and both numbers are powers of two.
-//! R2  A set empties its key's slot before it changes anything. Only a get fills a slot.
+//! CONTEST-CACHE-1  A slot belongs to one stripe: there are at least as many slots as stripes, and both numbers are powers of two.
+//! CONTEST-CACHE-2  A set empties its key's slot before it changes anything. Only a get fills a slot.
 
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -84,7 +84,7 @@ impl ReadCache {
         true
     }
 
-    /// Empties the slot of `key` if it holds that key (R2).
+    /// Empties the slot of `key` if it holds that key (CONTEST-CACHE-2).
     pub(crate) fn forget(&self, hash: u64, key: &Key) {
         if let Some(slot) = self.slot_of(hash, key) {
             slot.bytes.store(0, Relaxed);

@@ -5,14 +5,14 @@
 //! safely drop the future of a batch.
 //!
 //! # Guarantees
-//! F1  A word (8 bytes, aligned) is never torn. Longer data may be torn at line boundaries. The lines of a read
+//! FABRIC-1  A word (8 bytes, aligned) is never torn. Longer data may be torn at line boundaries. The lines of a read
 //!     may be taken at different times in any order, unless [`FabricCaps::read_line_order`] is set.
-//! F2  With [`FabricCaps::ordered`], the writes and atomics of a batch take effect in the order of the batch, and
+//! FABRIC-2  With [`FabricCaps::ordered`], the writes and atomics of a batch take effect in the order of the batch, and
 //!     after those of this compute server's earlier batches to that server. A read that starts after an effect
 //!     was seen sees all effects before it.
-//! F3  `Ok` means that the verb has taken effect. After [`FabricError::Timeout`] it may have taken effect, may
+//! FABRIC-3  `Ok` means that the verb has taken effect. After [`FabricError::Timeout`] it may have taken effect, may
 //!     still do so, or may never do so. After [`FabricError::Fenced`] the refused verb has no effect, now or later.
-//! F4  Once [`ServiceRequest::CheckLease`] was answered with [`ServiceResponse::Expired`], no verb that the fenced compute
+//! FABRIC-4  Once [`ServiceRequest::CheckLease`] was answered with [`ServiceResponse::Expired`], no verb that the fenced compute
 //!     server posted before or posts later takes effect any more.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub type Nanos = u64;
 /// The capabilities of a memory server's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricCaps {
-    /// Whether the verbs of a batch take effect in order (F2).
+    /// Whether the verbs of a batch take effect in order (FABRIC-2).
     pub ordered: bool,
     /// Whether a compare-and-swap can apply to only some bits of a word.
     pub masked_cas: bool,
@@ -155,7 +155,7 @@ pub enum FabricError {
         /// The memory server.
         server: u16,
     },
-    /// The lease of this compute server expired, and the memory servers refuse its requests (F3, F4).
+    /// The lease of this compute server expired, and the memory servers refuse its requests (FABRIC-3, FABRIC-4).
     Fenced,
     /// The memory server lost its memory and restarted with a generation newer than the one to which this
     /// compute server is connected. The data on it is lost.

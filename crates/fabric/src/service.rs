@@ -4,7 +4,7 @@
 //! server also manages the leases of compute servers. If a lease was not renewed for
 //! [`ClusterConstants::lease_ns`](crate::sim::ClusterConstants::lease_ns), any other compute server can have its
 //! holder fenced. Every memory server refuses the holder's verbs before the lease server reports that it is dead
-//! (F4 of [`Fabric`](crate::Fabric)).
+//! (FABRIC-4 of [`Fabric`](crate::Fabric)).
 
 /// The lease server: the memory server whose service thread manages the leases.
 pub const LEASE_SERVER: u16 = 0;

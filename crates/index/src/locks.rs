@@ -9,11 +9,11 @@
 //! later access gets the same error.
 //!
 //! # Invariants
-//! L1  Far memory guarded by a lock changes only while the lock's version is odd.
-//! L2  A writer releases the lock after its change is durable. After a failed drain of the table the lock stays locked,
+//! IX-LOCK-1  Far memory guarded by a lock changes only while the lock's version is odd.
+//! IX-LOCK-2  A writer releases the lock after its change is durable. After a failed drain of the table the lock stays locked,
 //!     and threads that wait for it return the error.
-//! L3  In an opened table, a granule whose version is 0 has not been validated, and no thread uses its content.
-//! L4  Unless early reads are configured, words read between two equal even versions belong to one state, and that
+//! IX-LOCK-3  In an opened table, a granule whose version is 0 has not been validated, and no thread uses its content.
+//! IX-LOCK-4  Unless early reads are configured, words read between two equal even versions belong to one state, and that
 //!     state is durable.
 
 use farbank_pm::fault::NamedFault;
@@ -29,9 +29,9 @@ use crate::pool_heap::SharedFailure;
 pub(crate) struct LockTable {
     versions: GrowTable<AtomicU64>,
     granule_bits: u32,
-    /// Whether the table was opened, not created: version 0 then means not validated (L3).
+    /// Whether the table was opened, not created: version 0 then means not validated (IX-LOCK-3).
     opened: bool,
-    /// Whether readers neither wait for writers nor validate: L4 does not hold.
+    /// Whether readers neither wait for writers nor validate: IX-LOCK-4 does not hold.
     early: bool,
     failure: Arc<SharedFailure>,
 }
@@ -44,7 +44,7 @@ pub(crate) const EARLY_READS: NamedFault = NamedFault {
     shows_in: None,
 };
 
-/// A held lock, released on drop (L2).
+/// A held lock, released on drop (IX-LOCK-2).
 pub(crate) struct LockGuard<'a> {
     version: &'a AtomicU64,
     held: u64,
@@ -66,7 +66,7 @@ pub(crate) struct VersionSnapshot<'a> {
 }
 
 impl VersionSnapshot<'_> {
-    /// Returns whether no writer has taken the lock since (L4).
+    /// Returns whether no writer has taken the lock since (IX-LOCK-4).
     #[inline]
     pub(crate) fn unchanged(self) -> bool {
         fence(Ordering::Acquire);
@@ -168,7 +168,7 @@ impl LockTable {
     ) -> Result<VersionSnapshot<'a>, IndexError> {
         let mut tries = 0;
         loop {
-            self.failure.check()?; // L2
+            self.failure.check()?; // IX-LOCK-2
             wait(&mut tries);
             let was = version.load(Ordering::Acquire);
             if was.is_multiple_of(2) {
@@ -195,7 +195,7 @@ impl LockTable {
             if let Some(guard) = self.take(at) {
                 return Ok(guard);
             }
-            self.failure.check()?; // L2
+            self.failure.check()?; // IX-LOCK-2
             wait(&mut tries);
         }
     }
@@ -243,7 +243,7 @@ impl LockTable {
             && self.opened
             && let Err(refused) = accept()
         {
-            guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
+            guard.held = guard.held.wrapping_sub(2); // back to 0 (IX-LOCK-3)
             return Err(refused);
         }
         Ok(guard)
@@ -270,7 +270,7 @@ impl LockTable {
     }
 
     /// Returns the result of `read` on the granule that `lookup` returns. Retries until `still` confirms the lookup and
-    /// the version is unchanged, so both belong to one durable state (L4).
+    /// the version is unchanged, so both belong to one durable state (IX-LOCK-4).
     #[inline]
     pub(crate) fn read<W: Copy, T>(
         &self,
@@ -304,7 +304,7 @@ impl Drop for LockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.failure.has_failed() {
-            return; // L2
+            return; // IX-LOCK-2
         }
         let next = self.held.wrapping_add(2);
         self.version.store(next, Ordering::Release);

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! # Invariants
-//! X1  `present` is 0 or 1. The value is stored before it, in the same line, so if `present` survives, the value does.
-//! X2  The line is changed under a lock of its own, which is released when the change is durable. An open makes the
+//! IX-KEY-1  `present` is 0 or 1. The value is stored before it, in the same line, so if `present` survives, the value does.
+//! IX-KEY-2  The line is changed under a lock of its own, which is released when the change is durable. An open makes the
 //!     whole head durable, so the first access needs no validation.
 
 use farbank_pm::model::Category;
@@ -39,7 +39,7 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         (medium.load(self.present()) == 1).then(|| medium.load(self.value()))
     }
 
-    /// Checks that `present` is 0 or 1 (X1).
+    /// Checks that `present` is 0 or 1 (IX-KEY-1).
     pub(crate) fn check(&self) -> Result<(), IndexError> {
         match self.table_pool.medium().load(self.present()) {
             0 | 1 => Ok(()),
@@ -95,7 +95,7 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         let found = self.read();
         if let Some((value, present)) = to(found) {
             medium.store(&mut worker.ctx, self.value(), value);
-            medium.store(&mut worker.ctx, self.present(), present); // X1
+            medium.store(&mut worker.ctx, self.present(), present); // IX-KEY-1
             medium.flush(&mut worker.ctx, self.present(), 16);
             worker.commit(medium)?;
         }

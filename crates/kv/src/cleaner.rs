@@ -10,28 +10,28 @@
 //! segments first, but those whose emptiness will grow least by waiting.
 //!
 //! # Invariants
-//! C1  A victim is recycled only after its moved records are durable and published, and after every reader that
+//! KV-CLEAN-1  A victim is recycled only after its moved records are durable and published, and after every reader that
 //!     could have found an old offset has unpinned.
-//! C2  A copy that loses the race to a newer write is never published. It stays on the medium, valid, until its
+//! KV-CLEAN-2  A copy that loses the race to a newer write is never published. It stays on the medium, valid, until its
 //!     segment is recycled. The segments that a pass fills get an earlier opening stamp: that of the pass's begin, or
 //!     the reclaim stamp of the oldest tombstone that was unpublished then. So a tombstone that is published during
 //!     the pass waits for these segments, too.
-//! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone: then no record
+//! KV-CLEAN-3  A tombstone is dropped when every segment that was opened before it was written (KV-CLEAN-2) is gone: then no record
 //!     that it hides is left. A tombstone that a newer record of its key has replaced is dropped at once. A segment
 //!     counts the bytes of its tombstones until it is retired, including tombstones that have copies. Only a segment
 //!     without tombstones is cleaned by the live map, which does not include tombstones.
-//! C4  The cleaner can always make progress: only the cleaner takes the last `cleaner_reserve` free segments. It can
+//! KV-CLEAN-4  The cleaner can always make progress: only the cleaner takes the last `cleaner_reserve` free segments. It can
 //!     use them up while readers still pin segments that it has emptied. A pass that runs out of free segments ends.
 //!     The records copied by then are published, and the others stay in their victims. Copied tombstones are not copied
 //!     again.
-//! C5  A victim is damaged if not all of its live records were found, or if one fails its checksum. It is quarantined
+//! KV-CLEAN-5  A victim is damaged if not all of its live records were found, or if one fails its checksum. It is quarantined
 //!     and never recycled. The same holds for a victim that is read from end to end and has bytes that are no record:
 //!     unreadable bytes may be a tombstone. A victim that is cleaned by the live map has no needed tombstone.
 //!
 //! # Crash argument
 //! | crash                             | recovery sees                    | recovery does                           |
 //! |-----------------------------------|----------------------------------|-----------------------------------------|
-//! | after copying, before the drain   | old records, perhaps some copies | keeps one: same key, same number (V6)   |
+//! | after copying, before the drain   | old records, perhaps some copies | keeps one: same key, same number (KV-OPEN-6)   |
 //! | after the drain, before recycling | both                             | keeps one                               |
 //! | while tail and head are rewritten | two generations                  | uses the higher: the segment is empty   |
 
@@ -414,7 +414,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Recycles the retired segments that no reader can be in (C1). Returns their number.
+    /// Recycles the retired segments that no reader can be in (KV-CLEAN-1). Returns their number.
     pub(crate) fn recycle_retired(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest_pinned();
         let mut reborn = Vec::new();

@@ -10,25 +10,25 @@
 //! ```
 //!
 //! To publish a move is to make the index point at the copy. A victim is retired as soon as its walk has ended and its
-//! moves are published. The invariants of the cleaner (C1 to C5) hold. Slices add these:
+//! moves are published. The invariants of the cleaner (KV-CLEAN-1 to KV-CLEAN-5) hold. Slices add these:
 //!
 //! # Invariants
 //! KV-PASS-1  A victim is walked to its end before it is retired. It stays in the state `Cleaning` until then, so no
 //!     other pass takes it, and it is not recycled between slices.
 //! KV-PASS-2  Stamps are taken when a pass begins, and stay valid until it ends. Later tombstones have higher reclaim
-//!     stamps (C2), and a tombstone older than every segment stays older (C3).
+//!     stamps (KV-CLEAN-2), and a tombstone older than every segment stays older (KV-CLEAN-3).
 //! KV-PASS-3  Between slices the cleaner pins no epoch. It holds offsets only in its victims and in extents of their
 //!     groups. Only the cleaner frees those, or FLUSHALL, which ends the pass first.
 //! KV-PASS-4  Drained moves are published before the inputs of a move change: the setbacks of the clock, and the floor
 //!     of FLUSHALL.
 //! KV-PASS-5  A record is durable before its copy is written. Where drains are relaxed, this needs a sync when the
 //!     pass begins. Without it a power cut could leave copies of a few members of a group that was lost, or a MOVED
-//!     copy whose extents were lost (R6).
+//!     copy whose extents were lost (KV-RECORD-6).
 //!
 //! # Crash argument
 //! | crash between          | recovery sees                         | recovery does                         |
 //! |------------------------|---------------------------------------|---------------------------------------|
-//! | two slices             | the victim, copies of some records    | keeps one: same key, same number (V6) |
+//! | two slices             | the victim, copies of some records    | keeps one: same key, same number (KV-OPEN-6) |
 
 use std::collections::VecDeque;
 
@@ -338,7 +338,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Returns the opening stamp for the segments of a pass that begins now (C2). It is no higher than the reclaim
+    /// Returns the opening stamp for the segments of a pass that begins now (KV-CLEAN-2). It is no higher than the reclaim
     /// stamp of any tombstone that is pending now or later, because the pass may copy the records that those delete.
     fn pass_stamp(&self) -> u64 {
         let now = self.stamp.load(Relaxed);
@@ -444,7 +444,7 @@ impl<M: Medium> Engine<M> {
         Some(len)
     }
 
-    /// Whether a tombstone must be kept (C3).
+    /// Whether a tombstone must be kept (KV-CLEAN-3).
     fn tomb_is_needed(
         &self,
         oldest: (u64, u32, u64),
@@ -497,7 +497,7 @@ impl<M: Medium> Engine<M> {
                     .fetch_add(i64::from(moved.len), Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
-                self.read_cache.take(moved.hash); // H2
+                self.read_cache.take(moved.hash); // KV-CACHE-2
                 if self.index.replace(moved.hash, moved.old, moved.new) {
                     self.mark_dead(moved.old, moved.len);
                     self.mark_live(moved.new, moved.len);
@@ -507,7 +507,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Retires the victims whose walk has ended, and quarantines damaged ones (C5). All moves must be published.
+    /// Retires the victims whose walk has ended, and quarantines damaged ones (KV-CLEAN-5). All moves must be published.
     fn retire_walked(&self, pass: &mut CleaningPass) {
         if pass.walked.is_empty() {
             return;

@@ -538,7 +538,7 @@ impl<M: Medium> Engine<M> {
         Some(segment)
     }
 
-    /// Initialises `segments` as free, each with a new generation. Durable on `Ok` (S1: tail, then head).
+    /// Initialises `segments` as free, each with a new generation. Durable on `Ok` (KV-SEG-1: tail, then head).
     pub(crate) fn initialise_segments(
         &self,
         ctx: &mut PersistCtx,
@@ -566,7 +566,7 @@ impl<M: Medium> Engine<M> {
             place.write_head(self.medium(), ctx, *generation);
         }
         self.settle(self.medium().drain(ctx))?;
-        // A thread that frees an extent checks its generation and retires it under this lock (L4).
+        // A thread that frees an extent checks its generation and retires it under this lock (KV-LARGE-4).
         let _limbo = self.retired.lock().expect("no holder panics");
         for (_, generation, info) in &lives {
             info.reset(*generation);

@@ -41,13 +41,13 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.same_generation",
         description: "a segment is recycled without a new generation",
-        source: "invariant S1 of segment.rs",
+        source: "invariant KV-SEG-1 of segment.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.sealed_too_soon",
         description: "`sealed` is written before the segment's records are durable",
-        source: "invariant S3 of segment.rs",
+        source: "invariant KV-SEG-3 of segment.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
@@ -65,31 +65,31 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.published_before_durable",
         description: "the index points at a record whose ticket is not durable",
-        source: "invariant N1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
+        source: "invariant KV-COMMIT-1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.update_skips_pending",
         description: "an update builds on the published value though a newer one is pending",
-        source: "invariant W2 of stripe.rs",
+        source: "invariant KV-PEND-2 of stripe.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.answer_relies_on_nothing",
         description: "a reply that depends on another session's pending write does not wait for that write",
-        source: "invariant H3 of history.rs: SETNX answered 0, and its key was lost in a power cut",
+        source: "invariant CHECK-HIST-3 of history.rs: SETNX answered 0, and its key was lost in a power cut",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.group_relies_on_pending",
         description: "a group does not include the pending writes that its body has read",
-        source: "invariant G3 of group.rs",
+        source: "invariant KV-GROUP-3 of group.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
         name: "kv.group_left_behind",
         description: "a change that depends on one member of a group that is not durable may survive without the others",
-        source: "invariant G6 of group.rs; the histories of a killed server: INCR was kept and its MULTI lost",
+        source: "invariant KV-GROUP-6 of group.rs; the histories of a killed server: INCR was kept and its MULTI lost",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
@@ -101,7 +101,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.victims_before_copies",
         description: "a cleaned segment is recycled before its moved records are durable",
-        source: "invariant C1 of cleaner.rs",
+        source: "invariant KV-CLEAN-1 of cleaner.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
@@ -113,7 +113,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.copied_tombstone_uncounted",
         description: "a segment does not count the tombstones that the cleaner has copied into it",
-        source: "invariant C3 of cleaner.rs",
+        source: "invariant KV-CLEAN-3 of cleaner.rs",
         shows_in: None,
     },
     NamedFault {
@@ -125,19 +125,19 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.group_unchecked",
         description: "recovery accepts a group without its body's checksum",
-        source: "invariant V3 of recovery.rs",
+        source: "invariant KV-OPEN-3 of recovery.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.sequence_of_values_only",
         description: "after an open, sequence numbers continue from the newest value, though a tombstone is newer",
-        source: "invariant W1 of stripe.rs",
+        source: "invariant KV-PEND-1 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.torn_not_padded",
         description: "recovery leaves torn bytes as they are and seals their segment",
-        source: "invariant V2 of recovery.rs",
+        source: "invariant KV-OPEN-2 of recovery.rs",
         shows_in: None,
     },
     NamedFault {
@@ -161,7 +161,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.read_cache_kept",
         description: "a write does not remove its key from the read cache",
-        source: "invariant H2 of read_cache.rs",
+        source: "invariant KV-CACHE-2 of read_cache.rs",
         shows_in: None,
     },
 ];
@@ -171,13 +171,13 @@ pub(crate) const LARGE: [NamedFault; 2] = [
     NamedFault {
         name: "kv.first_extent_checked",
         description: "recovery accepts a large value if its first extent is whole",
-        source: "invariant L1 of large.rs",
+        source: "invariant KV-LARGE-1 of large.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.first_extent_flushed",
         description: "recovery flushes only the first extent of a value that it accepts",
-        source: "invariant V1 of recovery.rs",
+        source: "invariant KV-OPEN-1 of recovery.rs",
         shows_in: None,
     },
 ];
@@ -201,19 +201,19 @@ pub(crate) const IN_THREADS: [NamedFault; 4] = [
     NamedFault {
         name: "kv.stripe_released_early",
         description: "a stripe's lock is released between the check of its pending writes and the addition of a new one",
-        source: "invariant W4 of stripe.rs",
+        source: "invariant KV-PEND-4 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.older_published_later",
         description: "a drained write is published although a newer write of its key was published before",
-        source: "invariant W2 of stripe.rs",
+        source: "invariant KV-PEND-2 of stripe.rs",
         shows_in: None,
     },
     NamedFault {
         name: "kv.group_seen_half",
         description: "a group is published without its sequence lock",
-        source: "invariant G2 of group.rs",
+        source: "invariant KV-GROUP-2 of group.rs",
         shows_in: None,
     },
 ];
@@ -222,7 +222,7 @@ pub(crate) const IN_THREADS: [NamedFault; 4] = [
 pub(crate) const IN_THREADS_ALONE: [NamedFault; 1] = [NamedFault {
     name: "kv.read_cache_torn",
     description: "a read uses a value of the read cache although its slot was written meanwhile",
-    source: "invariant H3 of read_cache.rs",
+    source: "invariant KV-CACHE-3 of read_cache.rs",
     shows_in: None,
 }];
 

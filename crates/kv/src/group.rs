@@ -12,18 +12,18 @@
 //! the log.
 //!
 //! # Invariants
-//! G1  The stripes of all keys are locked, in order, from the body's first read until the last write is listed. So no
+//! KV-GROUP-1  The stripes of all keys are locked, in order, from the body's first read until the last write is listed. So no
 //!     other session writes these keys meanwhile.
-//! G2  Members get their ticket, and are published, under [`Engine::groups`]; readers that overlap with this retry.
+//! KV-GROUP-2  Members get their ticket, and are published, under [`Engine::groups`]; readers that overlap with this retry.
 //!     So readers see all members or none, even if the ticket becomes durable early.
-//! G3  A group does not depend on other writes that are not durable: a value that it read and that is not durable
+//! KV-GROUP-3  A group does not depend on other writes that are not durable: a value that it read and that is not durable
 //!     becomes a member, too. Otherwise a crash could keep the group and lose the value on which it was decided.
-//! G4  A write that replaces a member is not visible before the whole group is. So a reader that has seen one key as
+//! KV-GROUP-4  A write that replaces a member is not visible before the whole group is. So a reader that has seen one key as
 //!     it was after the group sees no key as it was before the group.
-//! G5  The body runs before anything is staged. If it panics, the stripes are released before the panic continues. So
+//! KV-GROUP-5  The body runs before anything is staged. If it panics, the stripes are released before the panic continues. So
 //!     nothing of the group remains, and no lock is poisoned.
-//! G6  A write that depends on a member of a group that is not durable forms a group with all keys of that group;
-//!     keys that are not written otherwise become members with their current values (G3). Otherwise a crash could
+//! KV-GROUP-6  A write that depends on a member of a group that is not durable forms a group with all keys of that group;
+//!     keys that are not written otherwise become members with their current values (KV-GROUP-3). Otherwise a crash could
 //!     keep the dependent write and lose the other members. If the group has too many keys, the write instead waits
 //!     until the group is durable. So does a group that depends on another one where a drain is a fence: that wait is
 //!     short.
@@ -53,7 +53,7 @@ use crate::store::{
 };
 use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
 
-/// Largest number of keys that a group adds because of G6.
+/// Largest number of keys that a group adds because of KV-GROUP-6.
 const ADDED_KEYS_MAX: usize = 16;
 
 /// A key of a group.
@@ -82,9 +82,9 @@ enum GroupRetry {
     Room(usize, u32),
     /// This ticket must be durable.
     Durable(Ticket),
-    /// These keys must become members, or this ticket must be durable (G6).
+    /// These keys must become members, or this ticket must be durable (KV-GROUP-6).
     AddKeys(Vec<KeyRef>, Ticket),
-    /// The groups that were read must be durable: another session has not drained its write of a key that G6 added.
+    /// The groups that were read must be durable: another session has not drained its write of a key that KV-GROUP-6 added.
     WaitForGroups,
 }
 
@@ -141,7 +141,7 @@ impl<M: Medium> KvSession<M> {
         self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
     }
 
-    /// Tries to write a group. Its body may use the first `named` keys; the others were added by G6.
+    /// Tries to write a group. Its body may use the first `named` keys; the others were added by KV-GROUP-6.
     fn try_group(
         &mut self,
         engine: &Arc<Engine<M>>,
@@ -184,7 +184,7 @@ impl<M: Medium> KvSession<M> {
             by_key,
         };
         let verdict = catch_unwind(AssertUnwindSafe(|| body(&mut ops))).unwrap_or_else(|panic| {
-            locks.clear(); // G5
+            locks.clear(); // KV-GROUP-5
             resume_unwind(panic)
         });
         if verdict? == GroupDecision::Abandon {
@@ -217,7 +217,7 @@ impl<M: Medium> KvSession<M> {
         self.write_members(engine, class, members, &mut locks)
     }
 
-    /// Returns what must happen before the group is written (G6). `None` if it depends on no member of a group that
+    /// Returns what must happen before the group is written (KV-GROUP-6). `None` if it depends on no member of a group that
     /// is not durable.
     fn check_group_dependencies(
         &self,
@@ -255,7 +255,7 @@ impl<M: Medium> KvSession<M> {
         self.settle(ours.max(theirs))
     }
 
-    /// Returns whether a value of `bytes` bytes may become a member for G3 or G6.
+    /// Returns whether a value of `bytes` bytes may become a member for KV-GROUP-3 or KV-GROUP-6.
     pub(crate) fn can_be_member(&self, bytes: usize) -> bool {
         bytes <= self.engine.geometry.inline_max() / 2
     }
@@ -282,7 +282,7 @@ impl<M: Medium> KvSession<M> {
         Ok(ticket.map(|ticket| (group.as_slice(), ticket)))
     }
 
-    /// Changes a key in a group of its own, with the keys that G6 adds.
+    /// Changes a key in a group of its own, with the keys that KV-GROUP-6 adds.
     pub(crate) fn change_in_group(
         &mut self,
         key: Key<'_>,
@@ -307,7 +307,7 @@ impl<M: Medium> KvSession<M> {
         })
     }
 
-    /// Makes members of values that the group read but does not replace, if they are not durable (G3). If such a
+    /// Makes members of values that the group read but does not replace, if they are not durable (KV-GROUP-3). If such a
     /// value is too long to be a member, returns its ticket, to be awaited instead.
     fn add_undurable_reads(&mut self, slots: &mut [GroupKey]) -> Result<Option<Ticket>, Error> {
         if fault!("kv.group_relies_on_pending") {
@@ -468,7 +468,7 @@ impl<M: Medium> KvSession<M> {
     }
 }
 
-/// Locks the stripes of `keys`, each once, in order (G1).
+/// Locks the stripes of `keys`, each once, in order (KV-GROUP-1).
 fn lock_all<'a, M: Medium>(
     engine: &'a Engine<M>,
     keys: &[Key<'_>],

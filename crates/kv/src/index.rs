@@ -20,18 +20,18 @@
 //!
 //! A tag holds the hash bits just above those that chose the group. A split uses up the lowest bit: the tag shifts
 //! down and stores one bit less. The leading 1 marks how many bits are left. Growth reads a key from far memory only
-//! if its entry is so old that its tag has too few bits left (X5).
+//! if its entry is so old that its tag has too few bits left (KV-INDEX-5).
 //!
 //! # Invariants
-//! X1  A group is changed only under its stripe's lock. Stripes are chosen by the lowest hash bits, so a group and
+//! KV-INDEX-1  A group is changed only under its stripe's lock. Stripes are chosen by the lowest hash bits, so a group and
 //!     all groups split from it have one stripe.
-//! X2  Readers take no lock. A reader reads the group's word once. The run to which the word points stays readable
+//! KV-INDEX-2  Readers take no lock. A reader reads the group's word once. The run to which the word points stays readable
 //!     while the reader is pinned, and holds what the index held when the word was read or later.
-//! X3  A group's word stores its depth (how many hash bits chose it). A reader that used fewer bits looks again with
+//! KV-INDEX-3  A group's word stores its depth (how many hash bits chose it). A reader that used fewer bits looks again with
 //!     that many: its key may have moved to a sibling group.
-//! X4  An entry is in its home line, or in one of the lines after it (cyclically) if every line before it was full.
+//! KV-INDEX-4  An entry is in its home line, or in one of the lines after it (cyclically) if every line before it was full.
 //!     Removing an entry from a full line leaves a `GONE` mark, so that the line still counts as full.
-//! X5  Every tag stores at least `HOME_BITS` bits: enough to find its line and to split once more.
+//! KV-INDEX-5  Every tag stores at least `HOME_BITS` bits: enough to find its line and to split once more.
 
 mod bulk;
 mod image;
@@ -54,7 +54,7 @@ const TAG_BITS: u32 = 64 - OFFSET_BITS;
 const HOME_BITS: u32 = 12;
 /// Mark of a removed entry whose line was full. It has no tag, so it matches nothing.
 const GONE: u64 = 1;
-/// Position of the tag in an entry's upper half, and the tag bits there that every entry stores (X5).
+/// Position of the tag in an entry's upper half, and the tag bits there that every entry stores (KV-INDEX-5).
 const HALF_SHIFT: u32 = OFFSET_BITS - 32;
 const HOME_HALF: u32 = ((1 << HOME_BITS) - 1) << HALF_SHIFT;
 /// Largest pool that the index can address: 4 TiB.
@@ -189,7 +189,7 @@ fn known_bits(entry: u64) -> u32 {
 fn tag_matches(entry: u64, tag: u64) -> bool {
     let theirs = entry >> OFFSET_BITS;
     let differ = (theirs ^ tag) as u32;
-    // Every tag stores the low bits (X5), and most entries of other keys differ in them.
+    // Every tag stores the low bits (KV-INDEX-5), and most entries of other keys differ in them.
     differ & ((1 << HOME_BITS) - 1) == 0 && theirs != 0 && differ << (32 - known_bits(entry)) == 0
 }
 
@@ -265,7 +265,7 @@ impl HashIndex {
         }
     }
 
-    /// Returns the group of `hash` and its number (X3).
+    /// Returns the group of `hash` and its number (KV-INDEX-3).
     #[inline(always)]
     fn find(&self, hash: u64) -> (usize, IndexGroup) {
         let mut number = self.number(hash);
@@ -755,7 +755,7 @@ impl RowSpace {
     }
 }
 
-/// Returns `entry` with a tag that has enough bits (X5); `None` if its key can no longer be read.
+/// Returns `entry` with a tag that has enough bits (KV-INDEX-5); `None` if its key can no longer be read.
 fn refreshed(entry: u64, depth: u32, rehash: &dyn Fn(Off) -> Option<u64>) -> Option<u64> {
     if known_bits(entry) > HOME_BITS {
         return Some(entry);

@@ -9,15 +9,15 @@
 //! ```
 //!
 //! # Invariants
-//! L1  Extents are written before their record and drained with it. A record whose extents fail their checksums is
+//! KV-LARGE-1  Extents are written before their record and drained with it. A record whose extents fail their checksums is
 //!     torn, like a record whose body fails its checksum.
-//! L2  An extent belongs to one table. It is freed when a durable write has replaced the table's record, or when the
+//! KV-LARGE-2  An extent belongs to one table. It is freed when a durable write has replaced the table's record, or when the
 //!     record was never published. Relocating the record copies the table; the extents stay.
-//! L3  After a crash, extents that are in no table of an accepted record are free: nothing leaks.
-//! L4  An extent is freed only if its segment still has the generation in the table. FLUSHALL may have freed it
+//! KV-LARGE-3  After a crash, extents that are in no table of an accepted record are free: nothing leaks.
+//! KV-LARGE-4  An extent is freed only if its segment still has the generation in the table. FLUSHALL may have freed it
 //!     before, and another session may have reused it. So a segment gets a new generation under the lock of
 //!     [`Engine::retired`], too.
-//! L5  A session that fills an extent stays pinned until it has drained it. FLUSHALL frees extents at any time, and
+//! KV-LARGE-5  A session that fills an extent stays pinned until it has drained it. FLUSHALL frees extents at any time, and
 //!     stores still in flight must not reach a segment that has been recycled.
 
 use farbank_pm::fault;
@@ -89,7 +89,7 @@ impl<M: Medium> KvSession<M> {
         state: SegmentState,
         table: &mut Vec<u8>,
     ) {
-        self.pin(); // L5
+        self.pin(); // KV-LARGE-5
         self.undrained_extents = true;
         self.unpaid += bytes.len() as u64;
         let engine = &*self.engine;
@@ -200,7 +200,7 @@ impl<M: Medium> Engine<M> {
         table
     }
 
-    /// Frees the extents of a record that no reader can find any more (L2).
+    /// Frees the extents of a record that no reader can find any more (KV-LARGE-2).
     pub(crate) fn free_extents_of(&self, at: Off) {
         if let Some(header) = self.header(at) {
             self.free_table(&self.table_of(at, &header));
@@ -241,7 +241,7 @@ impl<M: Medium> Engine<M> {
         }
         let epoch = self.epochs.retire();
         for extent in ValueExtent::decode_all(table) {
-            // L4
+            // KV-LARGE-4
             let mut retired = self.retired.lock().expect("no holder panics");
             if !self.has_generation(&extent) {
                 continue;

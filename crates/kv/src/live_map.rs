@@ -10,11 +10,11 @@
 //! cleaner reads every header and looks every key up in the index.
 //!
 //! # Invariants
-//! L1  A set bit belongs to a live record: it is set when a write or an open counts the record as live, and cleared
+//! KV-LIVE-1  A set bit belongs to a live record: it is set when a write or an open counts the record as live, and cleared
 //!     when the record is counted as dead. Live records of a segment in which an open found damage have no bits.
-//! L2  So if a segment has as many bits as live records, the bits are complete; only such a segment is cleaned by the
+//! KV-LIVE-2  So if a segment has as many bits as live records, the bits are complete; only such a segment is cleaned by the
 //!     map. Both numbers are read while other threads change them. If they differ, the cleaner walks the segment. A
-//!     record that the map misses by mistake is detected before the segment is recycled (C5).
+//!     record that the map misses by mistake is detected before the segment is recycled (KV-CLEAN-5).
 
 use farbank_pm::Off;
 use farbank_pm::grow_table::{GrowTable, prefetch_for_write};
@@ -92,7 +92,7 @@ impl LiveMap {
     }
 
     /// Returns, for each live record in the `bytes` from `from` on, the two places at which it may begin. `None` if
-    /// not exactly `live` bits are set there (L2).
+    /// not exactly `live` bits are set there (KV-LIVE-2).
     pub(crate) fn all_of(&self, from: Off, bytes: usize, live: u32) -> Option<Vec<[Off; 2]>> {
         let mut found = Vec::with_capacity(live as usize);
         let first = word_of(from.0);

@@ -2,9 +2,9 @@
 //!
 //! When the ticket of a batch is durable, each of its writes is unlisted from its stripe, and the index entry is
 //! updated to its record, under the stripe's lock; the record that it replaces is counted as dead. The members of a
-//! group are published under [`Engine::groups`], which makes overlapping readers retry (G2). Where tickets become
+//! group are published under [`Engine::groups`], which makes overlapping readers retry (KV-GROUP-2). Where tickets become
 //! durable later than they are issued, a session may supersede a member of another session's group that is durable
-//! and not published yet. It first publishes that group (G4).
+//! and not published yet. It first publishes that group (KV-GROUP-4).
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
@@ -80,7 +80,7 @@ impl<M: Medium> KvSession<M> {
         self.engine.tombstone_bytes.fetch_add(tombs, Relaxed);
     }
 
-    /// Publishes other sessions' groups that one of `writes` supersedes (G4): members that were drained before
+    /// Publishes other sessions' groups that one of `writes` supersedes (KV-GROUP-4): members that were drained before
     /// `writes`. Such groups exist only where tickets become durable later than they are issued.
     fn publish_superseded_groups(&self, writes: &[StagedWrite]) {
         if self.engine.caps().drain != Drain::Sync {
@@ -217,11 +217,11 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Updates the index from the located entry to `write`, and the counts. Returns false, with no effect, if the
-    /// index has changed since the entry was located (N3). The caller holds the stripe's lock.
+    /// index has changed since the entry was located (KV-COMMIT-3). The caller holds the stripe's lock.
     fn update_index_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
         let engine = &*self.engine;
         let old = located.found;
-        engine.read_cache.take(write.hash); // H2
+        engine.read_cache.take(write.hash); // KV-CACHE-2
         let swung = match (old, write.what) {
             (Some(old), RecordType::Put) => engine.index.replace(write.hash, old.at, write.at),
             (Some(old), _) => engine.index.remove(write.hash, old.at),
@@ -328,7 +328,7 @@ enum PublishOutcome {
 }
 
 /// Splits a batch into runs for publication, each with whether it is published as a whole. Adjacent members of groups
-/// form such a run. A batch in which a write supersedes a group's member is a single one (G4).
+/// form such a run. A batch in which a write supersedes a group's member is a single one (KV-GROUP-4).
 fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> {
     let whole = writes.iter().any(|write| write.grouped && write.superseded);
     let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
@@ -337,7 +337,7 @@ fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> 
 
 /// Marks a batch's writes as drained under `ticket`. Before that, links each write of a run that is published as a
 /// whole to the run's first write: once one of them is drained, another session may supersede it. Overlapping readers
-/// retry (G2).
+/// retry (KV-GROUP-2).
 pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite], ticket: Ticket) {
     let each = |writes: &[StagedWrite], note: &dyn Fn(&mut LockedStripe<'_>, u64)| {
         for write in writes.iter().filter(|write| !write.superseded) {

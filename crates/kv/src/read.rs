@@ -1,6 +1,6 @@
 //! Reading: a key's newest value, the newest value that a reader may see, and consistent reads of several keys.
 //!
-//! A key's newest value is its newest listed write (W2), or else the record in the index. A reader may see durable
+//! A key's newest value is its newest listed write (KV-PEND-2), or else the record in the index. A reader may see durable
 //! values: the index, and listed writes whose ticket is durable. On request it also sees its own session's writes. A
 //! record's checksums are verified each time it is read. Values in the read cache were verified when they were stored
 //! there.
@@ -104,7 +104,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Returns whether a listed write that may be read (W3) is of `key`.
+    /// Returns whether a listed write that may be read (KV-PEND-3) is of `key`.
     pub(crate) fn is_of(&self, pending: &PendingWrite, key: Key<'_>) -> bool {
         match self.staged_record(pending.at) {
             Some((header, body)) => {
@@ -360,7 +360,7 @@ impl<M: Medium> KvSession<M> {
     ) -> Option<bool> {
         let engine = &*self.engine;
         if self.looks_at_lists(view) && !engine.stripe(hash).is_quiet() {
-            return None; // H4
+            return None; // KV-CACHE-4
         }
         let Some(held) = engine.read_cache.find(hash, key) else {
             count_one(&self.shared.cache_misses);

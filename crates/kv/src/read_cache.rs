@@ -21,15 +21,15 @@
 //! key need not read far memory to learn what it replaces: the slot has that record's offset and length.
 //!
 //! # Invariants
-//! H1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash
+//! KV-CACHE-1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash
 //!     choose both. Marks and slots change only under that stripe's lock.
-//! H2  A slot holds the record to which the index refers. Before a thread (the cleaner, too) changes a key's index
+//! KV-CACHE-2  A slot holds the record to which the index refers. Before a thread (the cleaner, too) changes a key's index
 //!     entry, it empties the key's slot, under the same lock. So the slot's offset is that of the key's record, never
 //!     that of a later record at the same place.
-//! H3  A slot's word changes before the other words do, each time to a value that it has not had before. So a reader
+//! KV-CACHE-3  A slot's word changes before the other words do, each time to a value that it has not had before. So a reader
 //!     that finds the same word before and after has read the bytes of one writer. Marks are only hints where to
 //!     look.
-//! H4  The cache holds only records in the index, hence only durable ones. A reader that may have to see a listed
+//! KV-CACHE-4  The cache holds only records in the index, hence only durable ones. A reader that may have to see a listed
 //!     write does not use the cache.
 
 use farbank_pm::Off;
@@ -97,7 +97,7 @@ fn mark_of(hash: u64) -> u8 {
 }
 
 impl ReadCache {
-    /// Creates a cache of about `bytes`; it may be larger because of H1.
+    /// Creates a cache of about `bytes`; it may be larger because of KV-CACHE-1.
     pub(crate) fn new(bytes: u64, stripes: usize) -> ReadCache {
         let row_bytes = (WAYS * size_of::<CacheSlot>()) as u64;
         let rows = (bytes.min(READ_CACHE_BYTES_MAX) / row_bytes) as usize;
@@ -239,7 +239,7 @@ impl ReadCache {
         emptied
     }
 
-    /// Sets the slot's word to the next version, without `HELD` (H3).
+    /// Sets the slot's word to the next version, without `HELD` (KV-CACHE-3).
     #[inline]
     fn empty(&self, row: usize, way: usize) {
         let word = &self.slot(row, way).0[0];
@@ -270,7 +270,7 @@ impl ReadCache {
             return;
         }
         let slot = &self.slot(row, way).0;
-        fence(Ordering::Release); // H3: a reader that sees a store below sees the slot emptied.
+        fence(Ordering::Release); // KV-CACHE-3: a reader that sees a store below sees the slot emptied.
         slot[1].store(at.0, Ordering::Relaxed);
         let (header, rest) = slot[HEADER_AT..].split_at(HEADER_WORDS);
         for (to, word) in header.iter().zip(raw.words()) {

@@ -13,16 +13,16 @@
 //! ```
 //!
 //! # Invariants
-//! R1  The head crc covers bytes 4 to the end of the header. It starts from a seed made of the pool's secret id, the
+//! KV-RECORD-1  The head crc covers bytes 4 to the end of the header. It starts from a seed made of the pool's secret id, the
 //!     segment's generation and open epoch, and the record's offset. A header is valid at one offset in one generation
 //!     of one segment of one pool, so no value can pose as a record.
-//! R2  The body crc covers key and value (for a LARGE record, key and extent table), and does not depend on the
+//! KV-RECORD-2  The body crc covers key and value (for a LARGE record, key and extent table), and does not depend on the
 //!     offset. A move copies the body with its body crc, so damaged bytes never get a valid checksum.
-//! R3  A length is used only after the head crc has been verified.
-//! R4  MEMBER marks a record that lies in a group's body. It counts only as part of a whole group.
-//! R5  SETTLED means: everything before this record in its segment was durable before the record was written.
+//! KV-RECORD-3  A length is used only after the head crc has been verified.
+//! KV-RECORD-4  MEMBER marks a record that lies in a group's body. It counts only as part of a whole group.
+//! KV-RECORD-5  SETTLED means: everything before this record in its segment was durable before the record was written.
 //!     Bytes before such a record that fail their checksum are damage, not a torn write.
-//! R6  MOVED means: the cleaner copied this record, so its extents were durable before it was written.
+//! KV-RECORD-6  MOVED means: the cleaner copied this record, so its extents were durable before it was written.
 
 use farbank_pm::crc::{crc32c_append, crc32c_words};
 
@@ -145,7 +145,7 @@ impl RecordHeader {
         RawHeader(words)
     }
 
-    /// Appends the header to `out`, with a checksum that starts from `seed` (R1).
+    /// Appends the header to `out`, with a checksum that starts from `seed` (KV-RECORD-1).
     #[inline]
     pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
         let RawHeader(mut words) = self.raw();
@@ -199,7 +199,7 @@ impl RawHeader {
             + if shape & ATTRS != 0 { 8 } else { 0 }
     }
 
-    /// Whether the checksum, started from `seed`, holds (R1).
+    /// Whether the checksum, started from `seed`, holds (KV-RECORD-1).
     #[inline(always)]
     pub(crate) fn has_valid_checksum(&self, seed: u32) -> bool {
         let covered = &self.0[1..self.len() / 8];
@@ -340,7 +340,7 @@ impl RecordType {
     }
 }
 
-/// Returns the body crc of a key and the value or extent table (`rest`) after it (R2).
+/// Returns the body crc of a key and the value or extent table (`rest`) after it (KV-RECORD-2).
 #[inline]
 pub(crate) fn body_crc(key: &[u8], rest: &[u8]) -> u32 {
     crc32c_append(crc32c_append(0, key), rest)

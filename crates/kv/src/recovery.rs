@@ -13,19 +13,19 @@
 //! ```
 //!
 //! # Invariants
-//! V1  Accepted records are durable before any data is served, cleaned or recycled (A before B). Otherwise a
+//! KV-OPEN-1  Accepted records are durable before any data is served, cleaned or recycled (A before B). Otherwise a
 //!     kill, this open, and a power cut could lose both the old and the new version of a key. The same holds for
 //!     the heads of segments without records (`segment_heads`).
-//! V2  A second scan finds the same records. Torn bytes are padded before their segment is sealed, and a pad is
+//! KV-OPEN-2  A second scan finds the same records. Torn bytes are padded before their segment is sealed, and a pad is
 //!     SETTLED if the header that it replaces was. Without that, bytes before the pad that were damage would be torn
 //!     for the next scan, which would pad them. If the first pad were then lost, they would be damage again.
-//! V3  Members count only in a whole group. Other members are torn, or salvaged from a damaged group.
-//! V4  Every segment is free, holds records, or is an extent of an accepted table: no segment leaks.
-//! V5  The superblock counts a segment as initialised when both ends of it are durable. From then on a head is
+//! KV-OPEN-3  Members count only in a whole group. Other members are torn, or salvaged from a damaged group.
+//! KV-OPEN-4  Every segment is free, holds records, or is an extent of an accepted table: no segment leaks.
+//! KV-OPEN-5  The superblock counts a segment as initialised when both ends of it are durable. From then on a head is
 //!     only ever replaced by another head: zeros there are damage, not the result of a crash.
-//! V6  Of two copies of a record, the one in the segment with the higher generation counts. So if two segments hold
+//! KV-OPEN-6  Of two copies of a record, the one in the segment with the higher generation counts. So if two segments hold
 //!     the same records, one of them keeps all: usually the segment that the cleaner filled, and its victim is empty.
-//!     If each kept a part, an open could find no segment that the cleaner can empty (C4).
+//!     If each kept a part, an open could find no segment that the cleaner can empty (KV-CLEAN-4).
 //!
 //! # Crash argument
 //! Until A is drained, nothing that the scan relies on has changed: pads lie in torn bytes only. Between A
@@ -115,7 +115,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     }
     let born = u64::from(engine.pool.segments());
     if words.open_epoch == 0 {
-        recycle_unused(&mut engine, &mut ctx, &mut lives)?; // V5
+        recycle_unused(&mut engine, &mut ctx, &mut lives)?; // KV-OPEN-5
     }
     // The snapshot's segments are about to be recycled, so no later open may look for the snapshot. And no record
     // is written before this open has its open epoch.
@@ -130,7 +130,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     })?;
     if words.open_epoch != 0 {
         recycle_unused(&mut engine, &mut ctx, &mut lives)?;
-        engine.set_root(|words| words.segments_initialised = born)?; // V5
+        engine.set_root(|words| words.segments_initialised = born)?; // KV-OPEN-5
     }
     engine.set_clock_back()?;
     engine.count_waste();
@@ -167,9 +167,9 @@ fn scan_and_build<M: Medium>(
     for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
         let base = engine.geometry.base(*segment);
         let bytes = engine.geometry.segment_bytes;
-        engine.live_map.clear_all(base, bytes); // L1: the cleaner reads the whole segment and keeps it (C5).
+        engine.live_map.clear_all(base, bytes); // KV-LIVE-1: the cleaner reads the whole segment and keeps it (KV-CLEAN-5).
     }
-    // A: accepted records become durable, torn bytes become pads (V1, V2).
+    // A: accepted records become durable, torn bytes become pads (KV-OPEN-1, KV-OPEN-2).
     for (segment, found) in &scanned {
         engine
             .info(*segment)
@@ -298,7 +298,7 @@ fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<ScannedRecord>) {
     let born = |item: &ScannedRecord| engine.info_at(item.at).generation.load(Relaxed);
     items.sort_unstable_by(|a, b| {
         let newest_first = (a.rank, b.seq).cmp(&(b.rank, a.seq));
-        newest_first.then_with(|| born(b).cmp(&born(a))) // V6
+        newest_first.then_with(|| born(b).cmp(&born(a))) // KV-OPEN-6
     });
     let mut kept = 0;
     for next in 0..items.len() {
@@ -516,7 +516,7 @@ fn merged(pads: &[TornRange]) -> Vec<TornRange> {
     merged
 }
 
-/// Step B: recycles every segment that holds no needed data, and adds it to the free segments (V4).
+/// Step B: recycles every segment that holds no needed data, and adds it to the free segments (KV-OPEN-4).
 fn recycle_unused<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,

@@ -18,7 +18,7 @@
 //! # Invariants
 //! KV-ROOM-1  A session parks its open segments only while it has nothing staged and nothing unpublished. So sealing or
 //!     adopting a parked segment never makes the cleaner drop a record that is about to be published.
-//! KV-ROOM-2  A waiting session has no undrained writes and pins no epoch (N2, C1).
+//! KV-ROOM-2  A waiting session has no undrained writes and pins no epoch (KV-COMMIT-2, KV-CLEAN-1).
 //! KV-ROOM-3  A write for which `prepare` has returned ready is refused only if a run of the cleaner has found nothing
 //!     to gain. If other sessions have taken the space meanwhile, the write waits for [`HURRIED_WAIT`] first, and then
 //!     for the whole run: on a busy machine the cleaner may not get a CPU within [`HURRIED_WAIT`]. After a run that

@@ -18,13 +18,13 @@
 //! because no record can be read without it.
 //!
 //! # Invariants
-//! S1  Generations only grow, over the whole pool. At any time the head or the tail is valid. Both have the same
+//! KV-SEG-1  Generations only grow, over the whole pool. At any time the head or the tail is valid. Both have the same
 //!     generation, except after a crash while the segment was recycled. Then no record of either generation is
 //!     needed, and the higher generation counts.
-//! S2  `opened` is durable before any record in the segment is acknowledged. A segment that is not opened is free.
+//! KV-SEG-2  `opened` is durable before any record in the segment is acknowledged. A segment that is not opened is free.
 //!     The checksums of records include the open epoch, too. So if a crash leaves parts of a batch in a segment that
 //!     was not opened yet, they are invalid when the segment is used later.
-//! S3  `sealed` is written when everything before the end that it gives is durable. Bytes before that end that fail
+//! KV-SEG-3  `sealed` is written when everything before the end that it gives is durable. Bytes before that end that fail
 //!     their checksum are damage; in an unsealed segment they may be a torn write. A segment that was not opened is
 //!     never sealed: its next records would lie beyond an end that is final.
 
@@ -160,7 +160,7 @@ impl SegmentPlace {
         }
     }
 
-    /// Writes `opened`. The drain of the segment's first batch makes it durable (S2).
+    /// Writes `opened`. The drain of the segment's first batch makes it durable (KV-SEG-2).
     pub(crate) fn open<M: Medium>(
         &self,
         m: &M,
@@ -174,7 +174,7 @@ impl SegmentPlace {
         m.copy_in(ctx, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
-    /// Writes `sealed`; everything before `end` must be durable (S3). This word is not flushed, and no thread waits
+    /// Writes `sealed`; everything before `end` must be durable (KV-SEG-3). This word is not flushed, and no thread waits
     /// for it: without it an open scans to the end of the segment.
     pub(crate) fn seal<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, generation: u64, end: usize) {
         let _spending = Category::Allocator.scope();

@@ -2,7 +2,7 @@
 //!
 //! | head                   | tail    | segment               | meaning                                               |
 //! |------------------------|---------|-----------------------|-------------------------------------------------------|
-//! | valid                  | any     |                       | the head counts (S1)                                  |
+//! | valid                  | any     |                       | the head counts (KV-SEG-1)                                  |
 //! | invalid, not all zeros | valid   |                       | the tail counts; the head is repaired                 |
 //! | zeros                  | valid   | counted               | damaged: see below                                    |
 //! | zeros                  | valid   | not counted           | its first initialisation was interrupted              |
@@ -19,7 +19,7 @@
 //! # Crash argument
 //! Initialisation writes the whole line of a head, beginning with the magic. `opened` and `sealed` do not write the
 //! magic. So once a segment's initialisation was durable, every crash leaves a head that begins with the magic. The
-//! superblock counts the segment after that (V5). A crash between the two leaves it uncounted, and it is initialised
+//! superblock counts the segment after that (KV-OPEN-5). A crash between the two leaves it uncounted, and it is initialised
 //! again.
 //!
 //! After a kill, a head may be visible and not durable. So every head is flushed before its segment is counted. After

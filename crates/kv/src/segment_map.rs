@@ -24,7 +24,7 @@
 //! KV-MAP-3  A map that fails its checksum is ignored, and its segment is scanned from end to end. The checksum's seed
 //!     includes the segment's offset, its generation and its open epoch, so a map of an earlier use fails it. The open
 //!     epoch matters because interrupted recycling may leave a free segment in its earlier generation.
-//! KV-MAP-4  Tombstones stay marked until their segment is recycled; C3 alone decides when that may be. Segments with
+//! KV-MAP-4  Tombstones stay marked until their segment is recycled; KV-CLEAN-3 alone decides when that may be. Segments with
 //!     records of large groups have no map, and neither have segments in which an open found damage.
 //!
 //! # Crash argument

@@ -1,6 +1,6 @@
 //! The scan of one segment at an open: by its map, or from end to end.
 //!
-//! `recovery` has the invariants (V1 to V6): how records, torn writes and damage are distinguished and treated.
+//! `recovery` has the invariants (KV-OPEN-1 to KV-OPEN-6): how records, torn writes and damage are distinguished and treated.
 
 use farbank_pm::fault;
 use farbank_pm::situation;
@@ -362,7 +362,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         });
     }
 
-    /// Accepts all members of a whole group. Of a damaged group, accepts the members whose own checksums hold (V3).
+    /// Accepts all members of a whole group. Of a damaged group, accepts the members whose own checksums hold (KV-OPEN-3).
     fn take_group(&self, at: Off, header: &RecordHeader, whole: bool, found: &mut SegmentScan) {
         situation!("kv.large_group_recovered", whole && header.large);
         situation!("kv.small_group_recovered", whole && !header.large);

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! # Invariants
-//! N1  A write is published only when its ticket is durable: the index refers to durable records only.
-//! N2  A session that meets another session's undrained write of its key (W3) waits for it only with nothing staged
+//! KV-COMMIT-1  A write is published only when its ticket is durable: the index refers to durable records only.
+//! KV-COMMIT-2  A session that meets another session's undrained write of its key (KV-PEND-3) waits for it only with nothing staged
 //!     itself, and first releases every lock and its pin. So two sessions never wait for each other while either
 //!     holds undrained data. See `wait`.
-//! N3  A publication replaces exactly the entry that was found when the write was staged. If that entry has changed,
+//! KV-COMMIT-3  A publication replaces exactly the entry that was found when the write was staged. If that entry has changed,
 //!     the publishing thread locates the key again.
-//! N4  Dropping a session unlists its staged writes. Only their extents have reached the medium; these are freed.
+//! KV-COMMIT-4  Dropping a session unlists its staged writes. Only their extents have reached the medium; these are freed.
 //!
 //! # Crash argument
 //! | crash between                 | recovery sees                      | and does                         |
@@ -200,7 +200,7 @@ impl<M: Medium> KvSession<M> {
         self.pinned = false;
     }
 
-    /// Drains extents that are still being written. Afterwards another session may reuse them (L5).
+    /// Drains extents that are still being written. Afterwards another session may reuse them (KV-LARGE-5).
     pub(crate) fn drain_extents(&mut self) {
         if std::mem::take(&mut self.undrained_extents) {
             self.engine.medium().drain(&mut self.ctx);
@@ -622,7 +622,7 @@ impl<M: Medium> KvSession<M> {
             if let Some(value) = &draft.value
                 && let Some((_, ticket)) = self.undurable_group(&newest)?
             {
-                // G6
+                // KV-GROUP-6
                 situation!(
                     "kv.change_joins_group",
                     self.can_be_member(value.bytes.len())
@@ -716,7 +716,7 @@ impl<M: Medium> KvSession<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Abandons the staged writes (N4).
+    /// Abandons the staged writes (KV-COMMIT-4).
     fn abandon(&mut self) {
         if self.writes.is_empty() {
             return;
@@ -729,7 +729,7 @@ impl<M: Medium> KvSession<M> {
         }
         self.log.discard();
         // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have
-        // drained the write-combining buffers (L5).
+        // drained the write-combining buffers (KV-LARGE-5).
         self.undrained_extents = false;
         situation!("kv.extents_abandoned", !self.tables.is_empty());
         for table in std::mem::take(&mut self.tables) {

@@ -78,7 +78,7 @@ impl OpenSegment {
 
     /// Stages a record: header, key, and value or table.
     fn stage<M: Medium>(&mut self, engine: &Engine<M>, header: &RecordHeader, body: &[&[u8]]) {
-        // R5: the first record of a batch certifies that all records before it are durable.
+        // KV-RECORD-5: the first record of a batch certifies that all records before it are durable.
         let settled = self.staged() == 0
             && engine.drains_are_real()
             && self
@@ -142,7 +142,7 @@ fn write_end<M: Medium>(
     generation: u64,
     end: usize,
 ) {
-    // S3: a segment that was taken and never written is not opened, and stays as it was initialised.
+    // KV-SEG-3: a segment that was taken and never written is not opened, and stays as it was initialised.
     if engine.drains_are_real() && end > FIRST {
         let place = engine.geometry.place(segment);
         place.seal(engine.medium(), ctx, generation, end);

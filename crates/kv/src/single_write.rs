@@ -4,7 +4,7 @@
 //!   prefetch ── lock stripe ── number ── copy in ── look up ── drain ── update the index ── unlock
 //! ```
 //!
-//! A batch of several writes lists them, releases the stripes, and locks each stripe again to publish (W2). Where a
+//! A batch of several writes lists them, releases the stripes, and locks each stripe again to publish (KV-PEND-2). Where a
 //! drain is a fence, a single write instead holds its stripe from its number to its publication, for a few hundred
 //! nanoseconds. No other thread sees the write before it is published, so it is neither listed nor unlisted. No epoch
 //! is pinned either: the cleaner updates entries under the same lock before it recycles a segment, so nothing that
@@ -19,10 +19,10 @@
 //! be new.
 //!
 //! # Invariants
-//! A1  Only a session with nothing staged and nothing unpublished takes this path, and only if no other write of the
-//!     key is listed. So the index refers to the key's newest value (W2), and the drain covers this write alone.
-//! A2  The index is updated after the drain, under the same lock (N1, N3).
-//! A3  Writes that do not fit (no room, a large value, a segment that must be sealed) take the batch path.
+//! KV-SINGLE-1  Only a session with nothing staged and nothing unpublished takes this path, and only if no other write of the
+//!     key is listed. So the index refers to the key's newest value (KV-PEND-2), and the drain covers this write alone.
+//! KV-SINGLE-2  The index is updated after the drain, under the same lock (KV-COMMIT-1, KV-COMMIT-3).
+//! KV-SINGLE-3  Writes that do not fit (no room, a large value, a segment that must be sealed) take the batch path.
 //!
 //! # Crash argument
 //! As for a batch. Before the drain the write is neither acknowledged nor visible, and recovery keeps the record or
@@ -80,7 +80,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Writes on the short path. Returns `None`, with no effect, if that is not possible (A1, A3).
+    /// Writes on the short path. Returns `None`, with no effect, if that is not possible (KV-SINGLE-1, KV-SINGLE-3).
     fn try_write_single(
         &mut self,
         hash: u64,
@@ -120,9 +120,9 @@ impl<M: Medium> KvSession<M> {
         let ticket = engine.medium().drain(&mut self.ctx);
         open.mark_single_drained(engine, class, ticket);
         drop(open);
-        engine.poll(ticket)?; // A2: a write that could not be drained is not published.
+        engine.poll(ticket)?; // KV-SINGLE-2: a write that could not be drained is not published.
         let cached = match guess {
-            ReplacedGuess::Held(_) => engine.read_cache.take(hash), // H2: only this lock's holder fills a slot.
+            ReplacedGuess::Held(_) => engine.read_cache.take(hash), // KV-CACHE-2: only this lock's holder fills a slot.
             _ => None,
         };
         match &old {
@@ -145,7 +145,7 @@ impl<M: Medium> KvSession<M> {
         }))
     }
 
-    /// Returns whether a value may take the short path now (A1).
+    /// Returns whether a value may take the short path now (KV-SINGLE-1).
     fn can_write_single(&self) -> bool {
         self.engine.caps().drain == Drain::Fence
             && !self.has_pending()

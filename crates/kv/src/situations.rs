@@ -35,11 +35,11 @@ pub(crate) const ALL: [Situation; 59] = [
     ),
     Situation::new(
         "kv.change_joins_group",
-        "a change of a key whose group is not durable becomes a group with the others (G6)",
+        "a change of a key whose group is not durable becomes a group with the others (KV-GROUP-6)",
     ),
     Situation::new(
         "kv.change_waits_for_group",
-        "a change of a key whose group is not durable waits, because its value is too long to be a member (G6)",
+        "a change of a key whose group is not durable waits, because its value is too long to be a member (KV-GROUP-6)",
     ),
     Situation::new(
         "kv.swept",
@@ -68,11 +68,11 @@ pub(crate) const ALL: [Situation; 59] = [
     ),
     Situation::new(
         "kv.group_carries",
-        "a group includes a write that its body has read and that is not durable (G3)",
+        "a group includes a write that its body has read and that is not durable (KV-GROUP-3)",
     ),
     Situation::new(
         "kv.group_takes_along",
-        "a group includes members of a group that is not durable (G6)",
+        "a group includes members of a group that is not durable (KV-GROUP-6)",
     ),
     Situation::new(
         "kv.group_published_for_another",
@@ -124,7 +124,10 @@ pub(crate) const ALL: [Situation; 59] = [
         "kv.torn_settled_padded",
         "an open pads a torn record whose header is SETTLED",
     ),
-    Situation::new("kv.two_copies", "an open finds two copies of a record (V6)"),
+    Situation::new(
+        "kv.two_copies",
+        "an open finds two copies of a record (KV-OPEN-6)",
+    ),
     Situation::new(
         "kv.tombstone_is_newest",
         "the newest record of a key is a tombstone",

@@ -4,15 +4,15 @@
 //! groups of the stripe's keys are changed. The lock is held only while DRAM is accessed.
 //!
 //! # Invariants
-//! W1  Sequence numbers of a stripe only grow, across restarts too: of two records of one key the one
+//! KV-PEND-1  Sequence numbers of a stripe only grow, across restarts too: of two records of one key the one
 //!     with the higher number is the newer.
-//! W2  A write is listed as pending from the moment it has a sequence number until it is published, or superseded by
+//! KV-PEND-2  A write is listed as pending from the moment it has a sequence number until it is published, or superseded by
 //!     a newer published write of its key. So the newest value of a key is its newest pending write, or without
 //!     one the record that the index points at.
-//! W3  A pending write without a ticket may be read only by the session that staged it: its bytes are in
+//! KV-PEND-3  A pending write without a ticket may be read only by the session that staged it: its bytes are in
 //!     that session's buffer. A pending write with a ticket may be read from the medium by any session.
-//! W4  All pending writes of one key that have no ticket belong to one session.
-//! W5  A thread that removes a pending write, or sets its ticket, wakes the sessions that wait for that.
+//! KV-PEND-4  All pending writes of one key that have no ticket belong to one session.
+//! KV-PEND-5  A thread that removes a pending write, or sets its ticket, wakes the sessions that wait for that.
 
 use std::time::{Duration, Instant};
 
@@ -153,7 +153,7 @@ impl LockedStripe<'_> {
         self.stripe.listed.store(listed, Ordering::Release);
     }
 
-    /// Wakes the waiting sessions (W5).
+    /// Wakes the waiting sessions (KV-PEND-5).
     fn wake(&self) {
         if self.guard.waiting > 0 {
             self.stripe.changed.notify_all();

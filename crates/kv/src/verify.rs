@@ -10,9 +10,9 @@ use crate::record::RecordType;
 use crate::segment::SegmentState;
 use crate::store::Key;
 
-/// Checks that every segment is accounted for, and that no two have the same generation (S1). Checks that the counts of
+/// Checks that every segment is accounted for, and that no two have the same generation (KV-SEG-1). Checks that the counts of
 /// live records match the index, that segment maps mark all records that an open needs (KV-MAP-1), and that no needed
-/// tombstone can be lost (C3). No session may write meanwhile.
+/// tombstone can be lost (KV-CLEAN-3). No session may write meanwhile.
 ///
 /// # Errors
 /// A description of the first contradiction.
@@ -66,7 +66,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 }
 
 /// Checks that the newest tombstone of each key without a value lies in a segment that counts tombstones. A segment
-/// that counts none would be recycled without copying the tombstone (C3).
+/// that counts none would be recycled without copying the tombstone (KV-CLEAN-3).
 fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
     each_tomb(engine, TombstoneRule::Uncounted, &mut |db, bytes, seq| {

@@ -6,7 +6,7 @@
 //!                             something staged: commits it first, or is refused
 //! ```
 //!
-//! A session sleeps on its key's stripe. It is woken when a pending write is drained or removed (W5).
+//! A session sleeps on its key's stripe. It is woken when a pending write is drained or removed (KV-PEND-5).
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::store::{CONFLICT_WAIT, ConflictPolicy, Error};
 const NAP: Duration = Duration::from_millis(100);
 
 impl<M: Medium> KvSession<M> {
-    /// Waits until no other session has an undrained write of `hash`'s key (N2). Nothing may be locked.
+    /// Waits until no other session has an undrained write of `hash`'s key (KV-COMMIT-2). Nothing may be locked.
     ///
     /// # Errors
     /// [`Error::Conflict`] if this thread staged the other write, or if this session must not wait with its staged

@@ -4,10 +4,10 @@
 //! the current epoch. It may reuse the space once every pinned slot was pinned in a later epoch.
 //!
 //! # Invariants
-//! E1  A pinned slot holds an epoch no newer than the one that was current when it was pinned.
-//! E2  Data unlinked before epoch `e` ended is unreachable for readers that pin after epoch `e` ended.
-//! E3  Hence an offset retired at `e` is free as soon as `oldest() > e`.
-//! E4  All reads under a pin happen before another thread sees that the pin has ended or moved on.
+//! PM-EPOCH-1  A pinned slot holds an epoch no newer than the one that was current when it was pinned.
+//! PM-EPOCH-2  Data unlinked before epoch `e` ended is unreachable for readers that pin after epoch `e` ended.
+//! PM-EPOCH-3  Hence an offset retired at `e` is free as soon as `oldest() > e`.
+//! PM-EPOCH-4  All reads under a pin happen before another thread sees that the pin has ended or moved on.
 //!
 //! `tests/loom.rs` checks them under the memory model.
 
@@ -63,10 +63,10 @@ impl EpochTable {
     /// protect offsets that were found before it.
     #[inline]
     pub fn pin(&self, slot: &EpochSlot) {
-        // Release: a thread that sees this pin instead of an earlier one sees the earlier reads done (E4).
+        // Release: a thread that sees this pin instead of an earlier one sees the earlier reads done (PM-EPOCH-4).
         slot.pinned
             .store(self.current.load(Ordering::Relaxed), Ordering::Release);
-        // The pin is visible before anything the reader loads afterwards (E1).
+        // The pin is visible before anything the reader loads afterwards (PM-EPOCH-1).
         fence(Ordering::SeqCst);
     }
 
@@ -96,7 +96,7 @@ impl EpochSlot {
 }
 
 impl Drop for EpochSlot {
-    /// Ends the pin. A reader that ends while pinned, for example by a panic, reads nothing any more (E4).
+    /// Ends the pin. A reader that ends while pinned, for example by a panic, reads nothing any more (PM-EPOCH-4).
     fn drop(&mut self) {
         self.unpin();
     }

@@ -165,7 +165,7 @@ pub(crate) struct Connection {
     /// Its time slice ended before all complete requests were executed.
     pub(crate) unfinished: bool,
     /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
-    /// slow connection per loop iteration (W5).
+    /// slow connection per loop iteration (SRV-WORKER-5).
     pub(crate) is_slow: bool,
     /// Is on one of the worker's lists of connections to visit.
     pub(crate) listed: bool,

@@ -12,12 +12,12 @@
 //! the next visit, and is sent from there. So no reply is copied again, even if the client does not read and many wait.
 //!
 //! # Invariants
-//! O1  Bytes are sent in the order they were written, and only those before `released`.
-//! O2  A reply that reveals an undurable write, and every reply after it, is behind `mark` until its batch is
+//! SRV-OUT-1  Bytes are sent in the order they were written, and only those before `released`.
+//! SRV-OUT-2  A reply that reveals an undurable write, and every reply after it, is behind `mark` until its batch is
 //!     committed, then behind that batch's ticket.
-//! O3  While a ticket holds a reply, reads of this connection may see undurable writes, its own included. The replies
+//! SRV-OUT-3  While a ticket holds a reply, reads of this connection may see undurable writes, its own included. The replies
 //!     to these reads are held as well: no client learns of a write that a crash may still lose.
-//! O4  `mark` counts from the start of `buffer`, all other positions from the first byte of the queue. `buffer` moves
+//! SRV-OUT-4  `mark` counts from the start of `buffer`, all other positions from the first byte of the queue. `buffer` moves
 //!     to the full buffers only while there is no mark.
 
 use std::collections::VecDeque;

@@ -6,16 +6,16 @@
 //! ```
 //!
 //! # Invariants
-//! W1  One commit covers every connection visited since the last commit: its ticket holds their replies.
-//! W2  The worker never sleeps on a ticket. It sleeps in poll; the store wakes it when tickets become durable.
-//! W3  A connection with work left is on a list, or waits for an event that will come: from its socket, its tickets or
+//! SRV-WORKER-1  One commit covers every connection visited since the last commit: its ticket holds their replies.
+//! SRV-WORKER-2  The worker never sleeps on a ticket. It sleeps in poll; the store wakes it when tickets become durable.
+//! SRV-WORKER-3  A connection with work left is on a list, or waits for an event that will come: from its socket, its tickets or
 //!     the store (free space). Socket events are edge-triggered, so `readable` and `writable` keep them.
-//! W4  The worker never waits for the store to free space. Before a write it requests the space. If there is none yet,
+//! SRV-WORKER-4  The worker never waits for the store to free space. Before a write it requests the space. If there is none yet,
 //!     the request stays in the connection's input until the store wakes the worker. Other connections go on.
-//! W5  One loop iteration visits all ready connections, one slow connection (its last visit used its whole time slice),
+//! SRV-WORKER-5  One loop iteration visits all ready connections, one slow connection (its last visit used its whole time slice),
 //!     and connections that wait for space up to the first that gets some. So a client that sends one short request at
 //!     a time waits for at most two such time slices, however many clients send endless or large requests.
-//! W6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
+//! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
 //!     lent connection the worker keeps its socket's events, and whether it was killed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -219,7 +219,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Visits connections that wait for space, up to the first that gets some (W5). Returns whether one did.
+    /// Visits connections that wait for space, up to the first that gets some (SRV-WORKER-5). Returns whether one did.
     fn visit_awaiting_room(&mut self) -> bool {
         for _ in 0..self.awaiting_room.len() {
             let Some(slot) = self.awaiting_room.pop_front() else {

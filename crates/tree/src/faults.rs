@@ -27,25 +27,25 @@ pub const ALL: [NamedFault; 13] = [
     NamedFault {
         name: "tree.owner_not_fenced",
         description: "a lock is taken from an owner that has held it too long, without fencing the owner",
-        source: "invariant H3 of lock.rs",
+        source: "invariant TREE-LOCK-3 of lock.rs",
         shows_in: None,
     },
     NamedFault {
         name: "tree.released_before_written",
         description: "the lock is released before what it protects is written",
-        source: "invariant B1 of the crate",
+        source: "invariant TREE-NODE-1 of the crate",
         shows_in: None,
     },
     NamedFault {
         name: "tree.node_unchecked",
         description: "a reader does not check whether its copy of a node is whole",
-        source: "invariant B1 of the crate; Ziegler et al., SIGMOD 2023",
+        source: "invariant TREE-NODE-1 of the crate; Ziegler et al., SIGMOD 2023",
         shows_in: None,
     },
     NamedFault {
         name: "tree.old_half_first",
         description: "a split writes the old node before the one it leads to",
-        source: "invariant B3 of the crate",
+        source: "invariant TREE-NODE-3 of the crate",
         shows_in: None,
     },
     NamedFault {
@@ -57,31 +57,31 @@ pub const ALL: [NamedFault; 13] = [
     NamedFault {
         name: "tree.fences_unchecked",
         description: "a reader checks only the level of a node, not its fence keys",
-        source: "invariant B2 of the crate",
+        source: "invariant TREE-NODE-2 of the crate",
         shows_in: None,
     },
     NamedFault {
         name: "tree.empty_server_admitted",
         description: "a compute server uses a memory server that has restarted with empty memory",
-        source: "invariant B5 of the crate",
+        source: "invariant TREE-NODE-5 of the crate",
         shows_in: None,
     },
     NamedFault {
         name: "tree.entry_before_block",
         description: "an entry is written before the block that it refers to",
-        source: "invariant V1 of value_blocks.rs",
+        source: "invariant TREE-VALUE-1 of value_blocks.rs",
         shows_in: None,
     },
     NamedFault {
         name: "tree.block_unchecked",
         description: "a reader does not check whether its copy of a block is whole",
-        source: "invariant V2 of value_blocks.rs",
+        source: "invariant TREE-VALUE-2 of value_blocks.rs",
         shows_in: None,
     },
     NamedFault {
         name: "tree.block_keeps_number",
         description: "a reused block keeps its number",
-        source: "invariant V2 of value_blocks.rs",
+        source: "invariant TREE-VALUE-2 of value_blocks.rs",
         shows_in: None,
     },
 ];

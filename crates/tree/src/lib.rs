@@ -19,26 +19,26 @@
 //! words are stored in blocks beside the leaves (`value_blocks`), and are written in the same batch.
 //!
 //! # Invariants
-//! B1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
+//! TREE-NODE-1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
 //!     time, so that readers, which take no lock, can detect torn reads (`layout`).
-//! B2  Every key belongs to the one leaf in the chain of siblings whose fence keys include it. A client checks the
+//! TREE-NODE-2  Every key belongs to the one leaf in the chain of siblings whose fence keys include it. A client checks the
 //!     fence keys, the level and the state of each node it reads: cached nodes and addresses are hints.
-//! B3  Every single write preserves B2: a new node is written before the node that leads to it (`split`), and a leaf's
+//! TREE-NODE-3  Every single write preserves TREE-NODE-2: a new node is written before the node that leads to it (`split`), and a leaf's
 //!     entries are in its sibling before the leaf is freed (`merge`).
-//! B4  An operation does not wait for a lock while it holds one.
-//! B5  Before a compute server uses the memory of a memory server, it checks the tree's mark there. Bytes that were
+//! TREE-NODE-4  An operation does not wait for a lock while it holds one.
+//! TREE-NODE-5  Before a compute server uses the memory of a memory server, it checks the tree's mark there. Bytes that were
 //!     never written are no node.
 //!
 //! # Failures
 //! | failure                          | other clients see             | and do                                        |
 //! |----------------------------------|-------------------------------|-----------------------------------------------|
-//! | a compute server, holding a lock | the same owner for too long   | have it fenced; take the lock (`lock`, H3)    |
+//! | a compute server, holding a lock | the same owner for too long   | have it fenced; take the lock (`lock`, TREE-LOCK-3)    |
 //! | ... between the nodes of a split | a node without a separator    | reach it by its sibling, add the separator    |
 //! | ... within a merge               | a leaf that is moving         | check if siblings lead to it; complete it     |
 //! | ... leaf freed, separator left   | a separator to a wrong leaf   | search from the left, by siblings (`lookup`)  |
 //! | one that resumes after its lease | nothing (its verbs fail)      | it gets [`TreeError::Fabric`] and joins again |
 //! | a memory server                  | [`TreeError::Fabric`] in time | stop using it, continue on the other servers  |
-//! | one that restarts empty          | new generation, no mark (B5)  | the same                                      |
+//! | one that restarts empty          | new generation, no mark (TREE-NODE-5)  | the same                                      |
 //!
 //! A dead compute server leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
 //! server, a client's operations on that server fail at once, and so do those of clients queued behind it for one of

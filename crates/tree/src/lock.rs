@@ -11,9 +11,9 @@
 //! lock.
 //!
 //! # Invariants
-//! H1  At most one client of the cluster holds a lock. The word contains its compute server and that server's epoch.
-//! H2  Clients of one compute server request the global lock one at a time, in the order of their queue.
-//! H3  A lock is taken from a dead owner only after the lease manager has fenced the owner. So none of its writes can
+//! TREE-LOCK-1  At most one client of the cluster holds a lock. The word contains its compute server and that server's epoch.
+//! TREE-LOCK-2  Clients of one compute server request the global lock one at a time, in the order of their queue.
+//! TREE-LOCK-3  A lock is taken from a dead owner only after the lease manager has fenced the owner. So none of its writes can
 //!     follow.
 //!
 //! # Dead owners
@@ -301,13 +301,13 @@ impl<F: Fabric> Client<F> {
             } else if self.home.fabric.now() - since > self.home.config.doubt_ns {
                 since = self.home.fabric.now();
                 if fault!("tree.owner_not_fenced") || self.is_dead(owner).await? {
-                    expected = owner; // H3
+                    expected = owner; // TREE-LOCK-3
                 }
             }
         }
     }
 
-    /// Returns whether the owner's epoch has ended for good: it is fenced (H3).
+    /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
     async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
         let compute = (owner >> EPOCH_BITS) as u16 - 1;
         let epoch = (owner % (1 << EPOCH_BITS)) as u8;
@@ -367,7 +367,7 @@ impl<F: Fabric> Client<F> {
         done
     }
 
-    /// Passes the local lock to the next waiter (H2).
+    /// Passes the local lock to the next waiter (TREE-LOCK-2).
     fn pass_on(&self, slot: LockWord, turn: WaitOutcome) {
         if self.home.config.local == LocalLockMode::None {
             return;

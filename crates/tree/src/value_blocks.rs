@@ -11,10 +11,10 @@
 //! after the write of the entry has completed. The block keeps its size class and gets the next number.
 //!
 //! # Invariants
-//! V1  A name is in at most one entry. Its block is completely written before.
-//! V2  A block with another number is another block. A reader with an old name finds a wrong check or a wrong name in
+//! TREE-VALUE-1  A name is in at most one entry. Its block is completely written before.
+//! TREE-VALUE-2  A block with another number is another block. A reader with an old name finds a wrong check or a wrong name in
 //!     the block, and reads the leaf again.
-//! V3  Numbers repeat after 4,096 uses of a block, each of which takes a write of an entry. A block that was read later
+//! TREE-VALUE-3  Numbers repeat after 4,096 uses of a block, each of which takes a write of an entry. A block that was read later
 //!     after its leaf than that may take is discarded.
 //!
 //! # Failures
@@ -126,7 +126,7 @@ fn value_in(name: BlockRef, bytes: &[u8]) -> Option<Vec<u8>> {
     (whole || fault!("tree.block_unchecked")).then(|| value.to_vec())
 }
 
-/// Returns the maximum time between the reads of a leaf and of a block (V3).
+/// Returns the maximum time between the reads of a leaf and of a block (TREE-VALUE-3).
 const fn read_ns_max() -> Nanos {
     /// Least time between two uses of a block.
     const WRITE_NS_MIN: Nanos = 500;

@@ -95,9 +95,12 @@ fn invariant(line: &str) -> Option<&str> {
     let text = line.strip_prefix("//! ")?;
     let (name, rest) = text.trim_start().split_once(' ')?;
     let (prefix, number) = name.rsplit_once('-')?;
-    let is_prefix = prefix
-        .split('-')
-        .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_uppercase()));
+    let is_prefix = prefix.split('-').all(|part| {
+        part.starts_with(|c: char| c.is_ascii_uppercase())
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    });
     let defines = rest.starts_with(' ') || rest.starts_with(char::is_uppercase);
     (is_prefix && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && defines)
         .then_some(name)

@@ -10,11 +10,11 @@
 //! with an engine that does nothing.
 //!
 //! # What is compared
-//! D1  A key of the thread's own has exactly the value that was set last.
-//! D2  A key of another thread has a complete value. It is not older than the value acknowledged when the get was
+//! BENCH-DRIVE-1  A key of the thread's own has exactly the value that was set last.
+//! BENCH-DRIVE-2  A key of another thread has a complete value. It is not older than the value acknowledged when the get was
 //!     drawn, not newer than the last value that can have been set since, and not older than the value this thread saw
 //!     before.
-//! D3  A key that exists is found.
+//! BENCH-DRIVE-3  A key that exists is found.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -322,7 +322,7 @@ impl DriveThread<'_> {
             false => Err(WrongAnswer::Missing),
             true => self.plan.names.version(id, &self.batch.outs[n]),
         };
-        // D2: between two acknowledgements a thread sets a key at most BATCH times.
+        // BENCH-DRIVE-2: between two acknowledgements a thread sets a key at most BATCH times.
         let most = match own {
             true => version,
             false => self.ledger.get(id).0 + BATCH as u32,

@@ -22,11 +22,11 @@
 //!   tuning step (`steps`) by leaving it out.
 //!
 //! # Verdict
-//! J1  No answer is wrong, and no set is refused.
-//! J2  Far memory is a medium of exactly the round's size. An engine that needs more runs out of space.
-//! J3  The DRAM that an engine reports never exceeds the round's limit. The memory that the process really gains is
+//! BENCH-JUDGE-1  No answer is wrong, and no set is refused.
+//! BENCH-JUDGE-2  Far memory is a medium of exactly the round's size. An engine that needs more runs out of space.
+//! BENCH-JUDGE-3  The DRAM that an engine reports never exceeds the round's limit. The memory that the process really gains is
 //!     measured and shown next to it.
-//! J4  A durable engine loses nothing that it acknowledged.
+//! BENCH-JUDGE-4  A durable engine loses nothing that it acknowledged.
 
 mod contender;
 mod contest;

@@ -95,7 +95,7 @@ pub(super) fn timed_and_checked(group: usize) -> DriveMode<'static> {
     }
 }
 
-/// Reports the wrong answers and refused sets of phases, as figures and notes (J1).
+/// Reports the wrong answers and refused sets of phases, as figures and notes (BENCH-JUDGE-1).
 pub(super) fn verdict(
     report: &mut Report,
     contender: &dyn Contender,
@@ -138,7 +138,7 @@ pub(super) fn verdict(
     }
 }
 
-/// Reports DRAM and far memory (J2 and J3).
+/// Reports DRAM and far memory (BENCH-JUDGE-2 and BENCH-JUDGE-3).
 fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, what: &str) {
     let name = trial.contender.name();
     let of_limit = trial.dram.share_of(&trial.plan.terms) * 100.0;

@@ -11,13 +11,13 @@
 //! bytes are live, so that the cleaner always runs.
 //!
 //! # What is checked
-//! K1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
+//! BENCH-KILL-1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
 //!     a value that was never written.
-//! K2  An MSET is atomic, also one that does not fit into the log.
-//! K3  A counter lies between the acknowledged count and the sent count.
-//! K4  Expired keys are absent; other keys exist.
-//! K5  A pipeline sees its own writes, and its replies are correct.
-//! K6  DBSIZE equals the number of keys found: no key exists that was never written.
+//! BENCH-KILL-2  An MSET is atomic, also one that does not fit into the log.
+//! BENCH-KILL-3  A counter lies between the acknowledged count and the sent count.
+//! BENCH-KILL-4  Expired keys are absent; other keys exist.
+//! BENCH-KILL-5  A pipeline sees its own writes, and its replies are correct.
+//! BENCH-KILL-6  DBSIZE equals the number of keys found: no key exists that was never written.
 
 mod workload;
 
@@ -237,7 +237,7 @@ fn run_load(
     })
 }
 
-/// Checks K1 to K4 and K6 on a server that has restarted.
+/// Checks BENCH-KILL-1 to BENCH-KILL-4 and BENCH-KILL-6 on a server that has restarted.
 fn check(
     server: &ChildServer,
     owners: &mut [KeyOwner],

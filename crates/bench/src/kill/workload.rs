@@ -409,7 +409,7 @@ impl KeyOwner {
         self.sent.push_back(SentCommand::Count { counter });
     }
 
-    /// Sends `SET a; INCR a; GET a` in one pipeline (K5).
+    /// Sends `SET a; INCR a; GET a` in one pipeline (BENCH-KILL-5).
     fn assign_count_read(&mut self, client: &mut RespClient) {
         let (counter, number) = (0, 1 + self.next_number());
         let name = self.counter_name(counter);
@@ -605,7 +605,7 @@ impl KeyOwner {
         Ok(())
     }
 
-    /// Checks that a group is complete and allowed (K2).
+    /// Checks that a group is complete and allowed (BENCH-KILL-2).
     fn check_group(
         &mut self,
         client: &mut RespClient,

@@ -10,10 +10,10 @@
 //! ```
 //!
 //! # Invariants
-//! P1  A batch is durable before the next one begins: its writer waits.
-//! P2  Every batch writes the writer's head key, so the head key's version shows how far the writer came.
-//! P3  A value is a function of its key and its version. A version identifies its batch.
-//! P4  Only group writes change the members of a group, and each changes all members.
+//! BENCH-POWER-1  A batch is durable before the next one begins: its writer waits.
+//! BENCH-POWER-2  Every batch writes the writer's head key, so the head key's version shows how far the writer came.
+//! BENCH-POWER-3  A value is a function of its key and its version. A version identifies its batch.
+//! BENCH-POWER-4  Only group writes change the members of a group, and each changes all members.
 
 use std::collections::HashMap;
 

@@ -102,7 +102,7 @@ impl Explorer<'_> {
         }
         let shown = &self.known[&key];
         check_contents(run, shown)?;
-        // In nested runs only the random choice counts, not whether the image is known (X2).
+        // In nested runs only the random choice counts, not whether the image is known (CHECK-EXPLORE-2).
         let nest = (fresh || run.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
         if (nest || always_nest) && shown.is_ok() && self.may_nest(run) {
             run.nests_left -= 1;
@@ -233,7 +233,7 @@ type Opened = Result<(Box<dyn TargetSubject>, Pairs), String>;
 /// Checks the contents of an image against the current history.
 pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {
     match shown {
-        Err(_) if run.creating => Ok(()), // X4
+        Err(_) if run.creating => Ok(()), // CHECK-EXPLORE-4
         Err(refusal) => Err(run.failure(None, format!("open failed: {refusal}"))),
         Ok(contents) => check_history(&run.history, contents, run.now_ms)
             .map_err(|c| run.failure(Some(c.key), c.what)),

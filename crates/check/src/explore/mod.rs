@@ -21,13 +21,13 @@
 //! and follows every decision. Images that recovery cannot tell apart are one leaf, so no crash point needs sampling.
 //!
 //! # Invariants
-//! X1  A run is a function of target, configuration and seed. Checking does not change it. So a crash point is named
+//! CHECK-EXPLORE-1  A run is a function of target, configuration and seed. Checking does not change it. So a crash point is named
 //!     by its number, and an image by its number among the images of its point.
-//! X2  Random choices at a crash point depend on its own number, so that it can be checked alone:
+//! CHECK-EXPLORE-2  Random choices at a crash point depend on its own number, so that it can be checked alone:
 //!     [`ExploreConfig::only`]. Choices in a nested run do not depend on results known before it.
-//! X3  The digest of a report is a function of target, configuration and seeds. It does not depend on threads.
-//! X4  Until `create` has returned, an open may refuse an image with an error. Later it must not.
-//! X5  Where tickets promise nothing ([`Persistency::Relaxed`]), the sync after its commit acknowledges a batch, and
+//! CHECK-EXPLORE-3  The digest of a report is a function of target, configuration and seeds. It does not depend on threads.
+//! CHECK-EXPLORE-4  Until `create` has returned, an open may refuse an image with an error. Later it must not.
+//! CHECK-EXPLORE-5  Where tickets promise nothing ([`Persistency::Relaxed`]), the sync after its commit acknowledges a batch, and
 //!     reads promise nothing. A kill loses nothing that was answered.
 
 mod judge;
@@ -367,7 +367,7 @@ impl SeedFailure {
 }
 
 type Contents = Arc<[(u64, Value)]>;
-/// Contents that opening an image shows, or the error with which the open refused it (X4).
+/// Contents that opening an image shows, or the error with which the open refused it (CHECK-EXPLORE-4).
 type Shown = Result<Contents, String>;
 
 /// Exploration of one seed.
@@ -401,7 +401,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// Adds a number to the digest (X3).
+    /// Adds a number to the digest (CHECK-EXPLORE-3).
     fn fold(&mut self, more: u64) {
         self.digest = fold(self.digest, more);
     }

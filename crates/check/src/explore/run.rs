@@ -19,14 +19,14 @@ use crate::workload::{START_MS, Workload, WorkloadStep};
 pub(super) struct WorkloadRun {
     /// Consecutive crashes at its crash points: 1 for the run itself, more for nested runs.
     pub(super) depth: usize,
-    /// Whether `create` has not returned yet (X4).
+    /// Whether `create` has not returned yet (CHECK-EXPLORE-4).
     pub(super) creating: bool,
     /// Number of runs that it may still nest.
     pub(super) nests_left: usize,
     pub(super) seed: u64,
     pub(super) history: History,
     /// After a kill that must lose nothing: the history with everything that was answered counted as acknowledged
-    /// (X5).
+    /// (CHECK-EXPLORE-5).
     promised: Option<History>,
     pub(super) now_ms: u64,
     pub(super) crashes: u64,
@@ -248,7 +248,7 @@ impl Explorer<'_> {
         must: bool,
     ) -> Result<(), Box<SeedFailure>> {
         if !must && self.config.persistency == Persistency::Relaxed {
-            return Ok(()); // A durable ticket promises nothing (X5).
+            return Ok(()); // A durable ticket promises nothing (CHECK-EXPLORE-5).
         }
         for ticket in run.history.tickets(session) {
             match self.call(run, "polling a ticket", |s| s.durable(session, ticket))? {
@@ -311,7 +311,7 @@ impl Explorer<'_> {
             for session in 0..self.shape.sessions {
                 promised.durable(session, Ticket(u64::MAX));
             }
-            run.promised = Some(promised); // X5
+            run.promised = Some(promised); // CHECK-EXPLORE-5
         }
         let sim = self.killed(run, &run.sim.crash_state());
         self.drop_killed_subject(run);

@@ -16,9 +16,9 @@
 //! is the structure itself. A deadlock and a panic are violations.
 //!
 //! # Invariants
-//! H1  A crash state and its record belong to the same moment: the observer runs under the simulator's lock and uses
+//! CHECK-SCHED-1  A crash state and its record belong to the same moment: the observer runs under the simulator's lock and uses
 //!     no operation at which another thread could be scheduled.
-//! H2  Schedule `n` of a seed is a function of target, seed, scheduler and `n`. A long run takes
+//! CHECK-SCHED-2  Schedule `n` of a seed is a function of target, seed, scheduler and `n`. A long run takes
 //!     [`SCHEDULES_PER_SEED`] of each seed, so that each can be reproduced quickly.
 //!
 //! # Limits

@@ -305,7 +305,7 @@ impl ScheduleWorld {
         }
     }
 
-    /// Captures crash states with the record of the same moment (H1).
+    /// Captures crash states with the record of the same moment (CHECK-SCHED-1).
     fn watch(self: &Arc<ScheduleWorld>) {
         let world = Arc::downgrade(self);
         self.sim.observe(Some(Arc::new(move |crash| {

@@ -8,17 +8,17 @@
 //!               crc32, bytes │ epoch │ writes...
 //! ```
 //!
-//! L1  A record is valid iff its checksum is correct and its epoch is at most the pool's and at least that of the
+//! CHECK-TOY-1  A record is valid iff its checksum is correct and its epoch is at most the pool's and at least that of the
 //!     record before it. Data that a crash left beyond the tail has an older epoch than the record that overwrites
 //!     it.
-//! L2  The epoch is durable before the first record that has it.
-//! L3  A recovery makes durable all records that it accepts.
-//! L4  A reader of another session sees a write only after its ticket is durable.
-//! L5  A recovery durably wipes a record that it rejects at the tail before a new one is written there. Otherwise
+//! CHECK-TOY-2  The epoch is durable before the first record that has it.
+//! CHECK-TOY-3  A recovery makes durable all records that it accepts.
+//! CHECK-TOY-4  A reader of another session sees a write only after its ticket is durable.
+//! CHECK-TOY-5  A recovery durably wipes a record that it rejects at the tail before a new one is written there. Otherwise
 //!     words of the next record could complete the rejected one, and it would become valid.
-//! L6  One context writes the log for all sessions: a record is valid only if the records before it are. Its newest
+//! CHECK-TOY-6  One context writes the log for all sessions: a record is valid only if the records before it are. Its newest
 //!     ticket covers all records before it.
-//! L7  A batch whose answers depend on pending writes has the newest ticket and publishes these writes, even if it
+//! CHECK-TOY-7  A batch whose answers depend on pending writes has the newest ticket and publishes these writes, even if it
 //!     writes nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,18 +44,18 @@ pub(crate) enum Mutant {
     HeaderFirst,
     /// A recovery has an intermediate state from which the next recovery fails.
     RecoveryNotIdempotent,
-    /// L3 is not implemented.
+    /// CHECK-TOY-3 is not implemented.
     RecoveryNotDurable,
     /// A group is several records.
     TornGroup,
-    /// L2 is not implemented, nor L1.
+    /// CHECK-TOY-2 is not implemented, nor CHECK-TOY-1.
     NoEpoch,
-    /// L4 is not implemented.
+    /// CHECK-TOY-4 is not implemented.
     EarlyRead,
-    /// L7 is not implemented. A drain that is a fence makes all pending writes durable, so only a file's later sync
+    /// CHECK-TOY-7 is not implemented. A drain that is a fence makes all pending writes durable, so only a file's later sync
     /// reveals it.
     EarlyAnswer,
-    /// L5 is not implemented.
+    /// CHECK-TOY-5 is not implemented.
     NoWipe,
     /// An expired value uncovers the one before it.
     ExpiryUncovers,
@@ -122,7 +122,7 @@ struct Log {
     sim: Sim,
     mutant: Mutant,
     ctx: PersistCtx,
-    /// The newest ticket (L6).
+    /// The newest ticket (CHECK-TOY-6).
     asked: Ticket,
     epoch: u64,
     tail: u64,
@@ -155,12 +155,12 @@ impl Log {
         }
         if mutant != Mutant::RecoveryNotDurable && log.tail > LOG {
             persist(&log.sim, &mut log.ctx, Off(LOG), (log.tail - LOG) as usize)
-                .map_err(|e| e.to_string())?; // L3
+                .map_err(|e| e.to_string())?; // CHECK-TOY-3
         }
         if mutant != Mutant::NoWipe && log.tail < log.sim.len() && log.sim.load(Off(log.tail)) != 0
         {
             log.sim.store(&mut log.ctx, Off(log.tail), 0);
-            persist(&log.sim, &mut log.ctx, Off(log.tail), 8).map_err(|e| e.to_string())?; // L5
+            persist(&log.sim, &mut log.ctx, Off(log.tail), 8).map_err(|e| e.to_string())?; // CHECK-TOY-5
         }
         if mutant == Mutant::RecoveryNotIdempotent {
             log.sim.store(&mut log.ctx, Off(0), 0);
@@ -169,12 +169,12 @@ impl Log {
         if mutant != Mutant::NoEpoch {
             log.epoch += 1;
             log.sim.store(&mut log.ctx, Off(0), log.epoch);
-            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?; // L2
+            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?; // CHECK-TOY-2
         }
         Ok(log)
     }
 
-    /// Returns the valid record at `at`, if any (L1).
+    /// Returns the valid record at `at`, if any (CHECK-TOY-1).
     fn record(&self, at: u64, epoch: u64) -> Option<(u64, Vec<KeyWrite>, u64)> {
         if at + 16 > self.sim.len() {
             return None;

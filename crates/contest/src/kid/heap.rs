@@ -14,9 +14,9 @@
 //! everything needed to free a block without reading it.
 //!
 //! # Invariants
-//! H1  A partition consists of whole blocks from its start to `end`, and `end` only grows.
-//! H2  All records that a block ever holds have the same `mem_len`. It is in the same atomic word as the checksum.
-//! H3  A record is durable before the index refers to it. A block is freed after the index refers to another block.
+//! KID-HEAP-1  A partition consists of whole blocks from its start to `end`, and `end` only grows.
+//! KID-HEAP-2  All records that a block ever holds have the same `mem_len`. It is in the same atomic word as the checksum.
+//! KID-HEAP-3  A record is durable before the index refers to it. A block is freed after the index refers to another block.
 //!
 //! # Crash argument
 //! | crash between              | recovery sees                  | and does                                          |
@@ -25,7 +25,7 @@
 //! | same, in a reused block    | the same, within the partition | **ends the partition there: loses all later keys** |
 //! | drain and index update     | two versions                   | keeps the higher one                              |
 //!
-//! The second row is a defect of the published engine. By H2 recovery could have skipped the block.
+//! The second row is a defect of the published engine. By KID-HEAP-2 recovery could have skipped the block.
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
@@ -87,7 +87,7 @@ farbank_pm::zeroed! {
 
 /// Counters of one thread.
 struct ThreadCounts<'a> {
-    /// Bytes of the thread's partition that are blocks (H1).
+    /// Bytes of the thread's partition that are blocks (KID-HEAP-1).
     end: &'a AtomicU64,
     /// Bytes among them that were appended since the engine was opened.
     appended: &'a AtomicU64,

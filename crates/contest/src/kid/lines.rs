@@ -13,8 +13,8 @@
 //! next line, and so on. Keys are never removed, so a line that is not full ends a search.
 //!
 //! # Invariants
-//! K1  `count` only grows, up to 5. Slots below it are reserved, slots above it are empty.
-//! K2  A slot's value is [`PENDING`] from soon after its reservation until its record is durable. A reader treats a key
+//! KID-LINE-1  `count` only grows, up to 5. Slots below it are reserved, slots above it are empty.
+//! KID-LINE-2  A slot's value is [`PENDING`] from soon after its reservation until its record is durable. A reader treats a key
 //!     whose value is [`PENDING`], or the 0 before it, as absent.
 //!
 //! The count is published before the key is written, and a key is two words. So a reader can see half a key beside

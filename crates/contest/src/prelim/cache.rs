@@ -12,7 +12,7 @@
 //! written to far memory.
 //!
 //! # Invariant
-//! R1  A key that was refused once is always refused. A writer that found no slot writes to far memory instead, and no
+//! PRELIM-CACHE-1  A key that was refused once is always refused. A writer that found no slot writes to far memory instead, and no
 //!     reader can later fill the cache with an older value.
 
 use farbank_pm::sync::Mutex;
@@ -80,7 +80,7 @@ impl PrelimCache {
             .is_some()
     }
 
-    /// Adds `key` with `value` if it is absent and a slot is free (R1). A value that is already present stays. Returns
+    /// Adds `key` with `value` if it is absent and a slot is free (PRELIM-CACHE-1). A value that is already present stays. Returns
     /// whether the cache holds `key` afterwards.
     pub(super) fn add(&self, key: KeyWords, value: &[u8]) -> bool {
         let at = self.bucket_of(key);

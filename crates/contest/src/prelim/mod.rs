@@ -163,7 +163,7 @@ impl<M: Medium> Prelim<M> {
             medium,
             &RecordCounts {
                 far_bytes: needs,
-                // Even: see N3 in records.rs.
+                // Even: see PRELIM-REC-3 in records.rs.
                 segment_records: (buffer_records / 2 * 2).max(2),
                 head_segments: options.head_segments,
                 buffers,

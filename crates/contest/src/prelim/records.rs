@@ -11,11 +11,11 @@
 //! ```
 //!
 //! # Invariants
-//! N1  A segment's place only moves forward. A buffer is reused for another segment only after the place of its former
+//! PRELIM-REC-1  A segment's place only moves forward. A buffer is reused for another segment only after the place of its former
 //!     segment is far memory. So a reader that finds the place unchanged after it read a buffer has read that segment.
-//! N2  A buffer is changed only by the worker that fills it and by rewrites. A rewrite holds the buffer's lock and
+//! PRELIM-REC-2  A buffer is changed only by the worker that fills it and by rewrites. A rewrite holds the buffer's lock and
 //!     changes a buffer only while it is not being flushed.
-//! N3  Segments have an even number of records, so they begin and end at whole words of far memory.
+//! PRELIM-REC-3  Segments have an even number of records, so they begin and end at whole words of far memory.
 
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, fence};
@@ -46,7 +46,7 @@ pub(super) struct RecordStore<M> {
     medium: M,
     head: RecordSlab,
     buffers: Vec<RecordSlab>,
-    /// Lock of each buffer (N2).
+    /// Lock of each buffer (PRELIM-REC-2).
     locks: Vec<Mutex<()>>,
     /// Place of each segment after the head segments.
     places: Vec<AtomicU32>,
@@ -107,7 +107,7 @@ impl<M: Medium> RecordStore<M> {
         (place != FAR).then(|| place as usize - 1)
     }
 
-    /// Sets the place of `segment` to `buffer` (N1).
+    /// Sets the place of `segment` to `buffer` (PRELIM-REC-1).
     pub(super) fn begin(&self, segment: u32, buffer: usize) {
         self.place(segment).store(buffer as u32 + 1, Release);
         fence(Release);
@@ -140,7 +140,7 @@ impl<M: Medium> RecordStore<M> {
             let look = self.buffers[buffer as usize - 1].look(within, key, out);
             fence(Acquire);
             if self.place(segment).load(Relaxed) & !FLUSHING == buffer {
-                return look; // N1
+                return look; // PRELIM-REC-1
             }
         }
     }
@@ -201,7 +201,7 @@ impl<M: Medium> RecordStore<M> {
         self.medium.poll(ticket).map(|_| ())
     }
 
-    /// Writes a buffer to far memory. On `Ok` the buffer can be reused for another segment (N1).
+    /// Writes a buffer to far memory. On `Ok` the buffer can be reused for another segment (PRELIM-REC-1).
     pub(super) fn flush(
         &self,
         ctx: &mut PersistCtx,
@@ -214,7 +214,7 @@ impl<M: Medium> RecordStore<M> {
             records,
         } = filled;
         {
-            let _no_changes = self.locks[buffer].lock().expect("no holder panics"); // N2
+            let _no_changes = self.locks[buffer].lock().expect("no holder panics"); // PRELIM-REC-2
             self.place(segment).fetch_or(FLUSHING, Release);
         }
         let first = self.off(segment * self.segment_records).0 as usize;

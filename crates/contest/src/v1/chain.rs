@@ -92,7 +92,7 @@ impl<M: Medium> V1Core<M> {
         self.medium.load(self.head_at(hash))
     }
 
-    /// Copies a head of far memory to the mirror (I4).
+    /// Copies a head of far memory to the mirror (V1-INV-4).
     pub(super) fn keep_head(&self, hash: u64, number: u64) {
         if self.tuning.mirror {
             let mirror = self.mirror.get((hash & (self.chains - 1)) as usize);

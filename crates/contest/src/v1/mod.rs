@@ -29,17 +29,17 @@
 //! * *append*: it writes the value to a new block, then the word. The old block goes to the recycle pool.
 //!
 //! # Invariants
-//! I1  The first of a set's two writes is durable before the second begins. So every word refers to a whole record or
+//! V1-INV-1  The first of a set's two writes is durable before the second begins. So every word refers to a whole record or
 //!     value.
-//! I2  A head or a record's word changes by one store of eight bytes.
-//! I3  A block is reused only after the word that no longer refers to it is durable.
-//! I4  The mirror equals the heads in far memory, durable or not yet. They are durable when the set returns.
+//! V1-INV-2  A head or a record's word changes by one store of eight bytes.
+//! V1-INV-3  A block is reused only after the word that no longer refers to it is durable.
+//! V1-INV-4  The mirror equals the heads in far memory, durable or not yet. They are durable when the set returns.
 //!
 //! # Crash argument
 //! | a crash                     | recovery finds                                                   |
 //! |-----------------------------|------------------------------------------------------------------|
-//! | before the second write     | the former chain or value; nothing refers to the new bytes (I2)  |
-//! | after it                    | the new one, whole (I1)                                          |
+//! | before the second write     | the former chain or value; nothing refers to the new bytes (V1-INV-2)  |
+//! | after it                    | the new one, whole (V1-INV-1)                                          |
 //!
 //! There is one exception. A process can be killed after it stored a word and before the word is durable. The next open
 //! then shows the new word, and a later power cut can undo it. [`V1Tuning::persist_recovered`] fixes that.
@@ -127,7 +127,7 @@ struct V1Core<M> {
     tuning: V1Tuning,
     stripes: LockStripes,
     cache: ReadCache,
-    /// Copy of the chain heads in far memory (I4); empty without [`V1Tuning::mirror`].
+    /// Copy of the chain heads in far memory (V1-INV-4); empty without [`V1Tuning::mirror`].
     mirror: GrowTable<AtomicU64>,
     chains: u64,
     space: BlockSpace,

@@ -157,7 +157,7 @@ impl<M: Medium> V1Core<M> {
         self.space.allot(&mut own.holding, bytes, what, |_| Ok(()))
     }
 
-    /// Writes the value to `block`, then makes the record refer to it (I1).
+    /// Writes the value to `block`, then makes the record refer to it (V1-INV-1).
     fn move_value(
         &self,
         own: &mut V1ThreadState,
@@ -181,7 +181,7 @@ impl<M: Medium> V1Core<M> {
         self.medium.wait(ticket)
     }
 
-    /// Stores a word durably (I2).
+    /// Stores a word durably (V1-INV-2).
     fn switch(&self, own: &mut V1ThreadState, at: Off, word: u64) -> Result<(), Poisoned> {
         self.medium.store(&mut own.ctx, at, word);
         persist(&self.medium, &mut own.ctx, at, size_of::<u64>())

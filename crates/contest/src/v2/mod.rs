@@ -21,26 +21,26 @@
 //! * *append*: it writes the record to a new block. The old block goes to the recycle pool.
 //!
 //! # Invariants, as published
-//! I1  The word at 0 is durable before anything is written to a segment that it newly covers.
-//! I2  A record is one write and is durable when the set returns. The index refers to it only then.
-//! I3  The blocks of a segment follow each other without a gap, up to 16 zero bytes or the segment's end.
-//! I4  The record of a key with the highest version is valid; of equal versions, the one at the highest offset.
+//! V2-INV-1  The word at 0 is durable before anything is written to a segment that it newly covers.
+//! V2-INV-2  A record is one write and is durable when the set returns. The index refers to it only then.
+//! V2-INV-3  The blocks of a segment follow each other without a gap, up to 16 zero bytes or the segment's end.
+//! V2-INV-4  The record of a key with the highest version is valid; of equal versions, the one at the highest offset.
 //!
 //! # Crash argument, as published, and where it fails
 //! | a crash                         | recovery sees              | and does                                     |
 //! |---------------------------------|----------------------------|----------------------------------------------|
 //! | before a record's first word    | the former contents        | takes them as a record, a spare, or the end  |
-//! | within a record                 | a checksum that is wrong   | frees the block, *if* the checksum is wrong (F1) |
-//! | after it                        | two versions               | takes the higher one, *if* it is higher (F2, F3) |
+//! | within a record                 | a checksum that is wrong   | frees the block, *if* the checksum is wrong (V2-DEFECT-1) |
+//! | after it                        | two versions               | takes the higher one, *if* it is higher (V2-DEFECT-2, V2-DEFECT-3) |
 //!
-//! F1  The checksum covers 36 of 150 bytes: [`V2Checksum::Published`].
-//! F2  The version is a signed byte: after 127 updates a record looks like a spare.
-//! F3  An append writes the next version but does not store it in the index, so the next record has the same version.
-//! F4  The blocks that recovery frees are dropped before a worker can use them.
-//! F5  Recovery does not make the records it finds durable. The last write of a killed process is shown, and a power
+//! V2-DEFECT-1  The checksum covers 36 of 150 bytes: [`V2Checksum::Published`].
+//! V2-DEFECT-2  The version is a signed byte: after 127 updates a record looks like a spare.
+//! V2-DEFECT-3  An append writes the next version but does not store it in the index, so the next record has the same version.
+//! V2-DEFECT-4  The blocks that recovery frees are dropped before a worker can use them.
+//! V2-DEFECT-5  Recovery does not make the records it finds durable. The last write of a killed process is shown, and a power
 //!     cut may lose it later.
 //!
-//! [`V2Tuning`] has a switch for each of F1 and F3 to F5. A fix for F2 would need another layout.
+//! [`V2Tuning`] has a switch for each of V2-DEFECT-1 and V2-DEFECT-3 to V2-DEFECT-5. A fix for V2-DEFECT-2 would need another layout.
 //!
 //! # Deviations from the published engine
 //! Sizes follow the given far memory, and threads are not always new: see `space.rs`. A node of the index is reserved
@@ -109,11 +109,11 @@ pub struct V2Tuning {
     pub segment_bytes: u64,
     /// Checksum that detects torn records.
     pub checksum: V2Checksum,
-    /// Whether an append stores its new version in the index. Published: no (F3).
+    /// Whether an append stores its new version in the index. Published: no (V2-DEFECT-3).
     pub appends_count: bool,
-    /// Whether blocks that recovery frees can be reused. Published: no (F4).
+    /// Whether blocks that recovery frees can be reused. Published: no (V2-DEFECT-4).
     pub keep_recovered_pools: bool,
-    /// Whether recovery makes the records it accepts durable. Published: no (F5).
+    /// Whether recovery makes the records it accepts durable. Published: no (V2-DEFECT-5).
     pub persist_recovered: bool,
 }
 

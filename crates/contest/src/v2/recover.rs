@@ -56,7 +56,7 @@ impl<M: Medium> V2Core<M> {
             }
             at += block.bytes as u64;
             if header.version <= 0 {
-                self.recycle(walk, block); // a spare, or F2
+                self.recycle(walk, block); // a spare, or V2-DEFECT-2
             } else if self.read(walk, block, &header) {
                 self.accept(walk, block, &header)?;
             } else {
@@ -78,7 +78,7 @@ impl<M: Medium> V2Core<M> {
         record::is_sound(&walk.record, self.tuning.checksum)
     }
 
-    /// Enters a record into the index, unless the index holds a higher version of its key (I4).
+    /// Enters a record into the index, unless the index holds a higher version of its key (V2-INV-4).
     fn accept(
         &self,
         walk: &mut V2Walk,
@@ -121,7 +121,7 @@ impl<M: Medium> V2Core<M> {
         Ok(())
     }
 
-    /// Frees a block. In the published engine it goes to a pool that is emptied when recovery ends (F4). The published
+    /// Frees a block. In the published engine it goes to a pool that is emptied when recovery ends (V2-DEFECT-4). The published
     /// code also computes the pool's slot from a size in the wrong unit, so it writes before the beginning of an array.
     fn recycle(&self, walk: &mut V2Walk, block: AllottedBlock) {
         if !self.tuning.keep_recovered_pools {

@@ -69,7 +69,7 @@ impl<M: Medium> V2Core<M> {
         self.advance(ctx, START)
     }
 
-    /// Stores `next` durably as the end of the last segment (I1).
+    /// Stores `next` durably as the end of the last segment (V2-INV-1).
     fn advance(&self, ctx: &mut PersistCtx, next: u64) -> Result<(), Poisoned> {
         self.medium.copy_in(ctx, Off(0), &[&next.to_le_bytes()]);
         let ticket = self.medium.drain(ctx);
@@ -199,7 +199,7 @@ impl<M: Medium> V2Core<M> {
         let old = self.index.place(node);
         let mut place = self.write(own, pair, old.version.wrapping_add(1), block)?;
         if !self.tuning.appends_count {
-            place.version = old.version; // F3
+            place.version = old.version; // V2-DEFECT-3
         }
         let freed = AllottedBlock {
             number: old.number,
@@ -220,7 +220,7 @@ impl<M: Medium> V2Core<M> {
         self.space.allot(&mut own.holding, bytes, what, advance)
     }
 
-    /// Writes a record durably to `block` (I2).
+    /// Writes a record durably to `block` (V2-INV-2).
     fn write(
         &self,
         own: &mut V2ThreadState,

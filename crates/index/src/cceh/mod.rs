@@ -16,16 +16,16 @@
 //! directory doubles only when the segment's depth equals the directory's depth.
 //!
 //! # Invariants
-//! I1  A slot is live iff its key is not `EMPTY` and the top L bits of the key's hash are the segment's prefix.
-//! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  The directory satisfies D1 to D4 of extendible hashing.
-//! I4  A segment is changed under its lock in DRAM, which is released when the change is durable. Readers see no
+//! IX-CCEH-1  A slot is live iff its key is not `EMPTY` and the top L bits of the key's hash are the segment's prefix.
+//! IX-CCEH-2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
+//! IX-CCEH-3  The directory satisfies IX-EXT-1 to IX-EXT-4 of extendible hashing.
+//! IX-CCEH-4  A segment is changed under its lock in DRAM, which is released when the change is durable. Readers see no
 //!     volatile data.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                           |
 //! |-----------------------------|-------------------------------------------|------------------------------------|
-//! | value stored, key stored    | an empty or dead key                      | nothing: the slot is free (I1, I2) |
+//! | value stored, key stored    | an empty or dead key                      | nothing: the slot is free (IX-CCEH-1, IX-CCEH-2) |
 //! | parts of a split            | see the table of `extendible`             | see there                          |
 //! | (a kill) store, drain       | visible bytes that are not durable        | makes them durable at first access |
 //!

@@ -51,7 +51,7 @@ impl<M: Medium> Cceh<M> {
                 let found = slot.map(|slot| self.table_pool.medium().load(value_of(slot)));
                 (segment, found)
             },
-        )?; // I4
+        )?; // IX-CCEH-4
         self.touch_far_lock(worker, segment);
         Ok(found)
     }
@@ -124,7 +124,7 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Validates the segment for `hash`, and makes durable what a killed process left in its buckets. Its header is
-    /// durable already: a header that a split may have left volatile is in doubt (D4), and recovery has flushed it.
+    /// durable already: a header that a split may have left volatile is in doubt (IX-EXT-4), and recovery has flushed it.
     #[cold]
     pub(super) fn persist_on_first_access(
         &self,
@@ -150,7 +150,7 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    /// Returns a slot that is empty or holds a dead key (I1).
+    /// Returns a slot that is empty or holds a dead key (IX-CCEH-1).
     fn free_slot(&self, held: &LockedSegment<'_>, at: u64) -> Option<Off> {
         let is_free = |key| key == EMPTY || !held.header.owns(self.table_pool.hash(key));
         let slot = self
@@ -175,7 +175,7 @@ impl<M: Medium> Cceh<M> {
             slot.0 / LINE as u64 != self.home(held.segment, hash).0 / LINE as u64
         );
         medium.store(&mut worker.ctx, value_of(slot), value);
-        medium.store(&mut worker.ctx, slot, key); // I2
+        medium.store(&mut worker.ctx, slot, key); // IX-CCEH-2
         if fault!("cceh.home_line") {
             medium.flush(&mut worker.ctx, self.home(held.segment, hash), LINE);
         } else {

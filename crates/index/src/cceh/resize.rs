@@ -57,13 +57,13 @@ impl<M: Medium> Cceh<M> {
         situation!("cceh.split_moves_nothing", moved.is_empty());
         let medium = self.table_pool.medium();
         medium.copy_in(&mut worker.ctx, young, &[&self.image(half, &moved)]);
-        worker.commit(medium)?; // D1
+        worker.commit(medium)?; // IX-EXT-1
         self.locks.mark_new(young);
         if fault!("cceh.depth_first") {
             set_header(&self.table_pool, worker, segment, header.half(0))?;
         }
         self.directory
             .publish(&self.table_pool, worker, header, young)?;
-        set_header(&self.table_pool, worker, segment, header.half(0)) // D3
+        set_header(&self.table_pool, worker, segment, header.half(0)) // IX-EXT-3
     }
 }

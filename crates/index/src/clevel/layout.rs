@@ -231,7 +231,7 @@ impl<M: Medium> Clevel<M> {
         pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.table_pool.medium().len()
     }
 
-    /// Returns the pair of the slot at `slot`, whose word is `word`. Fails if the offset cannot be that of a pair (I8).
+    /// Returns the pair of the slot at `slot`, whose word is `word`. Fails if the offset cannot be that of a pair (IX-CLEVEL-8).
     #[inline]
     pub(super) fn pair_of(&self, slot: Off, word: u64) -> Result<Off, IndexError> {
         let pair = pair_in(word);

@@ -17,29 +17,29 @@
 //! then the bottom level is dropped. Inserts and searches continue meanwhile.
 //!
 //! # Invariants
-//! I1  The levels are those that the root's first word counts. It is replaced by one store, after the levels it counts
+//! IX-CLEVEL-1  The levels are those that the root's first word counts. It is replaced by one store, after the levels it counts
 //!     are durable.
-//! I2  A pair and its allocation bit are durable before a slot leads to it.
-//! I3  All slots of a key are changed under the DRAM lock of its stripe, which is released when the change is durable.
+//! IX-CLEVEL-2  A pair and its allocation bit are durable before a slot leads to it.
+//! IX-CLEVEL-3  All slots of a key are changed under the DRAM lock of its stripe, which is released when the change is durable.
 //!     An empty slot is taken by compare-and-swap, because keys of other stripes compete for it.
-//! I4  A reader uses what it read only if its stripe's version has not changed. So it sees no volatile data. A pair
+//! IX-CLEVEL-4  A reader uses what it read only if its stripe's version has not changed. So it sees no volatile data. A pair
 //!     that was freed meanwhile was either freed under another version or was not the answer.
-//! I5  No writer fills slots of a level that is being emptied. Before the first slot is moved, the resizer waits,
+//! IX-CLEVEL-5  No writer fills slots of a level that is being emptied. Before the first slot is moved, the resizer waits,
 //!     stripe by stripe, for writers that may have seen the older state. Before a dropped level is freed, it waits for
 //!     threads that may still read it.
-//! I6  A reader that has read a dropped level sees that the levels have changed.
-//! I7  Only slots of the bucket at the cursor may be in two levels, or be cleared but not durably. The upper slot is
+//! IX-CLEVEL-6  A reader that has read a dropped level sees that the levels have changed.
+//! IX-CLEVEL-7  Only slots of the bucket at the cursor may be in two levels, or be cleared but not durably. The upper slot is
 //!     durable before the lower one is cleared.
-//! I8  A slot is followed only if its offset can be that of a pair. It is unlinked only if the offset is a block of the
+//! IX-CLEVEL-8  A slot is followed only if its offset can be that of a pair. It is unlinked only if the offset is a block of the
 //!     pairs' class.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                          | and does                            |
 //! |-----------------------------|----------------------------------------|-------------------------------------|
-//! | bit, slot                   | a pair in doubt, no slot leads to it   | frees it (I2)                       |
+//! | bit, slot                   | a pair in doubt, no slot leads to it   | frees it (IX-CLEVEL-2)                       |
 //! | slot cleared, bit cleared   | the same: it is named as being freed   | frees it                            |
-//! | level made, first word      | a run in doubt that is no level        | frees it (I1)                       |
-//! | moved up, cleared below     | a pair with two slots, at the cursor   | clears the lower one (I7)           |
+//! | level made, first word      | a run in doubt that is no level        | frees it (IX-CLEVEL-1)                       |
+//! | moved up, cleared below     | a pair with two slots, at the cursor   | clears the lower one (IX-CLEVEL-7)           |
 //! | bottom empty, level dropped | three levels and the cursor            | nothing: the next growth continues  |
 //! | dropped, run freed          | a run named as being freed, no level   | frees it                            |
 //! | (a kill) slot stored, drain | a pair in doubt                        | flushes the buckets of its key      |
@@ -54,7 +54,7 @@
 //!   of levels by one word are kept.
 //! * The thread that found no slot empties the bottom level. The paper uses a background thread.
 //! * Level descriptors are words of the root. The paper's are blocks that are copied.
-//! * Readers need no epochs: versions show that a pair was freed (I4).
+//! * Readers need no epochs: versions show that a pair was freed (IX-CLEVEL-4).
 //!
 //! The published benchmark's version accepts a slot of the second bucket if only the tag agrees (fault
 //! `clevel.tag_is_key`). The published code never frees a pair that an update replaces (`clevel.keep_old`). After a

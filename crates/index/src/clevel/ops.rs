@@ -33,7 +33,7 @@ impl<M: Medium> Clevel<M> {
             let seen = self.meta();
             if self.vacancy(hash).is_some() {
                 let pair = self.write_pair(worker, key, value)?;
-                worker.commit(self.table_pool.medium())?; // I2
+                worker.commit(self.table_pool.medium())?; // IX-CLEVEL-2
                 if self.link(worker, hash, pair)? {
                     return Ok(None);
                 }
@@ -53,7 +53,7 @@ impl<M: Medium> Clevel<M> {
             let value = |found: FoundSlot| self.table_pool.medium().load(value_of(found.pair));
             let value = found.map(|found| found.map(value));
             if seen.unchanged() && self.meta() == meta {
-                return value; // I4, I6
+                return value; // IX-CLEVEL-4, IX-CLEVEL-6
             }
         }
     }
@@ -72,7 +72,7 @@ impl<M: Medium> Clevel<M> {
         };
         let old = self.table_pool.medium().load(value_of(found.pair));
         let pair = self.write_pair(worker, key, value)?;
-        let freed = self.table_pool.about_to_free(worker, found.pair)?; // its drain also makes the pair durable (I2)
+        let freed = self.table_pool.about_to_free(worker, found.pair)?; // its drain also makes the pair durable (IX-CLEVEL-2)
         self.replace(worker, found.slot, self.slot_word(pair, hash))?;
         if !fault!("clevel.keep_old") {
             self.table_pool.free(worker, freed);
@@ -136,7 +136,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Returns an empty slot for `hash`, in the emptier bucket of the highest level that has one. A level that is being
-    /// emptied is excluded (I5).
+    /// emptied is excluded (IX-CLEVEL-5).
     pub(super) fn vacancy(&self, hash: u64) -> Option<Off> {
         let meta = self.meta();
         let lowest = meta.bottom + u64::from(meta.is_resizing());
@@ -194,7 +194,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Replaces a slot's word. Durable on `Ok`. The caller holds the key's lock, so no other thread changes the slot
-    /// (I3).
+    /// (IX-CLEVEL-3).
     pub(super) fn replace(
         &self,
         worker: &mut TableWorker,

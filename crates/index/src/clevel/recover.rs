@@ -91,7 +91,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Returns the slots of the cursor's bucket that were already moved up. The caller clears them when the upper slots
-    /// are durable (I7).
+    /// are durable (IX-CLEVEL-7).
     fn moved(&self, worker: &mut TableWorker) -> Result<Vec<Off>, OpenError> {
         let (medium, meta) = (self.table_pool.medium(), self.meta());
         if !meta.is_resizing() {

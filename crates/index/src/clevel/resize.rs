@@ -29,7 +29,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Creates an empty, durable level with number `n`. The root's word for it is in the line of `META` and is stored
-    /// before `META` counts the level (I1).
+    /// before `META` counts the level (IX-CLEVEL-1).
     fn make_level(&self, worker: &mut TableWorker, n: u64, bits: u32) -> Result<(), IndexError> {
         let (medium, bytes) = (self.table_pool.medium(), self.level_bytes(bits));
         let at = self.table_pool.allocate_run(worker, bytes)?;
@@ -104,7 +104,7 @@ impl<M: Medium> Clevel<M> {
         Ok(true)
     }
 
-    /// Waits for all writers that may have seen an older `META` (I5).
+    /// Waits for all writers that may have seen an older `META` (IX-CLEVEL-5).
     fn await_writers(&self) -> Result<(), IndexError> {
         for stripe in 0..self.stripes {
             drop(self.locks.lock_without_validation(Off(stripe))?);
@@ -121,7 +121,7 @@ impl<M: Medium> Clevel<M> {
         let start = bucket_in(word, meta.bottom);
         for bucket in start..level.buckets() {
             let word = cursor(meta.bottom, bucket);
-            self.table_pool.set_root(worker, CURSOR, word)?; // I7
+            self.table_pool.set_root(worker, CURSOR, word)?; // IX-CLEVEL-7
             for slot in self.slots(level, bucket) {
                 if !self.move_up(worker, slot)? {
                     return Ok(false);
@@ -138,7 +138,7 @@ impl<M: Medium> Clevel<M> {
         )?;
         situation!("clevel.bottom_dropped");
         self.await_writers()?;
-        self.table_pool.free(worker, freed); // readers check `META` again after reading (I6)
+        self.table_pool.free(worker, freed); // readers check `META` again after reading (IX-CLEVEL-6)
         Ok(true)
     }
 
@@ -161,7 +161,7 @@ impl<M: Medium> Clevel<M> {
             if !self.link(worker, hash, pair)? {
                 return Ok(false);
             }
-            self.replace(worker, slot, EMPTY)?; // I7
+            self.replace(worker, slot, EMPTY)?; // IX-CLEVEL-7
             situation!("clevel.moved_up");
             return Ok(true);
         }

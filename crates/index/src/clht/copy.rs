@@ -161,7 +161,7 @@ impl<M: Medium> Clht<M> {
         let (medium, part) = (self.table_pool.medium(), self.part());
         self.prefetch(old, from + part..from + 2 * part);
         let accept = || self.persist_on_first_access(worker, old, old.bucket(from));
-        drop(self.locks.lock(old.bucket(from), accept)?); // no worker changes this part any more (I6)
+        drop(self.locks.lock(old.bucket(from), accept)?); // no worker changes this part any more (IX-CLHT-6)
         for first in (from..from + part).map(|index| old.bucket(index)) {
             medium.prefetch(Off(medium.load(next_of(first))), LINE);
         }

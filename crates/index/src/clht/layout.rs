@@ -175,7 +175,7 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Returns the buckets chained to the bucket at `first`. Checks that each is an allocated block that names this
-    /// chain (I8).
+    /// chain (IX-CLHT-8).
     pub(super) fn chain_of(&self, first: Off) -> Result<Vec<HeapBlock>, IndexError> {
         let medium = self.table_pool.medium();
         let referrer = "the bucket";

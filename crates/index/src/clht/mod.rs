@@ -22,30 +22,30 @@
 //! of the two arrays is not the table's. The resize frees it, or the next open does.
 //!
 //! # Invariants
-//! I1  A slot is live iff its key is not `EMPTY`.
-//! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  A chained bucket is completely durable before a bucket of the table's array leads to it. It is never removed
+//! IX-CLHT-1  A slot is live iff its key is not `EMPTY`.
+//! IX-CLHT-2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
+//! IX-CLHT-3  A chained bucket is completely durable before a bucket of the table's array leads to it. It is never removed
 //!     from its chain.
-//! I4  A chain is changed under its lock in DRAM, which is released when the change is durable. A reader uses what it
+//! IX-CLHT-4  A chain is changed under its lock in DRAM, which is released when the change is durable. A reader uses what it
 //!     read only if neither the lock's version nor the table's array has changed. So readers see no volatile data.
-//! I5  `array` names a new array only when that is completely durable. Arrays grow, so the word of an old array never
+//! IX-CLHT-5  `array` names a new array only when that is completely durable. Arrays grow, so the word of an old array never
 //!     returns.
-//! I6  Chains of a part taken for copying are not changed any more: writers check this under the chain's lock. The
+//! IX-CLHT-6  Chains of a part taken for copying are not changed any more: writers check this under the chain's lock. The
 //!     array is replaced when all takers of parts have made their copies durable. If one of them failed, it is not
 //!     replaced.
-//! I7  An array that is not the table's is named by `young` or `old` from before its first chained bucket is allocated
+//! IX-CLHT-7  An array that is not the table's is named by `young` or `old` from before its first chained bucket is allocated
 //!     until all of them are durably free. Only then is one of them allocated again.
-//! I8  The first access to a chain after an open validates it before following it: its chained buckets are allocated
+//! IX-CLHT-8  The first access to a chain after an open validates it before following it: its chained buckets are allocated
 //!     blocks that name this chain.
 //!
 //! # Crash argument
 //! | crash between                | recovery sees                           | and does                           |
 //! |------------------------------|-----------------------------------------|------------------------------------|
-//! | value stored, key stored     | an empty key                            | nothing: the slot is free (I1, I2) |
+//! | value stored, key stored     | an empty key                            | nothing: the slot is free (IX-CLHT-1, IX-CLHT-2) |
 //! | chained bucket, its link     | a bucket in doubt, not in its chain     | frees it                           |
 //! | new run, `young`             | a run in doubt that no word names       | frees it                           |
 //! | `young`, `array`             | `young` is not the table's              | frees it, and all chained buckets  |
-//! | `array`, old ones all free   | `old` is not the table's                | that are in no chain of it (I7)    |
+//! | `array`, old ones all free   | `old` is not the table's                | that are in no chain of it (IX-CLHT-7)    |
 //! | old ones free, run free      | the run named as being freed            | frees it                           |
 //! | (a kill) store, drain        | visible bytes that are not durable      | makes them durable at first access |
 //!

@@ -80,7 +80,7 @@ impl<M: Medium> Clht<M> {
                 continue; // the array was replaced meanwhile
             };
             if seen.unchanged() && self.array() == array {
-                return Ok(found); // I4
+                return Ok(found); // IX-CLHT-4
             }
         }
     }
@@ -137,7 +137,7 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Takes the lock of the chain for `hash`. If a resize has taken that chain, helps it first (I6).
+    /// Takes the lock of the chain for `hash`. If a resize has taken that chain, helps it first (IX-CLHT-6).
     fn hold(&self, worker: &mut TableWorker, hash: u64) -> Result<LockedChain<'_>, IndexError> {
         loop {
             let array = self.array();
@@ -163,7 +163,7 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Validates the chains that share the lock of `first` (I8), makes durable what a killed process left in them, and
+    /// Validates the chains that share the lock of `first` (IX-CLHT-8), makes durable what a killed process left in them, and
     /// counts their chained buckets.
     #[cold]
     pub(super) fn persist_on_first_access(
@@ -257,7 +257,7 @@ impl<M: Medium> Clht<M> {
             medium.store(&mut worker.ctx, at, key);
         }
         medium.store(&mut worker.ctx, value_of(at), value);
-        medium.store(&mut worker.ctx, at, key); // I2
+        medium.store(&mut worker.ctx, at, key); // IX-CLHT-2
         medium.flush(
             &mut worker.ctx,
             at,
@@ -282,7 +282,7 @@ impl<M: Medium> Clht<M> {
         let bytes = image(first, [(key, value)], Off::NULL);
         medium.copy_in(&mut worker.ctx, bucket, &[&bytes]);
         if !fault!("clht.link_first") {
-            worker.commit(medium)?; // I3
+            worker.commit(medium)?; // IX-CLHT-3
         }
         worker.put_word(medium, next_of(last), bucket.0)
     }

@@ -79,7 +79,7 @@ impl<M: Medium> Clht<M> {
             self.dismantle(worker, YOUNG, young, made)?;
             return Err(refused);
         }
-        let published = self.table_pool.set_root(worker, ARRAY, young.word()); // I5
+        let published = self.table_pool.set_root(worker, ARRAY, young.word()); // IX-CLHT-5
         if published.is_ok() {
             situation!("clht.replaced");
             self.chained.store(made.len() as u64, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl<M: Medium> Clht<M> {
         worker.commit(medium)
     }
 
-    /// Frees the array in word `named` of the root, and its chained buckets (I7).
+    /// Frees the array in word `named` of the root, and its chained buckets (IX-CLHT-7).
     pub(super) fn dismantle(
         &self,
         worker: &mut TableWorker,

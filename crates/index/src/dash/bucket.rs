@@ -188,7 +188,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.medium.store(ctx, Self::value_of(at), pair.1);
     }
 
-    /// Returns whether the pair in a slot needs its own flush and drain before its bit is set (S1).
+    /// Returns whether the pair in a slot needs its own flush and drain before its bit is set (IX-DASH-1).
     #[inline]
     pub(super) fn is_apart(&self, bucket: Off, slot: u32) -> bool {
         self.form.as_published || self.slot(bucket, slot).0 >= bucket.0 + LINE as u64
@@ -215,7 +215,7 @@ impl<M: Medium> DashSegments<'_, M> {
         let others = self.medium.load(at) & !(0xff << shift);
         self.medium
             .store(ctx, at, others | u64::from(finger) << shift);
-        self.set_bits(ctx, bucket, self.bits(bucket).with(slot, guest)); // S1
+        self.set_bits(ctx, bucket, self.bits(bucket).with(slot, guest)); // IX-DASH-1
     }
 
     pub(crate) fn set_bits(&self, ctx: &mut PersistCtx, bucket: Off, bits: PairBits) {

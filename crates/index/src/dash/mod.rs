@@ -26,27 +26,27 @@
 //! ```
 //!
 //! # Invariants
-//! S1  A pair is durable before the bit that makes it live is set. If pair and bit share a line, storing the pair first
+//! IX-DASH-1  A pair is durable before the bit that makes it live is set. If pair and bit share a line, storing the pair first
 //!     is enough: no later store to a line becomes durable without the earlier ones. The fingerprint shares the bit's
 //!     line.
-//! S2  A displaced pair, or one moved home from the stash after a split, is durably live at its new place before it is
+//! IX-DASH-2  A displaced pair, or one moved home from the stash after a split, is durably live at its new place before it is
 //!     dead at the old one, and durably dead there before the old slot is reused. So a crash may leave a pair twice,
 //!     but never loses it.
-//! S3  A segment is changed under its lock in DRAM, which is released when the change is durable.
-//! S4  The words about the stash are hints for searches. They are never flushed. The first access after an open
+//! IX-DASH-3  A segment is changed under its lock in DRAM, which is released when the change is durable.
+//! IX-DASH-4  The words about the stash are hints for searches. They are never flushed. The first access after an open
 //!     rebuilds them from the stash; from then on they are exact.
-//! S5  A chained bucket is durable and empty before a word leads to it. It stays chained as long as readers can reach
+//! IX-DASH-5  A chained bucket is durable and empty before a word leads to it. It stays chained as long as readers can reach
 //!     the segment. It names its segment, so that recovery can decide whether the block is in use.
-//! S6  The first access after an open validates a segment before it follows any reference in it: its bits denote
+//! IX-DASH-6  The first access after an open validates a segment before it follows any reference in it: its bits denote
 //!     existing slots, and its chained buckets are allocated blocks that name this segment.
 //!
 //! # Crash argument
 //! | crash between            | the first access sees         | and does                                   |
 //! |--------------------------|-------------------------------|--------------------------------------------|
-//! | pair, bit                | a dead pair                   | nothing: the slot is free (S1)             |
+//! | pair, bit                | a dead pair                   | nothing: the slot is free (IX-DASH-1)             |
 //! | displaced, dead there    | a guest also in its home      | makes the guest dead: both are the same    |
 //! | moved home, dead there   | a pair also in the stash      | makes the stash's copy dead                |
-//! | bit in the stash, word   | a word without the entry      | rebuilds all words of the segment (S4)     |
+//! | bit in the stash, word   | a word without the entry      | rebuilds all words of the segment (IX-DASH-4)     |
 //! | chained, linked          | (the open) a block in doubt   | frees it: its segment does not refer to it |
 //! | (a kill) store, drain    | bytes that are not durable    | makes all durable, then repairs            |
 

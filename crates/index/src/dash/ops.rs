@@ -176,7 +176,7 @@ impl<M: Medium> DashSegments<'_, M> {
                 continue;
             };
             let (pair, finger) = (self.pair(from, slot), self.finger(from, slot));
-            self.write(worker, (to, free), pair, finger, to_next)?; // S2
+            self.write(worker, (to, free), pair, finger, to_next)?; // IX-DASH-2
             self.take_away(worker, from, slot)?;
             situation!("dash.resident_displaced", to_next);
             situation!("dash.guest_displaced", !to_next);
@@ -198,7 +198,7 @@ impl<M: Medium> DashSegments<'_, M> {
         if self.is_apart(bucket, slot) {
             situation!("dash.pair_apart");
             self.put_apart(&mut worker.ctx, bucket, slot, pair);
-            worker.commit(self.medium)?; // S1
+            worker.commit(self.medium)?; // IX-DASH-1
         } else {
             situation!("dash.pair_beside_bits");
             self.put(&mut worker.ctx, bucket, slot, pair);
@@ -255,7 +255,7 @@ impl<M: Medium> DashSegments<'_, M> {
         OverflowWord(self.medium.load(bucket))
     }
 
-    /// Records in a bucket's word that a key with this place is in the stash (S4).
+    /// Records in a bucket's word that a key with this place is in the stash (IX-DASH-4).
     pub(super) fn note(&self, ctx: &mut PersistCtx, segment: Off, place: SegmentPlace, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));

@@ -60,7 +60,7 @@ impl<M: Medium> DashSegments<'_, M> {
         }
     }
 
-    /// Checks that a segment's bits are valid, and that its chained buckets are allocated and name this segment (S6).
+    /// Checks that a segment's bits are valid, and that its chained buckets are allocated and name this segment (IX-DASH-6).
     #[cold]
     pub(crate) fn validate(&self, segment: Off) -> Result<(), IndexError> {
         if let Some(class) = self.form.chain {
@@ -158,7 +158,7 @@ impl<M: Medium> DashSegments<'_, M> {
         (found.fold(0, |mask, slot| mask | 1 << slot), pairs)
     }
 
-    /// Marks dead, with a flush, the guests that are also in their home, bucket `n` (S2).
+    /// Marks dead, with a flush, the guests that are also in their home, bucket `n` (IX-DASH-2).
     fn drop_displaced(&self, ctx: &mut PersistCtx, segment: Off, n: u64) -> bool {
         let (home, next) = (self.bucket(segment, n), self.bucket(segment, n + 1));
         let residents = ones(self.bits(home).residents());
@@ -166,7 +166,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.drop_some(ctx, next, |key| residents.contains(&key))
     }
 
-    /// Marks dead, with a flush, the pairs of the stash that are also in their home or next bucket (S2).
+    /// Marks dead, with a flush, the pairs of the stash that are also in their home or next bucket (IX-DASH-2).
     fn drop_homed(&self, ctx: &mut PersistCtx, segment: Off, keys: &KeyHashes<'_>) -> bool {
         let mut dropped = false;
         for bucket in self.stashes(segment) {
@@ -176,7 +176,7 @@ impl<M: Medium> DashSegments<'_, M> {
         dropped
     }
 
-    /// Rebuilds the buckets' words about the stash (S4).
+    /// Rebuilds the buckets' words about the stash (IX-DASH-4).
     pub(crate) fn rebuild_overflow_words(
         &self,
         ctx: &mut PersistCtx,
@@ -264,7 +264,7 @@ impl<M: Medium> DashSegments<'_, M> {
 
     /// Moves pairs of the stash to their home or next buckets, as far as these have free slots, and rebuilds the words
     /// about the stash. Durable on `Ok`. Takes three drains: the pairs, the bits that mark them live, the bits that
-    /// mark the old ones dead (S1, S2).
+    /// mark the old ones dead (IX-DASH-1, IX-DASH-2).
     pub(crate) fn move_stash_home(
         &self,
         worker: &mut TableWorker,
@@ -368,7 +368,7 @@ impl<M: Medium> DashSegments<'_, M> {
         self.medium.store(&mut worker.ctx, bucket, 0);
         self.clear_chained(&mut worker.ctx, bucket, owner);
         self.medium.flush(&mut worker.ctx, bucket, HEAD as usize);
-        worker.commit(self.medium)?; // S5
+        worker.commit(self.medium)?; // IX-DASH-5
         let last = last.expect("a segment has a stash");
         worker.put_word(self.medium, last, bucket.0)?;
         Ok(bucket)

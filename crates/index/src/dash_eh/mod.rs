@@ -16,9 +16,9 @@
 //! buckets. Then the old copies are marked dead.
 //!
 //! # Invariants
-//! I1  The buckets satisfy S1 to S4 of Dash, the directory satisfies D1 to D4 of extendible hashing.
-//! I2  A pair is live iff its bit is set and the top L bits of its key's hash are the segment's prefix.
-//! I3  The bits of moved pairs are cleared after the directory names the new segment. They become durable with the old
+//! IX-DASHEH-1  The buckets satisfy IX-DASH-1 to IX-DASH-4 of Dash, the directory satisfies IX-EXT-1 to IX-EXT-4 of extendible hashing.
+//! IX-DASHEH-2  A pair is live iff its bit is set and the top L bits of its key's hash are the segment's prefix.
+//! IX-DASHEH-3  The bits of moved pairs are cleared after the directory names the new segment. They become durable with the old
 //!     segment's new depth.
 //!
 //! # Crash argument
@@ -27,7 +27,7 @@
 //! | parts of an insert            | see the table of `dash`                  | see there                         |
 //! | parts of a split              | see the table of `extendible`            | see there                         |
 //! | directory, bits and depth     | pairs of the new segment live in the old | the depth first; the old one's    |
-//! |                               |                                          | first access marks them dead (I2) |
+//! |                               |                                          | first access marks them dead (IX-DASHEH-2) |
 //! | (a kill) store, drain         | visible bytes that are not durable       | makes them durable at first access|
 //!
 //! # Deviations from the paper

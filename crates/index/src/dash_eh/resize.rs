@@ -50,7 +50,7 @@ impl<M: Medium> DashEh<M> {
         )?;
         medium.store(&mut worker.ctx, young, moved.word());
         dash.flush(&mut worker.ctx, young);
-        worker.commit(medium)?; // D1
+        worker.commit(medium)?; // IX-EXT-1
         self.locks.mark_new(young);
         let owned = &|hash| stay.owns(hash);
         let own = KeyHashes {
@@ -63,8 +63,8 @@ impl<M: Medium> DashEh<M> {
         }
         self.directory
             .publish(&self.table_pool, worker, header, young)?;
-        dash.drop_foreign(&mut worker.ctx, segment, &own); // I3
-        set_header(&self.table_pool, worker, segment, stay)?; // D3
+        dash.drop_foreign(&mut worker.ctx, segment, &own); // IX-DASHEH-3
+        set_header(&self.table_pool, worker, segment, stay)?; // IX-EXT-3
         dash.move_stash_home(worker, segment, &own)
     }
 }

@@ -20,12 +20,12 @@
 //! word of N and next counts it. That word is replaced by one store.
 //!
 //! # Invariants
-//! I1  The buckets satisfy S1 to S5 of Dash.
-//! I2  A pair is live iff its bit is set and its segment's number is the one that N and next select for its key's hash.
-//! I3  A segment and its chained buckets are completely durable before N and next count it.
-//! I4  N and next are durable before other threads see them. They are changed under `growing` and the lock of the
+//! IX-DASHLH-1  The buckets satisfy IX-DASH-1 to IX-DASH-5 of Dash.
+//! IX-DASHLH-2  A pair is live iff its bit is set and its segment's number is the one that N and next select for its key's hash.
+//! IX-DASHLH-3  A segment and its chained buckets are completely durable before N and next count it.
+//! IX-DASHLH-4  N and next are durable before other threads see them. They are changed under `growing` and the lock of the
 //!     segment being split. Its moved pairs are durably dead before that lock is released.
-//! I5  An entry of the directory names an array only after the chain words of all its segments are durably zero. So a
+//! IX-DASHLH-5  An entry of the directory names an array only after the chain words of all its segments are durably zero. So a
 //!     chain of the segment after the last can only come from an interrupted split.
 //!
 //! # Crash argument
@@ -33,9 +33,9 @@
 //! |-----------------------------|-------------------------------------------|---------------------------------------|
 //! | parts of an insert          | see the table of `dash`                   | see there                             |
 //! | new array, its entry        | a run in doubt that no entry names        | frees it                              |
-//! | parts of a copy             | buckets chained to the segment after the  | nothing (I5): the next split reuses   |
+//! | parts of a copy             | buckets chained to the segment after the  | nothing (IX-DASHLH-5): the next split reuses   |
 //! |                             | last                                      | them                                  |
-//! | N and next, moved bits      | live pairs that belong to another segment | the first access marks them dead (I2) |
+//! | N and next, moved bits      | live pairs that belong to another segment | the first access marks them dead (IX-DASHLH-2) |
 //! | (a kill) store, drain       | visible bytes that are not durable        | makes them durable at first access    |
 //!
 //! # Deviations from the paper

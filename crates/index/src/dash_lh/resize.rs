@@ -75,7 +75,7 @@ impl<M: Medium> DashLh<M> {
         Ok(())
     }
 
-    /// Allocates an array without an entry, whose segments have no chained buckets. Durable on `Ok` (I5).
+    /// Allocates an array without an entry, whose segments have no chained buckets. Durable on `Ok` (IX-DASHLH-5).
     fn make_array(&self, worker: &mut TableWorker, array: u64) -> Result<Off, IndexError> {
         let (dash, medium) = (self.dash(), self.table_pool.medium());
         let bytes = self.config.array_bytes(array);
@@ -155,10 +155,10 @@ impl<M: Medium> DashLh<M> {
             },
         )?;
         dash.flush(&mut worker.ctx, young);
-        worker.commit(medium)?; // I3
+        worker.commit(medium)?; // IX-DASHLH-3
         self.locks.mark_new(young);
         self.table_pool.set_root(worker, STATE, after.word())?;
-        self.state.store(after.word(), Ordering::Release); // I4
+        self.state.store(after.word(), Ordering::Release); // IX-DASHLH-4
         situation!("dash-lh.round_begins", after.bits > before.bits);
         let owned = &|hash| after.number(hash) == before.next;
         let own = KeyHashes {

@@ -15,12 +15,12 @@
 //! [`set_header`].
 //!
 //! # Invariants
-//! D1  A segment is completely durable before any entry of the directory names it.
-//! D2  The directory is changed under `growing`. The root names a directory only after it is completely durable.
-//! D3  A split never changes the first half of the entries of the segment. The segment's depth and prefix, one word,
+//! IX-EXT-1  A segment is completely durable before any entry of the directory names it.
+//! IX-EXT-2  The directory is changed under `growing`. The root names a directory only after it is completely durable.
+//! IX-EXT-3  A split never changes the first half of the entries of the segment. The segment's depth and prefix, one word,
 //!     are changed after the entries of the second half are durable.
-//! D4  A worker allocates another segment only after the header of the last segment that it split is durable.
-//! D5  A segment is read only after it is validated: it is an allocated block, and exactly the entries of its header's
+//! IX-EXT-4  A worker allocates another segment only after the header of the last segment that it split is durable.
+//! IX-EXT-5  A segment is read only after it is validated: it is an allocated block, and exactly the entries of its header's
 //!     range name it. The first access after an open validates it. A lookup returns [`Off::NULL`], which is never a
 //!     segment, for an offset that cannot be one.
 //!
@@ -29,12 +29,12 @@
 //! |-----------------------------|-------------------------------------------|------------------------------------|
 //! | new segment, first entry    | a segment in doubt that no entry names    | frees it                           |
 //! | first entry, last entry     | one that some entries of its range name   | sets the other entries, then the   |
-//! | last entry, old depth       | one that all name, old segment's depth    | old segment's depth (D3)           |
+//! | last entry, old depth       | one that all name, old segment's depth    | old segment's depth (IX-EXT-3)           |
 //! |                             | one bit less                              |                                    |
 //! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
 //! | root, old directory freed   | the old run named as being freed          | frees it                           |
 //!
-//! The allocator's intents name the new segment of an interrupted split (D4). So recovery time depends on the number of
+//! The allocator's intents name the new segment of an interrupted split (IX-EXT-4). So recovery time depends on the number of
 //! contexts, not on the size of the table.
 
 mod recover;
@@ -287,7 +287,7 @@ impl ExtendibleDirectory {
         DirectoryWord(self.directory.load(Ordering::Acquire))
     }
 
-    /// Looks up the segment for `hash`; null if the entry cannot be a segment (D5). The entry was read while its
+    /// Looks up the segment for `hash`; null if the entry cannot be a segment (IX-EXT-5). The entry was read while its
     /// directory was current.
     #[inline]
     pub(crate) fn lookup<M: Medium>(
@@ -325,7 +325,7 @@ impl ExtendibleDirectory {
             && self.directory() == led.source.directory
     }
 
-    /// Checks that the segment for `hash` is one and that exactly its entries name it (D5). The caller holds its lock.
+    /// Checks that the segment for `hash` is one and that exactly its entries name it (IX-EXT-5). The caller holds its lock.
     #[cold]
     pub(crate) fn validate<M: Medium>(
         &self,
@@ -400,7 +400,7 @@ impl ExtendibleDirectory {
     }
 
     /// Sets the directory's entries for the second half of the segment with header `elder` to `young`, which is
-    /// completely durable (D1). If there is no space, nothing is changed and `young` is freed.
+    /// completely durable (IX-EXT-1). If there is no space, nothing is changed and `young` is freed.
     pub(crate) fn publish<M: Medium>(
         &self,
         ground: &TablePool<M>,
@@ -442,7 +442,7 @@ impl ExtendibleDirectory {
             entries.extend_from_slice(&second.to_le_bytes());
         }
         medium.copy_in(&mut worker.ctx, at, &[&entries]);
-        let freed = ground.about_to_free(worker, old.at())?; // its drain also makes the new directory durable (D2)
+        let freed = ground.about_to_free(worker, old.at())?; // its drain also makes the new directory durable (IX-EXT-2)
         let word = DirectoryWord::new(at, old.depth() + 1).0;
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);

@@ -22,29 +22,29 @@
 //! the old top becomes the bottom, and the old bottom is freed.
 //!
 //! # Invariants
-//! I1  `current` names levels that are completely durable. It only grows, so a reader never confuses an old level with
+//! IX-LEVEL-1  `current` names levels that are completely durable. It only grows, so a reader never confuses an old level with
 //!     a current one.
-//! I2  A pair is durable when its token is: it is stored before the token in the same line, or drained before.
-//! I3  The tokens of a bucket are one word: an update marks the new pair live and the old one dead by one store.
-//! I4  A key's buckets are changed under the two DRAM locks of its stripes, one per side, which are released when the
+//! IX-LEVEL-2  A pair is durable when its token is: it is stored before the token in the same line, or drained before.
+//! IX-LEVEL-3  The tokens of a bucket are one word: an update marks the new pair live and the old one dead by one store.
+//! IX-LEVEL-4  A key's buckets are changed under the two DRAM locks of its stripes, one per side, which are released when the
 //!     change is durable. A reader uses what it read only if neither version has changed. So readers see no volatile
 //!     data.
-//! I5  A moved pair is durable at its new place before it is dead at the old one. Before either, the old place is
+//! IX-LEVEL-5  A moved pair is durable at its new place before it is dead at the old one. Before either, the old place is
 //!     durably noted in the worker's line of the head. So a crash leaves the pair at most twice, and recovery knows
 //!     where.
-//! I6  The table is closed to writers while the bottom level is copied, so neither level changes then. A reader that
+//! IX-LEVEL-6  The table is closed to writers while the bottom level is copied, so neither level changes then. A reader that
 //!     has read a freed level sees that `current` has changed.
-//! I7  A bucket of the interim receives pairs of only one bucket of the bottom level, so it always has enough slots.
+//! IX-LEVEL-7  A bucket of the interim receives pairs of only one bucket of the bottom level, so it always has enough slots.
 //!
 //! A stripe is the low bits of the bucket index within a side. These bits are the same on every level, so two locks
-//! cover all four buckets, regardless of growth. I7 holds because a pair keeps its side.
+//! cover all four buckets, regardless of growth. IX-LEVEL-7 holds because a pair keeps its side.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                            | and does                           |
 //! |-----------------------------|------------------------------------------|------------------------------------|
-//! | pair, token                 | a slot without a token                   | nothing: it is free (I2)           |
+//! | pair, token                 | a slot without a token                   | nothing: it is free (IX-LEVEL-2)           |
 //! | note, new place             | a note of a pair that has no copy        | nothing                            |
-//! | new place, old one dead     | a note of a pair that has a copy         | marks the noted one dead (I5)      |
+//! | new place, old one dead     | a note of a pair that has a copy         | marks the noted one dead (IX-LEVEL-5)      |
 //! | interim's run, `current`    | a run in doubt that is no level          | frees it                           |
 //! | `current`, old bottom free  | a run named as being freed, no level     | frees it                           |
 //! | (a kill) store, drain       | visible bytes that are not durable       | makes them durable at first access |
@@ -57,7 +57,7 @@
 //! * A resize copies the bottom level and switches by one word. The published code clears and flushes each old token,
 //!   and can leave the table between two states (Witcher #17, #18). [`LevelConfig::one_by_one`] flushes as often, but
 //!   keeps the old tokens.
-//! * A pair keeps its side in the interim (I7). The published code moves it to either side, and silently drops it if
+//! * A pair keeps its side in the interim (IX-LEVEL-7). The published code moves it to either side, and silently drops it if
 //!   both buckets are full.
 //! * Seeds are in the pool. The published benchmark's version draws new ones at each start and finds no key again.
 //! * A table never shrinks.

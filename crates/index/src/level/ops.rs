@@ -69,7 +69,7 @@ impl<M: Medium> LevelHash<M> {
                 && seen.1.unchanged()
                 && self.current.load(Ordering::Acquire) == levels.current
             {
-                return Ok(value); // I4, I6
+                return Ok(value); // IX-LEVEL-4, IX-LEVEL-6
             }
         }
     }
@@ -98,7 +98,7 @@ impl<M: Medium> LevelHash<M> {
                     worker.put_word(medium, spot.bucket, tokens)?;
                 }
                 tokens |= self.config.token(free.slot);
-                worker.put_word(medium, spot.bucket, tokens)?; // I3
+                worker.put_word(medium, spot.bucket, tokens)?; // IX-LEVEL-3
             }
             None => {
                 situation!("level.update_in_place");
@@ -302,7 +302,7 @@ impl<M: Medium> LevelHash<M> {
         to: LevelSlot,
     ) -> Result<(), IndexError> {
         let _for = Category::Resize.scope();
-        self.table_pool.set_note(worker, from.key().0)?; // I5
+        self.table_pool.set_note(worker, from.key().0)?; // IX-LEVEL-5
         self.fill(worker, to, self.pair(from))?;
         self.clear(worker, from);
         if from.is_one_line() {
@@ -329,7 +329,7 @@ impl<M: Medium> LevelHash<M> {
         worker.put_word(medium, spot.bucket, tokens)
     }
 
-    /// Stores a pair in a free slot, so that it is durable before any later store to the tokens is (I2).
+    /// Stores a pair in a free slot, so that it is durable before any later store to the tokens is (IX-LEVEL-2).
     pub(super) fn put_pair(
         &self,
         worker: &mut TableWorker,

@@ -28,7 +28,7 @@ impl<M: Medium> LevelHash<M> {
         })
     }
 
-    /// Clears a noted slot if its pair exists elsewhere, too (I5).
+    /// Clears a noted slot if its pair exists elsewhere, too (IX-LEVEL-5).
     fn end_move(&self, worker: &mut TableWorker, from: LevelSlot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
         let hashes = self.hashes(key);

@@ -62,7 +62,7 @@ impl<M: Medium> LevelHash<M> {
         self.closed.store(true, Ordering::Release);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
-        self.table_pool.free(worker, replaced?); // readers check `current` again after reading (I6)
+        self.table_pool.free(worker, replaced?); // readers check `current` again after reading (IX-LEVEL-6)
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl<M: Medium> LevelHash<M> {
             true => self.rehash(worker, interim, levels.bottom)?,
             false => self.build(worker, interim, Some(levels.bottom)),
         }
-        let freed = self.table_pool.about_to_free(worker, levels.bottom.at)?; // its drain also makes `interim` durable (I1)
+        let freed = self.table_pool.about_to_free(worker, levels.bottom.at)?; // its drain also makes `interim` durable (IX-LEVEL-1)
         self.set_top(worker, levels.current + 1, interim)?;
         situation!("level.grown");
         Ok(freed)
@@ -154,7 +154,7 @@ impl<M: Medium> LevelHash<M> {
                 let pair = self.pair(spot);
                 let hash = self.hashes(pair.0)[side];
                 let bucket = self.config.bucket(young, side, hash);
-                // I7 guarantees a free slot, unless a damaged bucket holds a pair that does not belong there.
+                // IX-LEVEL-7 guarantees a free slot, unless a damaged bucket holds a pair that does not belong there.
                 let room = self.free_in(bucket);
                 let to = room.ok_or_else(|| {
                     IndexError::damaged(format!(

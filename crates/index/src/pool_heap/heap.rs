@@ -18,28 +18,28 @@
 //! and checks whether the table refers to those few blocks.
 //!
 //! # Invariants
-//! B1  A bit is set, or a run recorded, only after an intent that names it. The intent is in the same line and stored
+//! IX-HEAP-1  A bit is set, or a run recorded, only after an intent that names it. The intent is in the same line and stored
 //!     before it, or it is durable.
-//! B2  A block or a run is linked only after a drain that makes its bit or its record durable. The link is durable
+//! IX-HEAP-2  A block or a run is linked only after a drain that makes its bit or its record durable. The link is durable
 //!     before the same worker allocates another block of the class, or another run.
-//! B3  Before a block or run is unlinked, the context's line names it durably. It stays named until its bit is durably
+//! IX-HEAP-3  Before a block or run is unlinked, the context's line names it durably. It stays named until its bit is durably
 //!     clear.
-//! B4  A worker's group is named in its context's line before its first block is allocated.
-//! B5  A group belongs to one worker at a time. Only that worker sets its bits; any worker that frees a block clears
+//! IX-HEAP-4  A worker's group is named in its context's line before its first block is allocated.
+//! IX-HEAP-5  A group belongs to one worker at a time. Only that worker sets its bits; any worker that frees a block clears
 //!     its bit.
-//! B6  The record of a freed run is durably cleared before its chunks are reused.
-//! B7  After a failed drain, no worker changes an intent any more. The last named blocks stay in doubt until the next
+//! IX-HEAP-6  The record of a freed run is durably cleared before its chunks are reused.
+//! IX-HEAP-7  After a failed drain, no worker changes an intent any more. The last named blocks stay in doubt until the next
 //!     open.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                    | and does                             |
 //! |-----------------------------|----------------------------------|--------------------------------------|
 //! | intent, bit                 | an intent, no bit                | nothing                              |
-//! | bit, link                   | both, and no reference           | clears the bit (B1, B2)              |
+//! | bit, link                   | both, and no reference           | clears the bit (IX-HEAP-1, IX-HEAP-2)              |
 //! | run's intent, its record    | no record                        | nothing: the chunks are free         |
 //! | record, link                | a record, and no reference       | clears it                            |
 //! | named as freed, unlinked    | a reference from the table       | nothing: it was not freed            |
-//! | unlinked, bit clear         | no reference, bit set            | clears the bit (B3)                  |
+//! | unlinked, bit clear         | no reference, bit set            | clears the bit (IX-HEAP-3)                  |
 
 use std::collections::BTreeSet;
 
@@ -438,7 +438,7 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Allocates a block of `class`, with its old content. Its bit is flushed. Link the block only after the worker's
-    /// next drain, and make the link durable before allocating another (B2).
+    /// next drain, and make the link durable before allocating another (IX-HEAP-2).
     pub(crate) fn allocate(
         &self,
         worker: &mut TableWorker,
@@ -446,14 +446,14 @@ impl<M: Medium> TablePool<M> {
     ) -> Result<Off, IndexError> {
         let _for = Category::Allocator.scope();
         let (medium, heap) = (self.medium(), &self.heap);
-        heap.failure.check()?; // B7
+        heap.failure.check()?; // IX-HEAP-7
         loop {
             let Some(n) = worker.groups[class].take() else {
                 self.take_group(worker, class)?;
                 continue;
             };
             let group = &worker.groups[class];
-            medium.store(&mut worker.ctx, group.at, n + 1); // B1
+            medium.store(&mut worker.ctx, group.at, n + 1); // IX-HEAP-1
             self.change_bit(&mut worker.ctx, group.at, n, true);
             return Ok(heap.nth_block(group.first, n, class).at);
         }
@@ -520,7 +520,7 @@ impl<M: Medium> TablePool<M> {
             }
             worker.groups[class] = BlockGroup { at, free, first };
             let named = heap.ctx_word(worker.number, class as u64);
-            return worker.put_word(medium, named, at.0); // B4
+            return worker.put_word(medium, named, at.0); // IX-HEAP-4
         }
     }
 
@@ -553,7 +553,7 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Allocates a run of at least `bytes`, with its old content. Its record is flushed. Link the run only after the
-    /// worker's next drain, and make the link durable before allocating another (B2).
+    /// worker's next drain, and make the link durable before allocating another (IX-HEAP-2).
     pub(crate) fn allocate_run(
         &self,
         worker: &mut TableWorker,
@@ -564,14 +564,14 @@ impl<M: Medium> TablePool<M> {
         let len = bytes.div_ceil(heap.chunk_bytes).max(1);
         let chunk = heap.take_chunks(len, ChunkUse::Run(len as u32))?;
         let intent = heap.ctx_word(worker.number, RUN);
-        worker.put_word(medium, intent, heap.chunk(chunk).0)?; // B1
+        worker.put_word(medium, intent, heap.chunk(chunk).0)?; // IX-HEAP-1
         let record = heap.record_of(chunk);
         medium.store(&mut worker.ctx, record, RECORD | len << 8);
         medium.flush(&mut worker.ctx, record, WORD);
         Ok(heap.chunk(chunk))
     }
 
-    /// Names the block or run at `at` durably in the context's line, before it is unlinked (B3). Call
+    /// Names the block or run at `at` durably in the context's line, before it is unlinked (IX-HEAP-3). Call
     /// [`TablePool::free`] after it is unlinked, before the worker announces a third.
     #[track_caller]
     pub(crate) fn about_to_free(
@@ -606,7 +606,7 @@ impl<M: Medium> TablePool<M> {
         let _for = Category::Allocator.scope();
         self.clear_on_medium(&mut worker.ctx, block);
         match block.class {
-            None => worker.freed.push(block), // B6
+            None => worker.freed.push(block), // IX-HEAP-6
             Some(_) => self.heap.make_available(block),
         }
     }

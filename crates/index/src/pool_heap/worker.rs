@@ -68,7 +68,7 @@ impl TableWorker {
         at: Off,
         word: u64,
     ) -> Result<(), IndexError> {
-        self.heap.failure.check()?; // B7
+        self.heap.failure.check()?; // IX-HEAP-7
         medium.store(&mut self.ctx, at, word);
         medium.flush(&mut self.ctx, at, WORD);
         self.commit(medium)

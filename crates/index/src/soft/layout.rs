@@ -33,7 +33,7 @@ impl NodeFlags {
         u64::from(start) | u64::from(deleted) << 8
     }
 
-    /// Returns whether the node is live (I1).
+    /// Returns whether the node is live (IX-SOFT-1).
     pub(super) fn are_live(self) -> bool {
         self.start == self.end && self.end != self.deleted
     }
@@ -48,7 +48,7 @@ impl NodeFlags {
         NodeFlags::first(!self.end, self.end)
     }
 
-    /// Returns the word that is stored last to make a node live (I2).
+    /// Returns the word that is stored last to make a node live (IX-SOFT-2).
     pub(super) fn ended(self) -> u64 {
         u64::from(self.start)
     }

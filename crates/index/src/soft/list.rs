@@ -90,7 +90,7 @@ impl NodeList {
         list
     }
 
-    /// Adds the next node number, `node`, and assigns it permanently to the far node `far` (I6).
+    /// Adds the next node number, `node`, and assigns it permanently to the far node `far` (IX-SOFT-6).
     pub(super) fn add(&self, node: u64, far: Off) {
         self.nodes.reserve(((node + 1) * WORDS) as usize);
         self.words(node)[FAR].store(far.0, Ordering::Release);
@@ -146,7 +146,7 @@ impl NodeList {
                         return next
                             .state()
                             .is_seen()
-                            .then(|| words[VALUE].load(Ordering::Acquire)); // I3
+                            .then(|| words[VALUE].load(Ordering::Acquire)); // IX-SOFT-3
                     }
                     if comes_before(hash, found) {
                         return None;

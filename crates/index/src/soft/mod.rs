@@ -23,23 +23,23 @@
 //! steps itself.
 //!
 //! # Invariants
-//! I1  A node is live iff `start` equals `end` and differs from `deleted`.
-//! I2  A node is made live by stores in this order, within one line: `start`, key and value, `end`. A crash keeps a
+//! IX-SOFT-1  A node is live iff `start` equals `end` and differs from `deleted`.
+//! IX-SOFT-2  A node is made live by stores in this order, within one line: `start`, key and value, `end`. A crash keeps a
 //!     prefix of them. A helper repeats the same stores, which changes nothing.
-//! I3  A node becomes `Inserted` after it is durable, and `Deleted` after its deletion is durable. Searches return
+//! IX-SOFT-3  A node becomes `Inserted` after it is durable, and `Deleted` after its deletion is durable. Searches return
 //!     nodes that are `Inserted` or `IntendToDelete`, so they see no volatile data. A new value is stored in the list
 //!     after it is durable.
-//! I4  The link of a `Deleted` node does not change any more; the node is unlinked after that. So the list has at most
+//! IX-SOFT-4  The link of a `Deleted` node does not change any more; the node is unlinked after that. So the list has at most
 //!     one node of a key.
-//! I5  An area is durable, without live nodes, before the root names it. It belongs to the table for ever. That the
+//! IX-SOFT-5  An area is durable, without live nodes, before the root names it. It belongs to the table for ever. That the
 //!     root names it is durable before any worker but its creator gets a node of it or sees a key in one.
-//! I6  A list node and its node in far memory belong together permanently. Both are in the list or both are free.
-//! I7  An unlinked node is reused only when no thread can still access it (`nodes.rs`).
+//! IX-SOFT-6  A list node and its node in far memory belong together permanently. Both are in the list or both are free.
+//! IX-SOFT-7  An unlinked node is reused only when no thread can still access it (`nodes.rs`).
 //!
 //! # Crash argument
 //! | crash between                  | recovery sees                        | and does                          |
 //! |--------------------------------|--------------------------------------|-----------------------------------|
-//! | `start`, `end`                 | flags that disagree                  | treats the node as free (I1)      |
+//! | `start`, `end`                 | flags that disagree                  | treats the node as free (IX-SOFT-1)      |
 //! | node durable, `Inserted`       | a live node                          | links it: it was not acknowledged |
 //! | `deleted`, `Deleted`           | flags that agree                     | treats the node as free           |
 //! | run recorded, root             | a run in doubt, not among the areas  | frees it                          |

@@ -9,8 +9,8 @@
 //! nodes were reclaimed meanwhile, as readers of a seqlock do.
 //!
 //! # Invariants
-//! N1  An unlinked node is reused only after all threads that were pinned before have unpinned.
-//! N2  The count of reclaim rounds is raised before any node of the round is handed out, and so before its words are
+//! IX-NODES-1  An unlinked node is reused only after all threads that were pinned before have unpinned.
+//! IX-NODES-2  The count of reclaim rounds is raised before any node of the round is handed out, and so before its words are
 //!     overwritten. A search that finds the count unchanged has therefore met every node only as it was in the list
 //!     since the search began.
 
@@ -37,7 +37,7 @@ pub(super) struct NodePool {
     /// One cache per worker, each in its own cache lines.
     worker_nodes: Vec<CachePadded<Allocation>>,
     epochs: EpochTable,
-    /// Rounds of nodes that were set free (N2).
+    /// Rounds of nodes that were set free (IX-NODES-2).
     rounds: CachePadded<AtomicU64>,
 }
 
@@ -193,7 +193,7 @@ impl NodePool {
         }
     }
 
-    /// Frees the retired nodes that no pinned thread can access any more (N1). Returns whether there were any.
+    /// Frees the retired nodes that no pinned thread can access any more (IX-NODES-1). Returns whether there were any.
     fn set_free(&self, hand: &mut AllocationGuard) -> bool {
         if hand.retired.is_empty() {
             return false;
@@ -208,7 +208,7 @@ impl NodePool {
             return false;
         }
         situation!("soft.node_reused");
-        self.rounds.fetch_add(1, Ordering::AcqRel); // N2
+        self.rounds.fetch_add(1, Ordering::AcqRel); // IX-NODES-2
         for batch in hand.retired.drain(..ripe) {
             hand.free.extend(batch.nodes);
         }

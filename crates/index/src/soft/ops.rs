@@ -25,7 +25,7 @@ struct InsertNodes {
     /// A node whose stores have begun, but which is not linked.
     unused: Option<u64>,
     /// Nodes that other workers must not get yet: that the root names their area is durable after this worker's next
-    /// drain (I5).
+    /// drain (IX-SOFT-5).
     new: Option<Range<u64>>,
 }
 
@@ -49,7 +49,7 @@ impl<M: Medium> Soft<M> {
         let found = self.insert_of(&mut stock, worker, (hash, key, value));
         if let Some(new) = stock.new {
             if matches!(found, Ok(Some(_))) {
-                worker.commit(self.table_pool.medium())?; // I5
+                worker.commit(self.table_pool.medium())?; // IX-SOFT-5
             }
             self.nodes.put(new);
             situation!("soft.more_nodes");
@@ -77,7 +77,7 @@ impl<M: Medium> Soft<M> {
             let spot = self.find(worker, hash);
             if let Some((node, link)) = spot.node {
                 if link.state() == NodeState::IntendToInsert {
-                    self.flush_areas_name(worker); // I5
+                    self.flush_areas_name(worker); // IX-SOFT-5
                     self.finish_insert(worker, node)?;
                 }
                 return Ok(Some(self.list.value(node)));
@@ -122,7 +122,7 @@ impl<M: Medium> Soft<M> {
             return Ok(None);
         };
         self.replace(worker, value_of(self.list.far(node)), value)?;
-        Ok(Some(held.exchange(value))) // I3
+        Ok(Some(held.exchange(value))) // IX-SOFT-3
     }
 
     /// One line, one drain. Waits for an update of the same key.
@@ -184,13 +184,13 @@ impl<M: Medium> Soft<M> {
         let _for = Category::KeyValue.scope();
         let (medium, far) = (self.table_pool.medium(), self.list.far(node));
         let end = self.flags(far).ended();
-        medium.store(&mut worker.ctx, end_of(far), end); // I2
+        medium.store(&mut worker.ctx, end_of(far), end); // IX-SOFT-2
         if !fault!("soft.no_flush") {
             medium.flush(&mut worker.ctx, far, NODE_BYTES as usize);
         }
         worker.commit(medium)?;
         self.list
-            .advance_state(node, NodeState::IntendToInsert, NodeState::Inserted); // I3
+            .advance_state(node, NodeState::IntendToInsert, NodeState::Inserted); // IX-SOFT-3
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl<M: Medium> Soft<M> {
         let far = self.list.far(node);
         self.replace(worker, far, self.flags(far).unmade())?;
         self.list
-            .advance_state(node, NodeState::IntendToDelete, NodeState::Deleted); // I3
+            .advance_state(node, NodeState::IntendToDelete, NodeState::Deleted); // IX-SOFT-3
         Ok(())
     }
 

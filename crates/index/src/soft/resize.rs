@@ -45,7 +45,7 @@ impl<M: Medium> Soft<M> {
         if let Ok(area) =
             made.and_then(|area| worker.commit(self.table_pool.medium()).map(|()| area))
         {
-            self.nodes.put(self.add_nodes(&mut areas, area)); // I5
+            self.nodes.put(self.add_nodes(&mut areas, area)); // IX-SOFT-5
             situation!("soft.area_ahead");
         }
     }
@@ -61,7 +61,7 @@ impl<M: Medium> Soft<M> {
         let nodes = area.plus(LINE as u64);
         self.table_pool
             .clear(&mut worker.ctx, nodes, bytes - LINE as u64);
-        worker.commit(medium)?; // I5
+        worker.commit(medium)?; // IX-SOFT-5
         medium.store(&mut worker.ctx, self.table_pool.root(AREAS), area.0);
         self.flush_areas_name(worker);
         situation!("soft.second_area", before != [0; WORD]);
@@ -74,7 +74,7 @@ impl<M: Medium> Soft<M> {
         self.table_pool.medium().flush(&mut worker.ctx, named, WORD);
     }
 
-    /// Assigns numbers and list nodes to the nodes of an area (I6).
+    /// Assigns numbers and list nodes to the nodes of an area (IX-SOFT-6).
     pub(super) fn add_nodes(&self, areas: &mut Vec<Off>, area: Off) -> Range<u64> {
         let count = u64::from(self.config.area_nodes);
         let first = 1 + areas.len() as u64 * count;

@@ -8,7 +8,7 @@
 //!     no node has number 0: the end of the list               of the owner
 //! ```
 //!
-//! Because both are in one word, no node can be linked after a deleted one (I4). The link of a bucket head is in state
+//! Because both are in one word, no node can be linked after a deleted one (IX-SOFT-4). The link of a bucket head is in state
 //! 0.
 
 /// The state of a list node. States advance in one direction only.

@@ -61,7 +61,7 @@ impl HashIndex {
                 let word = crate::record::u64_at(word, 0);
                 if word > GONE {
                     let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
-                    is_sound.then_some(())?; // X5
+                    is_sound.then_some(())?; // KV-INDEX-5
                 }
                 slot.store(word, Ordering::Relaxed);
             }

@@ -40,7 +40,7 @@ fn put(kv: &Kv<Sim>, session: &mut dyn Session, name: &[u8], wait: bool) -> Off 
 }
 
 /// A pad that is not SETTLED in place of a SETTLED record is a bug: the second open after that would no longer know
-/// that the records before it were durable, and could pad them as torn (V2).
+/// that the records before it were durable, and could pad them as torn (KV-OPEN-2).
 #[test]
 fn a_pad_that_replaces_a_settled_record_is_settled() {
     let sim = Sim::new(8192 + 16 * SEGMENT_BYTES, Persistency::Page);

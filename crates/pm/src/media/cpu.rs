@@ -4,15 +4,15 @@
 //! only place in the project that issues a write-back instruction.
 //!
 //! # Invariants
-//! C1  After [`store_parts`] or [`flush_line`] on a line, the next [`fence`] of the same thread
+//! PM-CPU-1  After [`store_parts`] or [`flush_line`] on a line, the next [`fence`] of the same thread
 //!     leaves the line's bytes in the persistence domain (power-fail protected memory).
-//! C2  The fence also orders those stores before every later store of the thread, so a thread that
+//! PM-CPU-2  The fence also orders those stores before every later store of the thread, so a thread that
 //!     sees a later store also sees them. Before the fence, another thread reads each
 //!     word of a line written by non-temporal stores old or new, in any mix, even if it has seen a later
 //!     store of the same thread.
-//! C3  No byte outside the given range is changed. Bytes that share the last word with the end of the range are
+//! PM-CPU-3  No byte outside the given range is changed. Bytes that share the last word with the end of the range are
 //!     written back as they were read. If another thread writes that word at the same time, its write may be lost.
-//! C4  The thread that wrote bytes by non-temporal stores reads the new bytes at once, before
+//! PM-CPU-4  The thread that wrote bytes by non-temporal stores reads the new bytes at once, before
 //!     the fence: a load never passes an older store to the same address, of any kind (Intel SDM 3A,
 //!     "Memory Ordering in P6 and More Recent Processor Families"; AMD APM 2, 7.1.1).
 
@@ -102,7 +102,7 @@ fn cpuid_ebx(leaf: u32, subleaf: u32) -> (u32, u32) {
     (eax, ebx as u32)
 }
 
-/// Starts writing back the line that holds `at` (C1).
+/// Starts writing back the line that holds `at` (PM-CPU-1).
 ///
 /// The byte load right before the instruction is for the power-failure emulator, which sees
 /// operands of loads but not of write-backs. It costs one cache hit, because the line was just stored to.
@@ -150,7 +150,7 @@ pub(crate) unsafe fn flush_range(how: WriteBack, at: *const u8, len: usize) {
     }
 }
 
-/// Completes this thread's write-backs and non-temporal stores (C1, C2).
+/// Completes this thread's write-backs and non-temporal stores (PM-CPU-1, PM-CPU-2).
 #[inline]
 pub(crate) fn fence() {
     // SAFETY: every x86-64 processor has sfence. The block clobbers memory, so the compiler moves no access
@@ -340,7 +340,7 @@ impl<'a> ByteRuns<'a> {
     }
 }
 
-/// Writes `parts` one after another to `to`, `len` bytes in total (C1, C3). If `around` is set, whole lines are written
+/// Writes `parts` one after another to `to`, `len` bytes in total (PM-CPU-1, PM-CPU-3). If `around` is set, whole lines are written
 /// by non-temporal stores. All other lines are written through the cache and written back.
 ///
 /// # Safety
@@ -393,12 +393,12 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
         // SAFETY: the last, partial word of the caller's range. The whole word is mapped.
         let target = unsafe { AtomicU64::from_ptr(at.add(words.len() * WORD).cast()) };
         let mut word = target.load(Ordering::Relaxed).to_le_bytes();
-        word[..tail.len()].copy_from_slice(tail); // C3
+        word[..tail.len()].copy_from_slice(tail); // PM-CPU-3
         target.store(u64::from_le_bytes(word), Ordering::Relaxed);
     }
 }
 
-/// Stores `bytes` at `at` by non-temporal stores of 16 bytes each (C1, C2, C4). `BYTES` is a multiple of 16.
+/// Stores `bytes` at `at` by non-temporal stores of 16 bytes each (PM-CPU-1, PM-CPU-2, PM-CPU-4). `BYTES` is a multiple of 16.
 ///
 /// Uses inline assembly, not the intrinsic. To the compiler the intrinsic is an ordinary store, which must not race
 /// in Rust, and whose bytes must not be read before the fence, not even by the same

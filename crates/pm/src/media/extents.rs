@@ -2,7 +2,7 @@
 //!
 //! A file that was copied by reference (`cp --reflink`, a snapshot of the file system) shares blocks with its
 //! copy. The first overwrite of a shared block allocates new space, so a full disk would stop a pool whose space was
-//! allocated at creation (S2). Rewriting the same bytes at open allocates that space at once, or fails before any
+//! allocated at creation (PM-SPACE-2). Rewriting the same bytes at open allocates that space at once, or fails before any
 //! write depends on it. A power cut at any point is harmless, because every block holds the same bytes before and
 //! after.
 

@@ -14,15 +14,15 @@
 //! Reads and writes use the same page cache, so a read returns the bytes of every completed `pwritev`.
 //!
 //! # Invariants
-//! F1  Only the sync thread calls `fdatasync`, so at most one call is in flight. Sync `n + 1` starts
+//! PM-FILE-1  Only the sync thread calls `fdatasync`, so at most one call is in flight. Sync `n + 1` starts
 //!     after sync `n` has ended, tickets become durable in order, and the kernel reports a sync error to
 //!     no other caller.
-//! F2  A drain takes its ticket under the lock that numbers syncs, after its context's writes
+//! PM-FILE-2  A drain takes its ticket under the lock that numbers syncs, after its context's writes
 //!     have returned. The sync with that number starts later and covers those writes.
-//! F3  After the first failed write or sync, no ticket becomes durable and nothing is written. The
+//! PM-FILE-3  After the first failed write or sync, no ticket becomes durable and nothing is written. The
 //!     kernel may have dropped the pages that it could not write, and report success for the next sync.
 //!     Nothing is retried, and the first reason is kept.
-//! F4  A failed write or sync of one context, or during growth, fails every context: they share the file.
+//! PM-FILE-4  A failed write or sync of one context, or during growth, fails every context: they share the file.
 //!     (If growth cannot write its zeros, it gives the space back and poisons nothing.)
 //!
 //! Words: a lock serialises `store` and `cas`, and each writes its 8 bytes by one system call.
@@ -115,7 +115,7 @@ struct FileShared {
     done: AtomicU64,
     /// Whether a write completed since the last sync started.
     dirty: AtomicBool,
-    /// Reason of the first failure (F3).
+    /// Reason of the first failure (PM-FILE-3).
     poison: OnceLock<Poisoned>,
     wakers: Mutex<Vec<Waker>>,
     /// The process that runs the sync thread.
@@ -252,7 +252,7 @@ impl File {
         let _ = syncer.join();
     }
 
-    /// Writes `parts` at `at`, or does nothing if the medium is poisoned (F3).
+    /// Writes `parts` at `at`, or does nothing if the medium is poisoned (PM-FILE-3).
     fn write(&self, at: Off, parts: &[&[u8]]) {
         if self.shared.poison.get().is_some() {
             return;
@@ -340,7 +340,7 @@ impl FileShared {
             return false;
         }
         let _turns = self.sync_state();
-        let turns = self.poison.get().is_none(); // F3
+        let turns = self.poison.get().is_none(); // PM-FILE-3
         if turns {
             self.done.store(number, Ordering::Release);
         }
@@ -361,7 +361,7 @@ impl FileShared {
                     return SyncWork::Report;
                 }
             } else if asked || (due && self.is_dirty()) {
-                turns.started += 1; // F1, F2
+                turns.started += 1; // PM-FILE-1, PM-FILE-2
                 return SyncWork::Sync(turns.started);
             }
             if turns.closing {
@@ -385,7 +385,7 @@ impl FileShared {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Poisons the medium: no later drain is acknowledged (F3). The sync thread then calls the wakers.
+    /// Poisons the medium: no later drain is acknowledged (PM-FILE-3). The sync thread then calls the wakers.
     fn poison(&self, reason: &str) {
         let turns = self.sync_state();
         // Keeps the first reason.
@@ -408,7 +408,7 @@ impl FileShared {
     /// for it.
     fn request_sync(&self) -> (u64, bool) {
         let mut turns = self.sync_state();
-        let number = turns.started + 1; // F2
+        let number = turns.started + 1; // PM-FILE-2
         let first = turns.wanted < number;
         if first {
             turns.wanted = number;
@@ -462,7 +462,7 @@ impl Medium for File {
         }
         self.reader.check_room(len)?;
         let file = &self.shared.file;
-        // The sync thread syncs: the kernel reports an error to only one `fdatasync` of a file description (F1, F4).
+        // The sync thread syncs: the kernel reports an error to only one `fdatasync` of a file description (PM-FILE-1, PM-FILE-4).
         let sync = || {
             let (number, _) = self.shared.request_sync();
             self.shared.wait(Ticket(number)).map_err(io::Error::other)

@@ -19,16 +19,16 @@
 //! nevertheless, reads behind the new end return zeros, and no later write is acknowledged.
 //!
 //! # Invariants
-//! M1  A ticket is durable when it is issued. The fence in `drain` has completed every write-back
-//!     and every non-temporal store of its thread (C1). Where mappings are synchronous (`MAP_SYNC`), the
+//! PM-MAP-1  A ticket is durable when it is issued. The fence in `drain` has completed every write-back
+//!     and every non-temporal store of its thread (PM-CPU-1). Where mappings are synchronous (`MAP_SYNC`), the
 //!     file system's metadata for the page is durable since the page's first write fault.
-//! M2  One thread at a time uses a context. The context moves between threads only after a drain: a fence
+//! PM-MAP-2  One thread at a time uses a context. The context moves between threads only after a drain: a fence
 //!     orders only the stores of its own thread.
-//! M3  With eADR, stores are durable once they are visible. Write-backs are omitted, fences stay.
+//! PM-MAP-3  With eADR, stores are durable once they are visible. Write-backs are omitted, fences stay.
 //!     Counters count the requested operations, so they are the same with and without eADR.
-//! M4  After the first failed sync of the file, no write is acknowledged and no sync is
+//! PM-MAP-4  After the first failed sync of the file, no write is acknowledged and no sync is
 //!     retried: the kernel may have dropped pages, and would report success for the next sync.
-//! M5  A store into a page that cannot be read or written changes only the zero page that replaces it.
+//! PM-MAP-5  A store into a page that cannot be read or written changes only the zero page that replaces it.
 //!     The medium is poisoned before the drain of that store returns. A page that was only read
 //!     poisons nothing, because the device has reported no error for any other page.
 
@@ -195,7 +195,7 @@ impl Mapped {
         let mut mapped = Mapped::new(backing, kind, bytes, reserve, survives.into())?;
         if kind == Kind::Dax && durable {
             mapped.caps.stores_are_durable = true;
-            mapped.write_back = WriteBack::NotNeeded; // M3
+            mapped.write_back = WriteBack::NotNeeded; // PM-MAP-3
         }
         if page_cache && kind == Kind::Dram {
             // Stores in the page cache survive a kill, and a write-back cannot move them to the device.
@@ -228,7 +228,7 @@ impl Mapped {
         }
     }
 
-    /// Poisons the medium if a store to these bytes was lost (M5). Called after the store, before the drain.
+    /// Poisons the medium if a store to these bytes was lost (PM-MAP-5). Called after the store, before the drain.
     #[inline]
     fn check_stored(&self, at: Off, len: usize) {
         if let Some(at) = self.window.unreadable(at, len) {
@@ -254,7 +254,7 @@ impl Mapped {
         });
     }
 
-    /// Syncs the file. If the sync fails, it is the last one (M4).
+    /// Syncs the file. If the sync fails, it is the last one (PM-MAP-4).
     fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
         self.check_not_poisoned()?;
         if let Err(error) = file.sync() {
@@ -462,8 +462,8 @@ impl Medium for Mapped {
         let len = total_bytes(parts);
         let to = self.window.aligned(at, len);
         let around = len >= self.non_temporal_from && self.write_back != WriteBack::NotNeeded;
-        // SAFETY: `aligned` checked that the range is mapped, in whole words by W2, and that it is 8-aligned. All
-        // other access to mapped bytes is by words or by `cpu` (W3).
+        // SAFETY: `aligned` checked that the range is mapped, in whole words by PM-WINDOW-2, and that it is 8-aligned. All
+        // other access to mapped bytes is by words or by `cpu` (PM-WINDOW-3).
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
         self.check_stored(at, len);
         ctx.copied_in(at, len);
@@ -478,7 +478,7 @@ impl Medium for Mapped {
         let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
         let to = self.window.aligned(at, PAIR_BYTES);
         // SAFETY: `aligned` checked that the range is mapped, `check_pair` that it is 16-aligned. All other access
-        // to mapped bytes is by words or by `cpu` (W3).
+        // to mapped bytes is by words or by `cpu` (PM-WINDOW-3).
         unsafe { cpu::stream(&bytes, to) };
         self.check_stored(at, PAIR_BYTES);
         ctx.copied_in(at, PAIR_BYTES);
@@ -496,7 +496,7 @@ impl Medium for Mapped {
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         if ctx.undrained {
             if self.fences {
-                cpu::fence(); // M1
+                cpu::fence(); // PM-MAP-1
             }
             compiler_fence(Ordering::Release);
             ctx.undrained = false;

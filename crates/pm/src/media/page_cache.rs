@@ -2,7 +2,7 @@
 //!
 //! A failed sync leaves pages in the page cache whose bytes are not on the device. Linux marks them
 //! clean: no later sync writes them, and later syncs report success. The process in which the sync
-//! failed acknowledges no more writes (F3 of [`file`](super::file)). But until the kernel drops these pages, the next
+//! failed acknowledges no more writes (PM-FILE-3 of [`file`](super::file)). But until the kernel drops these pages, the next
 //! process would read them, accept their records and write data that depends on them.
 //!
 //! ```text

@@ -12,10 +12,10 @@
 //! so bytes that are read once do not evict other pages.
 //!
 //! # Invariants
-//! R1  If a system call cannot read a page, or the file no longer contains it, the reader marks the page as unreadable
+//! PM-READ-1  If a system call cannot read a page, or the file no longer contains it, the reader marks the page as unreadable
 //!     and then returns zeros for it, until the page is written. [`Window`] does the same, so after a read callers
 //!     check [`FileReader::unreadable`] in every mode.
-//! R2  A direct read returns every write that completed before it began: the kernel writes dirty pages to the device
+//! PM-READ-2  A direct read returns every write that completed before it began: the kernel writes dirty pages to the device
 //!     before it reads the device. The self-test of each open checks it.
 //!
 //! `cachestat` reports which pages are cached. `preadv2` with `RWF_NOWAIT` would save a call, but it makes the kernel
@@ -310,7 +310,7 @@ pub(super) struct CallReader {
     direct: Option<DirectReader>,
     io: Arc<dyn FileIo>,
     len: AtomicU64,
-    /// Numbers of the pages that could not be read (R1).
+    /// Numbers of the pages that could not be read (PM-READ-1).
     unreadable: Mutex<BTreeSet<u64>>,
     /// Length of `unreadable`.
     unreadable_pages: AtomicU64,
@@ -419,7 +419,7 @@ impl CallReader {
             })
     }
 
-    /// Reads `to.len()` bytes at byte `at` into `to`, with zeros for pages that cannot be read (R1). The caller has
+    /// Reads `to.len()` bytes at byte `at` into `to`, with zeros for pages that cannot be read (PM-READ-1). The caller has
     /// checked the range.
     fn read(&self, at: u64, to: &mut [u8]) {
         let is_read = match &self.direct {

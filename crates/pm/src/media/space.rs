@@ -1,11 +1,11 @@
 //! The file under a medium: locked, its space allocated and written, never sparse.
 //!
 //! # Invariants
-//! S1  While a [`PoolFile`] exists, there is no other one of the same file on this machine (`flock`). After its drop
+//! PM-SPACE-1  While a [`PoolFile`] exists, there is no other one of the same file on this machine (`flock`). After its drop
 //!     the file can be locked again, even if a child process has inherited the descriptor.
-//! S2  Every byte of a medium has been written once, so no later write or page fault
+//! PM-SPACE-2  Every byte of a medium has been written once, so no later write or page fault
 //!     needs space. A full disk is an error of `create` or `grow`, never a lost write or a SIGBUS.
-//! S3  The file is never shortened below the mapped length.
+//! PM-SPACE-3  The file is never shortened below the mapped length.
 //!
 //! A crash while a file grows leaves the file longer than its pool, with a tail that may have holes.
 //! [`PoolFile::written_bytes`] stops at the first hole, and the next growth overwrites the tail.
@@ -129,7 +129,7 @@ impl Drop for PoolFile {
 }
 
 impl PoolFile {
-    /// Opens and locks an existing file (S1).
+    /// Opens and locks an existing file (PM-SPACE-1).
     pub(crate) fn open(path: &Path, io: Arc<dyn FileIo>) -> Result<PoolFile, OpenError> {
         let mut how = fs::OpenOptions::new();
         let file = how.read(true).write(true).open(path);
@@ -145,7 +145,7 @@ impl PoolFile {
         })
     }
 
-    /// Creates and locks a new file (S1). The file gets its name when it holds a complete pool.
+    /// Creates and locks a new file (PM-SPACE-1). The file gets its name when it holds a complete pool.
     pub(crate) fn create(
         path: &Path,
         io: Arc<dyn FileIo>,
@@ -265,7 +265,7 @@ impl PoolFile {
         }
     }
 
-    /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (S2). On an
+    /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (PM-SPACE-2). On an
     /// error the file is truncated to `from` bytes.
     pub(crate) fn fill(
         &self,
@@ -350,7 +350,7 @@ impl PoolFile {
         }
     }
 
-    /// Truncates the file to `len` bytes. The bytes behind `len` must not be mapped (S3).
+    /// Truncates the file to `len` bytes. The bytes behind `len` must not be mapped (PM-SPACE-3).
     pub(crate) fn truncate(&self, len: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(&self.file, len)?)
     }
@@ -450,7 +450,7 @@ pub(super) fn check_limit(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Locks `file`, the pool at `path`, exclusively (S1).
+/// Locks `file`, the pool at `path`, exclusively (PM-SPACE-1).
 ///
 /// # Errors
 /// [`OpenError::InUse`] if a process has it locked already.

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! # Invariants
-//! W1  `0..len` is mapped as long as the window exists: `len` only rises, after the kernel has
+//! PM-WINDOW-1  `0..len` is mapped as long as the window exists: `len` only rises, after the kernel has
 //!     mapped the new part. A page that the file no longer contains, or that the device cannot read,
 //!     is replaced by zeros and marked as unreadable ([`WindowFaults`]).
-//! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across the end.
-//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]. With a racing writer a
+//! PM-WINDOW-2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across the end.
+//! PM-WINDOW-3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]. With a racing writer a
 //!     read returns old, new or torn words, which is not undefined behaviour. References to mapped bytes exist only to
 //!     single words as atomics.
 
@@ -66,7 +66,7 @@ pub(crate) struct Window {
     unreadable: &'static AtomicU64,
 }
 
-// SAFETY: the window owns its address range. Every access to it is atomic (W3), or made by the
+// SAFETY: the window owns its address range. Every access to it is atomic (PM-WINDOW-3), or made by the
 // unsafe functions of `cpu`, whose callers guarantee that races are allowed.
 unsafe impl Send for Window {}
 // SAFETY: as for `Send`.
@@ -238,7 +238,7 @@ impl Window {
         let (fd, prot, flags) = match source {
             MapSource::Anonymous => {
                 let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-                // SAFETY: replaces pages of this window's reservation that no thread has accessed yet (W1).
+                // SAFETY: replaces pages of this window's reservation that no thread has accessed yet (PM-WINDOW-1).
                 unsafe { mmap_anonymous(at, bytes, both, flags)? };
                 return Ok(());
             }
@@ -294,14 +294,14 @@ impl Window {
     #[inline]
     #[track_caller]
     pub(crate) fn word(&self, at: Off) -> &AtomicU64 {
-        // An aligned word that begins before the end is completely inside (W2).
+        // An aligned word that begins before the end is completely inside (PM-WINDOW-2).
         let within = at.0.is_multiple_of(WORD as u64) && at.0 < self.len();
         if !within {
             panic_invalid_word(at, self.len());
         }
         // SAFETY: just checked to be inside the mapping.
         let address = unsafe { self.base.add(at.0 as usize) }.cast();
-        // SAFETY: aligned and mapped while `self` exists (W1), and only accessed atomically (W3). For a
+        // SAFETY: aligned and mapped while `self` exists (PM-WINDOW-1), and only accessed atomically (PM-WINDOW-3). For a
         // window mapped read-only, callers only load the word with relaxed ordering, which is
         // allowed on read-only memory.
         unsafe { AtomicU64::from_ptr(address) }

@@ -16,13 +16,13 @@
 //! modelled.
 //!
 //! # Invariants
-//! V1  Counts of requested accesses are exact: they depend only on the operations, not on clocks or the
+//! PM-MODEL-1  Counts of requested accesses are exact: they depend only on the operations, not on clocks or the
 //!     number of workers.
-//! V2  Everything is a function of the operations, the [`MachineConfig`] and its seed. It does not depend
+//! PM-MODEL-2  Everything is a function of the operations, the [`MachineConfig`] and its seed. It does not depend
 //!     on the real time, on addresses in this process or on hash order.
-//! V3  Steps of one worker keep their order. Lines of several workers at one DIMM keep their order while
+//! PM-MODEL-3  Steps of one worker keep their order. Lines of several workers at one DIMM keep their order while
 //!     they fit into its queues. Lines beyond that are admitted in random order, which ruins write combining.
-//! V4  A line counts as written when it arrives at the memory controller, an XPLine when the media
+//! PM-MODEL-4  A line counts as written when it arrives at the memory controller, an XPLine when the media
 //!     writes it. The XPLines that the XPBuffers hold at the end are written then.
 //!
 //! All constants are in [`constants`], and the measurements that they are compared with in [`published`].

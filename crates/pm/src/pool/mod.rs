@@ -12,13 +12,13 @@
 //! segment starts at 8192 rounded up to the smaller of a segment and 2 MiB, so that segments fit huge pages.
 //!
 //! # Invariants
-//! P1  An update of the superblock writes copy A, drains and waits, then copy B, drains and waits.
+//! PM-POOL-1  An update of the superblock writes copy A, drains and waits, then copy B, drains and waits.
 //!     Between updates both copies are equal, so one damaged copy loses nothing.
-//! P2  Of two valid copies, the one with the higher update number is the current one. A crash between
+//! PM-POOL-2  Of two valid copies, the one with the higher update number is the current one. A crash between
 //!     the two writes leaves the newer, intact copy in A.
-//! P3  The medium is at least as long as the superblock records: it grows, durably, before the
+//! PM-POOL-3  The medium is at least as long as the superblock records: it grows, durably, before the
 //!     superblock records the new length.
-//! P4  From before the first write after an open to after the last write of a clean close, the superblock
+//! PM-POOL-4  From before the first write after an open to after the last write of a clean close, the superblock
 //!     records the identity of the file. So `open` recognises a copy of the file that was made in this
 //!     time or after a crash. Such a copy may mix older and newer parts: see [`CopiedPoolPolicy`].
 //!
@@ -28,7 +28,7 @@
 //! | `create`, A durable          | no magic, or a damaged A       | refuses: no pool existed yet   |
 //! | update: start, A durable     | A old, new or damaged; B old   | takes the newer; writes both   |
 //! | update: A durable, B durable | A new; B old, new or damaged   | takes A; writes both           |
-//! | grow: medium, superblock     | a medium longer than recorded  | ignores the excess (P3)        |
+//! | grow: medium, superblock     | a medium longer than recorded  | ignores the excess (PM-POOL-3)        |
 //!
 //! `open` first writes the copy it takes again, waits, and then writes the other copy. If both copies are
 //! equal, it writes only B again: one copy was durable before the other was written. If that was A, a
@@ -401,7 +401,7 @@ impl<M: Medium> Pool<M> {
         ctx: &mut PersistCtx,
         mut superblock: Superblock,
     ) -> Result<Pool<M>, PoolError> {
-        superblock.in_use_as = medium.file_id(); // P4
+        superblock.in_use_as = medium.file_id(); // PM-POOL-4
         write_copies(&medium, ctx, &superblock, &COPIES)?;
         Ok(Pool::from_superblock(
             medium,
@@ -534,7 +534,7 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Records a clean close, durably on `Ok`. The caller writes no more until the pool is opened again.
-    /// From now on copies of the file are complete pools (P4).
+    /// From now on copies of the file are complete pools (PM-POOL-4).
     pub fn record_clean_close(&self, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
         self.record_in_use(ctx, false)
     }
@@ -579,7 +579,7 @@ impl<M: Medium> Pool<M> {
         }
         let bytes = self.layout.pool_bytes(segments);
         if bytes > self.medium.len() {
-            self.medium.grow(bytes)?; // P3
+            self.medium.grow(bytes)?; // PM-POOL-3
         }
         if crate::fault!("pool.growth_unrecorded") {
             self.segments.store(segments, Ordering::Release);
@@ -643,7 +643,7 @@ fn read_copies<M: Medium>(medium: &M) -> [SuperblockCopy; 2] {
     })
 }
 
-/// Writes one copy, waits until it is durable, then the next (P1).
+/// Writes one copy, waits until it is durable, then the next (PM-POOL-1).
 fn write_copies<M: Medium>(
     medium: &M,
     ctx: &mut PersistCtx,
@@ -688,7 +688,7 @@ fn new_superblock(
     })
 }
 
-/// Returns the error for a pool with this superblock in `file` if it is a copy of a pool in use (P4).
+/// Returns the error for a pool with this superblock in `file` if it is a copy of a pool in use (PM-POOL-4).
 fn check_not_a_copy(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
     let (recorded, found) = (superblock.in_use_as?, file?);
     (!recorded.may_be(found)).then_some(PoolError::Copy { recorded, found })
@@ -711,7 +711,7 @@ enum HealthyCopies {
     B,
 }
 
-/// Returns the current superblock (P2), and the copies that hold it.
+/// Returns the current superblock (PM-POOL-2), and the copies that hold it.
 fn choose(
     a: &SuperblockCopy,
     b: &SuperblockCopy,

@@ -27,12 +27,12 @@
 //! equality needs. So a torn record is one choice, not one for each of its words.
 //!
 //! # Invariants
-//! L1  Each chain's set is never empty, and one prefix of each can be chosen so that every clause
-//!     holds. On the image of any such choice all reads so far have the same results, except for L3.
+//! PM-LAZY-1  Each chain's set is never empty, and one prefix of each can be chosen so that every clause
+//!     holds. On the image of any such choice all reads so far have the same results, except for PM-LAZY-3.
 //!     A choice that would break this is never offered.
-//! L2  A word with the same value under all prefixes of the sets is in the visible image, which all
+//! PM-LAZY-2  A word with the same value under all prefixes of the sets is in the visible image, which all
 //!     other read paths use. So is a word that the reader has stored to.
-//! L3  Content that was never written whole matches a given checksum with probability 2^-32, which is
+//! PM-LAZY-3  Content that was never written whole matches a given checksum with probability 2^-32, which is
 //!     treated as 0. So a reader may compare a checksum, but must not keep it.
 //!
 //! Not modelled: a second crash. Flushes and drains are only counted. Crashes of recovery are explored from images.
@@ -242,7 +242,7 @@ type Narrowed = BTreeMap<ChainId, Vec<u32>>;
 struct LazyUnit {
     queue: Vec<VolatileStore>,
     chains: ChainIndex,
-    /// The prefixes that each chain can keep, ascending (L1).
+    /// The prefixes that each chain can keep, ascending (PM-LAZY-1).
     allowed: Vec<Vec<u32>>,
     words: Vec<LazyWord>,
 }
@@ -403,7 +403,7 @@ impl LazyUnit {
     }
 
     /// Returns the choices of a word that several chains store to: the last store that is kept. A choice by
-    /// value would not give each chain a set of its own (L1).
+    /// value would not give each chain a set of its own (PM-LAZY-1).
     fn last_stores(&self, word: &LazyWord, range: &Range<u64>) -> Vec<AtomChoice> {
         let mask = mask(word.at, range);
         let mut choices = Vec::new();
@@ -444,7 +444,7 @@ impl LazyUnit {
             .eq(choice.content.iter().copied())
     }
 
-    /// Writes each word's value to the visible image (L2), and for open words one possible value.
+    /// Writes each word's value to the visible image (PM-LAZY-2), and for open words one possible value.
     fn settle(&mut self, visible: &mut PoolImage) {
         for i in 0..self.words.len() {
             let word = &self.words[i];

@@ -50,13 +50,13 @@
 //! on memory a durable one, on a file the newest issued one, which does not cover the new bytes.
 //!
 //! # Invariants
-//! S1  A word of the durable image changes only by a drain (ADR, words; also a locked operation, if
+//! PM-SIM-1  A word of the durable image changes only by a drain (ADR, words; also a locked operation, if
 //!     enabled), a store (eADR) or a sync (Page).
-//! S2  A flush covers the stores of its lines that precede it, in all their chains, and no later
+//! PM-SIM-2  A flush covers the stores of its lines that precede it, in all their chains, and no later
 //!     one.
-//! S3  A drain covers the flushes of its own context, and no other's. A compare-and-swap covers none,
+//! PM-SIM-3  A drain covers the flushes of its own context, and no other's. A compare-and-swap covers none,
 //!     unless enabled.
-//! S4  Everything is a function of the calls made and of the active fault. There is no clock and no
+//! PM-SIM-4  Everything is a function of the calls made and of the active fault. There is no clock and no
 //!     randomness. Only the sampling of a [`CrashState`] with too many images is random, from the
 //!     caller's seed.
 //!

@@ -19,7 +19,7 @@ pub(super) const CHAINS: usize = 1 + LINE / WORD;
 /// A store of one word that is not durable yet.
 #[derive(Clone, Copy)]
 pub(super) struct VolatileStore {
-    /// Number of the call that made it. A flush covers the calls before it (S2), and a sector never keeps
+    /// Number of the call that made it. A flush covers the calls before it (PM-SIM-2), and a sector never keeps
     /// half a call.
     pub(super) call: u64,
     pub(super) word: u64,
@@ -165,7 +165,7 @@ impl SimState {
         }
     }
 
-    /// Makes the stores of a unit that the request covers durable, in all chains (S1).
+    /// Makes the stores of a unit that the request covers durable, in all chains (PM-SIM-1).
     pub(super) fn commit(&mut self, request: PersistRequest) {
         let Some(queue) = self.queues.get_mut(&request.unit) else {
             return;
@@ -179,7 +179,7 @@ impl SimState {
         }
     }
 
-    /// Makes the flushes of a context durable (S3).
+    /// Makes the flushes of a context durable (PM-SIM-3).
     pub(super) fn complete(&mut self, ctx: u32) {
         for request in std::mem::take(self.pending(ctx)) {
             self.commit(request);

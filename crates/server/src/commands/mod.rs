@@ -10,9 +10,9 @@
 //! appended are removed, and the error is the reply.
 //!
 //! # Invariants
-//! C1  A write's reply is behind the mark (see `output`), whether or not it changed anything: a write that changes
+//! SRV-CMD-1  A write's reply is behind the mark (see `output`), whether or not it changed anything: a write that changes
 //!     nothing may reveal another, undurable write.
-//! C2  A read sees undurable writes only if its reply is behind the mark.
+//! SRV-CMD-2  A read sees undurable writes only if its reply is behind the mark.
 
 mod client;
 mod command;
@@ -302,7 +302,7 @@ impl CommandCtx<'_> {
         }
     }
 
-    /// Which writes a read may see now (C2).
+    /// Which writes a read may see now (SRV-CMD-2).
     #[inline]
     pub(crate) fn view(&self) -> ReadView {
         match self.store_access {
@@ -503,7 +503,7 @@ fn execute(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) 
     let tells =
         command.is(flag::WRITE) || (command.is(flag::READONLY | flag::READS) && ctx.unacknowledged);
     if tells && clean {
-        *ctx.mark = Some(from); // C1, C2
+        *ctx.mark = Some(from); // SRV-CMD-1, SRV-CMD-2
     }
     match check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
         Ok(()) => ExecOutcome::Done,

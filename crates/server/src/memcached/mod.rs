@@ -14,8 +14,8 @@
 //! * `recency`: last uses of keys. `prefixes`: counts for `stats detail`. `base64`: keys that are not text.
 //!
 //! # Invariants
-//! Those of `commands`: a write's reply is behind the mark whether or not it changed anything (C1); a read sees
-//! undurable writes only if its reply is behind the mark (C2). A write without a reply also sets the mark, because
+//! Those of `commands`: a write's reply is behind the mark whether or not it changed anything (SRV-CMD-1); a read sees
+//! undurable writes only if its reply is behind the mark (SRV-CMD-2). A write without a reply also sets the mark, because
 //! later replies may reveal it.
 
 mod base64;
@@ -147,7 +147,7 @@ struct MemcachedCtx<'a> {
 }
 
 impl MemcachedCtx<'_> {
-    /// Prepares a write whose reply starts here (C1). Returns `None`, after an error reply, if the medium has failed.
+    /// Prepares a write whose reply starts here (SRV-CMD-1). Returns `None`, after an error reply, if the medium has failed.
     #[inline]
     fn writes(&mut self, quiet: bool) -> Option<ReplyStart> {
         if let Some(reason) = self.shared.poisoned.get() {
@@ -163,7 +163,7 @@ impl MemcachedCtx<'_> {
         Some(ReplyStart { from, first, quiet })
     }
 
-    /// Prepares a read whose reply starts here. Returns which writes it may see (C2).
+    /// Prepares a read whose reply starts here. Returns which writes it may see (SRV-CMD-2).
     #[inline]
     fn reads(&mut self) -> ReadView {
         if self.unacknowledged && self.mark.is_none() {

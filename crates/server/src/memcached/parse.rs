@@ -10,8 +10,8 @@
 //! parser has no state of its own. Words are slices of the input.
 //!
 //! # Invariants
-//! A1  The result depends on the bytes only, not on how they were split into reads.
-//! A2  Memory is bounded by the bytes that have arrived, never by an announced length. A value that is too large is
+//! SRV-TEXT-1  The result depends on the bytes only, not on how they were split into reads.
+//! SRV-TEXT-2  Memory is bounded by the bytes that have arrived, never by an announced length. A value that is too large is
 //!     refused after its first line and discarded as it arrives.
 
 use memchr::{memchr, memchr2};

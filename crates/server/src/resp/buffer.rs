@@ -10,8 +10,8 @@
 //! its writes to the store, or return at once.
 //!
 //! # Invariants
-//! B1  `bytes` has at most `bytes_max` bytes.
-//! B2  Once cut, a buffer stays cut until it is rewound to a position before the reply that did not fit.
+//! SRV-REPLY-1  `bytes` has at most `bytes_max` bytes.
+//! SRV-REPLY-2  Once cut, a buffer stays cut until it is rewound to a position before the reply that did not fit.
 
 /// Most bytes of memory that a non-empty buffer keeps if less than half of it is used.
 const CAPACITY_KEPT: usize = 256 << 10;
@@ -161,7 +161,7 @@ impl ReplyBuffer {
         self.extend_from_slice(&sibling.bytes);
     }
 
-    /// The bytes, for the store to append a value. The caller maintains B1: its head callback compares the value's
+    /// The bytes, for the store to append a value. The caller maintains SRV-REPLY-1: its head callback compares the value's
     /// length with [`ReplyBuffer::bytes_max`] before the value is appended.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {

@@ -12,8 +12,8 @@
 //! slice. Only inline requests are copied, because quoting changes their bytes.
 //!
 //! # Invariants
-//! A1  The result depends on the bytes only, not on how they were split into reads.
-//! A2  Memory is bounded by the bytes that have arrived, never by an announced length.
+//! SRV-RESP-1  The result depends on the bytes only, not on how they were split into reads.
+//! SRV-RESP-2  Memory is bounded by the bytes that have arrived, never by an announced length.
 
 use std::fmt;
 

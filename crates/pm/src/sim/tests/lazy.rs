@@ -22,7 +22,7 @@ fn leaves(state: &CrashState, mut reader: impl FnMut(&Sim)) -> usize {
 }
 
 /// A random reader, whose next access depends on its earlier results. It uses a checksum only to
-/// compare it with those of contents that were written whole (L3).
+/// compare it with those of contents that were written whole (PM-LAZY-3).
 struct Reader<'a> {
     state: &'a CrashState,
     seed: u64,
