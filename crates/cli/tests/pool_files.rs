@@ -461,7 +461,7 @@ fn a_truncated_file_loses_only_the_keys_beyond_the_cut_and_the_server_runs_on() 
         assert!(error.contains(pool.to_str().unwrap()), "{error}");
         let whole_pages = cut / 4096 * 4096;
         assert!(
-            error.contains(&format!("has only {whole_pages} bytes")),
+            error.contains(&format!("has only {whole_pages};")),
             "{error}"
         );
     }
