@@ -23,7 +23,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
     NamedFault {
         name: "kv.settled_by_tickets",
         description: "a step that later steps rely on waits only for its ticket, so under everysec and never for no sync",
-        source: "the promise of Medium::settle",
+        source: "the contract of Medium::wait_until_durable",
         shows_in: Some(Persistency::Relaxed),
     },
     NamedFault {
@@ -250,5 +250,14 @@ mod tests {
         assert_eq!(found, listed);
         let distinct: BTreeSet<&str> = listed.iter().copied().collect();
         assert_eq!(distinct.len(), listed.len());
+    }
+    #[test]
+    fn the_page_on_testing_has_a_row_for_each_fault() {
+        let page = include_str!("../../../docs/testing.md");
+        let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
+        for fault in single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE) {
+            let row = format!("| `{}`", fault.name);
+            assert!(page.contains(&row), "no row begins with {row}");
+        }
     }
 }
