@@ -269,7 +269,7 @@ impl fmt::Display for Error {
             Error::Locked => f.write_str("the item is locked: unlock it first"),
             Error::Damaged(at) => write!(
                 f,
-                "the record at offset {at:#x} fails its checksum; the record is kept as it is; \
+                "the record at offset {at:#x} is damaged: it fails its checksum; its bytes are kept; \
                  overwrite or delete the key"
             ),
         }

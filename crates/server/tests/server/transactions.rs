@@ -117,7 +117,7 @@ fn a_damaged_record_is_reported_and_other_requests_still_work() {
     let server = Running::new();
     server.store.damage("bad");
     let mut client = server.connect();
-    let error = "-ERR the record at offset 0x40 fails its checksum; the record is kept as it is; \
+    let error = "-ERR the record at offset 0x40 is damaged: it fails its checksum; its bytes are kept; \
                  overwrite or delete the key\r\n";
     client.ask(
         "GET bad;INCR bad;MGET a bad;GET a",
