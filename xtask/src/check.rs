@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use crate::RunSize;
-use crate::run::{farbank, output, root, succeed, target, works};
+use crate::run::{farbank, in_parallel, output, root, succeed, target, works};
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
 /// more.
@@ -246,21 +246,13 @@ pub(crate) fn faults(_: RunSize) -> Result<(), String> {
 /// The rarest fault of a command takes minutes of one thread. So one command after another would leave CPUs idle.
 fn side_by_side(commands: Vec<Command>) -> Result<(), String> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let queue = Mutex::new(commands.into_iter());
     let failures = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let next = queue.lock().expect("no holder panics").next();
-                    let Some(mut command) = next else { return };
-                    if let Err(failure) = output(&mut command) {
-                        failures.lock().expect("no holder panics").push(failure);
-                    }
-                }
-            });
+    in_parallel(commands, workers, |_, mut command| {
+        if let Err(failure) = output(&mut command) {
+            failures.lock().expect("no holder panics").push(failure);
         }
-    });
+        Ok(())
+    })?;
     let failures = failures.into_inner().expect("no holder panics");
     match failures.is_empty() {
         true => Ok(()),

@@ -1,9 +1,11 @@
-//! Runs other programs, and returns the paths of the workspace.
+//! Runs other programs, and several things at a time; returns the paths of the workspace.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 
 /// Returns the workspace's folder.
@@ -16,6 +18,63 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     target.map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Returns all files below `path`, sorted, except for those in build folders; `path` itself if it is a file.
+///
+/// # Errors
+/// A folder cannot be read.
+pub(crate) fn files_below(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    let mut paths = vec![path.to_owned()];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let failed = |e: io::Error| format!("{}: {e}", path.display());
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                let path = entry.map_err(failed)?.path();
+                if !path.ends_with("target") {
+                    paths.push(path);
+                }
+            }
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns whether a file is Rust source code.
+pub(crate) fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
+}
+
+/// Calls `each` for every item, on `workers` threads, with the number of the thread. A thread ends at its first error.
+///
+/// # Errors
+/// The first error of one of the threads.
+pub(crate) fn in_parallel<T: Send>(
+    items: impl IntoIterator<Item = T, IntoIter: Send>,
+    workers: usize,
+    each: impl Fn(usize, T) -> Result<(), String> + Sync,
+) -> Result<(), String> {
+    let queue = Mutex::new(items.into_iter());
+    let next = || queue.lock().expect("no holder panics").next();
+    let work = |worker| {
+        while let Some(item) = next() {
+            each(worker, item)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || work(worker)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no worker panics"))
+    })
 }
 
 /// Returns a command that runs the release binary.

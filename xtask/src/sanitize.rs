@@ -152,31 +152,21 @@ pub(crate) fn tsan(_size: RunSize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::{IN_MIRI, SKIPPED};
-    use crate::run::root;
-
-    /// Adds the lines of all Rust files below `folder` that define a function.
-    fn functions(folder: &Path, lines: &mut String) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                functions(&path, lines);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                let defined = text
-                    .lines()
-                    .filter(|line| line.trim_start().starts_with("fn "));
-                defined.for_each(|line| *lines += line);
-            }
-        }
-    }
+    use crate::run::{files_below, is_rust, root};
 
     #[test]
     fn every_test_that_is_skipped_or_chosen_by_name_exists() {
-        let mut lines = String::new();
-        functions(&root().join("crates"), &mut lines);
+        let files = files_below(&root().join("crates")).unwrap();
+        let sources = files.iter().filter(|path| is_rust(path));
+        let text: String = sources
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
+        let functions = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("fn "));
+        let lines: String = functions.collect();
         for name in SKIPPED {
             assert!(lines.contains(name), "no test is called {name}");
         }

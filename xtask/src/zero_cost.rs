@@ -251,9 +251,9 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::{Path, PathBuf};
 
     use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
+    use crate::run::files_below;
 
     /// Finds code that the suite does not strip yet, earlier than the suite itself, which runs late and compiles the
     /// copy.
@@ -271,8 +271,9 @@ mod tests {
             .map(|module| format!("crate::{module}::"));
         let names: Vec<String> = macros.chain(modules).collect();
         assert!(names.contains(&"situation!(".to_string()), "{names:?}");
-        for path in files_below(&folder.join("crates")) {
-            let text = read(&path).unwrap();
+        let files = files_below(&folder.join("crates")).unwrap();
+        for path in files.iter().filter(|path| !path.ends_with("tests.rs")) {
+            let text = read(path).unwrap();
             let (code, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
             let is_comment = |line: &&str| line.trim_start().starts_with("//");
             for line in code.lines().filter(|line| !is_comment(line)) {
@@ -281,17 +282,6 @@ mod tests {
             }
         }
         fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// Returns the source files below a folder, except for tests.
-    fn files_below(folder: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).unwrap();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        let files = paths.flat_map(|path| match path.is_dir() {
-            true => files_below(&path),
-            false => vec![path],
-        });
-        files.filter(|path| !path.ends_with("tests.rs")).collect()
     }
 
     #[test]

@@ -25,13 +25,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sites::{MutationSite, Operator};
 use test_cases::{TestCase, TestVerdict};
 
-use crate::run::{root, target};
+use crate::run::{files_below, in_parallel, is_rust, root, target};
 
 /// A part of the code that can lose data.
 struct MutatedArea {
@@ -220,30 +219,25 @@ fn choose(options: &MutantOptions) -> Result<BTreeMap<usize, Mutant>, String> {
 
 /// Adds all mutants of a file, or of all files in a folder.
 fn find(path: &Path, krate: &str, all: &mut Vec<Mutant>) -> Result<(), String> {
-    if path.is_dir() {
-        let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        return paths.iter().try_for_each(|path| find(path, krate, all));
+    for path in files_below(path)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let file = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy();
+        let checks = CHECKING.contains(&&*name)
+            || name.ends_with("_tests.rs")
+            || ["/tests/", "/sim_test/"]
+                .iter()
+                .any(|part| file.contains(part));
+        if checks || !is_rust(&path) {
+            continue;
+        }
+        let source = fs::read_to_string(&path).map_err(|e| format!("{file}: {e}"))?;
+        let sites = sites::sites(&source).map_err(|e| format!("{file}: {e}"))?;
+        all.extend(sites.into_iter().map(|site| Mutant {
+            krate: krate.into(),
+            file: file.clone().into_owned(),
+            site,
+        }));
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let file = path.strip_prefix(root()).unwrap_or(path).to_string_lossy();
-    let checks = CHECKING.contains(&&*name) || name.ends_with("_tests.rs");
-    if !name.ends_with(".rs")
-        || checks
-        || ["/tests/", "/sim_test/"]
-            .iter()
-            .any(|part| file.contains(part))
-    {
-        return Ok(());
-    }
-    let source = fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
-    let sites = sites::sites(&source).map_err(|e| format!("{file}: {e}"))?;
-    all.extend(sites.into_iter().map(|site| Mutant {
-        krate: krate.into(),
-        file: file.clone().into_owned(),
-        site,
-    }));
     Ok(())
 }
 
@@ -401,92 +395,72 @@ fn judge_all(
             );
         }
     }
-    let mut tried: HashMap<usize, usize> = HashMap::new();
+    let mut passed: HashMap<usize, usize> = HashMap::new();
     for line in state.lines("passed.tsv") {
         let fields: Vec<usize> = line.split('\t').flat_map(str::parse).collect();
         // A count of passed tests is valid only as long as the same number of tests reach the mutant.
-        if let [number, passed, reached_by] = fields[..]
+        if let [number, count, reached_by] = fields[..]
             && reached_by == reaching(number, suites).count()
         {
-            tried.insert(number, passed);
+            passed.insert(number, count);
         }
     }
-    let results = Mutex::new(results);
+    let progress = Mutex::new(Progress { results, passed });
     for patience in ROUNDS {
-        judge_round(mutants, suites, state, &mut tried, &results, patience)?;
+        judge_round(mutants, suites, state, &progress, patience)?;
     }
-    Ok(results.into_inner().expect("no holder panics"))
+    Ok(progress.into_inner().expect("no holder panics").results)
+}
+
+/// What is known of the mutants so far.
+struct Progress {
+    results: BTreeMap<usize, MutantOutcome>,
+    /// Number of tests that each mutant has passed.
+    passed: HashMap<usize, usize>,
 }
 
 /// Runs each undecided mutant against the tests that it has not passed yet, until `patience` is used up.
-///
-/// `tried` holds the number of tests that each mutant has passed.
 fn judge_round(
     mutants: &BTreeMap<usize, Mutant>,
     suites: &[TestCase],
     state: &RunState,
-    tried: &mut HashMap<usize, usize>,
-    results: &Mutex<BTreeMap<usize, MutantOutcome>>,
+    progress: &Mutex<Progress>,
     patience: Duration,
 ) -> Result<(), String> {
-    let is_left = |number: &usize| {
-        !results
-            .lock()
-            .expect("no holder panics")
-            .contains_key(number)
-    };
+    let lock = || progress.lock().expect("no holder panics");
+    let known = lock();
+    let is_left = |number: &usize| !known.results.contains_key(number);
     let left: Vec<usize> = mutants.keys().copied().filter(is_left).collect();
+    drop(known);
     println!(
         "{} mutants are undecided; each gets {} s of tests",
         left.len(),
         patience.as_secs()
     );
-    let next = AtomicUsize::new(0);
-    let passed = Mutex::new(std::mem::take(tried));
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..test_cases::JOBS)
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(&number) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let skip = passed
-                            .lock()
-                            .expect("no holder panics")
-                            .get(&number)
-                            .copied();
-                        let (count, outcome) = judge(number, suites, skip.unwrap_or(0), patience);
-                        let reached_by = reaching(number, suites).count();
-                        let line = format!("{number}\t{count}\t{reached_by}");
-                        state.note("passed.tsv", &line)?;
-                        passed
-                            .lock()
-                            .expect("no holder panics")
-                            .insert(number, count);
-                        let Some(outcome) = outcome else { continue };
-                        let by = outcome.by.as_deref().unwrap_or("-");
-                        let (seconds, reached) = (outcome.seconds, outcome.reached_by);
-                        state.note(
-                            "results.tsv",
-                            &format!("{number}\t{by}\t{seconds:.1}\t{reached}"),
-                        )?;
-                        let (file, site) = (&mutants[&number].file, &mutants[&number].site);
-                        println!(
-                            "{number}: {} at {file}:{}: {by}",
-                            site.operator.name(),
-                            site.line
-                        );
-                        let mut results = results.lock().expect("no holder panics");
-                        results.insert(number, outcome);
-                    }
-                    Ok::<_, String>(())
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().expect("no worker panics"))
-    })?;
-    *tried = passed.into_inner().expect("no holder panics");
-    Ok(())
+    in_parallel(left, test_cases::JOBS, |_, number| {
+        let skip = lock().passed.get(&number).copied().unwrap_or(0);
+        let (count, outcome) = judge(number, suites, skip, patience);
+        let reached_by = reaching(number, suites).count();
+        state.note("passed.tsv", &format!("{number}\t{count}\t{reached_by}"))?;
+        lock().passed.insert(number, count);
+        let Some(outcome) = outcome else {
+            return Ok(());
+        };
+        let by = outcome.by.as_deref().unwrap_or("-");
+        let seconds = outcome.seconds;
+        state.note(
+            "results.tsv",
+            &format!("{number}\t{by}\t{seconds:.1}\t{reached_by}"),
+        )?;
+        let (file, site) = (&mutants[&number].file, &mutants[&number].site);
+        println!(
+            "{number}: {} at {file}:{}: {by}",
+            site.operator.name(),
+            site.line
+        );
+        lock().results.insert(number, outcome);
+        Ok(())
+    })
 }
 
 /// Runs a mutant against the tests that reach it, except for the first `skip` of them. Returns the number of tests it

@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::RunState;
-use crate::run::target;
+use crate::run::{in_parallel, target};
 
 /// Number of tests that run at the same time.
 pub(super) const JOBS: usize = 2;
@@ -103,39 +102,21 @@ pub(super) fn all(
         suites.extend(listed(program, folder)?);
     }
     let known = state.lines("reached.tsv");
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let places: Vec<Mutex<TestCase>> = suites.into_iter().map(Mutex::new).collect();
+    let done = AtomicUsize::new(0);
     println!(
         "running {} tests to find the mutants they reach",
-        places.len()
+        suites.len()
     );
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..JOBS)
-            .map(|job| {
-                let (places, known, next, done) = (&places, &known, &next, &done);
-                scope.spawn(move || {
-                    while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let mut suite = place.lock().expect("no holder panics");
-                        if !remembered(&mut suite, known) {
-                            reach(&mut suite, job, state)?;
-                        }
-                        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
-                        if count.is_multiple_of(100) {
-                            println!("{count} tests done");
-                        }
-                    }
-                    Ok::<_, String>(())
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().expect("no worker panics"))
+    in_parallel(&mut suites, JOBS, |job, suite: &mut TestCase| {
+        if !remembered(suite, &known) {
+            reach(suite, job, state)?;
+        }
+        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_multiple_of(100) {
+            println!("{count} tests done");
+        }
+        Ok(())
     })?;
-    let mut suites: Vec<TestCase> = places
-        .into_iter()
-        .map(|place| place.into_inner().expect("no holder panics"))
-        .collect();
     suites.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     Ok(suites)
 }

@@ -17,9 +17,8 @@ mod words;
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::run::root;
+use crate::run::{files_below, is_rust, root};
 
 /// Folders with our sources, relative to the root of the workspace.
 const FOLDERS: [&str; 4] = ["crates", "bindings", "fuzz", "xtask"];
@@ -74,9 +73,15 @@ impl Source {
 pub(crate) fn run() -> Result<(), String> {
     let mut sources = Vec::new();
     for folder in FOLDERS {
-        collect(&root().join(folder), &mut sources)?;
+        for path in files_below(&root().join(folder))? {
+            if is_rust(&path) {
+                let file = path.strip_prefix(root()).unwrap_or(&path);
+                let file = file.to_string_lossy().into_owned();
+                let text = fs::read_to_string(&path).map_err(|e| format!("{file}: {e}"))?;
+                sources.push(Source { file, text });
+            }
+        }
     }
-    sources.sort_by(|a, b| a.file.cmp(&b.file));
     let mut findings = words::check(&sources);
     findings.extend(names::check(&sources)?);
     findings.extend(imports::check(&sources)?);
@@ -89,25 +94,4 @@ pub(crate) fn run() -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("tidy: {} findings", findings.len())),
     }
-}
-
-/// Adds the Rust files below `folder`, except for those in build folders.
-fn collect(folder: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
-    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    let entries = fs::read_dir(folder).map_err(|e| failed(folder, e))?;
-    for entry in entries {
-        let path: PathBuf = entry.map_err(|e| failed(folder, e))?.path();
-        if path.is_dir() {
-            if path.file_name().is_some_and(|name| name != "target") {
-                collect(&path, sources)?;
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let file = path.strip_prefix(root()).unwrap_or(&path);
-            sources.push(Source {
-                file: file.to_string_lossy().into_owned(),
-                text: fs::read_to_string(&path).map_err(|e| failed(&path, e))?,
-            });
-        }
-    }
-    Ok(())
 }

@@ -10,13 +10,13 @@ pub(super) struct Prose<'a> {
 /// Returns the comments and the string literals of a source file, line by line.
 pub(super) fn prose(source: &str) -> Vec<Prose<'_>> {
     let mut found = Vec::new();
-    // The text that ends a literal which continues in the next line.
-    let mut literal: Option<String> = None;
+    // The end of a literal that continues in the next line.
+    let mut literal: Option<LiteralEnd> = None;
     for (number, line) in source.lines().enumerate() {
         let mut rest = line;
         loop {
             let after = if let Some(end) = literal.take() {
-                let (text, after) = cut_literal(rest, &end);
+                let (text, after) = cut_literal(rest, end);
                 if after.is_none() {
                     literal = Some(end);
                 }
@@ -53,8 +53,16 @@ pub(super) fn prose(source: &str) -> Vec<Prose<'_>> {
 
 enum Start {
     Comment,
-    /// A string literal, with the text that ends it: `"`, or for a raw literal `r` and then `"` with its `#`s.
-    Literal(String),
+    Literal(LiteralEnd),
+}
+
+/// How a string literal ends.
+#[derive(Clone, Copy)]
+enum LiteralEnd {
+    /// At a quote that no backslash escapes.
+    Quote,
+    /// A raw literal: at a quote that this many `#` follow. A backslash is no escape.
+    Raw { hashes: usize },
 }
 
 /// Returns the position of the next comment or literal: of its `//`, or after its opening quote.
@@ -73,13 +81,10 @@ fn next_start(code: &str) -> Option<(usize, Start)> {
                     .rev()
                     .take_while(|byte| *byte == b'#')
                     .count();
-                let raw = code[..at - hashes].ends_with('r');
-                let end = match raw {
-                    true => format!("\"{}", "#".repeat(hashes)),
-                    false => "\"".into(),
+                let end = match code[..at - hashes].ends_with('r') {
+                    true => LiteralEnd::Raw { hashes },
+                    false => LiteralEnd::Quote,
                 };
-                // The prefix r marks a raw literal, in which a backslash is no escape.
-                let end = if raw { format!("r{end}") } else { end };
                 return Some((at + 1, Start::Literal(end)));
             }
             _ => {}
@@ -91,9 +96,10 @@ fn next_start(code: &str) -> Option<(usize, Start)> {
 
 /// Returns the text of a literal up to its end, and the rest of the line; `None` if the literal continues in the next
 /// line.
-fn cut_literal<'a>(rest: &'a str, end: &str) -> (&'a str, Option<&'a str>) {
-    if let Some(raw_end) = end.strip_prefix('r') {
-        return match rest.split_once(raw_end) {
+fn cut_literal(rest: &str, end: LiteralEnd) -> (&str, Option<&str>) {
+    if let LiteralEnd::Raw { hashes } = end {
+        let end = format!("\"{}", "#".repeat(hashes));
+        return match rest.split_once(&end) {
             Some((text, after)) => (text, Some(after)),
             None => (rest, None),
         };
