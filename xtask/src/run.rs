@@ -90,23 +90,23 @@ pub(crate) fn cargo(args: &[&str]) -> Result<(), String> {
 
 /// Runs `command` and shows its output. Returns an error if the command cannot be run or fails.
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
-    let told = format!("{command:?}");
-    println!("$ {told}");
+    let name = format!("{command:?}");
+    println!("$ {name}");
     let status = command.stdin(Stdio::null()).status();
-    let status = status.map_err(|e| format!("{told} cannot be run: {e}"))?;
+    let status = status.map_err(|e| format!("{name} cannot be run: {e}"))?;
     if status.success() {
         Ok(())
     } else {
-        Err(format!("{told} ended with {status}"))
+        Err(format!("{name} ended with {status}"))
     }
 }
 
 /// Runs `command`, shows its output, and returns its standard output. An error contains the last lines of standard
 /// output and of standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    let told = format!("{command:?}");
-    println!("$ {told}");
-    let cannot = |e| format!("{told} cannot be run: {e}");
+    let name = format!("{command:?}");
+    println!("$ {name}");
+    let cannot = |e| format!("{name} cannot be run: {e}");
     let (complaints, theirs) = io::pipe().map_err(cannot)?;
     let complaints = thread::spawn(move || pass_on(complaints));
     let output = command.stderr(theirs).output();
@@ -118,7 +118,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     match output.status.success() {
         true => Ok(text),
         false => Err(format!(
-            "{told} ended with {}; its last output:\n{}{}",
+            "{name} ended with {}; its last output:\n{}{}",
             output.status,
             end_of(&text),
             end_of(&complaints)

@@ -123,23 +123,23 @@ impl SlotCaches {
     /// Creates the slot cache of a new session. It is removed after the session was dropped and no retired slots are
     /// left.
     pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<SlotCache>> {
-        let purse = Arc::new(Mutex::new(SlotCache::new(classes)));
+        let cache = Arc::new(Mutex::new(SlotCache::new(classes)));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|purse| Arc::strong_count(purse) > 1 || !lock_cache(purse).retired.is_empty());
-        all.push(Arc::clone(&purse));
-        purse
+        all.retain(|cache| Arc::strong_count(cache) > 1 || !lock_cache(cache).retired.is_empty());
+        all.push(Arc::clone(&cache));
+        cache
     }
 
     /// Moves the slots of all sessions to `free`, except retired slots that readers may still access.
     pub(crate) fn empty(&self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for purse in all.iter() {
-            lock_cache(purse).empty(epochs, free);
+        for cache in all.iter() {
+            lock_cache(cache).empty(epochs, free);
         }
     }
 }
 
 /// Locks a slot cache. Poisoning is ignored, because its state is consistent at all times.
-pub(crate) fn lock_cache(purse: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
-    purse.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock_cache(cache: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -212,7 +212,7 @@ impl<'a> FaultSearch<'a> {
     /// Creates a search on `targets`, each in those modes of the budget that it supports.
     #[must_use]
     pub fn new(targets: &[&'a dyn Target], budget: FaultBudget) -> FaultSearch<'a> {
-        let quarry = |target: &&'a dyn Target| SearchTarget {
+        let searched = |target: &&'a dyn Target| SearchTarget {
             target: *target,
             modes: (budget.modes.iter().copied())
                 .filter(|mode| target.modes().contains(mode))
@@ -221,7 +221,7 @@ impl<'a> FaultSearch<'a> {
             clean: Mutex::default(),
         };
         FaultSearch {
-            targets: targets.iter().map(quarry).collect(),
+            targets: targets.iter().map(searched).collect(),
             budget,
         }
     }
@@ -242,8 +242,8 @@ impl<'a> FaultSearch<'a> {
     /// Returns the faults of one kind without duplicates.
     fn all(&self, kind: usize) -> Vec<Fault> {
         let mut all: Vec<Fault> = Vec::new();
-        for quarry in &self.targets {
-            for fault in &quarry.faults(&self.budget)[kind] {
+        for searched in &self.targets {
+            for fault in &searched.faults(&self.budget)[kind] {
                 if !all.contains(fault) {
                     all.push(fault.clone());
                 }
@@ -254,7 +254,7 @@ impl<'a> FaultSearch<'a> {
 
     /// Tries `fault` until the explorer detects it or the budget is used up.
     #[must_use]
-    pub fn hunt(&self, fault: &Fault) -> FaultTrial {
+    pub fn search(&self, fault: &Fault) -> FaultTrial {
         let start = computed(ClockId::ThreadCPUTime);
         let mut trial = FaultTrial {
             fault: fault.clone(),
@@ -263,7 +263,7 @@ impl<'a> FaultSearch<'a> {
             images: 0,
             cpu: Duration::ZERO,
         };
-        for (quarry, config, seed) in self.rounds(fault) {
+        for (searched, config, seed) in self.rounds(fault) {
             if computed(ClockId::ThreadCPUTime) - start > self.budget.cpu {
                 break;
             }
@@ -271,15 +271,15 @@ impl<'a> FaultSearch<'a> {
                 fault: Some(fault.clone()),
                 ..config.clone()
             };
-            let mut report = explore_seed(quarry.target, &faulty, seed);
+            let mut report = explore_seed(searched.target, &faulty, seed);
             trial.seeds += 1;
             trial.images += report.counts.distinct_images;
             if let Some(violation) = report.violations.pop() {
-                trial.outcome = quarry.outcome_of(&config, seed, violation);
+                trial.outcome = searched.outcome_of(&config, seed, violation);
                 break;
             }
             if matches!(trial.outcome, FaultOutcome::Idle)
-                && report.digest != quarry.clean(&config, seed).digest
+                && report.digest != searched.clean(&config, seed).digest
             {
                 trial.outcome = FaultOutcome::Survived;
             }
@@ -290,7 +290,7 @@ impl<'a> FaultSearch<'a> {
 
     /// Tries all `faults`, one per thread. Calls `progress` after each trial. Returns the trials in the order of the
     /// faults.
-    pub fn hunt_all(
+    pub fn search_all(
         &self,
         faults: &[Fault],
         threads: usize,
@@ -304,7 +304,7 @@ impl<'a> FaultSearch<'a> {
                     loop {
                         let next = queue.lock().expect("no holder panics").next();
                         let Some((number, fault)) = next else { return };
-                        let trial = self.hunt(fault);
+                        let trial = self.search(fault);
                         progress(&trial);
                         trials
                             .lock()
@@ -329,23 +329,23 @@ impl<'a> FaultSearch<'a> {
         let Range { start, end } = self.budget.seeds;
         let starts = (0..).map(move |round| start + (2 << round) - 2);
         let rounds = starts.take_while(move |from| *from < end).enumerate();
-        let has = |quarry: &&SearchTarget<'a>| {
-            quarry
+        let has = |searched: &&SearchTarget<'a>| {
+            searched
                 .faults(&self.budget)
                 .iter()
                 .flatten()
                 .any(|f| f == fault)
         };
-        let quarries: Vec<&SearchTarget<'a>> = self.targets.iter().filter(has).collect();
-        let turns: Vec<_> = (quarries.into_iter())
-            .flat_map(|quarry| quarry.modes_of(fault).map(move |mode| (quarry, mode)))
+        let searched_targets: Vec<&SearchTarget<'a>> = self.targets.iter().filter(has).collect();
+        let turns: Vec<_> = (searched_targets.into_iter())
+            .flat_map(|searched| searched.modes_of(fault).map(move |mode| (searched, mode)))
             .collect();
         rounds.flat_map(move |(round, from)| {
             let seeds = from..end.min(from + (2 << round));
             let turns = turns.clone().into_iter();
-            turns.flat_map(move |(quarry, mode)| {
+            turns.flat_map(move |(searched, mode)| {
                 let seeds = seeds.clone();
-                seeds.map(move |seed| (quarry, config(mode, seed), seed))
+                seeds.map(move |seed| (searched, config(mode, seed), seed))
             })
         })
     }

@@ -247,13 +247,13 @@ fn an_omitted_drain_is_found_and_a_fault_without_effect_is_idle() {
         seeds: 0..4,
         ..FaultBudget::default()
     };
-    let hunt = FaultSearch::new(&[&Toy(Mutant::None)], budget);
-    let places = hunt.places();
+    let search = FaultSearch::new(&[&Toy(Mutant::None)], budget);
+    let places = search.places();
     let mut drains = places
         .iter()
         .filter(|fault| fault.to_string().starts_with("drain"));
-    assert!(drains.any(|fault| hunt.hunt(fault).is_found()));
-    let nowhere = hunt.hunt(&"drain nowhere.rs:1".parse().unwrap());
+    assert!(drains.any(|fault| search.search(fault).is_found()));
+    let nowhere = search.search(&"drain nowhere.rs:1".parse().unwrap());
     assert!(matches!(nowhere.outcome, FaultOutcome::Idle), "{nowhere}");
 }
 

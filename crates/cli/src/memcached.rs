@@ -498,7 +498,7 @@ mod tests {
             ("-I 256m", "half of -m"),
             ("-m 11 -I 2m", "-m must be at least 12"),
             ("-t 0", "greater than 0"),
-            ("-u nobody-here", "cannot change its user"),
+            ("-u no-such-user", "cannot change its user"),
             ("stray", "a flag must start with -"),
         ] {
             let error = arguments(line).unwrap_err();

@@ -413,11 +413,11 @@ impl<M: Medium> Engine<M> {
         situation!("kv.large_value_moved", header.large);
         let class = self.class_of_age(born);
         let len = self.record_len(header);
-        let heritage = RelocationOrigin {
+        let origin = RelocationOrigin {
             opened: pass.stamp,
             born,
         };
-        let room = cleaner.log.make_room(self, class, len, 0, Some(heritage));
+        let room = cleaner.log.make_room(self, class, len, 0, Some(origin));
         room.ok()?;
         let new = cleaner.log.next(class);
         let copy = RecordHeader {

@@ -233,7 +233,13 @@ mod tests {
 
     use farbank_check::marks::names_in;
 
-    use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE};
+    use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE, NamedFault};
+
+    /// The faults of all lists.
+    fn all() -> impl Iterator<Item = &'static NamedFault> {
+        let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
+        single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE)
+    }
 
     #[test]
     fn every_fault_is_listed_and_every_name_is_in_one_place() {
@@ -242,9 +248,7 @@ mod tests {
         let dirs = ["src", "../pm/src/sim"].map(|dir| crate_dir.join(dir));
         let names = dirs.map(|dir| names_in(&dir, "fault!(", "faults.rs"));
         let mut found = names.concat();
-        let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
-        let all = single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE);
-        let mut listed: Vec<&str> = all.map(|n| n.name).collect();
+        let mut listed: Vec<&str> = all().map(|n| n.name).collect();
         found.sort_unstable();
         listed.sort_unstable();
         assert_eq!(found, listed);
@@ -254,8 +258,7 @@ mod tests {
     #[test]
     fn the_page_on_testing_has_a_row_for_each_fault() {
         let page = include_str!("../../../docs/testing.md");
-        let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
-        for fault in single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE) {
+        for fault in all() {
             let row = format!("| `{}`", fault.name);
             assert!(page.contains(&row), "no row begins with {row}");
         }

@@ -27,8 +27,8 @@ pub(crate) struct FreeSegments {
     count: AtomicU32,
     /// Largest number of segments that were free at a time since the run began.
     most: AtomicU32,
-    bell: Condvar,
-    bell_lock: Mutex<()>,
+    wakeup: Condvar,
+    wakeup_lock: Mutex<()>,
     /// Whether the background thread was woken and has not reacted yet.
     rung: AtomicBool,
     runs: Mutex<CleanerRuns>,
@@ -109,15 +109,15 @@ impl FreeSegments {
     /// Wakes the background thread. Cheap if a wakeup is pending already; otherwise it may cost a system call.
     pub(crate) fn wake_cleaner(&self) {
         if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         }
     }
 
     /// Waits for [`FreeSegments::wake_cleaner`], for `most` at most.
     pub(crate) fn wait_for_wakeup(&self, most: Duration) {
-        let bell = self.bell_lock.lock().expect("no holder panics");
+        let wakeup = self.wakeup_lock.lock().expect("no holder panics");
         if !self.rung.swap(false, Relaxed) {
-            let woken = self.bell.wait_timeout(bell, most);
+            let woken = self.wakeup.wait_timeout(wakeup, most);
             drop(woken.expect("no holder panics"));
             self.rung.store(false, Relaxed);
         }

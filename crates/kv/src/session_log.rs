@@ -329,14 +329,14 @@ impl SessionLog {
     }
 
     /// Ensures that a record of `len` bytes fits into the open segment of `class`. Opens another segment if more than
-    /// `keep` free segments would remain. The new segment gets the ages of `heritage` (`None`: the current ones).
+    /// `keep` free segments would remain. The new segment gets the ages of `origin` (`None`: the current ones).
     pub(crate) fn make_room<M: Medium>(
         &mut self,
         engine: &Engine<M>,
         class: usize,
         len: usize,
         keep: u32,
-        heritage: Option<RelocationOrigin>,
+        origin: Option<RelocationOrigin>,
     ) -> Result<(), NoRoom> {
         if let Some(open) = &self.open.0[class]
             && open.fits_open_segment(engine, len)
@@ -346,7 +346,7 @@ impl SessionLog {
         let segment = engine.take_segment(keep).ok_or(NoRoom)?;
         let info = engine.info(segment);
         info.set_state(SegmentState::Open);
-        match heritage {
+        match origin {
             None => info
                 .written_at_average
                 .store(engine.written.load(Relaxed), Relaxed),

@@ -332,7 +332,7 @@ struct KvSubject<M: Medium> {
 /// A reader that keeps emptied segments from being recycled while it pins an epoch.
 enum SlowReader {
     /// The target has no such reader.
-    Nobody,
+    Absent,
     /// The reader pins no epoch.
     Unpinned(EpochSlot),
     /// The reader pins an epoch.
@@ -343,7 +343,7 @@ impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, machine: TestMachine, target: KvTarget) -> Box<dyn TargetSubject> {
         let reader = match target {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Slices => {
-                SlowReader::Nobody
+                SlowReader::Absent
             }
             KvTarget::Classes => SlowReader::Unpinned(kv.engine.epochs.slot()),
         };
@@ -362,8 +362,8 @@ impl<M: Medium> KvSubject<M> {
 
     /// Pins the reader's epoch if it is not pinned, and unpins it otherwise.
     fn turn_reader(&mut self) {
-        self.reader = match std::mem::replace(&mut self.reader, SlowReader::Nobody) {
-            SlowReader::Nobody => SlowReader::Nobody,
+        self.reader = match std::mem::replace(&mut self.reader, SlowReader::Absent) {
+            SlowReader::Absent => SlowReader::Absent,
             SlowReader::Unpinned(slot) => {
                 self.kv.engine.epochs.pin(&slot);
                 SlowReader::Pinned(slot)

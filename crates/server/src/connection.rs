@@ -176,18 +176,18 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, card: Arc<ClientInfo>) -> Connection {
-        let speech = match card.protocol {
+    pub(crate) fn new(stream: TcpStream, client_info: Arc<ClientInfo>) -> Connection {
+        let protocol = match client_info.protocol {
             WireProtocol::Resp => ProtocolState::Resp {
-                client: ClientState::new(Arc::clone(&card)),
+                client: ClientState::new(Arc::clone(&client_info)),
                 parser: RequestParser::default(),
             },
             WireProtocol::Memcached => ProtocolState::Memcached(MemcachedConn::default()),
         };
         Connection {
             stream,
-            client_info: card,
-            protocol: speech,
+            client_info,
+            protocol,
             input: InputBuffer::default(),
             output: OutputQueue::default(),
             readable: true,
@@ -256,11 +256,11 @@ impl Connection {
 
     /// Bytes of memory that this connection uses.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let speech = match &self.protocol {
+        let protocol = match &self.protocol {
             ProtocolState::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
             ProtocolState::Memcached(_) => 0,
         };
-        size_of::<Connection>() + self.input.bytes() + self.output.bytes() + speech
+        size_of::<Connection>() + self.input.bytes() + self.output.bytes() + protocol
     }
 
     /// Sends released replies, up to the limit of one visit. Returns the number of bytes sent. Emptied buffers return

@@ -182,7 +182,7 @@ mod tests {
             (seed >> 33) % below
         };
         for list in lists {
-            let mut stride = Sampler::default();
+            let mut sampler = Sampler::default();
             for _ in 0..40_000 {
                 let names: Vec<String> = (0..16)
                     .map(|_| match draw(10) {
@@ -191,7 +191,7 @@ mod tests {
                     })
                     .collect();
                 let keys: Vec<_> = names.iter().map(|name| key(name.as_bytes())).collect();
-                stride.sample(&keys, list);
+                sampler.sample(&keys, list);
             }
         }
     }

@@ -142,14 +142,14 @@ impl Server {
         socket: Option<BoundSocket>,
         options: ServerOptions,
     ) -> io::Result<Server> {
-        let (mut polls, mut desks) = (Vec::new(), Vec::new());
+        let (mut polls, mut workers) = (Vec::new(), Vec::new());
         for _ in 0..options.workers() {
             let poll = Poll::new()?;
-            desks.push(WorkerHandle::new(Waker::new(poll.registry(), WAKE)?));
+            workers.push(WorkerHandle::new(Waker::new(poll.registry(), WAKE)?));
             polls.push(poll);
         }
         let door = Poll::new()?;
-        let floor = Arc::new(WorkerPool::new(desks, Waker::new(door.registry(), WAKE)?));
+        let floor = Arc::new(WorkerPool::new(workers, Waker::new(door.registry(), WAKE)?));
         Ok(Server {
             listeners,
             endpoints,
@@ -455,14 +455,15 @@ fn assign(
     {
         tracing::debug!(%error, "cannot set socket options");
     }
-    let desks = shared.worker_pool.workers.iter().enumerate();
-    let fewest = desks.min_by_key(|(_, desk)| desk.connections.load(Ordering::Relaxed));
-    if let Some((number, desk)) = fewest {
-        desk.connections.fetch_add(1, Ordering::Relaxed);
-        let card = shared
-            .clients
-            .register(&stream, peer, protocol, number, shared.clock_ms());
-        desk.send(WorkerMsg::Accept(stream, card));
+    let workers = shared.worker_pool.workers.iter().enumerate();
+    let fewest = workers.min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
+    if let Some((number, worker)) = fewest {
+        worker.connections.fetch_add(1, Ordering::Relaxed);
+        let client_info =
+            shared
+                .clients
+                .register(&stream, peer, protocol, number, shared.clock_ms());
+        worker.send(WorkerMsg::Accept(stream, client_info));
     }
 }
 

@@ -109,8 +109,8 @@ pub(crate) fn run(shared: &ServerShared<'_>) {
 }
 
 fn give_back(floor: &WorkerPool, lent: LentConnection) {
-    if let Some(desk) = floor.workers.get(lent.worker) {
-        desk.send(WorkerMsg::ReturnLent(lent));
+    if let Some(worker) = floor.workers.get(lent.worker) {
+        worker.send(WorkerMsg::ReturnLent(lent));
     }
 }
 

@@ -68,8 +68,8 @@ impl ServerShared<'_> {
     /// Most bytes of unsent replies that a client's connection may have: the part of maxmemory-clients that other
     /// clients do not use, but at least [`REPLY_BYTES_MIN`]. So a client is served even while other clients, which are
     /// evicted next, use the memory.
-    pub(crate) fn reply_bytes_max(&self, card: &ClientInfo) -> usize {
-        let own = card.counted_bytes.load(Ordering::Relaxed);
+    pub(crate) fn reply_bytes_max(&self, client_info: &ClientInfo) -> usize {
+        let own = client_info.counted_bytes.load(Ordering::Relaxed);
         let others = self.clients.memory_bytes().saturating_sub(own);
         let left = self.settings.clients_bytes_max().saturating_sub(others);
         self.settings
@@ -78,10 +78,10 @@ impl ServerShared<'_> {
     }
 
     /// Unregisters a client, and sends its worker a message to close the connection.
-    pub(crate) fn kill(&self, card: &ClientInfo) {
-        if let Some(desk) = self.worker_pool.workers.get(card.worker) {
-            self.clients.remove(card.id);
-            desk.send(WorkerMsg::Kill(card.id));
+    pub(crate) fn kill(&self, client_info: &ClientInfo) {
+        if let Some(worker) = self.worker_pool.workers.get(client_info.worker) {
+            self.clients.remove(client_info.id);
+            worker.send(WorkerMsg::Kill(client_info.id));
         }
     }
 
@@ -117,9 +117,9 @@ pub(crate) struct WorkerPool {
 }
 
 impl WorkerPool {
-    pub(crate) fn new(desks: Vec<WorkerHandle>, door: Waker) -> WorkerPool {
+    pub(crate) fn new(workers: Vec<WorkerHandle>, door: Waker) -> WorkerPool {
         WorkerPool {
-            workers: desks,
+            workers,
             accept_waker: door,
             long: LongRequests::default(),
             stopping: AtomicBool::new(false),
@@ -136,14 +136,14 @@ impl WorkerPool {
 
     /// Wakes every worker.
     pub(crate) fn wake_workers(&self) {
-        for desk in &self.workers {
-            wake(&desk.waker);
+        for worker in &self.workers {
+            wake(&worker.waker);
         }
     }
 
     /// The published counters of each thread that executes requests.
     fn figures(&self) -> impl Iterator<Item = &WorkerFigures> {
-        let workers = self.workers.iter().map(|desk| &desk.figures);
+        let workers = self.workers.iter().map(|worker| &worker.figures);
         workers.chain([&self.long.figures])
     }
 
@@ -154,10 +154,10 @@ impl WorkerPool {
 
     /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
     pub(crate) fn wake_ticket_waiters(&self) {
-        for desk in &self.workers {
+        for worker in &self.workers {
             // Both sides swap: if this swap precedes the worker's, the worker's check after it sees the ticket.
-            if desk.waiting.swap(false, Ordering::AcqRel) {
-                wake(&desk.waker);
+            if worker.waiting.swap(false, Ordering::AcqRel) {
+                wake(&worker.waker);
             }
         }
     }
@@ -202,8 +202,8 @@ impl WorkerHandle {
     }
 
     /// Sends a message and wakes the worker.
-    pub(crate) fn send(&self, mail: WorkerMsg) {
-        lock(&self.inbox).push(mail);
+    pub(crate) fn send(&self, message: WorkerMsg) {
+        lock(&self.inbox).push(message);
         wake(&self.waker);
     }
 
@@ -411,20 +411,20 @@ impl ClientRegistry {
     }
 
     /// Sets the memory counted for a connection to `bytes`. Only its worker may call this.
-    pub(crate) fn count_memory(&self, card: &ClientInfo, bytes: usize) {
-        if card.is_closing.load(Ordering::Relaxed) {
+    pub(crate) fn count_memory(&self, client_info: &ClientInfo, bytes: usize) {
+        if client_info.is_closing.load(Ordering::Relaxed) {
             return;
         }
-        let before = card.counted_bytes.swap(bytes, Ordering::Relaxed);
+        let before = client_info.counted_bytes.swap(bytes, Ordering::Relaxed);
         // The difference may be negative; both operations wrap.
         let added = bytes.wrapping_sub(before);
         self.memory_bytes.fetch_add(added, Ordering::Relaxed);
     }
 
     /// Marks a connection as being closed, and counts no memory for it from now on. Returns whether it was unmarked.
-    pub(crate) fn mark_closing(&self, card: &ClientInfo) -> bool {
-        let first = !card.is_closing.swap(true, Ordering::Relaxed);
-        let before = card.counted_bytes.swap(0, Ordering::Relaxed);
+    pub(crate) fn mark_closing(&self, client_info: &ClientInfo) -> bool {
+        let first = !client_info.is_closing.swap(true, Ordering::Relaxed);
+        let before = client_info.counted_bytes.swap(0, Ordering::Relaxed);
         self.memory_bytes.fetch_sub(before, Ordering::Relaxed);
         first
     }
@@ -443,7 +443,7 @@ impl ClientRegistry {
             PeerAddr::Tcp(_) => stream.local_addr().map(|a| a.to_string()).ok(),
             PeerAddr::Unix(_) => Some(peer.to_string()),
         };
-        let card = Arc::new(ClientInfo {
+        let client_info = Arc::new(ClientInfo {
             id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             addr: peer.to_string(),
             laddr: laddr.unwrap_or_default(),
@@ -472,8 +472,8 @@ impl ClientRegistry {
                 ..ClientLabels::default()
             }),
         });
-        lock(&self.clients).insert(card.id, Arc::clone(&card));
-        card
+        lock(&self.clients).insert(client_info.id, Arc::clone(&client_info));
+        client_info
     }
 
     /// Removes a connection. Returns whether it was registered.

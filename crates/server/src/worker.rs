@@ -249,15 +249,15 @@ impl<'a> Worker<'a> {
     }
 
     fn handle_messages(&mut self) {
-        let mut doomed = HashSet::new();
-        for mail in self.shared.worker_pool.workers[self.number].drain_inbox() {
-            match mail {
-                WorkerMsg::Accept(stream, card) => {
+        let mut killed = HashSet::new();
+        for message in self.shared.worker_pool.workers[self.number].drain_inbox() {
+            match message {
+                WorkerMsg::Accept(stream, client_info) => {
                     let slot = self.free.pop().unwrap_or_else(|| {
                         self.conns.push(None);
                         self.conns.len() - 1
                     });
-                    let mut conn = Box::new(Connection::new(stream, card));
+                    let mut conn = Box::new(Connection::new(stream, client_info));
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     let registered =
                         self.poll
@@ -276,22 +276,22 @@ impl<'a> Worker<'a> {
                     }
                 }
                 WorkerMsg::Kill(id) => {
-                    doomed.insert(id);
+                    killed.insert(id);
                 }
                 WorkerMsg::ReturnLent(lent) => self.take_back(lent),
             }
         }
-        if doomed.is_empty() {
+        if killed.is_empty() {
             return;
         }
         for slot in 0..self.conns.len() {
-            if matches!(&self.conns[slot], Some(conn) if doomed.contains(&conn.client_info.id)) {
+            if matches!(&self.conns[slot], Some(conn) if killed.contains(&conn.client_info.id)) {
                 self.close(slot);
             }
         }
         let mut called_back = Vec::new();
         for (&slot, away) in &mut self.lent {
-            if doomed.contains(&away.id) {
+            if killed.contains(&away.id) {
                 // A long request that has begun runs to its end; the connection is closed when it returns.
                 away.is_killed = true;
                 called_back.extend(
@@ -621,24 +621,25 @@ impl<'a> Worker<'a> {
             return;
         }
         let mut cards = self.shared.clients.all();
-        cards.retain(|card| !card.is_eviction_exempt.load(Ordering::Relaxed));
-        cards.sort_by_key(|card| card.counted_bytes.load(Ordering::Relaxed));
-        while let Some(card) = cards.pop() {
+        cards.retain(|client_info| !client_info.is_eviction_exempt.load(Ordering::Relaxed));
+        cards.sort_by_key(|client_info| client_info.counted_bytes.load(Ordering::Relaxed));
+        while let Some(client_info) = cards.pop() {
             if self.shared.clients.memory_bytes() <= bytes_max {
                 break;
             }
-            let bytes = card.counted_bytes.load(Ordering::Relaxed);
-            if self.shared.clients.mark_closing(&card) {
+            let bytes = client_info.counted_bytes.load(Ordering::Relaxed);
+            if self.shared.clients.mark_closing(&client_info) {
                 tracing::warn!(
-                    client = card.id,
+                    client = client_info.id,
                     bytes,
                     "closed: all clients together exceed maxmemory-clients"
                 );
                 self.executor.counters.count(Counter::Evictions, 1);
                 let mut slots = self.conns.iter();
-                match slots.position(|c| matches!(c, Some(c) if c.client_info.id == card.id)) {
+                match slots.position(|c| matches!(c, Some(c) if c.client_info.id == client_info.id))
+                {
                     Some(slot) => self.close(slot),
-                    None => self.shared.kill(&card),
+                    None => self.shared.kill(&client_info),
                 }
             }
         }
@@ -657,9 +658,9 @@ impl<'a> Worker<'a> {
         self.free.push(slot);
     }
 
-    fn unregister_client(&self, card: &ClientInfo) {
-        self.shared.clients.mark_closing(card);
-        self.shared.clients.remove(card.id);
+    fn unregister_client(&self, client_info: &ClientInfo) {
+        self.shared.clients.mark_closing(client_info);
+        self.shared.clients.remove(client_info.id);
         self.shared.worker_pool.workers[self.number]
             .connections
             .fetch_sub(1, Ordering::Relaxed);
@@ -756,9 +757,9 @@ impl<'a> Worker<'a> {
         for slot in 0..self.conns.len() {
             self.close(slot);
         }
-        for mail in self.shared.worker_pool.workers[self.number].drain_inbox() {
-            if let WorkerMsg::Accept(_, card) = mail {
-                self.unregister_client(&card);
+        for message in self.shared.worker_pool.workers[self.number].drain_inbox() {
+            if let WorkerMsg::Accept(_, client_info) = message {
+                self.unregister_client(&client_info);
             }
         }
     }

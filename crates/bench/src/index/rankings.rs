@@ -406,10 +406,11 @@ fn found(
     stop: &AtomicBool,
 ) -> Result<ModelFigures, Error> {
     let study = || machine(options, ALL_DIMMS);
-    let mut rig = TableRun::new(options, table, stop)?;
+    let mut table_run = TableRun::new(options, table, stop)?;
     let (mut rates, mut figures) = (RankedRates::new(), Vec::new());
-    let (grown, reshaped) = rig.play(RankedPhase::Insert, study(), threads, options.records)?;
-    let scale = rig.scale(study().cache_bytes)?;
+    let (grown, reshaped) =
+        table_run.play(RankedPhase::Insert, study(), threads, options.records)?;
+    let scale = table_run.scale(study().cache_bytes)?;
     let mut tell = |phase: RankedPhase, outcome: &MachineOutcome| {
         let rate = outcome.throughput() / 1e6;
         let name = format!("{}, threads: {threads}", phase.name());
@@ -424,7 +425,7 @@ fn found(
             RankedPhase::Delete => options.records, // lists get shorter during the phase
             _ => options.records / PHASE_ONE_IN,
         };
-        let (outcome, _) = rig.play(phase, study(), threads, operations)?;
+        let (outcome, _) = table_run.play(phase, study(), threads, operations)?;
         tell(phase, &outcome);
         if (phase, threads) == (RankedPhase::Positive, 1) {
             let total = outcome.total();
@@ -449,8 +450,9 @@ fn found(
     let mut scaling = Vec::new();
     if threads == MANY {
         let times = |config| {
-            let mut rig = TableRun::new(options, table, stop)?;
-            let (other, _) = rig.play(RankedPhase::Insert, config, threads, options.records)?;
+            let mut table_run = TableRun::new(options, table, stop)?;
+            let (other, _) =
+                table_run.play(RankedPhase::Insert, config, threads, options.records)?;
             Ok::<f64, Error>(grown.throughput() / other.throughput())
         };
         if let Some(published) = published::of(&REMOTE_TIMES, table) {

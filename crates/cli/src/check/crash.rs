@@ -62,7 +62,7 @@ pub(crate) struct CrashArgs {
     /// Maximum images checked per crash point.
     #[arg(long, value_name = "N")]
     cap: Option<usize>,
-    /// Run with this fault: a place such as `flush kv/src/log.rs:88`, or a fault's name (needs a build with
+    /// Run with this fault: a place such as `flush kv/src/session_log.rs:88`, or a fault's name (needs a build with
     /// `--features faults`).
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,

@@ -67,9 +67,9 @@ impl FaultsArgs {
                 )),
             };
         };
-        let hunt = FaultSearch::new(&targets, self.budget(&targets)?);
-        let mut faults = hunt.names();
-        faults.extend(hunt.places());
+        let search = FaultSearch::new(&targets, self.budget(&targets)?);
+        let mut faults = search.names();
+        faults.extend(search.places());
         if let Some(only) = &self.only {
             faults.retain(|fault| fault.to_string().contains(only));
         }
@@ -80,7 +80,7 @@ impl FaultsArgs {
         if !self.json {
             println!("{}", FaultTrial::HEADING);
         }
-        let trials = hunt.hunt_all(&faults, threads(self.threads), &|trial| {
+        let trials = search.search_all(&faults, threads(self.threads), &|trial| {
             if !self.json {
                 bar.suspend(|| println!("{trial}"));
             }

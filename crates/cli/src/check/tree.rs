@@ -371,7 +371,7 @@ pub(super) fn faults(
     let bar = progress_bar(chosen.len() as u64, "faults");
     let plans = [TreeVariant::Safe, TreeVariant::Published].map(SearchPlan::new);
     let cpu = Duration::from_secs_f64(seconds.max(0.0));
-    let hunted: Mutex<Vec<Option<SearchedFault>>> = Mutex::new(vec![None; chosen.len()]);
+    let searched: Mutex<Vec<Option<SearchedFault>>> = Mutex::new(vec![None; chosen.len()]);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(named) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -381,7 +381,8 @@ pub(super) fn faults(
             }
             bar.inc(1);
             let index = chosen.iter().position(|other| other.name == named.name);
-            hunted.lock().expect("no holder panics")[index.expect("it is one of them")] = Some(one);
+            searched.lock().expect("no holder panics")[index.expect("it is one of them")] =
+                Some(one);
         }
     };
     std::thread::scope(|scope| {
@@ -391,10 +392,10 @@ pub(super) fn faults(
         work();
     });
     bar.finish_and_clear();
-    let hunted = hunted.into_inner().expect("no holder panics");
+    let searched = searched.into_inner().expect("no holder panics");
     let all: Vec<(&str, SearchedFault)> = chosen
         .iter()
-        .zip(hunted)
+        .zip(searched)
         .filter_map(|(named, one)| Some((named.name, one?)))
         .collect();
     conclude(&all, seconds, json)
@@ -418,10 +419,10 @@ fn caught_of(verdict: &FaultVerdict) -> Option<(SearchPlan, &CaughtTrial)> {
     }
 }
 
-fn row(name: &str, hunted: &SearchedFault) -> String {
-    let what = name_of(&hunted.verdict);
-    let (schedules, seconds) = (hunted.schedules, hunted.cpu.as_secs_f64());
-    match caught_of(&hunted.verdict) {
+fn row(name: &str, searched: &SearchedFault) -> String {
+    let what = name_of(&searched.verdict);
+    let (schedules, seconds) = (searched.schedules, searched.cpu.as_secs_f64());
+    match caught_of(&searched.verdict) {
         Some((plan, caught)) => format!(
             "{name:<30} {what:<8} {:<10} {:>7} {schedules:>9} {seconds:>7.1}  {}: {}",
             plan.system.name(),
@@ -438,19 +439,22 @@ fn row(name: &str, hunted: &SearchedFault) -> String {
 
 /// Prints the summary. Returns an error if a fault was not detected.
 fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(), Failure> {
-    let found = |hunted: &SearchedFault| matches!(hunted.verdict, FaultVerdict::Found(..));
-    let count = all.iter().filter(|(_, hunted)| found(hunted)).count();
-    let cpu: f64 = all.iter().map(|(_, hunted)| hunted.cpu.as_secs_f64()).sum();
+    let found = |searched: &SearchedFault| matches!(searched.verdict, FaultVerdict::Found(..));
+    let count = all.iter().filter(|(_, searched)| found(searched)).count();
+    let cpu: f64 = all
+        .iter()
+        .map(|(_, searched)| searched.cpu.as_secs_f64())
+        .sum();
     if json {
         let trials: Vec<Value> = all
             .iter()
-            .map(|(name, hunted)| {
-                let caught = caught_of(&hunted.verdict);
+            .map(|(name, searched)| {
+                let caught = caught_of(&searched.verdict);
                 json!({
                     "fault": name,
-                    "outcome": name_of(&hunted.verdict).to_lowercase(),
-                    "schedules": hunted.schedules,
-                    "seconds": hunted.cpu.as_secs_f64(),
+                    "outcome": name_of(&searched.verdict).to_lowercase(),
+                    "schedules": searched.schedules,
+                    "seconds": searched.cpu.as_secs_f64(),
                     "caught": caught.map(|(plan, caught)| caught_json(&plan, caught, Some(name))),
                 })
             })
@@ -463,8 +467,8 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
             })
         );
     } else {
-        if let [(name, hunted)] = all
-            && let Some((plan, caught)) = caught_of(&hunted.verdict)
+        if let [(name, searched)] = all
+            && let Some((plan, caught)) = caught_of(&searched.verdict)
         {
             println!("\n{}", format_violation(&plan, caught, Some(name)));
         }
@@ -473,9 +477,9 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
             all.len()
         );
     }
-    match all.iter().find(|(_, hunted)| !found(hunted)) {
+    match all.iter().find(|(_, searched)| !found(searched)) {
         None => Ok(()),
-        Some((name, hunted)) => Err(Failure::failed(match &hunted.verdict {
+        Some((name, searched)) => Err(Failure::failed(match &searched.verdict {
             FaultVerdict::Void(system, caught) => format!(
                 "{name}: the same violation occurs without the fault; fix that first: {}",
                 again(&SearchPlan::new(*system), caught.seed, None)

@@ -288,7 +288,7 @@ impl Cluster {
             ClusterEvent::Replied(call) => {
                 return Some(self.replied(call).map(WakeReason::Answered));
             }
-            ClusterEvent::Woke(nap) => return Some(self.woke(nap).map(WakeReason::Due)),
+            ClusterEvent::Woke(sleep) => return Some(self.woke(sleep).map(WakeReason::Due)),
             ClusterEvent::Resume(task) => return Some(Some(WakeReason::Due(task))),
         }
         Some(None)
@@ -426,19 +426,19 @@ impl Cluster {
 
     fn nap_until(&mut self, time: u64) -> u32 {
         let task = self.running_task;
-        let nap = self.sleeps.add(Sleep { task, over: false });
-        self.plan(time, ClusterEvent::Woke(nap));
-        nap
+        let sleep = self.sleeps.add(Sleep { task, over: false });
+        self.plan(time, ClusterEvent::Woke(sleep));
+        sleep
     }
 
     fn woke(&mut self, number: u32) -> Option<usize> {
-        let nap = self.sleeps.get(number);
-        if nap.over {
+        let sleep = self.sleeps.get(number);
+        if sleep.over {
             self.sleeps.remove(number);
             return None;
         }
-        nap.over = true;
-        Some(nap.task)
+        sleep.over = true;
+        Some(sleep.task)
     }
 
     pub(super) fn take_nap(&mut self, number: u32) -> Option<()> {
@@ -450,11 +450,11 @@ impl Cluster {
     }
 
     pub(super) fn abandon_nap(&mut self, number: u32) {
-        let nap = self.sleeps.get(number);
-        if nap.over {
+        let sleep = self.sleeps.get(number);
+        if sleep.over {
             self.sleeps.remove(number);
         } else {
-            nap.over = true;
+            sleep.over = true;
         }
     }
 

@@ -253,10 +253,10 @@ impl ComputeNode {
     /// Occupies the calling client's thread for `ns`, as a computation does.
     pub fn work(&self, ns: Nanos) -> impl Future<Output = ()> + use<> {
         let number = self.rack.borrow_mut().work(ns);
-        self.nap(number)
+        self.sleep_future(number)
     }
 
-    fn nap(&self, number: u32) -> AnswerFuture<()> {
+    fn sleep_future(&self, number: u32) -> AnswerFuture<()> {
         AnswerFuture {
             rack: Rc::clone(&self.rack),
             number,
@@ -350,7 +350,7 @@ impl Fabric for ComputeNode {
 
     fn sleep(&self, ns: Nanos) -> impl Future<Output = ()> {
         let number = self.rack.borrow_mut().sleep(ns);
-        self.nap(number)
+        self.sleep_future(number)
     }
 }
 

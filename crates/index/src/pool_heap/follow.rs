@@ -49,14 +49,14 @@ impl<M: Medium> TablePool<M> {
     }
 
     /// Returns the chain of blocks of `class` that starts at `first`: `next` returns the successor of each, null at the
-    /// end. `referrer` describes the start in errors. A block that `vouch` rejects ends the walk with its error.
+    /// end. `referrer` describes the start in errors. A block that `validate` rejects ends the walk with its error.
     pub(crate) fn chain(
         &self,
         referrer: (&str, Off),
         first: Off,
         class: usize,
         next: impl Fn(Off) -> Off,
-        vouch: impl Fn(HeapBlock) -> Result<(), IndexError>,
+        validate: impl Fn(HeapBlock) -> Result<(), IndexError>,
     ) -> Result<Vec<HeapBlock>, IndexError> {
         let (mut blocks, mut at, mut passed) = (Vec::new(), first, None);
         let (referrer, whose) = referrer;
@@ -72,7 +72,7 @@ impl<M: Medium> TablePool<M> {
                     "{referrer} {whose:?} leads to {at:?}, expected a block, but none starts there"
                 )));
             };
-            vouch(block)?;
+            validate(block)?;
             blocks.push(block);
             // Brent's algorithm: in a cycle, the walk returns to the block that was last when the count was a power of
             // two.

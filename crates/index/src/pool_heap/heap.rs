@@ -245,11 +245,11 @@ impl PoolHeap {
 
     /// Takes back a worker's context and its groups.
     pub(super) fn give_back(&self, ctx: u32, groups: Vec<BlockGroup>) {
-        for (shelf, group) in self.group_lists.iter().zip(groups) {
-            let mut shelf = shelf.lock().expect("no holder panics");
-            shelf.owned.remove(&group.at.0);
+        for (list, group) in self.group_lists.iter().zip(groups) {
+            let mut list = list.lock().expect("no holder panics");
+            list.owned.remove(&group.at.0);
             if group.free != [0; 7] {
-                shelf.ready.insert(group.at.0);
+                list.ready.insert(group.at.0);
             }
         }
         let mut free = self.contexts_free.lock().expect("no holder panics");
@@ -388,8 +388,8 @@ impl PoolHeap {
 
     /// Makes the free blocks of these groups of `class` available again.
     fn make_groups_available(&self, class: usize, groups: impl Iterator<Item = Off>) {
-        let mut shelf = self.group_lists[class].lock().expect("no holder panics");
-        shelf.ready.extend(groups.map(|group| group.0));
+        let mut list = self.group_lists[class].lock().expect("no holder panics");
+        list.ready.extend(groups.map(|group| group.0));
     }
 
     /// Sets the use of each chunk from its word, at open.
@@ -404,10 +404,10 @@ impl PoolHeap {
                 0 if rest == 0 => {}
                 SLAB if !head && rest < self.cuts.len() as u64 => {
                     uses[chunk] = ChunkUse::Slab(rest as usize);
-                    let mut shelf = self.group_lists[rest as usize]
+                    let mut list = self.group_lists[rest as usize]
                         .lock()
                         .expect("no holder panics");
-                    shelf.unknown.insert(chunk as u32);
+                    list.unknown.insert(chunk as u32);
                 }
                 RECORD if !head && (1..=(uses.len() - chunk) as u64).contains(&rest) => {
                     len = rest as usize;
@@ -497,10 +497,10 @@ impl<M: Medium> TablePool<M> {
     fn take_group(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let old = std::mem::take(&mut worker.groups[class]);
-        let shelf = || heap.group_lists[class].lock().expect("no holder panics");
-        shelf().owned.remove(&old.at.0);
+        let list = || heap.group_lists[class].lock().expect("no holder panics");
+        list().owned.remove(&old.at.0);
         loop {
-            let taken = shelf().take();
+            let taken = list().take();
             let Some(at) = taken.map(Off) else {
                 self.add_groups(worker, class)?;
                 continue;
@@ -515,7 +515,7 @@ impl<M: Medium> TablePool<M> {
                 *free = !medium.load(at.plus(WORD as u64 * (1 + word))) & all;
             }
             if free == [0; 7] {
-                shelf().owned.remove(&at.0);
+                list().owned.remove(&at.0);
                 continue;
             }
             worker.groups[class] = BlockGroup { at, free, first };
@@ -528,8 +528,8 @@ impl<M: Medium> TablePool<M> {
     fn add_groups(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let unknown = {
-            let mut shelf = heap.group_lists[class].lock().expect("no holder panics");
-            shelf.unknown.pop_first()
+            let mut list = heap.group_lists[class].lock().expect("no holder panics");
+            list.unknown.pop_first()
         };
         let chunk = match unknown {
             Some(chunk) => {

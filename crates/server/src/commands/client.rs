@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{CommandCtx, CommandError, ReplyMode, SYNTAX, quote};
+use super::{CommandContext, CommandError, ReplyMode, SYNTAX, quote};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
 use crate::shared::{ClientInfo, lock};
 
 /// `CLIENT ID`
-pub(super) fn id(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `CLIENT GETNAME`
-pub(super) fn getname(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let name = lock(&ctx.client.card.labels).name.clone();
+pub(super) fn getname(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let name = lock(&ctx.client.client_info.labels).name.clone();
     if name.is_empty() {
         reply::null(ctx.out, ctx.client.resp);
     } else {
@@ -31,24 +31,24 @@ fn is_plain(text: &[u8]) -> bool {
 }
 
 /// Sets this connection's name; an empty name removes it.
-pub(super) fn rename(ctx: &mut CommandCtx<'_>, name: &[u8]) -> Result<(), CommandError> {
+pub(super) fn rename(ctx: &mut CommandContext<'_>, name: &[u8]) -> Result<(), CommandError> {
     if !is_plain(name) {
         let text = "ERR Client names cannot contain spaces, newlines or special characters.";
         return Err(CommandError::Fixed(text));
     }
-    lock(&ctx.client.card.labels).name = name.to_vec();
+    lock(&ctx.client.client_info.labels).name = name.to_vec();
     Ok(())
 }
 
 /// `CLIENT SETNAME name`
-pub(super) fn setname(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn setname(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     rename(ctx, args.at(2))?;
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `CLIENT SETINFO LIB-NAME|LIB-VER value`
-pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn setinfo(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (attribute, value) = (args.at(2), args.at(3));
     let name = attribute.to_ascii_lowercase();
     if !matches!(name.as_slice(), b"lib-name" | b"lib-ver") {
@@ -64,7 +64,7 @@ pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
         let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
         return Err(CommandError::Detailed(text.into_bytes()));
     }
-    let mut labels = lock(&ctx.client.card.labels);
+    let mut labels = lock(&ctx.client.client_info.labels);
     match name.as_slice() {
         b"lib-name" => labels.library = value.to_vec(),
         _ => labels.library_version = value.to_vec(),
@@ -75,15 +75,15 @@ pub(super) fn setinfo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
 }
 
 /// Appends a connection's line of CLIENT LIST: the fields of Redis 7.0 in its order, then those of newer versions.
-fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
+fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyBuffer) {
     let now = ctx.shared.clock_ms();
     let secs = |since: u64| now.saturating_sub(since) / 1000;
-    let labels = lock(&card.labels).clone();
-    let multi = card.multi.load(Ordering::Relaxed);
-    let watching = card.watching.load(Ordering::Relaxed);
-    let spared = card.is_eviction_exempt.load(Ordering::Relaxed);
+    let labels = lock(&client_info.labels).clone();
+    let multi = client_info.multi.load(Ordering::Relaxed);
+    let watching = client_info.watching.load(Ordering::Relaxed);
+    let spared = client_info.is_eviction_exempt.load(Ordering::Relaxed);
     let mut flags = String::new();
-    for (letter, is_set) in [('x', multi >= 0), ('U', card.is_unix), ('e', spared)] {
+    for (letter, is_set) in [('x', multi >= 0), ('U', client_info.is_unix), ('e', spared)] {
         if is_set {
             flags.push(letter);
         }
@@ -92,50 +92,53 @@ fn describe(ctx: &CommandCtx<'_>, card: &ClientInfo, out: &mut ReplyBuffer) {
         flags.push('N');
     }
     let bytes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    let (input, output) = (bytes(&card.input_bytes), bytes(&card.output_bytes));
-    let arguments = bytes(&card.argument_bytes);
+    let (input, output) = (
+        bytes(&client_info.input_bytes),
+        bytes(&client_info.output_bytes),
+    );
+    let arguments = bytes(&client_info.argument_bytes);
     // As in Redis, watched keys count together with queued requests.
-    let transaction = bytes(&card.queue_bytes) + bytes(&card.watch_bytes);
+    let transaction = bytes(&client_info.queue_bytes) + bytes(&client_info.watch_bytes);
     let list = usize::from(output > 0);
-    let total = bytes(&card.counted_bytes).max(input + output + arguments + transaction);
+    let total = bytes(&client_info.counted_bytes).max(input + output + arguments + transaction);
     let text = format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
          ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
          rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user=default \
          redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
-        card.id,
-        card.addr,
-        card.laddr,
-        card.fd,
+        client_info.id,
+        client_info.addr,
+        client_info.laddr,
+        client_info.fd,
         String::from_utf8_lossy(&labels.name),
-        secs(card.connected_ms),
-        secs(card.active_ms.load(Ordering::Relaxed)),
-        card.db.load(Ordering::Relaxed),
+        secs(client_info.connected_ms),
+        secs(client_info.active_ms.load(Ordering::Relaxed)),
+        client_info.db.load(Ordering::Relaxed),
         labels.command,
-        card.resp.load(Ordering::Relaxed),
+        client_info.resp.load(Ordering::Relaxed),
         String::from_utf8_lossy(&labels.library),
         String::from_utf8_lossy(&labels.library_version),
     );
     out.extend_from_slice(text.as_bytes());
 }
 
-fn reply_lines(ctx: &mut CommandCtx<'_>, cards: &[Arc<ClientInfo>]) {
+fn reply_lines(ctx: &mut CommandContext<'_>, cards: &[Arc<ClientInfo>]) {
     ctx.client.show();
     let mut text = ctx.out.sibling();
-    for card in cards {
+    for client_info in cards {
         if text.is_cut() {
             return ctx.out.cut();
         }
-        describe(ctx, card, &mut text);
+        describe(ctx, client_info, &mut text);
     }
     let text = String::from_utf8_lossy(text.as_slice());
     reply::verbatim(ctx.out, ctx.client.resp, &text);
 }
 
 /// `CLIENT INFO`
-pub(super) fn info(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let card = Arc::clone(&ctx.client.card);
-    reply_lines(ctx, &[card]);
+pub(super) fn info(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let client_info = Arc::clone(&ctx.client.client_info);
+    reply_lines(ctx, &[client_info]);
     Ok(())
 }
 
@@ -152,7 +155,7 @@ fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
 }
 
 /// `CLIENT LIST [TYPE type|ID id ...]`
-pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let mut cards = ctx.shared.clients.all();
     let option = super::option(args.at(2));
     match (option.as_slice(), args.len()) {
@@ -170,7 +173,9 @@ pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
             let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
             let card_of = |id: &i64| {
                 let id = u64::try_from(*id).ok()?;
-                let at = cards.binary_search_by_key(&id, |card| card.id).ok()?;
+                let at = cards
+                    .binary_search_by_key(&id, |client_info| client_info.id)
+                    .ok()?;
                 Some(Arc::clone(&cards[at]))
             };
             cards = wanted.iter().filter_map(card_of).collect();
@@ -191,19 +196,21 @@ struct KillFilter<'a> {
 }
 
 impl KillFilter<'_> {
-    fn includes(&self, card: &ClientInfo, me: u64) -> bool {
+    fn includes(&self, client_info: &ClientInfo, me: u64) -> bool {
         !self.none
-            && self.id.is_none_or(|id| id == card.id)
-            && self.addr.is_none_or(|addr| addr == card.addr.as_bytes())
+            && self.id.is_none_or(|id| id == client_info.id)
+            && self
+                .addr
+                .is_none_or(|addr| addr == client_info.addr.as_bytes())
             && self
                 .laddr
-                .is_none_or(|laddr| laddr == card.laddr.as_bytes())
-            && !(self.spares_me && card.id == me)
+                .is_none_or(|laddr| laddr == client_info.laddr.as_bytes())
+            && !(self.spares_me && client_info.id == me)
     }
 }
 
 fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
-    let mut doomed = KillFilter {
+    let mut filter = KillFilter {
         id: None,
         addr: None,
         laddr: None,
@@ -214,7 +221,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
         return Ok(KillFilter {
             addr: args.get(2),
             spares_me: false,
-            ..doomed
+            ..filter
         });
     }
     let mut at = 2;
@@ -225,40 +232,40 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
                 let id = parse_i64(value)
                     .and_then(|id| u64::try_from(id).ok())
                     .filter(|&id| id > 0);
-                doomed.id = Some(id.ok_or(CommandError::Fixed(
+                filter.id = Some(id.ok_or(CommandError::Fixed(
                     "ERR client-id should be greater than 0",
                 ))?);
             }
-            b"addr" => doomed.addr = Some(value),
-            b"laddr" => doomed.laddr = Some(value),
-            b"type" => doomed.none = !is_normal(value)?,
+            b"addr" => filter.addr = Some(value),
+            b"laddr" => filter.laddr = Some(value),
+            b"type" => filter.none = !is_normal(value)?,
             b"user" if value == b"default" => {}
             b"user" => {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
                 return Err(CommandError::Detailed(text.concat()));
             }
-            b"skipme" if super::is_option(value, "yes") => doomed.spares_me = true,
-            b"skipme" if super::is_option(value, "no") => doomed.spares_me = false,
+            b"skipme" if super::is_option(value, "yes") => filter.spares_me = true,
+            b"skipme" if super::is_option(value, "no") => filter.spares_me = false,
             _ => return Err(SYNTAX),
         }
         at += 2;
     }
-    Ok(doomed)
+    Ok(filter)
 }
 
 /// `CLIENT KILL addr`, `CLIENT KILL filter value [filter value ...]`
-pub(super) fn kill(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let doomed = kill_filters(args)?;
+pub(super) fn kill(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let filter = kill_filters(args)?;
     let mut killed = 0;
-    for card in ctx.shared.clients.all() {
-        if !doomed.includes(&card, ctx.client.id) {
+    for client_info in ctx.shared.clients.all() {
+        if !filter.includes(&client_info, ctx.client.id) {
             continue;
         }
         killed += 1;
-        if card.id == ctx.client.id {
+        if client_info.id == ctx.client.id {
             ctx.client.leaving = true;
         } else {
-            ctx.shared.kill(&card);
+            ctx.shared.kill(&client_info);
         }
     }
     match (args.len(), killed) {
@@ -270,7 +277,7 @@ pub(super) fn kill(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
 }
 
 /// `CLIENT REPLY ON|OFF|SKIP`
-pub(super) fn reply(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn reply(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match super::option(args.at(2)).as_slice() {
         b"on" => {
             ctx.client.replies = ReplyMode::On;
@@ -294,10 +301,10 @@ fn switch(word: &[u8]) -> Result<bool, CommandError> {
 }
 
 /// `CLIENT NO-EVICT ON|OFF`
-pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn no_evict(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let spared = switch(args.at(2))?;
     ctx.client
-        .card
+        .client_info
         .is_eviction_exempt
         .store(spared, Ordering::Relaxed);
     reply::ok(ctx.out);
@@ -305,20 +312,20 @@ pub(super) fn no_evict(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
 }
 
 /// `CLIENT NO-TOUCH ON|OFF`. Has no effect.
-pub(super) fn no_touch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn no_touch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     switch(args.at(2))?;
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `CLIENT GETREDIR`
-pub(super) fn getredir(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn getredir(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     reply::integer(ctx.out, -1);
     Ok(())
 }
 
 /// `CLIENT HELP`
-pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     super::command::help_of(ctx, "client");
     Ok(())
 }

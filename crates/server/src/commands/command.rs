@@ -1,12 +1,12 @@
 //! Commands about commands: COMMAND and its subcommands.
 
 use super::table::{COMMANDS, Command, flag};
-use super::{CommandCtx, CommandError, SYNTAX, lookup, table};
+use super::{CommandContext, CommandError, SYNTAX, lookup, table};
 use crate::glob::{LetterCase, matches};
 use crate::resp::{Args, ReplyBuffer, RespVersion, reply};
 
 /// `COMMAND`
-pub(super) fn command(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn command(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     reply::array(ctx.out, COMMANDS.len());
     for command in COMMANDS {
         describe(ctx.out, ctx.client.resp, command);
@@ -15,7 +15,7 @@ pub(super) fn command(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
 }
 
 /// `COMMAND COUNT`
-pub(super) fn count(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn count(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     reply::integer(ctx.out, i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX));
     Ok(())
 }
@@ -29,7 +29,7 @@ fn named(name: &[u8]) -> Option<&'static Command> {
 }
 
 /// `COMMAND INFO [name ...]`
-pub(super) fn info(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if args.len() == 2 {
         return command(ctx, args);
     }
@@ -163,7 +163,7 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 }
 
 /// `COMMAND DOCS [name ...]`
-pub(super) fn docs(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn docs(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let commands: Vec<_> = match args.len() {
         2 => COMMANDS.iter().collect(),
         _ => args.from(2).filter_map(named).collect(),
@@ -200,7 +200,7 @@ fn document(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 }
 
 /// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
-pub(super) fn list(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let all = COMMANDS
         .iter()
         .flat_map(|c| std::iter::once(c).chain(c.subcommands));
@@ -256,7 +256,7 @@ fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError>
 }
 
 /// `COMMAND GETKEYS command [argument ...]`
-pub(super) fn getkeys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn getkeys(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (_, positions) = inner(args)?;
     reply::array(ctx.out, positions.len());
     for at in positions {
@@ -267,7 +267,7 @@ pub(super) fn getkeys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
 
 /// `COMMAND GETKEYSANDFLAGS command [argument ...]`
 pub(super) fn getkeysandflags(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
 ) -> Result<(), CommandError> {
     let (command, positions) = inner(args)?;
@@ -292,7 +292,7 @@ pub(super) fn getkeysandflags(
 }
 
 /// Replies with help lines about the subcommands of `container`.
-pub(super) fn help_of(ctx: &mut CommandCtx<'_>, container: &str) {
+pub(super) fn help_of(ctx: &mut CommandContext<'_>, container: &str) {
     let Some(command) = table::find(container.as_bytes()) else {
         return;
     };
@@ -309,7 +309,7 @@ pub(super) fn help_of(ctx: &mut CommandCtx<'_>, container: &str) {
 }
 
 /// `COMMAND HELP`
-pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     help_of(ctx, "command");
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CommandCtx, CommandError, SYNTAX, quote};
+use super::{CommandContext, CommandError, SYNTAX, quote};
 use crate::glob::{LetterCase, matches};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
@@ -158,7 +158,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// `CONFIG GET pattern [pattern ...]`
-pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let known = all(ctx.shared);
     let mut found = Vec::new();
     for (name, value) in &known {
@@ -326,7 +326,7 @@ fn check<'a>(
 }
 
 /// `CONFIG SET parameter value [parameter value ...]`
-pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if !args.len().is_multiple_of(2) {
         return Err(SYNTAX);
     }
@@ -384,7 +384,7 @@ fn parameters<'a>(
 }
 
 /// `CONFIG RESETSTAT`
-pub(super) fn resetstat(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     *lock(&ctx.shared.reset) = ctx.shared.totals();
     ctx.shared.accepted.store(0, Ordering::Relaxed);
     ctx.shared.rejected.store(0, Ordering::Relaxed);
@@ -393,14 +393,14 @@ pub(super) fn resetstat(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Com
 }
 
 /// `CONFIG REWRITE`
-pub(super) fn rewrite(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn rewrite(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     Err(CommandError::Fixed(
         "ERR The server is running without a config file",
     ))
 }
 
 /// `CONFIG HELP`
-pub(super) fn help(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     super::command::help_of(ctx, "config");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use farbank_kv::store::DATABASES;
 
-use super::{CommandCtx, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
+use super::{CommandContext, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, RespVersion, reply};
 
@@ -10,7 +10,7 @@ use crate::resp::{Args, RespVersion, reply};
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 /// `PING [message]`
-pub(super) fn ping(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn ping(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
         1 => reply::simple(ctx.out, "PONG"),
         2 => reply::bulk(ctx.out, args.at(1)),
@@ -20,13 +20,13 @@ pub(super) fn ping(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
 }
 
 /// `ECHO message`
-pub(super) fn echo(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn echo(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     reply::bulk(ctx.out, args.at(1));
     Ok(())
 }
 
 /// `SELECT index`
-pub(super) fn select(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn select(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let index = parse_i64(args.at(1)).ok_or(NOT_INTEGER)?;
     if i32::try_from(index).is_err() {
         let (low, high) = (i32::MIN, i32::MAX);
@@ -52,7 +52,7 @@ fn authenticate(user: &[u8]) -> Result<(), CommandError> {
 }
 
 /// `AUTH [username] password`
-pub(super) fn auth(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn auth(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
         2 => Err(CommandError::Fixed(
             "ERR AUTH <password> called without any password configured for the default user. \
@@ -68,7 +68,7 @@ pub(super) fn auth(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
 }
 
 /// `HELLO [2|3 [AUTH username password] [SETNAME name]]`
-pub(super) fn hello(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let resp = match args.get(1).map(parse_i64) {
         None => ctx.client.resp,
         Some(Some(2)) => RespVersion::V2,
@@ -116,7 +116,7 @@ pub(super) fn hello(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
 }
 
 /// `RESET`
-pub(super) fn reset(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     client::rename(ctx, b"")?;
     ctx.client.queue = None;
     ctx.client.watched.clear();
@@ -128,7 +128,7 @@ pub(super) fn reset(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Command
 }
 
 /// `QUIT`
-pub(super) fn quit(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn quit(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.leaving = true;
     reply::ok(ctx.out);
     Ok(())

@@ -3,27 +3,27 @@
 use farbank_kv::store::UpdateDecision;
 
 use super::strings::STRING;
-use super::{CommandCtx, CommandError, NOT_INTEGER, WRONG_TYPE};
+use super::{CommandContext, CommandError, NOT_INTEGER, WRONG_TYPE};
 use crate::resp::number::{DecimalText, parse_i64};
 use crate::resp::{Args, reply};
 
 /// `INCR key`
-pub(super) fn incr(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn incr(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     add(ctx, args.at(1), 1)
 }
 
 /// `DECR key`
-pub(super) fn decr(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn decr(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     add(ctx, args.at(1), -1)
 }
 
 /// `INCRBY key by`
-pub(super) fn incrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn incrby(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     add(ctx, args.at(1), parse_i64(args.at(2)).ok_or(NOT_INTEGER)?)
 }
 
 /// `DECRBY key by`
-pub(super) fn decrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn decrby(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let by = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
     let by = by
         .checked_neg()
@@ -32,7 +32,7 @@ pub(super) fn decrby(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
 }
 
 /// Adds `by` to the number at `key`; an absent key counts as 0. Keeps the expiry.
-fn add(ctx: &mut CommandCtx<'_>, key: &[u8], by: i64) -> Result<(), CommandError> {
+fn add(ctx: &mut CommandContext<'_>, key: &[u8], by: i64) -> Result<(), CommandError> {
     let key = ctx.key(key);
     ctx.refuse_long_value(key)?;
     let mut outcome = Ok(0);

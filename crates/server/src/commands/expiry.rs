@@ -2,7 +2,7 @@
 
 use farbank_kv::store::{StoredItem, UpdateDecision};
 
-use super::{CommandCtx, CommandError, NOT_INTEGER};
+use super::{CommandContext, CommandError, NOT_INTEGER};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 
@@ -121,7 +121,7 @@ impl ExpiryConditions {
 }
 
 fn expire_by(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     unit: TimeUnit,
     name: &str,
@@ -164,27 +164,27 @@ fn with(item: StoredItem<'_>, expires_ms: u64) -> UpdateDecision {
 }
 
 /// `EXPIRE key seconds [NX|XX|GT|LT]`
-pub(super) fn expire(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn expire(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     expire_by(ctx, args, TimeUnit::SECONDS, "expire")
 }
 
 /// `PEXPIRE key milliseconds [NX|XX|GT|LT]`
-pub(super) fn pexpire(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn pexpire(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     expire_by(ctx, args, TimeUnit::MILLISECONDS, "pexpire")
 }
 
 /// `EXPIREAT key second [NX|XX|GT|LT]`
-pub(super) fn expireat(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn expireat(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     expire_by(ctx, args, TimeUnit::SECOND, "expireat")
 }
 
 /// `PEXPIREAT key millisecond [NX|XX|GT|LT]`
-pub(super) fn pexpireat(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn pexpireat(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     expire_by(ctx, args, TimeUnit::MILLISECOND, "pexpireat")
 }
 
 /// `PERSIST key`
-pub(super) fn persist(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn persist(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let key = ctx.key(args.at(1));
     ctx.refuse_long_value(key)?;
     let mut done = false;
@@ -199,7 +199,7 @@ pub(super) fn persist(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Co
 
 /// Replies with `figure` of a key's expiry and the current time; -1 if the key has no expiry, -2 if it is absent.
 fn show(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     figure: fn(i64, i64) -> i64,
 ) -> Result<(), CommandError> {
@@ -222,21 +222,24 @@ fn rounded(milliseconds: i64) -> i64 {
 }
 
 /// `TTL key`
-pub(super) fn ttl(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn ttl(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     show(ctx, args, |at, now| rounded((at - now).max(0)))
 }
 
 /// `PTTL key`
-pub(super) fn pttl(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn pttl(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     show(ctx, args, |at, now| (at - now).max(0))
 }
 
 /// `EXPIRETIME key`
-pub(super) fn expiretime(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn expiretime(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     show(ctx, args, |at, _| rounded(at))
 }
 
 /// `PEXPIRETIME key`
-pub(super) fn pexpiretime(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn pexpiretime(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+) -> Result<(), CommandError> {
     show(ctx, args, |at, _| at)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use farbank_kv::store::Stats;
 
 use super::connection::REDIS_VERSION;
-use super::{CommandCtx, CommandError};
+use super::{CommandContext, CommandError};
 use crate::hotkeys::HotKey;
 use crate::resp::{Args, reply};
 use crate::settings::WireProtocol;
@@ -32,7 +32,7 @@ const SECTIONS: &[(&str, InfoSection)] = &[
 ];
 
 /// `INFO [section ...]`
-pub(super) fn info(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let everything = ["default", "all", "everything"];
     let wants = |name: &str| {
         args.len() == 1
@@ -91,7 +91,11 @@ fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::
         .filter(|c| c.watching.load(Ordering::Relaxed) > 0)
         .count();
     let largest = |bytes: fn(&crate::shared::ClientInfo) -> usize| {
-        cards.iter().map(|card| bytes(card)).max().unwrap_or(0)
+        cards
+            .iter()
+            .map(|client_info| bytes(client_info))
+            .max()
+            .unwrap_or(0)
     };
     fields!(out,
         "connected_clients": cards.len(),

@@ -3,7 +3,7 @@
 use farbank_kv::store::{GroupDecision, Key};
 
 use super::strings::STRING;
-use super::{CommandContext, CommandCtx, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX};
+use super::{CommandContext, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX, StoreAccess};
 use crate::glob::{LetterCase, matches};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
@@ -19,7 +19,7 @@ const COUNTED_KEYS: u64 = 10_000;
 const COUNTED_INDEX_BYTES: u64 = 1 << 20;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
-pub(super) fn del(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let db = ctx.client.db;
     let keys = || args.from(1).map(move |bytes| Key { db, bytes });
     let mut deleted = 0;
@@ -55,7 +55,7 @@ pub(super) fn del(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`. A repeated key counts each time.
-pub(super) fn exists(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn exists(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let view = ctx.view();
     let mut found = 0;
     for bytes in args.from(1) {
@@ -77,7 +77,7 @@ fn kind_name(kind: u8) -> &'static str {
 }
 
 /// `TYPE key`
-pub(super) fn kind(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn kind(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
     reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.type_of())));
@@ -139,7 +139,7 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
-pub(super) fn scan(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn scan(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(args.at(1)).ok_or(CommandError::Fixed("ERR invalid cursor"))?;
     let options = scan_options(args)?;
     let db = ctx.client.db;
@@ -167,14 +167,14 @@ fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
 /// Returns every wanted key of the client's database once, sorted; `None` if their names take more than `bytes_max`
 /// bytes.
 fn all_keys(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     bytes_max: usize,
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
     let (db, floor) = (ctx.client.db, &ctx.shared.worker_pool);
     let session = match &mut ctx.store_access {
-        CommandContext::Session(session) => session,
-        CommandContext::Group(_) => return Err(NOT_IN_GROUP),
+        StoreAccess::Session(session) => session,
+        StoreAccess::Group(_) => return Err(NOT_IN_GROUP),
     };
     let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
     loop {
@@ -200,7 +200,7 @@ fn all_keys(
 }
 
 /// `KEYS pattern`
-pub(super) fn keys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn keys(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let pattern = args.at(1);
     // The names are collected before the reply is written, so each of the two may use half of the limit.
     let bytes_max = ctx.out.bytes_max().saturating_sub(ctx.out.len()) / 2;
@@ -217,7 +217,7 @@ pub(super) fn keys(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
 
 /// `DBSIZE`. In a small store, counts the live keys one by one. In a large store, replies with the number of stored
 /// keys, which includes keys that have expired and are not removed yet.
-pub(super) fn dbsize(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn dbsize(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let db = ctx.client.db;
     let stored = ctx.session()?.len(db)?;
     let figures = ctx.shared.store.stats();
@@ -240,7 +240,7 @@ fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
 }
 
 /// `FLUSHALL [ASYNC|SYNC]`
-pub(super) fn flushall(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn flushall(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
     ctx.session()?.flush_all()?;
     reply::ok(ctx.out);
@@ -248,7 +248,7 @@ pub(super) fn flushall(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), C
 }
 
 /// `FLUSHDB [ASYNC|SYNC]`. Deletes key by key, because the store cannot drop a single database at once.
-pub(super) fn flushdb(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
     let db = ctx.client.db;
     let (mut names, mut cursor) = (Vec::new(), 0);

@@ -10,7 +10,7 @@ use farbank_pm::Drain;
 
 use super::table::{Command, flag};
 use super::transactions::TransactionQueue;
-use super::{ClientState, CommandCtx, CommandError, is_option};
+use super::{ClientState, CommandContext, CommandError, is_option};
 use crate::resp::Args;
 use crate::resp::number::parse_i64;
 use crate::shared::ServerShared;
@@ -87,7 +87,7 @@ fn is_long_queue(queue: &TransactionQueue) -> bool {
         || queue.has(flag::WALKS | flag::MAY_WALK)
 }
 
-impl CommandCtx<'_> {
+impl CommandContext<'_> {
     /// Bytes of values that the request may still read before it is long.
     #[inline]
     pub(super) fn bytes_left(&self) -> usize {

@@ -154,7 +154,7 @@ impl WriteNeed {
 /// RESP state of a connection.
 pub(crate) struct ClientState {
     pub(crate) id: u64,
-    pub(crate) card: Arc<ClientInfo>,
+    pub(crate) client_info: Arc<ClientInfo>,
     pub(crate) db: u8,
     pub(crate) resp: RespVersion,
     pub(crate) replies: ReplyMode,
@@ -169,10 +169,10 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    pub(crate) fn new(card: Arc<ClientInfo>) -> ClientState {
+    pub(crate) fn new(client_info: Arc<ClientInfo>) -> ClientState {
         ClientState {
-            id: card.id,
-            card,
+            id: client_info.id,
+            client_info,
             shown_command: "NULL",
             db: 0,
             resp: RespVersion::V2,
@@ -192,35 +192,43 @@ impl ClientState {
 
     /// Publishes the state in the connection's [`ClientInfo`], for other threads.
     pub(crate) fn show(&mut self) {
-        let card = &self.card;
-        card.db.store(self.db, Ordering::Relaxed);
-        card.resp.store(self.resp.number() as u8, Ordering::Relaxed);
+        let client_info = &self.client_info;
+        client_info.db.store(self.db, Ordering::Relaxed);
+        client_info
+            .resp
+            .store(self.resp.number() as u8, Ordering::Relaxed);
         let queued = self.queue.as_ref().map(|queue| queue.len());
         let queued = queued
             .or(self.executing)
             .map_or(-1, |len| i32::try_from(len).unwrap_or(i32::MAX));
-        card.multi.store(queued, Ordering::Relaxed);
-        card.watching.store(self.watched.len(), Ordering::Relaxed);
+        client_info.multi.store(queued, Ordering::Relaxed);
+        client_info
+            .watching
+            .store(self.watched.len(), Ordering::Relaxed);
         let queue_bytes = self.queue.as_ref().map_or(0, |queue| queue.bytes());
-        card.queue_bytes.store(queue_bytes, Ordering::Relaxed);
+        client_info
+            .queue_bytes
+            .store(queue_bytes, Ordering::Relaxed);
         let watch_bytes = self.watched.bytes();
-        card.watch_bytes.store(watch_bytes, Ordering::Relaxed);
+        client_info
+            .watch_bytes
+            .store(watch_bytes, Ordering::Relaxed);
         if self.shown_command != self.last_command {
-            lock(&card.labels).command = self.last_command;
+            lock(&client_info.labels).command = self.last_command;
             self.shown_command = self.last_command;
         }
     }
 }
 
 /// Access to the store: the thread's session, or a group inside it.
-pub(crate) enum CommandContext<'a> {
+pub(crate) enum StoreAccess<'a> {
     Session(&'a mut dyn Session),
     Group(&'a mut dyn Ops),
 }
 
 /// What a command works with.
-pub(crate) struct CommandCtx<'a> {
-    pub(crate) store_access: CommandContext<'a>,
+pub(crate) struct CommandContext<'a> {
+    pub(crate) store_access: StoreAccess<'a>,
     pub(crate) client: &'a mut ClientState,
     pub(crate) out: &'a mut ReplyBuffer,
     /// Buffers for large replies.
@@ -233,27 +241,27 @@ pub(crate) struct CommandCtx<'a> {
     pub(crate) executes_long: bool,
     /// Start of the request's reply in `out`.
     pub(crate) from: usize,
-    /// Bytes of the values that [`CommandCtx::update`] has read for this request; the pipeline resets it.
+    /// Bytes of the values that [`CommandContext::update`] has read for this request; the pipeline resets it.
     pub(crate) updated_value_bytes: usize,
     pub(crate) shared: &'a ServerShared<'a>,
     pub(crate) tally: &'a mut CounterTotals,
 }
 
-impl CommandCtx<'_> {
+impl CommandContext<'_> {
     /// Operations on single keys.
     #[inline]
     pub(crate) fn ops(&mut self) -> &mut dyn Ops {
         match &mut self.store_access {
-            CommandContext::Session(session) => &mut **session,
-            CommandContext::Group(ops) => &mut **ops,
+            StoreAccess::Session(session) => &mut **session,
+            StoreAccess::Group(ops) => &mut **ops,
         }
     }
 
     /// Operations on single keys, the reply buffer, and buffers for large replies.
     pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer, &mut BufferPool) {
         let ops: &mut dyn Ops = match &mut self.store_access {
-            CommandContext::Session(session) => &mut **session,
-            CommandContext::Group(ops) => &mut **ops,
+            StoreAccess::Session(session) => &mut **session,
+            StoreAccess::Group(ops) => &mut **ops,
         };
         (ops, self.out, self.buffer_pool)
     }
@@ -276,8 +284,8 @@ impl CommandCtx<'_> {
     /// The session, for commands that are not about single keys. Such commands never run inside a group.
     pub(crate) fn session(&mut self) -> Result<&mut dyn Session, CommandError> {
         match &mut self.store_access {
-            CommandContext::Session(session) => Ok(&mut **session),
-            CommandContext::Group(_) => Err(NOT_IN_GROUP),
+            StoreAccess::Session(session) => Ok(&mut **session),
+            StoreAccess::Group(_) => Err(NOT_IN_GROUP),
         }
     }
 
@@ -288,8 +296,8 @@ impl CommandCtx<'_> {
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
     ) -> Result<GroupDecision, Error> {
         match &mut self.store_access {
-            CommandContext::Session(session) => session.group(keys, body),
-            CommandContext::Group(ops) => body(&mut **ops),
+            StoreAccess::Session(session) => session.group(keys, body),
+            StoreAccess::Group(ops) => body(&mut **ops),
         }
     }
 
@@ -306,7 +314,7 @@ impl CommandCtx<'_> {
     #[inline]
     pub(crate) fn view(&self) -> ReadView {
         match self.store_access {
-            CommandContext::Session(_) if self.mark.is_none() => ReadView::Durable,
+            StoreAccess::Session(_) if self.mark.is_none() => ReadView::Durable,
             _ => ReadView::Pending,
         }
     }
@@ -314,7 +322,7 @@ impl CommandCtx<'_> {
     /// Whether the client may change limits and stop the server.
     pub(crate) fn may_protected(&self) -> bool {
         let actions = self.shared.options.protected_actions;
-        actions.allows(self.client.card.is_local)
+        actions.allows(self.client.client_info.is_local)
     }
 
     /// Counts a look-up of a key as a hit or a miss.
@@ -341,7 +349,7 @@ impl CommandCtx<'_> {
 /// client has turned replies off or the request is long.
 #[inline]
 pub(crate) fn run(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> ExecOutcome {
@@ -378,7 +386,7 @@ fn is_http(name: &[u8]) -> bool {
 }
 
 #[cold]
-fn withhold_reply(ctx: &mut CommandCtx<'_>, from: usize) {
+fn withhold_reply(ctx: &mut CommandContext<'_>, from: usize) {
     match ctx.client.replies {
         ReplyMode::On => return,
         ReplyMode::Off => {}
@@ -466,7 +474,7 @@ pub(crate) fn quote(text: &[u8], most: usize) -> &[u8] {
 
 /// Replies with an error before execution. It makes the EXEC of a queued transaction fail.
 #[cold]
-fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
+fn reject(ctx: &mut CommandContext<'_>, fail: &CommandError) {
     if let Some(queue) = &mut ctx.client.queue {
         queue.broken = true;
     }
@@ -476,7 +484,7 @@ fn reject(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
 /// Queues a command (in MULTI) or executes it, if it is allowed now.
 #[inline]
 fn queue_or_execute(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     command: &'static Command,
     args: Args<'_>,
 ) -> ExecOutcome {
@@ -497,7 +505,7 @@ fn queue_or_execute(
 
 /// Executes a command outside any group.
 #[inline]
-fn execute(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
+fn execute(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) -> ExecOutcome {
     let from = ctx.out.len();
     let clean = ctx.mark.is_none();
     let tells =
@@ -512,7 +520,12 @@ fn execute(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) 
 }
 
 #[cold]
-fn failed(ctx: &mut CommandCtx<'_>, from: usize, clean: bool, fail: &CommandError) -> ExecOutcome {
+fn failed(
+    ctx: &mut CommandContext<'_>,
+    from: usize,
+    clean: bool,
+    fail: &CommandError,
+) -> ExecOutcome {
     if let CommandError::Long = fail {
         ctx.out.rewind(from);
         if clean {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use farbank_kv::store::{Key, RoomReply};
 
 use super::table::{self, Command, flag};
-use super::{ClientState, CommandContext, CommandCtx, ExecOutcome, WriteNeed, long, run};
+use super::{ClientState, CommandContext, ExecOutcome, StoreAccess, WriteNeed, long, run};
 use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
 use crate::resp::{Args, RequestParser, reply};
 use crate::shared::Counter;
@@ -26,15 +26,15 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
         requests,
         figures,
         buffer_pool,
-        sampler: stride,
+        sampler,
         deadline,
         executes_long,
     } = turn;
     let limits = shared.settings.limits();
     let unacknowledged = output.holds();
     let stalled_len = output.len_at_pending(STALL_BYTES);
-    let mut ctx = CommandCtx {
-        store_access: CommandContext::Session(session),
+    let mut ctx = CommandContext {
+        store_access: StoreAccess::Session(session),
         client,
         out: &mut output.buffer,
         buffer_pool,
@@ -49,7 +49,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &
     let mut budget = TimeBudget::until(deadline);
     while !*closing {
         let read = parser.read(input.unread(), limits, WINDOW);
-        let mut pass = |keys: &[Key<'_>]| stride.sample(keys, &figures.hot);
+        let mut pass = |keys: &[Key<'_>]| sampler.sample(keys, &figures.hot);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
         for (index, &command) in window[..count].iter().enumerate() {
             let args = parser.args(input.unread(), index);
@@ -118,8 +118,8 @@ fn needs_room(
 
 /// Whether the request can run now: the store has the space it needs, or will refuse it without waiting.
 #[inline]
-fn has_room(ctx: &mut CommandCtx<'_>, need: WriteNeed) -> bool {
-    let CommandContext::Session(session) = &mut ctx.store_access else {
+fn has_room(ctx: &mut CommandContext<'_>, need: WriteNeed) -> bool {
+    let StoreAccess::Session(session) = &mut ctx.store_access else {
         return true;
     };
     // The write itself meets the same error again and replies with it.
@@ -133,7 +133,7 @@ fn has_room(ctx: &mut CommandCtx<'_>, need: WriteNeed) -> bool {
 /// together, so that the requests do not each wait for far memory. `pass` receives the keys.
 #[inline]
 fn look_ahead(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     parser: &RequestParser,
     input: &[u8],
     pass: &mut impl FnMut(&[Key<'_>]),
@@ -155,7 +155,7 @@ fn look_ahead(
     }
     pass(&keys[..found]);
     if found > 1
-        && let CommandContext::Session(session) = &mut ctx.store_access
+        && let StoreAccess::Session(session) = &mut ctx.store_access
     {
         session.prefetch(&keys[..found], reads);
     }

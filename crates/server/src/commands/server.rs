@@ -2,16 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{CommandCtx, CommandError, SYNTAX};
+use super::{CommandContext, CommandError, SYNTAX};
 use crate::resp::{Args, reply};
 
 /// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
-pub(super) fn container(_: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn container(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     Err(SYNTAX)
 }
 
 /// `TIME`
-pub(super) fn time(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn time(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -22,7 +22,7 @@ pub(super) fn time(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandE
 }
 
 /// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`. Acknowledged writes are durable with every option.
-pub(super) fn shutdown(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn shutdown(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (mut save, mut nosave, mut abort) = (false, false, false);
     for option in args.from(1) {
         match super::option(option).as_slice() {

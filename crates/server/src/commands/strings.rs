@@ -6,7 +6,7 @@ use farbank_kv::store::{
 };
 
 use super::expiry::{TimeUnit, deadline};
-use super::{CommandContext, CommandCtx, CommandError, SYNTAX, TOO_LONG, WRONG_TYPE};
+use super::{CommandContext, CommandError, SYNTAX, StoreAccess, TOO_LONG, WRONG_TYPE};
 use crate::buffer_pool::{BufferPool, reserve};
 use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
 use crate::settings::size;
@@ -19,7 +19,7 @@ const FRAME_BYTES_MAX: usize = 32;
 pub(super) const STRING: u8 = 0;
 
 /// `GET key`
-pub(super) fn get(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     get_into(ctx, key, view)
 }
@@ -31,7 +31,11 @@ fn value_fits(out: &[u8], value_bytes: usize, most: usize) -> bool {
 }
 
 /// Replies with the value of `key`.
-fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<(), CommandError> {
+fn get_into(
+    ctx: &mut CommandContext<'_>,
+    key: Key<'_>,
+    view: ReadView,
+) -> Result<(), CommandError> {
     let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
     let (mut kind, mut fits, mut is_long) = (STRING, true, false);
     let bytes_left = ctx.bytes_left();
@@ -51,8 +55,8 @@ fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<()
     };
     let out = ctx.out.bytes_mut();
     let found = match &mut ctx.store_access {
-        CommandContext::Session(session) => session.get(key, view, out, &mut head)?,
-        CommandContext::Group(ops) => ops.get(key, view, out, &mut head)?,
+        StoreAccess::Session(session) => session.get(key, view, out, &mut head)?,
+        StoreAccess::Group(ops) => ops.get(key, view, out, &mut head)?,
     };
     if is_long {
         return Err(CommandError::Long);
@@ -72,12 +76,12 @@ fn get_into(ctx: &mut CommandCtx<'_>, key: Key<'_>, view: ReadView) -> Result<()
 }
 
 /// `MGET key [key ...]`
-pub(super) fn mget(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     reply::array(ctx.out, args.len() - 1);
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
     let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
-    let CommandContext::Session(session) = &mut ctx.store_access else {
+    let StoreAccess::Session(session) = &mut ctx.store_access else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
@@ -128,7 +132,7 @@ pub(super) fn mget(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comma
     Ok(())
 }
 
-fn mget_in_group(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+fn mget_in_group(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     for bytes in args.from(1) {
         if ctx.out.is_cut() {
             break;
@@ -146,7 +150,7 @@ fn mget_in_group(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Command
 }
 
 /// `STRLEN key`
-pub(super) fn strlen(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn strlen(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
     ctx.count_lookup(meta.is_some());
@@ -186,7 +190,7 @@ struct SetOptions {
 }
 
 /// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
-pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
     if args.len() == 3 {
         return put(ctx, key, bytes, 0);
@@ -210,7 +214,7 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comman
 /// Stores a string unconditionally and replies OK.
 #[inline]
 fn put(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     key: Key<'_>,
     bytes: &[u8],
     expires_ms: u64,
@@ -229,12 +233,12 @@ fn put(
     Ok(())
 }
 
-fn check_length(ctx: &CommandCtx<'_>, bytes: usize) -> Result<(), CommandError> {
+fn check_length(ctx: &CommandContext<'_>, bytes: usize) -> Result<(), CommandError> {
     let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
     if bytes <= most { Ok(()) } else { Err(TOO_LONG) }
 }
 
-fn set_options(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<SetOptions, CommandError> {
+fn set_options(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<SetOptions, CommandError> {
     let mut options = SetOptions {
         when: SetCondition::Always,
         expiry: SetExpiry::Never,
@@ -273,7 +277,7 @@ fn set_options(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<SetOptions, C
 
 /// SET with options that depend on the key's old value.
 fn set_conditionally(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     key: Key<'_>,
     bytes: &[u8],
     options: &SetOptions,
@@ -343,7 +347,7 @@ fn reply_old(
 }
 
 /// `SETNX key value`
-pub(super) fn setnx(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn setnx(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
     check_length(ctx, bytes.len())?;
     ctx.refuse_long_value(key)?;
@@ -365,13 +369,13 @@ pub(super) fn setnx(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
 }
 
 /// `SETEX key seconds value`
-pub(super) fn setex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn setex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let at = deadline(TimeUnit::SECONDS, args.at(2), ctx.ops().now_ms(), "setex")?;
     put(ctx, ctx.key(args.at(1)), args.at(3), at)
 }
 
 /// `PSETEX key milliseconds value`
-pub(super) fn psetex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn psetex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let at = deadline(
         TimeUnit::MILLISECONDS,
         args.at(2),
@@ -382,7 +386,7 @@ pub(super) fn psetex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
 }
 
 /// `GETSET key value`
-pub(super) fn getset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn getset(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let options = SetOptions {
         when: SetCondition::Always,
         expiry: SetExpiry::Never,
@@ -393,7 +397,7 @@ pub(super) fn getset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
 
 /// Applies `change` to the string at `key`, and replies with the old value.
 fn reply_old_and_change(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     key: Key<'_>,
     change: &dyn Fn(StoredItem<'_>) -> UpdateDecision,
 ) -> Result<(), CommandError> {
@@ -420,7 +424,7 @@ fn reply_old_and_change(
 }
 
 /// `GETDEL key`
-pub(super) fn getdel(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn getdel(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     reply_old_and_change(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
 }
 
@@ -459,7 +463,7 @@ fn getex_options(args: Args<'_>) -> Result<GetExExpiry<'_>, CommandError> {
 }
 
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
-pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn getex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let key = ctx.key(args.at(1));
     let expires_ms = match getex_options(args)? {
         GetExExpiry::Keep => return get_into(ctx, key, ReadView::Pending),
@@ -489,7 +493,7 @@ pub(super) fn getex(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
 }
 
 /// `APPEND key value`
-pub(super) fn append(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn append(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, tail) = (ctx.key(args.at(1)), args.at(2));
     let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
     let mut outcome = Ok(0);
@@ -519,21 +523,21 @@ pub(super) fn append(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Com
 }
 
 /// `MSET key value [key value ...]`
-pub(super) fn mset(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn mset(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     store_pairs(ctx, args, "mset", SetCondition::Always)?;
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `MSETNX key value [key value ...]`
-pub(super) fn msetnx(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn msetnx(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let verdict = store_pairs(ctx, args, "msetnx", SetCondition::Absent)?;
     reply::integer(ctx.out, i64::from(verdict == GroupDecision::Apply));
     Ok(())
 }
 
 fn store_pairs(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     name: &str,
     when: SetCondition,

@@ -3,14 +3,14 @@
 //! Look-up folds a name to lower case in a 16-byte integer and probes a hash table that is built at compile time.
 
 use super::{
-    CommandCtx, CommandError, client, command, config, connection, counters, expiry, info, keys,
-    server,
+    CommandContext, CommandError, client, command, config, connection, counters, expiry, info,
+    keys, server,
 };
 use super::{strings, transactions};
 use crate::resp::Args;
 
 /// A command's function: appends its reply, or returns an error.
-pub(crate) type CommandFn = fn(&mut CommandCtx<'_>, Args<'_>) -> Result<(), CommandError>;
+pub(crate) type CommandFn = fn(&mut CommandContext<'_>, Args<'_>) -> Result<(), CommandError>;
 
 /// Positions of a command's keys among its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,8 +16,8 @@ use farbank_kv::store::{Error, GroupDecision, Key, ReadView};
 
 use super::table::{Command, flag};
 use super::{
-    CommandContext, CommandCtx, CommandError, ExecOutcome, WriteNeed, check_keys, execute, misconf,
-    reject,
+    CommandContext, CommandError, ExecOutcome, StoreAccess, WriteNeed, check_keys, execute,
+    misconf, reject,
 };
 use crate::resp::number::parse_u64;
 use crate::resp::parse::QueuedRequests;
@@ -125,7 +125,7 @@ impl WatchedKeys {
 }
 
 /// Queues a request.
-pub(super) fn queue(ctx: &mut CommandCtx<'_>, command: &'static Command, args: Args<'_>) {
+pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) {
     if command.is(flag::NO_MULTI) {
         return reject(
             ctx,
@@ -153,7 +153,7 @@ pub(super) fn queue(ctx: &mut CommandCtx<'_>, command: &'static Command, args: A
 }
 
 /// `MULTI`
-pub(super) fn multi(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn multi(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.is_some() {
         return Err(CommandError::Fixed("ERR MULTI calls can not be nested"));
     }
@@ -163,7 +163,7 @@ pub(super) fn multi(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Command
 }
 
 /// `DISCARD`
-pub(super) fn discard(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn discard(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.take().is_none() {
         return Err(CommandError::Fixed("ERR DISCARD without MULTI"));
     }
@@ -173,7 +173,7 @@ pub(super) fn discard(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
 }
 
 /// `WATCH key [key ...]`
-pub(super) fn watch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn watch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if ctx.client.queue.is_some() {
         return Err(CommandError::Fixed("ERR WATCH inside MULTI is not allowed"));
     }
@@ -193,7 +193,7 @@ pub(super) fn watch(ctx: &mut CommandCtx<'_>, args: Args<'_>) -> Result<(), Comm
 }
 
 /// `UNWATCH`
-pub(super) fn unwatch(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn unwatch(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.watched.clear();
     reply::ok(ctx.out);
     Ok(())
@@ -201,7 +201,7 @@ pub(super) fn unwatch(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), Comma
 
 /// Ends the transaction of an EXEC that is refused before it runs.
 #[cold]
-pub(super) fn abort(ctx: &mut CommandCtx<'_>, fail: &CommandError) {
+pub(super) fn abort(ctx: &mut CommandContext<'_>, fail: &CommandError) {
     ctx.client.queue = None;
     ctx.client.watched.clear();
     let text = fail.text(ctx.shared);
@@ -214,7 +214,7 @@ fn aborted(cause: &[u8]) -> CommandError {
 }
 
 /// `EXEC`
-pub(super) fn exec(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandError> {
+pub(super) fn exec(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let Some(queue) = ctx.client.queue.take() else {
         return Err(CommandError::Fixed("ERR EXEC without MULTI"));
     };
@@ -230,7 +230,7 @@ pub(super) fn exec(ctx: &mut CommandCtx<'_>, _: Args<'_>) -> Result<(), CommandE
 
 /// Executes the queued requests, unless one was refused, the medium has failed, or a watched key has changed.
 fn run_queue(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     queue: &TransactionQueue,
     watched: &WatchedKeys,
 ) -> Result<(), CommandError> {
@@ -273,7 +273,7 @@ fn run_queue(
 }
 
 /// The error reply of a transaction that had no effect.
-fn abandoned(ctx: &CommandCtx<'_>, error: Error) -> CommandError {
+fn abandoned(ctx: &CommandContext<'_>, error: Error) -> CommandError {
     match error {
         poisoned @ Error::Poisoned(_) => poisoned.into(),
         other => aborted(&CommandError::Store(other).text(ctx.shared)),
@@ -292,7 +292,7 @@ enum ExecGroup {
 /// Runs the commands in `range` as one group, if the watched keys are unchanged. Only the first group, which has
 /// `watched`, may return [`ExecGroup::Long`]: before a later group, other commands have already run.
 fn run_group(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     queue: &TransactionQueue,
     range: Range<usize>,
     watched: Option<&WatchedKeys>,
@@ -312,7 +312,7 @@ fn run_group(
     }
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
-    let CommandCtx {
+    let CommandContext {
         store_access: door,
         client,
         out,
@@ -325,7 +325,7 @@ fn run_group(
         shared,
         tally,
     } = ctx;
-    let CommandContext::Session(session) = door else {
+    let StoreAccess::Session(session) = door else {
         return Ok(ExecGroup::Abandoned);
     };
     let mut is_long = false;
@@ -341,8 +341,8 @@ fn run_group(
                 return Ok(GroupDecision::Abandon);
             }
         }
-        let mut ctx = CommandCtx {
-            store_access: CommandContext::Group(ops),
+        let mut ctx = CommandContext {
+            store_access: StoreAccess::Group(ops),
             client,
             out,
             buffer_pool,
@@ -374,7 +374,7 @@ fn run_group(
 /// Runs one command of a group. An error of the request is the command's reply. An error of the pool (full, or failed
 /// medium) ends the group.
 fn run_in_group(
-    ctx: &mut CommandCtx<'_>,
+    ctx: &mut CommandContext<'_>,
     command: &Command,
     args: Args<'_>,
 ) -> Result<ExecOutcome, Error> {

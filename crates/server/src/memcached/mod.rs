@@ -116,9 +116,9 @@ impl MemcachedConn {
     }
 
     /// Publishes the state in the connection's [`ClientInfo`], for other threads.
-    pub(crate) fn show(&self, card: &ClientInfo) {
+    pub(crate) fn show(&self, client_info: &ClientInfo) {
         let reading = self.needed > 0 || self.skip > 0;
-        card.reads_value.store(reading, Ordering::Relaxed);
+        client_info.reads_value.store(reading, Ordering::Relaxed);
     }
 }
 
@@ -129,7 +129,7 @@ struct MemcachedCtx<'a> {
     figures: &'a WorkerFigures,
     /// Buffers for large replies.
     buffer_pool: &'a mut BufferPool,
-    stride: &'a mut Sampler,
+    sampler: &'a mut Sampler,
     tally: &'a mut CounterTotals,
     out: &'a mut ReplyBuffer,
     /// Start of the first reply that must wait for this batch's ticket.
@@ -267,7 +267,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
         shared,
         figures,
         buffer_pool,
-        sampler: stride,
+        sampler,
         counters: tally,
         input,
         output,
@@ -286,7 +286,7 @@ pub(crate) fn execute(turn: ExecContext<'_>, talk: &mut MemcachedConn) {
         shared,
         figures,
         buffer_pool,
-        stride,
+        sampler,
         tally,
         unacknowledged: output.holds(),
         executes_long,
@@ -429,7 +429,7 @@ fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
             found += 1;
         }
     }
-    ctx.stride.sample(&keys[..found], &ctx.figures.hot);
+    ctx.sampler.sample(&keys[..found], &ctx.figures.hot);
     if found > 1 {
         ctx.session.prefetch(&keys[..found], reads);
     }

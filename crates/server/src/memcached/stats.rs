@@ -225,17 +225,20 @@ fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
         lines.stat(&format!("{at}:state"), "conn_listening");
     }
     let now_ms = shared.clock_ms();
-    for (at, card) in shared.clients.all().iter().enumerate() {
+    for (at, client_info) in shared.clients.all().iter().enumerate() {
         let at = shared.endpoints.len() + at;
-        let idle_ms = now_ms.saturating_sub(card.active_ms.load(Ordering::Relaxed));
-        let state = match card.reads_value.load(Ordering::Relaxed) {
+        let idle_ms = now_ms.saturating_sub(client_info.active_ms.load(Ordering::Relaxed));
+        let state = match client_info.reads_value.load(Ordering::Relaxed) {
             true => "conn_nread",
             false => "conn_parse_cmd",
         };
-        lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", card.addr));
+        lines.stat(
+            &format!("{at}:addr"),
+            format_args!("tcp:{}", client_info.addr),
+        );
         lines.stat(
             &format!("{at}:listen_addr"),
-            format_args!("tcp:{}", card.laddr),
+            format_args!("tcp:{}", client_info.laddr),
         );
         lines.stat(&format!("{at}:state"), state);
         lines.stat(&format!("{at}:secs_since_last_cmd"), idle_ms / 1000);

@@ -175,7 +175,7 @@ fn get_all(
             return Err(RetrievalError::Is(BAD_FORMAT));
         }
         // The look-ahead has already sampled the first key.
-        ctx.stride
+        ctx.sampler
             .sample(&keys[count.min(first.into())..count], &ctx.figures.hot);
         first = false;
         ctx.session.prefetch(&keys[..count], true);
