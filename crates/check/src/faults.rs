@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   clean runs ──▶ places ──┐
-//!                           ├──▶ each fault: rounds of seeds, in each mode in turn ──▶ found
+//!                           ├──▶ each fault: rounds of seeds, in its modes in turn ──▶ found
 //!   Target::faults ── names ┘                              │ the budget is used up
 //!                                                          ▼
 //!                                    the same crash states without it?  ── yes ──▶ idle
@@ -13,9 +13,11 @@
 //! explorer must detect each of them. *Found*: the explorer reported a violation. *Idle*: no crash could have left
 //! anything different, so the place or the fault has no effect and should be removed. *Survived*: the fault changes
 //! what a crash leaves, but was not detected: the checks do not cover it. *Void*: the same seed also fails without
-//! the fault, so the violation shows nothing. Only *found* is a success; there is no list of exceptions. A fault in
-//! code that several targets share is found if one of them shows it: each target that reaches the place is tried in
-//! turn.
+//! the fault, so the violation shows nothing. Only *found* is a success; there is no list of exceptions.
+//!
+//! A named fault that only one mode shows is tried in that mode
+//! ([`NamedFault::shows_in`](farbank_pm::fault::NamedFault::shows_in)). A fault in code that several targets share is
+//! found if one of them shows it: each target that reaches the place is tried in turn.
 //!
 //! # Invariants
 //! CHECK-FAULT-1  A trial is a function of target, fault and budget, except that the clock may end it.

@@ -34,13 +34,13 @@ fn write(file: &File, ctx: &mut PersistCtx, at: u64) -> Ticket {
 
 #[test]
 fn contexts_that_wrote_while_a_sync_ran_share_the_next() {
-    const LANES: u64 = 16;
+    const CONTEXTS: u64 = 16;
     let (folder, io) = (folder(), Told::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
-    let mut contexts: Vec<PersistCtx> = (0..LANES as u32).map(PersistCtx::new).collect();
+    let mut contexts: Vec<PersistCtx> = (0..CONTEXTS as u32).map(PersistCtx::new).collect();
     let first = write(&file, &mut contexts[0], 0);
     io.wait_until_begun(1);
-    let tickets: Vec<Ticket> = (0..LANES)
+    let tickets: Vec<Ticket> = (0..CONTEXTS)
         .map(|i| write(&file, &mut contexts[i as usize], 8 * i))
         .collect();
     assert!(tickets.iter().all(|t| *t == tickets[0] && *t > first));

@@ -1,4 +1,4 @@
-//! Differences from redis-server 7.0.15 that random requests have found (`cargo xtask lanes
+//! Differences from redis-server 7.0.15 that random requests have found (`cargo xtask suites
 //! redis-compare`), each with the reply of redis-server. `/` stands for the end of a line.
 
 use crate::harness::Running;
