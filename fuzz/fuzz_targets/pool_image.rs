@@ -9,7 +9,7 @@ use farbank_fuzz::Input;
 use farbank_fuzz::format::{Bytes, SEGMENT};
 use farbank_fuzz::pools::{self, Base, Past, bases, read, write};
 use farbank_kv::Kv;
-use farbank_kv::store::{Error, Session};
+use farbank_store::{Error, Session};
 use farbank_pm::Medium;
 use farbank_pm::sim::Rng;
 use libfuzzer_sys::fuzz_target;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use farbank_kv::store::{Error, Key, ValueMeta, Ops, Session, Value, GroupDecision, ReadView};
+use farbank_store::{Error, Key, ValueMeta, Ops, Session, Value, GroupDecision, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::pool::{PoolLayout, Pool};
 use farbank_pm::sim::{PoolImage, Persistency, Rng, Sim};

@@ -29,7 +29,7 @@ const GONE: [&str; 8] = [
     "pm/src/situation.rs",
     "kv/src/situations.rs",
     "kv/src/target.rs",
-    "kv/src/target_names.rs",
+    "store/src/explored",
     "kv/src/faults.rs",
 ];
 /// The modules of the removed files.
@@ -41,7 +41,7 @@ const GONE_MODULES: [&str; 8] = [
     "situation",
     "situations",
     "target",
-    "target_names",
+    "explored",
 ];
 /// The `use` items that import macros of the removed files.
 const GONE_MACROS: [&str; 2] = ["use farbank_pm::fault", "use farbank_pm::situation"];

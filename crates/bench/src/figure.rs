@@ -418,7 +418,7 @@ pub enum Error {
     /// The store could not be created or opened.
     Open(farbank_kv::OpenError),
     /// An operation on the store failed.
-    Store(farbank_kv::store::Error),
+    Store(farbank_store::Error),
     /// A program to compare with is not installed.
     Missing {
         /// Name of the program.
@@ -466,8 +466,8 @@ impl From<farbank_kv::OpenError> for Error {
     }
 }
 
-impl From<farbank_kv::store::Error> for Error {
-    fn from(error: farbank_kv::store::Error) -> Error {
+impl From<farbank_store::Error> for Error {
+    fn from(error: farbank_store::Error) -> Error {
         Error::Store(error)
     }
 }

@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farbank_check::explore::computed_by_thread;
-use farbank_kv::store::{Error as Refusal, Key, Session, Store, Value};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Ticket;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 use farbank_pm::sim::Rng;
+use farbank_store::{Error as Refusal, Key, Session, Store, Value};
 
 use crate::counted::{Counted, Meter};
 use crate::figure::{

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use farbank_kv::store::{Key, ReadView, Session, Store, Value};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{self, Category, Hotspot, Machine, MachineOutcome, Modelled, Trace};
 use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Rng, brief};
+use farbank_store::{Key, ReadView, Session, Store, Value};
 
 use crate::figure::{
     Error, Figure, PROGRESS_EVERY, ProgressFn, Report, report_every, report_progress,

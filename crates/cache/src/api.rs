@@ -5,16 +5,16 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::{
-    Absence, BeforeValue as Frame, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
-    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoreHealth, StoredItem,
-    UpdateDecision, Value, ValueMeta,
-};
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Pool, PoolError, PoolIdentity};
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
+use farbank_store::{
+    Absence, BeforeValue as Frame, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
+    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoreHealth, StoredItem,
+    UpdateDecision, Value, ValueMeta,
+};
 
 use crate::batch::{ChangeDecision, NewItem};
 use crate::config::Config;

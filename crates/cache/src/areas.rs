@@ -3,9 +3,9 @@
 //! The version up to which an area was cleared must survive, and is on the data medium ([`crate::layout`]). This
 //! module has its copy in DRAM, and counters.
 
-use farbank_kv::store::Error;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_store::Error;
 
 /// Returns the entry for all areas together, in a table of `entries`.
 pub(crate) fn all(entries: u32) -> u32 {

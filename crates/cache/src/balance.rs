@@ -8,9 +8,9 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::{Error, SlabClass};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
+use farbank_store::{Error, SlabClass};
 
 use crate::engine::Engine;
 use crate::maintenance::EvacuationMode;

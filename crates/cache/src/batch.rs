@@ -21,10 +21,10 @@
 //! A crash between (a) and (b) leaves for each key the old item, the new one or none, as for a single write. The
 //! answers are sent after (b).
 
-use farbank_kv::store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault, situation};
+use farbank_store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
 
 use crate::key_locks::KeyLocks;
 use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX, LOCKED};

@@ -1,9 +1,9 @@
 //! Configuration of a cache, none of which is stored in the pool except the slot sizes.
 
-use farbank_kv::clock::STEP_HELD_MS;
-use farbank_kv::{ClockFn, uptime_ms, wall_clock_ms};
 use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
+use farbank_store::clock::STEP_HELD_MS;
+use farbank_store::clock::{ClockFn, uptime_ms, wall_clock_ms};
 
 /// Callback for each acquisition (true) and release (false) of the cache's lock.
 pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;

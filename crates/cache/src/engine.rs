@@ -11,8 +11,8 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{Medium, Off, PersistCounters, PersistCtx, Poisoned};
 
-use farbank_kv::clock::{ClockShift, StoreClock};
-use farbank_kv::store::{Error, OpenReport};
+use farbank_store::clock::{ClockShift, StoreClock};
+use farbank_store::{Error, OpenReport};
 
 use crate::areas::{AreaTable, all, clock};
 use crate::balance::EvictionBalance;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use farbank_kv::store::{
+use farbank_pm::Medium;
+use farbank_pm::sync::Arc;
+use farbank_store::{
     BeforeValue as Frame, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, StoredItem,
     UpdateDecision, Value, ValueMeta,
 };
-use farbank_pm::Medium;
-use farbank_pm::sync::Arc;
 
 use crate::api::{CacheSession, check_database, name_of, writable};
 use crate::batch::{ChangeDecision, OwnedItem};

@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::{CONFLICT_WAIT, ConflictPolicy, Error};
 use farbank_pm::process_stamp::this_thread;
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
 use farbank_pm::sync::{CHECKED, Condvar, Mutex, thread};
+use farbank_store::{CONFLICT_WAIT, ConflictPolicy, Error};
 
 /// Number of stripes, many times the number of threads.
 const STRIPES: usize = if CHECKED { 64 } else { 1 << 14 };

@@ -15,7 +15,7 @@
 //! A power cut loses at most the items that were being written.
 //!
 //! * [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
-//!   [`farbank_kv::store`].
+//!   [`farbank_store`].
 //! * `layout` has the bytes on the data medium, `classes` the slot sizes, `root` the cache's words in the superblock.
 //! * `metadata` has the metadata by field, `state` the operations on it under the one lock, `areas` the namespaces.
 //! * `worker` reads items and finds slots for new ones, `batch` writes them. `key_locks` serialises the writers of a

@@ -12,10 +12,10 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::Error;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, thread};
 use farbank_pm::{Medium, situation};
+use farbank_store::Error;
 
 use crate::engine::PAGES_AHEAD;
 use crate::key_locks::KeyLocks;

@@ -16,14 +16,14 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use farbank_kv::clock::StoreClock;
-use farbank_kv::store::OpenReport;
 use farbank_pm::epoch::EpochTable;
 use farbank_pm::pool::{Pool, PoolIdentity, PoolLayout};
 use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Drain, Kind, LINE, Medium, Off, PersistCtx, Poisoned, fault, situation};
+use farbank_store::OpenReport;
+use farbank_store::clock::StoreClock;
 
 use crate::api::{OpenError, PAGES_MIN};
 use crate::areas::{AreaTable, all, clock};

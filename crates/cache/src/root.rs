@@ -1,7 +1,7 @@
 //! The cache's words in the superblock.
 
-use farbank_kv::clock::{Setback, Setbacks};
 use farbank_pm::pool::{PoolRoot as Words, ROOT_WORDS};
+use farbank_store::clock::{Setback, Setbacks};
 
 /// First word of the clock's setbacks.
 const SETBACKS_AT: usize = 16;

@@ -2,9 +2,9 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::{DATABASES, SlabClass, Stats};
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, PersistCounters};
+use farbank_store::{DATABASES, SlabClass, Stats};
 
 use crate::engine::Engine;
 use crate::metadata::ClassCounter;

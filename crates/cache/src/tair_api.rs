@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use farbank_kv::store::{Error, ValueMeta};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
+use farbank_store::{Error, ValueMeta};
 
 use crate::api::CacheSession;
 use crate::batch::{ChangeDecision, NewItem, OwnedItem};

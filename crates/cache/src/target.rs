@@ -11,13 +11,13 @@ use farbank_check::target::{
     OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape, TargetSubject,
     Value as Stored,
 };
-use farbank_kv::ClockFn;
-use farbank_kv::store::Store;
-use farbank_kv::target::{BatchMode, IDENTITY, SessionClient};
 use farbank_pm::fault::NamedFault;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Medium, Ticket};
+use farbank_store::Store;
+use farbank_store::clock::ClockFn;
+use farbank_store::explored::{BatchMode, IDENTITY, SessionClient};
 
 use crate::api::Cache;
 use crate::config::Config;

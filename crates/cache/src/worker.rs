@@ -25,11 +25,11 @@
 
 use std::time::Duration;
 
-use farbank_kv::store::{ConflictPolicy, Error, ValueMeta};
 use farbank_pm::epoch::EpochSlot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Medium, Off, PersistCtx, fault, situation};
+use farbank_store::{ConflictPolicy, Error, ValueMeta};
 
 use crate::batch::SessionBatch;
 use crate::engine::Engine;

@@ -3,10 +3,10 @@
 use std::sync::Barrier;
 
 use farbank_cache::{Cache, CacheSession, Config};
-use farbank_kv::store::{
+use farbank_pm::media::Mapped;
+use farbank_store::{
     ConflictPolicy, GroupDecision, Key, Ops, ReadView, Session, Store, UpdateDecision, Value,
 };
-use farbank_pm::media::Mapped;
 
 const MIB: u64 = 1 << 20;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use farbank_cache::{Cache, CacheSession, Config, CounterBounds, ItemKey, TairError};
-use farbank_kv::store::{
-    Absence, Error, GroupDecision, Ops, ReadView, Session, Store, UpdateDecision, Value,
-};
 use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off, PersistCtx};
+use farbank_store::{
+    Absence, Error, GroupDecision, Ops, ReadView, Session, Store, UpdateDecision, Value,
+};
 
 use support::{MIB, clock, config, key};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_cache::{Cache, CacheSession, Config};
-use farbank_kv::clock::STEP_HELD_MS;
-use farbank_kv::store::{Ops, ReadView, Session, Value};
 use farbank_pm::media::Mapped;
+use farbank_store::clock::STEP_HELD_MS;
+use farbank_store::{Ops, ReadView, Session, Value};
 
 const MIB: u64 = 1 << 20;
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -49,12 +49,12 @@ fn put(door: &mut CacheSession<Mapped>, name: &[u8], expires_ms: u64) {
         expires_ms,
         ..Value::default()
     };
-    let key = farbank_kv::store::Key { db: 0, bytes: name };
+    let key = farbank_store::Key { db: 0, bytes: name };
     door.put_durable(key, value).expect("room");
 }
 
 fn is_there(door: &mut CacheSession<Mapped>, name: &[u8]) -> bool {
-    let key = farbank_kv::store::Key { db: 0, bytes: name };
+    let key = farbank_store::Key { db: 0, bytes: name };
     let mut out = Vec::new();
     door.get(key, ReadView::Durable, &mut out, &mut |_, _| true)
         .expect("a read")

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use farbank_cache::{Cache, Config};
-use farbank_kv::store::{Session, Value};
 use farbank_pm::media::{
     AnyMedium, FileIo, KernelIo, OpenOptions, SyncPolicy, create_path, open_path,
 };
 use farbank_pm::{Kind, Medium};
+use farbank_store::{Session, Value};
 
 use support::{MIB, clock, config, key};
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_cache::{Cache, CacheSession, Config};
-use farbank_kv::store::{Ops, ReadView, Session, Store, StoreHealth, Value};
 use farbank_pm::media::{
     AnyMedium, FileIo, KernelIo, Mapped, OpenOptions, SyncPolicy, create_path,
 };
 use farbank_pm::{Kind, Medium};
+use farbank_store::{Ops, ReadView, Session, Store, StoreHealth, Value};
 
 use support::{MIB, clock, config, key};
 

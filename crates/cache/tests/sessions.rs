@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_cache::{Cache, Config};
-use farbank_kv::store::{
+use farbank_pm::media::Mapped;
+use farbank_pm::process_stamp::in_forked_child;
+use farbank_store::{
     CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
     UpdateDecision, Value, ValueMeta,
 };
-use farbank_pm::media::Mapped;
-use farbank_pm::process_stamp::in_forked_child;
 
 fn cache() -> Cache<Mapped> {
     let config = Config {

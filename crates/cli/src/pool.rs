@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use farbank::kv::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
+use farbank::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
 use farbank::{CopiedPoolPolicy, Db, OpenError, Options, open};
 use farbank_cache::{Cache, CacheHistory as CachePast};
 use farbank_kv::{Config, Kv, PoolHistory};

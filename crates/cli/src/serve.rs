@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
-use farbank_kv::store::{OpenReport, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
@@ -24,6 +23,7 @@ use farbank_server::{
     BindError, ClientsMemory, Endpoint, ProtectedActions, Server, ServerHandle, ServerOptions,
     UnixSocket, WireProtocol,
 };
+use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates in dependency order: a crate may use only crates before it.
-const ORDER: [&str; 15] = [
-    "pm", "check", "index", "kv", "farbank", "contest", "cache", "fabric", "tree", "server",
+const ORDER: [&str; 16] = [
+    "pm", "check", "index", "store", "kv", "farbank", "contest", "cache", "fabric", "tree", "server",
     "pibench", "bench", "cli", "judge-c", "tables",
 ];
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use farbank::kv::store::{Key, Value};
+use farbank::store::{Key, Value};
 use farbank::{Options, open};
 
 fn pool(verb: &str, path: &Path, more: &[&str]) -> Output {

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
-use farbank_kv::store::{Error, Store};
 use farbank_kv::{Config, Kv, segment_bytes_for};
 use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolicy};
 use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::{Kind, Medium};
+use farbank_store::{Error, Store};
 
 use crate::session::Session;
 

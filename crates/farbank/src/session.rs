@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use farbank_kv::store::{self, Error, GroupDecision, Key, Ops, ReadView, UpdateDecision, Value};
+use farbank_store::{Error, GroupDecision, Key, Ops, ReadView, UpdateDecision, Value};
 
 use crate::Db;
 
@@ -27,10 +27,10 @@ const KEYS_AT_ONCE: usize = 64;
 /// assert_eq!(session.get(b"greeting")?.as_deref(), Some(&b"hello"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Session<'a>(Box<dyn store::Session>, PhantomData<&'a Db>);
+pub struct Session<'a>(Box<dyn farbank_store::Session>, PhantomData<&'a Db>);
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(session: Box<dyn store::Session>, _db: &'a Db) -> Session<'a> {
+    pub(crate) fn new(session: Box<dyn farbank_store::Session>, _db: &'a Db) -> Session<'a> {
         Session(session, PhantomData)
     }
 
@@ -246,8 +246,8 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the engine's session, with all operations: databases, memcached's flags, updates, tickets. A caller that
-    /// reads with it and does not commit should call [`store::Session::rest`] before it is idle.
-    pub fn all(&mut self) -> &mut dyn store::Session {
+    /// reads with it and does not commit should call [`farbank_store::Session::rest`] before it is idle.
+    pub fn all(&mut self) -> &mut dyn farbank_store::Session {
         &mut *self.0
     }
 }
@@ -293,7 +293,7 @@ impl Transaction<'_> {
 
 /// Iterator over keys with their values: see [`Session::iter`].
 pub struct Iter<'a> {
-    session: &'a mut dyn store::Session,
+    session: &'a mut dyn farbank_store::Session,
     /// Cursor of the next scan; `None`: the scan has ended.
     cursor: Option<u64>,
     keys: VecDeque<Vec<u8>>,
@@ -313,7 +313,7 @@ impl Iterator for Iter<'_> {
             }
             let cursor = self.cursor.take()?;
             let keys = &mut self.keys;
-            let each = &mut |key: &[u8], _: &store::ValueMeta| keys.push_back(key.to_vec());
+            let each = &mut |key: &[u8], _: &farbank_store::ValueMeta| keys.push_back(key.to_vec());
             match self.session.scan(0, cursor, KEYS_AT_ONCE, each) {
                 Ok(0) => {}
                 Ok(next) => self.cursor = Some(next),

@@ -12,11 +12,11 @@
 
 use std::sync::Arc;
 
-use farbank_kv::store::{Key, ReadView, Session, StoredItem, Value, ValueMeta};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Pool, PoolLayout};
 use farbank_pm::{Medium, Off, PersistCtx};
+use farbank_store::{Key, ReadView, Session, StoredItem, Value, ValueMeta};
 use xxhash_rust::xxh3::xxh3_128;
 
 const POOL_BYTES: u64 = 64 << 20;

@@ -16,7 +16,7 @@ use crate::live_map::LiveMap;
 use crate::pool_root::PoolHistory;
 use crate::record::RecordType;
 use crate::session::{KvSession, meta_of};
-use crate::store::{
+use farbank_store::{
     Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
     ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
 };

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::free_segments::CleanOutcome;
 use crate::segment::SegmentState;
 use crate::session::KvSession;
-use crate::store::Error;
+use farbank_store::Error;
 
 /// Maximum number of times that one run cleans in order to free the extents of replaced groups.
 const EXTENT_ROUNDS: u32 = 64;

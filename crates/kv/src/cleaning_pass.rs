@@ -45,7 +45,7 @@ use crate::record::{RecordHeader, RecordType, ValueExtent, u64_at};
 use crate::record_walk::RecordWalk;
 use crate::segment::{SegmentInfo, SegmentState};
 use crate::session_log::RelocationOrigin;
-use crate::store::Key;
+use farbank_store::Key;
 
 /// Maximum number of records read ahead, whose index lines are prefetched.
 const READ_AHEAD_MAX: usize = 64;

@@ -2,15 +2,10 @@
 
 use farbank_pm::pool::CopiedPoolPolicy;
 use farbank_pm::sync::Arc;
-use rustix::time::{ClockId, clock_gettime};
-
-use crate::clock::STEP_HELD_MS;
+use farbank_store::clock::{ClockFn, STEP_HELD_MS, uptime_ms, wall_clock_ms};
 
 /// Largest size of a read cache in bytes.
 pub const READ_CACHE_BYTES_MAX: u64 = 64 << 30;
-
-/// A function that returns a time in milliseconds.
-pub type ClockFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Threads that clean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,19 +67,4 @@ impl Default for Config {
             patience: 2_000,
         }
     }
-}
-
-/// Returns the machine's wall clock, in milliseconds since 1970. A [`ClockFn`].
-#[must_use]
-pub fn wall_clock_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
-}
-
-/// Returns the milliseconds since the machine started, including suspended time. A [`ClockFn`].
-#[must_use]
-pub fn uptime_ms() -> u64 {
-    let since = clock_gettime(ClockId::Boottime);
-    since.tv_sec.cast_unsigned() * 1_000 + since.tv_nsec.cast_unsigned() / 1_000_000
 }

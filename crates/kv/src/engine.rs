@@ -18,7 +18,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
 use crate::cleaning_pace::CleaningPace;
-use crate::clock::{ClockShift, StoreClock};
 use crate::config::{CleaningMode, Config};
 use crate::free_segments::FreeSegments;
 use crate::growth::GrowthState;
@@ -30,8 +29,9 @@ use crate::record::RecordType;
 use crate::segment::{FIRST, OVERHEAD, SegmentInfo, SegmentPlace, SegmentState};
 use crate::segment_map::{MapWriter, map_bytes};
 use crate::session_log::OpenSegments;
-use crate::store::{DATABASES, Error, OpenReport};
 use crate::stripe::{PendingWrite, Stripe};
+use farbank_store::clock::{ClockShift, StoreClock};
+use farbank_store::{DATABASES, Error, OpenReport};
 
 /// Segment layout of the pool, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]

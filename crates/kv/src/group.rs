@@ -47,11 +47,11 @@ use crate::lookup::EntryLocation;
 use crate::record::{ALIGN, RecordHeader, RecordType, body_crc};
 use crate::segment::SegmentState;
 use crate::session::{KvSession, NewRecord, NewestValue, StagedWrite, header_of, supersede};
-use crate::store::{
+use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
+use farbank_store::{
     BeforeValue, Error, GroupDecision, Key, Ops, ReadView, StoredItem, UpdateDecision, Value,
     ValueMeta,
 };
-use crate::stripe::{KeyRef, LockedStripe, PendingWrite};
 
 /// Largest number of keys that a group adds because of KV-GROUP-6.
 const ADDED_KEYS_MAX: usize = 16;

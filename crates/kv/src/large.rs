@@ -30,7 +30,7 @@ use crate::lookup::FoundRecord;
 use crate::record::{ALIGN, EXTENT_ENTRY, RecordHeader, ValueExtent};
 use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
 use crate::session::{KvSession, NewRecord};
-use crate::store::Error;
+use farbank_store::Error;
 
 impl<M: Medium> KvSession<M> {
     /// Writes a value that is too long for the log into extents. Returns the extent table, empty if the value stays

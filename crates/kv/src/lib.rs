@@ -9,8 +9,8 @@
 //!   cleaner ── relocates live records out of segments that are mostly dead ──▶ free segments
 //! ```
 //!
-//! * Interface: [`store`] defines the traits that a server uses; [`Kv`] (`api`) is the engine behind them; `config`
-//!   holds its settings and [`clock`] the time that expiries are compared with.
+//! * Interface: `farbank-store` defines the traits that a server uses; [`Kv`] (`api`) is the engine behind them;
+//!   `config` holds its settings.
 //! * Data on the medium: `record`, `segment`, `segment_map` (which records of a sealed segment an open must read),
 //!   `pool_root` (the engine's words in the superblock).
 //! * Data in DRAM: `index`, `stripe` (locks and unpublished writes), `live_map`, `read_cache`; `lookup` finds the
@@ -33,7 +33,6 @@ mod background;
 mod cleaner;
 mod cleaning_pace;
 mod cleaning_pass;
-pub mod clock;
 mod config;
 mod engine;
 #[cfg(feature = "check")]
@@ -65,17 +64,14 @@ mod single_write;
 mod situations;
 mod snapshot;
 mod space;
-pub mod store;
 mod stripe;
 #[cfg(feature = "check")]
 pub mod target;
-#[cfg(feature = "check")]
-mod target_names;
 mod unreadable;
 mod verify;
 mod wait;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use config::{CleaningMode, ClockFn, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};
+pub use config::{CleaningMode, Config, READ_CACHE_BYTES_MAX};
 pub use index::POOL_BYTES_MAX;
 pub use pool_root::PoolHistory;

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::index::{BucketRef, Candidate};
 use crate::read::FETCHED_HEAD;
 use crate::record::{HEADER_MAX, RawHeader, RecordHeader, body_crc};
-use crate::store::Key;
+use farbank_store::Key;
 
 /// A record found by its key.
 #[derive(Clone, Copy, Debug)]

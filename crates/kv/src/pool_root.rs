@@ -2,8 +2,8 @@
 
 use farbank_pm::pool::{PoolRoot, ROOT_WORDS};
 
-use crate::clock::{Setback, Setbacks};
 use crate::record::SEQ_MAX;
+use farbank_store::clock::{Setback, Setbacks};
 
 /// Index of the first word with setbacks of the clock.
 const SETBACKS_AT: usize = 16;

@@ -18,8 +18,8 @@ use crate::engine::Engine;
 use crate::lookup::{EntryLocation, FoundRecord};
 use crate::record::RecordType;
 use crate::session::{KvSession, StagedWrite};
-use crate::store::Key;
 use crate::stripe::{LockedStripe, PendingWrite};
+use farbank_store::Key;
 
 impl<M: Medium> KvSession<M> {
     /// Publishes the writes that have become durable. Returns whether `ticket` is durable.

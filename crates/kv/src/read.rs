@@ -18,10 +18,10 @@ use crate::read_cache::fits;
 use crate::record::{HEADER_MAX, RawHeader, RecordHeader, RecordType, body_crc};
 use crate::session::{KvSession, NewestValue, meta_of};
 use crate::session_log::SessionLog;
-use crate::store::{
+use crate::stripe::{LockedStripe, PendingWrite};
+use farbank_store::{
     BeforeValue, BeforeValues, Error, GetStep, Key, ReadView, StoredItem, ValueMeta,
 };
-use crate::stripe::{LockedStripe, PendingWrite};
 
 /// Bytes of a record that are prefetched before its header is known: the header and a short key; for a read also a
 /// small value.

@@ -40,7 +40,7 @@ use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::config::READ_CACHE_BYTES_MAX;
 use crate::record::{HEADER_MAX, RawHeader};
-use crate::store::Key;
+use farbank_store::Key;
 
 const WAYS: usize = 8;
 const WORD: usize = 8;

@@ -26,7 +26,7 @@
 
 use farbank_pm::crc::{crc32c_append, crc32c_words};
 
-use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use farbank_store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Alignment of records, in bytes.
 pub(crate) const ALIGN: usize = 16;

@@ -52,8 +52,8 @@ use crate::publish::note_expiry;
 use crate::record::{RECORD_MIN, RecordHeader, RecordType, ValueExtent, u64_at};
 use crate::segment::{FIRST, SegmentInfo, SegmentMeta, SegmentPurpose, SegmentState};
 use crate::segment_scanner::{ScannedRecord, SegmentScan, SegmentScanner, TornRange};
-use crate::store::{DATABASES, OpenReport};
 use crate::unreadable;
+use farbank_store::{DATABASES, OpenReport};
 
 /// Minimum depth of the index, in bits of hash. The number of stripes depends on it, too.
 fn depth_min(segments: u32) -> u32 {

@@ -13,7 +13,7 @@
 //! A server's session must not wait, because it serves many clients. It calls [`Session::prepare`] before it executes a
 //! request, and only that request's client waits.
 //!
-//! [`Session::prepare`]: crate::store::Session::prepare
+//! [`Session::prepare`]: farbank_store::Session::prepare
 //!
 //! # Invariants
 //! KV-ROOM-1  A session parks its open segments only while it has nothing staged and nothing unpublished. So sealing or
@@ -39,7 +39,7 @@ use crate::free_segments::{CleanOutcome, CleanRequest};
 use crate::record::RecordType;
 use crate::session::{KvSession, StagedWrite};
 use crate::session_log::NoRoom;
-use crate::store::{Error, RoomReply};
+use farbank_store::{Error, RoomReply};
 
 /// How long a session waits for a wakeup by the cleaner before it checks again.
 const WAIT: Duration = Duration::from_millis(5);
@@ -296,7 +296,7 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Returns whether a write of about `bytes` can proceed without waiting. Requests space from the cleaner if not.
-    /// See [`Session::prepare`](crate::store::Session::prepare).
+    /// See [`Session::prepare`](farbank_store::Session::prepare).
     pub(crate) fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
         let engine = Arc::clone(&self.engine);
         if engine.config.cleaning == CleaningMode::Inline {

@@ -11,8 +11,8 @@ use crate::engine::Engine;
 use crate::record::{ALIGN, RecordHeader, RecordType, ValueExtent};
 use crate::segment::{FIRST, SegmentMeta};
 use crate::segment_map::{self, SegmentMap};
-use crate::store::DATABASES;
 use crate::unreadable;
+use farbank_store::DATABASES;
 
 /// Prefetch distance of a scan, in bytes.
 const AHEAD: usize = 1024;

@@ -39,11 +39,11 @@ use crate::read::{PrefetchState, PrefetchedValue, ValueSource};
 use crate::record::{RawHeader, RecordHeader, RecordType, body_crc};
 use crate::room_request::RoomRequest;
 use crate::session_log::SessionLog;
-use crate::store::{
+use crate::stripe::{LockedStripe, PendingWrite};
+use farbank_store::{
     BeforeValue, ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, Ops, ReadView, StoredItem,
     UpdateDecision, VALUE_BYTES_MAX, Value, ValueMeta,
 };
-use crate::stripe::{LockedStripe, PendingWrite};
 
 /// Number of reads after which the pin is renewed, so that a long batch does not delay reclamation.
 const READS_PER_PIN: u32 = 256;

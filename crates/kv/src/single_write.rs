@@ -35,7 +35,7 @@ use crate::index::{BucketRef, Candidate};
 use crate::lookup::FoundRecord;
 use crate::record::body_crc;
 use crate::session::{KvSession, NewRecord, header_of};
-use crate::store::{Error, Key, Ops, Value};
+use farbank_store::{Error, Key, Ops, Value};
 
 /// Number of consecutive writes of new keys after which the next key is assumed to be new.
 const INSERTS_UNTIL_EXPECTED: u32 = 4;

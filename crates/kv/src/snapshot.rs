@@ -21,7 +21,7 @@ use crate::index::HashIndex;
 use crate::pool_root::RootWords;
 use crate::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
 use crate::segment::{FIRST, SegmentPurpose, SegmentState};
-use crate::store::{DATABASES, Error};
+use farbank_store::{DATABASES, Error};
 
 /// Bytes of the header of each piece.
 const PIECE_HEAD: usize = 32;

@@ -8,7 +8,7 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use crate::engine::Engine;
 use crate::record::RecordType;
 use crate::segment::SegmentState;
-use crate::store::Key;
+use farbank_store::Key;
 
 /// Checks that every segment is accounted for, and that no two have the same generation (KV-SEG-1). Checks that the counts of
 /// live records match the index, that segment maps mark all records that an open needs (KV-MAP-1), and that no needed
@@ -60,7 +60,9 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             "bytes of large values: {counted}, expected {extent_bytes}"
         ));
     }
-    let known: u64 = (0..crate::store::DATABASES).map(|db| engine.keys(db)).sum();
+    let known: u64 = (0..farbank_store::DATABASES)
+        .map(|db| engine.keys(db))
+        .sum();
     expect("keys in the log that the index points at", keys, known)?;
     tombs_are_counted(engine)
 }

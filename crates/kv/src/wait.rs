@@ -15,7 +15,7 @@ use farbank_pm::process_stamp::this_thread;
 use farbank_pm::sync::Arc;
 
 use crate::session::KvSession;
-use crate::store::{CONFLICT_WAIT, ConflictPolicy, Error};
+use farbank_store::{CONFLICT_WAIT, ConflictPolicy, Error};
 
 /// How long a session sleeps before it checks whether the medium has failed. After a failure no session drains.
 const NAP: Duration = Duration::from_millis(100);

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use farbank_kv::clock::STEP_HELD_MS;
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
+use farbank_store::clock::STEP_HELD_MS;
 use support::{Time, User, kill, reopen};
 
 #[expect(dead_code, reason = "other tests use more of it")]
@@ -286,10 +286,10 @@ fn a_value_written_after_a_crash_does_not_count_as_written_before_the_setback() 
     set_durably(&mut user, b"shown", now + 1_000_000);
     assert_eq!(user.get(b"shown"), None);
     for n in 0..100_u32 {
-        let value = farbank_kv::store::Value::default();
+        let value = farbank_store::Value::default();
         let bytes = &n.to_le_bytes();
         user.0
-            .put(farbank_kv::store::Key { db: 0, bytes }, value)
+            .put(farbank_store::Key { db: 0, bytes }, value)
             .expect("room");
     }
     time.set(now);

@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 
-use farbank_kv::store::{Key, ReadView, Session, UpdateDecision, Value, ValueMeta};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off};
+use farbank_store::{Key, ReadView, Session, UpdateDecision, Value, ValueMeta};
 
 const SEGMENT: u64 = 4096;
 /// Few segments, so that the index has 2^7 groups.
@@ -65,7 +65,7 @@ fn set(session: &mut dyn Session, k: &[u8], bytes: &[u8]) {
 }
 
 fn append(session: &mut dyn Session, k: &[u8], more: &[u8]) {
-    let mut change = |item: Option<farbank_kv::store::StoredItem<'_>>| UpdateDecision::Put {
+    let mut change = |item: Option<farbank_store::StoredItem<'_>>| UpdateDecision::Put {
         bytes: [item.expect("it was set").bytes, more].concat(),
         expires_ms: 0,
         flags: 0,

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 
 use farbank_kv::Kv;
-use farbank_kv::store::{
-    Absence, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Store, Value, ValueMeta,
-};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
+use farbank_store::{
+    Absence, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Store, Value, ValueMeta,
+};
 use support::{Time, User, key, kill, memory, reopen};
 
 #[path = "engine/closing.rs"]
@@ -126,9 +126,9 @@ fn an_update_in_a_batch_builds_on_the_write_before_it() {
     let kv = memory(4 << 20, 64 << 10);
     let mut session = kv.session();
     for _ in 0..100 {
-        let mut add = |item: Option<farbank_kv::store::StoredItem<'_>>| {
+        let mut add = |item: Option<farbank_store::StoredItem<'_>>| {
             let n: u64 = item.map_or(0, |i| String::from_utf8_lossy(i.bytes).parse().unwrap());
-            farbank_kv::store::UpdateDecision::Put {
+            farbank_store::UpdateDecision::Put {
                 bytes: (n + 1).to_string().into_bytes(),
                 expires_ms: 0,
                 flags: 0,
@@ -624,7 +624,7 @@ fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits()
     kv.verify().unwrap();
 }
 
-fn kv_stats(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>) -> farbank_kv::store::Stats {
+fn kv_stats(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>) -> farbank_store::Stats {
     Store::stats(kv)
 }
 

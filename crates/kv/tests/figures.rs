@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use farbank_kv::store::{GroupDecision, Key, Ops, Store, Value};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
+use farbank_store::{GroupDecision, Key, Ops, Store, Value};
 
 const POOL_BYTES: u64 = 64 << 20;
 const SEGMENT_BYTES: u64 = 64 << 10;

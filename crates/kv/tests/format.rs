@@ -5,10 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crc32c::{crc32c, crc32c_append};
-use farbank_kv::store::{GroupDecision, Key, Session, Value};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::{AnyMedium, Mapped, OpenError, OpenOptions, create_path, open_path};
 use farbank_pm::{Kind, Medium, Off};
+use farbank_store::{GroupDecision, Key, Session, Value};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 /// Bytes of a segment.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use farbank_kv::store::{GroupDecision, Key, ReadView, Session, Store, Value};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
+use farbank_store::{GroupDecision, Key, ReadView, Session, Store, Value};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const POOL_BYTES: u64 = 8192 + 64 * SEGMENT_BYTES;
@@ -150,7 +150,7 @@ fn every_kind_of_write_is_seen_by_the_next_get() {
 fn an_expired_value_is_not_read_from_the_cache() {
     let time = Arc::new(AtomicU64::new(1_000));
     let clock = Arc::clone(&time);
-    let clock: farbank_kv::ClockFn = Arc::new(move || clock.load(Relaxed));
+    let clock: farbank_store::clock::ClockFn = Arc::new(move || clock.load(Relaxed));
     let kv = store(Config {
         clock: Arc::clone(&clock),
         uptime: clock,
@@ -181,7 +181,7 @@ fn flags_and_version_are_the_same_from_the_cache() {
     let (version, _) = session.put_durable(key(b"k"), value).expect("room");
     for n in 0..2 * MANY {
         let (mut out, mut seen) = (Vec::new(), None);
-        let mut head = |meta: &farbank_kv::store::ValueMeta, _: &mut Vec<u8>| {
+        let mut head = |meta: &farbank_store::ValueMeta, _: &mut Vec<u8>| {
             seen = Some(*meta);
             true
         };
@@ -266,7 +266,7 @@ fn no_reader_sees_a_value_older_than_one_that_was_seen() {
                         get(&mut *session, b"k").expect("it is never deleted")
                     } else {
                         let mut bytes = Vec::new();
-                        let mut each = |_, item: Option<farbank_kv::store::StoredItem<'_>>| {
+                        let mut each = |_, item: Option<farbank_store::StoredItem<'_>>| {
                             bytes = item.expect("it is never deleted").bytes.to_vec();
                         };
                         let read = session.get_many(&[key(b"k")], ReadView::Durable, &mut each);

@@ -5,14 +5,14 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::{
-    CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
-    Store, UpdateDecision, Value, ValueMeta,
-};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 use farbank_pm::process_stamp::in_forked_child;
+use farbank_store::{
+    CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
+    Store, UpdateDecision, Value, ValueMeta,
+};
 
 fn value(bytes: &[u8]) -> Value<'_> {
     Value {

@@ -1,9 +1,9 @@
 //! Tests of cleaning in slices: the cleaning work of a writer, and events between two slices of a pass.
 
-use farbank_kv::store::{Store, Value};
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::Rng;
+use farbank_store::{Store, Value};
 
 use support::{Time, User, key, kill};
 

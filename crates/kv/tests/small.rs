@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farbank_kv::store::{
-    GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision, Value, ValueMeta,
-};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::sim::{Persistency, Sim};
+use farbank_store::{
+    GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision, Value, ValueMeta,
+};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 const POOL_BYTES: u64 = 8192 + 16 * SEGMENT_BYTES;

@@ -1,6 +1,6 @@
 //! Contenders: Farbank's engine, embedded.
 
-use farbank_kv::store::{StoredItem, Key, Session, Store, Value, ReadView};
+use farbank_store::{StoredItem, Key, Session, Store, Value, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use farbank_kv::store::Session;
+use farbank_store::Session;
 
 use crate::buffer_pool::BufferPool;
 use crate::connection::InputBuffer;

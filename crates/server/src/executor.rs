@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use farbank_kv::store::{ConflictPolicy, Error, Session};
 use farbank_pm::{Poisoned, Ticket};
+use farbank_store::{ConflictPolicy, Error, Session};
 
 use crate::buffer_pool::BufferPool;
 use crate::connection::{Connection, ProtocolState};

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::Mutex;
 
 use crate::shared::lock;
-use farbank_kv::store::Key;
+use farbank_store::Key;
 
 /// One key in so many is sampled. A prime, so that sampling does not align with a pipeline's length.
 const STRIDE: usize = 61;

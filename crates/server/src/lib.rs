@@ -1,4 +1,4 @@
-//! Server for Redis (RESP) and memcached clients over any [`Store`](farbank_kv::store::Store).
+//! Server for Redis (RESP) and memcached clients over any [`Store`](farbank_store::Store).
 //!
 //! ```text
 //!   accept ──▶ worker 0 ─┬─ connection: input ─▶ requests ─▶ commands ─▶ session ─▶ store

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use farbank_kv::store::Error;
 use farbank_pm::Ticket;
+use farbank_store::Error;
 
 use crate::buffer_pool::BufferPool;
 use crate::connection::Connection;

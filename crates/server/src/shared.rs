@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use farbank_kv::store::Store;
+use farbank_store::Store;
 use mio::Waker;
 use mio::net::TcpStream;
 

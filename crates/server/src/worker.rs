@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::Error;
 use farbank_pm::{Poisoned, Ticket};
+use farbank_store::Error;
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 

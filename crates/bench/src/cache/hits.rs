@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farbank_cache::{Cache, CacheSession};
-use farbank_kv::store::{Ops, ReadView, Session, Store, Value};
 use farbank_pm::media::Mapped;
+use farbank_store::{Ops, ReadView, Session, Store, Value};
 
 use super::{CacheOptions, failed, in_memory, named};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};

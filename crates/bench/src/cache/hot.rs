@@ -8,8 +8,8 @@
 use std::time::Instant;
 
 use farbank_cache::{Cache, CacheSession};
-use farbank_kv::store::{Ops, ReadView, Session, Store, Value};
 use farbank_pm::media::Mapped;
+use farbank_store::{Ops, ReadView, Session, Store, Value};
 
 use super::{CacheOptions, failed, in_memory, named};
 use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
@@ -121,11 +121,7 @@ impl FilledCache {
         }
     }
 
-    fn put(
-        &self,
-        door: &mut CacheSession<Mapped>,
-        key: u64,
-    ) -> Result<u64, farbank_kv::store::Error> {
+    fn put(&self, door: &mut CacheSession<Mapped>, key: u64) -> Result<u64, farbank_store::Error> {
         let name = key.to_le_bytes();
         let value = Value {
             bytes: &self.value,

@@ -9,8 +9,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use farbank_cache::{Cache, Config, PAGE_BYTES};
-use farbank_kv::store::Key;
 use farbank_pm::media::Mapped;
+use farbank_store::Key;
 
 use crate::figure::{Error, ProgressFn, Report};
 

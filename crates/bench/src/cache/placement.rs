@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use farbank_cache::{Cache, CacheSession, Config, MetadataRoom, PageFormatting};
-use farbank_kv::store::{Ops, ReadView, Session, Value};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{
     Hotspot, Machine, MachineConfig as ModelConfig, MachineOutcome, Modelled, Trace,
 };
 use farbank_pm::pool::PoolIdentity;
+use farbank_store::{Ops, ReadView, Session, Value};
 
 use super::partition::{MediumPart, SplitMedium, WriteMode};
 use super::{CacheOptions, failed, named};

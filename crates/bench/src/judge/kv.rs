@@ -9,10 +9,10 @@ use farbank_check::target::Target;
 use farbank_contest::{
     ContestLimits, Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker,
 };
-use farbank_kv::store::{self, ReadView, Session, Store, Value};
 use farbank_kv::target::KvTarget;
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
+use farbank_store::{ReadView, Session, Store, Value};
 
 use super::contender::{Contender, FarMemory};
 use super::plan::ContestRound;
@@ -119,8 +119,8 @@ struct JudgedKvWorker {
     session: Box<dyn Session>,
 }
 
-fn name(key: &Key) -> store::Key<'_> {
-    store::Key { db: 0, bytes: key }
+fn name(key: &Key) -> farbank_store::Key<'_> {
+    farbank_store::Key { db: 0, bytes: key }
 }
 
 fn plain(bytes: &[u8]) -> Value<'_> {
@@ -131,11 +131,11 @@ fn plain(bytes: &[u8]) -> Value<'_> {
 }
 
 impl JudgedKvWorker {
-    fn put(&mut self, key: &Key, bytes: &[u8]) -> Result<(), store::Error> {
+    fn put(&mut self, key: &Key, bytes: &[u8]) -> Result<(), farbank_store::Error> {
         self.session.put(name(key), plain(bytes)).map(|_| ())
     }
 
-    fn commit(&mut self) -> Result<(), store::Error> {
+    fn commit(&mut self) -> Result<(), farbank_store::Error> {
         let ticket = self.session.commit()?;
         Ok(self.session.wait(ticket)?)
     }
@@ -148,11 +148,11 @@ impl JudgedKvWorker {
 }
 
 /// Converts the result of a set into the contest's error.
-fn judged(done: Result<(), store::Error>) -> Result<(), Refusal> {
+fn judged(done: Result<(), farbank_store::Error>) -> Result<(), Refusal> {
     match done {
         Ok(()) => Ok(()),
         Err(error) if error.is_full() => Err(Refusal::Full),
-        Err(store::Error::Poisoned(poisoned)) => Err(Refusal::Poisoned(poisoned)),
+        Err(farbank_store::Error::Poisoned(poisoned)) => Err(Refusal::Poisoned(poisoned)),
         Err(error) => panic!("{error}"),
     }
 }

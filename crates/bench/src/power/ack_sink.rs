@@ -1,6 +1,6 @@
 //! Destination of batches: an engine session, or a connection to a server.
 
-use farbank_kv::store::{Error, GroupDecision, Key, Ops, ReadView, Session, UpdateDecision, Value};
+use farbank_store::{Error, GroupDecision, Key, Ops, ReadView, Session, UpdateDecision, Value};
 
 use crate::child::{ConnectionStop, RespClient, RespReply};
 
@@ -84,7 +84,7 @@ fn write(session: &mut Box<dyn Session>, step: &WriteStep) -> Result<(), Error> 
             session.group(&keys, &mut body).map(drop)
         }
         WriteStep::Count(name) => {
-            let mut add = |item: Option<farbank_kv::store::StoredItem<'_>>| {
+            let mut add = |item: Option<farbank_store::StoredItem<'_>>| {
                 let count =
                     item.and_then(|item| std::str::from_utf8(item.bytes).ok()?.parse().ok());
                 UpdateDecision::Put {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use farbank_kv::store::{ConflictPolicy, Session, Store};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
+use farbank_store::{ConflictPolicy, Session, Store};
 
 use super::ack_sink::BatchSink;
 use super::plan::CheckFindings;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_cache::Config;
-use farbank_kv::ClockFn;
-use farbank_kv::store::Key;
+use farbank_store::Key;
+use farbank_store::clock::ClockFn;
 
 pub(crate) const MIB: u64 = 1 << 20;
 

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::record::{ALIGN, EXTENT_ENTRY, HEADER_MIN, RECORD_MIN, RecordHeader};
 use crate::segment::FIRST;
 use crate::session::KvSession;
-use crate::store::{Error, VALUE_BYTES_MAX};
+use farbank_store::{Error, VALUE_BYTES_MAX};
 
 /// Key of a group record. It aligns the members.
 pub(super) const FILLER: [u8; 8] = [0; 8];

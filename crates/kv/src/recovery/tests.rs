@@ -6,7 +6,7 @@ use farbank_pm::sim::{Persistency, Sim};
 use crate::api::Kv;
 use crate::config::{CleaningMode, Config};
 use crate::record::RecordType;
-use crate::store::{Key, Session, Value};
+use farbank_store::{Key, Session, Value};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 
@@ -62,7 +62,7 @@ fn a_pad_that_replaces_a_settled_record_is_settled() {
     let mut session = kv.session();
     for (name, there) in [(&b"durable"[..], true), (b"torn", false), (b"later", true)] {
         let found = session
-            .meta(key(name), crate::store::ReadView::Durable)
+            .meta(key(name), farbank_store::ReadView::Durable)
             .unwrap();
         assert_eq!(found.is_some(), there);
     }

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use farbank_kv::store::{Error, Store, StoreHealth, Value};
 use farbank_kv::{Config, Kv, OpenError};
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_pm::sim::Rng;
 use farbank_pm::{Kind, Poisoned};
+use farbank_store::{Error, Store, StoreHealth, Value};
 use tempfile::TempDir;
 
 use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use farbank_kv::Kv;
-use farbank_kv::store::{Error, Value};
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
+use farbank_store::{Error, Value};
 
 use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
 

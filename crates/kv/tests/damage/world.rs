@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farbank_check::guarded;
-use farbank_kv::store::{
-    Error, GroupDecision, Key, Ops, ReadView, Session, Store, Value, ValueMeta,
-};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_store::{Error, GroupDecision, Key, Ops, ReadView, Session, Store, Value, ValueMeta};
 
 /// Bytes of a segment.
 pub(crate) const SEGMENT: u64 = 4 << 10;

@@ -1,9 +1,9 @@
 //! Tests of the clean close: it writes the index snapshot, or returns an error.
 
-use farbank_kv::store::{Error, Store};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
+use farbank_store::{Error, Store};
 
 use crate::support::{self, Time, User};
 

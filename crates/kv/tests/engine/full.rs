@@ -1,8 +1,8 @@
 //! Tests of full pools, with a cleaner in the background as in a server.
 
-use farbank_kv::store::{Error, RoomReply, Store};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
+use farbank_store::{Error, RoomReply, Store};
 
 use crate::support::{Time, User, memory};
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::RoomReply;
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, FileIo, KernelIo, OpenOptions, SyncPolicy, create_path};
 use farbank_pm::pool::GROWTH_STEP_BYTES;
+use farbank_store::RoomReply;
 
 use crate::support::{Time, User};
 

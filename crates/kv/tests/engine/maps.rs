@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use farbank_kv::Kv;
-use farbank_kv::store::Store;
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Pool, PoolIdentity, PoolLayout};
 use farbank_pm::{Medium, Off, PersistCtx};
+use farbank_store::Store;
 
 use crate::support::{Time, User, kill, reopen};
 

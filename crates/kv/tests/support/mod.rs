@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farbank_kv::store::{Error, Key, ReadView, Session, StoredItem, Value, ValueMeta};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
+use farbank_store::{Error, Key, ReadView, Session, StoredItem, Value, ValueMeta};
 
 /// Clocks that advance only when a test moves them.
 #[derive(Clone)]
@@ -132,7 +132,7 @@ impl User {
     }
 
     pub(crate) fn update(&mut self, k: &[u8], decide: impl Fn(Option<&[u8]>) -> Vec<u8>) {
-        let mut change = |item: Option<StoredItem<'_>>| farbank_kv::store::UpdateDecision::Put {
+        let mut change = |item: Option<StoredItem<'_>>| farbank_store::UpdateDecision::Put {
             bytes: decide(item.map(|i| i.bytes)),
             expires_ms: 0,
             flags: 0,

@@ -104,7 +104,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("appendfsync", text(shared.options.sync)),
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
-        ("databases", farbank_kv::store::DATABASES.to_string()),
+        ("databases", farbank_store::DATABASES.to_string()),
         (
             "dir",
             dir.map(|dir| dir.display().to_string()).unwrap_or_default(),

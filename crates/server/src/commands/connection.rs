@@ -1,6 +1,6 @@
 //! Commands about the connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
 
-use farbank_kv::store::DATABASES;
+use farbank_store::DATABASES;
 
 use super::{CommandContext, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
 use crate::resp::number::parse_i64;

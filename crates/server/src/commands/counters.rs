@@ -1,6 +1,6 @@
 //! Counters: INCR DECR INCRBY DECRBY.
 
-use farbank_kv::store::UpdateDecision;
+use farbank_store::UpdateDecision;
 
 use super::strings::STRING;
 use super::{CommandContext, CommandError, NOT_INTEGER, WRONG_TYPE};

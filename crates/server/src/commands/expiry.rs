@@ -1,6 +1,6 @@
 //! Expiry: EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL EXPIRETIME PEXPIRETIME PERSIST.
 
-use farbank_kv::store::{StoredItem, UpdateDecision};
+use farbank_store::{StoredItem, UpdateDecision};
 
 use super::{CommandContext, CommandError, NOT_INTEGER};
 use crate::resp::number::parse_i64;

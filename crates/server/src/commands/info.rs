@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use farbank_kv::store::Stats;
+use farbank_store::Stats;
 
 use super::connection::REDIS_VERSION;
 use super::{CommandContext, CommandError};

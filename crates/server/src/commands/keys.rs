@@ -1,6 +1,6 @@
 //! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
 
-use farbank_kv::store::{GroupDecision, Key};
+use farbank_store::{GroupDecision, Key};
 
 use super::strings::STRING;
 use super::{CommandContext, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX, StoreAccess};

@@ -5,8 +5,8 @@
 //! before it has changed anything. The thread of long requests (`crate::long_requests`) executes both kinds, without
 //! these checks.
 
-use farbank_kv::store::{Key, ReadView};
 use farbank_pm::Drain;
+use farbank_store::{Key, ReadView};
 
 use super::table::{Command, flag};
 use super::transactions::TransactionQueue;

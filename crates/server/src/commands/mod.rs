@@ -32,7 +32,7 @@ mod transactions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farbank_kv::store::{
+use farbank_store::{
     Error, GroupDecision, KEY_BYTES_MAX, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use farbank_kv::store::{Key, RoomReply};
+use farbank_store::{Key, RoomReply};
 
 use super::table::{self, Command, flag};
 use super::{ClientState, CommandContext, ExecOutcome, StoreAccess, WriteNeed, long, run};

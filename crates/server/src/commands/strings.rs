@@ -1,6 +1,6 @@
 //! Strings: GET SET MGET MSET MSETNX SETNX SETEX PSETEX GETSET GETDEL GETEX APPEND STRLEN.
 
-use farbank_kv::store::{
+use farbank_store::{
     GetStep, GroupDecision, Key, ReadView, StoredItem, UpdateDecision, VALUE_BYTES_MAX, Value,
     ValueMeta,
 };

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use farbank_kv::store::{Error, GroupDecision, Key, ReadView};
+use farbank_store::{Error, GroupDecision, Key, ReadView};
 
 use super::table::{Command, flag};
 use super::{
@@ -76,7 +76,7 @@ impl TransactionQueue {
             if command.name == "select" {
                 let index = parse_u64(args.at(1)).and_then(|n| u8::try_from(n).ok());
                 db = index
-                    .filter(|&n| usize::from(n) < farbank_kv::store::DATABASES)
+                    .filter(|&n| usize::from(n) < farbank_store::DATABASES)
                     .unwrap_or(db);
             }
             for position in command.keys.positions(args.len()) {

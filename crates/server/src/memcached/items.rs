@@ -2,7 +2,7 @@
 //!
 //! Each is one atomic `update` of the store, on top of the newest value. An unconditional store is a `put`.
 
-use farbank_kv::store::{
+use farbank_store::{
     Error, KIND_STALE, KIND_TYPE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
 };
 

@@ -5,9 +5,7 @@
 //! also give one client the *win*: this client shall replace the item. Two marks of an item record that a client has
 //! won, and that the item is *stale* (`md` with `I`).
 
-use farbank_kv::store::{
-    Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
-};
+use farbank_store::{Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta};
 
 use super::items::{
     self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,

@@ -6,7 +6,7 @@
 //!
 //! Keys are in database 0, so Redis clients see the same values. The store also keeps an item's flags, expiry, version
 //! (the source of its `cas`), and the marks *stale* and *won* in the high bits of the kind
-//! ([`KIND_STALE`](farbank_kv::store::KIND_STALE)). Only the time of a key's last use is in DRAM (`recency`).
+//! ([`KIND_STALE`](farbank_store::KIND_STALE)). Only the time of a key's last use is in DRAM (`recency`).
 //!
 //! * [`parse`]: splits the input into requests.
 //! * `text`: the classic commands. `meta`: the two-letter meta commands. Both write through `items`.
@@ -30,7 +30,7 @@ mod text;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use farbank_kv::store::{Absence, Error, Key, ReadView, RoomReply, Session};
+use farbank_store::{Absence, Error, Key, ReadView, RoomReply, Session};
 
 use crate::buffer_pool::BufferPool;
 use crate::commands::{ExecOutcome, long};

@@ -7,7 +7,7 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use farbank_kv::store::{SlabClass, Stats};
+use farbank_store::{SlabClass, Stats};
 
 use super::parse::u32_of;
 use super::{BAD_FORMAT, ERROR, MemcachedCtx, VERSION, Words};

@@ -1,7 +1,7 @@
 //! The classic commands: get gets gat gats set add replace append prepend cas touch delete incr decr
 //! flush_all verbosity.
 
-use farbank_kv::store::{Error, ReadView, Value, ValueMeta};
+use farbank_store::{Error, ReadView, Value, ValueMeta};
 
 use super::items::{
     self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,

@@ -167,5 +167,5 @@ fn shutdown_keeps_acknowledged_writes_and_stops_the_server() {
     client.send("SET b 1;SHUTDOWN NOSAVE");
     assert_eq!(client.drain(), "+OK\r\n");
     server.join();
-    assert_eq!(farbank_kv::store::Store::session(&store).len(0), Ok(2));
+    assert_eq!(farbank_store::Store::session(&store).len(0), Ok(2));
 }

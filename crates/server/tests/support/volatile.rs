@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use farbank_kv::store::{
+use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
+use farbank_store::{
     Absence, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep, GroupDecision,
     Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoredItem, UpdateDecision, Value,
     ValueMeta,
 };
-use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 
 pub(crate) type Name = (u8, Vec<u8>);
 

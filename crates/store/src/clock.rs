@@ -19,17 +19,19 @@
 //! store's clock is not set back until it has passed one of them.
 //!
 //! # Invariants
-//! KV-CLOCK-1  A setback is durable before the clock is set back.
-//! KV-CLOCK-2  The result that a value has expired counts only if the clock was not changed meanwhile. So a setback
-//!             includes every time at which a value was found expired before it.
-//! KV-CLOCK-3  The clock is changed, and times are written to the medium, under the same lock. So a time from before
-//!             a setback is never written after it.
+//! STORE-CLOCK-1  A setback is durable before the clock is set back.
+//! STORE-CLOCK-2  The result that a value has expired counts only if the clock was not changed meanwhile. So a
+//!                setback includes every time at which a value was found expired before it.
+//! STORE-CLOCK-3  The clock is changed, and times are written to the medium, under the same lock. So a time from
+//!                before a setback is never written after it.
 
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use farbank_pm::sync::{Arc, Mutex};
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::config::ClockFn;
+/// A function that returns a time in milliseconds.
+pub type ClockFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Number of setbacks that are kept at a time.
 pub const SETBACKS_MAX: usize = 8;
@@ -144,7 +146,7 @@ impl StoreClock {
             self.acted_ms.fetch_max(now_ms, SeqCst);
             record();
             if self.epoch.load(SeqCst) == epoch {
-                return true; // KV-CLOCK-2
+                return true; // STORE-CLOCK-2
             }
         }
     }
@@ -207,7 +209,7 @@ impl StoreClock {
     /// Calls `write_down` with the latest time at which a value was found expired. `write_down` must make it durable
     /// before it returns `Ok`.
     pub fn record<E>(&self, write_down: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
-        let _changing = self.changing.lock().expect("no holder panics"); // KV-CLOCK-3
+        let _changing = self.changing.lock().expect("no holder panics"); // STORE-CLOCK-3
         let acted_ms = self.acted_ms.load(SeqCst).min(self.now_ms());
         write_down(acted_ms)?;
         self.recorded_ms.fetch_max(acted_ms, Relaxed);
@@ -302,6 +304,21 @@ fn with(setbacks: &Setbacks, new: Setback, now_ms: u64) -> Option<Setbacks> {
         *with.get_mut(place)? = *setback;
     }
     Some(with)
+}
+
+/// Returns the machine's wall clock, in milliseconds since 1970. A [`ClockFn`].
+#[must_use]
+pub fn wall_clock_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Returns the milliseconds since the machine started, including suspended time. A [`ClockFn`].
+#[must_use]
+pub fn uptime_ms() -> u64 {
+    let since = clock_gettime(ClockId::Boottime);
+    since.tv_sec.cast_unsigned() * 1_000 + since.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use farbank_check::target::Value;
 
-use crate::store::Key;
+use crate::Key;
 
 /// Databases of the keys, in turn.
 const DATABASES: [u8; 3] = [0, 5, 15];
@@ -13,14 +13,14 @@ const EMPTY: u64 = 7;
 
 /// A key of the store, for a key number.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct KeyName {
+pub(super) struct KeyName {
     db: u8,
     bytes: Vec<u8>,
 }
 
 impl KeyName {
     /// Returns the key with the number `key`, which is below 256.
-    pub(crate) fn of(key: u64) -> KeyName {
+    pub(super) fn of(key: u64) -> KeyName {
         let first = u8::try_from(key).expect("an explorer has few keys");
         let mut bytes = vec![first; LENGTHS[key as usize % LENGTHS.len()]];
         if key == EMPTY {
@@ -36,7 +36,7 @@ impl KeyName {
     ///
     /// # Errors
     /// If no number has this key.
-    pub(crate) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, String> {
+    pub(super) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, String> {
         let key = bytes.first().map_or(EMPTY, |first| u64::from(*first));
         let found = KeyName { db, bytes };
         match KeyName::of(key) == found {
@@ -48,11 +48,11 @@ impl KeyName {
     }
 
     /// Returns the databases of all keys.
-    pub(crate) fn databases() -> impl Iterator<Item = u8> {
+    pub(super) fn databases() -> impl Iterator<Item = u8> {
         DATABASES.into_iter()
     }
 
-    pub(crate) fn as_key(&self) -> Key<'_> {
+    pub(super) fn as_key(&self) -> Key<'_> {
         Key {
             db: self.db,
             bytes: &self.bytes,
@@ -62,7 +62,7 @@ impl KeyName {
 
 /// Returns the client flags that are stored with `value`. They are 0 for a third of the values, so that some records
 /// have no attributes.
-pub(crate) fn flags_of(value: Value) -> u32 {
+pub(super) fn flags_of(value: Value) -> u32 {
     match value.id % 3 {
         0 => 0,
         _ => (value.id as u32).wrapping_mul(0x9e37_79b9),
@@ -73,7 +73,7 @@ pub(crate) fn flags_of(value: Value) -> u32 {
 ///
 /// # Errors
 /// If the bytes are no value, or `flags` are not those of the value.
-pub(crate) fn decode(bytes: &[u8], flags: u32) -> Result<Value, String> {
+pub(super) fn decode(bytes: &[u8], flags: u32) -> Result<Value, String> {
     let value = Value::decode(bytes)?;
     match flags == flags_of(value) {
         true => Ok(value),
