@@ -9,7 +9,7 @@ use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::Persistency;
 
 use super::{PersistencyChoice, SeedRange, TargetChoice, VerdictChoice, progress_bar, threads};
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

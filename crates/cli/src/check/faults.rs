@@ -9,7 +9,7 @@ use farbank_pm::fault::{Fault, NAMED};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{PersistencyChoice, SeedRange, TargetChoice, progress_bar, threads, tree};
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

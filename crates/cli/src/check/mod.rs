@@ -28,7 +28,7 @@ use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::Failure;
+use crate::common::Failure;
 
 /// Run the correctness checks.
 #[derive(Subcommand)]

@@ -13,7 +13,7 @@ use farbank_pm::fault::{Fault, NAMED};
 
 use super::tree::{self, TreeArgs};
 use super::{TargetChoice, number};
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Schedules need a special build, in which shuttle replaces locks, atomics and threads:

@@ -11,7 +11,7 @@ use farbank_pm::situation::{Situation, met};
 use indicatif::ProgressBar;
 
 use super::{SeedRange, TargetChoice, progress_bar};
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -15,7 +15,7 @@ use farbank_tree::sim_test::{
 use serde_json::{Value, json};
 
 use super::progress_bar;
-use crate::Failure;
+use crate::common::Failure;
 
 /// Options of `check schedules` that only the tree uses.
 #[derive(Args)]

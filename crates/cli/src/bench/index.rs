@@ -11,9 +11,9 @@ use farbank_index::hash::Hashing;
 use farbank_index::registry::{TableKind, TablePreset};
 use serde_json::json;
 
-use crate::apart::apart;
-use crate::bench::{OutputForm, failure, measure, table};
-use crate::{Failure, size};
+use super::apart::apart;
+use super::report::{OutputForm, failure, measure, table};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -294,7 +294,7 @@ fn first_of_words(contenders: &[IndexContender]) -> Option<&IndexContender> {
 }
 
 impl BenchIndex {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let Some(library) = &self.plugin else {
             return self.run_here();
         };

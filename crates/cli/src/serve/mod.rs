@@ -2,6 +2,9 @@
 //!
 //! The command opens the pool, or creates it, and opens a [`Kv`] or a [`Cache`] on its medium. A [`Server`] serves
 //! that store to Redis and memcached clients until a signal or a client's SHUTDOWN. Then the store is closed cleanly.
+//! `memcached` translates memcached's command line into this one.
+
+pub(crate) mod memcached;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
@@ -29,8 +32,8 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
-use crate::{Failure, size};
+use crate::common::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 SIGTERM, SIGINT, SIGQUIT and SIGUSR1 stop the server: it closes the pool and exits with status 0. A second signal ends

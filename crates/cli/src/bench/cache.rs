@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::cache::{self, CacheExperiment, CacheOptions, HOT_ITEMS_MIN};
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, measure, table};
+use super::report::{OutputForm, measure, table};
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +75,7 @@ enum CacheExperimentChoice {
 }
 
 impl BenchCache {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let options = CacheOptions {
             experiment: match self.experiment {
                 CacheExperimentChoice::Arrangements => CacheExperiment::Arrangements,

@@ -4,7 +4,7 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use crate::Failure;
+use crate::common::Failure;
 
 /// Long name of an option, and the experiments that use it.
 type OptionUse = (&'static str, &'static [&'static str]);
@@ -339,7 +339,7 @@ mod tests {
 
     fn refused(line: &[&str]) -> Option<String> {
         let args = ["farbank", "bench"].iter().chain(line).map(OsString::from);
-        let args = crate::settings::with_file(args.collect()).ok()?;
+        let args = crate::common::options_file::with_file(args.collect()).ok()?;
         let matches = Cli::command().try_get_matches_from(args);
         match refuse(&matches.unwrap_or_else(|error| panic!("{line:?}: {error}"))) {
             Ok(()) => None,

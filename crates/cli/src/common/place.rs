@@ -16,8 +16,8 @@ use farbank_pm::media::{
 use farbank_pm::pool::{COPIES, COPY_BYTES, PoolLayout, summary};
 use farbank_pm::{Caps, Kind};
 
-use crate::progress::CommandProgress;
-use crate::{Failure, size};
+use crate::common::progress::CommandProgress;
+use crate::common::{Failure, size};
 
 /// Storage engine of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -5,8 +5,8 @@ use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::tree::{self, TreeMix, TreeSystem};
 use serde_json::json;
 
-use crate::bench::{OutputForm, measure, table};
-use crate::{Failure, size};
+use super::report::{OutputForm, measure, table};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -152,7 +152,7 @@ fn skew(text: &str) -> Result<f64, String> {
 
 impl BenchTree {
     /// Runs the subcommand.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let FabricChoice::Sim = self.fabric;
         let mix = match self.mix {
             MixChoice::WriteOnly => TreeMix::WRITE_ONLY,

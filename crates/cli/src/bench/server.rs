@@ -8,10 +8,10 @@ use farbank_bench::server;
 use farbank_bench::server::open_loop;
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, measure, table};
+use super::report::{OutputForm, measure, table};
+use crate::common::Failure;
 
-const SERVER_EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   farbank bench server
       five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
@@ -28,7 +28,7 @@ Examples:
 
 /// Benchmark the server against redis-server or memcached.
 #[derive(Args)]
-#[command(after_help = SERVER_EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct BenchServer {
     /// Server to compare with: redis (with the durable store) or memcached (with the cache).
     #[arg(long, value_enum, default_value = "redis")]
@@ -115,7 +115,7 @@ enum PeerChoice {
 }
 
 impl BenchServer {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let farbank = std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
         if self.open_loop {

@@ -14,8 +14,8 @@ use farbank_bench::judge::{
 use farbank_bench::kv::PoolPlace;
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, bound, in_columns, measure, number};
+use super::report::{OutputForm, bound, in_columns, measure, number};
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -153,7 +153,7 @@ fn medium(text: &str) -> Result<PoolPlace, String> {
 
 impl BenchJudge {
     /// Runs the subcommand.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
         let (v1, v2) = (V1Engine::default(), V2Engine::default());
         let every: [(JudgeTargetChoice, &dyn Contender); 5] = [
