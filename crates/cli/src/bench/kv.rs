@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
+use farbank_bench::kv::{KvExperiment, UpdatePattern};
 use farbank_bench::{kv, modelled};
 use farbank_kv::POOL_BYTES_MAX;
 use serde_json::json;
 
 use super::report::{OutputForm, measure, table};
+use crate::common::choice::{described, experiment};
 use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -32,8 +34,8 @@ pub(crate) struct BenchKv {
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Experiment to run.
-    #[arg(long, value_enum, default_value = "all")]
-    experiment: ExperimentChoice,
+    #[arg(long, default_value = "all", value_parser = experiment::<KvExperiment>())]
+    experiment: KvExperiment,
     /// Medium of the pools. dram: memory of this process (for reopen a file in /dev/shm). PATH: a file that must not
     /// exist yet and is removed afterwards. sim: the model of persistent memory, which has an experiment of its own.
     #[arg(long, value_name = "dram|sim|PATH", default_value = "dram", value_parser = medium)]
@@ -48,11 +50,11 @@ pub(crate) struct BenchKv {
     /// For amplification: pattern of the updates.
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
-        default_value = "uniform,hot,sizes"
+        default_value = "uniform,hot,sizes",
+        value_parser = described(&UpdatePattern::ALL, UpdatePattern::name, UpdatePattern::summary)
     )]
-    updates: Vec<UpdatesChoice>,
+    updates: Vec<UpdatePattern>,
     /// On sim: numbers of virtual workers, with one run for each.
     #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=256))]
     workers: Vec<u16>,
@@ -73,31 +75,6 @@ pub(crate) struct BenchKv {
 enum BenchMedium {
     Real(kv::PoolPlace),
     Sim,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum UpdatesChoice {
-    /// Every key equally often.
-    Uniform,
-    /// Nine of ten updates go to one of ten keys.
-    Hot,
-    /// Updates change the size of values.
-    Sizes,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ExperimentChoice {
-    /// Medium writes per user write, and whether any write is refused while value sizes change.
-    Amplification,
-    /// Fences, far-memory reads and index bytes per new key, and the slowest insert.
-    Load,
-    /// Time to open the pool after a kill and after a clean close, in milliseconds.
-    Reopen,
-    /// The slowest write, refused or accepted, on a full pool, and the slowest read at the same time. Varies the
-    /// sizes of values and pools, and how the pool was filled.
-    Full,
-    /// All experiments.
-    All,
 }
 
 fn medium(text: &str) -> Result<BenchMedium, String> {
@@ -136,14 +113,6 @@ impl BenchKv {
     }
 
     fn run_on(self, place: kv::PoolPlace) -> Result<(), Failure> {
-        use kv::KvExperiment::{Amplification, Full, Load, Reopen};
-        let experiments = match self.experiment {
-            ExperimentChoice::Amplification => vec![Amplification],
-            ExperimentChoice::Load => vec![Load],
-            ExperimentChoice::Reopen => vec![Reopen],
-            ExperimentChoice::Full => vec![Full],
-            ExperimentChoice::All => vec![Amplification, Load, Reopen, Full],
-        };
         if self.size < kv::POOL_BYTES_MIN {
             let least = size::human(kv::POOL_BYTES_MIN);
             return Err(Failure::Usage(format!("--size must be at least {least}")));
@@ -153,19 +122,11 @@ impl BenchKv {
             return Err(Failure::Usage(format!("--size must be at most {most}")));
         }
         let options = kv::KvOptions {
-            experiments,
+            experiment: self.experiment,
             place,
             keys: self.keys.unwrap_or(5_000_000),
             pool_bytes: self.size,
-            updates: [
-                (UpdatesChoice::Uniform, kv::UpdateSkew::Uniform),
-                (UpdatesChoice::Hot, kv::UpdateSkew::Hot),
-            ]
-            .into_iter()
-            .filter(|(choice, _)| self.updates.contains(choice))
-            .map(|(_, skew)| skew)
-            .collect(),
-            change_sizes: self.updates.contains(&UpdatesChoice::Sizes),
+            updates: self.updates,
         };
         let settings = json!({
             "workload": self.workload, "keys": options.keys, "size": options.pool_bytes,

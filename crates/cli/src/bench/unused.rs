@@ -3,239 +3,12 @@
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use farbank_bench::registry::{self, RegisteredBench};
 
 use crate::common::Failure;
 
-/// Long name of an option, and the experiments that use it.
-type OptionUse = (&'static str, &'static [&'static str]);
-
-/// A benchmark, the option that selects its experiment, and the experiments that use each of its other options. Every
-/// experiment uses the options that are not listed.
-type BenchOptions = (&'static str, &'static str, &'static [OptionUse]);
-
-const MIX: &[&str] = &["mix"];
-const ON_MODEL: &[&str] = &["bytes", "dimms", "numa", "orders", "array"];
-const OF_TABLES: &[&str] = &[
-    "throughput",
-    "latency",
-    "mix",
-    "counts",
-    "load-factor",
-    "resize",
-    "recovery",
-    "bytes",
-    "dimms",
-    "numa",
-];
-
-const INDEX: &[OptionUse] = &[
-    ("target", OF_TABLES),
-    ("plugin", &["throughput", "latency", "mix"]),
-    ("pool-path", &["throughput", "latency", "mix"]),
-    ("pool-size", &["throughput", "latency", "mix"]),
-    (
-        "preset",
-        &[
-            "throughput",
-            "latency",
-            "mix",
-            "counts",
-            "load-factor",
-            "resize",
-            "recovery",
-            "bytes",
-            "dimms",
-            "numa",
-            "orders",
-        ],
-    ),
-    (
-        "hash-size",
-        &[
-            "throughput",
-            "latency",
-            "mix",
-            "counts",
-            "load-factor",
-            "resize",
-            "recovery",
-            "bytes",
-            "dimms",
-            "numa",
-            "orders",
-        ],
-    ),
-    (
-        "no-flush",
-        &[
-            "throughput",
-            "latency",
-            "mix",
-            "counts",
-            "load-factor",
-            "resize",
-            "bytes",
-            "dimms",
-            "numa",
-            "orders",
-        ],
-    ),
-    (
-        "threads",
-        &[
-            "throughput",
-            "latency",
-            "mix",
-            "bytes",
-            "dimms",
-            "numa",
-            "array",
-        ],
-    ),
-    ("mode", MIX),
-    ("seconds", MIX),
-    ("operations", MIX),
-    ("read-ratio", MIX),
-    ("insert-ratio", MIX),
-    ("update-ratio", MIX),
-    ("remove-ratio", MIX),
-    ("scan-ratio", MIX),
-    ("scan-size", MIX),
-    ("distribution", MIX),
-    ("skew", MIX),
-    ("skip-load", MIX),
-    ("latency-sampling", MIX),
-    ("sampling-ms", MIX),
-    (
-        "seed",
-        &[
-            "mix",
-            "load-factor",
-            "resize",
-            "bytes",
-            "dimms",
-            "numa",
-            "orders",
-            "array",
-        ],
-    ),
-    ("with-replacement", &["load-factor", "resize"]),
-    ("cpu-ns", ON_MODEL),
-    ("cache", ON_MODEL),
-];
-
-const ENTRIES_USED: &[&str] = &[
-    "mix",
-    "counts",
-    "ablation",
-    "paper",
-    "ranges",
-    "scale",
-    "keys",
-    "caches",
-    "held-out",
-    "published",
-    "causes",
-];
-
-const TREE: &[OptionUse] = &[
-    ("system", MIX),
-    ("mix", MIX),
-    ("skew", MIX),
-    ("range", MIX),
-    ("entries", ENTRIES_USED),
-    (
-        "key-bytes",
-        &[
-            "mix", "counts", "ablation", "paper", "ranges", "scale", "caches", "causes",
-        ],
-    ),
-    (
-        "cache",
-        &[
-            "mix",
-            "counts",
-            "ablation",
-            "paper",
-            "ranges",
-            "scale",
-            "keys",
-            "held-out",
-            "published",
-            "causes",
-        ],
-    ),
-    (
-        "threads",
-        &[
-            "mix",
-            "counts",
-            "locks",
-            "messages",
-            "ablation",
-            "paper",
-            "ranges",
-            "keys",
-            "caches",
-            "held-out",
-            "published",
-            "causes",
-        ],
-    ),
-    (
-        "coroutines",
-        &[
-            "mix",
-            "counts",
-            "locks",
-            "messages",
-            "ablation",
-            "paper",
-            "ranges",
-            "keys",
-            "caches",
-            "held-out",
-            "published",
-            "causes",
-        ],
-    ),
-];
-
-const CACHE: &[OptionUse] = &[
-    ("threads", &["arrangements"]),
-    ("dimms", &["arrangements"]),
-    ("cpu-ns", &["arrangements"]),
-    ("requests", &["hits", "hot"]),
-    ("mib", &["hits", "hot"]),
-    ("memcached", &["hits"]),
-];
-
 /// Options of `bench kv` that only the medium `sim` uses, which is an experiment of its own.
-const KV_MEDIUM: &[OptionUse] = &[
-    ("workers", &["sim"]),
-    ("dimms", &["sim"]),
-    ("cpu-ns", &["sim"]),
-    ("seed", &["sim"]),
-];
-
-const KV: &[OptionUse] = &[
-    ("size", &["amplification", "all"]),
-    ("updates", &["amplification", "all"]),
-    ("keys", &["load", "reopen", "all"]),
-];
-
-const SERVER: &[OptionUse] = &[
-    ("redis", &["redis"]),
-    ("redis-benchmark", &["redis"]),
-    ("memcached", &["memcached"]),
-];
-
-const BENCHES: &[BenchOptions] = &[
-    ("index", "experiment", INDEX),
-    ("tree", "experiment", TREE),
-    ("cache", "experiment", CACHE),
-    ("server", "peer", SERVER),
-];
+const KV_SIM: [&str; 4] = ["workers", "dimms", "cpu-ns", "seed"];
 
 fn was_given(of: &ArgMatches, option: &str) -> bool {
     // clap ids are field names, with underscores.
@@ -247,11 +20,14 @@ fn value<'a>(of: &'a ArgMatches, option: &str) -> Option<&'a str> {
     of.get_raw(option)?.next_back()?.to_str()
 }
 
-fn check(of: &ArgMatches, by: &str, uses: &[OptionUse]) -> Result<(), Failure> {
+/// Checks for options that the experiment does not use.
+fn check(of: &ArgMatches, bench: &RegisteredBench) -> Result<(), Failure> {
+    let by = bench.option;
     let Some(chosen) = value(of, by) else {
         return Ok(());
     };
-    for (option, users) in uses {
+    for option in bench.options() {
+        let users = bench.users_of(option);
         if was_given(of, option) && !users.contains(&chosen) {
             return Err(Failure::Usage(format!(
                 "--{option} has no effect with --{by} {chosen}; it is for {}",
@@ -262,16 +38,16 @@ fn check(of: &ArgMatches, by: &str, uses: &[OptionUse]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks `bench kv` for options that its medium or experiment does not use.
-fn check_kv(of: &ArgMatches) -> Result<(), Failure> {
-    let is_sim = value(of, "medium") == Some("sim");
-    if !is_sim {
-        let given = |(option, _): &&OptionUse| was_given(of, option);
-        if let Some((option, _)) = KV_MEDIUM.iter().find(given) {
-            let why = format!("--{option} has no effect without --medium sim");
-            return Err(Failure::Usage(why));
-        }
-        return check(of, "experiment", KV);
+/// Checks `bench kv` for options that its medium does not use. Returns whether the medium has experiments.
+fn check_kv_medium(of: &ArgMatches) -> Result<bool, Failure> {
+    if value(of, "medium") != Some("sim") {
+        let mut options = KV_SIM.into_iter();
+        return match options.find(|option| was_given(of, option)) {
+            Some(option) => Err(Failure::Usage(format!(
+                "--{option} has no effect without --medium sim"
+            ))),
+            None => Ok(true),
+        };
     }
     for option in ["experiment", "size", "updates"] {
         if was_given(of, option) {
@@ -279,7 +55,7 @@ fn check_kv(of: &ArgMatches) -> Result<(), Failure> {
             return Err(Failure::Usage(why));
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Checks `bench index` for options that another option makes useless.
@@ -318,14 +94,13 @@ pub(crate) fn refuse(line: &ArgMatches) -> Result<(), Failure> {
         return Ok(());
     };
     match name {
-        "kv" => return check_kv(of),
+        "kv" if !check_kv_medium(of)? => return Ok(()),
         "index" => check_index_pairs(of)?,
         _ => {}
     }
-    match BENCHES.iter().find(|(bench, ..)| *bench == name) {
-        Some((_, by, uses)) => check(of, by, uses),
-        None => Ok(()),
-    }
+    let benches = registry::benches();
+    let mut parts = benches.iter().filter(|bench| bench.name == name);
+    parts.try_for_each(|bench| check(of, bench))
 }
 
 #[cfg(test)]
@@ -404,25 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn the_options_and_experiments_that_are_listed_exist() {
+    fn the_registered_options_and_experiments_exist() {
         let cli = Cli::command();
-        let bench = cli.find_subcommand("bench").expect("it is a verb");
-        let kv = [("kv", "experiment", KV), ("kv", "medium", KV_MEDIUM)];
-        for (name, by, uses) in BENCHES.iter().copied().chain(kv) {
-            let command = bench.find_subcommand(name).expect(name);
-            let mut arguments = command.get_arguments();
-            let chooses = arguments.find(|of| of.get_long() == Some(by)).expect(by);
-            let values = chooses.get_possible_values();
-            for (option, users) in uses {
+        let commands = cli.find_subcommand("bench").expect("it is a verb");
+        for bench in registry::benches() {
+            let (name, by) = (bench.name, bench.option);
+            let command = commands.find_subcommand(name).expect(name);
+            let find = |option: &str| {
                 let mut arguments = command.get_arguments();
-                assert!(
-                    arguments.any(|of| of.get_long() == Some(option)),
-                    "{name} --{option}"
-                );
-                for user in *users {
-                    let known = by == "medium" || values.iter().any(|of| of.get_name() == *user);
-                    assert!(known, "{name} --{by} {user}");
-                }
+                arguments.find(|argument| argument.get_long() == Some(option))
+            };
+            let values = find(by).expect(by).get_possible_values();
+            let values: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+            let registered: Vec<&str> = bench.experiments.iter().map(|row| row.name).collect();
+            assert_eq!(values, registered, "{name} --{by}");
+            for option in bench.options() {
+                assert!(find(option).is_some(), "{name} --{option}");
             }
         }
     }

@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::store::{OpenReport, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
@@ -32,6 +32,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
+use crate::common::choice::described;
 use crate::common::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
 use crate::common::{Failure, size};
 
@@ -93,17 +94,6 @@ impl FromStr for FileMode {
         mode.map(FileMode)
             .ok_or_else(|| "permissions must be an octal number up to 777".to_owned())
     }
-}
-
-/// Clients that may run commands that can harm all clients.
-#[derive(Clone, Copy, ValueEnum)]
-enum ProtectedActionsArg {
-    /// No client.
-    No,
-    /// Every client.
-    Yes,
-    /// Local clients.
-    Local,
 }
 
 /// Serve a pool to Redis and memcached clients.
@@ -182,8 +172,8 @@ pub(crate) struct ServeArgs {
     unsafe_no_auth: bool,
     /// Clients that may change limits (CONFIG SET) and stop the server (SHUTDOWN). local: clients from 127.0.0.1, ::1
     /// and the Unix socket.
-    #[arg(long, value_enum, default_value = "local")]
-    enable_protected_configs: ProtectedActionsArg,
+    #[arg(long, default_value = "local", value_parser = described(&ProtectedActions::ALL, ProtectedActions::name, ProtectedActions::summary))]
+    enable_protected_configs: ProtectedActions,
     /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
@@ -300,11 +290,7 @@ impl ServeArgs {
             idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
-            protected_actions: match self.enable_protected_configs {
-                ProtectedActionsArg::No => ProtectedActions::No,
-                ProtectedActionsArg::Yes => ProtectedActions::Yes,
-                ProtectedActionsArg::Local => ProtectedActions::Local,
-            },
+            protected_actions: self.enable_protected_configs,
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,
