@@ -212,7 +212,7 @@ impl ExperimentKey for JudgePhase {
         Experiment {
             name: "performance",
             question: "Measure the time of a set phase and of the get phases",
-            bounds: "`kv` takes at most the time of each other engine",
+            bounds: "no wrong reply, no refused set; `kv` takes at most the time of each other engine",
             options: &[],
             run: JudgePhase::Performance,
         },
