@@ -16,7 +16,7 @@ pub use farbank_pm as pm;
 mod embed;
 mod session;
 
-pub use embed::{Db, OpenError, Options, open};
+pub use embed::{Db, OpenError, Options, VerifyError, open};
 pub use farbank_kv::store::Error;
 pub use farbank_pm::media::{ReadMode, SyncPolicy};
 pub use farbank_pm::pool::CopiedPoolPolicy;
