@@ -42,12 +42,18 @@ pub trait ExperimentKey: Copy + PartialEq + Send + Sync + 'static {
     /// The experiments, in the order of the command line's help.
     const ROWS: &'static [Experiment<Self>];
 
+    /// Returns the row of this experiment.
+    #[must_use]
+    fn row(self) -> &'static Experiment<Self> {
+        let mut rows = Self::ROWS.iter();
+        let row = rows.find(|row| row.run == self);
+        row.expect("every experiment has a row")
+    }
+
     /// Returns the value that selects this experiment on the command line.
     #[must_use]
     fn name(self) -> &'static str {
-        let mut rows = Self::ROWS.iter();
-        let row = rows.find(|row| row.run == self);
-        row.expect("every experiment has a row").name
+        self.row().name
     }
 }
 

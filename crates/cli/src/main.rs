@@ -2,6 +2,9 @@
 //!
 //! Exit codes: 0 on success, 1 if the command failed, 2 if the command line is wrong. If the reader of standard
 //! output closes its end of the pipe, the process dies by SIGPIPE, which a shell shows as 141.
+//!
+//! Each subcommand has a module of its name: `serve` (with `serve::memcached`), `pool`, `check` and `bench`. All use
+//! `common`.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +22,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use common::{Failure, options_file, output};
-use serve::memcached;
+use crate::common::{Failure, options_file, output};
+use crate::serve::memcached;
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 on success (every check and bound holds), 1 if the command failed or a check or bound does not hold,

@@ -43,7 +43,8 @@ fn experiments_in(line: &str) -> Vec<(Option<&str>, &str)> {
     for pair in words.windows(2) {
         match *pair {
             ["bench", name] => bench = Some(name),
-            ["--experiment", name] => found.push((bench, name)),
+            // In a table the value is in the next cell.
+            ["--experiment", name] if !name.is_empty() => found.push((bench, name)),
             _ => {}
         }
     }
