@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
+use serde_json::Value;
+
 use crate::RunSize;
 use crate::run::{farbank, in_parallel, output, root, succeed, target, works};
 
@@ -354,31 +356,31 @@ fn crash_for_long(mode: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the number `name` of the JSON in the last line of `text`.
+/// Returns the sum of the figure `name` over all runs of the report, which is JSON in the last line of `text`.
 fn figure(text: &str, name: &str) -> Result<u64, String> {
-    let report = text.lines().last().unwrap_or_default();
-    number(report, name).ok_or_else(|| format!("no {name} in the last line: {report}"))
-}
-
-/// Returns the number `name` in a line of JSON.
-fn number(json: &str, name: &str) -> Option<u64> {
-    let (_, rest) = json.split_once(&format!("\"{name}\":"))?;
-    let rest = rest.trim_start();
-    let end = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    rest[..end].parse().ok()
+    let line = text.lines().last().unwrap_or_default();
+    let report: Value = serde_json::from_str(line)
+        .map_err(|e| format!("the last line is not JSON: {e}: {line}"))?;
+    let runs = report["runs"].as_array().map_or(&[][..], Vec::as_slice);
+    let figures: Option<Vec<u64>> = runs.iter().map(|run| run[name].as_u64()).collect();
+    match figures {
+        Some(figures) if !figures.is_empty() => Ok(figures.iter().sum()),
+        _ => Err(format!("no {name} in the last line: {line}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::figure;
 
     #[test]
-    fn a_number_is_found_by_its_name() {
-        let json = r#"{"images":12,"distinct_images": 7}"#;
-        assert_eq!(number(json, "distinct_images"), Some(7));
-        assert_eq!(number(json, "images"), Some(12));
-        assert_eq!(number(json, "kills"), None);
+    fn a_figure_is_the_sum_of_the_runs() {
+        let text = "progress\n{\"runs\":[{\"images\":12,\"places\":3},{\"images\":7}]}\n";
+        assert_eq!(figure(text, "images"), Ok(19));
+        for name in ["places", "kills"] {
+            assert!(figure(text, name).unwrap_err().starts_with("no "), "{name}");
+        }
+        assert!(figure("{}", "images").is_err());
+        assert!(figure("no JSON", "images").is_err());
     }
 }

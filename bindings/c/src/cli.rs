@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Report};
 use farbank_bench::judge::{self, ContestRound, JudgeOptions, JudgePhases};
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::Table;
 use crate::engine::OutsideContender;
-use crate::kill;
+use crate::kill::{self, Job};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,8 +34,8 @@ const NOTES_SHOWN: usize = 12;
 #[command(name = "judge", after_help = EXAMPLES)]
 struct Arguments {
     /// Round of the contest: it determines value lengths and the mix of operations.
-    #[arg(long, value_enum, default_value = "final")]
-    round: RoundChoice,
+    #[arg(long, default_value = "final", value_parser = contest_round())]
+    round: ContestRound,
     /// Fraction of the contest's size; N is a power of two.
     #[arg(long, value_name = "1/N", default_value = "1/1024", value_parser = scale)]
     scale: u64,
@@ -70,12 +71,6 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RoundChoice {
-    Preliminary,
-    Final,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PhaseChoice {
     /// Compares every answer.
     Correctness,
@@ -91,16 +86,19 @@ enum Role {
     Look,
 }
 
+fn contest_round() -> impl TypedValueParser<Value = ContestRound> {
+    let names = ContestRound::ALL.map(ContestRound::name);
+    PossibleValuesParser::new(names).map(|name| {
+        let mut rounds = ContestRound::ALL.into_iter();
+        let named = rounds.find(|round| round.name() == name);
+        named.expect("the parser accepts only these names")
+    })
+}
+
 fn scale(text: &str) -> Result<u64, String> {
     let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
     part.filter(|part: &u64| part.is_power_of_two() && *part <= 1 << 16)
         .ok_or_else(|| "expected 1/N, N a power of two up to 65536, such as 1/64".into())
-}
-
-/// Settings of the durability phase, also for its child processes.
-pub(crate) struct Job {
-    pub(crate) round: ContestRound,
-    pub(crate) seed: u64,
 }
 
 /// Runs the judge with the given arguments. Returns the exit code.
@@ -125,10 +123,7 @@ pub(crate) fn main(arguments: Vec<OsString>, table: Table) -> i32 {
 
 fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
     let job = Job {
-        round: match arguments.round {
-            RoundChoice::Preliminary => ContestRound::Preliminary,
-            RoundChoice::Final => ContestRound::Final,
-        },
+        round: arguments.round,
         seed: arguments.seed,
     };
     let parent = arguments.folder.clone().unwrap_or_else(|| {

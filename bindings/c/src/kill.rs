@@ -30,7 +30,6 @@ use farbank_contest::{Engine, Worker};
 use farbank_pm::sim::Rng;
 
 use crate::Table;
-use crate::cli::Job;
 use crate::engine::Outside;
 
 /// Number of keys.
@@ -45,6 +44,12 @@ const ACK_BYTES: u64 = 8;
 const SIGKILL: i32 = 9;
 /// In place of a version: the key has a value that was never stored.
 const WRONG: u32 = u32::MAX;
+
+/// Settings of the phase, also for its child processes.
+pub(crate) struct Job {
+    pub(crate) round: ContestRound,
+    pub(crate) seed: u64,
+}
 
 /// Paths of the files of this phase, all in one folder.
 struct Files<'a>(&'a Path);

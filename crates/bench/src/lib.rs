@@ -17,6 +17,7 @@ pub mod machine;
 mod misses;
 pub mod modelled;
 pub mod power;
+pub mod registry;
 mod reopen;
 mod scale;
 pub mod server;

@@ -2,34 +2,28 @@
 //!
 //! Exit codes: 0 on success, 1 if the command failed, 2 if the command line is wrong. If the reader of standard
 //! output closes its end of the pipe, the process dies by SIGPIPE, which a shell shows as 141.
+//!
+//! Each subcommand has a module of its name: `serve` (with `serve::memcached`), `pool`, `check` and `bench`. All use
+//! `common`.
 
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod output;
+mod common;
 
-mod apart;
 mod bench;
-mod bench_server;
-mod cache;
 mod check;
-mod index;
-mod judge;
-mod memcached;
-mod place;
 mod pool;
-mod progress;
 mod serve;
-mod settings;
-mod size;
-mod tree;
-mod unused;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::common::{Failure, options_file, output};
+use crate::serve::memcached;
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 on success (every check and bound holds), 1 if the command failed or a check or bound does not hold,
@@ -64,33 +58,6 @@ enum TopCommand {
     Bench(bench::BenchCommand),
 }
 
-/// Reason for a non-zero exit.
-enum Failure {
-    /// The command line is wrong (exit code 2).
-    Usage(String),
-    /// Standard output cannot be written (SIGPIPE, or exit code 1).
-    Output(std::io::Error),
-    /// The command failed (exit code 1).
-    Failed {
-        /// What failed.
-        error: String,
-        /// What the user can do, if known.
-        hint: Option<String>,
-    },
-    /// The error is already printed, by the command-line parser or by a child process of this program. Holds the exit
-    /// code.
-    Told(i32),
-}
-
-impl Failure {
-    fn failed(error: impl ToString) -> Failure {
-        Failure::Failed {
-            error: error.to_string(),
-            hint: None,
-        }
-    }
-}
-
 fn run() -> Result<(), Failure> {
     let own: Vec<OsString> = std::env::args_os().collect();
     let own = match memcached::flags(&own) {
@@ -100,7 +67,7 @@ fn run() -> Result<(), Failure> {
         },
         None => own,
     };
-    let args = settings::with_file(own.clone())?;
+    let args = options_file::with_file(own.clone())?;
     let parsed = Cli::command().try_get_matches_from(&args);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
@@ -117,7 +84,7 @@ fn run() -> Result<(), Failure> {
             return printed.map_err(Failure::Output);
         }
     };
-    unused::refuse(&matches)?;
+    bench::unused::refuse(&matches)?;
     match cli.verb {
         TopCommand::Serve(serve) => serve.run(),
         // `memcached::translate` handles this subcommand before clap parses the line. It gets here only if another

@@ -19,9 +19,11 @@ use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{PoolSummary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{PoolPlace, ReadArgs, StoreEngine, not_opened, refused, superblocks, warn};
-use crate::progress::CommandProgress;
-use crate::{Failure, size};
+use crate::common::place::{
+    PoolPlace, ReadArgs, StoreEngine, not_opened, refused, superblocks, warn,
+};
+use crate::common::progress::CommandProgress;
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:

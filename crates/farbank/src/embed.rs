@@ -76,6 +76,18 @@ impl std::error::Error for OpenError {
     }
 }
 
+/// Error of [`Db::verify`]: the first contradiction between the engine's counts or maps and the records in the pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VerifyError(String);
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for VerifyError {}
+
 /// Opens the pool at `path`, or creates one of [`Options::pool_bytes`] if the path does not exist. On `Ok` the pool has
 /// all writes that were acknowledged before, and they are durable. Only one process at a time can open a pool.
 ///
@@ -190,12 +202,13 @@ impl Db {
     /// Verifies the engine's counts and maps against the records in the pool. No session may write meanwhile.
     ///
     /// # Errors
-    /// A description of the first contradiction.
-    pub fn verify(&self) -> Result<(), String> {
-        match &self.0 {
+    /// [`VerifyError`] describes the first contradiction.
+    pub fn verify(&self) -> Result<(), VerifyError> {
+        let verified = match &self.0 {
             Engine::Mapped(kv) => kv.verify(),
             Engine::File(kv) => kv.verify(),
-        }
+        };
+        verified.map_err(VerifyError)
     }
 
     /// Calls `each` for every live record that fails a checksum, with its offset in the pool, its database and its key.
@@ -209,9 +222,8 @@ impl Db {
     }
 
     /// Closes the pool cleanly. On `Ok` all committed writes are durable, and the next open reads the index snapshot.
-    /// If a
-    /// `Db` is dropped without a close, the next open scans the log, as after a kill. Sessions borrow the `Db`, so no
-    /// session can write after a close.
+    /// If a `Db` is dropped without a close, the next open scans the log, as after a kill. Sessions borrow the `Db`,
+    /// so no session can write after a close.
     ///
     /// # Errors
     /// [`Error::Poisoned`] if the medium has failed, or in a forked child. [`Error::NoSnapshot`] if the pool is too

@@ -58,6 +58,20 @@ pub enum TablePreset {
     Published,
 }
 
+impl TablePreset {
+    /// Both presets.
+    pub const ALL: [TablePreset; 2] = [TablePreset::Farbank, TablePreset::Published];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            TablePreset::Farbank => "farbank",
+            TablePreset::Published => "published",
+        }
+    }
+}
+
 impl TableKind {
     /// All table kinds.
     pub const ALL: [TableKind; 7] = [

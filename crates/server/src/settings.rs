@@ -67,6 +67,13 @@ pub enum ProtectedActions {
 }
 
 impl ProtectedActions {
+    /// All values.
+    pub const ALL: [ProtectedActions; 3] = [
+        ProtectedActions::No,
+        ProtectedActions::Yes,
+        ProtectedActions::Local,
+    ];
+
     /// The value in CONFIG GET's reply.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -74,6 +81,16 @@ impl ProtectedActions {
             ProtectedActions::No => "no",
             ProtectedActions::Yes => "yes",
             ProtectedActions::Local => "local",
+        }
+    }
+
+    /// The clients that may perform protected actions.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            ProtectedActions::No => "No client",
+            ProtectedActions::Yes => "Every client",
+            ProtectedActions::Local => "Local clients",
         }
     }
 

@@ -236,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::figure::Figure;
+    use crate::registry::ExperimentKey as _;
 
     pub(super) fn options(experiment: IndexExperiment) -> IndexOptions {
         IndexOptions {
@@ -448,16 +449,21 @@ mod tests {
 
     #[test]
     fn every_experiment_stops_on_request() {
-        use IndexExperiment::{
-            Array, Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
-            Throughput,
-        };
-        for experiment in [
-            Throughput, Latency, Mix, Counts, LoadFactor, Resize, Recovery, Bytes, Dimms, Numa,
-            Orders, Array,
-        ] {
-            let stopped = run(&options(experiment), &mut |_| false);
-            assert!(matches!(stopped, Err(Error::Stopped)), "{experiment:?}");
+        for row in IndexExperiment::ROWS {
+            let stopped = run(&options(row.run), &mut |_| false);
+            assert!(matches!(stopped, Err(Error::Stopped)), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn an_experiment_has_bounds_if_its_row_names_some() {
+        for row in IndexExperiment::ROWS {
+            let mut options = options(row.run);
+            options.contenders.truncate(1);
+            let report = run(&options, &mut |_| true).expect("the experiment runs");
+            let mut figures = report.figures.iter();
+            let has_bounds = figures.any(|figure| figure.verdict().is_some());
+            assert_eq!(has_bounds, !row.bounds.is_empty(), "{}", row.name);
         }
     }
 }

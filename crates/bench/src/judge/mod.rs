@@ -71,6 +71,39 @@ pub struct JudgePhases {
     pub model: bool,
 }
 
+/// A phase that a run can include.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JudgePhase {
+    /// [`JudgePhases::correctness`].
+    Correctness,
+    /// [`JudgePhases::durability`].
+    Durability,
+    /// [`JudgePhases::performance`].
+    Performance,
+    /// [`JudgePhases::model`].
+    Model,
+}
+
+impl JudgePhases {
+    /// Returns the phases of a list.
+    #[must_use]
+    pub fn of(phases: &[JudgePhase]) -> JudgePhases {
+        JudgePhases {
+            correctness: phases.contains(&JudgePhase::Correctness),
+            durability: phases.contains(&JudgePhase::Durability),
+            performance: phases.contains(&JudgePhase::Performance),
+            model: phases.contains(&JudgePhase::Model),
+        }
+    }
+}
+
+/// Experiment that replaces the phases of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JudgeExperiment {
+    /// [`JudgeOptions::tuning`].
+    Tuning,
+}
+
 /// Options of a run of the judge.
 pub struct JudgeOptions<'a> {
     /// Engines to test, in the order of the columns.

@@ -64,6 +64,33 @@ pub enum ContestRound {
     Final,
 }
 
+impl ContestRound {
+    /// Both rounds.
+    pub const ALL: [ContestRound; 2] = [ContestRound::Preliminary, ContestRound::Final];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ContestRound::Preliminary => "preliminary",
+            ContestRound::Final => "final",
+        }
+    }
+
+    /// Returns the description on the command line.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            ContestRound::Preliminary => {
+                "Values of 80 bytes, almost no updates, 95 gets per 5 sets. Nothing has to be durable"
+            }
+            ContestRound::Final => {
+                "Values of 80 to 1,024 bytes, 43.1 % updates, 75 gets per 25 sets. Every set is durable"
+            }
+        }
+    }
+}
+
 /// Phase of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContestPhase {

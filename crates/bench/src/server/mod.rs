@@ -54,6 +54,15 @@ pub struct ServerOptions {
     pub pool: Option<PathBuf>,
 }
 
+/// Kind of server that Farbank is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerKind {
+    /// redis-server, compared with the durable store.
+    Redis,
+    /// memcached, compared with the cache.
+    Memcached,
+}
+
 /// Server that Farbank is compared with.
 #[derive(Clone, Debug)]
 pub enum PeerServer {

@@ -70,6 +70,13 @@ pub enum WriteDurability {
 }
 
 impl WriteDurability {
+    /// All of them.
+    pub const ALL: [WriteDurability; 3] = [
+        WriteDurability::None,
+        WriteDurability::Everysec,
+        WriteDurability::Always,
+    ];
+
     /// Returns the value of the option, which is the same for both servers.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -77,6 +84,16 @@ impl WriteDurability {
             WriteDurability::None => "none",
             WriteDurability::Everysec => "everysec",
             WriteDurability::Always => "always",
+        }
+    }
+
+    /// Returns the description on the command line.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            WriteDurability::None => "Never synced",
+            WriteDurability::Everysec => "Synced within a second",
+            WriteDurability::Always => "Synced before the reply",
         }
     }
 }

@@ -42,6 +42,28 @@ impl TreeSystem {
         }
     }
 
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn option_name(self) -> &'static str {
+        match self {
+            TreeSystem::ShermanPublished => "sherman-published",
+            TreeSystem::Sherman | TreeSystem::FgPlus | TreeSystem::Fg => self.name(),
+        }
+    }
+
+    /// Returns the description on the command line.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            TreeSystem::Sherman => {
+                "Sherman with the safe node layout, which has a version in each line"
+            }
+            TreeSystem::ShermanPublished => "Sherman with the published node layout",
+            TreeSystem::FgPlus => "FG+, the paper's improved baseline",
+            TreeSystem::Fg => "FG, the baseline without an index cache",
+        }
+    }
+
     pub(super) fn config(self) -> Config {
         match self {
             TreeSystem::Sherman => Config::sherman(),

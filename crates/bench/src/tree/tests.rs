@@ -6,6 +6,7 @@ use super::experiments::{TreeExperiment, TreeOptions, TreeSystem, run};
 use super::load::TreeMix;
 use super::run::{TreeOutcome, TreeSetup, fairness};
 use crate::figure::{Figure, Report, Scores, Verdict};
+use crate::registry::ExperimentKey as _;
 
 fn options(experiment: TreeExperiment) -> TreeOptions {
     TreeOptions {
@@ -64,6 +65,13 @@ fn every_experiment_reports_its_exact_number_of_steps() {
         );
         assert!(
             report.figures.iter().all(|figure| figure.value.is_finite()),
+            "{experiment:?}"
+        );
+        let mut figures = report.figures.iter();
+        let has_bounds = figures.any(|figure| figure.verdict().is_some());
+        assert_eq!(
+            has_bounds,
+            !experiment.row().bounds.is_empty(),
             "{experiment:?}"
         );
         let stopped = run(&options(experiment), &mut |step| step.done == 0);

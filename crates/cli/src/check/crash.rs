@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 use farbank_check::explore::{ExploreConfig, explore};
-use farbank_check::{CrashReport, ImageChoice, Target};
+use farbank_check::{AckRule, CrashReport, ImageChoice, Target};
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::Persistency;
 
-use super::{PersistencyChoice, SeedRange, TargetChoice, VerdictChoice, progress_bar, threads};
-use crate::Failure;
+use super::targets::{CheckedStructure, modes, persistency, structure};
+use super::{SeedRange, progress_bar, threads};
+use crate::common::Failure;
+use crate::common::choice::{AnyOr, one_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,13 +31,13 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CrashArgs {
     /// Structure to check.
-    #[arg(long, value_enum, default_value = "kv")]
-    target: TargetChoice,
+    #[arg(long, default_value = "kv", value_parser = structure())]
+    target: CheckedStructure,
     /// What a power cut may lose. adr: CPU caches, of which each line keeps a prefix of its stores. eadr: nothing.
     /// word: as adr, but each word keeps a prefix of its stores. page: sectors written since the last sync. all: each
     /// mode in turn.
-    #[arg(long, value_enum, default_value = "all")]
-    persistency: PersistencyChoice,
+    #[arg(long, default_value = "all", value_parser = persistency())]
+    persistency: AnyOr<Persistency>,
     /// Seeds to run: one seed, or a range that excludes its end. Numbers may be hexadecimal.
     #[arg(long, value_name = "A..B", default_value = "0..16")]
     seeds: SeedRange,
@@ -47,8 +49,8 @@ pub(crate) struct CrashArgs {
     image: Option<ImageChoice>,
     /// What must survive. strict: acknowledged writes and values that reads returned. acknowledged: only acknowledged
     /// writes.
-    #[arg(long, value_enum, default_value = "strict")]
-    verdict: VerdictChoice,
+    #[arg(long, default_value = "strict", value_parser = one_of(&AckRule::ALL, AckRule::name))]
+    verdict: AckRule,
     /// Consecutive crashes: 2 also crashes recoveries, 3 also the recoveries from those crashes.
     #[arg(long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u8).range(1..=3))]
@@ -100,7 +102,7 @@ impl CrashArgs {
             ));
         };
         let mut reports = Vec::new();
-        let modes = self.persistency.modes(target)?;
+        let modes = modes(self.persistency, target)?;
         for (done, mode) in modes.iter().enumerate() {
             let left = (modes.len() - done) as f64;
             let minutes = self.minutes.map(|all| {
@@ -139,7 +141,7 @@ impl CrashArgs {
             cap: self.cap.unwrap_or(usual.cap),
             locked_drains: self.locked_drains,
             fault: self.fault.clone(),
-            verdict: self.verdict.verdict(),
+            verdict: self.verdict,
             depth: usize::from(self.depth),
             lazy: self.lazy,
             only: self.crash.map(|crash| (crash, self.image.clone())),

@@ -7,7 +7,7 @@ use clap::Args;
 use farbank_bench::child::{self, ServerLaunch};
 use serde_json::Value;
 
-use crate::{Failure, size};
+use crate::common::{Failure, size};
 
 /// Minimum size of a pool. The checks fill the pool so far that the cleaner is always active.
 const SIZE_MIN: u64 = 32 << 20;

@@ -6,10 +6,13 @@ use clap::Args;
 use farbank_check::Target;
 use farbank_check::faults::{FaultBudget, FaultOutcome, FaultSearch, FaultTrial};
 use farbank_pm::fault::{Fault, NAMED};
+use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{PersistencyChoice, SeedRange, TargetChoice, progress_bar, threads, tree};
-use crate::Failure;
+use super::targets::{CheckedStructure, modes, persistency, structure};
+use super::{SeedRange, progress_bar, threads, tree};
+use crate::common::Failure;
+use crate::common::choice::AnyOr;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,14 +36,14 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FaultsArgs {
     /// Structures to check. A fault in code that several of them share is detected if one of them shows it.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
-    target: Vec<TargetChoice>,
+    #[arg(long, value_delimiter = ',', default_value = "kv", value_parser = structure())]
+    target: Vec<CheckedStructure>,
     /// Only faults whose text contains TEXT: a name, a file or a line.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// What a power cut may lose. Default: adr, word, page and relaxed in turn.
-    #[arg(long, value_enum)]
-    persistency: Option<PersistencyChoice>,
+    #[arg(long, value_parser = persistency())]
+    persistency: Option<AnyOr<Persistency>>,
     /// Seeds for each fault in each mode.
     #[arg(long, value_name = "A..B", default_value = "0..4096")]
     seeds: SeedRange,
@@ -109,14 +112,14 @@ impl FaultsArgs {
     }
 
     fn budget(&self, targets: &[&dyn Target]) -> Result<FaultBudget, Failure> {
-        let mut modes = FaultBudget::default().modes;
+        let mut selected = FaultBudget::default().modes;
         if let Some(choice) = self.persistency {
             for target in targets {
-                modes = choice.modes(*target)?.to_vec();
+                selected = modes(choice, *target)?;
             }
         }
         Ok(FaultBudget {
-            modes,
+            modes: selected,
             seeds: self.seeds.0.clone(),
             cpu: Duration::from_secs_f64(self.seconds.max(0.0)),
         })

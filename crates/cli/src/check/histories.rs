@@ -5,7 +5,7 @@ use farbank_bench::histories;
 use serde_json::Value;
 
 use super::ended::{CheckFigures, EndedServerArgs};
-use crate::{Failure, size};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use farbank_bench::kill;
 use serde_json::Value;
 
 use super::ended::{CheckFigures, EndedServerArgs};
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,27 +8,17 @@ mod kill;
 mod model;
 mod schedules;
 mod situations;
+mod targets;
 mod tree;
 
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::str::FromStr;
 
-use clap::{Subcommand, ValueEnum};
-use farbank_cache::target::MdbTarget;
-use farbank_check::{AckRule, Target};
-use farbank_contest::kid::KidConfig;
-use farbank_contest::target::EngineTarget;
-use farbank_contest::v1::{self, V1Config};
-use farbank_contest::v2::{self, V2Config};
-use farbank_index::hash::Hashing;
-use farbank_index::registry::TableKind;
-use farbank_index::target::TableTarget;
-use farbank_kv::target::KvTarget;
-use farbank_pm::sim::Persistency;
+use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::Failure;
+use crate::common::Failure;
 
 /// Run the correctness checks.
 #[derive(Subcommand)]
@@ -62,122 +52,6 @@ impl CheckCommand {
             CheckCommand::Schedules(schedules) => schedules.run(),
             CheckCommand::Situations(situations) => situations.run(),
         }
-    }
-}
-
-/// Structures that can be checked.
-#[derive(Clone, Copy, ValueEnum)]
-enum TargetChoice {
-    /// The key-value engine.
-    Kv,
-    /// The key-value engine, with each operation in a batch of its own.
-    KvAlone,
-    /// The key-value engine with values of several extents.
-    KvLarge,
-    /// The key-value engine with as many size classes as on a large pool, and a reader that stays open.
-    KvClasses,
-    /// The key-value engine with a cleaner that moves two records at a time.
-    KvSlices,
-    /// The Tair MDB cache.
-    Mdb,
-    /// The engine described in the contest slides. It has known defects and fails.
-    Kid,
-    /// The contest's `v1` engine, as published. Readers see the writes of a killed process, which a later power cut
-    /// may lose.
-    V1,
-    /// The contest's `v2` engine, as published. It is known to lose and to corrupt data.
-    V2,
-    /// Cacheline-conscious extendible hashing.
-    Cceh,
-    /// CLHT, the cache-line hash table, made persistent.
-    Clht,
-    /// SOFT: sets with an optimal flushing technique.
-    Soft,
-    /// Level hashing.
-    Level,
-    /// Clevel hashing: level hashing with lock-free searches.
-    Clevel,
-    /// Dash with extendible hashing.
-    DashEh,
-    /// Dash with linear hashing.
-    DashLh,
-    /// The tree on memory servers of a simulated cluster. Only for schedules and faults.
-    Tree,
-}
-
-impl TargetChoice {
-    /// Returns the target that the crash explorer runs. `None` for the tree, whose memory is never cut off from
-    /// power.
-    fn target(self) -> Option<&'static dyn Target> {
-        Some(match self {
-            TargetChoice::Kv => &KvTarget::Plain,
-            TargetChoice::KvAlone => &KvTarget::Alone,
-            TargetChoice::KvLarge => &KvTarget::Large,
-            TargetChoice::KvClasses => &KvTarget::Classes,
-            TargetChoice::KvSlices => &KvTarget::Slices,
-            TargetChoice::Mdb => &MdbTarget,
-            TargetChoice::Kid => &EngineTarget(KidConfig),
-            TargetChoice::V1 => &EngineTarget(V1Config(v1::V1Tuning::PUBLISHED)),
-            TargetChoice::V2 => &EngineTarget(V2Config(v2::V2Tuning::PUBLISHED)),
-            TargetChoice::Cceh => &TableTarget(TableKind::Cceh, Hashing::Published),
-            TargetChoice::Clht => &TableTarget(TableKind::Clht, Hashing::Published),
-            TargetChoice::Soft => &TableTarget(TableKind::Soft, Hashing::Published),
-            TargetChoice::Level => &TableTarget(TableKind::Level, Hashing::Published),
-            TargetChoice::Clevel => &TableTarget(TableKind::Clevel, Hashing::Published),
-            TargetChoice::DashEh => &TableTarget(TableKind::DashEh, Hashing::Published),
-            TargetChoice::DashLh => &TableTarget(TableKind::DashLh, Hashing::Published),
-            TargetChoice::Tree => return None,
-        })
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum VerdictChoice {
-    Strict,
-    Acknowledged,
-}
-
-impl VerdictChoice {
-    fn verdict(self) -> AckRule {
-        match self {
-            VerdictChoice::Strict => AckRule::Strict,
-            VerdictChoice::Acknowledged => AckRule::Acknowledged,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PersistencyChoice {
-    Adr,
-    Eadr,
-    Word,
-    Page,
-    /// A file under `--sync everysec` or `never`: a power cut may lose everything written since the last sync.
-    Relaxed,
-    All,
-}
-
-impl PersistencyChoice {
-    /// Returns the selected modes. Fails if `target` does not support the selected mode.
-    fn modes(self, target: &dyn Target) -> Result<&'static [Persistency], Failure> {
-        let modes: &[Persistency] = match self {
-            PersistencyChoice::Adr => &[Persistency::Adr],
-            PersistencyChoice::Eadr => &[Persistency::Eadr],
-            PersistencyChoice::Word => &[Persistency::Word],
-            PersistencyChoice::Page => &[Persistency::Page],
-            PersistencyChoice::Relaxed => &[Persistency::Relaxed],
-            PersistencyChoice::All => return Ok(target.modes()),
-        };
-        if target.modes().contains(&modes[0]) {
-            return Ok(modes);
-        }
-        let made_for: Vec<_> = target.modes().iter().map(ToString::to_string).collect();
-        Err(Failure::Usage(format!(
-            "{} does not support the mode {}; it supports {}",
-            target.name(),
-            modes[0],
-            made_for.join(", ")
-        )))
     }
 }
 

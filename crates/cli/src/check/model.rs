@@ -9,7 +9,7 @@ use farbank_pm::model::constants::{ALL, ConstantSource, VERSION};
 use farbank_pm::model::published::{CURVE_BOUND, FigureUse};
 use serde_json::{Value, json};
 
-use crate::Failure;
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,17 +3,19 @@
 #[cfg(shuttle)]
 use std::ops::Range;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::TypedValueParser;
 use farbank_check::Target;
+use farbank_check::schedules::Scheduler;
 #[cfg(shuttle)]
-use farbank_check::schedules::{
-    SCHEDULES_PER_SEED, ScheduleConfig, ScheduleReport, Scheduler, schedules,
-};
+use farbank_check::schedules::{SCHEDULES_PER_SEED, ScheduleConfig, ScheduleReport, schedules};
 use farbank_pm::fault::{Fault, NAMED};
 
+use super::number;
+use super::targets::{CheckedStructure, structure};
 use super::tree::{self, TreeArgs};
-use super::{TargetChoice, number};
-use crate::Failure;
+use crate::common::Failure;
+use crate::common::choice::{AnyOr, named};
 
 const EXAMPLES: &str = "\
 Schedules need a special build, in which shuttle replaces locks, atomics and threads:
@@ -39,12 +41,12 @@ const TURN: u64 = 10 * SCHEDULES_PER_SEED;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SchedulesArgs {
     /// Structure to check.
-    #[arg(long, value_enum, default_value = "kv")]
-    target: TargetChoice,
+    #[arg(long, default_value = "kv", value_parser = structure())]
+    target: CheckedStructure,
     /// Scheduler that selects the next thread. random: at random. pct: priorities that change at a few points (PCT).
     /// both: one after the other.
-    #[arg(long, value_enum, default_value = "both")]
-    scheduler: SchedulerChoice,
+    #[arg(long, default_value = "both", value_parser = scheduler())]
+    scheduler: AnyOr<Scheduler>,
     /// Number of schedules per scheduler.
     #[arg(long, value_name = "N", default_value_t = 4_000,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -66,11 +68,11 @@ pub(crate) struct SchedulesArgs {
     tree: TreeArgs,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SchedulerChoice {
-    Random,
-    Pct,
-    Both,
+/// Returns the parser of `--scheduler`: a scheduler, or `both`.
+fn scheduler() -> impl TypedValueParser<Value = AnyOr<Scheduler>> {
+    let row = |scheduler: Scheduler| (scheduler.name(), "", AnyOr::One(scheduler));
+    let both = ("both", "", AnyOr::Any);
+    named(Scheduler::ALL.map(row).into_iter().chain([both]))
 }
 
 impl SchedulesArgs {
@@ -128,10 +130,9 @@ impl SchedulesArgs {
 
     #[cfg(shuttle)]
     fn run_them(self, target: &'static dyn Target) -> Result<(), Failure> {
-        let choices: &[Scheduler] = match self.scheduler {
-            SchedulerChoice::Random => &[Scheduler::Random],
-            SchedulerChoice::Pct => &[Scheduler::Pct],
-            SchedulerChoice::Both => &Scheduler::ALL,
+        let choices: &[Scheduler] = match &self.scheduler {
+            AnyOr::Any => &Scheduler::ALL,
+            AnyOr::One(scheduler) => std::slice::from_ref(scheduler),
         };
         if self.controls {
             return self.control(target, choices);

@@ -10,8 +10,9 @@ use farbank_pm::sim::Persistency;
 use farbank_pm::situation::{Situation, met};
 use indicatif::ProgressBar;
 
-use super::{SeedRange, TargetChoice, progress_bar};
-use crate::Failure;
+use super::targets::{CheckedStructure, structure};
+use super::{SeedRange, progress_bar};
+use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,11 +35,11 @@ pub(crate) struct SituationsArgs {
     /// Targets to explore.
     #[arg(
         long,
-        value_enum,
+        value_parser = structure(),
         value_delimiter = ',',
         default_value = "kv,kv-large,kv-slices,kv-classes,mdb,cceh,clht,soft,level,clevel,dash-eh,dash-lh"
     )]
-    target: Vec<TargetChoice>,
+    target: Vec<CheckedStructure>,
     /// Maximum seeds of each target in each mode.
     #[arg(long, value_name = "A..B", default_value = "0..64")]
     seeds: SeedRange,

@@ -15,19 +15,20 @@ use farbank_tree::sim_test::{
 use serde_json::{Value, json};
 
 use super::progress_bar;
-use crate::Failure;
+use crate::common::Failure;
+use crate::common::choice::one_of;
 
 /// Options of `check schedules` that only the tree uses.
 #[derive(Args)]
 #[command(next_help_heading = "Options for --target tree")]
 pub(super) struct TreeArgs {
     /// Tree to check: Sherman with the safe or the published node layout, or one of its baselines.
-    #[arg(long, value_enum, default_value = "safe")]
-    system: TreeVariantChoice,
+    #[arg(long, default_value = "safe", value_parser = one_of(&TreeVariant::ALL, TreeVariant::name))]
+    system: TreeVariant,
     /// Failure to inject: a compute server crashes or pauses for three leases, or a memory server stops or restarts
     /// empty. Default: each seed selects one.
-    #[arg(long, value_enum)]
-    disaster: Option<DisasterChoice>,
+    #[arg(long, value_parser = one_of(&InjectedFault::ALL, InjectedFault::name))]
+    disaster: Option<InjectedFault>,
     /// Bytes of a key. Default: each seed selects 8, 24, 100 or 1,024.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: Option<u16>,
@@ -39,24 +40,6 @@ pub(super) struct TreeArgs {
     /// requires it.
     #[arg(long, value_enum)]
     lines: Option<LinesChoice>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum TreeVariantChoice {
-    Safe,
-    Published,
-    #[value(name = "fg+")]
-    FgPlus,
-    Fg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum DisasterChoice {
-    None,
-    Crash,
-    Pause,
-    Kill,
-    Empty,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,22 +57,9 @@ fn value_bytes(text: &str) -> Result<usize, String> {
 
 impl TreeArgs {
     fn plan(&self) -> SearchPlan {
-        let system = match self.system {
-            TreeVariantChoice::Safe => TreeVariant::Safe,
-            TreeVariantChoice::Published => TreeVariant::Published,
-            TreeVariantChoice::FgPlus => TreeVariant::FgPlus,
-            TreeVariantChoice::Fg => TreeVariant::Fg,
-        };
-        let disaster = self.disaster.map(|choice| match choice {
-            DisasterChoice::None => InjectedFault::None,
-            DisasterChoice::Crash => InjectedFault::Crash,
-            DisasterChoice::Pause => InjectedFault::Pause,
-            DisasterChoice::Kill => InjectedFault::Kill,
-            DisasterChoice::Empty => InjectedFault::Empty,
-        });
-        let usual = SearchPlan::new(system);
+        let usual = SearchPlan::new(self.system);
         SearchPlan {
-            disaster,
+            disaster: self.disaster,
             key_bytes: self.key_bytes.map(usize::from),
             value_bytes: self.value_bytes,
             read_line_order: self.lines.map_or(usual.read_line_order, |lines| {

@@ -61,6 +61,9 @@ pub enum SyncPolicy {
 }
 
 impl SyncPolicy {
+    /// All policies.
+    pub const ALL: [SyncPolicy; 3] = [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never];
+
     /// The policy's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -28,6 +28,14 @@ pub enum TreeVariant {
 }
 
 impl TreeVariant {
+    /// All variants.
+    pub const ALL: [TreeVariant; 4] = [
+        TreeVariant::Safe,
+        TreeVariant::Published,
+        TreeVariant::FgPlus,
+        TreeVariant::Fg,
+    ];
+
     /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::server;
-use farbank_bench::server::open_loop;
+use clap::{Args, value_parser};
+use farbank_bench::registry::ExperimentKey as _;
+use farbank_bench::server::open_loop::{self, WriteDurability};
+use farbank_bench::server::{self, PeerKind};
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, measure, table};
+use super::report::{OutputForm, measure, table};
+use crate::common::Failure;
+use crate::common::choice::{described, one_of};
 
-const SERVER_EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   farbank bench server
       five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
@@ -28,11 +30,11 @@ Examples:
 
 /// Benchmark the server against redis-server or memcached.
 #[derive(Args)]
-#[command(after_help = SERVER_EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct BenchServer {
     /// Server to compare with: redis (with the durable store) or memcached (with the cache).
-    #[arg(long, value_enum, default_value = "redis")]
-    peer: PeerChoice,
+    #[arg(long, default_value = "redis", value_parser = one_of(&[PeerKind::Redis, PeerKind::Memcached], PeerKind::name))]
+    peer: PeerKind,
     /// Path of redis-server, which runs without persistence.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis: PathBuf,
@@ -84,8 +86,8 @@ struct OpenLoopArgs {
     value_bytes: u64,
     /// With --open-loop: when a write is synced. With none, redis-server persists nothing and Farbank's pool is on
     /// tmpfs.
-    #[arg(long, value_enum, default_value = "none", requires = "open_loop")]
-    sync: BenchSyncChoice,
+    #[arg(long, default_value = "none", requires = "open_loop", value_parser = described(&WriteDurability::ALL, WriteDurability::name, WriteDurability::summary))]
+    sync: WriteDurability,
     /// With --open-loop: seconds at each rate for each server, divided among the rounds.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "open_loop", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: u64,
@@ -98,24 +100,8 @@ struct OpenLoopArgs {
     aged: Option<u64>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum BenchSyncChoice {
-    /// Never synced.
-    None,
-    /// Synced within a second.
-    Everysec,
-    /// Synced before the reply.
-    Always,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PeerChoice {
-    Redis,
-    Memcached,
-}
-
 impl BenchServer {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let farbank = std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
         if self.open_loop {
@@ -123,11 +109,11 @@ impl BenchServer {
         }
         let show = self.show();
         let peer = match self.peer {
-            PeerChoice::Redis => server::PeerServer::Redis {
+            PeerKind::Redis => server::PeerServer::Redis {
                 server: self.redis,
                 benchmark: self.redis_benchmark,
             },
-            PeerChoice::Memcached => server::PeerServer::Memcached {
+            PeerKind::Memcached => server::PeerServer::Memcached {
                 server: self.memcached,
             },
         };
@@ -154,7 +140,7 @@ impl BenchServer {
     }
 
     fn run_open_loop(self, farbank: PathBuf) -> Result<(), Failure> {
-        if let PeerChoice::Memcached = self.peer {
+        if self.peer == PeerKind::Memcached {
             let why = "--open-loop works only with --peer redis";
             return Err(Failure::Usage(why.into()));
         }
@@ -165,11 +151,7 @@ impl BenchServer {
             redis: self.redis,
             keys: open.keys,
             value_bytes: open.value_bytes as usize,
-            sync: match open.sync {
-                BenchSyncChoice::None => open_loop::WriteDurability::None,
-                BenchSyncChoice::Everysec => open_loop::WriteDurability::Everysec,
-                BenchSyncChoice::Always => open_loop::WriteDurability::Always,
-            },
+            sync: open.sync,
             loads: open.loads,
             connections: open.connections,
             seconds: open.seconds,

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use farbank_bench::cache::{self, CacheExperiment, CacheOptions, HOT_ITEMS_MIN};
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, measure, table};
+use super::report::{OutputForm, measure, table};
+use crate::common::Failure;
+use crate::common::choice::experiment;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +26,8 @@ Examples:
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchCache {
     /// Experiment to run.
-    #[arg(long, value_enum, default_value = "arrangements")]
-    experiment: CacheExperimentChoice,
+    #[arg(long, default_value = "arrangements", value_parser = experiment::<CacheExperiment>())]
+    experiment: CacheExperiment,
     /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
     /// command line override it. See workloads/.
     #[arg(long, value_name = "FILE")]
@@ -63,31 +64,16 @@ pub(crate) struct BenchCache {
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CacheExperimentChoice {
-    /// Writes on the model: metadata in far memory, padded or in DRAM; pages prepared while the lock is held or
-    /// outside it.
-    Arrangements,
-    /// Hit ratio, compared with memcached.
-    Hits,
-    /// Throughput by skew, and the number of writes that a batch merges.
-    Hot,
-}
-
 impl BenchCache {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let options = CacheOptions {
-            experiment: match self.experiment {
-                CacheExperimentChoice::Arrangements => CacheExperiment::Arrangements,
-                CacheExperimentChoice::Hits => CacheExperiment::Hits,
-                CacheExperimentChoice::Hot => CacheExperiment::Hot,
-            },
+            experiment: self.experiment,
             threads: self.threads,
             dimms: self.dimms,
             cpu_ns: self.cpu_ns,
             items: self.items.unwrap_or(match self.experiment {
-                CacheExperimentChoice::Hits => 2_000_000,
-                CacheExperimentChoice::Arrangements | CacheExperimentChoice::Hot => 200_000,
+                CacheExperiment::Hits => 2_000_000,
+                CacheExperiment::Arrangements | CacheExperiment::Hot => 200_000,
             }),
             value_bytes: self.value_bytes as usize,
             requests: self.requests,

@@ -17,9 +17,9 @@ use std::process::{Command, Stdio};
 
 use farbank_cache::{PAGE_BYTES, PAGES_MIN};
 
-use crate::place::cache_bytes_min;
-use crate::settings::objection;
-use crate::{Failure, size};
+use crate::common::options_file::objection;
+use crate::common::place::cache_bytes_min;
+use crate::common::{Failure, size};
 
 const HELP: &str = "\
 memcached's command line for `farbank serve`: serves memcached clients only, not Redis clients

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::SIGINT;
 
-use crate::Failure;
+use crate::common::Failure;
 
 /// Environment variable that marks the child process.
 const CHILD: &str = "FARBANK_APART";
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs `run` in a child process. Errors name `what` if it ends the child.
-pub(crate) fn apart(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+pub(super) fn apart(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     if std::env::var_os(CHILD).is_none() {
         return parent(what);
     }

@@ -18,7 +18,7 @@ use clap::error::ErrorKind;
 use toml::Value;
 use toml::de::DeTable;
 
-use crate::Failure;
+use crate::common::Failure;
 
 /// Subcommands that accept a file, and the option that names it.
 const FILES: [(&[&str], &str); 5] = [

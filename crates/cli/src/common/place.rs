@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use farbank_cache::{CacheHistory, PAGE_BYTES, PAGES_MIN};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
@@ -16,8 +16,9 @@ use farbank_pm::media::{
 use farbank_pm::pool::{COPIES, COPY_BYTES, PoolLayout, summary};
 use farbank_pm::{Caps, Kind};
 
-use crate::progress::CommandProgress;
-use crate::{Failure, size};
+use crate::common::choice::{AnyOr, named, one_of};
+use crate::common::progress::CommandProgress;
+use crate::common::{Failure, size};
 
 /// Storage engine of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -35,8 +36,8 @@ pub(crate) struct PoolPlace {
     #[arg(long, value_enum)]
     engine: Option<StoreEngine>,
     /// Medium that the pool must be on; auto selects the best one that the path supports.
-    #[arg(long, value_enum, default_value = "auto")]
-    medium: MediumChoice,
+    #[arg(long, default_value = "auto", value_parser = medium())]
+    medium: AnyOr<Kind>,
     /// Size of a new pool.
     #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
     pub(crate) size: u64,
@@ -50,8 +51,8 @@ pub(crate) struct PoolPlace {
     pub(crate) item_bytes: u64,
     /// When a write to a file is synced: before it is acknowledged, once a second, or only when the pool is closed.
     /// Persistent memory needs no sync and ignores this option.
-    #[arg(long, value_enum, default_value = "always")]
-    sync: SyncChoice,
+    #[arg(long, default_value = "always", value_parser = one_of(&SyncPolicy::ALL, SyncPolicy::name))]
+    sync: SyncPolicy,
     #[command(flatten)]
     pub(crate) reading: ReadArgs,
     /// Accept a file system that is unsafe for pools: one shared with other machines (NFS, SMB, 9p), or one that does
@@ -63,19 +64,11 @@ pub(crate) struct PoolPlace {
     pub(crate) force: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum MediumChoice {
-    Auto,
-    Dax,
-    Dram,
-    File,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SyncChoice {
-    Always,
-    Everysec,
-    Never,
+/// Returns the parser of `--medium`: a kind of medium that a path can be on, or `auto`.
+fn medium() -> impl TypedValueParser<Value = AnyOr<Kind>> {
+    let kinds = [Kind::Dax, Kind::Dram, Kind::File];
+    let kinds = kinds.map(|kind| (kind.name(), "", AnyOr::One(kind)));
+    named([("auto", "", AnyOr::Any)].into_iter().chain(kinds))
 }
 
 /// Option that selects how a file is read.
@@ -84,16 +77,8 @@ pub(crate) struct ReadArgs {
     /// How a file is read. mapped: through a memory mapping, the fastest. pread: by system calls, so that a disk
     /// error is an I/O error and not a signal. direct: like pread, but bypasses the page cache for data that is not
     /// in it. Other media and the engine mdb always use a mapping.
-    #[arg(long = "io", value_name = "HOW", default_value = ReadMode::Mapping.name(), value_parser = read_by())]
+    #[arg(long = "io", value_name = "HOW", default_value = ReadMode::Mapping.name(), value_parser = one_of(&ReadMode::ALL, ReadMode::name))]
     pub(crate) read_by: ReadMode,
-}
-
-fn read_by() -> impl TypedValueParser<Value = ReadMode> {
-    let names = ReadMode::ALL.map(ReadMode::name);
-    PossibleValuesParser::new(names).map(|name| {
-        let named = ReadMode::ALL.into_iter().find(|by| by.name() == name);
-        named.expect("the parser takes only these names")
-    })
 }
 
 impl ReadArgs {
@@ -141,8 +126,8 @@ impl PoolPlace {
     /// Checks that `--medium` is possible for a pool in the memory of this process.
     pub(crate) fn check_in_memory(&self) -> Result<(), Failure> {
         match self.medium {
-            MediumChoice::Auto | MediumChoice::Dram => Ok(()),
-            MediumChoice::Dax | MediumChoice::File => Err(Failure::Usage(
+            AnyOr::Any | AnyOr::One(Kind::Dram) => Ok(()),
+            AnyOr::One(_) => Err(Failure::Usage(
                 "--pool none is memory of this process: --medium must be auto or dram".into(),
             )),
         }
@@ -170,11 +155,7 @@ impl PoolPlace {
     }
 
     pub(crate) fn sync(&self) -> SyncPolicy {
-        match self.sync {
-            SyncChoice::Always => SyncPolicy::Always,
-            SyncChoice::Everysec => SyncPolicy::EverySec,
-            SyncChoice::Never => SyncPolicy::Never,
-        }
+        self.sync
     }
 
     /// Opens the medium at `path`.
@@ -201,10 +182,8 @@ impl PoolPlace {
 
     fn options(&self) -> OpenOptions {
         let medium = match self.medium {
-            MediumChoice::Auto => None,
-            MediumChoice::Dax => Some(Kind::Dax),
-            MediumChoice::Dram => Some(Kind::Dram),
-            MediumChoice::File => Some(Kind::File),
+            AnyOr::Any => None,
+            AnyOr::One(kind) => Some(kind),
         };
         OpenOptions {
             medium,

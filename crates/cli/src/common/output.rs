@@ -18,26 +18,26 @@ use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
 use signal_hook::consts::SIGPIPE;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::Failure;
+use crate::common::Failure;
 
 macro_rules! print {
-    ($($arg:tt)*) => { $crate::output::write_or_end(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::common::output::write_or_end(format_args!($($arg)*)) };
 }
 
 macro_rules! println {
-    ($($arg:tt)*) => { $crate::output::write_or_end(format_args!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => { $crate::common::output::write_or_end(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
 macro_rules! eprint {
-    ($($arg:tt)*) => { $crate::output::write_message(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::common::output::write_message(format_args!($($arg)*)) };
 }
 
 macro_rules! eprintln {
-    ($($arg:tt)*) => { $crate::output::write_message(format_args!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => { $crate::common::output::write_message(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
 macro_rules! announce {
-    ($($arg:tt)*) => { $crate::output::announce(format_args!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => { $crate::common::output::announce(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
 /// Panic payload of the unwinding to `main`: the error of the failed write.

@@ -1,8 +1,4 @@
-//! `farbank bench`: measures the published figures of Farbank on this machine.
-//!
-//! Each experiment prints a table of figures. A row says how the figure was obtained (counted, measured or modelled)
-//! and which bound it must hold. The command fails if a bound does not hold. The measurements are in `farbank_bench`;
-//! this module has the arguments, the progress bar and the table.
+//! Runs a measurement and prints its report: a table, Markdown, JSON or a chart.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -10,233 +6,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand, ValueEnum, value_parser};
+use clap::Args;
 use farbank_bench::figure::{Error, Figure, Report, Scores, Step, Verdict};
-use farbank_bench::{kv, machine, modelled};
-use farbank_kv::POOL_BYTES_MAX;
+use farbank_bench::machine;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::bench_server::BenchServer;
-use crate::cache::BenchCache;
-use crate::index::BenchIndex;
-use crate::judge::BenchJudge;
-use crate::tree::BenchTree;
-use crate::{Failure, size};
-
-const KV_EXAMPLES: &str = "\
-Examples:
-  farbank bench kv --experiment all
-      all figures of the engine, in about three minutes and 1 GiB of memory
-  farbank bench kv --experiment amplification --size 1gb
-      write amplification of the medium, on a larger pool
-  farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
-      time to open a pool with 20 million keys on persistent memory; the file is removed afterwards
-  farbank bench kv --workload workloads/updates-hot.toml
-      the options of a workload file: the cost of hot keys
-  farbank bench kv --medium sim --workers 1,8,32
-      accesses to persistent memory, counted, and the throughput on the model of it";
-
-/// Run the benchmarks; fails if a bound does not hold.
-#[derive(Subcommand)]
-pub(crate) enum BenchCommand {
-    /// The engine alone: write amplification, cost of a set, time to open.
-    Kv(BenchKv),
-    /// The server, compared with redis-server or memcached: CPU time per operation.
-    Server(BenchServer),
-    /// Engines under the workload and rules of the Tair contest.
-    Judge(BenchJudge),
-    /// Persistent hash indexes: throughput, latency, load factor, flushes and fences, recovery.
-    Index(BenchIndex),
-    /// The cache: cost of its memory layout, hit ratio.
-    Cache(BenchCache),
-    /// Sherman and its baselines on a simulated cluster: round trips, throughput, latency.
-    Tree(BenchTree),
-}
-
-impl BenchCommand {
-    /// Runs the subcommand.
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        match self {
-            BenchCommand::Kv(bench) => bench.run(),
-            BenchCommand::Server(bench) => bench.run(),
-            BenchCommand::Judge(bench) => bench.run(),
-            BenchCommand::Index(bench) => bench.run(),
-            BenchCommand::Cache(bench) => bench.run(),
-            BenchCommand::Tree(bench) => bench.run(),
-        }
-    }
-}
-
-/// Benchmark the engine alone, without a server.
-#[derive(Args)]
-#[command(after_help = KV_EXAMPLES, args_override_self = true)]
-pub(crate) struct BenchKv {
-    /// TOML file of options: keys are option names without dashes, plus `bench` and `question`. Options on the
-    /// command line override it. See workloads/.
-    #[arg(long, value_name = "FILE")]
-    workload: Option<PathBuf>,
-    /// Experiment to run.
-    #[arg(long, value_enum, default_value = "all")]
-    experiment: ExperimentChoice,
-    /// Medium of the pools. dram: memory of this process (for reopen a file in /dev/shm). PATH: a file that must not
-    /// exist yet and is removed afterwards. sim: the model of persistent memory, which has an experiment of its own.
-    #[arg(long, value_name = "dram|sim|PATH", default_value = "dram", value_parser = medium)]
-    medium: BenchMedium,
-    /// Keys that are loaded, and that a reopen recovers; on sim also operations per run. Default: 5,000,000, or
-    /// 200,000 on sim.
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(100..=1_000_000_000))]
-    keys: Option<u64>,
-    /// For amplification: size of the pool.
-    #[arg(long, value_name = "BYTES", default_value = "128mb", value_parser = size::parse)]
-    size: u64,
-    /// For amplification: pattern of the updates.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "uniform,hot,sizes"
-    )]
-    updates: Vec<UpdatesChoice>,
-    /// On sim: numbers of virtual workers, with one run for each.
-    #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=256))]
-    workers: Vec<u16>,
-    /// On sim: number of DIMMs.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = value_parser!(u32).range(1..=64))]
-    dimms: u32,
-    /// On sim: CPU time of an operation in nanoseconds, without far-memory accesses.
-    #[arg(long, value_name = "NS", default_value_t = 100)]
-    cpu_ns: u32,
-    /// On sim: seed of the random number generator. The same seed gives the same digest.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    #[command(flatten)]
-    show: OutputForm,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum BenchMedium {
-    Real(kv::PoolPlace),
-    Sim,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum UpdatesChoice {
-    /// Every key equally often.
-    Uniform,
-    /// Nine of ten updates go to one of ten keys.
-    Hot,
-    /// Updates change the size of values.
-    Sizes,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ExperimentChoice {
-    /// Medium writes per user write, and whether any write is refused while value sizes change.
-    Amplification,
-    /// Fences, far-memory reads and index bytes per new key, and the slowest insert.
-    Load,
-    /// Time to open the pool after a kill and after a clean close, in milliseconds.
-    Reopen,
-    /// The slowest write, refused or accepted, on a full pool, and the slowest read at the same time. Varies the
-    /// sizes of values and pools, and how the pool was filled.
-    Full,
-    /// All experiments.
-    All,
-}
-
-fn medium(text: &str) -> Result<BenchMedium, String> {
-    match text {
-        "" => Err("the path must not be empty".into()),
-        "sim" => Ok(BenchMedium::Sim),
-        "dram" => Ok(BenchMedium::Real(kv::PoolPlace::Dram)),
-        path => Ok(BenchMedium::Real(kv::PoolPlace::File(path.into()))),
-    }
-}
-
-impl BenchKv {
-    fn run(self) -> Result<(), Failure> {
-        match self.medium.clone() {
-            BenchMedium::Real(place) => self.run_on(place),
-            BenchMedium::Sim => self.run_modelled(),
-        }
-    }
-
-    fn run_modelled(self) -> Result<(), Failure> {
-        let options = modelled::ModelledOptions {
-            keys: self.keys.unwrap_or(200_000),
-            workers: self.workers.into_iter().map(usize::from).collect(),
-            dimms: self.dimms,
-            seed: self.seed,
-            cpu_ns: self.cpu_ns,
-        };
-        let settings = json!({
-            "medium": "sim", "keys": options.keys, "workers": options.workers,
-            "dimms": options.dimms, "seed": options.seed, "cpu_ns": options.cpu_ns,
-        });
-        measure("kv", settings, &self.show, table, |watch| {
-            modelled::run(&options, watch)
-        })
-    }
-
-    fn run_on(self, place: kv::PoolPlace) -> Result<(), Failure> {
-        use kv::KvExperiment::{Amplification, Full, Load, Reopen};
-        let experiments = match self.experiment {
-            ExperimentChoice::Amplification => vec![Amplification],
-            ExperimentChoice::Load => vec![Load],
-            ExperimentChoice::Reopen => vec![Reopen],
-            ExperimentChoice::Full => vec![Full],
-            ExperimentChoice::All => vec![Amplification, Load, Reopen, Full],
-        };
-        if self.size < kv::POOL_BYTES_MIN {
-            let least = size::human(kv::POOL_BYTES_MIN);
-            return Err(Failure::Usage(format!("--size must be at least {least}")));
-        }
-        if self.size > POOL_BYTES_MAX {
-            let most = size::human(POOL_BYTES_MAX);
-            return Err(Failure::Usage(format!("--size must be at most {most}")));
-        }
-        let options = kv::KvOptions {
-            experiments,
-            place,
-            keys: self.keys.unwrap_or(5_000_000),
-            pool_bytes: self.size,
-            updates: [
-                (UpdatesChoice::Uniform, kv::UpdateSkew::Uniform),
-                (UpdatesChoice::Hot, kv::UpdateSkew::Hot),
-            ]
-            .into_iter()
-            .filter(|(choice, _)| self.updates.contains(choice))
-            .map(|(_, skew)| skew)
-            .collect(),
-            change_sizes: self.updates.contains(&UpdatesChoice::Sizes),
-        };
-        let settings = json!({
-            "workload": self.workload, "keys": options.keys, "size": options.pool_bytes,
-        });
-        measure("kv", settings, &self.show, table, |watch| {
-            kv::run(&options, watch)
-        })
-    }
-}
+use crate::common::Failure;
 
 /// Output formats besides the table.
 #[derive(Args)]
-pub(crate) struct OutputForm {
+pub(super) struct OutputForm {
     /// Print one JSON object on the last line.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
     /// Write the measured curves to FILE as an SVG chart. An existing file is replaced.
     #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    pub(super) svg: Option<PathBuf>,
     /// Print only a Markdown table of the figures that have a published value.
     #[arg(long, conflicts_with = "json")]
-    pub(crate) markdown: bool,
+    pub(super) markdown: bool,
 }
 
 impl OutputForm {
-    pub(crate) fn json(json: bool) -> OutputForm {
+    pub(super) fn json(json: bool) -> OutputForm {
         OutputForm {
             json,
             svg: None,
@@ -273,7 +67,7 @@ impl OutputForm {
 }
 
 /// Runs a measurement with a progress bar, and prints the report. Fails if a bound does not hold.
-pub(crate) fn measure(
+pub(super) fn measure(
     bench: &str,
     settings: Value,
     show: &OutputForm,
@@ -317,7 +111,7 @@ pub(crate) fn measure(
     }
 }
 
-pub(crate) fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: Error) -> Failure {
     let hint = match &error {
         Error::Missing { package, .. } => Some(format!(
             "on Debian it is in the package {package}: apt install {package}"
@@ -341,7 +135,7 @@ fn complaint(figure: &Figure) -> String {
 }
 
 /// Returns the bounds that `figure` must hold, as text, or `None` if it has none.
-pub(crate) fn bound(figure: &Figure) -> Option<String> {
+pub(super) fn bound(figure: &Figure) -> Option<String> {
     let binding = figure.published.filter(|published| published.binding);
     let bounds = [
         figure
@@ -440,7 +234,7 @@ fn with_unit(figure: &Figure) -> String {
 }
 
 /// Formats a value with about three significant digits.
-pub(crate) fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         small if small < 0.001 => format!("{value:.1e}"),
@@ -451,7 +245,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Formats the figures as a table with one row each, without empty columns.
-pub(crate) fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let head = [
         "experiment",
         "figure",
@@ -470,7 +264,7 @@ pub(crate) fn table(report: &Report) -> String {
 }
 
 /// Formats rows, which all have the same number of cells, as aligned columns.
-pub(crate) fn in_columns(rows: &[Vec<String>]) -> String {
+pub(super) fn in_columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|cells| cells.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -607,15 +401,6 @@ impl BenchProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_medium_is_dram_sim_or_a_path() {
-        let file = |path: &str| Ok(BenchMedium::Real(kv::PoolPlace::File(path.into())));
-        assert_eq!(medium("dram"), Ok(BenchMedium::Real(kv::PoolPlace::Dram)));
-        assert_eq!(medium("sim"), Ok(BenchMedium::Sim));
-        assert_eq!(medium("./sim"), file("./sim"));
-        assert!(medium("").is_err());
-    }
 
     #[test]
     fn numbers_are_printed_with_significant_digits() {

@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Kind, Report, Verdict};
 use farbank_bench::judge::{
-    self, Contender, ContestRound, JudgePhases, KidEngine, OurEngine, PrelimEngine, V1Engine,
-    V2Engine,
+    self, Contender, ContestRound, JudgeExperiment, JudgePhase, JudgePhases, KidEngine, OurEngine,
+    PrelimEngine, V1Engine, V2Engine,
 };
 use farbank_bench::kv::PoolPlace;
 use serde_json::json;
 
-use crate::Failure;
-use crate::bench::{OutputForm, bound, in_columns, measure, number};
+use super::report::{OutputForm, bound, in_columns, measure, number};
+use crate::common::Failure;
+use crate::common::choice::{described, experiment};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,8 +49,8 @@ pub(crate) struct BenchJudge {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
     target: Vec<JudgeTargetChoice>,
     /// Round of the contest.
-    #[arg(long, value_enum, default_value = "final")]
-    round: RoundChoice,
+    #[arg(long, default_value = "final", value_parser = described(&ContestRound::ALL, ContestRound::name, ContestRound::summary))]
+    round: ContestRound,
     /// Fraction of the contest's size; N is a power of two. 1/1 means 402,653,184 sets in 64 GiB.
     #[arg(long, value_name = "1/N", default_value = "1/256", value_parser = scale)]
     scale: u64,
@@ -66,14 +67,14 @@ pub(crate) struct BenchJudge {
     /// Phases to run.
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
-        default_value = "correctness,durability,performance,model"
+        default_value = "correctness,durability,performance,model",
+        value_parser = experiment::<JudgePhase>()
     )]
-    phases: Vec<PhaseChoice>,
+    phases: Vec<JudgePhase>,
     /// Experiment to run instead of the phases.
-    #[arg(long, value_enum)]
-    experiment: Option<JudgeExperimentChoice>,
+    #[arg(long, value_parser = experiment::<JudgeExperiment>())]
+    experiment: Option<JudgeExperiment>,
     /// Runs that are crashed at every fence, under each persistency mode.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=1_000_000))]
     crash_seeds: u64,
@@ -104,32 +105,6 @@ enum JudgeTargetChoice {
     All,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum RoundChoice {
-    /// Values of 80 bytes, almost no updates, 95 gets per 5 sets. Nothing has to be durable.
-    Preliminary,
-    /// Values of 80 to 1,024 bytes, 43.1 % updates, 75 gets per 25 sets. Every set is durable.
-    Final,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PhaseChoice {
-    /// Compare every reply with the expected one, and count the far-memory accesses.
-    Correctness,
-    /// Crash at every fence on simulated memory, and kill a process with a pool in a file.
-    Durability,
-    /// Measure the time of a set phase and of the get phases.
-    Performance,
-    /// Measure virtual time on the model, with sixteen virtual workers and six DIMMs.
-    Model,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum JudgeExperimentChoice {
-    /// Run the published engines with and without each of their tuning steps.
-    Tuning,
-}
-
 fn scale(text: &str) -> Result<u64, String> {
     const PART_MAX: u64 = 1 << 16;
     let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
@@ -153,7 +128,7 @@ fn medium(text: &str) -> Result<PoolPlace, String> {
 
 impl BenchJudge {
     /// Runs the subcommand.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
         let (v1, v2) = (V1Engine::default(), V2Engine::default());
         let every: [(JudgeTargetChoice, &dyn Contender); 5] = [
@@ -169,24 +144,16 @@ impl BenchJudge {
             .filter(|(choice, _)| all || self.target.contains(choice));
         let options = judge::JudgeOptions {
             contenders: contenders.map(|(_, contender)| *contender).collect(),
-            round: match self.round {
-                RoundChoice::Preliminary => ContestRound::Preliminary,
-                RoundChoice::Final => ContestRound::Final,
-            },
+            round: self.round,
             part: self.scale,
             threads: usize::from(self.threads),
             seed: self.seed,
             place: self.medium,
-            phases: JudgePhases {
-                correctness: self.phases.contains(&PhaseChoice::Correctness),
-                durability: self.phases.contains(&PhaseChoice::Durability),
-                performance: self.phases.contains(&PhaseChoice::Performance),
-                model: self.phases.contains(&PhaseChoice::Model),
-            },
+            phases: JudgePhases::of(&self.phases),
             rounds: self.rounds,
             group: usize::from(self.batch),
             crash_seeds: self.crash_seeds,
-            tuning: self.experiment == Some(JudgeExperimentChoice::Tuning),
+            tuning: self.experiment == Some(JudgeExperiment::Tuning),
         };
         let settings = json!({
             "workload": self.workload, "scale": format!("1/{}", options.part), "threads": options.threads,

@@ -2,6 +2,9 @@
 //!
 //! The command opens the pool, or creates it, and opens a [`Kv`] or a [`Cache`] on its medium. A [`Server`] serves
 //! that store to Redis and memcached clients until a signal or a client's SHUTDOWN. Then the store is closed cleanly.
+//! `memcached` translates memcached's command line into this one.
+
+pub(crate) mod memcached;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +16,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
@@ -29,8 +32,9 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
-use crate::{Failure, size};
+use crate::common::choice::described;
+use crate::common::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 SIGTERM, SIGINT, SIGQUIT and SIGUSR1 stop the server: it closes the pool and exits with status 0. A second signal ends
@@ -90,17 +94,6 @@ impl FromStr for FileMode {
         mode.map(FileMode)
             .ok_or_else(|| "permissions must be an octal number up to 777".to_owned())
     }
-}
-
-/// Clients that may run commands that can harm all clients.
-#[derive(Clone, Copy, ValueEnum)]
-enum ProtectedActionsArg {
-    /// No client.
-    No,
-    /// Every client.
-    Yes,
-    /// Local clients.
-    Local,
 }
 
 /// Serve a pool to Redis and memcached clients.
@@ -179,8 +172,8 @@ pub(crate) struct ServeArgs {
     unsafe_no_auth: bool,
     /// Clients that may change limits (CONFIG SET) and stop the server (SHUTDOWN). local: clients from 127.0.0.1, ::1
     /// and the Unix socket.
-    #[arg(long, value_enum, default_value = "local")]
-    enable_protected_configs: ProtectedActionsArg,
+    #[arg(long, default_value = "local", value_parser = described(&ProtectedActions::ALL, ProtectedActions::name, ProtectedActions::summary))]
+    enable_protected_configs: ProtectedActions,
     /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
@@ -297,11 +290,7 @@ impl ServeArgs {
             idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
-            protected_actions: match self.enable_protected_configs {
-                ProtectedActionsArg::No => ProtectedActions::No,
-                ProtectedActionsArg::Yes => ProtectedActions::Yes,
-                ProtectedActionsArg::Local => ProtectedActions::Local,
-            },
+            protected_actions: self.enable_protected_configs,
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,

@@ -11,9 +11,10 @@ use farbank_index::hash::Hashing;
 use farbank_index::registry::{TableKind, TablePreset};
 use serde_json::json;
 
-use crate::apart::apart;
-use crate::bench::{OutputForm, failure, measure, table};
-use crate::{Failure, size};
+use super::apart::apart;
+use super::report::{OutputForm, failure, measure, table};
+use crate::common::choice::{experiment, named, one_of};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,8 +46,8 @@ pub(crate) struct BenchIndex {
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Experiment to run.
-    #[arg(long, value_enum, default_value = "throughput")]
-    experiment: IndexExperimentChoice,
+    #[arg(long, default_value = "throughput", value_parser = experiment::<IndexExperiment>())]
+    experiment: IndexExperiment,
     /// Tables to measure, one after another; papaya is a hash map in DRAM. Default: all.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', value_parser = contender)]
     target: Vec<IndexContender>,
@@ -56,12 +57,12 @@ pub(crate) struct BenchIndex {
     plugin: Option<PathBuf>,
     /// Table parameters: Farbank's, or the published ones. Default: published for bytes, dimms, numa and orders,
     /// which are compared with the study's results; farbank otherwise.
-    #[arg(long, value_enum)]
-    preset: Option<PresetChoice>,
+    #[arg(long, value_parser = one_of(&TablePreset::ALL, TablePreset::name))]
+    preset: Option<TablePreset>,
     /// Hash function of the tables. published: the study's, which reproduces the published results. seeded: one with
     /// a random secret seed for each table, as outside benchmarks.
-    #[arg(long, value_enum, default_value = "published")]
-    hash: HashChoice,
+    #[arg(long, default_value = "published", value_parser = named([("published", "", Hashing::Published), ("seeded", "", Hashing::Random)]))]
+    hash: Hashing,
     /// Omit flushes and fences, to measure the cost of durability.
     #[arg(long)]
     no_flush: bool,
@@ -221,46 +222,6 @@ enum OutputFormat {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum IndexExperimentChoice {
-    /// Millions of operations per second, and latency percentiles.
-    Throughput,
-    /// Tail latency, up to the slowest of 100,000 operations.
-    Latency,
-    /// One mix of operations, with keys drawn as PiBench does.
-    Mix,
-    /// Flushes, fences and bytes per operation.
-    Counts,
-    /// Load factor and utilisation while a table grows.
-    LoadFactor,
-    /// Duration of structural changes such as splits and rehashes, and their share of the run.
-    Resize,
-    /// Milliseconds from a kill to the first reply.
-    Recovery,
-    /// Bytes written and read per operation on the model, by purpose.
-    Bytes,
-    /// Throughput on one to six DIMMs of the model.
-    Dimms,
-    /// Throughput on the model, with local and with remote (other socket) memory.
-    Numa,
-    /// Ranking of the tables on the model, compared with the published ranking.
-    Orders,
-    /// No table: random writes into an array on the model.
-    Array,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PresetChoice {
-    Farbank,
-    Published,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum HashChoice {
-    Published,
-    Seeded,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DistributionChoice {
     Uniform,
     Selfsimilar,
@@ -294,7 +255,7 @@ fn first_of_words(contenders: &[IndexContender]) -> Option<&IndexContender> {
 }
 
 impl BenchIndex {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let Some(library) = &self.plugin else {
             return self.run_here();
         };
@@ -307,7 +268,7 @@ impl BenchIndex {
     fn run_here(&self) -> Result<(), Failure> {
         let options = self.options()?;
         if self.output == OutputFormat::Pibench {
-            if self.experiment != IndexExperimentChoice::Mix {
+            if self.experiment != IndexExperiment::Mix {
                 let why = "--output pibench works only with --experiment mix";
                 return Err(Failure::Usage(why.into()));
             }
@@ -319,10 +280,7 @@ impl BenchIndex {
             "records": options.records, "operations": options.operations,
             "seconds": options.seconds, "threads": options.threads, "slots": options.slots, "seed": options.seed,
             "durable": options.durable, "workload": self.workload, "cache": options.cache_bytes,
-            "preset": match options.preset {
-                TablePreset::Farbank => "farbank",
-                TablePreset::Published => "published",
-            },
+            "preset": options.preset.name(),
         });
         measure("index", settings, &self.show, table, |watch| {
             index::run(&options, watch)
@@ -331,13 +289,13 @@ impl BenchIndex {
 
     /// Returns whether every kind of contender can run the experiment, not only tables.
     fn for_anyone(&self) -> bool {
-        use IndexExperimentChoice::{Latency, Mix, Throughput};
+        use IndexExperiment::{Latency, Mix, Throughput};
         matches!(self.experiment, Throughput | Latency | Mix)
     }
 
     /// Returns whether the experiment runs tables on the model and compares them with the study.
     fn models_tables(&self) -> bool {
-        use IndexExperimentChoice::{Bytes, Dimms, Numa, Orders};
+        use IndexExperiment::{Bytes, Dimms, Numa, Orders};
         matches!(self.experiment, Bytes | Dimms | Numa | Orders)
     }
 
@@ -350,14 +308,15 @@ impl BenchIndex {
     }
 
     fn preset(&self) -> TablePreset {
-        match (self.preset, self.models_tables()) {
-            (Some(PresetChoice::Published), _) | (None, true) => TablePreset::Published,
-            (Some(PresetChoice::Farbank), _) | (None, false) => TablePreset::Farbank,
-        }
+        let default = match self.models_tables() {
+            true => TablePreset::Published,
+            false => TablePreset::Farbank,
+        };
+        self.preset.unwrap_or(default)
     }
 
     fn threads(&self) -> u32 {
-        let on_model = self.models_tables() || self.experiment == IndexExperimentChoice::Array;
+        let on_model = self.models_tables() || self.experiment == IndexExperiment::Array;
         self.threads.unwrap_or(if on_model { 32 } else { 1 })
     }
 
@@ -456,7 +415,6 @@ impl BenchIndex {
     }
 
     fn options(&self) -> Result<IndexOptions, Failure> {
-        use IndexExperimentChoice as Choice;
         if !(self.skew > 0.0 && self.skew < 1.0) {
             let skew = self.skew;
             return Err(Failure::Usage(format!(
@@ -471,27 +429,11 @@ impl BenchIndex {
         let timed = share("--latency-sampling", self.latency_sampling)?;
         let contenders = self.contenders()?;
         Ok(IndexOptions {
-            experiment: match self.experiment {
-                Choice::Throughput => IndexExperiment::Throughput,
-                Choice::Latency => IndexExperiment::Latency,
-                Choice::Mix => IndexExperiment::Mix,
-                Choice::Counts => IndexExperiment::Counts,
-                Choice::LoadFactor => IndexExperiment::LoadFactor,
-                Choice::Resize => IndexExperiment::Resize,
-                Choice::Recovery => IndexExperiment::Recovery,
-                Choice::Bytes => IndexExperiment::Bytes,
-                Choice::Dimms => IndexExperiment::Dimms,
-                Choice::Numa => IndexExperiment::Numa,
-                Choice::Orders => IndexExperiment::Orders,
-                Choice::Array => IndexExperiment::Array,
-            },
+            experiment: self.experiment,
             bytes: self.bytes(&contenders)?,
             contenders,
             preset: self.preset(),
-            hashing: match self.hash {
-                HashChoice::Published => Hashing::Published,
-                HashChoice::Seeded => Hashing::Random,
-            },
+            hashing: self.hash,
             durable: !self.no_flush,
             records: self.records(),
             operations: self.operations,

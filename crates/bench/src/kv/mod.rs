@@ -11,21 +11,21 @@
 //! The first three run in one thread, and the cleaner runs only when a session finds no room. So the counts do not
 //! depend on scheduling. Only the number of keys is checked here; tests and `farbank check` verify the data.
 
+mod amplification;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farbank_check::explore::computed_by_thread;
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
-use farbank_pm::Ticket;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
-use farbank_pm::sim::Rng;
 use farbank_store::{Error as Refusal, Key, Session, Store, Value};
 
 use crate::counted::{Counted, Meter};
 use crate::figure::{
-    Error, Figure, PROGRESS_EVERY, ProgressFn, Report, Step, median, report_every, report_progress,
+    Error, Figure, PROGRESS_EVERY, ProgressFn, Report, Step, median, report_progress,
 };
 use crate::stat;
 use crate::temp::TempFile;
@@ -36,8 +36,6 @@ pub(crate) const LOAD_VALUE_BYTES: usize = 100;
 pub(crate) const LOAD_RECORD_BYTES: u64 = 144;
 /// How many times a pool is reopened after a kill, and after a close.
 pub(crate) const OPENS: u64 = 5;
-/// Number of refusals after which a change of sizes is given up.
-const REFUSALS_MAX: u64 = 1000;
 /// Smallest pool in bytes for [`KvExperiment::Amplification`]. In it the largest values still fit into the log.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
 
@@ -52,15 +50,48 @@ pub enum KvExperiment {
     Reopen,
     /// Time of writes and reads while the pool is full.
     Full,
+    /// Every other experiment, one after another.
+    All,
 }
 
-/// Distribution of updates over keys.
+/// Pattern of the updates of [`KvExperiment::Amplification`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum UpdateSkew {
+pub enum UpdatePattern {
     /// Every key equally often.
     Uniform,
     /// Nine of ten updates change one tenth of the keys.
     Hot,
+    /// Updates change the sizes of values.
+    Sizes,
+}
+
+impl UpdatePattern {
+    /// All patterns.
+    pub const ALL: [UpdatePattern; 3] = [
+        UpdatePattern::Uniform,
+        UpdatePattern::Hot,
+        UpdatePattern::Sizes,
+    ];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            UpdatePattern::Uniform => "uniform",
+            UpdatePattern::Hot => "hot",
+            UpdatePattern::Sizes => "sizes",
+        }
+    }
+
+    /// Returns the description on the command line.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            UpdatePattern::Uniform => "Every key equally often",
+            UpdatePattern::Hot => "Nine of ten updates go to one of ten keys",
+            UpdatePattern::Sizes => "Updates change the size of values",
+        }
+    }
 }
 
 /// Medium of the pools.
@@ -75,36 +106,54 @@ pub enum PoolPlace {
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct KvOptions {
-    /// Experiments to run, in order.
-    pub experiments: Vec<KvExperiment>,
+    /// Experiment to run.
+    pub experiment: KvExperiment,
     /// Medium of the pools.
     pub place: PoolPlace,
     /// Number of keys in [`KvExperiment::Load`] and [`KvExperiment::Reopen`].
     pub keys: u64,
     /// Size of the pool of [`KvExperiment::Amplification`], in bytes.
     pub pool_bytes: u64,
-    /// Distributions that [`KvExperiment::Amplification`] runs.
-    pub updates: Vec<UpdateSkew>,
-    /// Whether [`KvExperiment::Amplification`] also changes the sizes of values.
-    pub change_sizes: bool,
+    /// Patterns that [`KvExperiment::Amplification`] runs, in any order.
+    pub updates: Vec<UpdatePattern>,
 }
 
-/// Runs the experiments.
+/// Runs the experiment.
 ///
 /// # Errors
 /// A pool cannot be created, the store fails or holds wrong data, or `watch` stopped the run.
 pub fn run(options: &KvOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
-    for experiment in &options.experiments {
-        match experiment {
-            KvExperiment::Amplification => amplification(options, &mut report, watch)?,
-            KvExperiment::Load => load(options, &mut report, watch)?,
-            KvExperiment::Reopen => reopen(options, &mut report, watch)?,
-            KvExperiment::Full => crate::full::run(&mut report, watch)?,
-        }
-    }
+    options.experiment.run(options, &mut report, watch)?;
     Ok(report)
 }
+
+impl KvExperiment {
+    fn run(
+        self,
+        options: &KvOptions,
+        report: &mut Report,
+        watch: ProgressFn<'_>,
+    ) -> Result<(), Error> {
+        match self {
+            KvExperiment::Amplification => amplification::run(options, report, watch),
+            KvExperiment::Load => load(options, report, watch),
+            KvExperiment::Reopen => reopen(options, report, watch),
+            KvExperiment::Full => crate::full::run(report, watch),
+            KvExperiment::All => PARTS
+                .into_iter()
+                .try_for_each(|part| part.run(options, report, watch)),
+        }
+    }
+}
+
+/// Experiments of [`KvExperiment::All`].
+const PARTS: [KvExperiment; 4] = [
+    KvExperiment::Amplification,
+    KvExperiment::Load,
+    KvExperiment::Reopen,
+    KvExperiment::Full,
+];
 
 fn config() -> Config {
     Config {
@@ -217,247 +266,6 @@ pub(crate) fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(
             value,
         )
         .map(|_| ())
-}
-
-// ---------------------------------------------------------------------------------------------
-// Amplification
-
-impl UpdateSkew {
-    fn name(self) -> &'static str {
-        match self {
-            UpdateSkew::Uniform => "uniform",
-            UpdateSkew::Hot => "90 % on 10 % of keys",
-        }
-    }
-
-    fn key(self, rng: &mut Rng, keys: u64) -> u64 {
-        match self {
-            UpdateSkew::Hot if rng.below(10) < 9 => rng.below(keys / 10),
-            _ => rng.below(keys),
-        }
-    }
-}
-
-fn amplification(
-    options: &KvOptions,
-    report: &mut Report,
-    watch: ProgressFn<'_>,
-) -> Result<(), Error> {
-    const TURNS: u64 = 8;
-    for (percent, skew, bound) in [
-        (78, UpdateSkew::Uniform, Some(2.9)),
-        (78, UpdateSkew::Hot, Some(1.8)),
-        (86, UpdateSkew::Uniform, None),
-        (86, UpdateSkew::Hot, None),
-    ] {
-        if !options.updates.contains(&skew) {
-            continue;
-        }
-        let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
-        let store = store_on(medium)?;
-        let name = format!("{percent} % live, {}", skew.name());
-        let found = update(&*store, skew, percent, TURNS, &mut |done, all| {
-            report_progress(watch, &name, done, all)
-        })?;
-        let figure = Figure::counted("amplification", name, found).unit("writes a write");
-        report.figures.push(Figure {
-            at_most: bound,
-            ..figure
-        });
-    }
-    if !options.change_sizes {
-        return Ok(());
-    }
-    let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
-    change_sizes(&*store_on(medium)?, report, watch)
-}
-
-/// Session that commits after every operation and waits for every 64th commit.
-struct CommittingWriter {
-    session: Box<dyn Session>,
-    done: u64,
-    newest: Ticket,
-}
-
-impl CommittingWriter {
-    fn new(store: &dyn Store) -> CommittingWriter {
-        CommittingWriter {
-            session: store.session(),
-            done: 0,
-            newest: Ticket::DURABLE,
-        }
-    }
-
-    fn put(&mut self, key: u64, value: &[u8]) -> Result<(), Refusal> {
-        put(&mut *self.session, key, value)?;
-        self.commit()
-    }
-
-    fn delete(&mut self, key: u64) -> Result<(), Refusal> {
-        let name = key.to_le_bytes();
-        self.session.delete(Key {
-            db: 0,
-            bytes: &name,
-        })?;
-        self.commit()
-    }
-
-    fn commit(&mut self) -> Result<(), Refusal> {
-        // On a medium whose drain is a sync, one sync serves this many commits.
-        const TOGETHER: u64 = 64;
-        self.newest = self.session.commit()?;
-        self.done += 1;
-        if self.done.is_multiple_of(TOGETHER) {
-            self.session.wait(self.newest)?;
-        }
-        Ok(())
-    }
-}
-
-/// Fills `percent` of the pool with live records and updates them, `turns` times as often as there are keys. Returns
-/// total bytes written per user byte over the last half.
-fn update(
-    store: &dyn Store,
-    skew: UpdateSkew,
-    percent: u64,
-    turns: u64,
-    look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
-) -> Result<f64, Error> {
-    const VALUE: [u8; 200] = [7; 200];
-    const RECORD_BYTES: u64 = (24 + 8 + VALUE.len() as u64).next_multiple_of(16);
-    let pool = store.stats();
-    let keys = u64::from(pool.segments) * pool.segment_bytes / 100 * percent / RECORD_BYTES;
-    let mut writer = CommittingWriter::new(store);
-    for key in 0..keys {
-        writer.put(key, &VALUE)?;
-    }
-    let mut rng = Rng::new(1);
-    let updates = keys * turns;
-    let mut start = store.stats();
-    for n in 0..updates {
-        if n == updates / 2 {
-            start = store.stats();
-        }
-        if n.is_multiple_of(PROGRESS_EVERY) {
-            look(n, updates)?;
-        }
-        writer.put(skew.key(&mut rng, keys), &VALUE)?;
-    }
-    let end = store.stats();
-    let user = (end.user_bytes - start.user_bytes) as f64;
-    Ok((user + (end.moved_bytes - start.moved_bytes) as f64) / user)
-}
-
-/// Fills the pool with values of one size, then replaces them by values of the next size, key by key in random order.
-/// Before each write, it deletes just enough old keys to make room, so the pool stays equally full. Then it updates
-/// each size for a turn.
-fn change_sizes(
-    store: &dyn Store,
-    report: &mut Report,
-    watch: ProgressFn<'_>,
-) -> Result<(), Error> {
-    let pool = store.stats();
-    let full = u64::from(pool.segments) * pool.segment_bytes / 100 * 78;
-    let mut change = Change {
-        store,
-        writer: CommittingWriter::new(store),
-        rng: Rng::new(2),
-        keys: Vec::new(),
-        next: 0,
-        refusals: 0,
-    };
-    for value_bytes in [200, 60, 1500] {
-        change.replace_all_values(value_bytes, full, watch)?;
-        change.update(value_bytes, watch)?;
-    }
-    let Change {
-        refusals,
-        keys,
-        mut writer,
-        ..
-    } = change;
-    let found = writer.session.len(0)?;
-    if refusals == 0 && found != keys.len() as u64 {
-        let expected = keys.len();
-        return Err(Error::Failed(format!(
-            "the store holds {found} keys, expected {expected}"
-        )));
-    }
-    let name = "200 to 60 to 1500 bytes a value, 78 % live: refusals";
-    report
-        .figures
-        .push(Figure::counted("amplification", name, refusals as f64).at_most(0.0));
-    Ok(())
-}
-
-struct Change<'a> {
-    store: &'a dyn Store,
-    writer: CommittingWriter,
-    rng: Rng,
-    /// Existing keys.
-    keys: Vec<u64>,
-    next: u64,
-    refusals: u64,
-}
-
-impl Change<'_> {
-    /// Replaces every key by new keys with values of `value_bytes`, until `full` bytes are live.
-    fn replace_all_values(
-        &mut self,
-        value_bytes: usize,
-        full: u64,
-        watch: ProgressFn<'_>,
-    ) -> Result<(), Error> {
-        let what = format!("changing to {value_bytes} bytes");
-        let record_bytes = (40 + 8 + value_bytes as u64).next_multiple_of(16);
-        let value = vec![7; value_bytes];
-        let mut old = std::mem::take(&mut self.keys);
-        for last in (1..old.len()).rev() {
-            old.swap(last, self.rng.below(last as u64 + 1) as usize);
-        }
-        loop {
-            while self.store.stats().live_bytes + record_bytes > full {
-                let Some(key) = old.pop() else { return Ok(()) };
-                let deleted = self.writer.delete(key);
-                self.is_accepted(deleted)?;
-            }
-            let done = self.keys.len() as u64;
-            report_every(watch, &what, done, full / record_bytes)?;
-            let put = self.writer.put(self.next, &value);
-            if self.is_accepted(put)? {
-                self.keys.push(self.next);
-            } else if self.refusals >= REFUSALS_MAX {
-                return Ok(());
-            }
-            self.next += 1;
-        }
-    }
-
-    /// Updates uniformly chosen keys, as many times as there are keys.
-    fn update(&mut self, value_bytes: usize, watch: ProgressFn<'_>) -> Result<(), Error> {
-        let what = format!("updating {value_bytes} bytes");
-        let value = vec![8; value_bytes];
-        let keys = self.keys.len() as u64;
-        for n in 0..keys {
-            report_every(watch, &what, n, keys)?;
-            let key = self.keys[self.rng.below(keys) as usize];
-            let put = self.writer.put(key, &value);
-            self.is_accepted(put)?;
-        }
-        Ok(())
-    }
-
-    /// Returns whether an operation succeeded. Counts a refusal because the pool is full.
-    fn is_accepted(&mut self, outcome: Result<(), Refusal>) -> Result<bool, Error> {
-        match outcome {
-            Ok(()) => Ok(true),
-            Err(Refusal::Full) => {
-                self.refusals += 1;
-                Ok(false)
-            }
-            Err(other) => Err(other.into()),
-        }
-    }
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -711,20 +519,19 @@ fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
 mod tests {
     use super::*;
 
-    fn tiny(experiments: &[KvExperiment], place: PoolPlace) -> KvOptions {
+    fn tiny(experiment: KvExperiment, place: PoolPlace) -> KvOptions {
         KvOptions {
-            experiments: experiments.to_vec(),
+            experiment,
             place,
             keys: 20_000,
             pool_bytes: POOL_BYTES_MIN,
-            updates: vec![UpdateSkew::Uniform, UpdateSkew::Hot],
-            change_sizes: true,
+            updates: UpdatePattern::ALL.to_vec(),
         }
     }
 
     #[test]
     fn no_write_is_refused_while_value_sizes_change() {
-        let options = tiny(&[KvExperiment::Amplification], PoolPlace::Dram);
+        let options = tiny(KvExperiment::Amplification, PoolPlace::Dram);
         let report = run(&options, &mut |_| true).unwrap();
         let names: Vec<_> = report.figures.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), 5, "{names:?}");
@@ -740,7 +547,7 @@ mod tests {
     fn a_pool_reopens_and_its_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let options = tiny(&[KvExperiment::Reopen], PoolPlace::File(path.clone()));
+        let options = tiny(KvExperiment::Reopen, PoolPlace::File(path.clone()));
         let report = run(&options, &mut |_| true).unwrap();
         assert_eq!(report.figures.len(), 16);
         assert!(!path.exists());
@@ -750,7 +557,7 @@ mod tests {
     fn a_stopped_run_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let options = tiny(&[KvExperiment::Load], PoolPlace::File(path.clone()));
+        let options = tiny(KvExperiment::Load, PoolPlace::File(path.clone()));
         let stopped = run(&options, &mut |step| step.what == "making the pool");
         assert!(matches!(stopped, Err(Error::Stopped)));
         assert!(!path.exists());
@@ -761,7 +568,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         std::fs::write(&path, "mine").unwrap();
-        let options = tiny(&[KvExperiment::Load], PoolPlace::File(path.clone()));
+        let options = tiny(KvExperiment::Load, PoolPlace::File(path.clone()));
         assert!(run(&options, &mut |_| true).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }

@@ -2,11 +2,12 @@
 //! time.
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::tree::{self, TreeMix, TreeSystem};
+use farbank_bench::tree::{self, TreeExperiment, TreeMix, TreeSystem};
 use serde_json::json;
 
-use crate::bench::{OutputForm, measure, table};
-use crate::{Failure, size};
+use super::report::{OutputForm, measure, table};
+use crate::common::choice::{described, experiment, one_of};
+use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,22 +35,22 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchTree {
     /// Experiment to run.
-    #[arg(long, value_enum, default_value = "mix")]
-    experiment: TreeExperimentChoice,
+    #[arg(long, default_value = "mix", value_parser = experiment::<TreeExperiment>())]
+    experiment: TreeExperiment,
     /// Network between compute and memory servers. sim: a simulated cluster in virtual time.
     #[arg(long, value_enum, default_value = "sim")]
     fabric: FabricChoice,
     /// For mix: systems to measure, one after another.
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
-        default_value = "sherman,sherman-published,fg+"
+        default_value = "sherman,sherman-published,fg+",
+        value_parser = described(&TreeSystem::ALL, TreeSystem::option_name, TreeSystem::summary)
     )]
-    system: Vec<SystemChoice>,
+    system: Vec<TreeSystem>,
     /// For mix: operations of the clients.
-    #[arg(long, value_enum, default_value = "write-intensive")]
-    mix: MixChoice,
+    #[arg(long, default_value = "write-intensive", value_parser = one_of(&TreeMix::ALL, |mix| mix.name))]
+    mix: TreeMix,
     /// For mix: Zipfian skew of the keys, from 0 (uniform) to 0.99.
     #[arg(long, value_name = "0..0.99", default_value = "0.99", value_parser = skew)]
     skew: f64,
@@ -86,61 +87,8 @@ pub(crate) struct BenchTree {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum TreeExperimentChoice {
-    /// The systems under one mix and one skew.
-    Mix,
-    /// Cost of operations, with bounds from the counts in the paper.
-    Counts,
-    /// Locks alone, for calibration.
-    Locks,
-    /// Throughput by message size, for calibration.
-    Messages,
-    /// From FG+ to Sherman, adding one technique at a time.
-    Ablation,
-    /// The mixes in the paper.
-    Paper,
-    /// Range queries.
-    Ranges,
-    /// 16 to 528 clients.
-    Scale,
-    /// Keys of 16 bytes to 1 KiB.
-    Keys,
-    /// Index caches from a fifth of the paper's size to the full size.
-    Caches,
-    /// Ablation, paper, ranges, scale, keys and caches, and the share of their results that is near the published
-    /// ones.
-    HeldOut,
-    /// Locks, messages, counts and held-out, with every published value scored.
-    Published,
-    /// The cluster with one parameter changed, to explain results that are not near.
-    Causes,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum FabricChoice {
     Sim,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SystemChoice {
-    /// Sherman with the safe node layout, which has a version in each line.
-    Sherman,
-    /// Sherman with the published node layout.
-    ShermanPublished,
-    /// FG+, the paper's improved baseline.
-    #[value(name = "fg+")]
-    FgPlus,
-    /// FG, the baseline without an index cache.
-    Fg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum MixChoice {
-    WriteOnly,
-    WriteIntensive,
-    ReadIntensive,
-    RangeOnly,
-    RangeWrite,
 }
 
 fn skew(text: &str) -> Result<f64, String> {
@@ -152,41 +100,14 @@ fn skew(text: &str) -> Result<f64, String> {
 
 impl BenchTree {
     /// Runs the subcommand.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let FabricChoice::Sim = self.fabric;
-        let mix = match self.mix {
-            MixChoice::WriteOnly => TreeMix::WRITE_ONLY,
-            MixChoice::WriteIntensive => TreeMix::WRITE_INTENSIVE,
-            MixChoice::ReadIntensive => TreeMix::READ_INTENSIVE,
-            MixChoice::RangeOnly => TreeMix::RANGE_ONLY,
-            MixChoice::RangeWrite => TreeMix::RANGE_WRITE,
-        };
-        let systems = self.system.iter().map(|system| match system {
-            SystemChoice::Sherman => TreeSystem::Sherman,
-            SystemChoice::ShermanPublished => TreeSystem::ShermanPublished,
-            SystemChoice::FgPlus => TreeSystem::FgPlus,
-            SystemChoice::Fg => TreeSystem::Fg,
-        });
         let options = tree::TreeOptions {
-            experiment: match self.experiment {
-                TreeExperimentChoice::Mix => tree::TreeExperiment::Mix,
-                TreeExperimentChoice::Counts => tree::TreeExperiment::Counts,
-                TreeExperimentChoice::Locks => tree::TreeExperiment::Locks,
-                TreeExperimentChoice::Messages => tree::TreeExperiment::Messages,
-                TreeExperimentChoice::Ablation => tree::TreeExperiment::Ablation,
-                TreeExperimentChoice::Paper => tree::TreeExperiment::Paper,
-                TreeExperimentChoice::Ranges => tree::TreeExperiment::Ranges,
-                TreeExperimentChoice::Scale => tree::TreeExperiment::Scale,
-                TreeExperimentChoice::Keys => tree::TreeExperiment::Keys,
-                TreeExperimentChoice::Caches => tree::TreeExperiment::Caches,
-                TreeExperimentChoice::HeldOut => tree::TreeExperiment::HeldOut,
-                TreeExperimentChoice::Published => tree::TreeExperiment::Published,
-                TreeExperimentChoice::Causes => tree::TreeExperiment::Causes,
-            },
-            systems: systems.collect(),
+            experiment: self.experiment,
+            systems: self.system,
             mix: TreeMix {
                 range_len: self.range as usize,
-                ..mix
+                ..self.mix
             },
             theta: self.skew,
             servers: self.servers,
@@ -199,7 +120,7 @@ impl BenchTree {
             seed: self.seed,
         };
         let settings = json!({
-            "fabric": "sim", "mix": mix.name, "skew": self.skew, "servers": self.servers,
+            "fabric": "sim", "mix": self.mix.name, "skew": self.skew, "servers": self.servers,
             "clients": self.servers * self.threads * self.coroutines, "entries": self.entries,
             "key_bytes": self.key_bytes, "window_us": self.window_us, "seed": self.seed,
         });

@@ -1,0 +1,23 @@
+//! Code that several subcommands share.
+//!
+//! | file           | has                                                                  |
+//! |----------------|----------------------------------------------------------------------|
+//! | `output`       | the print macros of this program, and the end at a closed pipe       |
+//! | `failure`      | [`Failure`], the reason for a non-zero exit                          |
+//! | `choice`       | parsers of options whose values are the names of a library's enum    |
+//! | `options_file` | options from the TOML file of `--config` or `--workload`             |
+//! | `place`        | the options that select a pool's medium or describe a new pool       |
+//! | `size`         | sizes such as `64kb`                                                 |
+//! | `progress`     | the progress bar of a long operation                                 |
+
+#[macro_use]
+pub(crate) mod output;
+
+pub(crate) mod choice;
+mod failure;
+pub(crate) mod options_file;
+pub(crate) mod place;
+pub(crate) mod progress;
+pub(crate) mod size;
+
+pub(crate) use failure::Failure;
