@@ -21,7 +21,7 @@ use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Ticket;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::counted::{Counted, Meter};
 use crate::figure::{

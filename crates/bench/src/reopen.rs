@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use farbank_kv::store::{Error as Refusal, Store};
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::figure::{Error, Figure, PROGRESS_EVERY, ProgressFn, Report, median, report_progress};
 use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, PoolPlace, fill, put, store_with};

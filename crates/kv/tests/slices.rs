@@ -3,7 +3,7 @@
 use farbank_kv::store::{Store, Value};
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use support::{Time, User, key, kill};
 

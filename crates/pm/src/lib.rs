@@ -23,6 +23,7 @@
 //! * [`epoch`]: epoch-based reclamation.
 //! * [`grow_table`]: arrays in DRAM that grow without moving their elements.
 //! * [`simd`]: comparisons of several bytes or words at once.
+//! * [`rng`]: pseudo-random numbers from a seed.
 //! * [`sync`]: the atomics, locks and threads that all crates use, so that a model checker can replace them.
 //!
 //! All unsafe code for far memory is in this crate, behind safe functions.
@@ -38,6 +39,7 @@ pub mod model;
 pub mod persist_ctx;
 pub mod pool;
 pub mod process_stamp;
+pub mod rng;
 pub mod sim;
 pub mod simd;
 pub mod situation;

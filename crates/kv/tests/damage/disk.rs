@@ -10,7 +10,7 @@ use farbank_kv::store::{Error, Store, StoreHealth, Value};
 use farbank_kv::{Config, Kv, OpenError};
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_pm::{Kind, Poisoned};
 use tempfile::TempDir;
 

@@ -9,7 +9,8 @@ use farbank_kv::store::{
 };
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
-use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 
 /// Bytes of a segment.
 pub(crate) const SEGMENT: u64 = 4 << 10;

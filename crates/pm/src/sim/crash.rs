@@ -3,12 +3,13 @@
 use std::fmt;
 use std::panic::Location;
 
-use super::image::{PoolImage, mix};
+use super::image::PoolImage;
 use super::image_cuts::{ChainIndex, CrashImages, ImageCut, for_each_kept};
 use super::source_lines::{SourceLineId, SourceLines, brief};
 use super::state::{CHAINS, Queues, SimState, VolatileStore};
 use super::{Persistency, Sim};
 use crate::medium::{LINE, Off, WORD};
+use crate::rng::mix;
 use crate::sync::Arc;
 
 /// The kind of a crash point.

@@ -88,7 +88,7 @@ use crate::persist_ctx::PersistCtx;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 pub use crash::{CrashMoment, CrashState, UnitSurvivors};
-pub use image::{PoolImage, Rng};
+pub use image::PoolImage;
 pub use image_cuts::{CrashImages, ImageCut};
 pub use lazy::{LazyCrash, LazyDecision, next_script};
 pub use source_lines::{SourceAction, SourceLine, SourceLines, brief};

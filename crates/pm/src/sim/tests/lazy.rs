@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::rng::Rng;
 
 /// The results of all reads of a reader.
 type Transcript = Vec<u64>;
