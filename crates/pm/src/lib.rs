@@ -10,7 +10,8 @@
 //!    (DAX, DRAM)                 crash images
 //! ```
 //!
-//! * [`medium`]: the trait for access to far memory, and its types: offsets, tickets, errors.
+//! * [`offset`]: positions in far memory, and the units of access.
+//! * [`medium`]: the trait for access to far memory, and its types: tickets, capabilities, errors.
 //! * [`persist_ctx`]: the persistence context of one thread, and its counters.
 //! * [`media`]: the real media (mapping, file). [`sim`]: the simulated medium.
 //! * [`pool`]: the superblock, segments and growth of a pool.
@@ -36,6 +37,7 @@ pub mod key_hash;
 pub mod media;
 pub mod medium;
 pub mod model;
+pub mod offset;
 pub mod persist_ctx;
 pub mod pool;
 pub mod process_stamp;
@@ -45,7 +47,6 @@ pub mod simd;
 pub mod situation;
 pub mod sync;
 
-pub use medium::{
-    Caps, Drain, FileId, FileTrouble, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD,
-};
+pub use medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Poisoned, Ticket};
+pub use offset::{LINE, Off, WORD};
 pub use persist_ctx::{PersistCounters, PersistCtx};

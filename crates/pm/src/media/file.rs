@@ -41,10 +41,10 @@ use super::open::OpenOptions;
 use super::reader::FileReader;
 use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
-use super::window::PAGE;
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, total_bytes,
 };
+use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
 use crate::process_stamp::ProcessStamp;
 
@@ -539,7 +539,7 @@ impl Medium for File {
     }
 
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
-        if !std::mem::take(&mut ctx.undrained) {
+        if !ctx.take_undrained() {
             return Ticket::DURABLE;
         }
         ctx.counters.fences += 1;

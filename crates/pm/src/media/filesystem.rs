@@ -40,8 +40,9 @@ use super::open::{OpenError, OpenOptions};
 use super::reader::{DirectReader, ReadMode};
 use super::space::{FileKind, PoolFile, check_limit};
 use super::sysfs::{DevicePersistence, Sysfs};
-use super::window::{MapSource, PAGE, Window};
+use super::window::{MapSource, Window};
 use crate::medium::{LINE, Off};
+use crate::offset::PAGE;
 use crate::pool;
 
 /// Offset of the self-test: the last line of the second superblock page.

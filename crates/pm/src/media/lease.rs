@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 use super::open::OpenError;
 use super::space::PoolFile;
-use super::window::PAGE;
 use crate::crc::crc32c_append;
+use crate::offset::PAGE;
 use crate::pool;
 
 /// Interval between two increments of a holder.

@@ -25,8 +25,8 @@ use super::reader::ReadMode;
 use super::signature;
 use super::space::{FileIo, FileKind, KernelIo, PoolFile, Progress, check_limit};
 use super::sysfs::Sysfs;
-use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
+use crate::offset::PAGE;
 use crate::pool;
 use std::sync::Arc;
 

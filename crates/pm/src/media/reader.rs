@@ -34,10 +34,10 @@ use rustix::fs::{Advice, AtFlags, StatxFlags};
 
 use super::space::{FileIo, PoolFile, Progress};
 use super::window::{
-    MapSource, PAGE, RESERVE_BYTES, Window, panic_invalid_word, panic_outside,
-    panic_unreadable_word,
+    MapSource, RESERVE_BYTES, Window, panic_invalid_word, panic_outside, panic_unreadable_word,
 };
 use crate::medium::{Off, WORD, total_bytes};
+use crate::offset::PAGE;
 
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -28,8 +28,8 @@ use super::bad_blocks;
 use super::open::OpenError;
 use super::pool_path::{self, PendingPath, PoolPath};
 use super::sysfs::{DevicePersistence, Sysfs};
-use super::window::PAGE;
 use crate::medium::FileId;
+use crate::offset::PAGE;
 use crate::process_stamp::ProcessStamp;
 use std::sync::Arc;
 

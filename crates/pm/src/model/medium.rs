@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::step::{Category, Step, StepKind};
 use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, end_offset, total_bytes};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, total_bytes};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
 
 /// The steps recorded since they were last taken. Clones share them, so a caller can keep a clone when it moves the

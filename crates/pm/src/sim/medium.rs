@@ -7,7 +7,8 @@ use super::image::PoolImage;
 use super::source_lines::SourceAction;
 use super::state::PersistRequest;
 use super::{Persistency, Sim};
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_offset};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
 use crate::sync::Arc;
 
@@ -134,13 +135,13 @@ impl Medium for Sim {
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         let from = Location::caller();
         let place = self.record_source_line(SourceAction::Drain, from, (Off::NULL, 0));
-        if !ctx.undrained {
+        if !ctx.is_undrained() {
             return Ticket::DURABLE;
         }
         if self.dropped_part(SourceAction::Drain, from).is_some() {
             return self.ticket(self.state().issued_ticket);
         }
-        ctx.undrained = false;
+        ctx.take_undrained();
         ctx.counters.fences += 1;
         let mut state = self.state();
         if self.shared.persistency != Persistency::Eadr {

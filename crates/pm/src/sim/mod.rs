@@ -83,7 +83,8 @@ use std::str::FromStr;
 use std::sync::PoisonError;
 
 use crate::fault::{self, FaultPart};
-use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_offset};
+use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
