@@ -18,6 +18,7 @@
 //! * [`process_stamp`]: distinguishes the process that opened a pool from a forked child.
 //! * [`model`]: a medium that counts accesses and estimates their time on persistent memory.
 //! * [`mod@fault`]: deliberate bugs, switched on to test the checks.
+//! * [`persistency`]: the rule for what a power cut can lose. [`source_action`]: source lines that act on far memory.
 //! * [`situation`](mod@situation): marks in the code that the checks must reach.
 //! * [`key_hash`]: the keyed hash of keys that clients choose.
 //! * [`crc`]: the checksum of short records.
@@ -39,12 +40,14 @@ pub mod medium;
 pub mod model;
 pub mod offset;
 pub mod persist_ctx;
+pub mod persistency;
 pub mod pool;
 pub mod process_stamp;
 pub mod rng;
 pub mod sim;
 pub mod simd;
 pub mod situation;
+pub mod source_action;
 pub mod sync;
 
 pub use medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Poisoned, Ticket};

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::panic::Location;
 
+use super::Sim;
 use super::image::PoolImage;
 use super::image_cuts::{ChainIndex, CrashImages, ImageCut, for_each_kept};
-use super::source_lines::{SourceLineId, SourceLines, brief};
+use super::source_lines::{SourceLineId, SourceLines};
 use super::state::{CHAINS, Queues, SimState, VolatileStore};
-use super::{Persistency, Sim};
 use crate::medium::{LINE, Off, WORD};
+use crate::persistency::Persistency;
 use crate::rng::mix;
+use crate::source_action::brief;
 use crate::sync::Arc;
 
 /// The kind of a crash point.

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use super::Persistency;
 use super::crash::CrashState;
 use super::image::word_hash;
 use super::state::{CHAINS, VolatileStore};
 use crate::medium::{LINE, Off, WORD};
+use crate::persistency::Persistency;
 use crate::rng::Rng;
 
 /// One possible outcome of a crash: the prefix of each chain that survives.

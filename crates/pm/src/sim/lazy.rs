@@ -40,13 +40,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::Sim;
 use super::crash::{CrashState, UnitSurvivors};
 use super::image::PoolImage;
 use super::image_cuts::{ChainIndex, ImageCut, for_each_kept, may_cut_after};
 use super::source_lines::SourceLines;
 use super::state::{Queues, SimState, VolatileStore};
-use super::{Persistency, SECTOR, Sim};
 use crate::medium::{Off, WORD};
+use crate::persistency::{Persistency, SECTOR};
 use crate::sync::Arc;
 
 /// A decision: the choice among several possible results of a read.

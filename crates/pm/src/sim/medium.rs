@@ -2,14 +2,15 @@
 
 use std::panic::Location;
 
+use super::Sim;
 use super::crash::CrashMoment;
 use super::image::PoolImage;
-use super::source_lines::SourceAction;
 use super::state::PersistRequest;
-use super::{Persistency, Sim};
 use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair};
 use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
+use crate::persistency::Persistency;
+use crate::source_action::SourceAction;
 use crate::sync::Arc;
 
 impl Medium for Sim {

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::CrashObserver;
 use super::image::PoolImage;
 use super::lazy::LazyState;
 use super::source_lines::{SourceLineId, SourceLines};
-use super::{CrashObserver, Persistency};
 use crate::medium::{LINE, Off, Poisoned, WORD};
+use crate::persistency::Persistency;
 use crate::sync::Arc;
 
 /// Maximum number of chains of a unit: its own, and one for each word of a line.
