@@ -56,7 +56,7 @@ impl Medium for Sim {
         if persistency == Persistency::Eadr || completes {
             state = self.crash_point(state, CrashMoment::Store, place);
         }
-        if drains && state.poisoned.is_none() {
+        if drains && state.drains.poisoned.is_none() {
             state.complete(ctx.id());
         }
         state.decide(at, WORD);
@@ -140,7 +140,7 @@ impl Medium for Sim {
             return Ticket::DURABLE;
         }
         if self.dropped_part(SourceAction::Drain, from).is_some() {
-            return self.ticket(self.state().issued_ticket);
+            return self.ticket(self.state().drains.issued_ticket);
         }
         ctx.take_undrained();
         ctx.counters.fences += 1;
@@ -148,8 +148,8 @@ impl Medium for Sim {
         if self.shared.persistency != Persistency::Eadr {
             state = self.crash_point(state, CrashMoment::Drain, place);
         }
-        if state.drain_fails() {
-            let wakers = state.wakers.clone();
+        if state.drains.count_drain() {
+            let wakers = state.drains.wakers.clone();
             drop(state);
             wakers.iter().for_each(|wake| wake());
             return Ticket(u64::MAX);
@@ -160,16 +160,17 @@ impl Medium for Sim {
         }
         let pending = std::mem::take(state.pending(ctx.id()));
         state
-            .drained
+            .drains
+            .waiting
             .extend(pending.into_iter().map(|r| PersistRequest { place, ..r }));
-        state.issued_ticket += 1;
-        self.ticket(state.issued_ticket)
+        state.drains.issued_ticket += 1;
+        self.ticket(state.drains.issued_ticket)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         let state = self.state();
-        match &state.poisoned {
-            _ if ticket.0 <= state.durable_ticket => Ok(true),
+        match &state.drains.poisoned {
+            _ if ticket.0 <= state.drains.durable_ticket => Ok(true),
             Some(poisoned) => Err(poisoned.clone()),
             None => Ok(false),
         }
@@ -192,7 +193,7 @@ impl Medium for Sim {
 
     fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         if self.shared.persistency.is_file() {
-            self.state().wakers.push(wake);
+            self.state().drains.wakers.push(wake);
         }
     }
 

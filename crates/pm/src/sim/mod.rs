@@ -66,13 +66,16 @@
 //!   and another context's flush covers them.
 //! * Devices that report a write as durable before it is.
 
+mod chains;
 mod crash;
 mod image;
 mod image_cuts;
 mod lazy;
+mod lazy_state;
 mod medium;
 mod source_lines;
 mod state;
+mod survivors;
 #[cfg(test)]
 mod tests;
 
@@ -87,15 +90,18 @@ use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-pub use crash::{CrashMoment, CrashState, UnitSurvivors};
+pub use crash::{CrashMoment, CrashState};
 pub use image::PoolImage;
 pub use image_cuts::{CrashImages, ImageCut};
-pub use lazy::{LazyCrash, LazyDecision, next_script};
+pub use lazy::{LazyCrash, next_script};
+pub use lazy_state::LazyDecision;
 pub use source_lines::{SourceLine, SourceLines};
+pub use survivors::UnitSurvivors;
 
 pub use crate::persistency::{ParsePersistencyError, Persistency, SECTOR};
 pub use crate::source_action::{SourceAction, brief};
 
+use chains::Queues;
 use source_lines::{NOWHERE, SourceLineId};
 use state::{PersistRequest, SimState};
 
@@ -131,7 +137,7 @@ impl Sim {
     /// Creates far memory with the contents of `image`, all durable, as after a power cut.
     #[must_use]
     pub fn from_image(image: PoolImage, persistency: Persistency) -> Sim {
-        let state = SimState::new(image.clone(), image, state::Queues::new());
+        let state = SimState::new(image.clone(), image, Queues::new());
         Sim::with_state(state, persistency)
     }
 
@@ -199,19 +205,21 @@ impl Sim {
     /// Makes everything drained before durable, and its tickets too. Has an effect only on a file.
     pub fn sync(&self) -> Result<(), Poisoned> {
         let state = self.state();
-        if state.durable_ticket == state.issued_ticket && state.poisoned.is_none() {
+        if state.drains.durable_ticket == state.drains.issued_ticket
+            && state.drains.poisoned.is_none()
+        {
             return Ok(());
         }
-        let place = state.drained.last().map_or(NOWHERE, |r| r.place);
+        let place = state.drains.waiting.last().map_or(NOWHERE, |r| r.place);
         let mut state = self.crash_point(state, CrashMoment::Sync, place);
-        if let Some(poisoned) = &state.poisoned {
+        if let Some(poisoned) = &state.drains.poisoned {
             return Err(poisoned.clone());
         }
-        for request in std::mem::take(&mut state.drained) {
+        for request in std::mem::take(&mut state.drains.waiting) {
             state.commit(request);
         }
-        state.durable_ticket = state.issued_ticket;
-        let wakers = state.wakers.clone();
+        state.drains.durable_ticket = state.drains.issued_ticket;
+        let wakers = state.drains.wakers.clone();
         drop(state);
         wakers.iter().for_each(|wake| wake());
         Ok(())
@@ -232,13 +240,13 @@ impl Sim {
     /// Makes the `n`-th drain from now (1 is the next) fail with an I/O error, which poisons the
     /// medium.
     pub fn fail_drain(&self, n: u64) {
-        self.state().fail_in = Some(n);
+        self.state().drains.fail_in = Some(n);
     }
 
     /// Returns whether a drain has failed.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        self.state().poisoned.is_some()
+        self.state().drains.poisoned.is_some()
     }
 
     fn state(&self) -> MutexGuard<'_, SimState> {
@@ -273,7 +281,7 @@ impl Sim {
                 .contexts
                 .iter()
                 .flat_map(|l| &l.1)
-                .chain(&state.drained);
+                .chain(&state.drains.waiting);
             places.crash(stores.chain(flushes.map(|r| r.place)).chain([place]));
         }
         let durable = match self.shared.persistency {
