@@ -37,7 +37,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::lease::Lease;
-use super::open::OpenOptions;
+use super::open_options::{OpenOptions, SyncPolicy};
 use super::reader::FileReader;
 use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
@@ -47,46 +47,6 @@ use crate::medium::{
 use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
 use crate::process_stamp::ProcessStamp;
-
-/// When a file's writes are made durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SyncPolicy {
-    /// Before they are acknowledged: a ticket becomes durable by an `fdatasync`.
-    #[default]
-    Always,
-    /// Once a second. A drain returns a durable ticket at once.
-    EverySec,
-    /// When the pool is closed. A drain returns a durable ticket at once.
-    Never,
-}
-
-impl SyncPolicy {
-    /// The policy's name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            SyncPolicy::Always => "always",
-            SyncPolicy::EverySec => "everysec",
-            SyncPolicy::Never => "never",
-        }
-    }
-
-    fn survives(self, place: FileKind) -> &'static str {
-        match (self, place) {
-            (_, FileKind::Memory) => {
-                "a kill of the process; lost in a restart or power cut: the file is in memory"
-            }
-            (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
-            (SyncPolicy::EverySec, _) => {
-                "a kill of the process; a power cut may lose the writes of the last second, or of the last \
-                 sync if that takes longer"
-            }
-            (SyncPolicy::Never, _) => {
-                "a kill of the process; a power cut may lose any write since the pool was opened"
-            }
-        }
-    }
-}
 
 /// Medium on an ordinary file. See the module documentation.
 pub struct File {
@@ -143,6 +103,23 @@ enum SyncWork {
     End,
 }
 
+/// Returns the failures that an acknowledged write survives, for [`Caps::survives`].
+fn survives(policy: SyncPolicy, place: FileKind) -> &'static str {
+    match (policy, place) {
+        (_, FileKind::Memory) => {
+            "a kill of the process; lost in a restart or power cut: the file is in memory"
+        }
+        (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
+        (SyncPolicy::EverySec, _) => {
+            "a kill of the process; a power cut may lose the writes of the last second, or of the last \
+             sync if that takes longer"
+        }
+        (SyncPolicy::Never, _) => {
+            "a kill of the process; a power cut may lose any write since the pool was opened"
+        }
+    }
+}
+
 /// Poisons the medium if the sync thread panics, so that no context waits for it forever.
 struct PoisonOnPanic<'a>(&'a FileShared);
 
@@ -196,7 +173,7 @@ impl File {
             },
             read_mode: options.read_by.name(),
             stores_are_durable: false,
-            survives: policy.survives(place).into(),
+            survives: survives(policy, place).into(),
             warnings: Vec::new(),
         };
         Ok(File {
