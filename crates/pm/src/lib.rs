@@ -14,6 +14,7 @@
 //! * [`medium`]: the trait for access to far memory, and its types: tickets, capabilities, errors.
 //! * [`persist_ctx`]: the persistence context of one thread, and its counters.
 //! * [`media`]: the real media (mapping, file). [`sim`]: the simulated medium.
+//! * [`Corruption`]: the report of damaged bytes.
 //! * [`pool`]: the superblock, segments and growth of a pool.
 //! * [`process_stamp`]: distinguishes the process that opened a pool from a forked child.
 //! * [`model`]: a medium that counts accesses and estimates their time on persistent memory.
@@ -30,6 +31,7 @@
 //!
 //! All unsafe code for far memory is in this crate, behind safe functions.
 
+mod corruption;
 pub mod crc;
 pub mod epoch;
 pub mod fault;
@@ -50,6 +52,7 @@ pub mod situation;
 pub mod source_action;
 pub mod sync;
 
+pub use corruption::Corruption;
 pub use medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Poisoned, Ticket};
 pub use offset::{LINE, Off, WORD};
 pub use persist_ctx::{PersistCounters, PersistCtx};

@@ -25,11 +25,13 @@
 //! * `lease` lets a second host detect that a pool is open; `watch` detects a removed, moved or truncated file.
 //! * `sigbus` replaces mapped pages that cannot be read by zeros, so that the process survives.
 //! * `bad_blocks` reads the kernel's lists of bad sectors.
+//! * `explained` adds the failed operation to an I/O error.
 //! * `sysfs` reads properties of the devices under a pool.
 //! * `signature` recognises data that is already on a device.
 
 mod bad_blocks;
 pub(crate) mod cpu;
+mod explained;
 mod extents;
 pub mod file;
 mod file_lock;

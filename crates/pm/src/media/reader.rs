@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Advice, AtFlags, StatxFlags};
 
+use super::explained::explained;
 use super::space::{FileIo, PoolFile, Progress};
 use super::window::{
     MapSource, RESERVE_BYTES, Window, panic_invalid_word, panic_outside, panic_unreadable_word,
@@ -558,7 +559,10 @@ impl DirectReader {
     /// The file system does not support direct reads, or the kernel has no `cachestat` (Linux 6.5).
     pub(super) fn open(file: &PoolFile) -> io::Result<DirectReader> {
         let refused = |what: &'static str| {
-            move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
+            move |e: io::Error| {
+                let text = format!("{what}: {e}");
+                explained(e, text)
+            }
         };
         let same = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
         let mut options = fs::OpenOptions::new();

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::bad_blocks;
+use super::explained::explained;
 use super::file_lock::lock;
 use super::open_error::OpenError;
 use super::pool_path::{self, PendingPath, PoolPath};
@@ -326,8 +327,8 @@ impl PoolFile {
     ) -> io::Result<()> {
         self.fill(from, to, &mut |_, _| {}, sync).map_err(|error| {
             let path = self.path().display();
-            let what = format!("cannot grow {path} from {from} to {to} bytes: {error}");
-            io::Error::new(error.kind(), what)
+            let text = format!("cannot grow {path} from {from} to {to} bytes: {error}");
+            explained(error, text)
         })
     }
 
