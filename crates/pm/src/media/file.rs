@@ -47,6 +47,7 @@ use crate::medium::{
 use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
 use crate::process_stamp::ProcessStamp;
+use crate::sync::ignore_poison;
 
 /// Medium on an ordinary file. See the module documentation.
 pub struct File {
@@ -282,7 +283,7 @@ impl watch::PoisonFlag for Arc<FileShared> {
 
 impl FileShared {
     fn sync_state(&self) -> MutexGuard<'_, SyncTurns> {
-        self.sync_state.lock().expect("no holder panics")
+        ignore_poison(self.sync_state.lock())
     }
 
     /// Main loop of the sync thread.
@@ -348,12 +349,9 @@ impl FileShared {
                 // If the deadline has passed with nothing to sync, check again one second later.
                 let left = deadline.saturating_duration_since(Instant::now());
                 let wait = if left.is_zero() { EVERY } else { left };
-                self.work
-                    .wait_timeout(turns, wait)
-                    .expect("no holder panics")
-                    .0
+                ignore_poison(self.work.wait_timeout(turns, wait)).0
             } else {
-                self.work.wait(turns).expect("no holder panics")
+                ignore_poison(self.work.wait(turns))
             };
         }
     }
@@ -375,7 +373,7 @@ impl FileShared {
     }
 
     fn wake(&self) {
-        let wakers = self.wakers.lock().expect("no holder panics").clone();
+        let wakers = ignore_poison(self.wakers.lock()).clone();
         for wake in wakers {
             wake();
         }
@@ -402,7 +400,7 @@ impl FileShared {
         self.process.check()?;
         let mut turns = self.sync_state();
         while !self.poll(ticket)? {
-            turns = self.ticket_durable.wait(turns).expect("no holder panics");
+            turns = ignore_poison(self.ticket_durable.wait(turns));
         }
         Ok(())
     }
@@ -429,7 +427,7 @@ impl Medium for File {
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = ignore_poison(self.growing.lock());
         let (from, len) = (self.len(), len.next_multiple_of(PAGE));
         if len <= from {
             return Ok(());
@@ -465,7 +463,7 @@ impl Medium for File {
 
     fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
         self.reader.check_aligned(at, WORD);
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         self.write(at, &[&value.to_le_bytes()]);
         ctx.counters.bytes += WORD as u64;
     }
@@ -474,14 +472,14 @@ impl Medium for File {
         let len = words.len() * WORD;
         self.reader.check_aligned(at, len);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         self.write(at, &[&bytes]);
         ctx.counters.bytes += len as u64;
     }
 
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         self.reader.load(at); // A wrong offset panics here, before the lock is taken.
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         let found = self.reader.load(at);
         if found != old {
             return Err(found);
@@ -567,11 +565,7 @@ impl Medium for File {
     }
 
     fn on_durable(&self, wake: Waker) {
-        self.shared
-            .wakers
-            .lock()
-            .expect("no holder panics")
-            .push(wake);
+        ignore_poison(self.shared.wakers.lock()).push(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

@@ -50,6 +50,7 @@ use crate::medium::{
 };
 use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
+use crate::sync::ignore_poison;
 
 /// Smallest `copy_in`, in bytes, that writes whole lines by non-temporal stores, on processors not made by AMD.
 ///
@@ -388,7 +389,7 @@ impl Medium for Mapped {
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = ignore_poison(self.growing.lock());
         let (from, len) = (self.len(), len.next_multiple_of(PAGE));
         if len <= from {
             return Ok(());

@@ -39,6 +39,7 @@ use super::window::{
 };
 use crate::medium::{Off, WORD, total_bytes};
 use crate::offset::PAGE;
+use crate::sync::ignore_poison;
 
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -466,7 +467,7 @@ impl CallReader {
     }
 
     fn unreadable_pages(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.unreadable.lock().expect("no holder panics")
+        ignore_poison(self.unreadable.lock())
     }
 
     /// Marks the pages of `part` as unreadable.
@@ -622,7 +623,7 @@ impl DirectReader {
             let part = &blocks[(first - from) as usize..needed];
             to[(first - at) as usize..][..part.len()].copy_from_slice(part);
         }
-        let mut buffers = self.buffers.lock().expect("no holder panics");
+        let mut buffers = ignore_poison(self.buffers.lock());
         if buffers.len() < DirectReader::BUFFERS_KEPT {
             buffers.push(buffer);
         }
@@ -630,7 +631,7 @@ impl DirectReader {
     }
 
     fn buffer(&self) -> Vec<u8> {
-        let kept = self.buffers.lock().expect("no holder panics").pop();
+        let kept = ignore_poison(self.buffers.lock()).pop();
         kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER_BYTES + self.block])
     }
 

@@ -49,8 +49,8 @@ use crate::corruption::Corruption;
 use crate::key_hash::KeyHash;
 use crate::medium::{FileId, Medium, Off, Poisoned};
 use crate::persist_ctx::PersistCtx;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// Words of the superblock that belong to the storage engine, which documents their meaning.
 pub const ROOT_WORDS: usize = 40;
@@ -435,7 +435,7 @@ impl<M: Medium> Pool<M> {
 
     /// Returns the engine's words, as last set or as created.
     pub fn root(&self) -> PoolRoot {
-        self.current.lock().expect("no holder panics").root
+        lock(&self.current).root
     }
 
     /// Replaces the engine's words. Durable in both copies on `Ok`. Updates by several threads are serial.
@@ -511,7 +511,7 @@ impl<M: Medium> Pool<M> {
         ctx: &mut PersistCtx,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), Poisoned> {
-        let mut current = self.current.lock().expect("no holder panics");
+        let mut current = lock(&self.current);
         let mut next = current.clone();
         change(&mut next);
         if next == *current {

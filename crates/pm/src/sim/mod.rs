@@ -82,13 +82,12 @@ mod tests;
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
-use std::sync::PoisonError;
 
 use crate::fault::{self, FaultPart};
 use crate::medium::{Caps, Drain, Kind, Off, Poisoned, Ticket, WORD};
 use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 pub use crash::{CrashMoment, CrashState};
 pub use image::PoolImage;
@@ -250,11 +249,8 @@ impl Sim {
     }
 
     fn state(&self) -> MutexGuard<'_, SimState> {
-        // A panic about a bad offset poisons the lock, but happens before any change, so the state is sound.
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        // A panic about a bad offset happens before any change, so the state is sound.
+        lock(&self.shared.state)
     }
 
     /// A crash point: calls the observer with the current state, under the lock.

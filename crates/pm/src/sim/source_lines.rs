@@ -7,6 +7,7 @@ use std::panic::Location;
 use std::sync::Mutex;
 
 use crate::source_action::{SourceAction, brief};
+use crate::sync::ignore_poison;
 
 /// A source line that acts on far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +63,7 @@ impl SourceLines {
     /// Returns all recorded source lines, sorted by file, line, column and action.
     #[must_use]
     pub fn list(&self) -> Vec<SourceLine> {
-        let mut list = self.table.lock().expect("no holder panics").list.clone();
+        let mut list = ignore_poison(self.table.lock()).list.clone();
         list.sort_by_key(|p| (p.at.file(), p.at.line(), p.at.column(), p.act));
         list
     }
@@ -74,7 +75,7 @@ impl SourceLines {
         at: &'static Location<'static>,
         units: u64,
     ) -> SourceLineId {
-        let table = &mut *self.table.lock().expect("no holder panics");
+        let table = &mut *ignore_poison(self.table.lock());
         let id = *table.known.entry((act, at)).or_insert_with(|| {
             table.list.push(SourceLine {
                 act,
@@ -96,7 +97,7 @@ impl SourceLines {
         let mut ids: Vec<SourceLineId> = ids.collect();
         ids.sort_unstable();
         ids.dedup();
-        let table = &mut *self.table.lock().expect("no holder panics");
+        let table = &mut *ignore_poison(self.table.lock());
         for id in ids {
             if let Some(place) = table.list.get_mut(id as usize) {
                 place.crashes += 1;
@@ -105,9 +106,7 @@ impl SourceLines {
     }
 
     pub(super) fn get(&self, id: SourceLineId) -> Option<SourceLine> {
-        self.table
-            .lock()
-            .expect("no holder panics")
+        ignore_poison(self.table.lock())
             .list
             .get(id as usize)
             .copied()
