@@ -11,7 +11,7 @@ use farbank_fuzz::pools::{self, Base, Past, bases, read, write};
 use farbank_kv::Kv;
 use farbank_store::{Error, Session};
 use farbank_pm::Medium;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use libfuzzer_sys::fuzz_target;
 
 const CHANGES_MAX: usize = 24;

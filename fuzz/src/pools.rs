@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use farbank_store::{Error, Key, ValueMeta, Ops, Session, Value, GroupDecision, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::pool::{PoolLayout, Pool};
-use farbank_pm::sim::{PoolImage, Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{PoolImage, Persistency, Sim};
 use farbank_pm::{PersistCtx, Off};
 
 use crate::format::{COPIES, COPY, FIRST, SEGMENT, seal_superblock};

@@ -1,6 +1,6 @@
 //! Fast generation of inputs: requests by a grammar, with a few bytes changed afterwards.
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 /// Builder of an input.
 pub struct RequestBuilder<'a> {

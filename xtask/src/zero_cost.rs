@@ -22,10 +22,12 @@ const SLACK: f64 = 0.01;
 const OPERATIONS: u64 = 20_000;
 
 /// Files and folders removed from the copy: the simulator, faults and situations, and the code that runs on it.
-const GONE: [&str; 8] = [
+const GONE: [&str; 10] = [
     "pm/src/sim",
     "pm/src/model",
     "pm/src/fault.rs",
+    "pm/src/persistency.rs",
+    "pm/src/source_action.rs",
     "pm/src/situation.rs",
     "kv/src/situations.rs",
     "kv/src/target.rs",
@@ -33,11 +35,13 @@ const GONE: [&str; 8] = [
     "kv/src/faults.rs",
 ];
 /// The modules of the removed files.
-const GONE_MODULES: [&str; 8] = [
+const GONE_MODULES: [&str; 10] = [
     "sim",
     "model",
     "fault",
     "faults",
+    "persistency",
+    "source_action",
     "situation",
     "situations",
     "target",

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use farbank_bench::figure::{Figure, Report};
 use farbank_bench::judge::{ContestRound, KeyNames};
 use farbank_contest::{Engine, Worker};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::Table;
 use crate::engine::Outside;

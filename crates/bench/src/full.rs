@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_store::{Error as Refusal, Key, ReadView, RoomReply, Session, Store, Value};
 
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};

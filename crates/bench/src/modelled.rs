@@ -14,7 +14,8 @@ use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{self, Category, Hotspot, Machine, MachineOutcome, Modelled, Trace};
 use farbank_pm::pool::PoolIdentity;
-use farbank_pm::sim::{Rng, brief};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::brief;
 use farbank_store::{Key, ReadView, Session, Store, Value};
 
 use crate::figure::{
@@ -67,7 +68,7 @@ pub fn run(options: &ModelledOptions, watch: ProgressFn<'_>) -> Result<Report, E
     let (mut digest, mut rates) = (0, Vec::new());
     for (n, workers) in options.workers.iter().enumerate() {
         let run = run_one(options, *workers, watch)?;
-        digest = farbank_pm::sim::Rng::new(digest ^ run.outcome.digest()).draw();
+        digest = farbank_pm::rng::Rng::new(digest ^ run.outcome.digest()).draw();
         rates.push((*workers as f64, run.outcome.throughput() / 1e6));
         modelled(&mut report, *workers, &run);
         if n + 1 == options.workers.len() {

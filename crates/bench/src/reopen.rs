@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_store::{Error as Refusal, Store};
 
 use crate::figure::{Error, Figure, PROGRESS_EVERY, ProgressFn, Report, median, report_progress};

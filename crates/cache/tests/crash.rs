@@ -65,7 +65,7 @@ fn a_crash_during_creation_leaves_a_cache_or_no_pool() {
             for sim in sims {
                 match Cache::open_on(sim, config(), near) {
                     Ok(_) => counted[0].fetch_add(1, Relaxed),
-                    Err(OpenError::Pool(PoolError::NotAPool(_))) => {
+                    Err(OpenError::Pool(PoolError::NotAPool(_) | PoolError::Damaged(_))) => {
                         counted[1].fetch_add(1, Relaxed)
                     }
                     Err(error) => {

@@ -28,7 +28,8 @@
 use std::fmt;
 
 use farbank_pm::fault::NamedFault;
-use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket};
 

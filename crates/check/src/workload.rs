@@ -1,6 +1,6 @@
 //! Workload of a run: steps drawn from a seed. The seed also selects the mix of steps.
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::target::{Change, KeyWrite, ReadView, TargetOp, TargetShape, Value};
 

@@ -4,7 +4,7 @@ use farbank_check::history::History;
 use farbank_check::oracle::{CallEffect, KeyCall, check_history, linearizable};
 use farbank_check::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
 use farbank_pm::Ticket;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 fn v(id: u64) -> Value {
     Value { id, bytes: 8 }

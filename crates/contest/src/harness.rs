@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::engine::{Engine, Worker};
 use crate::limits::ContestLimits;

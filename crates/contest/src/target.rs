@@ -10,7 +10,8 @@ use farbank_check::target::{
     KeyWrite, OpAnswer, Target, TargetOp, TargetShape, TargetSubject, Value,
 };
 use farbank_pm::fault::NamedFault;
-use farbank_pm::sim::{Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::Sim;
 
 use crate::engine::{Engine, Error, KEY_BYTES, Key, Worker};
 use crate::limits::ContestLimits;

@@ -8,7 +8,8 @@ use farbank_index::hash::Hashing;
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::target::TableTarget;
 use farbank_index::{Index, PoolPlan};
-use farbank_pm::sim::{Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
     for table in TableKind::ALL {

@@ -8,7 +8,8 @@ use farbank_check::guarded;
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::{IndexError, OpenError, PoolPlan};
 use farbank_pm::Off;
-use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 
 const BYTES: u64 = 2 << 20;
 /// Sizes of tables with their chunk sizes: parts so small that a dozen keys make them grow, and those of the papers.

@@ -6,7 +6,8 @@ use farbank_index::hash::Hashing;
 use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::{Index, PoolPlan};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::{Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, Sim};
 
 fn medium() -> Mapped {
     Mapped::anonymous(256 << 20).unwrap()

@@ -2,7 +2,7 @@
 
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_store::{Store, Value};
 
 use support::{Time, User, key, kill};

@@ -14,7 +14,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, lock};
 
 /// A slot that pins nothing.
 const IDLE: u64 = u64::MAX;
@@ -50,7 +50,7 @@ impl EpochTable {
     /// Creates the slot of a new reader, not pinned.
     pub fn slot(&self) -> EpochSlot {
         let pinned = Arc::new(CachePadded::new(AtomicU64::new(IDLE)));
-        let mut slots = self.slots.lock().expect("no holder panics");
+        let mut slots = lock(&self.slots);
         slots.retain(|pinned| Arc::strong_count(pinned) > 1);
         slots.push(Arc::clone(&pinned));
         EpochSlot { pinned }
@@ -81,7 +81,7 @@ impl EpochTable {
     pub fn oldest_pinned(&self) -> u64 {
         fence(Ordering::SeqCst);
         let current = self.current.load(Ordering::SeqCst);
-        let slots = self.slots.lock().expect("no holder panics");
+        let slots = lock(&self.slots);
         let oldest = slots.iter().map(|s| s.load(Ordering::SeqCst)).min();
         oldest.unwrap_or(IDLE).min(current)
     }

@@ -20,7 +20,8 @@ use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
 
-use crate::sim::{Persistency, SourceAction, brief};
+use crate::persistency::Persistency;
+use crate::source_action::{SourceAction, brief};
 
 /// The part of a copy, flush or drain that a fault drops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -96,15 +97,62 @@ impl fmt::Display for Fault {
     }
 }
 
+/// The error of a text that is no [`Fault`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParseFaultError {
+    /// The text is empty.
+    Empty,
+    /// The first of several words is not an action.
+    UnknownAct {
+        /// The word.
+        found: String,
+    },
+    /// No source line follows the action.
+    NoSourceLine {
+        /// The action.
+        act: SourceAction,
+    },
+    /// A word after the source line is neither a part nor the number of an execution.
+    UnknownWord {
+        /// The word.
+        found: String,
+    },
+}
+
+impl fmt::Display for ParseFaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseFaultError::Empty => {
+                write!(
+                    f,
+                    "the fault is empty: give NAME, or ACT FILE:LINE [first|last] [#N]"
+                )
+            }
+            ParseFaultError::UnknownAct { found } => {
+                write!(f, "{found:?} is not an act: give copy_in, flush or drain")
+            }
+            ParseFaultError::NoSourceLine { act } => write!(
+                f,
+                "the source line of the {} is missing: give FILE:LINE",
+                act.name()
+            ),
+            ParseFaultError::UnknownWord { found } => {
+                write!(f, "{found:?} is unknown: give whole, first, last or #N")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParseFaultError {}
+
 impl FromStr for Fault {
-    type Err = String;
+    type Err = ParseFaultError;
 
     /// Parses `NAME`, or `ACT FILE:LINE [first|last] [#N]`, the format that `Display` prints.
-    fn from_str(text: &str) -> Result<Fault, String> {
+    fn from_str(text: &str) -> Result<Fault, ParseFaultError> {
         let mut words = text.split_whitespace();
-        let first = words
-            .next()
-            .ok_or("the fault is empty: give NAME, or ACT FILE:LINE [first|last] [#N]")?;
+        let first = words.next().ok_or(ParseFaultError::Empty)?;
         let act = [
             SourceAction::CopyIn,
             SourceAction::Flush,
@@ -115,14 +163,12 @@ impl FromStr for Fault {
         let Some(act) = act else {
             return match words.next() {
                 None => Ok(Fault::Name(first.into())),
-                Some(_) => Err(format!(
-                    "{first:?} is not an act: give copy_in, flush or drain"
-                )),
+                Some(_) => Err(ParseFaultError::UnknownAct {
+                    found: first.into(),
+                }),
             };
         };
-        let at = words
-            .next()
-            .ok_or_else(|| format!("the source line of the {first} is missing: give FILE:LINE"))?;
+        let at = words.next().ok_or(ParseFaultError::NoSourceLine { act })?;
         let mut fault = PlaceFault {
             act,
             at: at.into(),
@@ -134,11 +180,7 @@ impl FromStr for Fault {
             match FaultPart::ALL.into_iter().find(|part| part.name() == word) {
                 Some(part) => fault.part = part,
                 None if hit.is_some() => fault.hit = hit,
-                None => {
-                    return Err(format!(
-                        "{word:?} is unknown: give whole, first, last or #N"
-                    ));
-                }
+                None => return Err(ParseFaultError::UnknownWord { found: word.into() }),
             }
         }
         Ok(Fault::Place(fault))

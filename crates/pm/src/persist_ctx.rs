@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::medium::{LINE, Off, end_offset};
+use crate::offset::{LINE, Off, end_offset};
 
 /// Exact counts of one context's operations on the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct PersistCtx {
     /// Counts of this context's operations so far.
     pub counters: PersistCounters,
     /// Whether bytes were copied in or flushed since the last drain.
-    pub(crate) undrained: bool,
+    undrained: bool,
 }
 
 impl PersistCtx {
@@ -55,6 +55,18 @@ impl PersistCtx {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Returns whether bytes were copied in or flushed since the last drain.
+    #[inline]
+    pub(crate) fn is_undrained(&self) -> bool {
+        self.undrained
+    }
+
+    /// Records a drain. Returns whether bytes were copied in or flushed since the last one.
+    #[inline]
+    pub(crate) fn take_undrained(&mut self) -> bool {
+        std::mem::take(&mut self.undrained)
     }
 
     /// Counts a copy of `len` bytes to `at`, which the next drain makes durable.

@@ -15,8 +15,10 @@
 //! ```
 
 use std::cell::Cell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+
+use crate::sync::ignore_poison;
 
 /// An entry of a structure's list of situations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +68,7 @@ impl SituationMark {
     /// Counts one execution, unless it runs inside [`uncounted`].
     pub fn record(&'static self) {
         if COUNTS.get() && self.met.fetch_add(1, Relaxed) == 0 {
-            let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut met = ignore_poison(MET.lock());
             met.push(self);
         }
     }
@@ -87,7 +89,7 @@ pub fn uncounted<R>(prepare: impl FnOnce() -> R) -> R {
 /// Returns how often this process met the situation called `name`.
 #[must_use]
 pub fn met(name: &str) -> u64 {
-    let marks = MET.lock().unwrap_or_else(PoisonError::into_inner);
+    let marks = ignore_poison(MET.lock());
     let own = marks.iter().filter(|mark| mark.name == name);
     own.map(|mark| mark.met.load(Relaxed)).sum()
 }

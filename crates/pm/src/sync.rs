@@ -19,6 +19,13 @@
 //! * **loom** tries every interleaving and every value that the memory model allows a load to return.
 //!   It is for small models of single structures, which are in `crates/pm/tests/loom.rs`.
 //! * Code that synchronises with the kernel (the real media) uses `std`: no model checker can run it.
+//!
+//! # A panic of a lock's holder
+//! A lock whose holder panicked can be taken again ([`lock`], [`ignore_poison`]): one failed operation does not end
+//! every later one. So a holder leaves what the lock guards consistent before each step that can panic. Data that is
+//! shared with a medium needs more: a failed write poisons the medium ([`crate::Poisoned`]), which refuses later writes.
+
+use std::sync::{LockResult, PoisonError};
 
 pub use std::sync::Arc;
 
@@ -78,12 +85,25 @@ mod loomed {
 
         /// Returns the value, after initialising it with `make` if necessary.
         pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-            let _one = self.making.lock().expect("no holder panics");
+            let _one = super::lock(&self.making);
             let value = self.value.get_or_init(make);
             self.made.store(true, Ordering::Release);
             value
         }
     }
+}
+
+/// Locks `mutex`, also if an earlier holder panicked. See the module documentation.
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    ignore_poison(mutex.lock())
+}
+
+/// Returns the guard, also if an earlier holder of the lock panicked: for waits on a [`Condvar`], for a [`RwLock`], and
+/// for the locks of `std` where they are not those of this module. See the module documentation.
+#[inline]
+pub fn ignore_poison<G>(locked: LockResult<G>) -> G {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Declares a structure of atomics that a [`GrowTable`](crate::grow_table::GrowTable) can hold: it starts all zero.
@@ -104,4 +124,21 @@ macro_rules! zeroed {
         #[derive(Debug, Default)]
         $($item)*
     };
+}
+
+#[cfg(all(test, not(any(shuttle, loom))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_can_be_taken_after_its_holder_panicked() {
+        let mutex = Mutex::new(1);
+        let caught = std::panic::catch_unwind(|| {
+            *lock(&mutex) = 2;
+            let _held = lock(&mutex);
+            panic!("a panic of the holder");
+        });
+        assert!(caught.is_err() && mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 2);
+    }
 }

@@ -28,7 +28,7 @@ use farbank_pm::epoch::{EpochSlot, EpochTable};
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU64, AtomicUsize, fence};
-use farbank_pm::sync::{Arc, Mutex, atomic, thread};
+use farbank_pm::sync::{Arc, Mutex, atomic, lock, thread};
 use loom::cell::UnsafeCell;
 
 /// Explores `model` and prints the number of executions.
@@ -217,9 +217,9 @@ fn one_thread_may_reuse_what_another_retired() {
         let (theirs, list) = (Arc::clone(&named), Arc::clone(&retired));
         let writer = thread::spawn(move || {
             let epoch = theirs.unlink();
-            *list.lock().expect("no holder panics") = Some(epoch);
+            *lock(&list) = Some(epoch);
         });
-        let found = *retired.lock().expect("no holder panics");
+        let found = *lock(&retired);
         if let Some(epoch) = found {
             named.reuse_if_free(epoch);
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farbank_fabric::GAddr;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::key::Key;
 use crate::page::NodePage;

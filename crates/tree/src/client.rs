@@ -6,7 +6,7 @@ use std::rc::Rc;
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::TreeError;
 use crate::bulk_load::mark;

@@ -31,7 +31,7 @@ use std::task::{Poll, Waker};
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::TreeError;
 use crate::client::Client;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_tree::{
     Config, Key, LocalLockMode, LockPlacement, NodeFormat, NodeLayout, TreeError, ValueMode,
 };

@@ -15,7 +15,7 @@ use std::time::Instant;
 use farbank_fuzz::request_builder::RequestBuilder;
 use farbank_fuzz::transcript::{Cut, ReadFn, Comparer};
 use farbank_fuzz::{memcached, resp};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 /// Number of inputs that a thread takes at a time.
 const CHUNK: u64 = 4096;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::family::{
     ACCOUNTS, CallAnswer, FAMILIES, FamilyCall, FamilyState, REGISTERS, TRANSFERRED, ValueId,

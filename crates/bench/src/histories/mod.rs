@@ -35,7 +35,7 @@ mod values;
 use std::thread;
 use std::time::Duration;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::child::{
     ChildServer, ConnectionStop, RespClient, RespReply, RunFailure, ServerLaunch, ServerViolation,

@@ -1,6 +1,6 @@
 //! Values by id. An id always gives the same bytes, and the lengths cover every size threshold of the engine.
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::family::ValueId;
 

@@ -5,7 +5,7 @@
 
 use farbank_pm::LINE;
 use farbank_pm::model::{Machine, MachineConfig, Step, StepKind};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::IndexOptions;
 use super::published::NEAR;

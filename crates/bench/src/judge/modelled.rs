@@ -10,7 +10,7 @@ use farbank_pm::media::Mapped;
 use farbank_pm::model::{
     self, Category, Machine, MachineConfig, Modelled, Step as Does, StepKind, Trace,
 };
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::contender::{Contender, FarMemory};
 use super::plan::{AckedValues, ContestOp, ContestPhase, RoundPlan, ThreadKeys};

@@ -31,7 +31,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farbank_contest::ContestLimits;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::value::{KeyNames, VALUE_BYTES_MIN};
 

@@ -11,7 +11,7 @@
 use std::fmt;
 
 use farbank_contest::{KEY_BYTES, Key};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 /// Shortest value in bytes: id, version, length and stamp.
 pub const VALUE_BYTES_MIN: usize = 24;

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use workload::{KeyOwner, LoadOutcome};
 

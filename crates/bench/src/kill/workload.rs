@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::SeqCst;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::{KillShared, SHARED_KEY, now_ms};
 use crate::child::{ConnectionStop, RespClient, RespReply, ServerViolation};

@@ -1,7 +1,7 @@
 //! Write amplification: bytes written to the medium per byte that users write, and refused writes.
 
 use farbank_pm::Ticket;
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_store::{Error as Refusal, Key, Session, Store};
 
 use super::{KvOptions, UpdatePattern, put, store_on};

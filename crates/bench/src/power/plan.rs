@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::ack_sink::{BatchSink, WriteStep};
 

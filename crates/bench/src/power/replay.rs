@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::ack_log::acknowledged;
 use super::plan::BATCH_WRITES;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::process::{MeasuredServer, TIMEOUT};
 use super::{CLIENTS, KEYS, ServerOperation, VALUE_BYTES};

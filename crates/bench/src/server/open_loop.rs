@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use hdrhistogram::Histogram;
 
 use super::process::{MeasuredServer, ask_version};

@@ -5,7 +5,7 @@
 //! Ranks are always drawn from the paper's key space of a billion keys and folded onto the tree's. So even in a small
 //! tree the hottest keys are as hot as in the paper, which determines the contention.
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 /// Mix of operations.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use farbank_fabric::sim::{ClusterConstants, ComputeNode, ComputeThread, SimCluster, Traffic};
 use farbank_fabric::{Fabric, GAddr, Nanos};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_tree::op_stats::{Histogram, TreeStats};
 use farbank_tree::{Client, Compute, Config, TreeError};
 

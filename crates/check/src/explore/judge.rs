@@ -1,6 +1,7 @@
 //! Checks of a crash point: the contents of each image, and whether the structure can still be used.
 
-use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim};
 
 use super::run::WorkloadRun;
 use super::{Contents, Explorer, SeedFailure, Shown, fold};

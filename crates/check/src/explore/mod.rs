@@ -40,7 +40,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farbank_pm::fault::{self, Fault};
-use farbank_pm::sim::{CrashState, Persistency, Rng, Sim, SourceLines, UnitSurvivors, brief};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{CrashState, Persistency, Sim, SourceLines, UnitSurvivors, brief};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::history::{AckRule, History};

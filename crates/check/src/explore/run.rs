@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
-use farbank_pm::sim::{CrashState, ImageCut, Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{CrashState, ImageCut, Persistency, Sim};
 use farbank_pm::situation::uncounted;
 
 use super::judge::sorted;

@@ -1,6 +1,7 @@
 //! Programs of the threads of a schedule, drawn from seeds.
 
-use farbank_pm::sim::{Persistency, Rng};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::Persistency;
 
 use crate::target::{
     Change, KeyWrite, ReadView, SHARED_KEYS, Target, TargetOp, TargetShape, Value,

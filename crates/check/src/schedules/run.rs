@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use farbank_pm::fault;
-use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Rng, Sim, SourceLines, brief};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim, SourceLines, brief};
 use farbank_pm::sync::shuttle::scheduler::{
     PctScheduler, RandomScheduler, Schedule, Scheduler as Chooser, Task, TaskId,
 };

@@ -186,7 +186,7 @@ fn words_of(key: &Key) -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
-    use farbank_pm::sim::Rng;
+    use farbank_pm::rng::Rng;
 
     use super::*;
     use crate::engine::EngineStats;

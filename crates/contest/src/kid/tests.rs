@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use farbank_check::explore::{ExploreConfig, explore_seed};
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::{CrashState, Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{CrashState, Persistency, PoolImage, Sim};
 use farbank_pm::{LINE, Off};
 
 use super::*;

@@ -1,7 +1,8 @@
 //! Tests of the engine's behaviour and of its known defects.
 
 use farbank_pm::media::Mapped;
-use farbank_pm::sim::{Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, Sim};
 
 use super::*;
 use crate::harness::{StoredModel, threads_with_a_reader, value_of};

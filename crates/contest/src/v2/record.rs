@@ -104,7 +104,7 @@ pub(crate) fn is_sound(record: &[u8], checksum: V2Checksum) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use farbank_pm::sim::Rng;
+    use farbank_pm::rng::Rng;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The contest's mix, one thread's share of it.
 
 use farbank_contest::{ContestLimits, Engine, Error, Key};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 /// A thread's keys are its own: its number is in them.
 pub(crate) fn key_of(thread: u64, number: u64) -> Key {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::PER_NS;
 use super::constants::{ClusterConstants, VerbOrder};

@@ -5,7 +5,7 @@
 //! stays open until its end. A write during that time also updates the buffer of each open read, for the lines whose
 //! time has not come yet. The result is the same, and a read without concurrent writes costs only one event.
 
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 const PAGE: usize = 1 << 20;
 /// Bytes in a line, which a read takes at one time.

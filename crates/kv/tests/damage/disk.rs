@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use farbank_kv::{Config, Kv, OpenError};
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 use farbank_pm::{Kind, Poisoned};
 use farbank_store::{Error, Store, StoreHealth, Value};
 use tempfile::TempDir;

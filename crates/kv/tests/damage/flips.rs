@@ -2,7 +2,8 @@
 
 use farbank_kv::Kv;
 use farbank_pm::Off;
-use farbank_pm::sim::{PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{PoolImage, Sim};
 
 use crate::world::{Claim, FIRST, Pool, SEGMENT, SEGMENTS, flip, judge};
 

@@ -3,7 +3,8 @@
 use farbank_check::guarded;
 use farbank_kv::Kv;
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
-use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 
 use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
 

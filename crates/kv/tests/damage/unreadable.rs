@@ -11,7 +11,8 @@ use std::sync::Arc;
 use farbank_kv::Kv;
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, ReadMode, open_path};
-use farbank_pm::sim::{Persistency, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{Error, GroupDecision, Ops, Value};
 
 use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};

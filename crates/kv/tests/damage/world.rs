@@ -6,7 +6,8 @@ use std::sync::Arc;
 use farbank_check::guarded;
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
-use farbank_pm::sim::{Persistency, PoolImage, Rng, Sim};
+use farbank_pm::rng::Rng;
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use farbank_store::{Error, GroupDecision, Key, Ops, ReadView, Session, Store, Value, ValueMeta};
 
 /// Bytes of a segment.

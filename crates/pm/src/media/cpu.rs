@@ -50,11 +50,11 @@ impl WriteBack {
 
 /// Properties of the processor that decide how lines are written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CpuModel {
+pub(super) struct CpuModel {
     /// Best write-back instruction of the processor.
-    pub(crate) write_back: WriteBack,
+    pub(super) write_back: WriteBack,
     /// Whether the vendor is AMD.
-    pub(crate) amd: bool,
+    pub(super) amd: bool,
 }
 
 impl CpuModel {

@@ -37,59 +37,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::lease::Lease;
-use super::open::OpenOptions;
+use super::open_options::{OpenOptions, SyncPolicy};
 use super::reader::FileReader;
 use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
-use super::window::PAGE;
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, total_bytes,
 };
+use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
 use crate::process_stamp::ProcessStamp;
-
-/// When a file's writes are made durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SyncPolicy {
-    /// Before they are acknowledged: a ticket becomes durable by an `fdatasync`.
-    #[default]
-    Always,
-    /// Once a second. A drain returns a durable ticket at once.
-    EverySec,
-    /// When the pool is closed. A drain returns a durable ticket at once.
-    Never,
-}
-
-impl SyncPolicy {
-    /// All policies.
-    pub const ALL: [SyncPolicy; 3] = [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never];
-
-    /// The policy's name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            SyncPolicy::Always => "always",
-            SyncPolicy::EverySec => "everysec",
-            SyncPolicy::Never => "never",
-        }
-    }
-
-    fn survives(self, place: FileKind) -> &'static str {
-        match (self, place) {
-            (_, FileKind::Memory) => {
-                "a kill of the process; lost in a restart or power cut: the file is in memory"
-            }
-            (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
-            (SyncPolicy::EverySec, _) => {
-                "a kill of the process; a power cut may lose the writes of the last second, or of the last \
-                 sync if that takes longer"
-            }
-            (SyncPolicy::Never, _) => {
-                "a kill of the process; a power cut may lose any write since the pool was opened"
-            }
-        }
-    }
-}
+use crate::sync::ignore_poison;
 
 /// Medium on an ordinary file. See the module documentation.
 pub struct File {
@@ -146,6 +104,23 @@ enum SyncWork {
     End,
 }
 
+/// Returns the failures that an acknowledged write survives, for [`Caps::survives`].
+fn survives(policy: SyncPolicy, place: FileKind) -> &'static str {
+    match (policy, place) {
+        (_, FileKind::Memory) => {
+            "a kill of the process; lost in a restart or power cut: the file is in memory"
+        }
+        (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
+        (SyncPolicy::EverySec, _) => {
+            "a kill of the process; a power cut may lose the writes of the last second, or of the last \
+             sync if that takes longer"
+        }
+        (SyncPolicy::Never, _) => {
+            "a kill of the process; a power cut may lose any write since the pool was opened"
+        }
+    }
+}
+
 /// Poisons the medium if the sync thread panics, so that no context waits for it forever.
 struct PoisonOnPanic<'a>(&'a FileShared);
 
@@ -199,7 +174,7 @@ impl File {
             },
             read_mode: options.read_by.name(),
             stores_are_durable: false,
-            survives: policy.survives(place).into(),
+            survives: survives(policy, place).into(),
             warnings: Vec::new(),
         };
         Ok(File {
@@ -308,7 +283,7 @@ impl watch::PoisonFlag for Arc<FileShared> {
 
 impl FileShared {
     fn sync_state(&self) -> MutexGuard<'_, SyncTurns> {
-        self.sync_state.lock().expect("no holder panics")
+        ignore_poison(self.sync_state.lock())
     }
 
     /// Main loop of the sync thread.
@@ -374,12 +349,9 @@ impl FileShared {
                 // If the deadline has passed with nothing to sync, check again one second later.
                 let left = deadline.saturating_duration_since(Instant::now());
                 let wait = if left.is_zero() { EVERY } else { left };
-                self.work
-                    .wait_timeout(turns, wait)
-                    .expect("no holder panics")
-                    .0
+                ignore_poison(self.work.wait_timeout(turns, wait)).0
             } else {
-                self.work.wait(turns).expect("no holder panics")
+                ignore_poison(self.work.wait(turns))
             };
         }
     }
@@ -401,7 +373,7 @@ impl FileShared {
     }
 
     fn wake(&self) {
-        let wakers = self.wakers.lock().expect("no holder panics").clone();
+        let wakers = ignore_poison(self.wakers.lock()).clone();
         for wake in wakers {
             wake();
         }
@@ -428,7 +400,7 @@ impl FileShared {
         self.process.check()?;
         let mut turns = self.sync_state();
         while !self.poll(ticket)? {
-            turns = self.ticket_durable.wait(turns).expect("no holder panics");
+            turns = ignore_poison(self.ticket_durable.wait(turns));
         }
         Ok(())
     }
@@ -455,7 +427,7 @@ impl Medium for File {
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = ignore_poison(self.growing.lock());
         let (from, len) = (self.len(), len.next_multiple_of(PAGE));
         if len <= from {
             return Ok(());
@@ -491,7 +463,7 @@ impl Medium for File {
 
     fn store(&self, ctx: &mut PersistCtx, at: Off, value: u64) {
         self.reader.check_aligned(at, WORD);
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         self.write(at, &[&value.to_le_bytes()]);
         ctx.counters.bytes += WORD as u64;
     }
@@ -500,14 +472,14 @@ impl Medium for File {
         let len = words.len() * WORD;
         self.reader.check_aligned(at, len);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         self.write(at, &[&bytes]);
         ctx.counters.bytes += len as u64;
     }
 
     fn cas(&self, ctx: &mut PersistCtx, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         self.reader.load(at); // A wrong offset panics here, before the lock is taken.
-        let _turn = self.word_lock.lock().expect("no holder panics");
+        let _turn = ignore_poison(self.word_lock.lock());
         let found = self.reader.load(at);
         if found != old {
             return Err(found);
@@ -542,7 +514,7 @@ impl Medium for File {
     }
 
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
-        if !std::mem::take(&mut ctx.undrained) {
+        if !ctx.take_undrained() {
             return Ticket::DURABLE;
         }
         ctx.counters.fences += 1;
@@ -593,11 +565,7 @@ impl Medium for File {
     }
 
     fn on_durable(&self, wake: Waker) {
-        self.shared
-            .wakers
-            .lock()
-            .expect("no holder panics")
-            .push(wake);
+        ignore_poison(self.shared.wakers.lock()).push(wake);
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {

@@ -35,13 +35,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::IFlags;
 
-use super::extents;
-use super::open::{OpenError, OpenOptions};
+use super::open_error::OpenError;
+use super::open_options::OpenOptions;
 use super::reader::{DirectReader, ReadMode};
+use super::shared_blocks;
 use super::space::{FileKind, PoolFile, check_limit};
 use super::sysfs::{DevicePersistence, Sysfs};
-use super::window::{MapSource, PAGE, Window};
+use super::window::{MapSource, Window};
 use crate::medium::{LINE, Off};
+use crate::offset::PAGE;
 use crate::pool;
 
 /// Offset of the self-test: the last line of the second superblock page.
@@ -454,7 +456,7 @@ pub(super) fn prepare(
         return Ok(());
     }
     if !found.copies_on_write
-        && let Err((shared, why)) = extents::unshare(file, bytes)
+        && let Err((shared, why)) = shared_blocks::unshare(file, bytes)
     {
         let is_accepted = options.accept_file_system && is_harmless(why.kind());
         let error = OpenError::Shared {

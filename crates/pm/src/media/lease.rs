@@ -27,13 +27,12 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::open::OpenError;
+use super::open_error::OpenError;
 use super::space::PoolFile;
-use super::window::PAGE;
 use crate::crc::crc32c_append;
+use crate::offset::PAGE;
 use crate::pool;
 
 /// Interval between two increments of a holder.
@@ -343,9 +342,6 @@ impl Drop for Lease {
         }
     }
 }
-
-/// Callback with one line for people, called when an open waits.
-pub type WaitNotice = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[cfg(test)]
 mod tests {

@@ -43,12 +43,14 @@ use super::lease::Lease;
 use super::reader::ReadMode;
 use super::space::{FileKind, PoolFile, Progress};
 use super::watch::{self, FileWatch, unreadable};
-use super::window::{MapSource, PAGE, RESERVE_BYTES, Window};
+use super::window::{MapSource, RESERVE_BYTES, Window};
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, check_pair,
     total_bytes,
 };
+use crate::offset::PAGE;
 use crate::persist_ctx::PersistCtx;
+use crate::sync::ignore_poison;
 
 /// Smallest `copy_in`, in bytes, that writes whole lines by non-temporal stores, on processors not made by AMD.
 ///
@@ -387,7 +389,7 @@ impl Medium for Mapped {
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = ignore_poison(self.growing.lock());
         let (from, len) = (self.len(), len.next_multiple_of(PAGE));
         if len <= from {
             return Ok(());
@@ -494,12 +496,11 @@ impl Medium for Mapped {
 
     #[inline]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
-        if ctx.undrained {
+        if ctx.take_undrained() {
             if self.fences {
                 cpu::fence(); // PM-MAP-1
             }
             compiler_fence(Ordering::Release);
-            ctx.undrained = false;
             ctx.counters.fences += 1;
         }
         Ticket::DURABLE

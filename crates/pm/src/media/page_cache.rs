@@ -29,7 +29,7 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::space::PoolFile;
-use super::window::PAGE;
+use crate::offset::PAGE;
 use crate::pool;
 
 /// Bytes of the largest folio. The kernel caches pages in folios and drops only whole ones.

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::open::OpenError;
-use super::space::lock;
+use super::file_lock::lock;
+use super::open_error::OpenError;
 use crate::pool;
 
 /// Suffix of a temporary name.

@@ -32,12 +32,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Advice, AtFlags, StatxFlags};
 
+use super::explained::explained;
 use super::space::{FileIo, PoolFile, Progress};
 use super::window::{
-    MapSource, PAGE, RESERVE_BYTES, Window, panic_invalid_word, panic_outside,
-    panic_unreadable_word,
+    MapSource, RESERVE_BYTES, Window, panic_invalid_word, panic_outside, panic_unreadable_word,
 };
 use crate::medium::{Off, WORD, total_bytes};
+use crate::offset::PAGE;
+use crate::sync::ignore_poison;
 
 /// How the bytes of a [`File`](super::File) are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -465,7 +467,7 @@ impl CallReader {
     }
 
     fn unreadable_pages(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.unreadable.lock().expect("no holder panics")
+        ignore_poison(self.unreadable.lock())
     }
 
     /// Marks the pages of `part` as unreadable.
@@ -558,7 +560,10 @@ impl DirectReader {
     /// The file system does not support direct reads, or the kernel has no `cachestat` (Linux 6.5).
     pub(super) fn open(file: &PoolFile) -> io::Result<DirectReader> {
         let refused = |what: &'static str| {
-            move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
+            move |e: io::Error| {
+                let text = format!("{what}: {e}");
+                explained(e, text)
+            }
         };
         let same = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
         let mut options = fs::OpenOptions::new();
@@ -618,7 +623,7 @@ impl DirectReader {
             let part = &blocks[(first - from) as usize..needed];
             to[(first - at) as usize..][..part.len()].copy_from_slice(part);
         }
-        let mut buffers = self.buffers.lock().expect("no holder panics");
+        let mut buffers = ignore_poison(self.buffers.lock());
         if buffers.len() < DirectReader::BUFFERS_KEPT {
             buffers.push(buffer);
         }
@@ -626,7 +631,7 @@ impl DirectReader {
     }
 
     fn buffer(&self) -> Vec<u8> {
-        let kept = self.buffers.lock().expect("no holder panics").pop();
+        let kept = ignore_poison(self.buffers.lock()).pop();
         kept.unwrap_or_else(|| vec![0; DirectReader::BUFFER_BYTES + self.block])
     }
 

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::window::PAGE;
+use crate::offset::PAGE;
 
 /// Maximum number of windows over files in a process.
 pub(super) const WINDOWS_MAX: usize = 1024;

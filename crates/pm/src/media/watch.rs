@@ -26,6 +26,7 @@ use super::lease::{self, Lease};
 use super::pool_path::PoolPath;
 use super::space::PoolFile;
 use crate::medium::{FileTrouble, Off};
+use crate::sync::ignore_poison;
 
 /// Interval between two checks of the file.
 const EVERY: Duration = Duration::from_millis(500);
@@ -146,7 +147,7 @@ impl Drop for FileWatch {
 
 impl WatchShared {
     fn state(&self) -> MutexGuard<'_, WatchState> {
-        self.state.lock().expect("no holder panics")
+        ignore_poison(self.state.lock())
     }
 }
 
@@ -173,7 +174,7 @@ impl WatchThread {
         let state = self.shared.state();
         let goes_on = |state: &mut WatchState| !state.ending;
         let waited = self.shared.ends.wait_timeout_while(state, time, goes_on);
-        waited.expect("no holder panics").0.ending
+        ignore_poison(waited).0.ending
     }
 
     /// Increments the lease's count once a second. Returns the trouble if another host has taken the lease.

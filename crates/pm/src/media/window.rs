@@ -28,10 +28,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::cpu;
 use super::sigbus::{self, WindowFaults};
-use crate::medium::{LINE, Off, WORD};
+use crate::offset::{LINE, Off, PAGE, WORD};
 
-/// Unit of window lengths, in bytes.
-pub(crate) const PAGE: u64 = 4096;
 /// Address range reserved for a file's window so that it can grow, in bytes. Less if the kernel refuses as much.
 pub(crate) const RESERVE_BYTES: u64 = 4 << 40;
 /// Alignment of the base address, so that huge pages fit, in bytes.

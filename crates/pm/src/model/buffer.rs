@@ -1,6 +1,6 @@
 //! A DIMM's buffers: the XPBuffer, which combines writes, and the read buffer.
 
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// No XPLine.
 const NONE: u32 = u32::MAX;

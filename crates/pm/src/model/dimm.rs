@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::buffer::{EvictedLine, ReadBuffer, WHOLE, WriteOutcome, XpBuffer};
 use super::constants as c;
 use super::count::DimmCounts;
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// Converts nanoseconds to picoseconds, the unit of virtual time.
 pub(super) fn ps(ns: f64) -> u64 {

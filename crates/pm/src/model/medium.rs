@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::step::{Category, Step, StepKind};
 use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, end_offset, total_bytes};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, total_bytes};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
+use crate::sync::ignore_poison;
 
 /// The steps recorded since they were last taken. Clones share them, so a caller can keep a clone when it moves the
 /// medium into a structure.
@@ -86,7 +88,7 @@ impl Trace {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, StepLog> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.0.lock())
     }
 
     fn push(&self, step: Step) {

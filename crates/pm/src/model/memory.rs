@@ -6,7 +6,7 @@ use super::constants as c;
 use super::count::{CountsByCategory, HotMap, WearMap};
 use super::dimm::{Dimm, MediaWork, QueuedLine, ps};
 use super::step::{Category, Step};
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// The configuration of a machine.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,7 +3,7 @@
 use super::machine::{Machine, MachineOutcome};
 use super::memory::MachineConfig;
 use super::step::{Step, StepKind};
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// The kind of access of a microbenchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

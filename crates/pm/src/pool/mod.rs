@@ -35,19 +35,22 @@
 //! killed process may not have waited for B, and the next update overwrites A first. So the accepted
 //! superblock is durable before any write depends on it, also after a crash of only the process.
 
+mod pool_error;
 mod superblock;
 
 use std::fmt;
 use std::io;
 use std::time::SystemTime;
 
+pub use pool_error::PoolError;
 use superblock::{BYTES, Features, MAGIC, Superblock, SuperblockCopy, UPDATE_MAX, VERSIONS};
 
+use crate::corruption::Corruption;
 use crate::key_hash::KeyHash;
 use crate::medium::{FileId, Medium, Off, Poisoned};
 use crate::persist_ctx::PersistCtx;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// Words of the superblock that belong to the storage engine, which documents their meaning.
 pub const ROOT_WORDS: usize = 40;
@@ -223,94 +226,6 @@ impl PoolIdentity {
             id,
             created_unix_s: since_1970.map_or(0, |t| t.as_secs()),
         })
-    }
-}
-
-/// The error of a pool that could not be created or opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// The medium is poisoned.
-    Poisoned(Poisoned),
-    /// The requested layout is impossible. The text gives the bound that it breaks.
-    Layout(String),
-    /// The medium has no pool, or a damaged one. The text gives the bytes found, those expected, and where.
-    NotAPool(String),
-    /// The pool has an unsupported format version or unsupported features.
-    Unknown(String),
-    /// The medium is shorter than the pool on it.
-    Short {
-        /// Bytes the superblock records.
-        recorded: u64,
-        /// Bytes the medium has.
-        found: u64,
-    },
-    /// The pool was not closed cleanly, and this is not the file it was open in: it is a copy. See
-    /// [`CopiedPoolPolicy`].
-    Copy {
-        /// The file in which the pool was open.
-        recorded: FileId,
-        /// This file.
-        found: FileId,
-    },
-    /// The system returned no random bytes for the pool's secret id.
-    Random(io::Error),
-}
-
-impl fmt::Display for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PoolError::Poisoned(p) => p.fmt(f),
-            PoolError::Layout(why) | PoolError::NotAPool(why) | PoolError::Unknown(why) => {
-                f.write_str(why)
-            }
-            PoolError::Short { recorded, found } => write!(
-                f,
-                "the pool is cut short: its superblock records {recorded} bytes, but the medium has only \
-                 {found}; restore the file from a copy that was made while the pool was closed"
-            ),
-            PoolError::Copy { recorded, found } => write!(
-                f,
-                "this is a copy of a pool that was in use or had crashed: acknowledged writes may be \
-                 missing in it (the pool was open in the file with inode {} created at {}, this file has \
-                 inode {} and was created at {}); open the original file, or close the pool cleanly and \
-                 copy it again",
-                recorded.inode,
-                FileBirth(recorded.created_ns),
-                found.inode,
-                FileBirth(found.created_ns)
-            ),
-            PoolError::Random(e) => write!(f, "cannot get random bytes for the pool's id: {e}"),
-        }
-    }
-}
-
-/// A file's creation time in nanoseconds since 1970, for display; 0 if unknown.
-struct FileBirth(u64);
-
-impl fmt::Display for FileBirth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SECOND_NS: u64 = 1_000_000_000;
-        match self.0 {
-            0 => f.write_str("an unknown time"),
-            ns => write!(f, "{}.{:09} s", ns / SECOND_NS, ns % SECOND_NS),
-        }
-    }
-}
-
-impl std::error::Error for PoolError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            PoolError::Poisoned(p) => Some(p),
-            PoolError::Random(e) => Some(e),
-            _ => None,
-        }
-    }
-}
-
-impl From<Poisoned> for PoolError {
-    fn from(poisoned: Poisoned) -> PoolError {
-        PoolError::Poisoned(poisoned)
     }
 }
 
@@ -520,7 +435,7 @@ impl<M: Medium> Pool<M> {
 
     /// Returns the engine's words, as last set or as created.
     pub fn root(&self) -> PoolRoot {
-        self.current.lock().expect("no holder panics").root
+        lock(&self.current).root
     }
 
     /// Replaces the engine's words. Durable in both copies on `Ok`. Updates by several threads are serial.
@@ -596,7 +511,7 @@ impl<M: Medium> Pool<M> {
         ctx: &mut PersistCtx,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), Poisoned> {
-        let mut current = self.current.lock().expect("no holder panics");
+        let mut current = lock(&self.current);
         let mut next = current.clone();
         change(&mut next);
         if next == *current {
@@ -735,11 +650,12 @@ fn choose(
         (SuperblockCopy::Foreign(found), SuperblockCopy::Foreign(_)) => {
             Err(PoolError::NotAPool(foreign(found)))
         }
-        _ => Err(PoolError::NotAPool(
-            "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums are \
-             wrong; restore the file from a copy that was made while the pool was closed"
-                .into(),
-        )),
+        _ => Err(PoolError::Damaged(Corruption {
+            what: "both copies of the superblock, the first".into(),
+            at: COPY_A,
+            expected: "the XXH3-128 of their first 496 bytes".into(),
+            found: "wrong checksums".into(),
+        })),
     }
 }
 
@@ -780,10 +696,20 @@ fn check(superblock: &Superblock) -> Result<u64, PoolError> {
     let layout = superblock.layout();
     let segments = u32::try_from(superblock.segments).ok().filter(|n| *n > 0);
     let Some(segments) = segments.filter(|_| layout.is_sound()) else {
-        return Err(PoolError::NotAPool(format!(
-            "the superblock makes no sense: it records {} segments of {} bytes",
-            superblock.segments, superblock.segment_bytes
-        )));
+        return Err(PoolError::Damaged(Corruption {
+            what: "the superblock".into(),
+            at: COPY_A,
+            expected: format!(
+                "1 to {} segments, each of a power of two from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX} bytes",
+                u32::MAX
+            )
+            .into(),
+            found: format!(
+                "{} segments of {} bytes",
+                superblock.segments, superblock.segment_bytes
+            )
+            .into(),
+        }));
     };
     Ok(layout.pool_bytes(segments))
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::medium::{Off, WORD};
+use crate::rng::mix;
 
 /// Bytes of a page: small, because writing one word copies it, and large enough for a short page table.
 const PAGE: usize = 4096;
@@ -154,49 +155,5 @@ pub(super) fn word_hash(index: u64, value: u64) -> u64 {
         0
     } else {
         mix(value ^ mix(index))
-    }
-}
-
-/// Mixes the bits of `x` with a bijection (the finalizer of SplitMix64).
-#[must_use]
-pub(super) fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// A small deterministic random number generator (SplitMix64). A seed gives the same numbers everywhere.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// Creates a generator. Every seed is equally good.
-    #[must_use]
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    /// Returns the next 64 random bits.
-    pub fn draw(&mut self) -> u64 {
-        let out = mix(self.0);
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        out
-    }
-
-    /// Returns a random number below `n`, or 0 if `n` is 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
-    }
-
-    /// Returns `true` with probability 1 / `n`.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    /// Returns an independent generator for `purpose`. This generator does not change.
-    #[must_use]
-    pub fn fork(&self, purpose: u64) -> Rng {
-        Rng(mix(self.0 ^ mix(purpose)))
     }
 }

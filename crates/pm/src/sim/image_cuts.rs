@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use super::Persistency;
-use super::crash::CrashState;
-use super::image::{Rng, word_hash};
-use super::state::{CHAINS, VolatileStore};
-use crate::medium::{LINE, Off, WORD};
+use super::chains::{ChainIndex, Queues, VolatileStore, for_each_kept, is_mixed, may_cut_after};
+use super::image::{PoolImage, word_hash};
+use crate::offset::{Off, WORD};
+use crate::persistency::Persistency;
+use crate::rng::Rng;
 
 /// One possible outcome of a crash: the prefix of each chain that survives.
 #[derive(Clone, Debug)]
@@ -18,65 +18,6 @@ pub struct ImageCut {
     pub hash: u64,
     /// Number of stores kept of each chain. The chains of a queue are in the order of their first stores.
     pub(super) keep: Vec<u32>,
-}
-
-/// The chains of a queue, numbered in the order of their first stores.
-#[derive(Clone, Copy)]
-pub(super) struct ChainIndex {
-    slots: [u8; CHAINS],
-    pub(super) count: usize,
-}
-
-impl ChainIndex {
-    pub(super) fn of(queue: &[VolatileStore]) -> ChainIndex {
-        let mut chains = ChainIndex {
-            slots: [u8::MAX; CHAINS],
-            count: 0,
-        };
-        for store in queue {
-            let slot = &mut chains.slots[store.chain as usize];
-            if *slot == u8::MAX {
-                *slot = chains.count as u8;
-                chains.count += 1;
-            }
-        }
-        chains
-    }
-
-    /// Returns the number of a store's chain in this queue.
-    pub(super) fn slot(&self, store: &VolatileStore) -> usize {
-        self.slots[store.chain as usize] as usize
-    }
-}
-
-/// Calls `each` with the kept stores of `queue`, in coherence order. `keep` has the number of stores kept per chain.
-pub(super) fn for_each_kept<'a>(
-    queue: &'a [VolatileStore],
-    chains: &ChainIndex,
-    keep: &[u32],
-    mut each: impl FnMut(&'a VolatileStore),
-) {
-    let mut seen = [0; CHAINS];
-    for store in queue {
-        let slot = chains.slot(store);
-        if seen[slot] < keep[slot] {
-            each(store);
-        }
-        seen[slot] += 1;
-    }
-}
-
-/// Returns whether more than one chain of this queue stores to the same word.
-pub(super) fn is_mixed(queue: &[VolatileStore], chains: &ChainIndex) -> bool {
-    if chains.count == 1 {
-        return false;
-    }
-    // Besides its own chain, a word can only be in the chain of its line. A sector has only one chain.
-    let mut stored = [0u8; 2];
-    for store in queue {
-        stored[usize::from(store.chain != 0)] |= 1 << (store.word as usize % LINE / WORD);
-    }
-    stored[0] & stored[1] != 0
 }
 
 /// The possible cuts of one chain.
@@ -92,7 +33,12 @@ struct CutChoices {
 impl CutChoices {
     /// Collects the cuts of a chain. Cuts with equal images appear once. In a mixed queue every prefix is a cut,
     /// because there the image depends also on other chains.
-    fn of(state: &CrashState, unit: usize, chain: &[VolatileStore], mixed: bool) -> CutChoices {
+    fn of(
+        (persistency, durable): (Persistency, &PoolImage),
+        unit: usize,
+        chain: &[VolatileStore],
+        mixed: bool,
+    ) -> CutChoices {
         let (mut cuts, mut all) = (vec![(0, 0)], 0);
         let mut words: Vec<(u64, u64)> = Vec::new(); // word, value it has so far
         let mut delta = 0;
@@ -101,12 +47,12 @@ impl CutChoices {
                 .iter()
                 .position(|w| w.0 == store.word)
                 .unwrap_or_else(|| {
-                    words.push((store.word, state.durable.word(Off(store.word))));
+                    words.push((store.word, durable.word(Off(store.word))));
                     words.len() - 1
                 });
             let before = std::mem::replace(&mut words[known].1, store.value);
             delta ^= change(store.word, before, store.value);
-            if may_cut_after(state.persistency, chain, i) {
+            if may_cut_after(persistency, chain, i) {
                 let same = cuts.iter().position(|c| c.1 == delta && !mixed);
                 all = same.unwrap_or_else(|| {
                     cuts.push((i as u32 + 1, delta));
@@ -116,14 +62,6 @@ impl CutChoices {
         }
         CutChoices { unit, cuts, all }
     }
-}
-
-/// Returns whether the chain can be cut after its `i`-th store. A sector never keeps half a call.
-pub(super) fn may_cut_after(persistency: Persistency, chain: &[VolatileStore], i: usize) -> bool {
-    let whole_call = chain
-        .get(i + 1)
-        .is_none_or(|next| next.call != chain[i].call);
-    !persistency.is_file() || whole_call
 }
 
 fn change(word: u64, before: u64, after: u64) -> u64 {
@@ -154,7 +92,7 @@ impl SharedWordQueue {
     }
 }
 
-/// An iterator over the images of a [`CrashState`], as [`ImageCut`]s. Each hash appears once.
+/// An iterator over the images of a [`CrashState`](super::CrashState), as [`ImageCut`]s. Each hash appears once.
 pub struct CrashImages {
     chains: Vec<CutChoices>,
     mixed: Vec<SharedWordQueue>,
@@ -172,13 +110,19 @@ pub struct CrashImages {
 }
 
 impl CrashImages {
-    pub(super) fn new(state: &CrashState, cap: usize, seed: u64) -> CrashImages {
+    /// Prepares the images of a crash that can lose the stores of `queues`. See [`CrashState::images`](super::CrashState::images).
+    pub(super) fn new(
+        persistency: Persistency,
+        durable: &PoolImage,
+        queues: &Queues,
+        (cap, seed): (usize, u64),
+    ) -> CrashImages {
         let mut images = CrashImages {
             chains: Vec::new(),
             mixed: Vec::new(),
-            units: state.queues.len(),
+            units: queues.len(),
             multi_chain: Vec::new(),
-            base: state.durable.hash(),
+            base: durable.hash(),
             total: None,
             cap,
             rng: Rng::new(seed),
@@ -186,19 +130,19 @@ impl CrashImages {
             step: 0,
             number: 0,
         };
-        for (unit, queue) in state.queues.values().enumerate() {
-            images.add(state, unit, queue);
+        for (unit, queue) in queues.values().enumerate() {
+            images.add((persistency, durable), unit, queue);
         }
         let mut counts = images.chains.iter().map(|c| c.cuts.len());
         images.total = counts.try_fold(1usize, |n, c| n.checked_mul(c));
         images
     }
 
-    fn add(&mut self, state: &CrashState, unit: usize, queue: &[VolatileStore]) {
+    fn add(&mut self, of: (Persistency, &PoolImage), unit: usize, queue: &[VolatileStore]) {
         let first = self.chains.len();
         let chains = ChainIndex::of(queue);
         if chains.count == 1 {
-            self.chains.push(CutChoices::of(state, unit, queue, false));
+            self.chains.push(CutChoices::of(of, unit, queue, false));
             return;
         }
         let mut split = vec![Vec::new(); chains.count];
@@ -208,13 +152,13 @@ impl CrashImages {
         let mixed = is_mixed(queue, &chains);
         for chain in &split {
             self.multi_chain.push(self.chains.len());
-            self.chains.push(CutChoices::of(state, unit, chain, mixed));
+            self.chains.push(CutChoices::of(of, unit, chain, mixed));
         }
         if mixed {
             let mut words: Vec<u64> = queue.iter().map(|s| s.word).collect();
             words.sort_unstable();
             words.dedup();
-            let durable = |word| (word, state.durable.word(Off(word)));
+            let durable = |word| (word, of.1.word(Off(word)));
             self.mixed.push(SharedWordQueue {
                 queue: queue.to_vec(),
                 chains,

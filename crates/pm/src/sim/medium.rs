@@ -2,13 +2,15 @@
 
 use std::panic::Location;
 
+use super::Sim;
 use super::crash::CrashMoment;
 use super::image::PoolImage;
-use super::source_lines::SourceAction;
 use super::state::PersistRequest;
-use super::{Persistency, Sim};
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_offset};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
+use crate::persistency::Persistency;
+use crate::source_action::SourceAction;
 use crate::sync::Arc;
 
 impl Medium for Sim {
@@ -54,7 +56,7 @@ impl Medium for Sim {
         if persistency == Persistency::Eadr || completes {
             state = self.crash_point(state, CrashMoment::Store, place);
         }
-        if drains && state.poisoned.is_none() {
+        if drains && state.drains.poisoned.is_none() {
             state.complete(ctx.id());
         }
         state.decide(at, WORD);
@@ -134,20 +136,20 @@ impl Medium for Sim {
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         let from = Location::caller();
         let place = self.record_source_line(SourceAction::Drain, from, (Off::NULL, 0));
-        if !ctx.undrained {
+        if !ctx.is_undrained() {
             return Ticket::DURABLE;
         }
         if self.dropped_part(SourceAction::Drain, from).is_some() {
-            return self.ticket(self.state().issued_ticket);
+            return self.ticket(self.state().drains.issued_ticket);
         }
-        ctx.undrained = false;
+        ctx.take_undrained();
         ctx.counters.fences += 1;
         let mut state = self.state();
         if self.shared.persistency != Persistency::Eadr {
             state = self.crash_point(state, CrashMoment::Drain, place);
         }
-        if state.drain_fails() {
-            let wakers = state.wakers.clone();
+        if state.drains.count_drain() {
+            let wakers = state.drains.wakers.clone();
             drop(state);
             wakers.iter().for_each(|wake| wake());
             return Ticket(u64::MAX);
@@ -158,16 +160,17 @@ impl Medium for Sim {
         }
         let pending = std::mem::take(state.pending(ctx.id()));
         state
-            .drained
+            .drains
+            .waiting
             .extend(pending.into_iter().map(|r| PersistRequest { place, ..r }));
-        state.issued_ticket += 1;
-        self.ticket(state.issued_ticket)
+        state.drains.issued_ticket += 1;
+        self.ticket(state.drains.issued_ticket)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         let state = self.state();
-        match &state.poisoned {
-            _ if ticket.0 <= state.durable_ticket => Ok(true),
+        match &state.drains.poisoned {
+            _ if ticket.0 <= state.drains.durable_ticket => Ok(true),
             Some(poisoned) => Err(poisoned.clone()),
             None => Ok(false),
         }
@@ -190,7 +193,7 @@ impl Medium for Sim {
 
     fn on_durable(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         if self.shared.persistency.is_file() {
-            self.state().wakers.push(wake);
+            self.state().drains.wakers.push(wake);
         }
     }
 

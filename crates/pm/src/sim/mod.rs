@@ -66,144 +66,43 @@
 //!   and another context's flush covers them.
 //! * Devices that report a write as durable before it is.
 
+mod chains;
 mod crash;
 mod image;
 mod image_cuts;
 mod lazy;
+mod lazy_state;
 mod medium;
 mod source_lines;
 mod state;
+mod survivors;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
-use std::str::FromStr;
-use std::sync::PoisonError;
 
 use crate::fault::{self, FaultPart};
-use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_offset};
+use crate::medium::{Caps, Drain, Kind, Off, Poisoned, Ticket, WORD};
+use crate::offset::end_offset;
 use crate::persist_ctx::PersistCtx;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
-pub use crash::{CrashMoment, CrashState, UnitSurvivors};
-pub use image::{PoolImage, Rng};
+pub use crash::{CrashMoment, CrashState};
+pub use image::PoolImage;
 pub use image_cuts::{CrashImages, ImageCut};
-pub use lazy::{LazyCrash, LazyDecision, next_script};
-pub use source_lines::{SourceAction, SourceLine, SourceLines, brief};
+pub use lazy::{LazyCrash, next_script};
+pub use lazy_state::LazyDecision;
+pub use source_lines::{SourceLine, SourceLines};
+pub use survivors::UnitSurvivors;
 
+pub use crate::persistency::{ParsePersistencyError, Persistency, SECTOR};
+pub use crate::source_action::{SourceAction, brief};
+
+use chains::Queues;
 use source_lines::{NOWHERE, SourceLineId};
 use state::{PersistRequest, SimState};
-
-/// Bytes of a sector, which a file's device writes atomically.
-pub const SECTOR: usize = 512;
-
-/// A persistency mode: the rule for what a power cut can lose.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Persistency {
-    /// CPU caches are lost. Each line keeps a prefix of its stores; each word that bypassed the cache
-    /// keeps a prefix of its own.
-    Adr,
-    /// CPU caches are saved. No store is lost.
-    Eadr,
-    /// CPU caches are lost, and there is no order within a line. Each word keeps a prefix of its stores.
-    Word,
-    /// A file: each sector written since the last sync has its old content or a newer one.
-    Page,
-    /// A file that is synced periodically: as [`Persistency::Page`], but tickets promise nothing. A power cut
-    /// can lose only bytes written since the last sync.
-    Relaxed,
-}
-
-impl Persistency {
-    /// The modes in which a durable ticket is a promise.
-    pub const ALL: [Persistency; 4] = [
-        Persistency::Adr,
-        Persistency::Eadr,
-        Persistency::Word,
-        Persistency::Page,
-    ];
-
-    /// All modes.
-    pub const EVERY: [Persistency; 5] = [
-        Persistency::Adr,
-        Persistency::Eadr,
-        Persistency::Word,
-        Persistency::Page,
-        Persistency::Relaxed,
-    ];
-
-    /// Returns whether the mode models a file.
-    #[must_use]
-    pub const fn is_file(self) -> bool {
-        matches!(self, Persistency::Page | Persistency::Relaxed)
-    }
-
-    /// Returns the name of the mode on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Persistency::Adr => "adr",
-            Persistency::Eadr => "eadr",
-            Persistency::Word => "word",
-            Persistency::Page => "page",
-            Persistency::Relaxed => "relaxed",
-        }
-    }
-
-    /// Returns the bytes of the unit of write-back: a line, or for a file a sector.
-    #[must_use]
-    pub const fn unit_bytes(self) -> usize {
-        match self {
-            Persistency::Adr | Persistency::Eadr | Persistency::Word => LINE,
-            Persistency::Page | Persistency::Relaxed => SECTOR,
-        }
-    }
-
-    fn caps(self) -> Caps {
-        let (tear_bytes, drain, survives) = match self {
-            Persistency::Adr | Persistency::Word => {
-                (WORD, Drain::Fence, "a kill and a simulated power cut")
-            }
-            Persistency::Eadr => (
-                WORD,
-                Drain::Fence,
-                "a kill and a simulated power cut (CPU caches saved)",
-            ),
-            Persistency::Page => (SECTOR, Drain::Sync, "a kill and a simulated power cut"),
-            Persistency::Relaxed => (SECTOR, Drain::Relaxed, "a kill"),
-        };
-        Caps {
-            kind: Kind::Sim,
-            tear_bytes,
-            drain,
-            read_mode: "mapped",
-            stores_are_durable: self == Persistency::Eadr,
-            survives: survives.into(),
-            warnings: Vec::new(),
-        }
-    }
-}
-
-impl fmt::Display for Persistency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Persistency {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Persistency, String> {
-        Persistency::EVERY
-            .into_iter()
-            .find(|p| p.name() == name)
-            .ok_or_else(|| {
-                format!("unknown persistency {name:?}: give adr, eadr, word, page or relaxed")
-            })
-    }
-}
 
 /// A function that is called at every crash point: see [`Sim::observe`].
 pub type CrashObserver = Arc<dyn Fn(CrashState) + Send + Sync>;
@@ -237,14 +136,14 @@ impl Sim {
     /// Creates far memory with the contents of `image`, all durable, as after a power cut.
     #[must_use]
     pub fn from_image(image: PoolImage, persistency: Persistency) -> Sim {
-        let state = SimState::new(image.clone(), image, state::Queues::new());
+        let state = SimState::new(image.clone(), image, Queues::new());
         Sim::with_state(state, persistency)
     }
 
     fn with_state(state: SimState, persistency: Persistency) -> Sim {
         Sim {
             shared: Arc::new(SimShared {
-                caps: persistency.caps(),
+                caps: caps_of(persistency),
                 persistency,
                 state: Mutex::new(state),
             }),
@@ -305,19 +204,21 @@ impl Sim {
     /// Makes everything drained before durable, and its tickets too. Has an effect only on a file.
     pub fn sync(&self) -> Result<(), Poisoned> {
         let state = self.state();
-        if state.durable_ticket == state.issued_ticket && state.poisoned.is_none() {
+        if state.drains.durable_ticket == state.drains.issued_ticket
+            && state.drains.poisoned.is_none()
+        {
             return Ok(());
         }
-        let place = state.drained.last().map_or(NOWHERE, |r| r.place);
+        let place = state.drains.waiting.last().map_or(NOWHERE, |r| r.place);
         let mut state = self.crash_point(state, CrashMoment::Sync, place);
-        if let Some(poisoned) = &state.poisoned {
+        if let Some(poisoned) = &state.drains.poisoned {
             return Err(poisoned.clone());
         }
-        for request in std::mem::take(&mut state.drained) {
+        for request in std::mem::take(&mut state.drains.waiting) {
             state.commit(request);
         }
-        state.durable_ticket = state.issued_ticket;
-        let wakers = state.wakers.clone();
+        state.drains.durable_ticket = state.drains.issued_ticket;
+        let wakers = state.drains.wakers.clone();
         drop(state);
         wakers.iter().for_each(|wake| wake());
         Ok(())
@@ -338,21 +239,18 @@ impl Sim {
     /// Makes the `n`-th drain from now (1 is the next) fail with an I/O error, which poisons the
     /// medium.
     pub fn fail_drain(&self, n: u64) {
-        self.state().fail_in = Some(n);
+        self.state().drains.fail_in = Some(n);
     }
 
     /// Returns whether a drain has failed.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        self.state().poisoned.is_some()
+        self.state().drains.poisoned.is_some()
     }
 
     fn state(&self) -> MutexGuard<'_, SimState> {
-        // A panic about a bad offset poisons the lock, but happens before any change, so the state is sound.
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        // A panic about a bad offset happens before any change, so the state is sound.
+        lock(&self.shared.state)
     }
 
     /// A crash point: calls the observer with the current state, under the lock.
@@ -379,7 +277,7 @@ impl Sim {
                 .contexts
                 .iter()
                 .flat_map(|l| &l.1)
-                .chain(&state.drained);
+                .chain(&state.drains.waiting);
             places.crash(stores.chain(flushes.map(|r| r.place)).chain([place]));
         }
         let durable = match self.shared.persistency {
@@ -511,5 +409,30 @@ impl Sim {
     fn units(&self, start: u64, end: u64) -> Range<u64> {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
         start / unit_bytes..end.div_ceil(unit_bytes)
+    }
+}
+
+/// Returns the capabilities of simulated memory in this mode.
+fn caps_of(persistency: Persistency) -> Caps {
+    let (tear_bytes, drain, survives) = match persistency {
+        Persistency::Adr | Persistency::Word => {
+            (WORD, Drain::Fence, "a kill and a simulated power cut")
+        }
+        Persistency::Eadr => (
+            WORD,
+            Drain::Fence,
+            "a kill and a simulated power cut (CPU caches saved)",
+        ),
+        Persistency::Page => (SECTOR, Drain::Sync, "a kill and a simulated power cut"),
+        Persistency::Relaxed => (SECTOR, Drain::Relaxed, "a kill"),
+    };
+    Caps {
+        kind: Kind::Sim,
+        tear_bytes,
+        drain,
+        read_mode: "mapped",
+        stores_are_durable: persistency == Persistency::Eadr,
+        survives: survives.into(),
+        warnings: Vec::new(),
     }
 }

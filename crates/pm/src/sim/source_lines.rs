@@ -4,34 +4,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
-
 use std::sync::Mutex;
 
-/// The action of a source line on far memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum SourceAction {
-    /// A store or a compare-and-swap of one word.
-    Store,
-    /// A copy of unpublished bytes.
-    CopyIn,
-    /// A flush.
-    Flush,
-    /// A drain.
-    Drain,
-}
-
-impl SourceAction {
-    /// Returns the name as it is printed.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            SourceAction::Store => "store",
-            SourceAction::CopyIn => "copy_in",
-            SourceAction::Flush => "flush",
-            SourceAction::Drain => "drain",
-        }
-    }
-}
+use crate::source_action::{SourceAction, brief};
+use crate::sync::ignore_poison;
 
 /// A source line that acts on far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,23 +28,6 @@ impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.act.name(), brief(self.at))
     }
-}
-
-/// Formats a location, starting with its crate's directory: `kv/log.rs:88`, `kv/tests/crash.rs:9`.
-#[must_use]
-pub fn brief(at: &Location<'_>) -> String {
-    format!("{}:{}", brief_file(at.file()), at.line())
-}
-
-fn brief_file(file: &str) -> String {
-    let parts: Vec<&str> = file.split(['/', '\\']).collect();
-    let Some(src) = parts.iter().rposition(|&part| part == "src") else {
-        let others = ["tests", "benches", "examples"];
-        let at = parts.iter().position(|part| others.contains(part));
-        return parts[at.unwrap_or(0).saturating_sub(1)..].join("/");
-    };
-    let path = [&parts[src.saturating_sub(1)..src], &parts[src + 1..]];
-    path.concat().join("/")
 }
 
 /// The number of a source line in its table, or [`NOWHERE`] if source lines are not counted.
@@ -104,7 +63,7 @@ impl SourceLines {
     /// Returns all recorded source lines, sorted by file, line, column and action.
     #[must_use]
     pub fn list(&self) -> Vec<SourceLine> {
-        let mut list = self.table.lock().expect("no holder panics").list.clone();
+        let mut list = ignore_poison(self.table.lock()).list.clone();
         list.sort_by_key(|p| (p.at.file(), p.at.line(), p.at.column(), p.act));
         list
     }
@@ -116,7 +75,7 @@ impl SourceLines {
         at: &'static Location<'static>,
         units: u64,
     ) -> SourceLineId {
-        let table = &mut *self.table.lock().expect("no holder panics");
+        let table = &mut *ignore_poison(self.table.lock());
         let id = *table.known.entry((act, at)).or_insert_with(|| {
             table.list.push(SourceLine {
                 act,
@@ -138,7 +97,7 @@ impl SourceLines {
         let mut ids: Vec<SourceLineId> = ids.collect();
         ids.sort_unstable();
         ids.dedup();
-        let table = &mut *self.table.lock().expect("no holder panics");
+        let table = &mut *ignore_poison(self.table.lock());
         for id in ids {
             if let Some(place) = table.list.get_mut(id as usize) {
                 place.crashes += 1;
@@ -147,34 +106,9 @@ impl SourceLines {
     }
 
     pub(super) fn get(&self, id: SourceLineId) -> Option<SourceLine> {
-        self.table
-            .lock()
-            .expect("no holder panics")
+        ignore_poison(self.table.lock())
             .list
             .get(id as usize)
             .copied()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_printed_as_its_crate_and_its_path_in_the_crate() {
-        for (file, called) in [
-            ("crates/kv/src/log.rs", "kv/log.rs"),
-            ("crates/pm/src/pool/log.rs", "pm/pool/log.rs"),
-            ("crates/check/tests/toy/mod.rs", "check/tests/toy/mod.rs"),
-            ("src/log.rs", "log.rs"),
-            ("tests/log.rs", "tests/log.rs"),
-            (
-                "/home/me/registry/src/index/table-1.0.2/src/lib.rs",
-                "table-1.0.2/lib.rs",
-            ),
-            ("log.rs", "log.rs"),
-        ] {
-            assert_eq!(brief_file(file), called);
-        }
     }
 }

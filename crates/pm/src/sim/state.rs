@@ -1,36 +1,16 @@
 //! The state of simulated memory between two calls: two images, and the volatile stores between them.
-//!
-//! A unit (a line, or a sector of a file) has one queue, in coherence order. Each store in it
-//! belongs to a *chain* of the unit; at a crash every chain keeps a prefix of its own. Chain 0
-//! belongs to the whole unit, each other chain to one of its words.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::CrashObserver;
+use super::chains::{Queues, VolatileStore};
 use super::image::PoolImage;
-use super::lazy::LazyState;
+use super::lazy_state::LazyState;
 use super::source_lines::{SourceLineId, SourceLines};
-use super::{CrashObserver, Persistency};
-use crate::medium::{LINE, Off, Poisoned, WORD};
+use crate::medium::Poisoned;
+use crate::offset::{LINE, Off, WORD};
+use crate::persistency::Persistency;
 use crate::sync::Arc;
-
-/// Maximum number of chains of a unit: its own, and one for each word of a line.
-pub(super) const CHAINS: usize = 1 + LINE / WORD;
-
-/// A store of one word that is not durable yet.
-#[derive(Clone, Copy)]
-pub(super) struct VolatileStore {
-    /// Number of the call that made it. A flush covers the calls before it (PM-SIM-2), and a sector never keeps
-    /// half a call.
-    pub(super) call: u64,
-    pub(super) word: u64,
-    pub(super) value: u64,
-    pub(super) place: SourceLineId,
-    /// Number of its chain in its unit.
-    pub(super) chain: u8,
-}
-
-/// The volatile stores of each line or sector, in coherence order, by its number.
-pub(super) type Queues = BTreeMap<u64, Vec<VolatileStore>>;
 
 /// A flush of one unit: a request to make its stores up to call `upto` durable.
 #[derive(Clone, Copy)]
@@ -51,24 +31,45 @@ pub(super) struct SimState {
     pub(super) calls: u64,
     /// Flushes of each context that are not drained yet.
     pub(super) contexts: Vec<(u32, Vec<PersistRequest>)>,
-    /// Drained flushes that wait for a sync (files only).
-    pub(super) drained: Vec<PersistRequest>,
-    /// Number of the last ticket.
-    pub(super) issued_ticket: u64,
-    /// Number of the last durable ticket.
-    pub(super) durable_ticket: u64,
+    pub(super) drains: DrainState,
     /// Whether a compare-and-swap completes its context's flushes.
     pub(super) cas_drains: bool,
-    /// Number of drains until one fails.
-    pub(super) fail_in: Option<u64>,
-    pub(super) poisoned: Option<Poisoned>,
     /// Number of executions of the active fault's source line on this memory.
     pub(super) fault_hits: u64,
     /// The undecided outcomes of a crash, if this is lazy memory.
     pub(super) lazy: Option<Box<LazyState>>,
     pub(super) observer: Option<CrashObserver>,
     pub(super) places: Option<Arc<SourceLines>>,
+}
+
+/// The drains so far, their tickets, and the failure of one.
+#[derive(Default)]
+pub(super) struct DrainState {
+    /// Drained flushes that wait for a sync (files only).
+    pub(super) waiting: Vec<PersistRequest>,
+    /// Number of the last ticket.
+    pub(super) issued_ticket: u64,
+    /// Number of the last durable ticket.
+    pub(super) durable_ticket: u64,
+    /// Number of drains until one fails.
+    pub(super) fail_in: Option<u64>,
+    pub(super) poisoned: Option<Poisoned>,
     pub(super) wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl DrainState {
+    /// Counts a drain, and returns whether the medium is poisoned: by this drain or earlier.
+    pub(super) fn count_drain(&mut self) -> bool {
+        if let Some(n) = &mut self.fail_in {
+            *n = n.saturating_sub(1);
+            if *n == 0 {
+                self.fail_in = None;
+                let reason = "drain: simulated I/O error".into();
+                self.poisoned = Some(Poisoned { reason });
+            }
+        }
+        self.poisoned.is_some()
+    }
 }
 
 impl SimState {
@@ -80,17 +81,12 @@ impl SimState {
             queues,
             lost_units: BTreeSet::new(),
             contexts: Vec::new(),
-            drained: Vec::new(),
-            issued_ticket: 0,
-            durable_ticket: 0,
+            drains: DrainState::default(),
             cas_drains: false,
-            fail_in: None,
-            poisoned: None,
             fault_hits: 0,
             lazy: None,
             observer: None,
             places: None,
-            wakers: Vec::new(),
         }
     }
 
@@ -186,16 +182,40 @@ impl SimState {
         }
     }
 
-    /// Counts a drain, and returns whether the medium is poisoned: by this drain or earlier.
-    pub(super) fn drain_fails(&mut self) -> bool {
-        if let Some(n) = &mut self.fail_in {
-            *n = n.saturating_sub(1);
-            if *n == 0 {
-                self.fail_in = None;
-                let reason = "drain: simulated I/O error".into();
-                self.poisoned = Some(Poisoned { reason });
-            }
+    /// Decides the words in `at..at + len`, so that the visible image has their values.
+    pub(super) fn decide(&mut self, at: Off, len: usize) {
+        if let Some(lazy) = &mut self.lazy {
+            let range = at.0..at.0.saturating_add(len as u64);
+            lazy.decide(&mut self.visible, &range);
         }
-        self.poisoned.is_some()
+    }
+
+    /// Decides whether the bytes at `at` equal `bytes`. `None`: no word there is open.
+    pub(super) fn decide_match(&mut self, at: Off, bytes: &[u8]) -> Option<bool> {
+        let lazy = self.lazy.as_mut()?;
+        lazy.decide_match(&mut self.visible, at, bytes)
+    }
+
+    /// Decides whether the range has content that was written whole and passes `check`, which returns the number
+    /// of leading bytes that it covers. Returns these bytes, or no bytes. `None`: no word there is open.
+    pub(super) fn decide_intact(
+        &mut self,
+        at: Off,
+        len: usize,
+        check: &dyn Fn(&[u8]) -> usize,
+    ) -> Option<Vec<u8>> {
+        let range = at.0..at.0.saturating_add(len as u64);
+        let lazy = self.lazy.as_mut()?;
+        lazy.is_open(&range)
+            .then(|| lazy.decide_whole(&mut self.visible, &range, check))
+    }
+
+    /// Returns the visible image, with values for open words in `at..at + len` that agree with all decisions.
+    pub(super) fn representative(&self, at: Off, len: usize) -> PoolImage {
+        let mut image = self.visible.clone();
+        if let Some(lazy) = &self.lazy {
+            lazy.fill(&mut image, &(at.0..at.0.saturating_add(len as u64)));
+        }
+        image
     }
 }

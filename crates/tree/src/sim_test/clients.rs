@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farbank_check::Value;
 use farbank_fabric::sim::{ComputeNode, SimCluster};
 use farbank_fabric::{Fabric, Nanos};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::{FaultOutcome, LEASE_NS, TrialOutcome};
 use crate::config::ValueMode;

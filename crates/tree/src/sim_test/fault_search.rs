@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farbank_check::explore::computed_by_thread;
 use farbank_pm::fault::{self, Fault};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use super::{FaultMoment, InjectedFault, TrialConfig, TrialOutcome, TrialViolation};
 use crate::config::{Config, ValueMode};

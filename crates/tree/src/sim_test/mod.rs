@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 use farbank_fabric::Nanos;
 use farbank_fabric::sim::{ClusterConstants, SimCluster};
-use farbank_pm::sim::Rng;
+use farbank_pm::rng::Rng;
 
 use crate::config::ValueMode;
 use crate::phase::Phase;

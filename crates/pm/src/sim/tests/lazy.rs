@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::rng::Rng;
 
 /// The results of all reads of a reader.
 type Transcript = Vec<u64>;
@@ -181,8 +182,7 @@ fn a_reader_gets_the_same_results_from_lazy_memory_as_from_all_images() {
             });
             assert_eq!(lazy, eager, "{persistency}, seed {seed}");
             seeds += 1;
-            let shares =
-                |queue: &Vec<_>| image_cuts::is_mixed(queue, &image_cuts::ChainIndex::of(queue));
+            let shares = |queue: &Vec<_>| chains::is_mixed(queue, &chains::ChainIndex::of(queue));
             mixed += usize::from(state.queues.values().any(shares));
         }
         let figures = format!(

@@ -1,6 +1,7 @@
 //! Tests of words that bypass the cache, of words without any order, and of both together.
 
 use super::*;
+use crate::offset::LINE;
 
 /// Returns a line whose eight words are all `n`.
 fn line(n: u64) -> [u8; LINE] {
