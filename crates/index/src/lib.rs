@@ -39,9 +39,12 @@ pub mod clht;
 pub mod dash;
 pub mod dash_eh;
 pub mod dash_lh;
+mod error;
 mod extendible;
+mod failure;
 pub mod hash;
 mod index;
+mod kind_word;
 pub mod level;
 mod locks;
 mod pool_heap;
@@ -52,5 +55,6 @@ pub mod soft;
 #[cfg(feature = "check")]
 pub mod target;
 
-pub use index::{Index, IndexError, SpaceUse};
-pub use pool_heap::{OpenError, PoolPlan, TableWorker};
+pub use error::{IndexError, OpenError};
+pub use index::{Index, SpaceUse};
+pub use pool_heap::{PoolPlan, TableWorker};

@@ -13,7 +13,7 @@
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
 
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::{TablePool, TableWorker};
 
 /// Accessor of the reserved key's line.

@@ -41,18 +41,19 @@
 //! * An insert flushes the line that holds the pair. The published code flushes the home bucket's line in all cases
 //!   (fault `cceh.home_line`).
 
+mod check;
 mod layout;
 mod ops;
-mod recover;
 mod resize;
 
 use farbank_pm::Medium;
 use farbank_pm::fault::NamedFault;
 
+use crate::error::{IndexError, OpenError};
 use crate::extendible::ExtendibleDirectory;
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::index::{Index, SpaceUse};
 use crate::locks::{EARLY_READS, LockTable};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use crate::reserved_key::ReservedKey;
 use layout::EMPTY;
 

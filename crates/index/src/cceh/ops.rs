@@ -5,8 +5,8 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Cceh;
 use super::layout::{EMPTY, first_slot, value_of};
+use crate::error::IndexError;
 use crate::extendible::LockedSegment;
-use crate::index::IndexError;
 use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {

@@ -70,9 +70,10 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::{IndexError, OpenError};
+use crate::index::{Index, SpaceUse};
 use crate::locks::LockTable;
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use layout::{LEVELS, Level, LevelsWord, META, PAIR_BYTES, level_root, value_of};
 
 /// The table's name on the command line.

@@ -8,8 +8,8 @@ use super::Clevel;
 use super::layout::{
     CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root, tag_in,
 };
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 impl<M: Medium> Clevel<M> {
     /// Resolves the bucket that was being emptied, and the last operations of the contexts. Reads a few buckets per

@@ -79,9 +79,10 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::{IndexError, OpenError};
+use crate::index::{Index, SpaceUse};
 use crate::locks::{EARLY_READS, LockTable};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use crate::reserved_key::ReservedKey;
 use copy::ArrayCopy;
 use layout::{ARRAY, Array, EMPTY, SLOTS};

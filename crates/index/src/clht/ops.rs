@@ -6,7 +6,7 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, EMPTY, first_of, image, next_of, value_of};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 

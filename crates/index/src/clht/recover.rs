@@ -6,8 +6,8 @@ use farbank_pm::{LINE, Medium, Off, situation};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::HeapBlock;
 use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Clht<M> {

@@ -5,7 +5,7 @@ use farbank_pm::{Medium, Off, PersistCtx, situation};
 
 use super::bucket::{BucketHeader, OverflowWord};
 use super::{DashSegments, InsertOutcome, PairSlot, SegmentPlace};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
 

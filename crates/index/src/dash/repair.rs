@@ -6,8 +6,8 @@ use farbank_pm::{LINE, Medium, Off, PersistCtx, fault, situation};
 
 use super::bucket::{BucketPairs, HEAD, OverflowWord, PairBits};
 use super::{DashSegments, SegmentPlace};
+use crate::error::IndexError;
 use crate::hash::Hasher;
-use crate::index::IndexError;
 use crate::pool_heap::{HeapBlock, TableWorker};
 use farbank_pm::simd::ones;
 

@@ -4,7 +4,8 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
 
 use super::{DashSegments, InsertOutcome, KeyHashes, SegmentPlace};
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::IndexError;
+use crate::index::{Index, SpaceUse};
 use crate::locks::{LockGuard, LockTable, VersionedRef};
 use crate::pool_heap::{TablePool, TableWorker};
 

@@ -54,10 +54,10 @@ use farbank_pm::{Medium, Off, WORD};
 use crate::dash::{
     BucketLayout, DashSegments, DashShape, DashTable, LockedDashSegment, NO_MENDING, SegmentPlace,
 };
+use crate::error::{IndexError, OpenError};
 use crate::extendible::{DirectoryEntry, ExtendibleDirectory, SegmentHeader};
-use crate::index::IndexError;
 use crate::locks::{LockTable, VersionedRef};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 
 /// The table's name on the command line.
 pub const NAME: &str = "dash-eh";

@@ -65,9 +65,9 @@ use farbank_pm::{Medium, Off};
 use crate::dash::{
     BucketLayout, DashSegments, DashShape, DashTable, LockedDashSegment, NO_MENDING, SegmentPlace,
 };
-use crate::index::IndexError;
+use crate::error::{IndexError, OpenError};
 use crate::locks::{LockTable, VersionedRef};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use layout::{CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
 
 /// The table's name on the command line.

@@ -5,8 +5,8 @@ use farbank_pm::{Medium, WORD, fault, situation};
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
 use crate::dash::DashTable;
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 impl<M: Medium> DashLh<M> {
     /// Frees arrays and buckets that no entry and no stash refers to. Reads a few words per context, and the directory.

@@ -39,13 +39,15 @@
 
 mod recover;
 
+use std::fmt;
+
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::{Medium, Off, WORD, situation};
 
-use crate::index::IndexError;
+use crate::error::{IndexError, OpenError};
 use crate::locks::{LockGuard, LockTable, VersionedRef};
-use crate::pool_heap::{OpenError, TablePool, TableWorker};
+use crate::pool_heap::{TablePool, TableWorker};
 
 /// Number of the root's word for the directory.
 const DIRECTORY: u64 = 0;
@@ -95,26 +97,31 @@ impl DirectoryWord {
     }
 
     /// Checks that an allocated segment starts at `at`, that the entries of its header's range include that of `hash`,
-    /// and that exactly those entries name it. On failure returns a description.
-    fn validate<M: Medium>(self, ground: &TablePool<M>, at: Off, hash: u64) -> Result<(), String> {
+    /// and that exactly those entries name it.
+    fn validate<M: Medium>(
+        self,
+        ground: &TablePool<M>,
+        at: Off,
+        hash: u64,
+    ) -> Result<(), InvalidSegment> {
         let medium = ground.medium();
         if !ground.is_block(at, SEGMENT) {
-            return Err("expected an allocated segment there".into());
+            return Err(InvalidSegment::NotAllocated);
         }
         let Some(header) = plausible(medium, self, at).filter(|header| header.owns(hash)) else {
             let header = SegmentHeader::at(medium, at);
-            return Err(format!(
-                "whose header {header:?} does not cover hash {hash:#x}"
-            ));
+            return Err(InvalidSegment::OtherHash { header, hash });
         };
         let (first, count) = self.range(header);
         let names = |n| medium.load(self.entry(n)) == at.0;
         let others = header.depth > 0 && names(first ^ count);
         if others || !(first..first + count).all(names) {
-            return Err(format!(
-                "whose header is {header:?}; expected that exactly entries {first} to {} name it",
-                first + count - 1
-            ));
+            let last = first + count - 1;
+            return Err(InvalidSegment::OtherEntries {
+                header,
+                first,
+                last,
+            });
         }
         Ok(())
     }
@@ -123,6 +130,39 @@ impl DirectoryWord {
     fn range(self, header: SegmentHeader) -> (u64, u64) {
         let behind = self.depth() - header.depth;
         (header.prefix << behind, 1 << behind)
+    }
+}
+
+/// The reason why the segment that an entry of the directory names is invalid (IX-EXT-5).
+enum InvalidSegment {
+    /// No allocated segment starts there.
+    NotAllocated,
+    /// The range of its header does not include the hash.
+    OtherHash { header: SegmentHeader, hash: u64 },
+    /// Not exactly the entries of its header's range name it.
+    OtherEntries {
+        header: SegmentHeader,
+        first: u64,
+        last: u64,
+    },
+}
+
+impl fmt::Display for InvalidSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InvalidSegment::NotAllocated => f.write_str("expected an allocated segment there"),
+            InvalidSegment::OtherHash { header, hash } => {
+                write!(f, "whose header {header:?} does not cover hash {hash:#x}")
+            }
+            InvalidSegment::OtherEntries {
+                header,
+                first,
+                last,
+            } => write!(
+                f,
+                "whose header is {header:?}; expected that exactly entries {first} to {last} name it"
+            ),
+        }
     }
 }
 

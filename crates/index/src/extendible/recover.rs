@@ -6,8 +6,8 @@ use super::{
     DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, plausible,
     set_entries,
 };
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TablePool, TableWorker};
 
 impl ExtendibleDirectory {
     /// Completes interrupted splits, then frees segments and directories that nothing refers to. Reads a few words per

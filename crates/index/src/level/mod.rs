@@ -76,10 +76,11 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::error::{IndexError, OpenError};
 use crate::hash::{self, Hasher};
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::index::{Index, SpaceUse};
 use crate::locks::LockTable;
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use layout::{CURRENT, Level, Levels, RING, level_root};
 
 /// The table's name on the command line.

@@ -6,7 +6,7 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::LevelHash;
 use super::layout::{HashPair, Level, LevelSlot, Levels, PAIR_BYTES};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 

@@ -6,8 +6,8 @@ use farbank_pm::{Medium, Off, fault, situation};
 
 use super::LevelHash;
 use super::layout::{BITS_MAX, LevelSlot, Levels, level_root};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> LevelHash<M> {
     /// Completes interrupted moves, and frees runs in doubt. Reads a few buckets per context.

@@ -80,8 +80,9 @@ use farbank_pm::Off;
 use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 
-use crate::index::{Index, IndexError, SpaceUse};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::index::{Index, SpaceUse};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
 use list::NodeList;
 use nodes::NodePool;
 

@@ -16,7 +16,7 @@ use super::Soft;
 use super::layout::{NODE_BYTES, end_of, key_of, value_of};
 use super::list::ListPosition;
 use super::tagged_ptr::NodeState;
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::TableWorker;
 
 /// The nodes that an insert has taken.

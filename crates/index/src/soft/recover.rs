@@ -8,8 +8,8 @@ use super::layout::{AREAS, key_of, node_of, value_of};
 use super::list::comes_before;
 use super::tagged_ptr::{LinkTarget, NodeState};
 use super::{Soft, SoftConfig};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{TablePool, TableWorker};
 
 /// Number of nodes linked together, after a prefetch for all of them.
 const AT_ONCE: usize = 16;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Medium, Off};
 
 use super::Cceh;
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Cceh<M> {
