@@ -18,6 +18,7 @@ use crate::index::Index;
 use crate::level::{self, LevelHash};
 use crate::locks::EARLY_READS;
 use crate::pool_heap::PoolPlan;
+use crate::reserved_key::HashTable;
 use crate::situations::{
     BLOCKS, CCEH, CLEVEL, CLHT, DASH, DASH_EH, DASH_LH, EXTENDIBLE, LEVEL, RUNS, SOFT,
 };
@@ -161,23 +162,23 @@ impl TableKind {
             };
         }
         Ok(match self {
-            TableKind::Cceh => Box::new(Cceh::create(medium, plan, config!(cceh::CcehConfig))?),
-            TableKind::Clht => Box::new(Clht::create(medium, plan, config!(clht::ClhtConfig))?),
-            TableKind::Soft => Box::new(Soft::create(medium, plan, config!(soft::SoftConfig))?),
-            TableKind::Level => Box::new(LevelHash::create(
+            TableKind::Cceh => boxed(Cceh::create(medium, plan, config!(cceh::CcehConfig))?),
+            TableKind::Clht => boxed(Clht::create(medium, plan, config!(clht::ClhtConfig))?),
+            TableKind::Soft => boxed(Soft::create(medium, plan, config!(soft::SoftConfig))?),
+            TableKind::Level => boxed(LevelHash::create(
                 medium,
                 plan,
                 config!(level::LevelConfig),
             )?),
             TableKind::Clevel => {
-                Box::new(Clevel::create(medium, plan, config!(clevel::ClevelConfig))?)
+                boxed(Clevel::create(medium, plan, config!(clevel::ClevelConfig))?)
             }
-            TableKind::DashEh => Box::new(DashEh::create(
+            TableKind::DashEh => boxed(DashEh::create(
                 medium,
                 plan,
                 config!(dash_eh::DashEhConfig),
             )?),
-            TableKind::DashLh => Box::new(DashLh::create(
+            TableKind::DashLh => boxed(DashLh::create(
                 medium,
                 plan,
                 config!(dash_lh::DashLhConfig),
@@ -188,15 +189,20 @@ impl TableKind {
     /// Opens the table on `medium`, with recovery if it is needed.
     pub fn open<M: Medium>(self, medium: M) -> Result<Box<dyn Index>, OpenError> {
         Ok(match self {
-            TableKind::Cceh => Box::new(Cceh::open(medium)?),
-            TableKind::Clht => Box::new(Clht::open(medium)?),
-            TableKind::Soft => Box::new(Soft::open(medium)?),
-            TableKind::Level => Box::new(LevelHash::open(medium)?),
-            TableKind::Clevel => Box::new(Clevel::open(medium)?),
-            TableKind::DashEh => Box::new(DashEh::open(medium)?),
-            TableKind::DashLh => Box::new(DashLh::open(medium)?),
+            TableKind::Cceh => boxed(Cceh::open(medium)?),
+            TableKind::Clht => boxed(Clht::open(medium)?),
+            TableKind::Soft => boxed(Soft::open(medium)?),
+            TableKind::Level => boxed(LevelHash::open(medium)?),
+            TableKind::Clevel => boxed(Clevel::open(medium)?),
+            TableKind::DashEh => boxed(DashEh::open(medium)?),
+            TableKind::DashLh => boxed(DashLh::open(medium)?),
         })
     }
+}
+
+/// Returns the table as an index. Every index handles the reserved key in one place, [`HashTable`]'s module.
+fn boxed(table: impl HashTable + 'static) -> Box<dyn Index> {
+    Box::new(table)
 }
 
 impl fmt::Display for TableKind {

@@ -1,5 +1,4 @@
-//! The consistency check of the whole table. The directory repairs what a crash left, except what
-//! [`Cceh::persist_on_first_access`] makes durable.
+//! The consistency check of the whole table.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +6,9 @@ use farbank_pm::{LINE, Medium, Off};
 
 use super::Cceh;
 use crate::error::IndexError;
-use crate::reserved_key::ReservedKey;
 
 impl<M: Medium> Cceh<M> {
     pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        ReservedKey::of(&self.table_pool).check()?;
         self.directory
             .check(&self.table_pool, |segment, _| self.check_segment(segment))
     }

@@ -123,22 +123,6 @@ impl<M: Medium> Cceh<M> {
         Ok(held)
     }
 
-    /// Validates the segment for `hash`, and makes durable what a killed process left in its buckets. Its header is
-    /// durable already: a header that a split may have left volatile is in doubt (IX-EXT-4), and recovery has flushed it.
-    #[cold]
-    pub(super) fn persist_on_first_access(
-        &self,
-        worker: &mut TableWorker,
-        segment: Off,
-        hash: u64,
-    ) -> Result<(), IndexError> {
-        self.directory.validate(&self.table_pool, segment, hash)?;
-        let buckets = Self::slot(segment, 0);
-        let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
-        self.table_pool
-            .persist_on_first_access(worker, buckets, bytes)
-    }
-
     /// Writes the word where the published code counts its readers and writers. No code reads it.
     #[inline]
     fn touch_far_lock(&self, worker: &mut TableWorker, segment: Off) {

@@ -180,25 +180,6 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    /// Makes durable what a killed process left in the buckets of a stripe. The buckets hold no references, so nothing
-    /// needs validation.
-    #[cold]
-    pub(super) fn persist_on_first_access(
-        &self,
-        worker: &mut TableWorker,
-        stripe: Off,
-    ) -> Result<(), IndexError> {
-        let medium = self.table_pool.medium();
-        let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
-        for level in self.levels().both() {
-            for n in (first..level.half()).step_by(self.stripes as usize) {
-                let bucket = self.config.bucket(level, side as usize, n);
-                self.flush_bucket(worker, bucket);
-            }
-        }
-        worker.commit(medium)
-    }
-
     #[track_caller]
     pub(super) fn flush_bucket(&self, worker: &mut TableWorker, bucket: Off) {
         let bytes = self.config.bucket_bytes as usize;

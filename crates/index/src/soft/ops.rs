@@ -1,4 +1,4 @@
-//! Insert, update, remove. Searches use only the list.
+//! Insert, get, update, remove. Searches use only the list.
 //!
 //! ```text
 //!   insert   start, key, value ─▶ linked, IntendToInsert ─▶ end, flush, drain ─▶ Inserted
@@ -99,6 +99,17 @@ impl<M: Medium> Soft<M> {
                 return Ok(None);
             }
             stock.unused = Some(node);
+        }
+    }
+
+    /// Reads no far memory. Repeats the search if nodes were reused meanwhile.
+    pub(super) fn get_hashed(&self, hash: u64) -> Option<u64> {
+        loop {
+            let round = self.nodes.round();
+            let found = self.list.search(hash);
+            if self.nodes.is_still(round) {
+                return found;
+            }
         }
     }
 
