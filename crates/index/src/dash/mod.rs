@@ -50,9 +50,9 @@
 //! | chained, linked          | (the open) a block in doubt   | frees it: its segment does not refer to it |
 //! | (a kill) store, drain    | bytes that are not durable    | makes all durable, then repairs            |
 
-mod bucket;
+mod layout;
 mod ops;
-mod repair;
+mod recover;
 mod table;
 
 use farbank_pm::fault::NamedFault;
@@ -60,8 +60,8 @@ use farbank_pm::{LINE, Medium, Off};
 
 use crate::pool_heap::TablePool;
 
-use bucket::{HEAD, PAIR};
-pub(crate) use repair::KeyHashes;
+use layout::{HEAD, PAIR};
+pub(crate) use recover::KeyHashes;
 pub(crate) use table::{DashTable, LockedDashSegment};
 
 /// Fault: the first access does not repair interrupted displacements.

@@ -3,7 +3,7 @@
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, PersistCtx, situation};
 
-use super::bucket::{BucketHeader, OverflowWord};
+use super::layout::{BucketHeader, OverflowWord};
 use super::{DashSegments, InsertOutcome, PairSlot, SegmentPlace};
 use crate::error::IndexError;
 use crate::pool_heap::TableWorker;

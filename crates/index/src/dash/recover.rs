@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Medium, Off, PersistCtx, fault, situation};
 
-use super::bucket::{BucketPairs, HEAD, OverflowWord, PairBits};
+use super::layout::{BucketPairs, HEAD, OverflowWord, PairBits};
 use super::{DashSegments, SegmentPlace};
 use crate::error::IndexError;
 use crate::hash::Hasher;
