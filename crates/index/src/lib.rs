@@ -4,14 +4,17 @@
 //!     registry     names, sizes, presets          target     adapter for the crash explorer
 //!         │                                          │
 //!     ┌───▼──────────────────────────────────────────▼───┐
-//!     │ Index    insert get update remove  ...            │
+//!     │ Index    insert get update remove  ...           │
 //!     └───┬──────────────────────────────────────────────┘
-//!   cceh clevel clht dash_eh dash_lh level soft   one folder per paper, with the same files in each
-//!         │
-//!     ┌───▼────────────────┐   ┌────────┐   ┌──────────────┐
-//!     │ pool_heap: blocks  │   │ locks  │   │ reserved_key │
-//!     │ and runs of a pool │   │ (DRAM) │   │              │
-//!     └───┬────────────────┘   └────────┘   └──────────────┘
+//!   cceh clevel clht dash_eh dash_lh level soft   one folder per paper, with the same files in each:
+//!         │                                       mod layout ops resize recover check
+//!     ┌───▼──────────┐
+//!     │ reserved_key │   the one implementation of Index for all of them
+//!     └───┬──────────┘
+//!     ┌───▼────────────────┐   ┌────────┐   ┌───────────────┐
+//!     │ pool_heap: blocks  ├──▶│ locks  ├──▶│ failure error │
+//!     │ and runs of a pool │   │ (DRAM) │   │               │
+//!     └───┬────────────────┘   └────────┘   └───────────────┘
 //!         ▼ pm::Medium
 //! ```
 //!
