@@ -175,10 +175,10 @@ impl KeyHashes<'_> {
 /// Location of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairSlot {
-    pub(crate) bucket: Off,
-    pub(crate) slot: u32,
+    bucket: Off,
+    slot: u32,
     /// Number of its stash bucket, if it is in the stash.
-    pub(crate) stash: Option<u64>,
+    stash: Option<u64>,
 }
 
 /// Result of an insert into a segment.
