@@ -5,10 +5,10 @@
 //!        ─▶ act, once for each verb: memory is read or written ─▶ tx, wire ─▶ answer: rx ─▶ done: the task continues
 //! ```
 //!
-//! Within a queue ([`ClusterConstants::verb_order`](super::ClusterConstants::verb_order)) verbs act in the order in which they
-//! arrived. A read of host memory waits for all writes that arrived before it, from any server, because PCIe lets no
-//! read overtake a write. So a client that takes a lock in lock memory and then reads host memory sees all writes that
-//! the previous holder posted before it released the lock.
+//! Within a queue ([`ClusterConstants::verb_order`](super::ClusterConstants::verb_order)) verbs act in the order in
+//! which they arrived. A read of host memory waits for all writes that arrived before it, from any server, because PCIe
+//! lets no read overtake a write. So a client that takes a lock in lock memory and then reads host memory sees all
+//! writes that the previous holder posted before it released the lock.
 
 use super::PER_NS;
 use super::cluster::{Cluster, Traffic};
