@@ -110,7 +110,7 @@ fn one_module_handles_the_reserved_key_of_every_table() {
     );
 }
 
-/// Whether a key of a table is in the line of the reserved key, next to the root.
+/// The line of the reserved key follows the root.
 #[test]
 fn only_the_reserved_key_of_a_table_is_stored_outside_of_it() {
     const LAYOUT: PoolLayout = PoolLayout {
@@ -123,7 +123,7 @@ fn only_the_reserved_key_of_a_table_is_stored_outside_of_it() {
         identity: None,
         hashing: Hashing::Published,
     };
-    let line = Off(LAYOUT.first_segment() as u64 + ROOT_BYTES);
+    let line = Off(LAYOUT.first_segment() + ROOT_BYTES);
     for kind in TableKind::ALL {
         for key in [0, 1, u64::MAX] {
             let image = PoolImage::zeroed(LAYOUT.pool_bytes(16));
