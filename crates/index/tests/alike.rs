@@ -93,11 +93,11 @@ fn one_module_handles_the_reserved_key_of_every_table() {
         names.collect()
     };
     assert_eq!(
-        that(" Index for "),
+        that("> Index for "),
         ["reserved_key.rs"],
         "implementations of `Index`"
     );
-    let tables = that(" HashTable for ").len();
+    let tables = that("> HashTable for ").len();
     assert_eq!(
         tables + 1,
         TableKind::ALL.len(),

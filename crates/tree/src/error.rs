@@ -36,7 +36,7 @@ pub enum TreeError {
         /// The maximum length in bytes.
         most: usize,
     },
-    /// The operation is for word values but the tree has byte values, or the reverse ([`Config::values`]).
+    /// The operation is for word values but the tree has byte values, or the reverse ([`crate::Config::values`]).
     OtherValues,
     /// The value is 0, which the published layout reserves.
     Reserved,
