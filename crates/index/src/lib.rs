@@ -4,14 +4,17 @@
 //!     registry     names, sizes, presets          target     adapter for the crash explorer
 //!         │                                          │
 //!     ┌───▼──────────────────────────────────────────▼───┐
-//!     │ Index    insert get update remove  ...            │
+//!     │ Index    insert get update remove  ...           │
 //!     └───┬──────────────────────────────────────────────┘
-//!   cceh clevel clht dash_eh dash_lh level soft   one folder per paper, with the same files in each
-//!         │
-//!     ┌───▼────────────────┐   ┌────────┐   ┌──────────────┐
-//!     │ pool_heap: blocks  │   │ locks  │   │ reserved_key │
-//!     │ and runs of a pool │   │ (DRAM) │   │              │
-//!     └───┬────────────────┘   └────────┘   └──────────────┘
+//!   cceh clevel clht dash_eh dash_lh level soft   one folder per paper, with the same files in each:
+//!         │                                       mod layout ops resize recover check
+//!     ┌───▼──────────┐
+//!     │ reserved_key │   the one implementation of Index for all of them
+//!     └───┬──────────┘
+//!     ┌───▼────────────────┐   ┌────────┐   ┌───────────────┐
+//!     │ pool_heap: blocks  ├──▶│ locks  ├──▶│ failure error │
+//!     │ and runs of a pool │   │ (DRAM) │   │               │
+//!     └───┬────────────────┘   └────────┘   └───────────────┘
 //!         ▼ pm::Medium
 //! ```
 //!
@@ -39,9 +42,12 @@ pub mod clht;
 pub mod dash;
 pub mod dash_eh;
 pub mod dash_lh;
+mod error;
 mod extendible;
+mod failure;
 pub mod hash;
 mod index;
+mod kind_word;
 pub mod level;
 mod locks;
 mod pool_heap;
@@ -52,5 +58,6 @@ pub mod soft;
 #[cfg(feature = "check")]
 pub mod target;
 
-pub use index::{Index, IndexError, SpaceUse};
-pub use pool_heap::{OpenError, PoolPlan, TableWorker};
+pub use error::{IndexError, OpenError};
+pub use index::{Index, SpaceUse};
+pub use pool_heap::{PoolPlan, TableWorker};

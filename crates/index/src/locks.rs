@@ -22,8 +22,8 @@ use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
 use farbank_pm::sync::{Arc, CHECKED, thread};
 use farbank_pm::{Off, fault};
 
-use crate::index::IndexError;
-use crate::pool_heap::SharedFailure;
+use crate::error::IndexError;
+use crate::failure::SharedFailure;
 
 /// Version locks for the granules of a range of far memory.
 pub(crate) struct LockTable {

@@ -12,12 +12,16 @@ use crate::clevel::{self, Clevel};
 use crate::clht::{self, Clht};
 use crate::dash_eh::{self, DashEh};
 use crate::dash_lh::{self, DashLh};
+use crate::error::OpenError;
 use crate::hash::Hashing;
 use crate::index::Index;
 use crate::level::{self, LevelHash};
 use crate::locks::EARLY_READS;
-use crate::pool_heap::{OpenError, PoolPlan};
-use crate::situations;
+use crate::pool_heap::PoolPlan;
+use crate::reserved_key::HashTable;
+use crate::situations::{
+    BLOCKS, CCEH, CLEVEL, CLHT, DASH, DASH_EH, DASH_LH, EXTENDIBLE, LEVEL, RUNS, SOFT,
+};
 use crate::soft::{self, Soft};
 
 /// A kind of table.
@@ -112,10 +116,20 @@ impl TableKind {
         }
     }
 
-    /// Returns the situations that the exploration of this table must reach.
+    /// Returns the situations that the exploration of this table must reach: those of the parts that it is built on,
+    /// then its own.
     #[must_use]
     pub fn situations(self) -> Vec<Situation> {
-        situations::of(self)
+        let parts: &[&[Situation]] = match self {
+            TableKind::Cceh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &CCEH],
+            TableKind::Clht => &[&RUNS, &BLOCKS, &CLHT],
+            TableKind::Soft => &[&RUNS, &SOFT],
+            TableKind::Level => &[&RUNS, &LEVEL],
+            TableKind::Clevel => &[&RUNS, &BLOCKS, &CLEVEL],
+            TableKind::DashEh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &DASH, &DASH_EH],
+            TableKind::DashLh => &[&RUNS, &BLOCKS, &DASH, &DASH_LH],
+        };
+        parts.concat()
     }
 
     /// Returns the faults that exploration with threads finds. Some also occur in [`TableKind::faults`].
@@ -162,23 +176,23 @@ impl TableKind {
             };
         }
         Ok(match self {
-            TableKind::Cceh => Box::new(Cceh::create(medium, plan, config!(cceh::CcehConfig))?),
-            TableKind::Clht => Box::new(Clht::create(medium, plan, config!(clht::ClhtConfig))?),
-            TableKind::Soft => Box::new(Soft::create(medium, plan, config!(soft::SoftConfig))?),
-            TableKind::Level => Box::new(LevelHash::create(
+            TableKind::Cceh => boxed(Cceh::create(medium, plan, config!(cceh::CcehConfig))?),
+            TableKind::Clht => boxed(Clht::create(medium, plan, config!(clht::ClhtConfig))?),
+            TableKind::Soft => boxed(Soft::create(medium, plan, config!(soft::SoftConfig))?),
+            TableKind::Level => boxed(LevelHash::create(
                 medium,
                 plan,
                 config!(level::LevelConfig),
             )?),
             TableKind::Clevel => {
-                Box::new(Clevel::create(medium, plan, config!(clevel::ClevelConfig))?)
+                boxed(Clevel::create(medium, plan, config!(clevel::ClevelConfig))?)
             }
-            TableKind::DashEh => Box::new(DashEh::create(
+            TableKind::DashEh => boxed(DashEh::create(
                 medium,
                 plan,
                 config!(dash_eh::DashEhConfig),
             )?),
-            TableKind::DashLh => Box::new(DashLh::create(
+            TableKind::DashLh => boxed(DashLh::create(
                 medium,
                 plan,
                 config!(dash_lh::DashLhConfig),
@@ -189,15 +203,20 @@ impl TableKind {
     /// Opens the table on `medium`, with recovery if it is needed.
     pub fn open<M: Medium>(self, medium: M) -> Result<Box<dyn Index>, OpenError> {
         Ok(match self {
-            TableKind::Cceh => Box::new(Cceh::open(medium)?),
-            TableKind::Clht => Box::new(Clht::open(medium)?),
-            TableKind::Soft => Box::new(Soft::open(medium)?),
-            TableKind::Level => Box::new(LevelHash::open(medium)?),
-            TableKind::Clevel => Box::new(Clevel::open(medium)?),
-            TableKind::DashEh => Box::new(DashEh::open(medium)?),
-            TableKind::DashLh => Box::new(DashLh::open(medium)?),
+            TableKind::Cceh => boxed(Cceh::open(medium)?),
+            TableKind::Clht => boxed(Clht::open(medium)?),
+            TableKind::Soft => boxed(Soft::open(medium)?),
+            TableKind::Level => boxed(LevelHash::open(medium)?),
+            TableKind::Clevel => boxed(Clevel::open(medium)?),
+            TableKind::DashEh => boxed(DashEh::open(medium)?),
+            TableKind::DashLh => boxed(DashLh::open(medium)?),
         })
     }
+}
+
+/// Returns the table as an index. Every index handles the reserved key in one place, [`HashTable`]'s module.
+fn boxed(table: impl HashTable + 'static) -> Box<dyn Index> {
+    Box::new(table)
 }
 
 impl fmt::Display for TableKind {
@@ -206,19 +225,56 @@ impl fmt::Display for TableKind {
     }
 }
 
-impl FromStr for TableKind {
-    type Err = String;
+/// A name that no table has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownTable {
+    name: String,
+}
 
-    fn from_str(text: &str) -> Result<TableKind, String> {
+impl fmt::Display for UnknownTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = TableKind::ALL.map(TableKind::name).join(", ");
+        write!(f, "unknown table {:?}, expected one of: {names}", self.name)
+    }
+}
+
+impl std::error::Error for UnknownTable {}
+
+impl FromStr for TableKind {
+    type Err = UnknownTable;
+
+    fn from_str(text: &str) -> Result<TableKind, UnknownTable> {
         let known = TableKind::ALL
             .into_iter()
             .find(|table| table.name() == text);
-        known.ok_or_else(|| {
-            let names: Vec<_> = TableKind::ALL.iter().map(|table| table.name()).collect();
-            format!(
-                "unknown table {text:?}, expected one of: {}",
-                names.join(", ")
-            )
-        })
+        known.ok_or_else(|| UnknownTable { name: text.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farbank_check::marks::{assert_documented, assert_marked};
+
+    use super::{Situation, TableKind};
+
+    /// Returns the situations of all tables, each once.
+    fn all() -> Vec<Situation> {
+        let mut all: Vec<Situation> = TableKind::ALL
+            .into_iter()
+            .flat_map(TableKind::situations)
+            .collect();
+        all.sort_unstable_by_key(|situation| situation.name);
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn every_situation_is_listed_and_every_mark_is_in_one_place() {
+        assert_marked(env!("CARGO_MANIFEST_DIR"), &all());
+    }
+
+    #[test]
+    fn the_documents_list_every_situation() {
+        assert_documented(include_str!("../../../docs/testing.md"), &all());
     }
 }

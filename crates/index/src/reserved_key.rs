@@ -1,5 +1,8 @@
 //! The reserved key: the key that means an empty slot in a table, and is therefore stored outside of it.
 //!
+//! [`HashTable`] is what a table implements; its operations never get the reserved key. The implementation of [`Index`]
+//! for all tables handles that key, and passes every other key on.
+//!
 //! ```text
 //!   0         8         16                     a line in the head of the pool
 //!   │ present │  value  │  unused ...
@@ -13,8 +16,138 @@
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
 
-use crate::index::IndexError;
+use crate::error::IndexError;
+use crate::index::{Index, SpaceUse};
 use crate::pool_heap::{TablePool, TableWorker};
+
+/// A hash table. Its operations get every key except [`HashTable::RESERVED_KEY`].
+pub(crate) trait HashTable: Send + Sync {
+    type Medium: Medium;
+
+    /// The name on the command line.
+    const NAME: &'static str;
+
+    /// The key that means an empty slot; `None`: the table stores every key.
+    const RESERVED_KEY: Option<u64>;
+
+    fn table_pool(&self) -> &TablePool<Self::Medium>;
+
+    /// See [`Index::insert`].
+    fn insert_key(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError>;
+
+    /// See [`Index::get`].
+    fn get_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
+
+    /// See [`Index::update`].
+    fn update_key(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError>;
+
+    /// See [`Index::remove`].
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError>;
+
+    /// See [`Index::fetch`]. The reserved key may be among the keys.
+    fn fetch_keys(&self, keys: &[u64]);
+
+    /// See [`Index::each`].
+    fn each_pair(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError>;
+
+    /// Returns the size and space use of the table, which has `keys` keys. Every part of the table has been accessed
+    /// since the open.
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError>;
+
+    /// See [`Index::check`].
+    fn check_table(&self) -> Result<(), IndexError>;
+}
+
+impl<T: HashTable> Index for T {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn worker(&self) -> Result<TableWorker, IndexError> {
+        self.table_pool().worker()
+    }
+
+    fn insert(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
+        if Some(key) == T::RESERVED_KEY {
+            return ReservedKey::of(self.table_pool()).insert(worker, value);
+        }
+        self.insert_key(worker, key, value)
+    }
+
+    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        if Some(key) == T::RESERVED_KEY {
+            return ReservedKey::of(self.table_pool()).get();
+        }
+        self.get_key(worker, key)
+    }
+
+    fn update(
+        &self,
+        worker: &mut TableWorker,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, IndexError> {
+        if Some(key) == T::RESERVED_KEY {
+            return ReservedKey::of(self.table_pool()).update(worker, value);
+        }
+        self.update_key(worker, key, value)
+    }
+
+    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        if Some(key) == T::RESERVED_KEY {
+            return ReservedKey::of(self.table_pool()).remove(worker);
+        }
+        self.remove_key(worker, key)
+    }
+
+    fn fetch(&self, keys: &[u64]) {
+        self.fetch_keys(keys);
+    }
+
+    fn each(
+        &self,
+        worker: &mut TableWorker,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), IndexError> {
+        if let Some(key) = T::RESERVED_KEY
+            && let Some(value) = ReservedKey::of(self.table_pool()).get()?
+        {
+            each(key, value);
+        }
+        self.each_pair(worker, each)
+    }
+
+    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
+        let keys = self.len(worker)?;
+        self.space_for(keys)
+    }
+
+    fn check(&self) -> Result<(), IndexError> {
+        if T::RESERVED_KEY.is_some() {
+            ReservedKey::of(self.table_pool()).check()?;
+        }
+        self.check_table()
+    }
+}
 
 /// Accessor of the reserved key's line.
 pub(crate) struct ReservedKey<'a, M> {
@@ -50,7 +183,7 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         }
     }
 
-    pub(crate) fn get(&self) -> Result<Option<u64>, IndexError> {
+    fn get(&self) -> Result<Option<u64>, IndexError> {
         let locks = self.table_pool.reserved_key_lock();
         loop {
             let seen = locks.await_unlocked(Off(0))?;
@@ -61,23 +194,15 @@ impl<'a, M: Medium> ReservedKey<'a, M> {
         }
     }
 
-    pub(crate) fn insert(
-        &self,
-        worker: &mut TableWorker,
-        value: u64,
-    ) -> Result<Option<u64>, IndexError> {
+    fn insert(&self, worker: &mut TableWorker, value: u64) -> Result<Option<u64>, IndexError> {
         self.change(worker, |found| found.is_none().then_some((value, 1)))
     }
 
-    pub(crate) fn update(
-        &self,
-        worker: &mut TableWorker,
-        value: u64,
-    ) -> Result<Option<u64>, IndexError> {
+    fn update(&self, worker: &mut TableWorker, value: u64) -> Result<Option<u64>, IndexError> {
         self.change(worker, |found| found.map(|_| (value, 1)))
     }
 
-    pub(crate) fn remove(&self, worker: &mut TableWorker) -> Result<Option<u64>, IndexError> {
+    fn remove(&self, worker: &mut TableWorker) -> Result<Option<u64>, IndexError> {
         self.change(worker, |found| found.map(|value| (value, 0)))
     }
 

@@ -5,10 +5,8 @@
 
 use farbank_pm::situation::Situation;
 
-use crate::registry::TableKind;
-
 /// Situations of chunks, which every table uses.
-const RUNS: [Situation; 2] = [
+pub(crate) const RUNS: [Situation; 2] = [
     Situation::new("ground.full", "an allocation finds no chunks"),
     Situation::new(
         "ground.run_freed_by_open",
@@ -17,7 +15,7 @@ const RUNS: [Situation; 2] = [
 ];
 
 /// Situations of blocks, which are parts of chunks.
-const BLOCKS: [Situation; 4] = [
+pub(crate) const BLOCKS: [Situation; 4] = [
     Situation::new("ground.slab_made", "a chunk is cut into blocks"),
     Situation::new(
         "ground.slab_of_before",
@@ -34,7 +32,7 @@ const BLOCKS: [Situation; 4] = [
 ];
 
 /// Situations of the directory of extendible hashing.
-const EXTENDIBLE: [Situation; 7] = [
+pub(crate) const EXTENDIBLE: [Situation; 7] = [
     Situation::new(
         "extendible.not_doubled",
         "a directory twice as large finds no room",
@@ -62,7 +60,7 @@ const EXTENDIBLE: [Situation; 7] = [
     ),
 ];
 
-const CCEH: [Situation; 4] = [
+pub(crate) const CCEH: [Situation; 4] = [
     Situation::new(
         "cceh.moved_key_replaced",
         "an insert takes the slot of a key that a split has moved",
@@ -75,7 +73,7 @@ const CCEH: [Situation; 4] = [
     Situation::new("cceh.split_moves_nothing", "a split moves nothing"),
 ];
 
-const CLHT: [Situation; 8] = [
+pub(crate) const CLHT: [Situation; 8] = [
     Situation::new(
         "clht.chained",
         "an insert chains a bucket to one of the array",
@@ -104,7 +102,7 @@ const CLHT: [Situation; 8] = [
     ),
 ];
 
-const LEVEL: [Situation; 11] = [
+pub(crate) const LEVEL: [Situation; 11] = [
     Situation::new(
         "level.update_moves",
         "an update writes the pair to another slot of its bucket",
@@ -142,7 +140,7 @@ const LEVEL: [Situation; 11] = [
     ),
 ];
 
-const CLEVEL: [Situation; 7] = [
+pub(crate) const CLEVEL: [Situation; 7] = [
     Situation::new(
         "clevel.other_key_of_tag",
         "a lookup meets another key with the same tag",
@@ -169,7 +167,7 @@ const CLEVEL: [Situation; 7] = [
 
 /// Situations of a segment of Dash. Those that need large buckets are listed under `dash-eh`, those that need several
 /// stash buckets under `dash-lh`.
-const DASH: [Situation; 9] = [
+pub(crate) const DASH: [Situation; 9] = [
     Situation::new("dash.resident", "an insert puts a pair into its home"),
     Situation::new("dash.guest", "an insert puts a pair into the next bucket"),
     Situation::new(
@@ -202,7 +200,7 @@ const DASH: [Situation; 9] = [
     ),
 ];
 
-const DASH_EH: [Situation; 5] = [
+pub(crate) const DASH_EH: [Situation; 5] = [
     Situation::new(
         "dash.resident_displaced",
         "an insert moves a resident to the next bucket",
@@ -222,7 +220,7 @@ const DASH_EH: [Situation; 5] = [
     Situation::new("dash.full", "an insert finds no slot in a segment"),
 ];
 
-const DASH_LH: [Situation; 13] = [
+pub(crate) const DASH_LH: [Situation; 13] = [
     Situation::new(
         "dash.other_stash",
         "an insert puts a pair into another bucket of the stash",
@@ -268,7 +266,7 @@ const DASH_LH: [Situation; 13] = [
     ),
 ];
 
-const SOFT: [Situation; 9] = [
+pub(crate) const SOFT: [Situation; 9] = [
     Situation::new(
         "soft.more_nodes",
         "an insert finds no free node in its cache and the common list",
@@ -288,42 +286,3 @@ const SOFT: [Situation; 9] = [
     Situation::new("soft.live", "an open finds a live node"),
     Situation::new("soft.many_in_area", "an open links many nodes of an area"),
 ];
-
-/// Returns the situations of a table, preceded by those of the parts it is built on.
-pub(crate) fn of(table: TableKind) -> Vec<Situation> {
-    let parts: &[&[Situation]] = match table {
-        TableKind::Cceh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &CCEH],
-        TableKind::Clht => &[&RUNS, &BLOCKS, &CLHT],
-        TableKind::Soft => &[&RUNS, &SOFT],
-        TableKind::Level => &[&RUNS, &LEVEL],
-        TableKind::Clevel => &[&RUNS, &BLOCKS, &CLEVEL],
-        TableKind::DashEh => &[&RUNS, &BLOCKS, &EXTENDIBLE, &DASH, &DASH_EH],
-        TableKind::DashLh => &[&RUNS, &BLOCKS, &DASH, &DASH_LH],
-    };
-    parts.concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use farbank_check::marks::{assert_documented, assert_marked};
-
-    use super::{Situation, TableKind, of};
-
-    /// Returns the situations of all tables, each once.
-    fn all() -> Vec<Situation> {
-        let mut all: Vec<Situation> = TableKind::ALL.into_iter().flat_map(of).collect();
-        all.sort_unstable_by_key(|situation| situation.name);
-        all.dedup();
-        all
-    }
-
-    #[test]
-    fn every_situation_is_listed_and_every_mark_is_in_one_place() {
-        assert_marked(env!("CARGO_MANIFEST_DIR"), &all());
-    }
-
-    #[test]
-    fn the_documents_list_every_situation() {
-        assert_documented(include_str!("../../../docs/testing.md"), &all());
-    }
-}

@@ -17,9 +17,10 @@ use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket, WORD};
 
+use crate::error::{IndexError, OpenError};
 use crate::hash::{Hashing, hash};
-use crate::index::{Index, IndexError};
-use crate::pool_heap::{OpenError, PoolPlan, TableWorker};
+use crate::index::Index;
+use crate::pool_heap::{PoolPlan, TableWorker};
 use crate::registry::{TableKind, TablePreset, TableSize};
 
 /// A kind of table with small parts on a small pool, and its hash function. With the published hash, some of the keys

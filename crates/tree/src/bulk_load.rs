@@ -3,12 +3,10 @@
 use farbank_fabric::GAddr;
 use farbank_fabric::sim::SimCluster;
 
-use crate::client::ROOT;
 use crate::config::Config;
 use crate::key::Key;
-use crate::layout::{NodeFormat, NodeLayout};
-use crate::lock::RESERVED_BYTES;
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
+use crate::superblock::{RESERVED_BYTES, ROOT, mark};
 
 /// The destination of the nodes of a new tree.
 pub trait FillTarget {
@@ -28,17 +26,6 @@ impl FillTarget for &SimCluster {
     fn taken(&mut self, server: u16, at: u64) {
         self.reserve_host_memory(server, at);
     }
-}
-
-/// Returns the mark that identifies a part of the tree in a server's memory: its address and its bytes.
-pub(crate) fn mark(server: u16, layout: &NodeLayout) -> (GAddr, Vec<u8>) {
-    const AT: u64 = 8;
-    let mut bytes = b"frbktree".to_vec();
-    bytes.extend((layout.node_bytes as u32).to_le_bytes());
-    bytes.extend((layout.key_bytes as u16).to_le_bytes());
-    bytes.push(u8::from(layout.format == NodeFormat::Paper));
-    bytes.push(layout.checked.into());
-    (GAddr::host(server, AT), bytes)
 }
 
 struct BulkLoader<'a> {

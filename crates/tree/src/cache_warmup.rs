@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use farbank_fabric::{Fabric, GAddr};
 
-use crate::client::{Compute, ROOT};
+use crate::client::Compute;
 use crate::key::Key;
 use crate::lookup::child_for;
 use crate::page::NodePage;
+use crate::superblock::ROOT;
 
 impl<F: Fabric> Compute<F> {
     /// Caches the nodes that lookups of `keys`, in this order, would have cached. `look` reads host memory directly. No
@@ -27,8 +28,8 @@ impl<F: Fabric> Compute<F> {
     }
 
     fn look_up(&self, key: &Key, look: &dyn Fn(GAddr, &mut [u8])) {
-        let layout = self.state.config.layout;
-        let mut cache = self.state.cache.borrow_mut();
+        let layout = self.config().layout;
+        let mut cache = self.cache();
         let mut at = match cache.lowest(1, key) {
             Some((_, page)) if page.head().level == 1 => return,
             Some((_, page)) => Some(child_for(&page, key).0),

@@ -1,38 +1,37 @@
-//! A compute server and its clients: the shared state, and reads and writes of nodes.
+//! A compute server and its clients: the shared state, and the access to memory servers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
 use farbank_fabric::service::LEASE_SERVER;
-use farbank_fabric::{Fabric, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, FabricError, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
 
-use crate::TreeError;
-use crate::bulk_load::mark;
+use crate::block::{VALUE_BYTES_MAX, ValueBlocks};
 use crate::cache::IndexCache;
-use crate::config::{Config, HOST_LOCKS_MAX};
-use crate::lock::{HeldLock, LocalLockTable, ReleaseMode};
+use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
+use crate::error::TreeError;
+use crate::key::Key;
+use crate::leaf_window::LeafWindow;
+use crate::lock_table::{LocalLockTable, encode_owner};
+use crate::node_allocator::NodeAllocator;
 use crate::op_stats::OpStats;
 use crate::page::NodePage;
 use crate::phase::{Phase, PhaseCounts, PhaseGuard};
-use crate::range::{AT_ONCE_PARTS, LEAVES_MAX};
-use crate::value_blocks::ValueBlocks;
-
-/// The root's address, on server 0.
-pub(crate) const ROOT: GAddr = GAddr::host(0, 64);
+use crate::superblock::mark;
 
 /// The state shared by the clients of a compute server.
-pub(crate) struct ComputeState<F> {
-    pub(crate) fabric: F,
-    pub(crate) config: Config,
-    pub(crate) compute: u16,
-    pub(crate) epoch: u8,
-    pub(crate) locks: Rc<RefCell<LocalLockTable>>,
-    pub(crate) cache: RefCell<IndexCache>,
+struct ComputeState<F> {
+    fabric: F,
+    config: Config,
+    compute: u16,
+    epoch: u8,
+    locks: Rc<RefCell<LocalLockTable>>,
+    cache: RefCell<IndexCache>,
     nodes: RefCell<Vec<NodeAllocator>>,
     blocks: RefCell<Vec<ValueBlocks>>,
-    pub(crate) phases: Rc<PhaseCounts>,
+    phases: Rc<PhaseCounts>,
     servers: RefCell<Vec<MemoryServerState>>,
 }
 
@@ -42,29 +41,19 @@ struct MemoryServerState {
     /// Whether the tree's mark was seen there.
     marked: bool,
     /// The error after which it is not used any more in this epoch: it did not answer, or had lost its memory.
-    gone: Option<farbank_fabric::FabricError>,
-}
-
-/// The nodes that a compute server can allocate on one memory server.
-#[derive(Default)]
-struct NodeAllocator {
-    /// Start and end of the unused part of a chunk.
-    chunk: Option<(u64, u64)>,
-    /// Leaves freed by merges, with their last versions.
-    freed: Vec<(GAddr, u8)>,
+    gone: Option<FabricError>,
 }
 
 /// A compute server of a tree.
 pub struct Compute<F> {
-    pub(crate) state: Rc<ComputeState<F>>,
+    state: Rc<ComputeState<F>>,
 }
 
 /// One client of a compute server: one operation at a time.
 pub struct Client<F> {
-    pub(crate) home: Rc<ComputeState<F>>,
+    home: Rc<ComputeState<F>>,
     op: Cell<OpStats>,
-    /// Number of leaves of a range that are read at once, times `AT_ONCE_PARTS` (see `range`).
-    pub(crate) at_once: Cell<usize>,
+    leaf_window: LeafWindow,
 }
 
 /// A copy of a node, with its address.
@@ -111,7 +100,7 @@ impl<F: Fabric> Compute<F> {
         Client {
             home: Rc::clone(&self.state),
             op: Cell::default(),
-            at_once: Cell::new(LEAVES_MAX * AT_ONCE_PARTS),
+            leaf_window: LeafWindow::new(),
         }
     }
 
@@ -119,6 +108,16 @@ impl<F: Fabric> Compute<F> {
     #[cfg(feature = "check")]
     pub(crate) fn is_in_phase(&self, what: Phase) -> bool {
         self.state.phases.any(what)
+    }
+
+    /// Returns the tree's configuration.
+    pub(crate) fn config(&self) -> &Config {
+        &self.state.config
+    }
+
+    /// Returns its index cache.
+    pub(crate) fn cache(&self) -> RefMut<'_, IndexCache> {
+        self.state.cache.borrow_mut()
     }
 
     /// Returns the bytes of internal nodes in its cache.
@@ -132,6 +131,62 @@ impl<F: Fabric> Client<F> {
     /// Returns the costs of the operations since the last call, and resets them.
     pub fn take_op(&self) -> OpStats {
         self.op.take()
+    }
+
+    /// Returns the access to the memory servers.
+    pub(crate) fn fabric(&self) -> &F {
+        &self.home.fabric
+    }
+
+    /// Returns the tree's configuration.
+    pub(crate) fn config(&self) -> &Config {
+        &self.home.config
+    }
+
+    /// Returns the compute server's index cache.
+    pub(crate) fn cache(&self) -> RefMut<'_, IndexCache> {
+        self.home.cache.borrow_mut()
+    }
+
+    /// Returns the compute server's local locks.
+    pub(crate) fn local_locks(&self) -> &Rc<RefCell<LocalLockTable>> {
+        &self.home.locks
+    }
+
+    /// Returns the compute server in its epoch, as owner of locks.
+    pub(crate) fn lock_owner(&self) -> u64 {
+        encode_owner(self.home.compute, self.home.epoch)
+    }
+
+    /// Returns whether this is the compute server `compute` in epoch `epoch`.
+    pub(crate) fn is_on(&self, compute: u16, epoch: u8) -> bool {
+        (compute, epoch) == (self.home.compute, self.home.epoch)
+    }
+
+    /// Returns the number of leaves that ranges read at once.
+    pub(crate) fn leaf_window(&self) -> &LeafWindow {
+        &self.leaf_window
+    }
+
+    /// Returns `key`, if it is not too long for this tree.
+    pub(crate) fn fitting(&self, key: Key) -> Result<Key, TreeError> {
+        let most = self.config().layout.key_bytes;
+        match key.len() <= most {
+            true => Ok(key),
+            false => Err(TreeError::KeyTooLong {
+                bytes: key.len(),
+                most,
+            }),
+        }
+    }
+
+    /// Checks that values are `out_of_line`, or words. Returns their maximum bytes.
+    pub(crate) fn values_are(&self, out_of_line: bool) -> Result<usize, TreeError> {
+        match (self.config().values, out_of_line) {
+            (ValueMode::Words, false) => Ok(8),
+            (ValueMode::Blocks { bytes_max }, true) => Ok(bytes_max.min(VALUE_BYTES_MAX)),
+            _ => Err(TreeError::OtherValues),
+        }
     }
 
     pub(crate) fn note(&self, change: impl FnOnce(&mut OpStats)) {
@@ -157,7 +212,7 @@ impl<F: Fabric> Client<F> {
         let found = self.home.fabric.read(at, mark.len()).await;
         let found = found.map_err(|error| self.noted(error))?;
         if found.iter().all(|byte| *byte == 0) {
-            return Err(self.noted(farbank_fabric::FabricError::Empty { server }));
+            return Err(self.noted(FabricError::Empty { server }));
         }
         if found != mark {
             return Err(TreeError::OtherLayout { server });
@@ -174,8 +229,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Records a memory server as failed if `error` says so. Returns the tree's error.
-    pub(crate) fn noted(&self, error: farbank_fabric::FabricError) -> TreeError {
-        use farbank_fabric::FabricError::{Empty, Timeout};
+    pub(crate) fn noted(&self, error: FabricError) -> TreeError {
+        use FabricError::{Empty, Timeout};
         if let Timeout { server } | Empty { server } = error {
             self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
         }
@@ -237,41 +292,6 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Performs `writes`, to one server and in order, and releases `held`: in one batch, if the configuration and the
-    /// fabric allow it.
-    pub(crate) async fn write_and_unlock(
-        &self,
-        held: HeldLock,
-        mut writes: Vec<Verb>,
-    ) -> Result<(), TreeError> {
-        let bytes: usize = writes.iter().map(carried).sum();
-        self.note(|op| op.bytes_written += bytes as u32);
-        let letting = self.release_mode(&held);
-        let server = writes[0].at().server();
-        let ordered = self.home.config.combine && self.home.fabric.caps(server).ordered;
-        if let (true, ReleaseMode::Remote(release)) = (ordered, &letting) {
-            match fault!("tree.released_before_written") {
-                true => drop(self.round_trip(release.clone()).await?),
-                false => writes.push(release.clone()),
-            }
-        }
-        let done = self.write_all(server, writes, ordered).await;
-        let released = match (&letting, ordered, &done) {
-            (ReleaseMode::Remote(release), false, Ok(())) => self.release_alone(release).await,
-            _ => Ok(()),
-        };
-        let done = done.and(released);
-        self.release(held, &letting, done.err());
-        done
-    }
-
-    async fn release_alone(&self, release: &Verb) -> Result<(), TreeError> {
-        for _ in 0..self.home.config.lone_release_trips {
-            self.round_trip(Verb::read(release.at(), 8)).await?;
-        }
-        self.round_trip(release.clone()).await.map(|_| ())
-    }
-
     /// Performs `writes` in order, in one batch if `together`.
     pub(crate) async fn write_all(
         &self,
@@ -291,50 +311,13 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Allocates a node on `server`: a freed one, with its last version, or a new one from a chunk.
-    pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
-        let node_bytes = self.home.config.layout.node_bytes as u64;
-        loop {
-            {
-                let mut nodes = self.home.nodes.borrow_mut();
-                let nodes = &mut nodes[usize::from(server)];
-                if let Some(node) = nodes.freed.pop() {
-                    return Ok(node);
-                }
-                if let Some((at, end)) = nodes.chunk
-                    && at + node_bytes <= end
-                {
-                    nodes.chunk = Some((at + node_bytes, end));
-                    return Ok((GAddr::host(server, at), 0));
-                }
-            }
-            match self.call(server, ServiceRequest::Chunk).await? {
-                ServiceResponse::Chunk { at, bytes } => {
-                    self.home.nodes.borrow_mut()[usize::from(server)].chunk =
-                        Some((at, at + bytes));
-                }
-                _ => return Err(TreeError::Full { server }),
-            }
-        }
+    /// Calls `with` on this compute server's nodes on `server`.
+    pub(crate) fn nodes<T>(&self, server: u16, with: impl FnOnce(&mut NodeAllocator) -> T) -> T {
+        with(&mut self.home.nodes.borrow_mut()[usize::from(server)])
     }
 
     /// Calls `with` on this compute server's blocks on `server`.
     pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut ValueBlocks) -> T) -> T {
         with(&mut self.home.blocks.borrow_mut()[usize::from(server)])
-    }
-
-    /// Makes a leaf available for reuse, to which nothing leads any more. A client that still has its address detects
-    /// the change by the header.
-    pub(crate) fn reuse(&self, found: &FetchedNode) {
-        let mut nodes = self.home.nodes.borrow_mut();
-        let nodes = &mut nodes[usize::from(found.at.server())];
-        nodes.freed.push((found.at, found.page.version()));
-    }
-}
-
-fn carried(verb: &Verb) -> usize {
-    match verb {
-        Verb::Write { bytes, .. } => bytes.len(),
-        _ => 0,
     }
 }

@@ -18,6 +18,19 @@
 //! one batch. It takes two if another client of the same compute server has handed over the lock. Values that are not
 //! words are stored in blocks beside the leaves (`value_blocks`), and are written in the same batch.
 //!
+//! # Files
+//! Each line uses only those below it.
+//! ```text
+//!   value_blocks  cache_warmup  sim_test        byte values; a cache as after a long run; trials
+//!   ops  range                                  the operations of a client
+//!   split  merge                                growth and shrinking
+//!   locked_node                                 a node that is locked and read
+//!   lock  lookup  alloc  bulk_load              steps of an operation; a new tree without clients
+//!   client                                      a client, its compute server, access to memory servers
+//!   lock_table  block  node_allocator  cache    the parts of a compute server's state
+//!   page  layout  key  superblock  config       bytes and configuration
+//! ```
+//!
 //! # Invariants
 //! TREE-NODE-1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
 //!     time, so that readers, which take no lock, can detect torn reads (`layout`).
@@ -54,17 +67,24 @@
 
 #![forbid(unsafe_code)]
 
+mod alloc;
+mod block;
 mod bulk_load;
 mod cache;
 mod cache_warmup;
 mod client;
 mod config;
+mod error;
 pub mod faults;
 mod key;
 mod layout;
+mod leaf_window;
 mod lock;
+mod lock_table;
+mod locked_node;
 mod lookup;
 mod merge;
+mod node_allocator;
 pub mod op_stats;
 mod ops;
 mod page;
@@ -73,96 +93,14 @@ mod range;
 #[cfg(feature = "check")]
 pub mod sim_test;
 mod split;
+mod superblock;
 mod value_blocks;
 
-use std::fmt;
-
-use farbank_fabric::GAddr;
-
+pub use block::VALUE_BYTES_MAX;
 pub use bulk_load::{FillTarget, create, fill};
 pub use client::{Client, Compute};
 pub use config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy, ValueMode};
+pub use error::TreeError;
 pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{NodeFormat, NodeLayout};
-pub use value_blocks::{VALUE_BYTES_MAX, fill_bytes};
-
-/// The reason why an operation failed. After a fabric error, the operation may have taken effect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TreeError {
-    /// A verb or a call failed.
-    Fabric(farbank_fabric::FabricError),
-    /// A memory server has no memory for a new node or block.
-    Full {
-        /// The memory server.
-        server: u16,
-    },
-    /// The cluster holds no tree.
-    NoTree,
-    /// The tree on a memory server has another layout.
-    OtherLayout {
-        /// The memory server.
-        server: u16,
-    },
-    /// A key is longer than the keys of this tree.
-    KeyTooLong {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The maximum length in bytes.
-        most: usize,
-    },
-    /// A value is longer than the values of this tree.
-    ValueTooLong {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The maximum length in bytes.
-        most: usize,
-    },
-    /// The operation is for word values but the tree has byte values, or the reverse ([`Config::values`]).
-    OtherValues,
-    /// The value is 0, which the published layout reserves.
-    Reserved,
-    /// A node or block is corrupted.
-    Damaged {
-        /// Its address.
-        at: GAddr,
-    },
-}
-
-impl fmt::Display for TreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TreeError::Fabric(error) => error.fmt(f),
-            TreeError::Full { server } => {
-                write!(f, "memory server {server} has no memory for another node")
-            }
-            TreeError::NoTree => f.write_str("there is no tree on these servers: the root address is null"),
-            TreeError::OtherLayout { server } => write!(
-                f,
-                "the tree on memory server {server} was created with another size or format of nodes or keys"
-            ),
-            TreeError::KeyTooLong { bytes, most } => {
-                write!(f, "the key has {bytes} bytes, the maximum is {most}")
-            }
-            TreeError::ValueTooLong { bytes, most } => {
-                write!(
-                    f,
-                    "the value has {bytes} bytes, the maximum is {most}"
-                )
-            }
-            TreeError::OtherValues => f.write_str(
-                "the operation does not fit the tree's values: use get and insert for words, get_bytes and insert_bytes for bytes",
-            ),
-            TreeError::Reserved => f.write_str("value 0 cannot be stored: it means absent in the published layout"),
-            TreeError::Damaged { at } => write!(f, "the node or block at {at:?} is corrupted"),
-        }
-    }
-}
-
-impl std::error::Error for TreeError {}
-
-impl From<farbank_fabric::FabricError> for TreeError {
-    fn from(error: farbank_fabric::FabricError) -> TreeError {
-        TreeError::Fabric(error)
-    }
-}
+pub use value_blocks::fill_bytes;

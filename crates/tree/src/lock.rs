@@ -22,171 +22,15 @@
 //! the lock. Unfinished operations of the dead owner need no immediate repair: each write of an operation leaves a
 //! consistent tree (see the crate).
 
-use std::cell::RefCell;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
-use std::task::{Poll, Waker};
-
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
-use farbank_pm::rng::Rng;
 
-use crate::TreeError;
 use crate::client::Client;
-use crate::config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy};
+use crate::config::LocalLockMode;
+use crate::error::TreeError;
+use crate::lock_table::{LockWord, WaitOutcome, decode_owner, wait_for_turn};
 use crate::phase::{Phase, PhaseGuard};
-
-/// Bits of a lock in the network card.
-const LOCK_BITS: u32 = 16;
-const EPOCH_BITS: u32 = 6;
-/// Offset of the locks in host memory, one word each. The tree's superblock is before them.
-const HOST_LOCKS_AT: u64 = 4096;
-/// Bytes at the start of each server's host memory that are not used for chunks.
-pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS_MAX * 8;
-
-/// A global lock: its word, and its bits in the word.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct LockWord {
-    word: GAddr,
-    shift: u32,
-    bits: u32,
-}
-
-impl LockWord {
-    /// Returns the lock of the node at `node`.
-    pub(crate) fn of<F: Fabric>(fabric: &F, config: &Config, node: GAddr) -> LockWord {
-        let caps = fabric.caps(node.server());
-        let hash = Rng::new(node.0).draw();
-        let chip = config.locks == LockPlacement::OnChip && caps.lock_bytes > 0;
-        match (chip, caps.masked_cas) {
-            (true, true) => {
-                let lock = hash % (caps.lock_bytes * 8 / u64::from(LOCK_BITS));
-                LockWord {
-                    word: GAddr::lock(node.server(), lock / 4 * 8),
-                    shift: (lock % 4) as u32 * LOCK_BITS,
-                    bits: LOCK_BITS,
-                }
-            }
-            (true, false) => {
-                LockWord::whole(GAddr::lock(node.server(), hash % (caps.lock_bytes / 8) * 8))
-            }
-            (false, _) => LockWord::whole(GAddr::host(
-                node.server(),
-                HOST_LOCKS_AT + hash % config.host_locks * 8,
-            )),
-        }
-    }
-
-    fn whole(word: GAddr) -> LockWord {
-        LockWord {
-            word,
-            shift: 0,
-            bits: 64,
-        }
-    }
-
-    fn mask(&self) -> u64 {
-        (u64::MAX >> (64 - self.bits)) << self.shift
-    }
-
-    fn swap(&self, old: u64, new: u64) -> Verb {
-        Verb::masked_cas(self.word, old << self.shift, new << self.shift, self.mask())
-    }
-
-    fn owner(&self, word: u64) -> u64 {
-        (word & self.mask()) >> self.shift
-    }
-
-    /// Returns the outcome for the next waiter after the holder has failed with `error`.
-    fn after(&self, error: TreeError) -> WaitOutcome {
-        use farbank_fabric::FabricError::{Empty, Fenced, Timeout};
-        match error {
-            TreeError::Fabric(Timeout { server } | Empty { server })
-                if server == self.word.server() =>
-            {
-                WaitOutcome::Failed(error)
-            }
-            TreeError::Fabric(Fenced) => WaitOutcome::Failed(error),
-            _ => WaitOutcome::Local,
-        }
-    }
-
-    /// Returns the verb that releases the lock.
-    fn release(&self, how: ReleasePolicy, owner: u64) -> Verb {
-        match how {
-            ReleasePolicy::FetchAdd => Verb::add(self.word, (owner << self.shift).wrapping_neg()),
-            ReleasePolicy::Write => {
-                let bytes = vec![0; self.bits as usize / 8];
-                Verb::write(self.word.plus(u64::from(self.shift) / 8), bytes)
-            }
-        }
-    }
-}
-
-/// Counts the locks on `servers` memory servers that are owned by compute server `compute` with epoch `epoch`.
-#[cfg(feature = "check")]
-pub(crate) fn count_locks_of(
-    sim: &farbank_fabric::sim::SimCluster,
-    config: &Config,
-    servers: u16,
-    lock_bytes: u64,
-    compute: u16,
-    epoch: u8,
-) -> u64 {
-    let owner = name(compute, epoch);
-    let mut count = 0;
-    for server in 0..servers {
-        let (at, bytes, each) = match config.locks {
-            LockPlacement::OnChip => (GAddr::lock(server, 0), lock_bytes, LOCK_BITS as usize / 8),
-            LockPlacement::Host => (GAddr::host(server, HOST_LOCKS_AT), config.host_locks * 8, 8),
-        };
-        let mut all = vec![0; bytes as usize];
-        sim.peek(at, &mut all);
-        let expected = &owner.to_le_bytes()[..each];
-        count += all.chunks(each).filter(|lock| *lock == expected).count();
-    }
-    count as u64
-}
-
-/// Encodes an owner for the lock word.
-fn name(compute: u16, epoch: u8) -> u64 {
-    (u64::from(compute + 1) << EPOCH_BITS) | (u64::from(epoch) % (1 << EPOCH_BITS))
-}
-
-/// A client that waits for a local lock.
-struct LockWaiter {
-    number: u64,
-    waker: Waker,
-}
-
-/// The result of waiting for a local lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WaitOutcome {
-    /// The local lock only: the client must request the global lock.
-    Local,
-    /// The local and the global lock.
-    HandedOver,
-    /// No lock: it is unavailable.
-    Failed(TreeError),
-}
-
-#[derive(Default)]
-struct LocalLock {
-    waiting: VecDeque<LockWaiter>,
-    /// The waiter that was selected but has not run yet, with its outcome.
-    called: Option<(u64, WaitOutcome)>,
-    /// Number of hand-overs since the global lock was taken.
-    handed: u32,
-}
-
-/// The local locks that are held now, with their queues.
-#[derive(Default)]
-pub(crate) struct LocalLockTable {
-    held: HashMap<LockWord, LocalLock>,
-    numbers: u64,
-}
 
 /// A held lock.
 #[must_use]
@@ -199,7 +43,7 @@ pub(crate) struct HeldLock {
 }
 
 /// How a lock is released.
-pub(crate) enum ReleaseMode {
+enum ReleaseMode {
     /// By this verb, in a batch or alone, followed by [`Client::release`].
     Remote(Verb),
     /// By hand-over to the next client: nothing is sent.
@@ -209,9 +53,9 @@ pub(crate) enum ReleaseMode {
 impl<F: Fabric> Client<F> {
     /// Takes the lock of `node`.
     pub(crate) async fn lock(&self, node: GAddr) -> Result<HeldLock, TreeError> {
-        let slot = LockWord::of(&self.home.fabric, &self.home.config, node);
-        if self.home.config.local != LocalLockMode::None {
-            match wait_for_turn(&self.home.locks, slot).await {
+        let slot = LockWord::of(self.fabric(), self.config(), node);
+        if self.config().local != LocalLockMode::None {
+            match wait_for_turn(self.local_locks(), slot).await {
                 WaitOutcome::Local => {}
                 WaitOutcome::HandedOver => return Ok(self.held(slot, true)),
                 WaitOutcome::Failed(error) => {
@@ -246,15 +90,13 @@ impl<F: Fabric> Client<F> {
 
     /// Takes the lock of `node` if it is free.
     pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<HeldLock>, TreeError> {
-        let slot = LockWord::of(&self.home.fabric, &self.home.config, node);
-        if self.home.config.local != LocalLockMode::None {
-            let mut table = self.home.locks.borrow_mut();
-            if table.held.contains_key(&slot) {
-                return Ok(None);
-            }
-            table.held.insert(slot, LocalLock::default());
+        let slot = LockWord::of(self.fabric(), self.config(), node);
+        if self.config().local != LocalLockMode::None
+            && !self.local_locks().borrow_mut().try_take(slot)
+        {
+            return Ok(None);
         }
-        let found = self.round_trip(slot.swap(0, self.name())).await;
+        let found = self.round_trip(slot.swap(0, self.lock_owner())).await;
         match found.map(|verb| slot.owner(verb.found())) {
             Ok(0) => Ok(Some(self.held(slot, false))),
             Ok(_) => {
@@ -270,21 +112,17 @@ impl<F: Fabric> Client<F> {
 
     /// Returns whether `held` is also the lock of `node`.
     pub(crate) fn shares(&self, node: GAddr, held: &HeldLock) -> bool {
-        LockWord::of(&self.home.fabric, &self.home.config, node) == held.slot
-    }
-
-    fn name(&self) -> u64 {
-        name(self.home.compute, self.home.epoch)
+        LockWord::of(self.fabric(), self.config(), node) == held.slot
     }
 
     /// Takes the global lock, if necessary from a dead owner. Failed attempts are counted as lock retries, not as round
     /// trips.
     async fn take(&self, slot: LockWord) -> Result<(), TreeError> {
-        let me = self.name();
-        let (mut expected, mut owner, mut since) = (0, 0, self.home.fabric.now());
+        let me = self.lock_owner();
+        let (mut expected, mut owner, mut since) = (0, 0, self.fabric().now());
         let mut tries = 0;
         loop {
-            let verb = self.home.fabric.verb(slot.swap(expected, me)).await?;
+            let verb = self.fabric().verb(slot.swap(expected, me)).await?;
             let found = slot.owner(verb.found());
             if found == expected {
                 self.note(|op| {
@@ -297,9 +135,9 @@ impl<F: Fabric> Client<F> {
             tries += 1;
             expected = 0;
             if found != owner || found == 0 {
-                (owner, since) = (found, self.home.fabric.now());
-            } else if self.home.fabric.now() - since > self.home.config.doubt_ns {
-                since = self.home.fabric.now();
+                (owner, since) = (found, self.fabric().now());
+            } else if self.fabric().now() - since > self.config().doubt_ns {
+                since = self.fabric().now();
                 if fault!("tree.owner_not_fenced") || self.is_dead(owner).await? {
                     expected = owner; // TREE-LOCK-3
                 }
@@ -309,9 +147,8 @@ impl<F: Fabric> Client<F> {
 
     /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
     async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
-        let compute = (owner >> EPOCH_BITS) as u16 - 1;
-        let epoch = (owner % (1 << EPOCH_BITS)) as u8;
-        if compute == self.home.compute && epoch == self.home.epoch {
+        let (compute, epoch) = decode_owner(owner);
+        if self.is_on(compute, epoch) {
             return Ok(false);
         }
         let answer = self
@@ -321,19 +158,20 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Returns how `held` is to be released: by a verb that the caller sends, or by hand-over.
-    pub(crate) fn release_mode(&self, held: &HeldLock) -> ReleaseMode {
-        if let LocalLockMode::HandOver(times_max) = self.home.config.local {
-            let table = self.home.locks.borrow();
-            let local = &table.held[&held.slot];
-            if !local.waiting.is_empty() && local.handed < times_max {
-                return ReleaseMode::HandedOver;
-            }
+    fn release_mode(&self, held: &HeldLock) -> ReleaseMode {
+        if let LocalLockMode::HandOver(times_max) = self.config().local
+            && self
+                .local_locks()
+                .borrow()
+                .may_hand_over(held.slot, times_max)
+        {
+            return ReleaseMode::HandedOver;
         }
-        ReleaseMode::Remote(held.slot.release(self.home.config.release, self.name()))
+        ReleaseMode::Remote(held.slot.release(self.config().release, self.lock_owner()))
     }
 
     /// Ends the hold, after the caller has sent the verb of [`Client::release_mode`], if there is one.
-    pub(crate) fn release(&self, held: HeldLock, how: &ReleaseMode, error: Option<TreeError>) {
+    fn release(&self, held: HeldLock, how: &ReleaseMode, error: Option<TreeError>) {
         let turn = match (error, how) {
             (Some(error), _) if held.slot.after(error) != WaitOutcome::Local => {
                 held.slot.after(error)
@@ -369,60 +207,51 @@ impl<F: Fabric> Client<F> {
 
     /// Passes the local lock to the next waiter (TREE-LOCK-2).
     fn pass_on(&self, slot: LockWord, turn: WaitOutcome) {
-        if self.home.config.local == LocalLockMode::None {
-            return;
+        let mode = self.config().local;
+        if mode != LocalLockMode::None {
+            self.local_locks().borrow_mut().pass_on(slot, mode, turn);
         }
-        let mut table = self.home.locks.borrow_mut();
-        let numbers = table.numbers;
-        let local = table.held.get_mut(&slot).expect("it is held");
-        let next = match (self.home.config.local, local.waiting.len() as u64) {
-            (_, 0) => None,
-            (LocalLockMode::Table, n) => local
-                .waiting
-                .swap_remove_back(Rng::new(numbers).below(n) as usize),
-            _ => local.waiting.pop_front(),
+    }
+
+    /// Performs `writes`, to one server and in order, and releases `held`: in one batch, if the configuration and the
+    /// fabric allow it.
+    pub(crate) async fn write_and_unlock(
+        &self,
+        held: HeldLock,
+        mut writes: Vec<Verb>,
+    ) -> Result<(), TreeError> {
+        let bytes: usize = writes.iter().map(carried).sum();
+        self.note(|op| op.bytes_written += bytes as u32);
+        let letting = self.release_mode(&held);
+        let server = writes[0].at().server();
+        let ordered = self.config().combine && self.fabric().caps(server).ordered;
+        if let (true, ReleaseMode::Remote(release)) = (ordered, &letting) {
+            match fault!("tree.released_before_written") {
+                true => drop(self.round_trip(release.clone()).await?),
+                false => writes.push(release.clone()),
+            }
+        }
+        let done = self.write_all(server, writes, ordered).await;
+        let released = match (&letting, ordered, &done) {
+            (ReleaseMode::Remote(release), false, Ok(())) => self.release_alone(release).await,
+            _ => Ok(()),
         };
-        let Some(next) = next else {
-            table.held.remove(&slot);
-            return;
-        };
-        local.handed = match turn {
-            WaitOutcome::Local | WaitOutcome::Failed(_) => 0,
-            WaitOutcome::HandedOver => local.handed + 1,
-        };
-        local.called = Some((next.number, turn));
-        next.waker.wake();
+        let done = done.and(released);
+        self.release(held, &letting, done.err());
+        done
+    }
+
+    async fn release_alone(&self, release: &Verb) -> Result<(), TreeError> {
+        for _ in 0..self.config().lone_release_trips {
+            self.round_trip(Verb::read(release.at(), 8)).await?;
+        }
+        self.round_trip(release.clone()).await.map(|_| ())
     }
 }
 
-/// Waits for the local lock of `slot`.
-async fn wait_for_turn(table: &Rc<RefCell<LocalLockTable>>, slot: LockWord) -> WaitOutcome {
-    let number = {
-        let mut table = table.borrow_mut();
-        table.numbers += 1;
-        let number = table.numbers;
-        if let Entry::Vacant(free) = table.held.entry(slot) {
-            free.insert(LocalLock::default());
-            return WaitOutcome::Local;
-        }
-        number
-    };
-    let mut listed = false;
-    std::future::poll_fn(|context| {
-        let mut table = table.borrow_mut();
-        let local = table.held.get_mut(&slot).expect("it is held");
-        if let Some((called, turn)) = local.called
-            && called == number
-        {
-            local.called = None;
-            return Poll::Ready(turn);
-        }
-        if !listed {
-            listed = true;
-            let waker = context.waker().clone();
-            local.waiting.push_back(LockWaiter { number, waker });
-        }
-        Poll::Pending
-    })
-    .await
+fn carried(verb: &Verb) -> usize {
+    match verb {
+        Verb::Write { bytes, .. } => bytes.len(),
+        _ => 0,
+    }
 }

@@ -5,10 +5,11 @@ use std::rc::Rc;
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::TreeError;
-use crate::client::{Client, FetchedNode, ROOT};
+use crate::client::{Client, FetchedNode};
+use crate::error::TreeError;
 use crate::key::Key;
 use crate::page::{NodeEntry, NodePage, NodeState};
+use crate::superblock::ROOT;
 
 /// The address of a node that is probably the wanted one, and the source of the address.
 pub(crate) struct Path {
@@ -47,7 +48,7 @@ impl<F: Fabric> Client<F> {
     /// Searches the node of `level` for `key`, starting in the cache if possible. Returns `None` if the tree has no
     /// such level.
     pub(crate) async fn seek(&self, key: &Key, level: u8) -> Result<Option<Path>, TreeError> {
-        let kept = self.home.cache.borrow_mut().lowest(level + 1, key);
+        let kept = self.cache().lowest(level + 1, key);
         let mut next = match kept {
             Some((_, page)) => {
                 let head = page.head();
@@ -87,7 +88,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
             let page = Rc::new(found.page);
-            self.home.cache.borrow_mut().keep(found.at, &page);
+            self.cache().keep(found.at, &page);
             let (at, least) = child_for(&page, key);
             if head.level == level + 1 {
                 return Ok(Some(Path {
@@ -119,20 +120,20 @@ impl<F: Fabric> Client<F> {
         self.drop_hint(way);
         match way.hint {
             Some(_) => aim,
-            None => way.least.previous(self.home.config.layout.key_bytes),
+            None => way.least.previous(self.config().layout.key_bytes),
         }
     }
 
     /// Drops the cached node that led to `way`, if there is one: it is outdated.
     pub(crate) fn drop_hint(&self, way: &Path) {
         if let Some((level, lowest)) = &way.hint {
-            self.home.cache.borrow_mut().drop_node(*level, lowest);
+            self.cache().drop_node(*level, lowest);
         }
     }
 
     /// Drops every cached node above `level` on the path to `key`.
     fn drop_cached_ancestors(&self, level: u8, key: &Key) {
-        let mut cache = self.home.cache.borrow_mut();
+        let mut cache = self.cache();
         while let Some((_, page)) = cache.lowest(level + 1, key) {
             let head = page.head();
             cache.drop_node(head.level, &head.lowest);

@@ -16,10 +16,10 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::TreeError;
 use crate::client::{Client, FetchedNode};
+use crate::error::TreeError;
 use crate::lock::HeldLock;
-use crate::ops::LockedNode;
+use crate::locked_node::LockedNode;
 use crate::page::{NodeHeader, NodeState};
 use crate::phase::Phase;
 
@@ -107,7 +107,7 @@ impl<F: Fabric> Client<F> {
         right.level == 0
             && right.state == NodeState::Live
             && a.highest.as_ref() == Some(&right.lowest)
-            && both * 4 <= self.home.config.layout.entries() * 3
+            && both * 4 <= self.config().layout.entries() * 3
             && above.level == 1
             && above.covers(&a.lowest)
             && matches!(parent.page.find(&right.lowest), Ok(Some((_, child))) if child == b.at.0)

@@ -1,33 +1,23 @@
 //! Operations on single keys.
 //!
-//! A write takes the lock of the leaf that the search returned, and reads the leaf. If it is the wrong leaf, the write
-//! releases the lock and moves on. It never waits for a second lock.
+//! A write locks and reads the leaf (`locked_node`), then writes the entry, or splits or merges the leaf.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::TreeError;
-use crate::client::{Client, FetchedNode};
+use crate::client::Client;
 use crate::config::Config;
+use crate::error::TreeError;
 use crate::key::Key;
 use crate::layout::NodeFormat;
-use crate::lock::HeldLock;
-use crate::lookup::{Lookup, classify};
-use crate::page::{NodeEntry, NodePage, NodeState};
+use crate::locked_node::{LockedNode, after_block};
+use crate::page::{NodeEntry, NodePage};
 
 /// The new value of a key.
 pub(crate) enum NewValue<'a> {
     Word(u64),
     /// Bytes, stored in a block.
     Bytes(&'a [u8]),
-}
-
-/// A locked node, read under its lock.
-pub(crate) struct LockedNode {
-    pub(crate) held: HeldLock,
-    pub(crate) found: FetchedNode,
-    /// Whether it was reached by a sibling pointer and may have no separator.
-    unknown_above: bool,
 }
 
 impl<F: Fabric> Client<F> {
@@ -53,7 +43,7 @@ impl<F: Fabric> Client<F> {
     /// Sets the value of `key`. Returns the old value. On `Ok`, every later read of any client sees the new value.
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
-        if self.home.config.layout.format == NodeFormat::Paper && value == 0 {
+        if self.config().layout.format == NodeFormat::Paper && value == 0 {
             return Err(TreeError::Reserved);
         }
         self.put(self.fitting(key.into())?, NewValue::Word(value))
@@ -99,7 +89,7 @@ impl<F: Fabric> Client<F> {
             return Ok(None);
         };
         page.set_entry(slot, None);
-        let few = page.each().count() * 4 < self.home.config.layout.entries();
+        let few = page.each().count() * 4 < self.config().layout.entries();
         let locked = match few {
             true => self.merge(locked).await?,
             false => Some(locked),
@@ -108,18 +98,6 @@ impl<F: Fabric> Client<F> {
             self.write_slot(locked, slot, key, None).await?;
         }
         Ok(Some(value))
-    }
-
-    /// Returns `key`, if it is not too long for this tree.
-    pub(crate) fn fitting(&self, key: Key) -> Result<Key, TreeError> {
-        let most = self.home.config.layout.key_bytes;
-        match key.len() <= most {
-            true => Ok(key),
-            false => Err(TreeError::KeyTooLong {
-                bytes: key.len(),
-                most,
-            }),
-        }
     }
 
     /// Writes entry `slot` of a locked node, or the whole node, after the block that the entry refers to. Releases the
@@ -133,7 +111,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), TreeError> {
         let (at, unknown_above) = (locked.found.at, locked.unknown_above);
         let head = locked.found.page.head();
-        let verb = written(&self.home.config, at, &mut locked.found.page, slot);
+        let verb = written(self.config(), at, &mut locked.found.page, slot);
         let writes = after_block(block, vec![verb]);
         self.write_and_unlock(locked.held, writes).await?;
         if unknown_above && head.covers(key) {
@@ -142,102 +120,6 @@ impl<F: Fabric> Client<F> {
         }
         Ok(())
     }
-
-    /// Locks and reads the leaf for `key`.
-    async fn lock_leaf(&self, key: &Key) -> Result<LockedNode, TreeError> {
-        let locked = self.lock_node(key, 0).await?;
-        locked.ok_or(TreeError::NoTree)
-    }
-
-    /// Locks and reads the node of `level` for `key`. Returns `None` if the tree has no such level.
-    pub(crate) async fn lock_node(
-        &self,
-        key: &Key,
-        level: u8,
-    ) -> Result<Option<LockedNode>, TreeError> {
-        let mut aim = key.clone();
-        loop {
-            let Some(way) = self.seek(&aim, level).await? else {
-                return Ok(None);
-            };
-            let mut at = way.at;
-            let mut unknown_above = false;
-            loop {
-                let held = self.lock(at).await?;
-                self.note(|op| op.handed_over = held.handed);
-                let found = match self.read(at).await {
-                    Ok(found) => found,
-                    Err(error) => return Err(self.unlock_after(held, error).await),
-                };
-                match classify(&found.page, key, level) {
-                    Lookup::Found if found.page.head().state == NodeState::Moving => {
-                        if let Some(next) = self.resolve_moving(held, found, key).await? {
-                            at = next;
-                        }
-                    }
-                    Lookup::Found => {
-                        let direct = at == way.at;
-                        let hit = Self::by_hint(&way) && direct;
-                        self.note(|op| op.cache_hit = hit);
-                        return Ok(Some(LockedNode {
-                            held,
-                            found,
-                            unknown_above: unknown_above && !Self::by_hint(&way),
-                        }));
-                    }
-                    Lookup::Follow(next) => {
-                        unknown_above = found.page.head().sibling == next;
-                        self.drop_hint(&way);
-                        self.unlock(held).await?;
-                        at = next;
-                    }
-                    Lookup::Restart => {
-                        self.unlock(held).await?;
-                        break;
-                    }
-                }
-            }
-            aim = self.retry_key(&way, aim);
-        }
-    }
-
-    /// Resolves a locked leaf whose mover died. If its entries have moved, marks it freed; if not, marks it live again.
-    /// Returns the leaf at which to continue, if it has moved.
-    async fn resolve_moving(
-        &self,
-        held: HeldLock,
-        mut found: FetchedNode,
-        key: &Key,
-    ) -> Result<Option<GAddr>, TreeError> {
-        let mut head = found.page.head();
-        let target = match self.find_in_chain(key, head.low, found.at).await {
-            Ok(target) => target.map(|target| target.at),
-            Err(error) => return Err(self.unlock_after(held, error).await),
-        };
-        head.state = match target {
-            Some(_) => NodeState::Freed,
-            None => NodeState::Live,
-        };
-        head.low = target.unwrap_or(GAddr::NULL);
-        self.note(|op| op.mended += 1);
-        found.page.set_head(&head);
-        found.page.seal();
-        let write = Verb::write(found.at, found.page.bytes);
-        self.write_and_unlock(held, vec![write]).await?;
-        Ok(target)
-    }
-}
-
-/// Returns `writes`, preceded by the write of the block that they refer to.
-pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Verb> {
-    if let Some(block) = block {
-        let place = match fault!("tree.entry_before_block") {
-            true => writes.len(),
-            false => 0,
-        };
-        writes.insert(place, block);
-    }
-    writes
 }
 
 /// Returns the verb that writes entry `slot` of the node at `at`.

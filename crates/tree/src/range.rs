@@ -15,16 +15,11 @@ use std::task::Poll;
 use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 use farbank_pm::fault;
 
-use crate::TreeError;
 use crate::client::{Client, FetchedNode};
+use crate::error::TreeError;
 use crate::key::Key;
 use crate::page::{NodeEntry, NodePage, NodeState};
 
-/// Maximum number of leaves read at once.
-pub(crate) const LEAVES_MAX: usize = 32;
-/// Unit of the adaptive number of leaves: an eighth of a leaf. So eight rounds in time increase the number of leaves
-/// read at once by one.
-pub(crate) const AT_ONCE_PARTS: usize = 8;
 /// Assumed fill of leaves in percent, for the estimate of the number of leaves needed.
 const FILLED: usize = 70;
 
@@ -83,11 +78,11 @@ impl<F: Fabric> Client<F> {
     /// Reads the leaves that a cached parent has from `key` on, as many as `count` keys may need. The result is in
     /// reverse order.
     async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<FetchedNode>, TreeError> {
-        let layout = self.home.config.layout;
+        let layout = self.config().layout;
         let filled = (layout.entries() * FILLED / 100).max(1);
-        let at_once = (self.at_once.get() / AT_ONCE_PARTS).max(1);
+        let at_once = self.leaf_window().leaves();
         let leaves = (count.div_ceil(filled) + 1).min(at_once);
-        let kept = self.home.cache.borrow_mut().find(1, key);
+        let kept = self.cache().find(1, key);
         let Some((_, parent)) = kept else {
             return Ok(Vec::new());
         };
@@ -103,16 +98,16 @@ impl<F: Fabric> Client<F> {
         let reads: Vec<_> = std::iter::once(first)
             .chain(rest)
             .take(leaves)
-            .map(|at| (at, self.home.fabric.verb(Verb::read(at, layout.node_bytes))))
+            .map(|at| (at, self.fabric().verb(Verb::read(at, layout.node_bytes))))
             .collect();
-        let (asked, posted) = (reads.len(), self.home.fabric.now());
+        let (asked, posted) = (reads.len(), self.fabric().now());
         self.note(|op| op.round_trips += 1);
         let mut found = Vec::new();
         let mut in_time = 0;
         for (at, read, answered) in self.each_in_its_time(reads).await {
             let bytes = read?.into_bytes();
             let page = NodePage { layout, bytes };
-            if answered - posted > self.home.config.read_ns_max() {
+            if answered - posted > self.config().read_ns_max() {
                 continue;
             }
             in_time += 1;
@@ -121,10 +116,9 @@ impl<F: Fabric> Client<F> {
             }
         }
         if in_time < asked {
-            self.at_once.set(in_time * AT_ONCE_PARTS);
+            self.leaf_window().shrink(in_time);
         } else if asked == at_once {
-            let more = self.at_once.get() + 1;
-            self.at_once.set(more.min(LEAVES_MAX * AT_ONCE_PARTS));
+            self.leaf_window().grow();
         }
         self.note(|op| op.read_retries += (asked - found.len()) as u32);
         found.reverse();
@@ -144,7 +138,7 @@ impl<F: Fabric> Client<F> {
             let mut all = Poll::Ready(());
             for (_, read, answer) in reads.iter_mut().filter(|(.., answer)| answer.is_none()) {
                 match read.as_mut().poll(context) {
-                    Poll::Ready(done) => *answer = Some((done, self.home.fabric.now())),
+                    Poll::Ready(done) => *answer = Some((done, self.fabric().now())),
                     Poll::Pending => all = Poll::Pending,
                 }
             }

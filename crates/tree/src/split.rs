@@ -13,12 +13,13 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
-use crate::TreeError;
-use crate::client::{Client, ROOT};
+use crate::client::Client;
+use crate::error::TreeError;
 use crate::key::Key;
-use crate::ops::{LockedNode, after_block};
+use crate::locked_node::{LockedNode, after_block};
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 use crate::phase::Phase;
+use crate::superblock::ROOT;
 
 impl<F: Fabric> Client<F> {
     /// Splits a locked node without a free slot for `entry`, and adds the entry. `block` writes the block that the
@@ -51,7 +52,7 @@ impl<F: Fabric> Client<F> {
             lowest: lowest.clone(),
             ..old.clone()
         };
-        let mut right = NodePage::new(self.home.config.layout, &head, version);
+        let mut right = NodePage::new(self.config().layout, &head, version);
         right.refill(upper);
         right.seal();
         left.refill(&entries);
@@ -160,7 +161,7 @@ impl<F: Fabric> Client<F> {
             lowest: Key::LEAST,
             highest: None,
         };
-        let mut page = NodePage::new(self.home.config.layout, &head, version);
+        let mut page = NodePage::new(self.config().layout, &head, version);
         let entry = NodeEntry {
             key: key.clone(),
             value: child.0,

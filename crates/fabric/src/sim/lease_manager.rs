@@ -1,35 +1,12 @@
 //! The memory servers' service threads: chunks, leases and fencing.
 
 use super::PER_NS;
-use super::cluster::{Cluster, ClusterEvent, ServerState};
+use super::cluster::Cluster;
+use super::event_queue::ClusterEvent;
+use super::requests::LeaseCall;
+use super::servers::ServerState;
 use crate::fabric::FabricError;
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
-
-/// A call of a compute server to a service thread.
-pub(super) struct LeaseCall {
-    compute: u16,
-    epoch: u8,
-    server: u16,
-    task: usize,
-    ask: ServiceRequest,
-    answer: Option<Result<ServiceResponse, FabricError>>,
-    finished: bool,
-    abandoned: bool,
-}
-
-/// The lease server's table of leases.
-pub(super) struct LeaseManager {
-    /// Time of the last renewal by each compute server.
-    last_renewal: Vec<u64>,
-}
-
-impl LeaseManager {
-    pub(super) fn new(computes: u16) -> LeaseManager {
-        LeaseManager {
-            last_renewal: vec![0; computes.into()],
-        }
-    }
-}
 
 impl Cluster {
     pub(super) fn call(
@@ -44,13 +21,13 @@ impl Cluster {
             compute,
             epoch,
             server,
-            task: self.running_task,
+            task: self.threads.task(),
             ask,
             answer: None,
             finished: false,
             abandoned: false,
         });
-        let there = self.now + (self.constants.post_ns + self.constants.wire_ns) * PER_NS;
+        let there = self.events.now() + (self.constants.post_ns + self.constants.wire_ns) * PER_NS;
         self.plan(there, ClusterEvent::Called(call));
         call
     }
@@ -70,14 +47,14 @@ impl Cluster {
             ),
             ServerState::Alive if outlived => (Err(FabricError::Empty { server }), wire),
             ServerState::Alive => {
-                at.thread_free = at.thread_free.max(self.now) + took;
+                at.thread_free = at.thread_free.max(self.events.now()) + took;
                 let served = at.thread_free;
                 let (answer, more) = self.serve(compute, epoch, server, ask, served);
-                (answer, served + more + wire - self.now)
+                (answer, served + more + wire - self.events.now())
             }
         };
         self.calls.get(number).answer = Some(answer);
-        self.plan(self.now + after, ClusterEvent::Replied(number));
+        self.plan(self.events.now() + after, ClusterEvent::Replied(number));
     }
 
     /// Returns the response, and its delay after `served`, the time at which the thread has served the call.
@@ -95,11 +72,11 @@ impl Cluster {
             _ if epoch < life && ask != ServiceRequest::Join => (Err(FabricError::Fenced), 0),
             ServiceRequest::Chunk => (Ok(self.chunk(server)), 0),
             ServiceRequest::Renew => {
-                self.leases.last_renewal[index] = self.now;
+                self.leases.renew(index, self.events.now());
                 (Ok(ServiceResponse::Alive), 0)
             }
             ServiceRequest::Join => {
-                self.leases.last_renewal[index] = self.now;
+                self.leases.renew(index, self.events.now());
                 self.computes[index].crashed_at = None;
                 (Ok(ServiceResponse::Epoch(life)), 0)
             }
@@ -135,7 +112,7 @@ impl Cluster {
         if epoch < life {
             return (Ok(ServiceResponse::Expired), 0);
         }
-        if self.now < self.leases.last_renewal[index] + lease {
+        if self.events.now() < self.leases.renewed(index) + lease {
             return (Ok(ServiceResponse::Alive), 0);
         }
         self.computes[index].epoch = life + 1;

@@ -14,6 +14,13 @@
 //! direction. Its rate is [`ClusterConstants::messages_per_us`] or [`ClusterConstants::bytes_per_ns`], whichever is
 //! slower. A compute server and a memory server with the same number share a NIC.
 //!
+//! # Files
+//! ```text
+//!   mod       SimCluster, ComputeNode: the tasks of clients, and the fabric that they use
+//!   steps     executes an event: a step of a batch (verbs) or of a call (lease_manager)
+//!   cluster   the state that events change: servers, requests, leases, threads, event_queue
+//! ```
+//!
 //! # Failures
 //! Failures can happen between any two events. A compute server can crash ([`SimCluster::crash_compute`]): messages
 //! that it has sent still take effect, later ones do not. It can pause ([`SimCluster::pause_compute`]) and continue
@@ -22,9 +29,16 @@
 
 mod cluster;
 mod constants;
+mod event_queue;
 mod exec;
 mod lease_manager;
+mod leases;
 mod memory;
+mod requests;
+mod servers;
+mod slab;
+mod steps;
+mod threads;
 mod verbs;
 
 use std::cell::RefCell;
@@ -38,7 +52,8 @@ pub use exec::ComputeThread;
 
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
 use crate::service::{ServiceRequest, ServiceResponse};
-use cluster::{Cluster, WakeReason};
+use cluster::Cluster;
+use threads::WakeReason;
 
 /// Units of the cluster's internal time per nanosecond.
 const PER_NS: u64 = 1024;
@@ -260,8 +275,8 @@ impl ComputeNode {
         AnswerFuture {
             rack: Rc::clone(&self.rack),
             number,
-            take: Cluster::take_nap,
-            give_up: Cluster::abandon_nap,
+            take: Cluster::take_sleep,
+            give_up: Cluster::abandon_sleep,
             done: false,
         }
     }

@@ -5,37 +5,21 @@
 //!        ─▶ act, once for each verb: memory is read or written ─▶ tx, wire ─▶ answer: rx ─▶ done: the task continues
 //! ```
 //!
-//! Within a queue ([`ClusterConstants::line`](super::ClusterConstants::line)) verbs act in the order in which they
-//! arrived. A read of host memory waits for all writes that arrived before it, from any server, because PCIe lets no
-//! read overtake a write. So a client that takes a lock in lock memory and then reads host memory sees all writes that
-//! the previous holder posted before it released the lock.
+//! Within a queue ([`ClusterConstants::verb_order`](super::ClusterConstants::verb_order)) verbs act in the order in
+//! which they arrived. A read of host memory waits for all writes that arrived before it, from any server, because PCIe
+//! lets no read overtake a write. So a client that takes a lock in lock memory and then reads host memory sees all
+//! writes that the previous holder posted before it released the lock.
 
 use super::PER_NS;
-use super::cluster::{Cluster, ClusterEvent, ServerState};
+use super::cluster::{Cluster, Traffic};
+use super::event_queue::ClusterEvent;
 use super::memory::{LINE, OpenRead};
+use super::requests::PostedBatch;
+use super::servers::ServerState;
 use crate::fabric::{FabricError, Verb};
 
 /// Bytes of a message besides its payload.
 const HEAD_BYTES: u64 = 30;
-
-/// A batch that was posted and whose result was not taken yet.
-pub(super) struct PostedBatch {
-    compute: u16,
-    epoch: u8,
-    server: u16,
-    line: usize,
-    task: usize,
-    verbs: Vec<Verb>,
-    /// Time at which each verb leaves the client's NIC.
-    departs: Vec<u64>,
-    /// Time of the last effect of the verbs that have acted.
-    acted: u64,
-    /// Number of verbs that have not acted.
-    left: u32,
-    error: Option<FabricError>,
-    finished: bool,
-    abandoned: bool,
-}
 
 impl Cluster {
     /// Returns the time for which a message with `bytes` of payload occupies a NIC.
@@ -82,7 +66,7 @@ impl Cluster {
             "a batch must have verbs, all of them on server {server}: {verbs:?}"
         );
         self.traffic.verbs += verbs.len() as u64;
-        let doorbell = self.now + self.constants.post_ns * PER_NS;
+        let doorbell = self.events.now() + self.constants.post_ns * PER_NS;
         let departs: Vec<u64> = verbs
             .iter()
             .map(|verb| self.send(compute, doorbell, carried_there(verb)))
@@ -94,7 +78,7 @@ impl Cluster {
             epoch,
             server,
             line,
-            task: self.running_task,
+            task: self.threads.task(),
             left: verbs.len() as u32,
             verbs,
             departs,
@@ -141,7 +125,7 @@ impl Cluster {
                 _ => wire,
             };
             self.posts.get(number).error = Some(error);
-            self.plan(self.now + after, ClusterEvent::Done(number));
+            self.plan(self.events.now() + after, ClusterEvent::Done(number));
             return;
         }
         self.follow(number, 0);
@@ -161,10 +145,13 @@ impl Cluster {
             .get(verb as usize + 1)
             .filter(|_| verb + 1 < post.verbs.len() as u32);
         if let Some(gap) = gap.map(|next| next - post.departs[verb as usize]) {
-            self.plan(self.now + gap, ClusterEvent::Follow(number, verb + 1));
+            self.plan(
+                self.events.now() + gap,
+                ClusterEvent::Follow(number, verb + 1),
+            );
         }
         // The NIC is cut-through: it forwards the start of a message before the end has arrived.
-        let arrived = self.receive(server, self.now, act.carried);
+        let arrived = self.receive(server, self.events.now(), act.carried);
         let begun = arrived - self.message(act.carried) + self.message(0);
         let at = self.schedule(line, server, begun, &act);
         self.plan(at, ClusterEvent::Act(number, verb));
@@ -227,7 +214,7 @@ impl Cluster {
 
     /// Executes a verb, or refuses it.
     pub(super) fn act(&mut self, number: u32, verb: u32) {
-        let now = self.now;
+        let now = self.events.now();
         let post = self.posts.get(number);
         let (compute, epoch, server) = (post.compute, post.epoch, post.server);
         if let Some(error) = self.refusal(compute, epoch, server) {
@@ -305,7 +292,7 @@ impl Cluster {
         let at = post.verbs[verb as usize].at();
         let first = (LINE - at.at() % LINE).min(len.into()) as u32;
         let lines = 1 + (len - first).div_ceil(LINE as u32);
-        let (now, mut from) = (self.now, 0);
+        let (now, mut from) = (self.events.now(), 0);
         let mut line = 0;
         let pieces = lines.min(pieces_max);
         for piece in 0..pieces {
@@ -330,7 +317,7 @@ impl Cluster {
             let post = self.posts.get(number);
             post.error = Some(FabricError::Empty { server });
             if u64::from(to) == carried_there(&post.verbs[verb as usize]) {
-                self.acted(number, self.now);
+                self.acted(number, self.events.now());
             }
             return;
         }
@@ -346,7 +333,7 @@ impl Cluster {
             *bytes = all;
         }
         if whole {
-            self.acted(number, self.now);
+            self.acted(number, self.events.now());
         }
     }
 
@@ -357,7 +344,7 @@ impl Cluster {
         if lock {
             return;
         }
-        for patch in memory.seen_by(self.now, at, bytes.len() as u64) {
+        for patch in memory.seen_by(self.events.now(), at, bytes.len() as u64) {
             let read = patch.read;
             let part = &bytes[(patch.from - at) as usize..(patch.to - at) as usize];
             let post = self.posts.get(read.post);
@@ -386,7 +373,7 @@ impl Cluster {
         let post = self.posts.get(number);
         let compute = post.compute;
         let back: u64 = post.verbs.iter().map(carried_back).sum();
-        let done = self.receive(compute, self.now, back);
+        let done = self.receive(compute, self.events.now(), back);
         self.plan(done, ClusterEvent::Done(number));
     }
 
@@ -463,7 +450,7 @@ fn carried_back(verb: &Verb) -> u64 {
     }
 }
 
-fn count_atomic(traffic: &mut super::Traffic, lock: bool) {
+fn count_atomic(traffic: &mut Traffic, lock: bool) {
     match lock {
         true => traffic.lock_atomics += 1,
         false => traffic.host_atomics += 1,

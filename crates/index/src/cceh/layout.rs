@@ -4,8 +4,9 @@ use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Cceh, CcehConfig};
 use crate::bits::match_mask;
+use crate::error::OpenError;
 use crate::extendible::{DEPTH_MAX, SegmentHeader};
-use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;

@@ -41,6 +41,7 @@
 //! * An insert flushes the line that holds the pair. The published code flushes the home bucket's line in all cases
 //!   (fault `cceh.home_line`).
 
+mod check;
 mod layout;
 mod ops;
 mod recover;
@@ -49,11 +50,12 @@ mod resize;
 use farbank_pm::Medium;
 use farbank_pm::fault::NamedFault;
 
+use crate::error::{IndexError, OpenError};
 use crate::extendible::ExtendibleDirectory;
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::index::SpaceUse;
 use crate::locks::{EARLY_READS, LockTable};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
-use crate::reserved_key::ReservedKey;
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::{HashTable, ReservedKey};
 use layout::EMPTY;
 
 /// The table's name on the command line.
@@ -171,70 +173,57 @@ impl<M: Medium> Cceh<M> {
         let config = CcehConfig::of(ground.config())?;
         let table = Cceh::over(ground, config, true);
         ReservedKey::of(&table.table_pool).check()?;
-        table.directory.recover(&table.table_pool)?;
+        table.recover()?;
         Ok(table)
     }
 }
 
-impl<M: Medium> Index for Cceh<M> {
-    fn name(&self) -> &'static str {
-        NAME
+impl<M: Medium> HashTable for Cceh<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    const RESERVED_KEY: Option<u64> = Some(EMPTY);
+
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool.worker()
-    }
-
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).insert(worker, value),
-            _ => self.insert_hashed(worker, self.table_pool.hash(key), key, value),
-        }
+        self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).get(),
-            _ => self.get_hashed(worker, self.table_pool.hash(key), key),
-        }
+    fn get_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        self.get_hashed(worker, self.table_pool.hash(key), key)
     }
 
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).update(worker, value),
-            _ => self.update_hashed(worker, self.table_pool.hash(key), key, value),
-        }
+        self.update_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).remove(worker),
-            _ => self.remove_hashed(worker, self.table_pool.hash(key), key),
-        }
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        self.remove_hashed(worker, self.table_pool.hash(key), key)
     }
 
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         self.fetch_hashed(keys);
     }
 
-    fn each(
+    fn each_pair(
         &self,
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        if let Some(value) = ReservedKey::of(&self.table_pool).get()? {
-            each(EMPTY, value);
-        }
         self.directory
             .each_segment(&self.table_pool, |segment, hash| {
                 self.locks.begin(segment, || {
@@ -245,8 +234,8 @@ impl<M: Medium> Index for Cceh<M> {
             })
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let (mut segments, keys) = (0, self.len(worker)?);
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
+        let mut segments = 0;
         self.directory.each_segment(&self.table_pool, |_, _| {
             segments += 1;
             Ok(())
@@ -261,7 +250,7 @@ impl<M: Medium> Index for Cceh<M> {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

@@ -5,8 +5,8 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Cceh;
 use super::layout::{EMPTY, first_slot, value_of};
+use crate::error::IndexError;
 use crate::extendible::LockedSegment;
-use crate::index::IndexError;
 use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {
@@ -121,22 +121,6 @@ impl<M: Medium> Cceh<M> {
         )?;
         self.touch_far_lock(worker, held.segment);
         Ok(held)
-    }
-
-    /// Validates the segment for `hash`, and makes durable what a killed process left in its buckets. Its header is
-    /// durable already: a header that a split may have left volatile is in doubt (IX-EXT-4), and recovery has flushed it.
-    #[cold]
-    pub(super) fn persist_on_first_access(
-        &self,
-        worker: &mut TableWorker,
-        segment: Off,
-        hash: u64,
-    ) -> Result<(), IndexError> {
-        self.directory.validate(&self.table_pool, segment, hash)?;
-        let buckets = Self::slot(segment, 0);
-        let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
-        self.table_pool
-            .persist_on_first_access(worker, buckets, bytes)
     }
 
     /// Writes the word where the published code counts its readers and writers. No code reads it.

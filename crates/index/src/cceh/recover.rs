@@ -1,36 +1,32 @@
-//! The consistency check of the whole table. The directory repairs what a crash left, except what
-//! [`Cceh::persist_on_first_access`] makes durable.
+//! Recovery. Most of it is the directory's: an open completes interrupted splits. Buckets become durable at their first
+//! access.
 
-use std::collections::BTreeSet;
-
-use farbank_pm::{LINE, Medium, Off};
+use farbank_pm::{Medium, Off};
 
 use super::Cceh;
-use crate::index::IndexError;
-use crate::reserved_key::ReservedKey;
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {
-    pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        ReservedKey::of(&self.table_pool).check()?;
-        self.directory
-            .check(&self.table_pool, |segment, _| self.check_segment(segment))
+    /// Completes interrupted splits, then frees segments and directories that nothing refers to. Reads a few words per
+    /// context.
+    pub(super) fn recover(&self) -> Result<(), OpenError> {
+        self.directory.recover(&self.table_pool)
     }
 
-    fn check_segment(&self, segment: Off) -> Result<(), IndexError> {
-        let mut keys = BTreeSet::new();
-        let mut wrong = None;
-        self.each_live(segment, |slot, key, _| {
-            if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
-            } else if !self
-                .buckets_of(segment, self.table_pool.hash(key))
-                .any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0))
-            {
-                wrong = Some(format!(
-                    "key {key:#x} lies at {slot:?}, where it is not looked for"
-                ));
-            }
-        });
-        wrong.map_or(Ok(()), |what| Err(IndexError::damaged(what)))
+    /// Validates the segment for `hash`, and makes durable what a killed process left in its buckets. Its header is
+    /// durable already: a header that a split may have left volatile is in doubt (IX-EXT-4), and recovery has flushed it.
+    #[cold]
+    pub(super) fn persist_on_first_access(
+        &self,
+        worker: &mut TableWorker,
+        segment: Off,
+        hash: u64,
+    ) -> Result<(), IndexError> {
+        self.directory.validate(&self.table_pool, segment, hash)?;
+        let buckets = Self::slot(segment, 0);
+        let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
+        self.table_pool
+            .persist_on_first_access(worker, buckets, bytes)
     }
 }

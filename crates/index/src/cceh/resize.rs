@@ -3,9 +3,9 @@
 use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::Cceh;
+use crate::error::{IndexError, OpenError};
 use crate::extendible::{ExtendibleDirectory, LockedSegment, SEGMENT, SegmentHeader, set_header};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Cceh<M> {
     /// Creates the first directory, and a segment for each entry.

@@ -4,9 +4,9 @@ use farbank_pm::simd::upper_halves_equal;
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{Clevel, ClevelConfig};
-use crate::index::IndexError;
+use crate::error::{IndexError, OpenError};
 pub(super) use crate::pool_heap::BucketRun as Level;
-use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS};
 
 /// Number of the root's word for the present levels.
 pub(super) const META: u64 = 0;

@@ -60,6 +60,7 @@
 //! `clevel.tag_is_key`). The published code never frees a pair that an update replaces (`clevel.keep_old`). After a
 //! restart it frees the pair that each thread inserted last, which is live (`clevel.free_last`).
 
+mod check;
 mod layout;
 mod ops;
 mod recover;
@@ -70,9 +71,11 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::{IndexError, OpenError};
+use crate::index::SpaceUse;
 use crate::locks::LockTable;
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::HashTable;
 use layout::{LEVELS, Level, LevelsWord, META, PAIR_BYTES, level_root, value_of};
 
 /// The table's name on the command line.
@@ -215,16 +218,18 @@ impl<M: Medium> Clevel<M> {
     }
 }
 
-impl<M: Medium> Index for Clevel<M> {
-    fn name(&self) -> &'static str {
-        NAME
+impl<M: Medium> HashTable for Clevel<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    const RESERVED_KEY: Option<u64> = None;
+
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool.worker()
-    }
-
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -233,11 +238,11 @@ impl<M: Medium> Index for Clevel<M> {
         self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn get_key(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.get_hashed(self.table_pool.hash(key), key)
     }
 
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -246,15 +251,15 @@ impl<M: Medium> Index for Clevel<M> {
         self.update_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.table_pool.hash(key), key)
     }
 
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         self.fetch_hashed(keys);
     }
 
-    fn each(
+    fn each_pair(
         &self,
         _worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
@@ -267,8 +272,7 @@ impl<M: Medium> Index for Clevel<M> {
         })
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let keys = self.len(worker)?;
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
         let levels = self.meta().levels().map(|n| self.level(n));
         let buckets: u64 = levels.map(Level::buckets).sum();
         Ok(SpaceUse {
@@ -280,7 +284,7 @@ impl<M: Medium> Index for Clevel<M> {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

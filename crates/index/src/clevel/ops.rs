@@ -5,7 +5,7 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clevel;
 use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;

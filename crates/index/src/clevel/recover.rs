@@ -1,15 +1,13 @@
-//! Recovery, and the consistency check of the whole table.
-
-use std::collections::BTreeSet;
+//! Recovery.
 
 use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clevel;
 use super::layout::{
-    CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root, tag_in,
+    CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root,
 };
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 impl<M: Medium> Clevel<M> {
     /// Resolves the bucket that was being emptied, and the last operations of the contexts. Reads a few buckets per
@@ -40,7 +38,7 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Checks that the root's levels are valid.
-    fn check_levels(&self) -> Result<(), IndexError> {
+    pub(super) fn check_levels(&self) -> Result<(), IndexError> {
         let meta = self.meta();
         if !(2..=LEVELS).contains(&meta.count) {
             return Err(IndexError::damaged(format!(
@@ -144,33 +142,5 @@ impl<M: Medium> Clevel<M> {
                 levels.any(|level| self.leads(level, hash, word))
             }
         }
-    }
-
-    pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        self.check_levels()?;
-        let medium = self.table_pool.medium();
-        let (mut keys, mut pairs, mut wrong) = (BTreeSet::new(), Vec::new(), None);
-        self.each_taken(|level, slot, word| {
-            let pair = self.pair_of(slot, word)?;
-            let key = medium.load(pair);
-            let hash = self.table_pool.hash(key);
-            if tag_in(word) != self.tag_of(hash) || !self.slots_of(level, hash).any(|s| s == slot) {
-                wrong = Some(format!(
-                    "key {key:#x} lies at {slot:?}, where it is not looked for"
-                ));
-            } else if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} occurs twice, once at {slot:?}"));
-            }
-            pairs.push(pair);
-            Ok(())
-        })?;
-        if let Some(wrong) = wrong {
-            return Err(IndexError::damaged(wrong));
-        }
-        let levels: Vec<Off> = self.meta().levels().map(|n| self.level(n).at).collect();
-        self.table_pool.check(|reach| {
-            levels.into_iter().for_each(&mut *reach);
-            pairs.into_iter().for_each(reach);
-        })
     }
 }

@@ -7,8 +7,8 @@ use super::Clevel;
 use super::layout::{
     CURSOR, EMPTY, LEVELS, Level, LevelsWord, META, TOP_BITS_MAX, bucket_in, cursor, level_root,
 };
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::TableWorker;
 
 /// A new level with more slots than this per key of the table is not added.
 const SLOTS_A_KEY: u64 = 16;

@@ -16,7 +16,7 @@ use farbank_pm::{LINE, Medium, Off, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, SLOTS, image, next_of};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::wait;
 use crate::pool_heap::TableWorker;
 

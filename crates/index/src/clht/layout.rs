@@ -4,9 +4,9 @@ use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Clht, ClhtConfig};
 use crate::bits::match_mask;
-use crate::index::IndexError;
+use crate::error::{IndexError, OpenError};
 pub(super) use crate::pool_heap::BucketRun as Array;
-use crate::pool_heap::{BlockClass, CONFIG_WORDS, HeapBlock, OpenError};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS, HeapBlock};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;

@@ -68,6 +68,7 @@
 //!   `clht.young_not_named`).
 //! * There is an update operation.
 
+mod check;
 mod copy;
 mod layout;
 mod ops;
@@ -79,10 +80,11 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::{IndexError, OpenError};
+use crate::index::SpaceUse;
 use crate::locks::{EARLY_READS, LockTable};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
-use crate::reserved_key::ReservedKey;
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::{HashTable, ReservedKey};
 use copy::ArrayCopy;
 use layout::{ARRAY, Array, EMPTY, SLOTS};
 
@@ -244,65 +246,52 @@ impl<M: Medium> Clht<M> {
     }
 }
 
-impl<M: Medium> Index for Clht<M> {
-    fn name(&self) -> &'static str {
-        NAME
+impl<M: Medium> HashTable for Clht<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    const RESERVED_KEY: Option<u64> = Some(EMPTY);
+
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool.worker()
-    }
-
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).insert(worker, value),
-            _ => self.insert_hashed(worker, self.table_pool.hash(key), key, value),
-        }
+        self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).get(),
-            _ => self.get_hashed(worker, self.table_pool.hash(key), key),
-        }
+    fn get_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        self.get_hashed(worker, self.table_pool.hash(key), key)
     }
 
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).update(worker, value),
-            _ => self.update_hashed(worker, self.table_pool.hash(key), key, value),
-        }
+        self.update_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        match key {
-            EMPTY => ReservedKey::of(&self.table_pool).remove(worker),
-            _ => self.remove_hashed(worker, self.table_pool.hash(key), key),
-        }
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        self.remove_hashed(worker, self.table_pool.hash(key), key)
     }
 
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         self.fetch_hashed(keys);
     }
 
-    fn each(
+    fn each_pair(
         &self,
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), IndexError> {
-        if let Some(value) = ReservedKey::of(&self.table_pool).get()? {
-            each(EMPTY, value);
-        }
         let array = self.array();
         for first in (0..array.buckets()).map(|index| array.bucket(index)) {
             self.locks
@@ -312,8 +301,8 @@ impl<M: Medium> Index for Clht<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let (mut buckets, keys) = (0, self.len(worker)?);
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
+        let mut buckets = 0;
         let array = self.array();
         for index in 0..array.buckets() {
             self.each_bucket(array.bucket(index), |_| buckets += 1);
@@ -327,7 +316,7 @@ impl<M: Medium> Index for Clht<M> {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

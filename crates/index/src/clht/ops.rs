@@ -6,7 +6,7 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, EMPTY, first_of, image, next_of, value_of};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 
@@ -161,32 +161,6 @@ impl<M: Medium> Clht<M> {
                 _guard: guard,
             });
         }
-    }
-
-    /// Validates the chains that share the lock of `first` (IX-CLHT-8), makes durable what a killed process left in them, and
-    /// counts their chained buckets.
-    #[cold]
-    pub(super) fn persist_on_first_access(
-        &self,
-        worker: &mut TableWorker,
-        array: Array,
-        first: Off,
-    ) -> Result<(), IndexError> {
-        let medium = self.table_pool.medium();
-        let from = Off(first.0 & !(self.config.lock_bytes() - 1));
-        let mut chained = 0;
-        for n in 0..1 << self.config.lock_bits {
-            let first = from.plus(n * LINE as u64);
-            let others = self.chain_of(first)?;
-            let others = others.into_iter().map(|block| block.at);
-            for bucket in std::iter::once(first).chain(others) {
-                medium.flush(&mut worker.ctx, bucket, LINE);
-                chained += u64::from(!array.has(bucket));
-            }
-        }
-        worker.commit(medium)?;
-        self.chained.fetch_add(chained, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Stores the lock word of the published code: 1 when it is taken, 0 after the drain of the change it guards, which

@@ -1,14 +1,12 @@
-//! Recovery, and the consistency check of the whole table.
+//! Recovery: by the open, and at the first access to a chain.
 
-use std::collections::BTreeSet;
-
+use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Medium, Off, situation};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError};
-use crate::reserved_key::ReservedKey;
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 impl<M: Medium> Clht<M> {
     /// Frees an array that a crash left partly built or partly freed, then the blocks in doubt. Reads a few words per
@@ -86,33 +84,29 @@ impl<M: Medium> Clht<M> {
         Ok(array.has(first) && self.chain_of(first)?.contains(&block))
     }
 
-    pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        let array = self.array();
-        let mut chained = Vec::new();
-        for index in 0..array.buckets() {
-            chained.extend(self.chain_of(array.bucket(index))?);
-            self.check_chain(array, index)?;
-        }
-        ReservedKey::of(&self.table_pool).check()?;
-        self.table_pool.check(|reach| {
-            reach(array.at);
-            chained.into_iter().for_each(|block| reach(block.at));
-        })
-    }
-
-    fn check_chain(&self, array: Array, index: u64) -> Result<(), IndexError> {
-        let first = array.bucket(index);
-        let mut wrong = None;
-        let mut keys = BTreeSet::new();
-        self.each_live(first, |bucket, key, _| {
-            if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} is in chain {index} twice"));
-            } else if array.index(self.table_pool.hash(key)) != index {
-                wrong = Some(format!(
-                    "key {key:#x} lies in {bucket:?}, where it is not looked for"
-                ));
+    /// Validates the chains that share the lock of `first` (IX-CLHT-8), makes durable what a killed process left in them, and
+    /// counts their chained buckets.
+    #[cold]
+    pub(super) fn persist_on_first_access(
+        &self,
+        worker: &mut TableWorker,
+        array: Array,
+        first: Off,
+    ) -> Result<(), IndexError> {
+        let medium = self.table_pool.medium();
+        let from = Off(first.0 & !(self.config.lock_bytes() - 1));
+        let mut chained = 0;
+        for n in 0..1 << self.config.lock_bits {
+            let first = from.plus(n * LINE as u64);
+            let others = self.chain_of(first)?;
+            let others = others.into_iter().map(|block| block.at);
+            for bucket in std::iter::once(first).chain(others) {
+                medium.flush(&mut worker.ctx, bucket, LINE);
+                chained += u64::from(!array.has(bucket));
             }
-        });
-        wrong.map_or(Ok(()), |what| Err(IndexError::damaged(what)))
+        }
+        worker.commit(medium)?;
+        self.chained.fetch_add(chained, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -6,8 +6,8 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 use super::Clht;
 use super::copy::CopyOutcome;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Clht<M> {
     /// Creates the first array. A crash before it is completely durable leaves no table.

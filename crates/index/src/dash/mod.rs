@@ -50,18 +50,19 @@
 //! | chained, linked          | (the open) a block in doubt   | frees it: its segment does not refer to it |
 //! | (a kill) store, drain    | bytes that are not durable    | makes all durable, then repairs            |
 
-mod bucket;
+mod check;
+mod layout;
 mod ops;
-mod repair;
+mod recover;
+mod resize;
 mod table;
 
 use farbank_pm::fault::NamedFault;
 use farbank_pm::{LINE, Medium, Off};
 
+use crate::hash::Hasher;
 use crate::pool_heap::TablePool;
-
-use bucket::{HEAD, PAIR};
-pub(crate) use repair::KeyHashes;
+use layout::{HEAD, PAIR};
 pub(crate) use table::{DashTable, LockedDashSegment};
 
 /// Fault: the first access does not repair interrupted displacements.
@@ -152,13 +153,32 @@ pub(crate) struct SegmentPlace {
     pub(crate) finger: u8,
 }
 
+/// Functions of keys by their hashes, for one segment.
+pub(crate) struct KeyHashes<'a> {
+    pub(crate) hasher: Hasher,
+    /// Returns the home bucket and the fingerprint of a hash.
+    pub(crate) place: &'a dyn Fn(u64) -> SegmentPlace,
+    /// Returns whether a hash belongs to this segment.
+    pub(crate) owned: &'a dyn Fn(u64) -> bool,
+}
+
+impl KeyHashes<'_> {
+    fn place(&self, key: u64) -> SegmentPlace {
+        (self.place)(self.hasher.hash(key))
+    }
+
+    fn own(&self, key: u64) -> bool {
+        (self.owned)(self.hasher.hash(key))
+    }
+}
+
 /// Location of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairSlot {
-    pub(crate) bucket: Off,
-    pub(crate) slot: u32,
+    bucket: Off,
+    slot: u32,
     /// Number of its stash bucket, if it is in the stash.
-    pub(crate) stash: Option<u64>,
+    stash: Option<u64>,
 }
 
 /// Result of an insert into a segment.

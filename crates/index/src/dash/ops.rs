@@ -1,15 +1,32 @@
 //! Search, insert, update and removal of a pair in a segment.
 
 use farbank_pm::model::Category;
-use farbank_pm::{Medium, Off, PersistCtx, situation};
-
-use super::bucket::{BucketHeader, OverflowWord};
-use super::{DashSegments, InsertOutcome, PairSlot, SegmentPlace};
-use crate::index::IndexError;
-use crate::pool_heap::TableWorker;
 use farbank_pm::simd::ones;
+use farbank_pm::{LINE, Medium, Off, PersistCtx, situation};
+
+use super::layout::{BucketHeader, HEAD, OverflowWord};
+use super::{DashSegments, InsertOutcome, PairSlot, SegmentPlace};
+use crate::error::IndexError;
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> DashSegments<'_, M> {
+    /// Prefetches the whole home bucket, so that most searches wait for memory once, not for the fingerprints and then
+    /// the pair. Prefetches the first line of the next bucket.
+    #[inline]
+    pub(crate) fn prefetch(&self, segment: Off, place: SegmentPlace) {
+        let (home, next) = self.pair_of(segment, place);
+        self.medium.prefetch(next, LINE);
+        self.medium.prefetch(home, self.form.bucket_bytes as usize);
+    }
+
+    /// Prefetches the headers of the home and next buckets, all that an insert usually reads.
+    #[inline]
+    pub(crate) fn prefetch_heads(&self, segment: Off, place: SegmentPlace) {
+        let (home, next) = self.pair_of(segment, place);
+        self.medium.prefetch(home, HEAD as usize);
+        self.medium.prefetch(next, HEAD as usize);
+    }
+
     /// Finds `key`. Reads the fingerprint lines of two buckets, and of the stash only if their words require it.
     #[inline]
     pub(crate) fn find(&self, segment: Off, place: SegmentPlace, key: u64) -> Option<PairSlot> {

@@ -4,9 +4,11 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off};
 
 use super::{DashSegments, InsertOutcome, KeyHashes, SegmentPlace};
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::error::IndexError;
+use crate::index::SpaceUse;
 use crate::locks::{LockGuard, LockTable, VersionedRef};
 use crate::pool_heap::{TablePool, TableWorker};
+use crate::reserved_key::HashTable;
 
 /// A locked segment that covers the hash it was looked up by.
 pub(crate) struct LockedDashSegment<'a> {
@@ -126,18 +128,20 @@ pub(crate) trait DashTable: Send + Sync {
     }
 }
 
-impl<T: DashTable> Index for T {
-    fn name(&self) -> &'static str {
-        T::NAME
-    }
+impl<T: DashTable> HashTable for T {
+    type Medium = T::Medium;
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool().worker()
+    const NAME: &'static str = T::NAME;
+
+    const RESERVED_KEY: Option<u64> = None;
+
+    fn table_pool(&self) -> &TablePool<T::Medium> {
+        DashTable::table_pool(self)
     }
 
     /// Costs two lines and two drains, or one of each if the pair shares the line of its bits. A displacement adds up
     /// to three of each. Growth costs extra, depending on the table.
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -166,7 +170,7 @@ impl<T: DashTable> Index for T {
         }
     }
 
-    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn get_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         let _for = Category::KeyValue.scope();
         let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
@@ -182,7 +186,7 @@ impl<T: DashTable> Index for T {
     }
 
     /// One line, one drain.
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -201,7 +205,7 @@ impl<T: DashTable> Index for T {
     }
 
     /// One line, one drain.
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         let (hash, dash) = (self.table_pool().hash(key), self.dash());
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
@@ -216,7 +220,7 @@ impl<T: DashTable> Index for T {
     }
 
     /// Prefetches the directory entries first, then locks and home buckets.
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         for key in keys {
             self.prefetch_lookup(self.table_pool().hash(*key));
         }
@@ -228,7 +232,7 @@ impl<T: DashTable> Index for T {
         }
     }
 
-    fn each(
+    fn each_pair(
         &self,
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
@@ -241,8 +245,7 @@ impl<T: DashTable> Index for T {
         })
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let keys = self.len(worker)?;
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
         let (slots, table_bytes) = self.parts()?;
         Ok(SpaceUse {
             keys,
@@ -253,7 +256,7 @@ impl<T: DashTable> Index for T {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

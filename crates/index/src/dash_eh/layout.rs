@@ -2,8 +2,9 @@
 
 use super::DashEhConfig;
 use crate::dash::{DashShape, SegmentPlace};
+use crate::error::OpenError;
 use crate::extendible::DEPTH_MAX;
-use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
+use crate::pool_heap::{BlockClass, CONFIG_WORDS};
 
 impl DashEhConfig {
     pub(super) fn classes(&self) -> [BlockClass; 1] {

@@ -45,19 +45,20 @@
 //! * Segments are never merged, which is also the paper's default.
 //! * The directory has no space for segments that it never names, unlike the published code's.
 
+mod check;
 mod layout;
+mod ops;
+mod recover;
 mod resize;
 
+use farbank_pm::Medium;
 use farbank_pm::fault::NamedFault;
-use farbank_pm::{Medium, Off, WORD};
 
-use crate::dash::{
-    BucketLayout, DashSegments, DashShape, DashTable, LockedDashSegment, NO_MENDING, SegmentPlace,
-};
-use crate::extendible::{DirectoryEntry, ExtendibleDirectory, SegmentHeader};
-use crate::index::IndexError;
-use crate::locks::{LockTable, VersionedRef};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::dash::{BucketLayout, DashShape, NO_MENDING};
+use crate::error::OpenError;
+use crate::extendible::ExtendibleDirectory;
+use crate::locks::LockTable;
+use crate::pool_heap::{PoolPlan, TablePool};
 
 /// The table's name on the command line.
 pub const NAME: &str = "dash-eh";
@@ -167,90 +168,7 @@ impl<M: Medium> DashEh<M> {
         })?;
         let config = DashEhConfig::of(ground.config())?;
         let table = DashEh::over(ground, config, true);
-        table.directory.recover(&table.table_pool)?;
+        table.recover()?;
         Ok(table)
-    }
-}
-
-impl<M: Medium> DashTable for DashEh<M> {
-    type Medium = M;
-
-    const NAME: &'static str = NAME;
-
-    #[inline]
-    fn table_pool(&self) -> &TablePool<M> {
-        &self.table_pool
-    }
-
-    #[inline]
-    fn dash(&self) -> DashSegments<'_, M> {
-        DashSegments::of(&self.table_pool, &self.form)
-    }
-
-    #[inline]
-    fn locks(&self) -> &LockTable {
-        &self.locks
-    }
-
-    #[inline]
-    fn place(&self, hash: u64) -> SegmentPlace {
-        self.config.place(hash)
-    }
-
-    type Way = DirectoryEntry;
-
-    #[inline]
-    fn lookup(&self, hash: u64) -> VersionedRef<DirectoryEntry> {
-        self.directory.lookup(&self.table_pool, hash)
-    }
-
-    #[inline]
-    fn is_current(&self, _: u64, led: VersionedRef<DirectoryEntry>) -> bool {
-        self.directory.is_current(&self.table_pool, led)
-    }
-
-    #[inline]
-    fn prefetch_lookup(&self, hash: u64) {
-        let entry = self.directory.directory().entry_of(hash);
-        self.table_pool.medium().prefetch(entry, WORD);
-    }
-
-    fn validate(&self, segment: Off, hash: u64) -> Result<(), IndexError> {
-        self.directory.validate(&self.table_pool, segment, hash)
-    }
-
-    fn owns(&self, segment: Off, hash: u64) -> bool {
-        SegmentHeader::at(self.table_pool.medium(), segment).owns(hash)
-    }
-
-    fn grow(
-        &self,
-        worker: &mut TableWorker,
-        held: LockedDashSegment<'_>,
-    ) -> Result<(), IndexError> {
-        self.split(worker, &held)
-    }
-
-    fn each_segment(
-        &self,
-        each: &mut dyn FnMut(Off, u64) -> Result<(), IndexError>,
-    ) -> Result<(), IndexError> {
-        self.directory.each_segment(&self.table_pool, each)
-    }
-
-    fn parts(&self) -> Result<(u64, u64), IndexError> {
-        let mut segments = 0;
-        self.each_segment(&mut |_, _| {
-            segments += 1;
-            Ok(())
-        })?;
-        let bytes = segments * self.form.segment_bytes + self.directory.directory().bytes();
-        Ok((segments * self.config.shape.segment_slots(), bytes))
-    }
-
-    fn check_all(&self) -> Result<(), IndexError> {
-        self.directory.check(&self.table_pool, |segment, hash| {
-            self.check_segment(segment, hash)
-        })
     }
 }

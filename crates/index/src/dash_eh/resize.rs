@@ -4,9 +4,9 @@ use farbank_pm::{Medium, fault};
 
 use super::DashEh;
 use crate::dash::{DashTable, KeyHashes, LockedDashSegment};
+use crate::error::{IndexError, OpenError};
 use crate::extendible::{ExtendibleDirectory, SEGMENT, SegmentHeader, set_header};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> DashEh<M> {
     /// Creates the first directory, and a segment for each entry.

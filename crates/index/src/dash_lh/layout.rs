@@ -5,7 +5,8 @@ use farbank_pm::{Medium, Off, WORD};
 
 use super::{DashLh, DashLhConfig};
 use crate::dash::{DashShape, SegmentPlace};
-use crate::pool_heap::{BlockClass, CONFIG_WORDS, OpenError};
+use crate::error::OpenError;
+use crate::pool_heap::{BlockClass, CONFIG_WORDS};
 
 /// Number of the root's word of N and next.
 pub(super) const STATE: u64 = 0;

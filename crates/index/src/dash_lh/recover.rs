@@ -1,12 +1,12 @@
-//! Recovery, and the consistency check of the whole table.
+//! Recovery by the open. Segments are repaired at their first access.
 
 use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
 use crate::dash::DashTable;
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 impl<M: Medium> DashLh<M> {
     /// Frees arrays and buckets that no entry and no stash refers to. Reads a few words per context, and the directory.
@@ -42,13 +42,13 @@ impl<M: Medium> DashLh<M> {
     }
 
     /// Returns whether the array of a segment exists.
-    fn has(&self, number: u64) -> bool {
+    pub(super) fn has(&self, number: u64) -> bool {
         let array = self.config.array_of(number);
         array < ARRAYS && !self.array(array).is_null()
     }
 
     /// Checks the root's words, and that the entries name arrays for all segments and at most for one more.
-    fn check_directory(&self) -> Result<(), IndexError> {
+    pub(super) fn check_directory(&self) -> Result<(), IndexError> {
         let referrer = format!("the directory, in the root's word {DIRECTORY},");
         self.table_pool
             .check_run(&referrer, self.directory, DIRECTORY_BYTES)?;
@@ -95,23 +95,5 @@ impl<M: Medium> DashLh<M> {
         }
         let chained = self.dash().chain_of(self.segment(owner), CHAINED, owner)?;
         Ok(chained.contains(&block))
-    }
-
-    pub(super) fn check_segments(&self) -> Result<(), IndexError> {
-        self.check_directory()?;
-        let mut reached = vec![self.directory];
-        self.each_array(|_, at| reached.push(at));
-        self.each_segment(&mut |segment, number| {
-            self.check_segment(segment, number)?;
-            reached.extend(self.dash().chained(segment));
-            Ok(())
-        })?;
-        let coming = self.state().count();
-        if self.has(coming) {
-            let chained = (self.dash()).chain_of(self.segment(coming), CHAINED, coming)?;
-            reached.extend(chained.iter().map(|block| block.at));
-        }
-        self.table_pool
-            .check(|reach| reached.into_iter().for_each(reach))
     }
 }

@@ -6,7 +6,7 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
 use super::{DashLh, DashLhConfig};
 use crate::dash::{DashTable, KeyHashes};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::{TablePool, TableWorker};
 
 /// A segment with more slots than this per pair is not split.

@@ -1,13 +1,12 @@
-//! Recovery of the directory, and its consistency check.
+//! Recovery of the directory.
 
 use farbank_pm::{Medium, Off, WORD, situation};
 
-use super::{
-    DEPTH_MAX, DIRECTORY, DirectoryWord, ExtendibleDirectory, SEGMENT, SegmentHeader, plausible,
-    set_entries,
-};
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TablePool, TableWorker};
+use super::layout::{DirectoryWord, SegmentHeader, plausible};
+use super::resize::set_entries;
+use super::{DEPTH_MAX, DIRECTORY, ExtendibleDirectory, SEGMENT};
+use crate::error::OpenError;
+use crate::pool_heap::{HeapBlock, TablePool, TableWorker};
 
 impl ExtendibleDirectory {
     /// Completes interrupted splits, then frees segments and directories that nothing refers to. Reads a few words per
@@ -34,23 +33,6 @@ impl ExtendibleDirectory {
         }
         ground.recover(&mut worker, |block| {
             Ok(is_live(ground.medium(), directory, block))
-        })
-    }
-
-    /// Checks the directory, runs `check` on each segment, and checks that the allocated blocks are exactly these.
-    pub(crate) fn check<M: Medium>(
-        &self,
-        ground: &TablePool<M>,
-        mut check: impl FnMut(Off, u64) -> Result<(), IndexError>,
-    ) -> Result<(), IndexError> {
-        let mut segments = Vec::new();
-        self.each_segment(ground, |segment, hash| {
-            segments.push(segment);
-            check(segment, hash)
-        })?;
-        ground.check(|reach| {
-            reach(self.directory().at());
-            segments.into_iter().for_each(reach);
         })
     }
 }

@@ -4,8 +4,9 @@ use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{LevelConfig, LevelHash};
 use crate::bits::match_mask;
+use crate::error::OpenError;
 pub(super) use crate::pool_heap::BucketRun as Level;
-use crate::pool_heap::{CONFIG_WORDS, OpenError};
+use crate::pool_heap::CONFIG_WORDS;
 
 /// Number of the root's word for the number of the top level. It shares a line with the words of the levels.
 pub(super) const CURRENT: u64 = 0;

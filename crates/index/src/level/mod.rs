@@ -66,6 +66,7 @@
 //! tokens are bytes and the compiler aligns what follows ([`LevelConfig::published`]). With 79 % of the slots in use,
 //! 52.6 % of its bytes hold keys and values; here it is 59 %.
 
+mod check;
 mod layout;
 mod ops;
 mod recover;
@@ -76,10 +77,12 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::error::{IndexError, OpenError};
 use crate::hash::{self, Hasher};
-use crate::index::{Index, IndexError, SpaceUse};
+use crate::index::SpaceUse;
 use crate::locks::LockTable;
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::HashTable;
 use layout::{CURRENT, Level, Levels, RING, level_root};
 
 /// The table's name on the command line.
@@ -242,16 +245,18 @@ impl<M: Medium> LevelHash<M> {
     }
 }
 
-impl<M: Medium> Index for LevelHash<M> {
-    fn name(&self) -> &'static str {
-        NAME
+impl<M: Medium> HashTable for LevelHash<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    const RESERVED_KEY: Option<u64> = None;
+
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool.worker()
-    }
-
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -260,11 +265,11 @@ impl<M: Medium> Index for LevelHash<M> {
         self.insert_hashed(worker, self.hashes(key), key, value)
     }
 
-    fn get(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn get_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.get_hashed(worker, self.hashes(key), key)
     }
 
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -273,15 +278,15 @@ impl<M: Medium> Index for LevelHash<M> {
         self.update_hashed(worker, self.hashes(key), key, value)
     }
 
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.hashes(key), key)
     }
 
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         self.fetch_hashed(keys);
     }
 
-    fn each(
+    fn each_pair(
         &self,
         worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
@@ -297,8 +302,7 @@ impl<M: Medium> Index for LevelHash<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let keys = self.len(worker)?;
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
         let levels = self.levels().both();
         let buckets: u64 = levels.into_iter().map(Level::buckets).sum();
         Ok(SpaceUse {
@@ -310,7 +314,7 @@ impl<M: Medium> Index for LevelHash<M> {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

@@ -6,7 +6,7 @@ use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::LevelHash;
 use super::layout::{HashPair, Level, LevelSlot, Levels, PAIR_BYTES};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::locks::LockGuard;
 use crate::pool_heap::TableWorker;
 
@@ -178,25 +178,6 @@ impl<M: Medium> LevelHash<M> {
             drop(guards);
             drop(self.growing.lock().expect("no holder panics"));
         }
-    }
-
-    /// Makes durable what a killed process left in the buckets of a stripe. The buckets hold no references, so nothing
-    /// needs validation.
-    #[cold]
-    pub(super) fn persist_on_first_access(
-        &self,
-        worker: &mut TableWorker,
-        stripe: Off,
-    ) -> Result<(), IndexError> {
-        let medium = self.table_pool.medium();
-        let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
-        for level in self.levels().both() {
-            for n in (first..level.half()).step_by(self.stripes as usize) {
-                let bucket = self.config.bucket(level, side as usize, n);
-                self.flush_bucket(worker, bucket);
-            }
-        }
-        worker.commit(medium)
     }
 
     #[track_caller]

@@ -1,13 +1,11 @@
-//! Recovery, and the consistency check of the whole table.
-
-use std::collections::BTreeSet;
+//! Recovery: by the open, and at the first access to a stripe.
 
 use farbank_pm::{Medium, Off, fault, situation};
 
 use super::LevelHash;
 use super::layout::{BITS_MAX, LevelSlot, Levels, level_root};
-use crate::index::IndexError;
-use crate::pool_heap::{OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::TableWorker;
 
 impl<M: Medium> LevelHash<M> {
     /// Completes interrupted moves, and frees runs in doubt. Reads a few buckets per context.
@@ -56,7 +54,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Checks that the root's levels are valid.
-    fn check_levels(&self) -> Result<(), IndexError> {
+    pub(super) fn check_levels(&self) -> Result<(), IndexError> {
         let levels @ Levels {
             current,
             top,
@@ -76,26 +74,22 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        self.check_levels()?;
-        let (mut keys, mut wrong) = (BTreeSet::new(), None);
-        self.each_live(|level, side, spot| {
-            let key = self.pair(spot).0;
-            let home = self.config.bucket(level, side, self.hashes(key)[side]);
-            if home != spot.bucket {
-                wrong = Some(format!(
-                    "key {key:#x} lies at {spot:?}, where it is not looked for"
-                ));
-            } else if !keys.insert(key) {
-                wrong = Some(format!("key {key:#x} occurs twice, once at {spot:?}"));
+    /// Makes durable what a killed process left in the buckets of a stripe. The buckets hold no references, so nothing
+    /// needs validation.
+    #[cold]
+    pub(super) fn persist_on_first_access(
+        &self,
+        worker: &mut TableWorker,
+        stripe: Off,
+    ) -> Result<(), IndexError> {
+        let medium = self.table_pool.medium();
+        let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
+        for level in self.levels().both() {
+            for n in (first..level.half()).step_by(self.stripes as usize) {
+                let bucket = self.config.bucket(level, side as usize, n);
+                self.flush_bucket(worker, bucket);
             }
-        });
-        if let Some(wrong) = wrong {
-            return Err(IndexError::damaged(wrong));
         }
-        self.table_pool.check(|reach| {
-            let levels = self.levels().both();
-            levels.iter().for_each(|level| reach(level.at));
-        })
+        worker.commit(medium)
     }
 }

@@ -5,8 +5,8 @@ use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::LevelHash;
 use super::layout::{BITS_MAX, CURRENT, Level, LevelSlot, Levels, RING, level_root};
-use crate::index::IndexError;
-use crate::pool_heap::{HeapBlock, OpenError, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::pool_heap::{HeapBlock, TableWorker};
 
 /// If the bottom level has more slots than this per pair, no level is added.
 const SLOTS_A_PAIR: u64 = 8;

@@ -10,7 +10,7 @@
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{HeapBlock, TablePool};
-use crate::index::IndexError;
+use crate::error::IndexError;
 
 impl<M: Medium> TablePool<M> {
     /// Returns whether the `bytes` at `at` lie in the pool and start at a word boundary.

@@ -47,8 +47,9 @@ use farbank_pm::model::Category;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD, situation};
 
-use super::{OpenError, SharedFailure, TablePool, TableWorker};
-use crate::index::IndexError;
+use super::{TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::failure::SharedFailure;
 
 /// Maximum number of block classes of a table.
 const CLASSES: usize = 4;
@@ -393,7 +394,7 @@ impl PoolHeap {
     }
 
     /// Sets the use of each chunk from its word, at open.
-    pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), String> {
+    pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), IndexError> {
         let mut uses = self.uses.lock().expect("no holder panics");
         let mut chunk = 0;
         while chunk < uses.len() {
@@ -415,9 +416,9 @@ impl PoolHeap {
                     uses[chunk] = ChunkUse::Run(rest as u32);
                 }
                 _ => {
-                    return Err(format!(
+                    return Err(IndexError::damaged(format!(
                         "the word of chunk {chunk} is {record:#x}, which is no valid use"
-                    ));
+                    )));
                 }
             }
             chunk += len;
@@ -433,8 +434,7 @@ impl<M: Medium> TablePool<M> {
         let records: Vec<u64> = (0..chunks)
             .map(|chunk| self.medium().load(self.heap.record_of(chunk)))
             .collect();
-        let taken = self.heap.take_recorded(&records);
-        taken.map_err(|what| OpenError::Damaged { what })
+        Ok(self.heap.take_recorded(&records)?)
     }
 
     /// Allocates a block of `class`, with its old content. Its bit is flushed. Link the block only after the worker's

@@ -13,26 +13,22 @@
 //! step of the table's creation. The root's words belong to the table; a word is replaced by one store. Chunks are the
 //! pool's segments; `heap.rs` allocates them.
 
-mod failure;
 mod follow;
 mod heap;
 mod recover;
 mod run;
 mod worker;
 
-use std::fmt;
-
 use farbank_pm::medium::persist;
-use farbank_pm::pool::{
-    CopiedPoolPolicy, Pool, PoolError, PoolIdentity, PoolLayout, PoolRoot, ROOT_WORDS,
-};
+use farbank_pm::pool::{CopiedPoolPolicy, Pool, PoolIdentity, PoolLayout, PoolRoot, ROOT_WORDS};
 use farbank_pm::sync::Arc;
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned, WORD};
 
+use crate::error::{IndexError, OpenError};
+use crate::failure::SharedFailure;
 use crate::hash::{self, Hasher, Hashing};
-use crate::index::IndexError;
+use crate::kind_word::kind_of;
 use crate::locks::LockTable;
-pub(crate) use failure::SharedFailure;
 use heap::PoolHeap;
 pub(crate) use heap::{BlockClass, HeapBlock};
 pub(crate) use run::BucketRun;
@@ -82,115 +78,6 @@ impl Default for PoolPlan {
             hashing: Hashing::Random,
         }
     }
-}
-
-/// The reason why a table cannot be created or opened. An open that fails leaves the table unchanged.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The medium holds no pool, the pool is damaged, or the medium failed.
-    Pool(PoolError),
-    /// The pool holds another kind of table, or none.
-    Kind {
-        /// The kind that the caller expected.
-        expected: &'static str,
-        /// The value in the superblock.
-        found: u64,
-    },
-    /// The table has the layout of another version of Farbank.
-    Layout {
-        /// The layout number of this version.
-        expected: u64,
-        /// The value in the superblock.
-        found: u64,
-    },
-    /// A word in the pool has a value that a table never writes.
-    Damaged {
-        /// The value found, the value expected, and the offset.
-        what: String,
-    },
-    /// The table's blocks do not fit into the pool's chunks.
-    Chunks {
-        /// Bytes of the block that does not fit.
-        block_bytes: u64,
-        /// Bytes of a chunk.
-        chunk_bytes: u64,
-    },
-    /// The table did not fit into the pool, or the medium failed.
-    Refused(IndexError),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Pool(error) => error.fmt(f),
-            OpenError::Kind { expected, found: 0 } => write!(
-                f,
-                "the pool holds no table, expected {expected}; its creation may have been interrupted; create it again"
-            ),
-            OpenError::Kind { expected, found } => write!(
-                f,
-                "the pool holds a table of kind {:?}, expected {expected}; open it with its own kind",
-                name_of(*found)
-            ),
-            OpenError::Layout { expected, found } => write!(
-                f,
-                "the table's layout is number {found}, expected {expected}; open it with the version of Farbank that created it"
-            ),
-            OpenError::Damaged { what } => IndexError::damaged(what).fmt(f),
-            OpenError::Chunks {
-                block_bytes,
-                chunk_bytes,
-            } => write!(
-                f,
-                "blocks of {block_bytes} bytes do not fit into chunks of {chunk_bytes}; create the pool with larger chunks"
-            ),
-            OpenError::Refused(refused) => refused.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl From<PoolError> for OpenError {
-    fn from(error: PoolError) -> OpenError {
-        OpenError::Pool(error)
-    }
-}
-
-impl From<IndexError> for OpenError {
-    fn from(refused: IndexError) -> OpenError {
-        match refused {
-            IndexError::Damaged { what } => OpenError::Damaged { what },
-            refused => OpenError::Refused(refused),
-        }
-    }
-}
-
-impl From<Poisoned> for OpenError {
-    fn from(poisoned: Poisoned) -> OpenError {
-        OpenError::Refused(poisoned.into())
-    }
-}
-
-/// Encodes a table's kind as a word: its name of at most seven letters, and a byte that is 1 if the table has a hash
-/// seed. Programs without support for seeds therefore reject such a table.
-fn kind_of(name: &str, seed: u64) -> u64 {
-    let mut word = [0; WORD];
-    for (byte, letter) in word[..SEEDED].iter_mut().zip(name.bytes()) {
-        *byte = letter;
-    }
-    word[SEEDED] = u8::from(seed != 0);
-    u64::from_le_bytes(word)
-}
-
-/// Byte of the kind word that says whether the table has a seed.
-const SEEDED: usize = WORD - 1;
-
-fn name_of(kind: u64) -> String {
-    let letters = kind.to_le_bytes();
-    String::from_utf8_lossy(&letters[..SEEDED])
-        .trim_end_matches('\0')
-        .into()
 }
 
 /// The pool of a table, with its heap and its hash function.

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Medium, Off, situation};
 
 use super::heap::{ChunkUse, FREED, HeapBlock, RUN};
-use super::{OpenError, TablePool, TableWorker};
-use crate::index::IndexError;
+use super::{TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
 
 impl<M: Medium> TablePool<M> {
     /// Frees blocks and runs that a crash left allocated but not linked, or unlinked but not freed. `is_live` says

@@ -5,7 +5,7 @@ use farbank_pm::sync::Arc;
 use farbank_pm::{Medium, Off, PersistCounters, PersistCtx, WORD};
 
 use super::heap::{BlockGroup, HeapBlock, PoolHeap};
-use crate::index::IndexError;
+use crate::error::IndexError;
 
 /// The handle of one thread on a table: its persistence context, and the blocks that the allocator reserves for it. A
 /// worker is used by one thread at a time, and only with the table that created it.

@@ -3,7 +3,8 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Soft, SoftConfig};
-use crate::pool_heap::{CONFIG_WORDS, OpenError};
+use crate::error::OpenError;
+use crate::pool_heap::CONFIG_WORDS;
 
 /// Number of the root's word for the newest area.
 pub(super) const AREAS: u64 = 0;

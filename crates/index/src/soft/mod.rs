@@ -67,6 +67,7 @@
 //! `soft.no_flush`). Its recovery treats torn nodes as live (`soft.torn_is_live`), and reads only the areas of the
 //! recovering thread (`soft.one_area`).
 
+mod check;
 mod layout;
 mod list;
 mod nodes;
@@ -80,8 +81,10 @@ use farbank_pm::Off;
 use farbank_pm::fault::NamedFault;
 use farbank_pm::sync::Mutex;
 
-use crate::index::{Index, IndexError, SpaceUse};
-use crate::pool_heap::{OpenError, PoolPlan, TablePool, TableWorker};
+use crate::error::{IndexError, OpenError};
+use crate::index::SpaceUse;
+use crate::pool_heap::{PoolPlan, TablePool, TableWorker};
+use crate::reserved_key::HashTable;
 use list::NodeList;
 use nodes::NodePool;
 
@@ -216,16 +219,18 @@ impl<M: Medium> Soft<M> {
     }
 }
 
-impl<M: Medium> Index for Soft<M> {
-    fn name(&self) -> &'static str {
-        NAME
+impl<M: Medium> HashTable for Soft<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    const RESERVED_KEY: Option<u64> = None;
+
+    fn table_pool(&self) -> &TablePool<M> {
+        &self.table_pool
     }
 
-    fn worker(&self) -> Result<TableWorker, IndexError> {
-        self.table_pool.worker()
-    }
-
-    fn insert(
+    fn insert_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -234,18 +239,11 @@ impl<M: Medium> Index for Soft<M> {
         self.insert_hashed(worker, self.table_pool.hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
-        let hash = self.table_pool.hash(key);
-        loop {
-            let round = self.nodes.round();
-            let found = self.list.search(hash);
-            if self.nodes.is_still(round) {
-                return Ok(found);
-            }
-        }
+    fn get_key(&self, _worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+        Ok(self.get_hashed(self.table_pool.hash(key)))
     }
 
-    fn update(
+    fn update_key(
         &self,
         worker: &mut TableWorker,
         key: u64,
@@ -254,16 +252,16 @@ impl<M: Medium> Index for Soft<M> {
         self.update_hashed(worker, self.table_pool.hash(key), value)
     }
 
-    fn remove(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
+    fn remove_key(&self, worker: &mut TableWorker, key: u64) -> Result<Option<u64>, IndexError> {
         self.remove_hashed(worker, self.table_pool.hash(key))
     }
 
-    fn fetch(&self, keys: &[u64]) {
+    fn fetch_keys(&self, keys: &[u64]) {
         self.list
             .fetch(keys.iter().map(|key| self.table_pool.hash(*key)));
     }
 
-    fn each(
+    fn each_pair(
         &self,
         _worker: &mut TableWorker,
         each: &mut dyn FnMut(u64, u64),
@@ -279,8 +277,7 @@ impl<M: Medium> Index for Soft<M> {
         Ok(())
     }
 
-    fn space(&self, worker: &mut TableWorker) -> Result<SpaceUse, IndexError> {
-        let keys = self.len(worker)?;
+    fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
         let areas = self.areas.lock().expect("no holder panics").len() as u64;
         Ok(SpaceUse {
             keys,
@@ -291,7 +288,7 @@ impl<M: Medium> Index for Soft<M> {
         })
     }
 
-    fn check(&self) -> Result<(), IndexError> {
+    fn check_table(&self) -> Result<(), IndexError> {
         self.check_all()
     }
 }

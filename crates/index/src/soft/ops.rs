@@ -1,4 +1,4 @@
-//! Insert, update, remove. Searches use only the list.
+//! Insert, get, update, remove. Searches use only the list.
 //!
 //! ```text
 //!   insert   start, key, value ─▶ linked, IntendToInsert ─▶ end, flush, drain ─▶ Inserted
@@ -16,7 +16,7 @@ use super::Soft;
 use super::layout::{NODE_BYTES, end_of, key_of, value_of};
 use super::list::ListPosition;
 use super::tagged_ptr::NodeState;
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::TableWorker;
 
 /// The nodes that an insert has taken.
@@ -99,6 +99,17 @@ impl<M: Medium> Soft<M> {
                 return Ok(None);
             }
             stock.unused = Some(node);
+        }
+    }
+
+    /// Reads no far memory. Repeats the search if nodes were reused meanwhile.
+    pub(super) fn get_hashed(&self, hash: u64) -> Option<u64> {
+        loop {
+            let round = self.nodes.round();
+            let found = self.list.search(hash);
+            if self.nodes.is_still(round) {
+                return found;
+            }
         }
     }
 

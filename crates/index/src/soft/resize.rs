@@ -7,7 +7,7 @@ use farbank_pm::{LINE, Medium, Off, WORD, situation};
 
 use super::Soft;
 use super::layout::{AREAS, node_of};
-use crate::index::IndexError;
+use crate::error::IndexError;
 use crate::pool_heap::TableWorker;
 
 impl<M: Medium> Soft<M> {

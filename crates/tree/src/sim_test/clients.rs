@@ -175,7 +175,7 @@ pub(super) struct NumberedClient {
 
 impl NumberedClient {
     fn layout(&self) -> NodeLayout {
-        self.client.home.config.layout
+        self.client.config().layout
     }
 
     fn key(&self, number: u64) -> Key {
@@ -184,7 +184,7 @@ impl NumberedClient {
 
     /// Returns the maximum bytes of a value, if values are out of line.
     fn bytes_max(&self) -> Option<usize> {
-        match self.client.home.config.values {
+        match self.client.config().values {
             ValueMode::Words => None,
             ValueMode::Blocks { bytes_max } => Some(bytes_max),
         }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use farbank_fabric::GAddr;
@@ -10,15 +11,106 @@ use farbank_fabric::sim::SimCluster;
 use super::clients::{ClientLog, KEYS, NumberedClient, UNKNOWN, key_of, shown};
 use super::judge::violation;
 use super::{COMPUTES, EVENTS_MAX, LEASE_NS, TrialConfig, TrialViolation};
-use crate::client::ROOT;
+use crate::block::BlockRef;
 use crate::config::ValueMode;
 use crate::lookup::{Lookup, child_for, classify};
 use crate::page::{NodePage, NodeState};
-use crate::value_blocks::BlockRef;
+use crate::superblock::ROOT;
 use crate::{Compute, Config, TreeError};
 
 /// The final value of every key. Keys that are unreachable are missing.
 type FinalState = BTreeMap<u64, Option<u64>>;
+
+/// The reason why the final check rejects a trial.
+#[derive(Debug)]
+enum FinalCheckError {
+    /// An operation failed, although every server works.
+    Failed(TreeError),
+    /// A write of a key that does not need the failed server `gone` did not replace the value `found`.
+    WriteBeside {
+        key: u64,
+        gone: u16,
+        found: Option<u64>,
+        written: Result<Option<u64>, TreeError>,
+    },
+    /// A lookup failed that must not fail, or with another error or later than it must.
+    LookupBeside {
+        key: u64,
+        gone: u16,
+        /// Whether the key does not need the failed server.
+        free: bool,
+        took_ns: u64,
+        error: TreeError,
+    },
+    /// A range and the reads of single keys returned different entries.
+    RangeDiffers {
+        only_range: Vec<(u64, u64)>,
+        only_single: Vec<(u64, u64)>,
+    },
+    /// A write replaced another value than the one read before.
+    WriteReplaced {
+        key: u64,
+        was: Option<u64>,
+        old: Option<u64>,
+    },
+}
+
+impl fmt::Display for FinalCheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = |entries: &[(u64, u64)]| {
+            let one = |(key, value): &(u64, u64)| format!("{key}={}", shown(*value));
+            entries.iter().map(one).collect::<Vec<_>>().join(" ")
+        };
+        match self {
+            FinalCheckError::Failed(error) => write!(f, "the final check failed: {error}"),
+            FinalCheckError::WriteBeside {
+                key,
+                gone,
+                found,
+                written,
+            } => write!(
+                f,
+                "key {key} does not need the failed memory server {gone}; it had {found:?}, but its write ended with {written:?}"
+            ),
+            FinalCheckError::LookupBeside {
+                key,
+                gone,
+                free,
+                took_ns,
+                error,
+            } => {
+                let where_to = if *free { "does not need" } else { "needs" };
+                write!(
+                    f,
+                    "key {key} {where_to} the failed memory server {gone}, and after {took_ns} ns its lookup ended with: {error}"
+                )
+            }
+            FinalCheckError::RangeDiffers {
+                only_range,
+                only_single,
+            } => write!(
+                f,
+                "the range and the single reads differ: only the range returns [{}], only the single reads return [{}]",
+                listed(only_range),
+                listed(only_single)
+            ),
+            FinalCheckError::WriteReplaced { key, was, old } => {
+                write!(f, "key {key} had {was:?}, but its write replaced {old:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FinalCheckError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            FinalCheckError::Failed(error) | FinalCheckError::LookupBeside { error, .. } => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}
 
 impl TrialConfig {
     /// Reads and writes everything from a fresh compute server; if memory server `gone` has failed, everything that
@@ -55,7 +147,7 @@ impl TrialConfig {
                 }
                 return Ok(end);
             }
-            Some((Err(what), _)) => what,
+            Some((Err(error), _)) => error.to_string(),
             None if stuck => "the final check waits for ever: a lock was never released".into(),
             None => "the final check did not finish".into(),
         };
@@ -69,7 +161,7 @@ impl TrialConfig {
         caller: &NumberedClient,
         sim: &SimCluster,
         gone: u16,
-    ) -> Result<FinalState, String> {
+    ) -> Result<FinalState, FinalCheckError> {
         use farbank_fabric::FabricError::{Empty, Timeout};
         let mut end = FinalState::new();
         for key in 0..KEYS {
@@ -85,9 +177,12 @@ impl TrialConfig {
                     if written.is_ok_and(|old| agrees(old, found)) {
                         continue;
                     }
-                    return Err(format!(
-                        "key {key} does not need the failed memory server {gone}; it had {found:?}, but its write ended with {written:?}"
-                    ));
+                    return Err(FinalCheckError::WriteBeside {
+                        key,
+                        gone,
+                        found,
+                        written,
+                    });
                 }
                 Err(error) => error,
             };
@@ -97,10 +192,13 @@ impl TrialConfig {
                 TreeError::Fabric(Timeout { server } | Empty { server }) if server == gone
             );
             if free || !named || took_ns > LEASE_NS {
-                let where_to = if free { "does not need" } else { "needs" };
-                return Err(format!(
-                    "key {key} {where_to} the failed memory server {gone}, and after {took_ns} ns its lookup ended with: {failed}"
-                ));
+                return Err(FinalCheckError::LookupBeside {
+                    key,
+                    gone,
+                    free,
+                    took_ns,
+                    error: failed,
+                });
             }
         }
         Ok(end)
@@ -154,8 +252,8 @@ fn agrees(old: Option<u64>, was: Option<u64>) -> bool {
 }
 
 /// Reads all entries by a range and key by key, compares both, and writes every key.
-async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
-    let failed = |error: TreeError| format!("the final check failed: {error}");
+async fn look(caller: &NumberedClient) -> Result<FinalState, FinalCheckError> {
+    let failed = FinalCheckError::Failed;
     let range = caller.range(0, usize::MAX >> 1).await.map_err(failed)?;
     let mut single = FinalState::new();
     for key in 0..KEYS {
@@ -165,33 +263,24 @@ async fn look(caller: &NumberedClient) -> Result<FinalState, String> {
         .iter()
         .filter_map(|(key, value)| value.map(|value| (*key, value)));
     if !there.clone().eq(range.iter().copied()) {
-        let listed = |entries: &mut dyn Iterator<Item = (u64, u64)>| {
-            let one = |(key, value)| format!("{key}={}", shown(value));
-            entries.map(one).collect::<Vec<_>>().join(" ")
-        };
         let single: Vec<_> = there.collect();
-        return Err(format!(
-            "the range and the single reads differ: only the range returns [{}], only the single reads return [{}]",
-            listed(
-                &mut range
-                    .iter()
-                    .copied()
-                    .filter(|entry| !single.contains(entry))
-            ),
-            listed(
-                &mut single
-                    .iter()
-                    .copied()
-                    .filter(|entry| !range.contains(entry))
-            )
-        ));
+        let without = |entries: &[(u64, u64)], others: &[(u64, u64)]| {
+            let only = entries.iter().filter(|entry| !others.contains(entry));
+            only.copied().collect()
+        };
+        return Err(FinalCheckError::RangeDiffers {
+            only_range: without(&range, &single),
+            only_single: without(&single, &range),
+        });
     }
     for (key, was) in &single {
         let old = caller.insert(*key, u64::MAX).await.map_err(failed)?;
         if !agrees(old, *was) {
-            return Err(format!(
-                "key {key} had {was:?}, but its write replaced {old:?}"
-            ));
+            return Err(FinalCheckError::WriteReplaced {
+                key: *key,
+                was: *was,
+                old,
+            });
         }
     }
     Ok(single)

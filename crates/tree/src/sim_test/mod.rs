@@ -387,9 +387,14 @@ impl TrialConfig {
         let doing = FaultMoment::ALL.into_iter().filter(is).collect();
         let locks = match takes_memory {
             true => 0,
-            false => {
-                crate::lock::count_locks_of(sim, &self.config, SERVERS, LOCK_BYTES, compute, 1)
-            }
+            false => crate::lock_table::count_locks_of(
+                sim,
+                &self.config,
+                SERVERS,
+                LOCK_BYTES,
+                compute,
+                1,
+            ),
         };
         let who = match self.disaster {
             InjectedFault::None => String::new(),

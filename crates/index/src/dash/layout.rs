@@ -1,12 +1,11 @@
 //! The byte layout of a bucket.
 
 use farbank_pm::model::Category;
-use farbank_pm::simd::bytes_equal;
+use farbank_pm::simd::{bytes_equal, ones};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD};
 
 use super::{DashSegments, PairSlot, SegmentPlace};
 use crate::pool_heap::TableWorker;
-use farbank_pm::simd::ones;
 
 /// Position of the bits in a bucket.
 const BITS: u64 = 8;

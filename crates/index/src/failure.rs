@@ -3,7 +3,7 @@
 use farbank_pm::Poisoned;
 use farbank_pm::sync::OnceLock;
 
-use crate::index::IndexError;
+use crate::error::IndexError;
 
 /// The error of the first failed drain. Shared by all workers of a table, its allocator and its locks.
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub(crate) struct SharedFailure(OnceLock<Poisoned>);
 impl SharedFailure {
     /// Records that a drain failed. Only the first failure is kept.
     #[cold]
-    pub(super) fn note(&self, poisoned: &Poisoned) {
+    pub(crate) fn note(&self, poisoned: &Poisoned) {
         self.0.get_or_init(|| poisoned.clone());
     }
 

@@ -1,0 +1,120 @@
+//! Nodes that are locked and read.
+//!
+//! A client locks the node that the search returned, and reads the node. If it is the wrong node, the client releases
+//! the lock and moves on. It never waits for a second lock.
+
+use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
+
+use crate::client::{Client, FetchedNode};
+use crate::error::TreeError;
+use crate::key::Key;
+use crate::lock::HeldLock;
+use crate::lookup::{Lookup, classify};
+use crate::page::NodeState;
+
+/// A locked node, read under its lock.
+pub(crate) struct LockedNode {
+    pub(crate) held: HeldLock,
+    pub(crate) found: FetchedNode,
+    /// Whether it was reached by a sibling pointer and may have no separator.
+    pub(crate) unknown_above: bool,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Locks and reads the leaf for `key`.
+    pub(crate) async fn lock_leaf(&self, key: &Key) -> Result<LockedNode, TreeError> {
+        let locked = self.lock_node(key, 0).await?;
+        locked.ok_or(TreeError::NoTree)
+    }
+
+    /// Locks and reads the node of `level` for `key`. Returns `None` if the tree has no such level.
+    pub(crate) async fn lock_node(
+        &self,
+        key: &Key,
+        level: u8,
+    ) -> Result<Option<LockedNode>, TreeError> {
+        let mut aim = key.clone();
+        loop {
+            let Some(way) = self.seek(&aim, level).await? else {
+                return Ok(None);
+            };
+            let mut at = way.at;
+            let mut unknown_above = false;
+            loop {
+                let held = self.lock(at).await?;
+                self.note(|op| op.handed_over = held.handed);
+                let found = match self.read(at).await {
+                    Ok(found) => found,
+                    Err(error) => return Err(self.unlock_after(held, error).await),
+                };
+                match classify(&found.page, key, level) {
+                    Lookup::Found if found.page.head().state == NodeState::Moving => {
+                        if let Some(next) = self.resolve_moving(held, found, key).await? {
+                            at = next;
+                        }
+                    }
+                    Lookup::Found => {
+                        let direct = at == way.at;
+                        let hit = Self::by_hint(&way) && direct;
+                        self.note(|op| op.cache_hit = hit);
+                        return Ok(Some(LockedNode {
+                            held,
+                            found,
+                            unknown_above: unknown_above && !Self::by_hint(&way),
+                        }));
+                    }
+                    Lookup::Follow(next) => {
+                        unknown_above = found.page.head().sibling == next;
+                        self.drop_hint(&way);
+                        self.unlock(held).await?;
+                        at = next;
+                    }
+                    Lookup::Restart => {
+                        self.unlock(held).await?;
+                        break;
+                    }
+                }
+            }
+            aim = self.retry_key(&way, aim);
+        }
+    }
+
+    /// Resolves a locked leaf whose mover died. If its entries have moved, marks it freed; if not, marks it live again.
+    /// Returns the leaf at which to continue, if it has moved.
+    async fn resolve_moving(
+        &self,
+        held: HeldLock,
+        mut found: FetchedNode,
+        key: &Key,
+    ) -> Result<Option<GAddr>, TreeError> {
+        let mut head = found.page.head();
+        let target = match self.find_in_chain(key, head.low, found.at).await {
+            Ok(target) => target.map(|target| target.at),
+            Err(error) => return Err(self.unlock_after(held, error).await),
+        };
+        head.state = match target {
+            Some(_) => NodeState::Freed,
+            None => NodeState::Live,
+        };
+        head.low = target.unwrap_or(GAddr::NULL);
+        self.note(|op| op.mended += 1);
+        found.page.set_head(&head);
+        found.page.seal();
+        let write = Verb::write(found.at, found.page.bytes);
+        self.write_and_unlock(held, vec![write]).await?;
+        Ok(target)
+    }
+}
+
+/// Returns `writes`, preceded by the write of the block that they refer to.
+pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Verb> {
+    if let Some(block) = block {
+        let place = match fault!("tree.entry_before_block") {
+            true => writes.len(),
+            false => 0,
+        };
+        writes.insert(place, block);
+    }
+    writes
+}

@@ -1,0 +1,30 @@
+//! The start of each memory server's host memory.
+//!
+//! ```text
+//!   0      8       64                 4096                                  RESERVED_BYTES
+//!   │      │ mark  │ root's address   │ locks, if they are in host memory   │ nodes and blocks ...
+//!                    (server 0)
+//! ```
+
+use farbank_fabric::GAddr;
+
+use crate::config::HOST_LOCKS_MAX;
+use crate::layout::{NodeFormat, NodeLayout};
+
+/// The root's address, on server 0.
+pub(crate) const ROOT: GAddr = GAddr::host(0, 64);
+/// Offset of the locks in host memory, one word each.
+pub(crate) const HOST_LOCKS_AT: u64 = 4096;
+/// Bytes at the start of each server's host memory that are not used for chunks.
+pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS_MAX * 8;
+
+/// Returns the mark that identifies a part of the tree in a server's memory: its address and its bytes.
+pub(crate) fn mark(server: u16, layout: &NodeLayout) -> (GAddr, Vec<u8>) {
+    const AT: u64 = 8;
+    let mut bytes = b"frbktree".to_vec();
+    bytes.extend((layout.node_bytes as u32).to_le_bytes());
+    bytes.extend((layout.key_bytes as u16).to_le_bytes());
+    bytes.push(u8::from(layout.format == NodeFormat::Paper));
+    bytes.push(layout.checked.into());
+    (GAddr::host(server, AT), bytes)
+}
