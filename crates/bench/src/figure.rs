@@ -377,16 +377,11 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// For quick operations, progress is reported once in this many.
 pub(crate) const PROGRESS_EVERY: u64 = 4096;
 
-/// Reports progress once in [`LOOK_EVERY`] operations.
+/// Reports progress once in 4,096 operations.
 ///
 /// # Errors
 /// [`Error::Stopped`] if the callback stops the run.
-pub(crate) fn report_every(
-    watch: ProgressFn<'_>,
-    what: &str,
-    done: u64,
-    all: u64,
-) -> Result<(), Error> {
+pub fn report_every(watch: ProgressFn<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
     match done % PROGRESS_EVERY {
         0 => report_progress(watch, what, done, all),
         _ => Ok(()),
@@ -434,7 +429,8 @@ pub enum Error {
 
 impl Error {
     /// Returns a function that turns an I/O error into "cannot `what`: error".
-    pub(crate) fn doing(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
+    #[must_use]
+    pub fn doing(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
         move |error| Error::Failed(format!("cannot {what}: {error}"))
     }
 }

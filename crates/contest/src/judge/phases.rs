@@ -1,6 +1,7 @@
 //! Phases of the judge, and their figures.
 
-use farbank_contest::{ContestLimits, Engine, EngineStats};
+use farbank_bench::counted::Counted;
+use farbank_bench::figure::{Error, Figure, ProgressFn, Report, median};
 use farbank_pm::media::Mapped;
 
 use super::contender::{Contender, FarMemory};
@@ -9,8 +10,7 @@ use super::limits::DramPeak;
 use super::plan::{AckedValues, ContestPhase, RoundPlan, ThreadKeys};
 use super::published::{FigureBound, PublishedFigures};
 use super::{JudgeOptions, WrongAnswer};
-use crate::counted::Counted;
-use crate::figure::{Error, Figure, ProgressFn, Report, median};
+use crate::{ContestLimits, Engine, EngineStats};
 
 /// Report name of the phases before and after a kill.
 pub(super) const KILL: &str = "kill";
@@ -95,7 +95,7 @@ pub(super) fn timed_and_checked(group: usize) -> DriveMode<'static> {
     }
 }
 
-/// Reports the wrong answers and refused sets of phases, as figures and notes (BENCH-JUDGE-1).
+/// Reports the wrong answers and refused sets of phases, as figures and notes (JUDGE-1).
 pub(super) fn verdict(
     report: &mut Report,
     contender: &dyn Contender,
@@ -138,7 +138,7 @@ pub(super) fn verdict(
     }
 }
 
-/// Reports DRAM and far memory (BENCH-JUDGE-2 and BENCH-JUDGE-3).
+/// Reports DRAM and far memory (JUDGE-2 and JUDGE-3).
 fn limits(report: &mut Report, trial: &EngineTrial<'_>, terms: &ContestLimits, what: &str) {
     let name = trial.contender.name();
     let of_limit = trial.dram.share_of(&trial.plan.terms) * 100.0;

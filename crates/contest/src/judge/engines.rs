@@ -1,18 +1,17 @@
 //! The contest's published engines as contenders.
 
+use farbank_bench::figure::Error;
 use farbank_check::target::Target;
-use farbank_contest::kid::{self, Kid, KidConfig};
-use farbank_contest::prelim::{self, Prelim};
-use farbank_contest::target::EngineTarget;
-use farbank_contest::v1::{self, V1, V1Config};
-use farbank_contest::v2::{self, V2, V2Config};
-use farbank_contest::{ContestLimits, Engine, ReusePolicy};
 
-use super::contender::{Contender, FarMemory};
+use super::contender::{Contender, FarMemory, on_far};
 use super::plan::ContestRound;
 use super::published::{FigureBound, KID, PRELIM, PublishedFigures, V1, V2};
-use crate::figure::Error;
-use crate::on_far;
+use crate::kid::{self, Kid, KidConfig};
+use crate::prelim::{self, Prelim};
+use crate::target::EngineTarget;
+use crate::v1::{self, V1, V1Config};
+use crate::v2::{self, V2, V2Config};
+use crate::{ContestLimits, Engine, ReusePolicy};
 
 /// First place of the preliminary round. Nothing is durable.
 #[derive(Clone, Copy, Debug, Default)]

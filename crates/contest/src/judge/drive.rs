@@ -10,24 +10,24 @@
 //! with an engine that does nothing.
 //!
 //! # What is compared
-//! BENCH-DRIVE-1  A key of the thread's own has exactly the value that was set last.
-//! BENCH-DRIVE-2  A key of another thread has a complete value. It is not older than the value acknowledged when the get was
+//! JUDGE-DRIVE-1  A key of the thread's own has exactly the value that was set last.
+//! JUDGE-DRIVE-2  A key of another thread has a complete value. It is not older than the value acknowledged when the get was
 //!     drawn, not newer than the last value that can have been set since, and not older than the value this thread saw
 //!     before.
-//! BENCH-DRIVE-3  A key that exists is found.
+//! JUDGE-DRIVE-3  A key that exists is found.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use farbank_bench::counted::{Meter, Spent};
+use farbank_bench::figure::{Error, ProgressFn, Step};
 use farbank_check::explore::computed_by_thread;
-use farbank_contest::{Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker};
 
 use super::plan::{AckedValues, ContestOp, ContestPhase, OpStream, RoundPlan, ThreadKeys};
 use super::value::{KeyNames, WrongAnswer};
-use crate::counted::{Meter, Spent};
-use crate::figure::{Error, ProgressFn, Step};
+use crate::{Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker};
 
 /// Number of operations that are drawn, run and checked at a time.
 const BATCH: usize = 64;
@@ -322,7 +322,7 @@ impl DriveThread<'_> {
             false => Err(WrongAnswer::Missing),
             true => self.plan.names.version(id, &self.batch.outs[n]),
         };
-        // BENCH-DRIVE-2: between two acknowledgements a thread sets a key at most BATCH times.
+        // JUDGE-DRIVE-2: between two acknowledgements a thread sets a key at most BATCH times.
         let most = match own {
             true => version,
             false => self.ledger.get(id).0 + BATCH as u32,

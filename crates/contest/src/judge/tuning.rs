@@ -8,7 +8,8 @@
 
 use std::time::Instant;
 
-use farbank_contest::ContestLimits;
+use farbank_bench::counted::{Counted, Spent};
+use farbank_bench::figure::{Error, Figure, Kind, ProgressFn, Report, median};
 use farbank_pm::media::Mapped;
 
 use super::contender::{Contender, FarMemory};
@@ -17,8 +18,7 @@ use super::phases::{EngineTrial, timed_and_checked};
 use super::plan::ContestPhase;
 use super::steps::{self, TechniqueStep, TimedPart};
 use super::{JudgeOptions, modelled};
-use crate::counted::{Counted, Spent};
-use crate::figure::{Error, Figure, Kind, ProgressFn, Report, median};
+use crate::ContestLimits;
 
 /// Number of turns, each with one run of both engines.
 const TURNS: usize = 5;

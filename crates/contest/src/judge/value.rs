@@ -10,8 +10,9 @@
 
 use std::fmt;
 
-use farbank_contest::{KEY_BYTES, Key};
 use farbank_pm::sim::Rng;
+
+use crate::{KEY_BYTES, Key};
 
 /// Shortest value in bytes: id, version, length and stamp.
 pub const VALUE_BYTES_MIN: usize = 24;

@@ -1,6 +1,6 @@
 //! DRAM of an engine: as the engine reports it, and as the kernel accounts it.
 
-use farbank_contest::{ContestLimits, Engine};
+use crate::{ContestLimits, Engine};
 
 /// Peak DRAM of an engine.
 #[derive(Clone, Debug, Default)]

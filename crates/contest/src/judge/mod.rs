@@ -17,21 +17,21 @@
 //!
 //! * [`plan`](RoundPlan) generates the operations, [`value`](KeyNames) the keys and values; `drive` runs and checks
 //!   them.
-//! * [`Contender`] is the interface of an engine under test; `kv` is our engine, `contest` has the published ones.
+//! * [`Contender`] is the interface of an engine under test; `kv` is our engine, `engines` has the published ones.
 //! * `published` has the published values of these engines, and the bounds for ours. `tuning` measures each published
 //!   tuning step (`steps`) by leaving it out.
 //!
 //! # Verdict
-//! BENCH-JUDGE-1  No answer is wrong, and no set is refused.
-//! BENCH-JUDGE-2  Far memory is a medium of exactly the round's size. An engine that needs more runs out of space.
-//! BENCH-JUDGE-3  The DRAM that an engine reports never exceeds the round's limit. The memory that the process really gains is
+//! JUDGE-1  No answer is wrong, and no set is refused.
+//! JUDGE-2  Far memory is a medium of exactly the round's size. An engine that needs more runs out of space.
+//! JUDGE-3  The DRAM that an engine reports never exceeds the round's limit. The memory that the process really gains is
 //!     measured and shown next to it.
-//! BENCH-JUDGE-4  A durable engine loses nothing that it acknowledged.
+//! JUDGE-4  A durable engine loses nothing that it acknowledged.
 
 mod contender;
-mod contest;
 mod drive;
 mod durability;
+mod engines;
 mod kv;
 mod limits;
 mod modelled;
@@ -44,19 +44,19 @@ mod tests;
 mod tuning;
 mod value;
 
-use farbank_contest::ContestLimits;
+use farbank_bench::figure::{Error, Figure, ProgressFn, Report};
+use farbank_bench::kv::PoolPlace;
+
+use crate::ContestLimits;
 
 pub use contender::{Contender, FarMemory};
-pub use contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
+pub use engines::{KidEngine, PrelimEngine, V1Engine, V2Engine};
 pub use kv::OurEngine;
 pub use plan::{
     AckedValues, ContestOp, ContestPhase, ContestRound, OpStream, RoundPlan, ThreadKeys,
 };
 pub use published::{FigureBound, PublishedFigures};
 pub use value::{KeyNames, VALUE_BYTES_MIN, WrongAnswer};
-
-use crate::figure::{Error, Figure, ProgressFn, Report};
-use crate::kv::PoolPlace;
 
 /// Phases to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,6 +9,9 @@
 
 use std::path::PathBuf;
 
+use farbank_bench::figure::{Error, Figure, ProgressFn, Report, Step};
+use farbank_bench::kv::PoolPlace;
+use farbank_bench::temp::TempFile;
 use farbank_check::{explore, explore::ExploreConfig};
 use farbank_pm::media::{OpenOptions, open_path};
 use farbank_pm::sim::Persistency;
@@ -17,9 +20,6 @@ use super::JudgeOptions;
 use super::contender::Contender;
 use super::phases::{EngineTrial, KILL, timed_and_checked, verdict};
 use super::plan::ContestPhase;
-use crate::figure::{Error, Figure, ProgressFn, Report, Step};
-use crate::kv::PoolPlace;
-use crate::temp::TempFile;
 
 /// Persistency modes: that of the contest's judge, then those of real machines.
 const MODES: [Persistency; 3] = [Persistency::Word, Persistency::Adr, Persistency::Eadr];

@@ -5,20 +5,17 @@
 //! sixteen processors leave no processor for a cleaner thread. The contest's interface can report only a lack of room.
 //! Any other error ends the run as a panic with the error's text.
 
+use farbank_bench::figure::Error;
 use farbank_check::target::Target;
-use farbank_contest::{
-    ContestLimits, Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker,
-};
 use farbank_kv::store::{self, ReadView, Session, Store, Value};
 use farbank_kv::target::KvTarget;
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 
-use super::contender::{Contender, FarMemory};
+use super::contender::{Contender, FarMemory, on_far};
 use super::plan::ContestRound;
 use super::published::{KV, PublishedFigures};
-use crate::figure::Error;
-use crate::on_far;
+use crate::{ContestLimits, Engine, EngineRequest, EngineStats, Error as Refusal, Key, Worker};
 
 /// Our engine in its default configuration.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@
 //! two engines compares their far-memory accesses and leaves out their tables in DRAM. The modelled processor cache is
 //! scaled down with the pool, so that it holds the same share of it as at full size.
 
-use farbank_contest::{ContestLimits, Engine, EngineRequest, Worker};
+use farbank_bench::figure::{Error, Figure, ProgressFn, Report, report_every};
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{
     self, Category, Machine, MachineConfig, Modelled, Step as Does, StepKind, Trace,
@@ -15,7 +15,7 @@ use farbank_pm::sim::Rng;
 use super::contender::{Contender, FarMemory};
 use super::plan::{AckedValues, ContestOp, ContestPhase, RoundPlan, ThreadKeys};
 use super::{ContestRound, JudgeOptions};
-use crate::figure::{Error, Figure, ProgressFn, Report, report_every};
+use crate::{ContestLimits, Engine, EngineRequest, Worker};
 
 /// Number of virtual workers: the contest's threads.
 const WORKERS: usize = 16;

@@ -14,10 +14,10 @@
 //! because every read is checked against the acknowledged values.
 //!
 //! # Invariants
-//! BENCH-PLAN-1  A key belongs to one thread, and only this thread sets it.
-//! BENCH-PLAN-2  A thread's new keys are exactly its share of the round's keys. Exception: if a new key would exceed the limit
+//! JUDGE-PLAN-1  A key belongs to one thread, and only this thread sets it.
+//! JUDGE-PLAN-2  A thread's new keys are exactly its share of the round's keys. Exception: if a new key would exceed the limit
 //!     on live bytes, the thread updates an old key instead.
-//! BENCH-PLAN-3  The live values never have more bytes than the round allows. A value that would exceed the limit is cut, at
+//! JUDGE-PLAN-3  The live values never have more bytes than the round allows. A value that would exceed the limit is cut, at
 //!     most to the shortest length.
 //!
 //! # What was not published
@@ -30,10 +30,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farbank_contest::ContestLimits;
 use farbank_pm::sim::Rng;
 
 use super::value::{KeyNames, VALUE_BYTES_MIN};
+use crate::ContestLimits;
 
 /// Number of hot keys at full size.
 const HOT_KEYS: u64 = 50_000;
@@ -291,7 +291,7 @@ impl OpStream<'_> {
     fn of_set_phase(&mut self, batch: &[ContestOp]) -> ContestOp {
         self.read_back = self.rng.one_in(READ_BACK);
         let new = self.plan.keys_of(self.thread) - self.own.keys;
-        // BENCH-PLAN-2: of the remaining sets, including this one, `new` must store new keys.
+        // JUDGE-PLAN-2: of the remaining sets, including this one, `new` must store new keys.
         let is_new = self.own.keys == 0 || self.rng.below(self.left + 1) < new;
         let bytes = match self.plan.round {
             ContestRound::Preliminary => self.plan.terms.value_bytes.1,
@@ -365,7 +365,7 @@ impl OpStream<'_> {
     fn set(&mut self, place: u64, bytes: usize, batch: &[ContestOp]) -> ContestOp {
         let id = self.plan.id(self.thread, place);
         let (version, old_bytes) = self.now(id, batch);
-        // BENCH-PLAN-3. The old value was not longer than the room that its removal leaves.
+        // JUDGE-PLAN-3. The old value was not longer than the room that its removal leaves.
         let least = self.plan.terms.value_bytes.0.max(VALUE_BYTES_MIN);
         let room = self.room(old_bytes as u64).max(least as u64);
         self.own.cut += u64::from(room < bytes as u64);

@@ -1,14 +1,14 @@
 //! Interface of engines under test.
 
+use farbank_bench::counted::Counted;
+use farbank_bench::figure::Error;
 use farbank_check::target::Target;
-use farbank_contest::{ContestLimits, Engine};
 use farbank_pm::media::{AnyMedium, File, Mapped};
 use farbank_pm::model::Modelled;
 
 use super::plan::ContestRound;
 use super::published::PublishedFigures;
-use crate::counted::Counted;
-use crate::figure::Error;
+use crate::{ContestLimits, Engine};
 
 /// Far memory for an engine.
 #[derive(Debug)]
@@ -33,8 +33,6 @@ impl From<AnyMedium> for FarMemory {
 }
 
 /// Evaluates an expression for whichever medium `far` holds: `on_far!(far, medium => Engine::create(medium, ..))`.
-#[macro_export]
-#[doc(hidden)]
 macro_rules! on_far {
     ($far:expr, $medium:ident => $make:expr) => {
         match $far {
@@ -45,6 +43,7 @@ macro_rules! on_far {
         }
     };
 }
+pub(super) use on_far;
 
 /// Engine that the judge can test.
 pub trait Contender: Sync {

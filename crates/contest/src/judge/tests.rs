@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use farbank_bench::figure::{Error, Report};
+use farbank_bench::kv::PoolPlace;
 use farbank_check::target::Target;
-use farbank_contest::{ContestLimits, Engine, EngineStats, Error as Refusal, Key, Worker};
 
 use super::{
     Contender, ContestRound, FarMemory, JudgeOptions, JudgePhases, KidEngine, OurEngine,
     PrelimEngine, V1Engine, V2Engine, run,
 };
-use crate::figure::{Error, Report};
-use crate::kv::PoolPlace;
+use crate::{ContestLimits, Engine, EngineStats, Error as Refusal, Key, Worker};
 
 /// Defect of an engine in DRAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -363,7 +363,7 @@ fn a_tuning_step_that_changes_far_memory_accesses_is_counted_and_modelled() {
 fn a_slower_result_of_our_engine_breaks_its_bound() {
     let mut report = Report::default();
     for (name, set) in [("v1", 2.0), ("kv", 3.0)] {
-        let figure = crate::figure::Figure::measured(name, "set phase", set);
+        let figure = farbank_bench::figure::Figure::measured(name, "set phase", set);
         report.figures.push(figure.unit("s"));
     }
     super::compare_times(&mut report);

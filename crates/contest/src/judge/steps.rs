@@ -2,10 +2,9 @@
 //!
 //! For some steps the gain was reported, in seconds of a score; for others only that they were made.
 
-use farbank_contest::{BlockPools, ContestLimits, StripeLock, kid, prelim, v1, v2};
-
 use super::contender::Contender;
-use super::contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
+use super::engines::{KidEngine, PrelimEngine, V1Engine, V2Engine};
+use crate::{BlockPools, ContestLimits, StripeLock, kid, prelim, v1, v2};
 
 /// A tuning step: the engine with it and without it.
 pub(super) struct TechniqueStep {
