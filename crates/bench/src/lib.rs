@@ -1,21 +1,17 @@
-//! Workloads, benchmark drivers and crash tests for Farbank.
+//! Measurements of Farbank: workloads, drivers, experiments, and the figures that they report.
 
 #![forbid(unsafe_code)]
 
 pub mod cache;
 pub mod chart;
-pub mod child;
 pub mod counted;
 pub mod figure;
 mod full;
-pub mod histories;
 pub mod index;
-pub mod kill;
 pub mod kv;
 pub mod machine;
 mod misses;
 pub mod modelled;
-pub mod power;
 mod reopen;
 mod scale;
 pub mod server;

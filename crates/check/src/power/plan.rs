@@ -10,16 +10,18 @@
 //! ```
 //!
 //! # Invariants
-//! BENCH-POWER-1  A batch is durable before the next one begins: its writer waits.
-//! BENCH-POWER-2  Every batch writes the writer's head key, so the head key's version shows how far the writer came.
-//! BENCH-POWER-3  A value is a function of its key and its version. A version identifies its batch.
-//! BENCH-POWER-4  Only group writes change the members of a group, and each changes all members.
+//! CHECK-POWER-1  A batch is durable before the next one begins: its writer waits.
+//! CHECK-POWER-2  Every batch writes the writer's head key, so the head key's version shows how far the writer came.
+//! CHECK-POWER-3  A value is a function of its key and its version. A version identifies its batch.
+//! CHECK-POWER-4  Only group writes change the members of a group, and each changes all members.
 
 use std::collections::HashMap;
 
 use farbank_pm::sim::Rng;
 
 use super::ack_sink::{BatchSink, WriteStep};
+use super::error::PowerError;
+use crate::child::UnwrittenValue;
 
 /// Writes in a batch.
 pub(crate) const BATCH_WRITES: u64 = 64;
@@ -116,7 +118,7 @@ impl WriterPlan {
     }
 
     /// Returns the state that `found` stands for. Fails if no write of `key` has these bytes.
-    fn state(self, key: WriterKey, found: Option<&[u8]>) -> Result<KeyState, String> {
+    fn state(self, key: WriterKey, found: Option<&[u8]>) -> Result<KeyState, UnwrittenValue> {
         let Some(found) = found else {
             return Ok(None);
         };
@@ -128,11 +130,11 @@ impl WriterPlan {
             .filter(|version| self.value(key, *version) == found)
             .map(Some)
             .ok_or_else(|| {
-                format!(
+                UnwrittenValue(format!(
                     "{}: found {} bytes that were never written",
                     self.name(key),
                     found.len()
-                )
+                ))
             })
     }
 
@@ -176,7 +178,7 @@ impl WriterPlan {
         self,
         judged: &CheckFindings,
         bank: &mut dyn BatchSink,
-    ) -> Result<(), String> {
+    ) -> Result<(), PowerError> {
         let (from, to) = judged.in_doubt;
         let mut histories = self.histories(from - 1);
         for batch in from..to {
@@ -249,7 +251,7 @@ impl WriterPlan {
         self,
         bank: &mut dyn BatchSink,
         acknowledged: u64,
-    ) -> Result<CheckFindings, String> {
+    ) -> Result<CheckFindings, PowerError> {
         let mut found = HashMap::new();
         let mut wrong = Vec::new();
         let keys: Vec<WriterKey> = self.keys().collect();
@@ -258,7 +260,7 @@ impl WriterPlan {
             for (key, value) in keys.iter().zip(bank.get(&names)?) {
                 match self.state(*key, value.as_deref()) {
                     Ok(state) => drop(found.insert(*key, state)),
-                    Err(why) => wrong.push(why),
+                    Err(why) => wrong.push(why.0),
                 }
             }
         }
@@ -353,7 +355,7 @@ mod tests {
     struct ForgetfulStore(HashMap<String, Vec<u8>>);
 
     impl BatchSink for ForgetfulStore {
-        fn commit(&mut self, steps: &[WriteStep]) -> Result<(), String> {
+        fn commit(&mut self, steps: &[WriteStep]) -> Result<(), PowerError> {
             for step in steps.iter().cloned() {
                 match step {
                     WriteStep::Put(name, bytes) => drop(self.0.insert(name, bytes)),
@@ -377,7 +379,7 @@ mod tests {
             Ok(())
         }
 
-        fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, String> {
+        fn get(&mut self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, PowerError> {
             Ok(names.iter().map(|name| self.0.get(name).cloned()).collect())
         }
     }

@@ -24,6 +24,7 @@
 mod ack_log;
 mod ack_sink;
 mod engine;
+mod error;
 mod plan;
 mod raw;
 mod replay;
@@ -33,20 +34,21 @@ mod unflushed;
 use std::path::{Path, PathBuf};
 
 use ack_log::{AckLog, PowerSubject};
-use ack_sink::BatchSink;
-use engine::FlushMode;
 use plan::{CheckFindings, WriterPlan};
 use served::ServedProcess;
 
-pub use engine::SyncMode;
+pub use ack_sink::{BatchSink, WriteStep};
+pub use engine::{FlushMode, OpenEngine, PowerEngine, SyncMode};
+pub use error::PowerError;
 pub use replay::{ReplayDevices, ReplayFigures, mark, replay};
+pub use unflushed::UnflushedMedium;
 
 /// Number of engine sessions, and of connections to the server.
 const WRITERS: usize = 4;
 /// Size of a pool in bytes.
-const POOL_BYTES: u64 = 6 << 20;
+pub const POOL_BYTES: u64 = 6 << 20;
 /// Size of a segment in bytes.
-const SEGMENT_BYTES: u64 = 16 << 10;
+pub const SEGMENT_BYTES: u64 = 16 << 10;
 /// Batches of each writer in a recording.
 const LOGGED_BATCHES: u64 = 16;
 /// Largest number of violations printed for one check.
@@ -64,16 +66,18 @@ pub enum AfterCheck {
 }
 
 /// Checks that everything acknowledged in `previous`, the output of an earlier boot, is still at `place`. Then does
-/// `then`. `place` is a directory or a device; `farbank` is the path of the server binary.
+/// `then`. `place` is a directory or a device; `engine` is the engine under test, and `farbank` the path of the server
+/// binary.
 ///
 /// # Errors
 /// A check found a violation, or a writer failed.
 pub fn check_and_write(
+    engine: &dyn PowerEngine,
     place: &Path,
     previous: &str,
     farbank: &Path,
     then: AfterCheck,
-) -> Result<(), String> {
+) -> Result<(), PowerError> {
     let names: &[&'static str] = match place.is_dir() && then != AfterCheck::WriteInVain {
         true => &["raw", "engine", "server"],
         false => &["engine"],
@@ -87,17 +91,12 @@ pub fn check_and_write(
             true => place.join(name),
             false => place.into(),
         };
-        lives.push(CheckedSubject::begin(
-            PowerSubject::new(name, previous),
-            path,
-            farbank,
-        )?);
+        let subject = PowerSubject::new(name, previous);
+        lives.push(CheckedSubject::begin(engine, subject, path, farbank)?);
     }
     let fine = lives.iter().all(|life| life.fine);
     if !fine || lives.is_empty() {
-        return Err(
-            "the check failed: acknowledged writes are lost, or the store is damaged".into(),
-        );
+        return Err(PowerError::CheckFailed);
     }
     if then == AfterCheck::End {
         return Ok(());
@@ -110,16 +109,21 @@ pub fn check_and_write(
         println!("{line}");
         Ok(())
     };
-    write(lives, flushing, SyncMode::Always, u64::MAX, &tell)
+    let opened = open(engine, &lives, flushing, SyncMode::Always)?;
+    write(lives, &*opened, u64::MAX, &tell)
 }
 
 /// Writes to a new pool at `pool` for a fixed number of batches. Calls `mark` with every line that reports an
 /// acknowledgement.
+///
+/// # Errors
+/// The engine or `mark` failed.
 pub fn record(
+    engine: &dyn PowerEngine,
     pool: &Path,
     syncing: SyncMode,
-    mark: &(dyn Fn(&str) -> Result<(), String> + Sync),
-) -> Result<(), String> {
+    mark: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
+) -> Result<(), PowerError> {
     let life = CheckedSubject {
         subject: PowerSubject::new("engine", ""),
         path: pool.into(),
@@ -127,7 +131,9 @@ pub fn record(
         in_doubt: Vec::new(),
         fine: true,
     };
-    write(vec![life], FlushMode::Always, syncing, LOGGED_BATCHES, mark)
+    let lives = vec![life];
+    let opened = open(engine, &lives, FlushMode::Always, syncing)?;
+    write(lives, &*opened, LOGGED_BATCHES, mark)
 }
 
 /// Subject that was checked and can continue to write.
@@ -143,31 +149,35 @@ struct CheckedSubject {
 impl CheckedSubject {
     /// Checks the subject, unless its pool is new.
     fn begin(
+        engine: &dyn PowerEngine,
         subject: PowerSubject,
         path: PathBuf,
         farbank: &Path,
-    ) -> Result<CheckedSubject, String> {
-        let served = match subject.name {
-            "server" => Some(ServedProcess::start(farbank, &path)),
-            _ => None,
+    ) -> Result<CheckedSubject, PowerError> {
+        let started = match subject.name {
+            "server" => ServedProcess::start(farbank, &path).map(Some),
+            _ => Ok(None),
         };
         let acknowledged = &subject.acknowledged;
-        let judged = match (subject.is_new(), subject.name, &served) {
-            (true, ..) => Ok(Vec::new()),
-            (_, "raw", _) => raw::check(&path, acknowledged[0]).map(|judged| vec![judged]),
-            (_, _, None) => engine::check(&path, acknowledged),
-            (_, _, Some(Ok(served))) => served
-                .connect()
-                .and_then(|banks| check_after_cut(banks, acknowledged)),
-            (_, _, Some(Err(why))) => Err(why.clone()),
+        let (served, judged) = match started {
+            Ok(served) if subject.is_new() => (served, Ok(Vec::new())),
+            Ok(served) => {
+                let judged = match (subject.name, &served) {
+                    ("raw", _) => raw::check(&path, acknowledged[0]).map(|judged| vec![judged]),
+                    (_, None) => check_engine(engine, &path, acknowledged),
+                    (_, Some(served)) => served
+                        .connect()
+                        .and_then(|banks| check_after_cut(banks, acknowledged)),
+                };
+                (served, judged)
+            }
+            Err(why) if subject.is_new() => return Err(why),
+            // Counts as a failed check.
+            Err(why) => (None, Err(why)),
         };
         let fine = subject.is_new() || report(&subject, &judged);
         Ok(CheckedSubject {
-            // A server that did not start was reported as a failed check, unless the pool is new and there was no
-            // check.
-            served: served
-                .transpose()
-                .or_else(|why| if fine { Err(why) } else { Ok(None) })?,
+            served,
             in_doubt: judged.unwrap_or_default(),
             subject,
             path,
@@ -176,20 +186,40 @@ impl CheckedSubject {
     }
 
     /// Returns a sink for each writer. Empty for the raw pool, whose writer opens the pool itself.
-    fn sinks(&self, engine: &dyn engine::CheckedEngine) -> Result<Vec<Box<dyn BatchSink>>, String> {
+    fn sinks(&self, engine: &dyn OpenEngine) -> Result<Vec<Box<dyn BatchSink>>, PowerError> {
         match (self.subject.name, &self.served) {
             ("raw", _) => Ok(Vec::new()),
             (_, Some(served)) => served.connect(),
-            (_, None) => Ok(engine::sessions(engine)),
+            (_, None) => Ok(engine_sinks(engine)),
         }
     }
+}
+
+/// Returns a sink of the engine for each writer.
+fn engine_sinks(engine: &dyn OpenEngine) -> Vec<Box<dyn BatchSink>> {
+    (0..WRITERS).map(|_| engine.sink()).collect()
+}
+
+/// Opens the pool at `path` after a power cut, compares it with the `acknowledged` counts and runs the engine's own
+/// check.
+fn check_engine(
+    engine: &dyn PowerEngine,
+    path: &Path,
+    acknowledged: &[u64],
+) -> Result<Vec<CheckFindings>, PowerError> {
+    let opened = engine.open_to_check(path)?;
+    let mut judged = check_after_cut(engine_sinks(&*opened), acknowledged)?;
+    if let Err(why) = opened.verify() {
+        judged[0].wrong.push(why.to_string());
+    }
+    Ok(judged)
 }
 
 /// Checks the keys of each writer.
 fn check_after_cut(
     banks: Vec<Box<dyn BatchSink>>,
     acknowledged: &[u64],
-) -> Result<Vec<CheckFindings>, String> {
+) -> Result<Vec<CheckFindings>, PowerError> {
     let writers = banks.into_iter().zip(acknowledged).zip(0..);
     writers
         .map(|((mut bank, count), writer)| WriterPlan::new(writer).check(&mut *bank, *count))
@@ -197,14 +227,14 @@ fn check_after_cut(
 }
 
 /// Prints the findings of a check. Returns whether there is no violation.
-fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, String>) -> bool {
+fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, PowerError>) -> bool {
     let (lost, wrong) = match judged {
         Ok(judged) => (
             judged.iter().map(|j| j.lost).sum(),
             judged.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
         // A pool that cannot be opened counts as having lost all writes.
-        Err(why) => (subject.writes(), vec![why.clone()]),
+        Err(why) => (subject.writes(), vec![why.to_string()]),
     };
     for line in wrong.iter().take(WRONG_LINES) {
         println!("WRONG {} {line}", subject.name);
@@ -214,22 +244,30 @@ fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, String>) -
     wrong.is_empty() && lost == 0
 }
 
+/// Opens the pool of the subject that is an engine.
+fn open(
+    engine: &dyn PowerEngine,
+    lives: &[CheckedSubject],
+    flushing: FlushMode,
+    syncing: SyncMode,
+) -> Result<Box<dyn OpenEngine>, PowerError> {
+    let life = lives.iter().find(|life| life.subject.name == "engine");
+    let life = life.ok_or(PowerError::NoEngine)?;
+    engine.open(&life.path, flushing, syncing)
+}
+
 /// Runs the writers of all subjects: for `last` batches each, or until the power is cut.
 fn write(
     lives: Vec<CheckedSubject>,
-    flushing: FlushMode,
-    syncing: SyncMode,
+    engine: &dyn OpenEngine,
     last: u64,
-    tell: &(dyn Fn(&str) -> Result<(), String> + Sync),
-) -> Result<(), String> {
-    let engine = lives.iter().find(|life| life.subject.name == "engine");
-    let engine = engine.ok_or("no subject is an engine")?;
-    let engine = engine::open(&engine.path, flushing, syncing)?;
+    tell: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
+) -> Result<(), PowerError> {
     let subjects = lives.iter().map(|life| life.subject.clone()).collect();
     let ledger = &AckLog::new(subjects, tell);
     let mut banks = Vec::new();
     for life in &lives {
-        banks.push(life.sinks(&*engine)?);
+        banks.push(life.sinks(engine)?);
     }
     std::thread::scope(|scope| {
         for (subject, (life, banks)) in lives.iter().zip(banks).enumerate() {
@@ -256,7 +294,7 @@ fn run(
     bank: &mut dyn BatchSink,
     last: u64,
     to: &ack_log::WriterLog<'_>,
-) -> Result<(), String> {
+) -> Result<(), PowerError> {
     let mut next = 1;
     if let Some(judged) = judged {
         plan.settle(judged, bank)?;

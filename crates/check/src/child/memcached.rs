@@ -1,7 +1,7 @@
 //! Minimal client of memcached's text protocol.
 
-use super::ConnectionStop;
 use super::connection::{ChildConnection, protocol_violation};
+use super::error::ConnectionStop;
 
 /// Bytes and `cas` number of an item, or `None` if the key does not exist.
 pub(crate) type MemcachedItem = Option<(Vec<u8>, u64)>;

@@ -38,7 +38,8 @@ use std::time::Duration;
 use farbank_pm::sim::Rng;
 
 use crate::child::{
-    ChildServer, ConnectionStop, RespClient, RespReply, RunFailure, ServerLaunch, ServerViolation,
+    ChildError, ChildServer, ConnectionStop, RespClient, RespReply, RunFailure, ServerLaunch,
+    ServerViolation,
 };
 use actor::{ClientCalls, HistoryClient, HistoryShared};
 use family::{CallAnswer, FAMILIES, FamilyState};
@@ -106,7 +107,7 @@ impl ServerEnd {
         }
     }
 
-    fn end(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), String> {
+    fn end(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), ChildError> {
         match self {
             ServerEnd::Kill => server.kill(),
             ServerEnd::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
@@ -127,23 +128,21 @@ pub fn run(
     let mut rng = Rng::new(options.seed);
     let mut figures = HistoryFigures::default();
     let mut states = vec![FamilyState::default(); FAMILIES];
-    let mut server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
+    let mut server = ChildServer::start(&options.launch)?;
     for cycle in 0..options.cycles {
         if options.full {
-            fill(server.addr()).map_err(ConnectionStop::into_failure)?;
+            fill(server.addr())?;
         }
         let end = ServerEnd::draw(&mut rng);
         let mut seen = put_under_load(options, &shared, &mut server, end, &mut rng.fork(cycle))?;
         while rng.one_in(3) {
             let patience = Duration::from_micros(rng.below(40_000));
-            ChildServer::start_and_kill(&options.launch, patience).map_err(RunFailure::Broken)?;
+            ChildServer::start_and_kill(&options.launch, patience)?;
             figures.kills_in_recovery += 1;
         }
-        server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
+        server = ChildServer::start(&options.launch)?;
         let reader = HistoryClient::new(&shared, rng.fork(cycle));
-        let (last, found) = reader
-            .read_all(server.addr())
-            .map_err(ConnectionStop::into_failure)?;
+        let (last, found) = reader.read_all(server.addr())?;
         seen.push(last);
         count(&seen, &mut figures);
         check_histories(&states, seen, &mut figures)?;
@@ -154,7 +153,7 @@ pub fn run(
         figures.elapsed = shared.began.elapsed();
         progress(&figures);
     }
-    server.kill().map_err(RunFailure::Broken)?;
+    server.kill()?;
     Ok(figures)
 }
 
@@ -207,8 +206,8 @@ fn put_under_load(
             ended,
         )
     });
-    let seen = seen.map_err(ConnectionStop::into_failure)?;
-    ended.map_err(RunFailure::Broken)?;
+    let seen = seen?;
+    ended?;
     Ok(seen)
 }
 

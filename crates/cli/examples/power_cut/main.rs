@@ -1,4 +1,4 @@
-//! Program that runs in a guest whose power is cut; see `guest/README.md` and `farbank_bench::power`.
+//! Program that runs in a guest whose power is cut; see `guest/README.md` and `farbank_check::power`.
 //!
 //! ```text
 //! power_cut write PLACE PREVIOUS    checks what PREVIOUS reports, then writes until the power is cut
@@ -13,10 +13,15 @@
 //! PLACE is a directory or a device. PREVIOUS is a file with the output before the power cut. The `farbank` binary
 //! must be in the same directory as this program.
 
+mod engine;
+mod session;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use farbank_bench::power::{self, AfterCheck, ReplayDevices, SyncMode};
+use farbank_check::power::{self, AfterCheck, ReplayDevices, SyncMode};
+
+use engine::KvEngine;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -45,16 +50,14 @@ fn main() -> ExitCode {
 fn live(place: &str, previous: &str, then: AfterCheck) -> Result<(), String> {
     let previous = std::fs::read_to_string(previous).map_err(|e| format!("{previous}: {e}"))?;
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    power::check_and_write(
-        Path::new(place),
-        &previous,
-        &own.with_file_name("farbank"),
-        then,
-    )
+    let farbank = own.with_file_name("farbank");
+    power::check_and_write(&KvEngine, Path::new(place), &previous, &farbank, then)
+        .map_err(|e| e.to_string())
 }
 
 fn record(pool: &str, device: &str, syncing: SyncMode) -> Result<(), String> {
-    power::record(Path::new(pool), syncing, &|line| power::mark(device, line))
+    let mark = |line: &str| power::mark(device, line);
+    power::record(&KvEngine, Path::new(pool), syncing, &mark).map_err(|e| e.to_string())
 }
 
 fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(), String> {
@@ -66,8 +69,10 @@ fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(
             changes,
             folder,
         },
+        &KvEngine,
         subsets,
-    )?;
+    )
+    .map_err(|e| e.to_string())?;
     println!(
         "REPLAY points={} disks={} lost={} wrong={} of {}",
         figures.points, figures.disks, figures.lost, figures.wrong, figures.acknowledged

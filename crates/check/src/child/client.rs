@@ -1,9 +1,7 @@
 //! Minimal RESP client for a `farbank serve` child process.
 
-use farbank_server::resp::request;
-
-use super::ConnectionStop;
 use super::connection::{ChildConnection, protocol_violation};
+use super::error::ConnectionStop;
 
 /// Reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +34,15 @@ impl RespClient {
         })
     }
 
-    /// Appends a command to the unsent commands.
+    /// Appends a command to the unsent commands, as an array of bulk strings.
     pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
-        request(&mut self.output, words);
+        let out = &mut self.output;
+        out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words.iter().map(AsRef::as_ref) {
+            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            out.extend_from_slice(word);
+            out.extend_from_slice(b"\r\n");
+        }
     }
 
     /// Sends all unsent commands.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farbank_pm::{Caps, Medium, Off, PersistCtx, Poisoned, Ticket};
 
 /// Medium whose stores stay in the CPU cache: flush and drain do nothing. All other operations are unchanged.
-pub(crate) struct UnflushedMedium<M>(pub(crate) M);
+pub struct UnflushedMedium<M>(pub M);
 
 impl<M: Medium> Medium for UnflushedMedium<M> {
     fn caps(&self) -> &Caps {

@@ -11,13 +11,13 @@
 //! bytes are live, so that the cleaner always runs.
 //!
 //! # What is checked
-//! BENCH-KILL-1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
+//! CHECK-KILL-1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
 //!     a value that was never written.
-//! BENCH-KILL-2  An MSET is atomic, also one that does not fit into the log.
-//! BENCH-KILL-3  A counter lies between the acknowledged count and the sent count.
-//! BENCH-KILL-4  Expired keys are absent; other keys exist.
-//! BENCH-KILL-5  A pipeline sees its own writes, and its replies are correct.
-//! BENCH-KILL-6  DBSIZE equals the number of keys found: no key exists that was never written.
+//! CHECK-KILL-2  An MSET is atomic, also one that does not fit into the log.
+//! CHECK-KILL-3  A counter lies between the acknowledged count and the sent count.
+//! CHECK-KILL-4  Expired keys are absent; other keys exist.
+//! CHECK-KILL-5  A pipeline sees its own writes, and its replies are correct.
+//! CHECK-KILL-6  DBSIZE equals the number of keys found: no key exists that was never written.
 
 mod workload;
 
@@ -117,7 +117,7 @@ pub fn run(
         live_share_min: 1.0,
         ..KillFigures::default()
     };
-    let mut server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
+    let mut server = ChildServer::start(&options.launch)?;
     fill(&server, &mut owners, &shared)?;
     for cycle in 0..options.cycles {
         let end = if cycle % 8 == 7 {
@@ -129,10 +129,10 @@ pub fn run(
         put_under_load(&mut server, &mut owners, &shared, load, end, &mut figures)?;
         if rng.one_in(4) {
             let patience = Duration::from_micros(rng.below(40_000));
-            ChildServer::start_and_kill(&options.launch, patience).map_err(RunFailure::Broken)?;
+            ChildServer::start_and_kill(&options.launch, patience)?;
             figures.kills_in_recovery += 1;
         }
-        server = ChildServer::start(&options.launch).map_err(RunFailure::Broken)?;
+        server = ChildServer::start(&options.launch)?;
         figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
         check(&server, &mut owners, &shared, &mut figures)?;
         figures.cycles += 1;
@@ -140,7 +140,7 @@ pub fn run(
         figures.elapsed = started.elapsed();
         progress(&figures);
     }
-    server.kill().map_err(RunFailure::Broken)?;
+    server.kill()?;
     Ok(figures)
 }
 
@@ -169,10 +169,7 @@ fn fill(
     shared: &KillShared,
 ) -> Result<(), RunFailure> {
     let filled = each_owner(server, owners, |owner, client| owner.fill(client, shared));
-    filled
-        .into_iter()
-        .collect::<Result<(), ConnectionStop>>()
-        .map_err(ConnectionStop::into_failure)
+    Ok(filled.into_iter().collect::<Result<(), ConnectionStop>>()?)
 }
 
 /// Puts the server under load and ends it after `time`.
@@ -203,9 +200,7 @@ fn put_under_load(
                 .expect("the thread that ends the server panicked"),
         )
     });
-    let seen = seen
-        .map_err(RunFailure::Broken)?
-        .map_err(ConnectionStop::into_failure)?;
+    let seen = seen??;
     figures.segments_cleaned += seen.segments_cleaned;
     figures.live_share_min = figures.live_share_min.min(seen.live_share);
     for result in results {
@@ -214,7 +209,7 @@ fn put_under_load(
                 figures.acknowledged += load.acknowledged;
                 figures.in_flight += load.in_flight;
             }
-            Err(stop) => return Err(stop.into_failure()),
+            Err(stop) => return Err(stop.into()),
         }
     }
     Ok(())
@@ -237,7 +232,7 @@ fn run_load(
     })
 }
 
-/// Checks BENCH-KILL-1 to BENCH-KILL-4 and BENCH-KILL-6 on a server that has restarted.
+/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6 on a server that has restarted.
 fn check(
     server: &ChildServer,
     owners: &mut [KeyOwner],
@@ -247,20 +242,18 @@ fn check(
     let mut there = 0;
     let mut expiring = 0;
     for checked in each_owner(server, owners, |owner, client| owner.check(client)) {
-        let found = checked.map_err(ConnectionStop::into_failure)?;
+        let found = checked?;
         there += found.existing;
         expiring += found.expiring;
         figures.keys_checked += found.checked;
     }
-    let mut client = RespClient::connect(server.addr()).map_err(ConnectionStop::into_failure)?;
+    let mut client = RespClient::connect(server.addr())?;
     let (acknowledged, sent) = (
         shared.acknowledged.load(Ordering::SeqCst),
         shared.sent.load(Ordering::SeqCst),
     );
-    let value = client
-        .number(SHARED_KEY)
-        .map_err(ConnectionStop::into_failure)?;
-    let broken = |key: &str, what: String| Err(ConnectionStop::wrong(key, what).into_failure());
+    let value = client.number(SHARED_KEY)?;
+    let broken = |key: &str, what: String| Err(ConnectionStop::wrong(key, what).into());
     if !(acknowledged..=sent).contains(&value) {
         return broken(
             SHARED_KEY,
@@ -272,7 +265,7 @@ fn check(
     shared.acknowledged.store(value, Ordering::SeqCst);
     shared.sent.store(value, Ordering::SeqCst);
     there += u64::from(value > 0);
-    let keys = client.key_count().map_err(ConnectionStop::into_failure)?;
+    let keys = client.key_count()?;
     if !(there..=there + expiring).contains(&keys) {
         return broken(
             "DBSIZE",

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 
 use super::WRITERS;
+use super::error::PowerError;
 use super::plan::BATCH_WRITES;
 
 /// Acknowledged writes after which the power may be cut.
@@ -73,7 +74,7 @@ pub(super) fn acknowledged(name: &str, line: &str) -> Option<Vec<u64>> {
     words.map(|number| number.parse().ok()).collect()
 }
 
-type AckLine<'a> = &'a (dyn Fn(&str) -> Result<(), String> + Sync);
+type AckLine<'a> = &'a (dyn Fn(&str) -> Result<(), PowerError> + Sync);
 
 /// Collects acknowledgements from all writers and reports each as a line.
 pub(super) struct AckLog<'a> {
@@ -84,7 +85,7 @@ pub(super) struct AckLog<'a> {
 struct AckState {
     subjects: Vec<PowerSubject>,
     enough: bool,
-    failed: Option<String>,
+    failed: Option<PowerError>,
 }
 
 /// Handle through which one writer reports to the [`AckLog`].
@@ -116,7 +117,7 @@ impl<'a> AckLog<'a> {
     }
 
     /// Records how a writer ended. If it failed, the other writers stop.
-    pub(super) fn record_outcome(&self, ended: Result<(), String>) {
+    pub(super) fn record_outcome(&self, ended: Result<(), PowerError>) {
         if let Err(why) = ended {
             self.state
                 .lock()
@@ -126,20 +127,21 @@ impl<'a> AckLog<'a> {
         }
     }
 
-    pub(super) fn outcome(&self) -> Result<(), String> {
+    /// Returns the first failure of a writer. All writers have ended.
+    pub(super) fn outcome(&self) -> Result<(), PowerError> {
         let failed = self
             .state
             .lock()
             .expect("a thread panicked while it held the lock")
             .failed
-            .clone();
+            .take();
         failed.map_or(Ok(()), Err)
     }
 }
 
 impl WriterLog<'_> {
     /// Reports that the first `count` batches or records of this writer are acknowledged.
-    pub(super) fn acknowledge(&self, count: u64) -> Result<(), String> {
+    pub(super) fn acknowledge(&self, count: u64) -> Result<(), PowerError> {
         let mut state = self
             .ack_log
             .state

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use farbank_pm::sim::Rng;
 
 use super::{KillShared, SHARED_KEY, now_ms};
-use crate::child::{ConnectionStop, RespClient, RespReply, ServerViolation};
+use crate::child::{ConnectionStop, RespClient, RespReply, ServerViolation, UnwrittenValue};
 
 /// Share of the pool that the values take, in percent. With keys and headers, more than 77 % of the pool is live.
 const LIVE_PERCENT: u64 = 80;
@@ -225,7 +225,7 @@ fn value(name: &str, number: u64) -> Vec<u8> {
 }
 
 /// Returns the number of a value of `name`, after checking every byte.
-fn number_of(name: &str, bytes: &[u8]) -> Result<u64, String> {
+fn number_of(name: &str, bytes: &[u8]) -> Result<u64, UnwrittenValue> {
     let shown = || String::from_utf8_lossy(&bytes[..bytes.len().min(32)]).into_owned();
     let rest = bytes
         .strip_prefix(name.as_bytes())
@@ -233,19 +233,19 @@ fn number_of(name: &str, bytes: &[u8]) -> Result<u64, String> {
     let digits = rest.and_then(|rest| rest.split(|byte| *byte == b'#').next());
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     let number = number.ok_or_else(|| {
-        format!(
+        UnwrittenValue(format!(
             "the value belongs to no write of this key: {:?}...",
             shown()
-        )
+        ))
     })?;
     if value(name, number) == bytes {
         Ok(number)
     } else {
-        Err(format!(
+        Err(UnwrittenValue(format!(
             "the value has wrong bytes: {:?}..., {} bytes",
             shown(),
             bytes.len()
-        ))
+        )))
     }
 }
 
@@ -409,7 +409,7 @@ impl KeyOwner {
         self.sent.push_back(SentCommand::Count { counter });
     }
 
-    /// Sends `SET a; INCR a; GET a` in one pipeline (BENCH-KILL-5).
+    /// Sends `SET a; INCR a; GET a` in one pipeline (CHECK-KILL-5).
     fn assign_count_read(&mut self, client: &mut RespClient) {
         let (counter, number) = (0, 1 + self.next_number());
         let name = self.counter_name(counter);
@@ -515,7 +515,7 @@ impl KeyOwner {
         at_ms: u64,
     ) -> Result<(), ConnectionStop> {
         let number = found.map(|bytes| number_of(name, bytes)).transpose();
-        let number = number.map_err(|what| self.violation(name, what))?;
+        let number = number.map_err(|wrong| self.violation(name, wrong.0))?;
         let fine = match (number, expected) {
             (None, expected) => expected.is_none_or(|e| e.may_be_gone(now_ms())),
             (Some(number), Some(e)) => number == e.number && !e.must_be_gone(at_ms),
@@ -581,7 +581,7 @@ impl KeyOwner {
             return Err(self.violation(&name, format!("unexpected reply to GET: {reply:?}")));
         };
         let number = bytes.map(|bytes| number_of(&name, &bytes)).transpose();
-        let number = number.map_err(|what| self.violation(&name, what))?;
+        let number = number.map_err(|wrong| self.violation(&name, wrong.0))?;
         let register = &self.plain[key];
         let matching = match number {
             // An absent key has expired and may still be counted, or it was deleted.
@@ -605,7 +605,7 @@ impl KeyOwner {
         Ok(())
     }
 
-    /// Checks that a group is complete and allowed (BENCH-KILL-2).
+    /// Checks that a group is complete and allowed (CHECK-KILL-2).
     fn check_group(
         &mut self,
         client: &mut RespClient,
@@ -622,7 +622,7 @@ impl KeyOwner {
             numbers.push(match client.reply()? {
                 RespReply::Bulk(None) => 0,
                 RespReply::Bulk(Some(bytes)) => {
-                    number_of(name, &bytes).map_err(|what| self.violation(name, what))?
+                    number_of(name, &bytes).map_err(|wrong| self.violation(name, wrong.0))?
                 }
                 other => {
                     return Err(self.violation(name, format!("unexpected reply to GET: {other:?}")));

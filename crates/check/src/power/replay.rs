@@ -25,8 +25,10 @@ use std::process::Command;
 use farbank_pm::sim::Rng;
 
 use super::ack_log::acknowledged;
+use super::engine::PowerEngine;
+use super::error::PowerError;
 use super::plan::BATCH_WRITES;
-use super::{WRONG_LINES, engine};
+use super::{WRONG_LINES, check_engine};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
@@ -74,7 +76,7 @@ pub struct ReplayFigures {
 }
 
 /// Adds `line` as a mark to the log of the device-mapper device `device`, with underscores instead of spaces.
-pub fn mark(device: &str, line: &str) -> Result<(), String> {
+pub fn mark(device: &str, line: &str) -> Result<(), PowerError> {
     run(
         "dmsetup",
         &["message", device, "0", "mark", &line.replace(' ', "_")],
@@ -83,7 +85,11 @@ pub fn mark(device: &str, line: &str) -> Result<(), String> {
 
 /// Checks the disk at every flush, every FUA write and every mark. Each point is checked as it is, and `subsets` times
 /// with a random subset of the writes that follow.
-pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, String> {
+pub fn replay(
+    devices: &ReplayDevices,
+    engine: &dyn PowerEngine,
+    subsets: u64,
+) -> Result<ReplayFigures, PowerError> {
     let log = WriteLog::open(&devices.log)?;
     let onto = open(&devices.onto)?;
     let mut figures = ReplayFigures::default();
@@ -95,8 +101,9 @@ pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, St
             figures.points += 1;
             for subset in 0..=subsets {
                 let torn = (subset > 0).then(|| Rng::new(subset).fork(i as u64));
-                onto.sync_data().map_err(|e| failed(&devices.onto, e))?;
-                check(devices, &log, i, torn, told, &mut figures)?;
+                onto.sync_data()
+                    .map_err(|e| PowerError::io(&devices.onto, e))?;
+                check((devices, engine), &log, i, torn, told, &mut figures)?;
             }
             is_point = false;
             if figures.points.is_multiple_of(PROGRESS_EVERY) {
@@ -124,13 +131,13 @@ pub fn replay(devices: &ReplayDevices, subsets: u64) -> Result<ReplayFigures, St
 /// Checks the disk as it is before entry `next`. With `torn`, a random part of the writes up to the next flush is
 /// added.
 fn check(
-    devices: &ReplayDevices,
+    (devices, engine): (&ReplayDevices, &dyn PowerEngine),
     log: &WriteLog,
     next: usize,
     torn: Option<Rng>,
     told: &[u64],
     figures: &mut ReplayFigures,
-) -> Result<(), String> {
+) -> Result<(), PowerError> {
     let size = open(&devices.onto).and_then(|onto| bytes_of(&onto, &devices.onto))?;
     let (onto, changes) = (devices.onto.display(), devices.changes.display());
     let table = format!(
@@ -144,7 +151,7 @@ fn check(
     }
     let (from, to) = (snapshot.to_string_lossy(), devices.folder.to_string_lossy());
     let judged = run("mount", &["-t", "ext4", "-o", "noatime", &from, &to]).and_then(|()| {
-        let judged = engine::check(&devices.folder.join("engine"), told);
+        let judged = check_engine(engine, &devices.folder.join("engine"), told);
         run("umount", &[&to]).and(judged)
     });
     run("dmsetup", &["remove", SNAPSHOT])?;
@@ -154,7 +161,10 @@ fn check(
             judged.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
         // A pool that cannot be opened counts as having lost all writes.
-        Err(why) => (told.iter().sum::<u64>() * BATCH_WRITES, vec![why]),
+        Err(why) => (
+            told.iter().sum::<u64>() * BATCH_WRITES,
+            vec![why.to_string()],
+        ),
     };
     figures.disks += 1;
     figures.lost = figures.lost.max(lost);
@@ -170,7 +180,7 @@ fn check(
 }
 
 /// Writes to `disk` a random part of the sectors of the entries from `next` up to the next flush.
-fn tear(log: &WriteLog, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String> {
+fn tear(log: &WriteLog, next: usize, mut rng: Rng, disk: &Path) -> Result<(), PowerError> {
     let file = open(disk)?;
     let entries = log.entries[next..]
         .iter()
@@ -186,7 +196,7 @@ fn tear(log: &WriteLog, next: usize, mut rng: Rng, disk: &Path) -> Result<(), St
             Ok(())
         })?;
     }
-    file.sync_data().map_err(|e| failed(disk, e))
+    file.sync_data().map_err(|e| PowerError::io(disk, e))
 }
 
 struct WriteLog {
@@ -216,16 +226,18 @@ impl LogEntry {
         &self,
         log: &WriteLog,
         each: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
-    ) -> Result<(), String> {
+    ) -> Result<(), PowerError> {
         const PIECE: u64 = 1 << 20;
         for from in (0..self.bytes).step_by(PIECE as usize) {
             let mut piece = vec![0; PIECE.min(self.bytes - from) as usize];
             if self.flags & DISCARD == 0 {
                 let read = log.file.read_exact_at(&mut piece, self.data + from);
-                read.map_err(|e| failed(&log.path, e))?;
+                read.map_err(|e| PowerError::io(&log.path, e))?;
             }
-            each(self.to + from, &piece)
-                .map_err(|e| format!("cannot write to the replay disk: {e}"))?;
+            each(self.to + from, &piece).map_err(|source| PowerError::Io {
+                what: "cannot write to the replay disk".into(),
+                source,
+            })?;
         }
         Ok(())
     }
@@ -233,22 +245,22 @@ impl LogEntry {
 
 impl WriteLog {
     /// Reads the header of every entry. The data is read later, from the log.
-    fn open(path: &Path) -> Result<WriteLog, String> {
+    fn open(path: &Path) -> Result<WriteLog, PowerError> {
         let file = open(path)?;
         let read = |at: u64| {
             let mut sector = [0; SECTOR];
             file.read_exact_at(&mut sector, at)
                 .map(|()| sector)
-                .map_err(|e| failed(path, e))
+                .map_err(|e| PowerError::io(path, e))
         };
         let head = read(0)?;
         let (magic, version, count) = (word(&head, 0), word(&head, 1), word(&head, 2));
         let sector_bytes = word(&head, 3) & 0xffff_ffff;
         if (magic, version) != (MAGIC, VERSION) || sector_bytes < SECTOR as u64 {
-            let path = path.display();
-            return Err(format!(
-                "{path} is not a dm-log-writes log of version {VERSION}"
-            ));
+            return Err(PowerError::NotALog {
+                path: path.into(),
+                version: VERSION,
+            });
         }
         let mut at = sector_bytes;
         let mut entries = Vec::new();
@@ -290,31 +302,29 @@ fn word(sector: &[u8; SECTOR], i: usize) -> u64 {
     u64::from_le_bytes(sector.as_chunks().0[i])
 }
 
-fn open(path: &Path) -> Result<File, String> {
+fn open(path: &Path) -> Result<File, PowerError> {
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.map_err(|e| failed(path, e))
+    opened.map_err(|e| PowerError::io(path, e))
 }
 
-fn bytes_of(mut file: &File, path: &Path) -> Result<u64, String> {
+fn bytes_of(mut file: &File, path: &Path) -> Result<u64, PowerError> {
     // Metadata gives no length for a device.
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|e| failed(path, e))
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|e| PowerError::io(path, e))
 }
 
-fn failed(path: &Path, error: std::io::Error) -> String {
-    format!("{}: {error}", path.display())
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+fn run(program: &str, arguments: &[&str]) -> Result<(), PowerError> {
+    let command = || format!("{program} {}", arguments.join(" "));
     let ended = Command::new(program).args(arguments).output();
-    let told = || format!("{program} {}", arguments.join(" "));
-    let ended = ended.map_err(|e| format!("{}: {e}", told()))?;
+    let ended = ended.map_err(|source| PowerError::Run {
+        command: command(),
+        source,
+    })?;
     match ended.status.success() {
         true => Ok(()),
-        false => Err(format!(
-            "{}: {}",
-            told(),
-            String::from_utf8_lossy(&ended.stderr).trim()
-        )),
+        false => Err(PowerError::Command {
+            command: command(),
+            printed: String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
+        }),
     }
 }
 
@@ -362,7 +372,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), [0; SECTOR]).expect("cannot write the file");
         assert!(
-            WriteLog::open(file.path()).is_err_and(|why| why.contains("not a dm-log-writes log"))
+            WriteLog::open(file.path())
+                .is_err_and(|why| why.to_string().contains("not a dm-log-writes log"))
         );
     }
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::RespClient;
+use super::error::ChildError;
 
 /// Lines that `serve` prints when it is ready.
 const BANNER_LINES: usize = 4;
@@ -51,23 +52,23 @@ fn command(launch: &ServerLaunch) -> Command {
     command
 }
 
+fn spawn(command: &mut Command, launch: &ServerLaunch) -> Result<Child, ChildError> {
+    command.spawn().map_err(|source| ChildError::Start {
+        program: launch.program.clone(),
+        source,
+    })
+}
+
 impl ChildServer {
     /// Starts a server and waits until it reports that it is ready.
-    pub(crate) fn start(launch: &ServerLaunch) -> Result<ChildServer, String> {
+    pub(crate) fn start(launch: &ServerLaunch) -> Result<ChildServer, ChildError> {
         let mut command = command(launch);
-        let spawned = command.stdout(Stdio::piped()).spawn();
-        let mut child =
-            spawned.map_err(|e| format!("cannot start {}: {e}", launch.program.display()))?;
-        let stdout = child
-            .stdout
-            .take()
-            .ok_or("the server's stdout is not piped")?;
+        let mut child = spawn(command.stdout(Stdio::piped()), launch)?;
+        let stdout = child.stdout.take().expect("stdout is piped");
         let mut stdout = BufReader::new(stdout);
         let mut banner = String::new();
         for _ in 0..BANNER_LINES {
-            stdout
-                .read_line(&mut banner)
-                .map_err(|e| format!("cannot read the server's first lines: {e}"))?;
+            stdout.read_line(&mut banner).map_err(ChildError::Banner)?;
         }
         let after = |scheme: &str| {
             let rest = banner.split(scheme).nth(1)?;
@@ -78,9 +79,7 @@ impl ChildServer {
             let status = child
                 .wait()
                 .map_or_else(|e| e.to_string(), |s| s.to_string());
-            return Err(format!(
-                "the server did not start ({status}); it printed: {banner}"
-            ));
+            return Err(ChildError::NotReady { status, banner });
         };
         let open_ms = banner
             .split(" came back in ")
@@ -97,17 +96,17 @@ impl ChildServer {
     }
 
     /// Starts a server and kills it after `patience`, ready or not.
-    pub(crate) fn start_and_kill(launch: &ServerLaunch, patience: Duration) -> Result<(), String> {
+    pub(crate) fn start_and_kill(
+        launch: &ServerLaunch,
+        patience: Duration,
+    ) -> Result<(), ChildError> {
         let mut command = command(launch);
-        let mut child = command
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|e| e.to_string())?;
+        let mut child = spawn(command.stdout(Stdio::null()), launch)?;
         thread::sleep(patience);
         child
             .kill()
             .and_then(|()| child.wait())
-            .map_err(|e| e.to_string())?;
+            .map_err(ChildError::Process)?;
         Ok(())
     }
 
@@ -127,48 +126,50 @@ impl ChildServer {
     }
 
     /// Kills the server with SIGKILL.
-    pub(crate) fn kill(&mut self) -> Result<(), String> {
+    pub(crate) fn kill(&mut self) -> Result<(), ChildError> {
         if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(format!("the server ended before it was killed: {status}"));
+            return Err(ChildError::EndedEarly(status));
         }
         self.child
             .kill()
             .and_then(|()| self.child.wait())
-            .map_err(|e| e.to_string())?;
+            .map_err(ChildError::Process)?;
         Ok(())
     }
 
     /// Sends SIGTERM, and SIGKILL after `patience` if the server still runs.
-    pub(crate) fn terminate(&mut self, patience: Duration) -> Result<(), String> {
+    pub(crate) fn terminate(&mut self, patience: Duration) -> Result<(), ChildError> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| ChildError::Process(e.into()))?;
         thread::sleep(patience);
-        let ended = self.child.try_wait().map_err(|e| e.to_string())?;
+        let ended = self.child.try_wait().map_err(ChildError::Process)?;
         match ended {
             None => self.kill(),
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!(
-                "the server ended with {status} after SIGTERM, expected success"
-            )),
+            Some(status) => Err(ChildError::BadExit {
+                status,
+                request: "SIGTERM",
+            }),
         }
     }
 
     /// Sends SHUTDOWN and waits until the process ends.
-    pub(crate) fn shutdown(&mut self) -> Result<(), String> {
+    pub(crate) fn shutdown(&mut self) -> Result<(), ChildError> {
         if let Ok(mut client) = RespClient::connect(&self.addr) {
             client.send(&["SHUTDOWN"]);
             // The server answers SHUTDOWN by closing the connection.
             client.flush().ok();
             client.reply().ok();
         }
-        let status = self.child.wait().map_err(|e| e.to_string())?;
+        let status = self.child.wait().map_err(ChildError::Process)?;
         if status.success() {
             Ok(())
         } else {
-            Err(format!(
-                "the server ended with {status} after SHUTDOWN, expected success"
-            ))
+            Err(ChildError::BadExit {
+                status,
+                request: "SHUTDOWN",
+            })
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::ack_sink::{BatchSink, stop_to_text};
+use super::ack_sink::BatchSink;
+use super::error::PowerError;
 use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS};
 use crate::child::{ChildServer, RespClient, ServerLaunch};
 
@@ -11,9 +12,9 @@ pub(super) struct ServedProcess(ChildServer);
 
 impl ServedProcess {
     /// Starts a server on the pool at `path`, which is created if it does not exist, and waits until it is ready.
-    pub(super) fn start(farbank: &Path, path: &Path) -> Result<ServedProcess, String> {
+    pub(super) fn start(farbank: &Path, path: &Path) -> Result<ServedProcess, PowerError> {
         let segment_bytes = SEGMENT_BYTES.to_string();
-        ChildServer::start(&ServerLaunch {
+        let server = ChildServer::start(&ServerLaunch {
             program: farbank.into(),
             pool: path.into(),
             pool_bytes: POOL_BYTES,
@@ -21,14 +22,14 @@ impl ServedProcess {
                 .map(Into::into)
                 .into(),
             memcached: false,
-        })
-        .map(ServedProcess)
+        })?;
+        Ok(ServedProcess(server))
     }
 
     /// Opens a connection for each writer.
-    pub(super) fn connect(&self) -> Result<Vec<Box<dyn BatchSink>>, String> {
+    pub(super) fn connect(&self) -> Result<Vec<Box<dyn BatchSink>>, PowerError> {
         let connect = |_| {
-            let client = RespClient::connect(self.0.addr()).map_err(stop_to_text)?;
+            let client = RespClient::connect(self.0.addr())?;
             Ok(Box::new(client) as Box<dyn BatchSink>)
         };
         (0..WRITERS).map(connect).collect()

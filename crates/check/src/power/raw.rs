@@ -10,6 +10,7 @@ use farbank_pm::pool::{Pool, PoolLayout};
 use farbank_pm::{Medium, Off, PersistCtx};
 
 use super::ack_log::WriterLog;
+use super::error::PowerError;
 use super::plan::CheckFindings;
 
 const LAYOUT: PoolLayout = PoolLayout {
@@ -41,24 +42,24 @@ fn record(n: u64) -> Vec<u8> {
 }
 
 /// Writes records from number `from` on, until the power is cut or another writer fails.
-pub(super) fn write(path: &Path, from: u64, to: &WriterLog<'_>) -> Result<(), String> {
+pub(super) fn write(path: &Path, from: u64, to: &WriterLog<'_>) -> Result<(), PowerError> {
     make(path)?;
-    match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
+    match open_path(path, &OpenOptions::default())? {
         AnyMedium::Mapped(medium) => write_on(medium, from, to),
         AnyMedium::File(medium) => write_on(medium, from, to),
     }
 }
 
-fn write_on<M: Medium>(medium: M, from: u64, to: &WriterLog<'_>) -> Result<(), String> {
+fn write_on<M: Medium>(medium: M, from: u64, to: &WriterLog<'_>) -> Result<(), PowerError> {
     let mut ctx = PersistCtx::new(0);
-    let pool = Pool::open(medium, &mut ctx).map_err(|e| e.to_string())?;
+    let pool = Pool::open(medium, &mut ctx)?;
     for n in from.. {
         let bytes = record(n);
         let (head, body) = bytes.split_at(24);
         pool.medium()
             .copy_in(&mut ctx, slot(&pool, n), &[head, body]);
         let ticket = pool.medium().drain(&mut ctx);
-        pool.medium().wait(ticket).map_err(|e| e.to_string())?;
+        pool.medium().wait(ticket)?;
         if (n + 1).is_multiple_of(AT_A_TIME) {
             to.acknowledge(n + 1)?;
             if to.is_over() {
@@ -70,7 +71,7 @@ fn write_on<M: Medium>(medium: M, from: u64, to: &WriterLog<'_>) -> Result<(), S
 }
 
 /// Creates the pool if it does not exist: small first, then grown.
-fn make(path: &Path) -> Result<(), String> {
+fn make(path: &Path) -> Result<(), PowerError> {
     let bytes = |segments: u32| LAYOUT.first_segment() + u64::from(segments) * LAYOUT.segment_bytes;
     match create_path(
         path,
@@ -81,26 +82,30 @@ fn make(path: &Path) -> Result<(), String> {
         Ok(AnyMedium::Mapped(medium)) => make_on(medium),
         Ok(AnyMedium::File(medium)) => make_on(medium),
         Err(OpenError::Exists { .. } | OpenError::Occupied { .. }) => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn make_on<M: Medium>(medium: M) -> Result<(), String> {
+fn make_on<M: Medium>(medium: M) -> Result<(), PowerError> {
     let mut ctx = PersistCtx::new(0);
-    let pool = Pool::create(medium, &mut ctx, &LAYOUT).map_err(|e| e.to_string())?;
-    pool.grow(&mut ctx, SEGMENTS[1]).map_err(|e| e.to_string())
+    let pool = Pool::create(medium, &mut ctx, &LAYOUT)?;
+    pool.grow(&mut ctx, SEGMENTS[1])
+        .map_err(|source| PowerError::Io {
+            what: "cannot grow the bare pool".into(),
+            source,
+        })
 }
 
 /// Compares the slots with the records they must hold, given that `acknowledged` records were durable.
-pub(super) fn check(path: &Path, acknowledged: u64) -> Result<CheckFindings, String> {
-    match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
+pub(super) fn check(path: &Path, acknowledged: u64) -> Result<CheckFindings, PowerError> {
+    match open_path(path, &OpenOptions::default())? {
         AnyMedium::Mapped(medium) => check_on(medium, acknowledged),
         AnyMedium::File(medium) => check_on(medium, acknowledged),
     }
 }
 
-fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<CheckFindings, String> {
-    let pool = Pool::open(medium, &mut PersistCtx::new(0)).map_err(|e| e.to_string())?;
+fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<CheckFindings, PowerError> {
+    let pool = Pool::open(medium, &mut PersistCtx::new(0))?;
     let is_whole = |n: &u64| pool.medium().matches(slot(&pool, *n), &record(*n));
     let in_slot = |n| {
         pool.medium()

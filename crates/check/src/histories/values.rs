@@ -3,6 +3,7 @@
 use farbank_pm::sim::Rng;
 
 use super::family::ValueId;
+use crate::child::UnwrittenValue;
 
 /// Bytes of the id at the start of a value.
 const NUMBER_BYTES: usize = size_of::<ValueId>();
@@ -42,20 +43,20 @@ fn len(rng: &mut Rng, grouped: bool) -> usize {
 ///
 /// # Errors
 /// The bytes are not those of any value.
-pub(super) fn number(bytes: &[u8]) -> Result<ValueId, String> {
+pub(super) fn number(bytes: &[u8]) -> Result<ValueId, UnwrittenValue> {
     let Some(id) = bytes.first_chunk().map(|id| ValueId::from_le_bytes(*id)) else {
-        return Err(format!(
+        return Err(UnwrittenValue(format!(
             "the value has {} bytes, too few for an id",
             bytes.len()
-        ));
+        )));
     };
     let whole = value(id);
     match bytes == whole {
         true => Ok(id),
-        false => Err(format!(
+        false => Err(UnwrittenValue(format!(
             "the value has {} bytes and id {id}, but differs from the {} bytes written with this id",
             bytes.len(),
             whole.len()
-        )),
+        ))),
     }
 }
