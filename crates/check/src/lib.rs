@@ -29,6 +29,7 @@
 
 #[cfg(feature = "harness")]
 pub mod child;
+mod digest;
 pub mod explore;
 pub mod faults;
 mod guard;

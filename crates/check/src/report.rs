@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 
-use crate::explore::{ExploreConfig, fold};
+use crate::digest::fold;
 use crate::history::AckRule;
 
 /// What follows a crash point: an image to check, or a kill.
@@ -143,7 +143,7 @@ pub struct CrashCounts {
     pub leaves: u64,
     /// Lazy exploration: maximum number of leaves at one crash point.
     pub most_leaves: u64,
-    /// Lazy exploration: crash points with more leaves than [`ExploreConfig::leaves`].
+    /// Lazy exploration: crash points with more leaves than [`ExploreConfig::leaves`](crate::ExploreConfig::leaves).
     pub cut_off: u64,
 }
 
@@ -219,12 +219,18 @@ pub struct CrashReport {
 }
 
 impl CrashReport {
-    pub(crate) fn new(target: String, config: &ExploreConfig) -> CrashReport {
+    /// Creates the report of an exploration that has not begun.
+    pub(crate) fn new(
+        target: String,
+        persistency: Persistency,
+        verdict: AckRule,
+        lazy: bool,
+    ) -> CrashReport {
         CrashReport {
             target,
-            persistency: config.persistency,
-            verdict: config.verdict,
-            lazy: config.lazy,
+            persistency,
+            verdict,
+            lazy,
             digest: 0,
             counts: CrashCounts::default(),
             places: Vec::new(),
