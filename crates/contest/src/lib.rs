@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod engine;
 #[cfg(test)]
 mod harness;
