@@ -33,11 +33,10 @@ impl fmt::Display for ImageChoice {
 }
 
 impl std::str::FromStr for ImageChoice {
-    type Err = String;
+    type Err = ImageChoiceError;
 
-    fn from_str(text: &str) -> Result<ImageChoice, String> {
-        let wrong =
-            || format!("{text:?} is not an image; expected a number, `kill`, or lazy:N.N.N");
+    fn from_str(text: &str) -> Result<ImageChoice, ImageChoiceError> {
+        let wrong = || ImageChoiceError(text.into());
         if let Some(script) = text.strip_prefix("lazy:") {
             let words = script.split('.').filter(|_| !script.is_empty());
             let script = words.map(str::parse).collect::<Result<_, _>>();
@@ -50,6 +49,22 @@ impl std::str::FromStr for ImageChoice {
         }
     }
 }
+
+/// A text that is no [`ImageChoice`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageChoiceError(String);
+
+impl fmt::Display for ImageChoiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        write!(
+            f,
+            "{text:?} is not an image; expected a number, `kill`, or lazy:N.N.N"
+        )
+    }
+}
+
+impl std::error::Error for ImageChoiceError {}
 
 /// A violation, and how to reproduce it.
 #[derive(Clone, Debug)]
