@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod chart;
 pub mod counted;
+mod error;
 pub mod figure;
 mod full;
 pub mod index;
