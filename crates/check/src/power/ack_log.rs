@@ -96,7 +96,7 @@ pub(super) struct WriterLog<'a> {
 }
 
 impl<'a> AckLog<'a> {
-    pub(super) fn new(subjects: Vec<PowerSubject>, tell: AckLine<'a>) -> AckLog<'a> {
+    pub(super) fn new(subjects: Vec<PowerSubject>, report_line: AckLine<'a>) -> AckLog<'a> {
         let state = AckState {
             subjects,
             enough: false,
@@ -104,7 +104,7 @@ impl<'a> AckLog<'a> {
         };
         AckLog {
             state: Mutex::new(state),
-            report_line: tell,
+            report_line,
         }
     }
 

@@ -85,17 +85,17 @@ pub fn check_and_write(
     let names = names
         .iter()
         .filter(|name| then != AfterCheck::End || PowerSubject::is_in(name, previous));
-    let mut lives = Vec::new();
+    let mut all_checked = Vec::new();
     for name in names {
         let path = match place.is_dir() {
             true => place.join(name),
             false => place.into(),
         };
         let subject = PowerSubject::new(name, previous);
-        lives.push(CheckedSubject::begin(engine, subject, path, farbank)?);
+        all_checked.push(CheckedSubject::begin(engine, subject, path, farbank)?);
     }
-    let fine = lives.iter().all(|life| life.fine);
-    if !fine || lives.is_empty() {
+    let fine = all_checked.iter().all(|checked| checked.fine);
+    if !fine || all_checked.is_empty() {
         return Err(PowerError::CheckFailed);
     }
     if then == AfterCheck::End {
@@ -105,12 +105,12 @@ pub fn check_and_write(
         AfterCheck::WriteInVain => FlushMode::Never,
         _ => FlushMode::Always,
     };
-    let tell = |line: &str| {
+    let report_line = |line: &str| {
         println!("{line}");
         Ok(())
     };
-    let opened = open(engine, &lives, flushing, SyncMode::Always)?;
-    write(lives, &*opened, u64::MAX, &tell)
+    let opened = open(engine, &all_checked, flushing, SyncMode::Always)?;
+    write(all_checked, &*opened, u64::MAX, &report_line)
 }
 
 /// Writes to a new pool at `pool` for a fixed number of batches. Calls `mark` with every line that reports an
@@ -124,16 +124,16 @@ pub fn record(
     syncing: SyncMode,
     mark: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
 ) -> Result<(), PowerError> {
-    let life = CheckedSubject {
+    let checked = CheckedSubject {
         subject: PowerSubject::new("engine", ""),
         path: pool.into(),
         served: None,
         in_doubt: Vec::new(),
         fine: true,
     };
-    let lives = vec![life];
-    let opened = open(engine, &lives, FlushMode::Always, syncing)?;
-    write(lives, &*opened, LOGGED_BATCHES, mark)
+    let all_checked = vec![checked];
+    let opened = open(engine, &all_checked, FlushMode::Always, syncing)?;
+    write(all_checked, &*opened, LOGGED_BATCHES, mark)
 }
 
 /// Subject that was checked and can continue to write.
@@ -159,26 +159,26 @@ impl CheckedSubject {
             _ => Ok(None),
         };
         let acknowledged = &subject.acknowledged;
-        let (served, judged) = match started {
+        let (served, findings) = match started {
             Ok(served) if subject.is_new() => (served, Ok(Vec::new())),
             Ok(served) => {
-                let judged = match (subject.name, &served) {
-                    ("raw", _) => raw::check(&path, acknowledged[0]).map(|judged| vec![judged]),
+                let findings = match (subject.name, &served) {
+                    ("raw", _) => raw::check(&path, acknowledged[0]).map(|findings| vec![findings]),
                     (_, None) => check_engine(engine, &path, acknowledged),
                     (_, Some(served)) => served
                         .connect()
-                        .and_then(|banks| check_after_cut(banks, acknowledged)),
+                        .and_then(|sinks| check_after_cut(sinks, acknowledged)),
                 };
-                (served, judged)
+                (served, findings)
             }
             Err(why) if subject.is_new() => return Err(why),
             // Counts as a failed check.
             Err(why) => (None, Err(why)),
         };
-        let fine = subject.is_new() || report(&subject, &judged);
+        let fine = subject.is_new() || report(&subject, &findings);
         Ok(CheckedSubject {
             served,
-            in_doubt: judged.unwrap_or_default(),
+            in_doubt: findings.unwrap_or_default(),
             subject,
             path,
             fine,
@@ -208,30 +208,30 @@ fn check_engine(
     acknowledged: &[u64],
 ) -> Result<Vec<CheckFindings>, PowerError> {
     let opened = engine.open_to_check(path)?;
-    let mut judged = check_after_cut(engine_sinks(&*opened), acknowledged)?;
+    let mut findings = check_after_cut(engine_sinks(&*opened), acknowledged)?;
     if let Err(why) = opened.verify() {
-        judged[0].wrong.push(why.to_string());
+        findings[0].wrong.push(why.to_string());
     }
-    Ok(judged)
+    Ok(findings)
 }
 
 /// Checks the keys of each writer.
 fn check_after_cut(
-    banks: Vec<Box<dyn BatchSink>>,
+    sinks: Vec<Box<dyn BatchSink>>,
     acknowledged: &[u64],
 ) -> Result<Vec<CheckFindings>, PowerError> {
-    let writers = banks.into_iter().zip(acknowledged).zip(0..);
+    let writers = sinks.into_iter().zip(acknowledged).zip(0..);
     writers
-        .map(|((mut bank, count), writer)| WriterPlan::new(writer).check(&mut *bank, *count))
+        .map(|((mut sink, count), writer)| WriterPlan::new(writer).check(&mut *sink, *count))
         .collect()
 }
 
 /// Prints the findings of a check. Returns whether there is no violation.
-fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, PowerError>) -> bool {
-    let (lost, wrong) = match judged {
-        Ok(judged) => (
-            judged.iter().map(|j| j.lost).sum(),
-            judged.iter().flat_map(|j| j.wrong.clone()).collect(),
+fn report(subject: &PowerSubject, findings: &Result<Vec<CheckFindings>, PowerError>) -> bool {
+    let (lost, wrong) = match findings {
+        Ok(findings) => (
+            findings.iter().map(|j| j.lost).sum(),
+            findings.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
         // A pool that cannot be opened counts as having lost all writes.
         Err(why) => (subject.writes(), vec![why.to_string()]),
@@ -247,40 +247,49 @@ fn report(subject: &PowerSubject, judged: &Result<Vec<CheckFindings>, PowerError
 /// Opens the pool of the subject that is an engine.
 fn open(
     engine: &dyn PowerEngine,
-    lives: &[CheckedSubject],
+    all_checked: &[CheckedSubject],
     flushing: FlushMode,
     syncing: SyncMode,
 ) -> Result<Box<dyn OpenEngine>, PowerError> {
-    let life = lives.iter().find(|life| life.subject.name == "engine");
-    let life = life.ok_or(PowerError::NoEngine)?;
-    engine.open(&life.path, flushing, syncing)
+    let checked = all_checked
+        .iter()
+        .find(|checked| checked.subject.name == "engine");
+    let checked = checked.ok_or(PowerError::NoEngine)?;
+    engine.open(&checked.path, flushing, syncing)
 }
 
 /// Runs the writers of all subjects: for `last` batches each, or until the power is cut.
 fn write(
-    lives: Vec<CheckedSubject>,
+    all_checked: Vec<CheckedSubject>,
     engine: &dyn OpenEngine,
     last: u64,
-    tell: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
+    report_line: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
 ) -> Result<(), PowerError> {
-    let subjects = lives.iter().map(|life| life.subject.clone()).collect();
-    let ledger = &AckLog::new(subjects, tell);
-    let mut banks = Vec::new();
-    for life in &lives {
-        banks.push(life.sinks(engine)?);
+    let subjects = all_checked
+        .iter()
+        .map(|checked| checked.subject.clone())
+        .collect();
+    let ledger = &AckLog::new(subjects, report_line);
+    let mut sinks = Vec::new();
+    for checked in &all_checked {
+        sinks.push(checked.sinks(engine)?);
     }
     std::thread::scope(|scope| {
-        for (subject, (life, banks)) in lives.iter().zip(banks).enumerate() {
-            if life.subject.name == "raw" {
-                let (from, to) = (life.subject.acknowledged[0], ledger.writer_log(subject, 0));
-                scope.spawn(move || ledger.record_outcome(raw::write(&life.path, from, &to)));
+        for (subject, (checked, sinks)) in all_checked.iter().zip(sinks).enumerate() {
+            if checked.subject.name == "raw" {
+                let (from, to) = (
+                    checked.subject.acknowledged[0],
+                    ledger.writer_log(subject, 0),
+                );
+                scope.spawn(move || ledger.record_outcome(raw::write(&checked.path, from, &to)));
             }
-            for (writer, mut bank) in banks.into_iter().enumerate() {
-                let judged = life.in_doubt.get(writer);
+            for (writer, mut sink) in sinks.into_iter().enumerate() {
+                let findings = checked.in_doubt.get(writer);
                 let to = ledger.writer_log(subject, writer);
                 let plan = WriterPlan::new(writer as u64);
-                scope
-                    .spawn(move || ledger.record_outcome(run(plan, judged, &mut *bank, last, &to)));
+                scope.spawn(move || {
+                    ledger.record_outcome(run(plan, findings, &mut *sink, last, &to))
+                });
             }
         }
     });
@@ -290,19 +299,19 @@ fn write(
 /// Runs one writer: completes the batches in doubt, then writes batch after batch.
 fn run(
     plan: WriterPlan,
-    judged: Option<&CheckFindings>,
-    bank: &mut dyn BatchSink,
+    findings: Option<&CheckFindings>,
+    sink: &mut dyn BatchSink,
     last: u64,
     to: &ack_log::WriterLog<'_>,
 ) -> Result<(), PowerError> {
     let mut next = 1;
-    if let Some(judged) = judged {
-        plan.settle(judged, bank)?;
-        next = judged.in_doubt.1;
+    if let Some(findings) = findings {
+        plan.settle(findings, sink)?;
+        next = findings.in_doubt.1;
         to.acknowledge(next - 1)?;
     }
     while next <= last && !to.is_over() {
-        bank.commit(&plan.steps(next))?;
+        sink.commit(&plan.steps(next))?;
         to.acknowledge(next)?;
         next += 1;
     }

@@ -176,10 +176,10 @@ impl WriterPlan {
     /// Completes the batches in doubt: each key that such a batch changes gets its state after that batch.
     pub(crate) fn settle(
         self,
-        judged: &CheckFindings,
-        bank: &mut dyn BatchSink,
+        findings: &CheckFindings,
+        sink: &mut dyn BatchSink,
     ) -> Result<(), PowerError> {
-        let (from, to) = judged.in_doubt;
+        let (from, to) = findings.in_doubt;
         let mut histories = self.histories(from - 1);
         for batch in from..to {
             self.play(batch, &mut histories);
@@ -209,7 +209,7 @@ impl WriterPlan {
                 };
                 WriteStep::Group(members.map(value).collect())
             }));
-            bank.commit(&steps)?;
+            sink.commit(&steps)?;
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl WriterPlan {
     /// Compares the stored keys of this writer with its number of `acknowledged` batches.
     pub(crate) fn check(
         self,
-        bank: &mut dyn BatchSink,
+        sink: &mut dyn BatchSink,
         acknowledged: u64,
     ) -> Result<CheckFindings, PowerError> {
         let mut found = HashMap::new();
@@ -257,7 +257,7 @@ impl WriterPlan {
         let keys: Vec<WriterKey> = self.keys().collect();
         for keys in keys.chunks(256) {
             let names: Vec<String> = keys.iter().map(|key| self.name(*key)).collect();
-            for (key, value) in keys.iter().zip(bank.get(&names)?) {
+            for (key, value) in keys.iter().zip(sink.get(&names)?) {
                 match self.state(*key, value.as_deref()) {
                     Ok(state) => drop(found.insert(*key, state)),
                     Err(why) => wrong.push(why.0),
@@ -308,10 +308,11 @@ impl WriterPlan {
                     self.name(key)
                 )),
                 Some(place) => {
-                    let told = history.partition_point(|(batch, _)| *batch <= acknowledged);
+                    let last_acknowledged =
+                        history.partition_point(|(batch, _)| *batch <= acknowledged);
                     // A group counts as one write, that of its first member.
                     if !matches!(key, WriterKey::Member(_, 1..)) {
-                        lost += told.saturating_sub(place) as u64;
+                        lost += last_acknowledged.saturating_sub(place) as u64;
                     }
                     let (name, batch) = (self.name(key), history[due - 1].0);
                     wrong.push(format!(
@@ -404,8 +405,12 @@ mod tests {
     #[test]
     fn a_store_that_holds_all_acknowledged_batches_passes() {
         for acknowledged in 0..=20 {
-            let judged = judge(&mut after(20), acknowledged);
-            assert_eq!((judged.lost, judged.wrong), (0, vec![]), "{acknowledged}");
+            let findings = judge(&mut after(20), acknowledged);
+            assert_eq!(
+                (findings.lost, findings.wrong),
+                (0, vec![]),
+                "{acknowledged}"
+            );
         }
     }
 
@@ -416,8 +421,8 @@ mod tests {
         memory
             .commit(&parts[..30])
             .expect("the in-memory store accepts every write");
-        let judged = judge(&mut memory, 20);
-        assert_eq!((judged.lost, judged.wrong), (0, vec![]));
+        let findings = judge(&mut memory, 20);
+        assert_eq!((findings.lost, findings.wrong), (0, vec![]));
     }
 
     #[test]
@@ -475,15 +480,15 @@ mod tests {
         memory
             .commit(&PLAN.steps(21)[20..])
             .expect("the in-memory store accepts every write");
-        let judged = judge(&mut memory, 18);
-        PLAN.settle(&judged, &mut memory)
+        let findings = judge(&mut memory, 18);
+        PLAN.settle(&findings, &mut memory)
             .expect("the in-memory store accepts every write");
-        let next = judged.in_doubt.1;
+        let next = findings.in_doubt.1;
         memory
             .commit(&PLAN.steps(next))
             .expect("the in-memory store accepts every write");
-        let judged = judge(&mut memory, next);
-        assert_eq!((judged.lost, judged.wrong), (0, vec![]));
+        let findings = judge(&mut memory, next);
+        assert_eq!((findings.lost, findings.wrong), (0, vec![]));
         assert_eq!(memory.0, after(next).0);
     }
 }

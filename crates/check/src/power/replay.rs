@@ -93,17 +93,17 @@ pub fn replay(
     let log = WriteLog::open(&devices.log)?;
     let onto = open(&devices.onto)?;
     let mut figures = ReplayFigures::default();
-    let mut told: Option<Vec<u64>> = None;
+    let mut last_counts: Option<Vec<u64>> = None;
     let mut is_point = false;
     for (i, entry) in log.entries.iter().enumerate() {
         // Between a flush and the marks behind it the disk does not change. The last mark has the highest counts.
-        if let Some(told) = told.as_ref().filter(|_| is_point && entry.writes()) {
+        if let Some(last_counts) = last_counts.as_ref().filter(|_| is_point && entry.writes()) {
             figures.points += 1;
             for subset in 0..=subsets {
                 let torn = (subset > 0).then(|| Rng::new(subset).fork(i as u64));
                 onto.sync_data()
                     .map_err(|e| PowerError::io(&devices.onto, e))?;
-                check((devices, engine), &log, i, torn, told, &mut figures)?;
+                check((devices, engine), &log, i, torn, last_counts, &mut figures)?;
             }
             is_point = false;
             if figures.points.is_multiple_of(PROGRESS_EVERY) {
@@ -122,7 +122,7 @@ pub fn replay(
             .and_then(|m| acknowledged("engine", m))
         {
             figures.acknowledged = counts.iter().sum::<u64>() * BATCH_WRITES;
-            told = Some(counts);
+            last_counts = Some(counts);
         }
     }
     Ok(figures)
@@ -135,7 +135,7 @@ fn check(
     log: &WriteLog,
     next: usize,
     torn: Option<Rng>,
-    told: &[u64],
+    last_counts: &[u64],
     figures: &mut ReplayFigures,
 ) -> Result<(), PowerError> {
     let size = open(&devices.onto).and_then(|onto| bytes_of(&onto, &devices.onto))?;
@@ -150,19 +150,19 @@ fn check(
         tear(log, next, rng, &snapshot)?;
     }
     let (from, to) = (snapshot.to_string_lossy(), devices.folder.to_string_lossy());
-    let judged = run("mount", &["-t", "ext4", "-o", "noatime", &from, &to]).and_then(|()| {
-        let judged = check_engine(engine, &devices.folder.join("engine"), told);
-        run("umount", &[&to]).and(judged)
+    let findings = run("mount", &["-t", "ext4", "-o", "noatime", &from, &to]).and_then(|()| {
+        let findings = check_engine(engine, &devices.folder.join("engine"), last_counts);
+        run("umount", &[&to]).and(findings)
     });
     run("dmsetup", &["remove", SNAPSHOT])?;
-    let (lost, wrong) = match judged {
-        Ok(judged) => (
-            judged.iter().map(|j| j.lost).sum(),
-            judged.iter().flat_map(|j| j.wrong.clone()).collect(),
+    let (lost, wrong) = match findings {
+        Ok(findings) => (
+            findings.iter().map(|j| j.lost).sum(),
+            findings.iter().flat_map(|j| j.wrong.clone()).collect(),
         ),
         // A pool that cannot be opened counts as having lost all writes.
         Err(why) => (
-            told.iter().sum::<u64>() * BATCH_WRITES,
+            last_counts.iter().sum::<u64>() * BATCH_WRITES,
             vec![why.to_string()],
         ),
     };
