@@ -120,7 +120,7 @@ impl Guest {
             "build",
             "--release",
             "--package",
-            "farbank-bench",
+            "farbank-cli",
             "--example",
             "power_cut",
         ])?;

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Report};
-use farbank_bench::judge::{self, ContestRound, JudgeOptions, JudgePhases};
 use farbank_bench::kv::PoolPlace;
+use farbank_contest::judge::{self, ContestRound, JudgeOptions, JudgePhases};
 use serde_json::json;
 
 use crate::Table;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_bench::figure::Error;
-use farbank_bench::judge::{Contender, ContestRound, FarMemory};
 use farbank_check::Target;
+use farbank_contest::judge::{Contender, ContestRound, FarMemory};
 use farbank_contest::{ContestLimits, Engine, EngineStats, Error as Refusal, Key, Worker};
 use farbank_pm::Poisoned;
 

@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farbank_bench::figure::{Figure, Report};
-use farbank_bench::judge::{ContestRound, KeyNames};
+use farbank_contest::judge::{ContestRound, KeyNames};
 use farbank_contest::{Engine, Worker};
 use farbank_pm::rng::Rng;
 

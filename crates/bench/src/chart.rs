@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use crate::figure::Error;
+use crate::error::Error;
 
 /// Size of a chart in pixels.
 const SIZE: (u32, u32) = (900, 460);

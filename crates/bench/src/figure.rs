@@ -1,13 +1,14 @@
-//! Results of a measurement: figures with their bounds, reports and errors.
+//! Results of a measurement: figures with their bounds, and reports.
 //!
 //! A figure is *counted* (exact, the same on any machine), *measured* (by a clock, on this machine, in this run and
 //! with its other load) or *modelled* (virtual time of simulated memory). Output always shows this word next to the
 //! figure.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::chart::Charts;
+
+pub use crate::error::Error;
 
 /// How the value of a figure was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -377,16 +378,11 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// For quick operations, progress is reported once in this many.
 pub(crate) const PROGRESS_EVERY: u64 = 4096;
 
-/// Reports progress once in [`LOOK_EVERY`] operations.
+/// Reports progress once in 4,096 operations.
 ///
 /// # Errors
 /// [`Error::Stopped`] if the callback stops the run.
-pub(crate) fn report_every(
-    watch: ProgressFn<'_>,
-    what: &str,
-    done: u64,
-    all: u64,
-) -> Result<(), Error> {
+pub fn report_every(watch: ProgressFn<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
     match done % PROGRESS_EVERY {
         0 => report_progress(watch, what, done, all),
         _ => Ok(()),
@@ -406,75 +402,6 @@ pub(crate) fn report_progress(
     match watch(Step { what, done, all }) {
         true => Ok(()),
         false => Err(Error::Stopped),
-    }
-}
-
-/// Reason why a measurement failed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Error {
-    /// The medium could not be created or opened.
-    Medium(farbank_pm::media::OpenError),
-    /// The store could not be created or opened.
-    Open(farbank_kv::OpenError),
-    /// An operation on the store failed.
-    Store(farbank_store::Error),
-    /// A program to compare with is not installed.
-    Missing {
-        /// Name of the program.
-        program: String,
-        /// Debian package that contains it.
-        package: &'static str,
-    },
-    /// Any other error, as text.
-    Failed(String),
-    /// The progress callback stopped the run.
-    Stopped,
-}
-
-impl Error {
-    /// Returns a function that turns an I/O error into "cannot `what`: error".
-    pub(crate) fn doing(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
-        move |error| Error::Failed(format!("cannot {what}: {error}"))
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Medium(error) => error.fmt(f),
-            Error::Open(error) => error.fmt(f),
-            Error::Store(error) => error.fmt(f),
-            Error::Missing { program, .. } => write!(f, "cannot find the program {program}"),
-            Error::Failed(why) => f.write_str(why),
-            Error::Stopped => f.write_str("the run was stopped before its end"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<farbank_pm::media::OpenError> for Error {
-    fn from(error: farbank_pm::media::OpenError) -> Error {
-        Error::Medium(error)
-    }
-}
-
-impl From<farbank_kv::OpenError> for Error {
-    fn from(error: farbank_kv::OpenError) -> Error {
-        Error::Open(error)
-    }
-}
-
-impl From<farbank_store::Error> for Error {
-    fn from(error: farbank_store::Error) -> Error {
-        Error::Store(error)
-    }
-}
-
-impl From<farbank_pm::Poisoned> for Error {
-    fn from(error: farbank_pm::Poisoned) -> Error {
-        Error::Store(error.into())
     }
 }
 

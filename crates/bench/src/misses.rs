@@ -1,5 +1,7 @@
 //! Last-level cache misses, counted by the processor where that is supported and permitted.
 
+use std::io;
+
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter as Inner};
 
@@ -12,12 +14,11 @@ impl MissCounter {
     /// Creates a stopped counter.
     ///
     /// # Errors
-    /// The reason why the counter is not available.
-    pub(crate) fn new() -> Result<MissCounter, String> {
-        let counter = Builder::new(Hardware::CACHE_MISSES).build();
-        counter
+    /// `perf_event_open` failed: the counter is not supported or not permitted.
+    pub(crate) fn new() -> io::Result<MissCounter> {
+        Builder::new(Hardware::CACHE_MISSES)
+            .build()
             .map(MissCounter)
-            .map_err(|e| format!("perf_event_open: {e}"))
     }
 
     /// Resets the counter to 0 and starts it.

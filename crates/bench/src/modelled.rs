@@ -425,7 +425,7 @@ fn misses(
         Ok(counter) => counter,
         Err(why) => {
             report.notes.push(format!(
-                "LLC misses counted by the processor: not available here ({why})"
+                "LLC misses counted by the processor: not available here (perf_event_open: {why})"
             ));
             return Ok(());
         }

@@ -13,7 +13,6 @@
 
 use crate::cache::CacheExperiment;
 use crate::index::IndexExperiment;
-use crate::judge::{JudgeExperiment, JudgePhase};
 use crate::kv::KvExperiment;
 use crate::server::PeerKind;
 use crate::tree::TreeExperiment;
@@ -68,21 +67,22 @@ pub struct RegisteredBench {
     pub experiments: Vec<Experiment>,
 }
 
-/// Returns all experiments.
+/// Returns all experiments of this crate. `farbank_contest::judge` adds those of `farbank bench
+/// judge`.
 #[must_use]
 pub fn benches() -> Vec<RegisteredBench> {
     vec![
         bench::<KvExperiment>(),
         bench::<PeerKind>(),
-        bench::<JudgePhase>(),
-        bench::<JudgeExperiment>(),
         bench::<IndexExperiment>(),
         bench::<CacheExperiment>(),
         bench::<TreeExperiment>(),
     ]
 }
 
-fn bench<K: ExperimentKey>() -> RegisteredBench {
+/// Returns the experiments that one option selects.
+#[must_use]
+pub fn bench<K: ExperimentKey>() -> RegisteredBench {
     let untyped = |row: &Experiment<K>| Experiment {
         name: row.name,
         question: row.question,
@@ -119,12 +119,12 @@ impl RegisteredBench {
     }
 }
 
-/// Formats the experiments as the Markdown table of docs/performance.md.
+/// Formats experiments as the Markdown table of docs/performance.md.
 #[must_use]
-pub fn markdown() -> String {
+pub fn markdown(benches: &[RegisteredBench]) -> String {
     let mut text =
         "| `farbank bench` | option | value | shows | bounds |\n|---|---|---|---|---|\n".to_owned();
-    for bench in benches() {
+    for bench in benches {
         let (name, option) = (bench.name, bench.option);
         for row in &bench.experiments {
             let (value, question, bounds) = (row.name, row.question, row.bounds);
@@ -195,52 +195,6 @@ impl ExperimentKey for PeerKind {
             run: PeerKind::Memcached,
         },
     ];
-}
-
-impl ExperimentKey for JudgePhase {
-    const BENCH: &'static str = "judge";
-    const OPTION: &'static str = "phases";
-    const ROWS: &'static [Experiment<JudgePhase>] = &[
-        Experiment {
-            name: "correctness",
-            question: "Compare every reply with the expected one, and count the far-memory accesses",
-            bounds: "no wrong reply, no refused set, no more memory than the round allows; accesses as published",
-            options: &[],
-            run: JudgePhase::Correctness,
-        },
-        Experiment {
-            name: "durability",
-            question: "Crash at every fence on simulated memory, and kill a process with a pool in a file",
-            bounds: "nothing is lost or corrupt, except by engines that are known to lose data",
-            options: &[],
-            run: JudgePhase::Durability,
-        },
-        Experiment {
-            name: "performance",
-            question: "Measure the time of a set phase and of the get phases",
-            bounds: "no wrong reply, no refused set; `kv` takes at most the time of each other engine",
-            options: &[],
-            run: JudgePhase::Performance,
-        },
-        Experiment {
-            name: "model",
-            question: "Measure virtual time on the model, with sixteen virtual workers and six DIMMs",
-            bounds: "the set phase of `v2` is at least 1.5 times as fast as that of `v1`",
-            options: &[],
-            run: JudgePhase::Model,
-        },
-    ];
-}
-
-impl ExperimentKey for JudgeExperiment {
-    const BENCH: &'static str = "judge";
-    const ROWS: &'static [Experiment<JudgeExperiment>] = &[Experiment {
-        name: "tuning",
-        question: "Run the published engines with and without each of their tuning steps",
-        bounds: "",
-        options: &[],
-        run: JudgeExperiment::Tuning,
-    }];
 }
 
 /// Options of the experiments on any index: tables, a map in DRAM, plug-ins.

@@ -6,16 +6,20 @@ use crate::figure::Error;
 
 /// Path whose regular file is removed on drop. Other file types, such as devices, are left alone.
 #[derive(Debug)]
-pub(crate) struct TempFile(PathBuf);
+pub struct TempFile(PathBuf);
 
 impl TempFile {
     /// Takes ownership of the file at `path`.
-    pub(crate) fn new(path: &Path) -> TempFile {
+    #[must_use]
+    pub fn new(path: &Path) -> TempFile {
         TempFile(path.into())
     }
 
     /// Returns an unused path on tmpfs, named after `purpose` and this process.
-    pub(crate) fn on_tmpfs(purpose: &str) -> Result<PathBuf, Error> {
+    ///
+    /// # Errors
+    /// The machine has no `/dev/shm`.
+    pub fn on_tmpfs(purpose: &str) -> Result<PathBuf, Error> {
         let folder = Path::new("/dev/shm");
         if !folder.is_dir() {
             let why = "/dev/shm does not exist; name a file on a tmpfs";

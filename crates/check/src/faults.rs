@@ -35,7 +35,7 @@ use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 use rustix::time::ClockId;
 
 use crate::explore::{ExploreConfig, computed, explore_seed};
-use crate::report::{CrashReport, CrashViolation, quote};
+use crate::report::{CrashViolation, quote};
 use crate::target::Target;
 
 /// Limits of the search for a fault.
@@ -368,7 +368,7 @@ impl SearchTarget<'_> {
                 cap: 8,
                 ..ExploreConfig::new(*mode)
             };
-            let mut all = CrashReport::new(self.target.name().into(), &config);
+            let mut all = config.new_report(self.target);
             for seed in budget.seeds.clone().take(SEEDS as usize) {
                 all.add_places(&explore_seed(self.target, &config, seed).places);
             }

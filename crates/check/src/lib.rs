@@ -16,15 +16,32 @@
 //! * [`faults`] checks that the explorer detects deliberately introduced bugs.
 //! * [`marks`] checks that lists of faults and situations are complete.
 //! * [`report`] describes violations and how to reproduce them.
+//!
+//! The feature `harness` adds checks of a real server and of a real medium. None of them knows an engine: they drive a
+//! child process, or an engine behind a trait.
+//!
+//! * `child` starts `farbank serve` as a process, and has clients for its protocols.
+//! * `kill` kills the server under load and checks every key after each restart.
+//! * `histories` kills the server and checks that the calls of its clients are linearizable.
+//! * `power` writes until the power is cut and checks the data after the next boot.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "harness")]
+pub mod child;
+mod digest;
 pub mod explore;
 pub mod faults;
 mod guard;
+#[cfg(feature = "harness")]
+pub mod histories;
 pub mod history;
+#[cfg(feature = "harness")]
+pub mod kill;
 pub mod marks;
 pub mod oracle;
+#[cfg(feature = "harness")]
+pub mod power;
 pub mod record;
 pub mod report;
 pub mod schedules;

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 
-use crate::explore::{ExploreConfig, fold};
+use crate::digest::fold;
 use crate::history::AckRule;
 
 /// What follows a crash point: an image to check, or a kill.
@@ -33,11 +33,10 @@ impl fmt::Display for ImageChoice {
 }
 
 impl std::str::FromStr for ImageChoice {
-    type Err = String;
+    type Err = ImageChoiceError;
 
-    fn from_str(text: &str) -> Result<ImageChoice, String> {
-        let wrong =
-            || format!("{text:?} is not an image; expected a number, `kill`, or lazy:N.N.N");
+    fn from_str(text: &str) -> Result<ImageChoice, ImageChoiceError> {
+        let wrong = || ImageChoiceError(text.into());
         if let Some(script) = text.strip_prefix("lazy:") {
             let words = script.split('.').filter(|_| !script.is_empty());
             let script = words.map(str::parse).collect::<Result<_, _>>();
@@ -50,6 +49,22 @@ impl std::str::FromStr for ImageChoice {
         }
     }
 }
+
+/// A text that is no [`ImageChoice`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageChoiceError(String);
+
+impl fmt::Display for ImageChoiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        write!(
+            f,
+            "{text:?} is not an image; expected a number, `kill`, or lazy:N.N.N"
+        )
+    }
+}
+
+impl std::error::Error for ImageChoiceError {}
 
 /// A violation, and how to reproduce it.
 #[derive(Clone, Debug)]
@@ -143,7 +158,7 @@ pub struct CrashCounts {
     pub leaves: u64,
     /// Lazy exploration: maximum number of leaves at one crash point.
     pub most_leaves: u64,
-    /// Lazy exploration: crash points with more leaves than [`ExploreConfig::leaves`].
+    /// Lazy exploration: crash points with more leaves than [`ExploreConfig::leaves`](crate::ExploreConfig::leaves).
     pub cut_off: u64,
 }
 
@@ -219,12 +234,18 @@ pub struct CrashReport {
 }
 
 impl CrashReport {
-    pub(crate) fn new(target: String, config: &ExploreConfig) -> CrashReport {
+    /// Creates the report of an exploration that has not begun.
+    pub(crate) fn new(
+        target: String,
+        persistency: Persistency,
+        verdict: AckRule,
+        lazy: bool,
+    ) -> CrashReport {
         CrashReport {
             target,
-            persistency: config.persistency,
-            verdict: config.verdict,
-            lazy: config.lazy,
+            persistency,
+            verdict,
+            lazy,
             digest: 0,
             counts: CrashCounts::default(),
             places: Vec::new(),

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use farbank_bench::child::{RunFailure, ServerLaunch};
-use farbank_bench::{histories, kill};
+use farbank_check::child::{RunFailure, ServerLaunch};
+use farbank_check::{histories, kill};
 
 fn check(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));

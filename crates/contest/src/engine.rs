@@ -33,7 +33,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Full => None,
+            Error::Poisoned(poisoned) => Some(poisoned),
+        }
+    }
+}
 
 impl From<Poisoned> for Error {
     fn from(poisoned: Poisoned) -> Error {
@@ -43,6 +50,7 @@ impl From<Poisoned> for Error {
 
 /// Reason why an engine was not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The medium, its contents, the limits and the tuning do not fit each other.
     Unfit(String),
@@ -59,7 +67,14 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Unfit(_) => None,
+            OpenError::Poisoned(poisoned) => Some(poisoned),
+        }
+    }
+}
 
 impl From<Poisoned> for OpenError {
     fn from(poisoned: Poisoned) -> OpenError {

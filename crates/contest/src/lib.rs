@@ -12,12 +12,16 @@
 //! * [`v1`] and [`v2`]: two versions of the engine that took third place in the final round. `v1` is the first and
 //!   needs two writes per set; `v2` is the last and needs one.
 //! * [`target`]: the adapter for the crash explorer.
+//! * [`judge`]: the contest's judge, which tests and measures any engine.
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod engine;
 #[cfg(test)]
 mod harness;
+#[cfg(feature = "judge")]
+pub mod judge;
 pub mod kid;
 pub mod limits;
 pub mod prelim;

@@ -7,7 +7,7 @@
 //!         └────┴────┴────┴─ ... ─┘
 //! ```
 
-use crate::space::UNIT;
+use crate::block::UNIT;
 
 /// Sharing of recycle pools between threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

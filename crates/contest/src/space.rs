@@ -34,21 +34,15 @@ use std::ops::Range;
 use farbank_pm::sync::Mutex;
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned};
 
+use crate::block::{AllottedBlock, UNIT, align16};
 use crate::engine::{Error, OpenError, VALUE_BYTES};
 use crate::limits::ContestLimits;
 use crate::recycle::{BlockPools, BlockStacks, ReusePolicy};
 
-/// Granularity of a block, in bytes.
-pub(crate) const UNIT: usize = 16;
 /// Far memory of the final round, in bytes.
 const PUBLISHED_FAR_BYTES: u64 = 64 << 30;
 /// Threads of the final round.
 pub(crate) const PUBLISHED_THREADS: u64 = 16;
-
-/// Rounds `bytes` up to a whole number of units.
-pub(crate) const fn align16(bytes: usize) -> usize {
-    bytes.next_multiple_of(UNIT)
-}
 
 /// Reads and rewrites one line of every huge page, so that no set causes the page's first page fault.
 pub(crate) fn preheat<M: Medium>(medium: &M, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
@@ -147,26 +141,6 @@ pub(crate) struct ThreadBlocks {
     pub has_spares: bool,
     /// Number of updates that the thread may still append although they would fit a spare.
     pub moves_left: u64,
-}
-
-/// An allocated block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct AllottedBlock {
-    /// Offset of the block, in units.
-    pub number: u32,
-    /// Size in bytes; at least the size requested.
-    pub bytes: usize,
-}
-
-impl AllottedBlock {
-    pub(crate) fn at(self) -> u64 {
-        offset(self.number)
-    }
-}
-
-/// Returns the offset of a block, in bytes.
-pub(crate) fn offset(number: u32) -> u64 {
-    u64::from(number) * UNIT as u64
 }
 
 /// Purpose of a block.

@@ -13,7 +13,7 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::rng::Rng;
 use farbank_pm::sim::Sim;
 
-use crate::engine::{Engine, Error, KEY_BYTES, Key, Worker};
+use crate::engine::{Engine, Error, KEY_BYTES, Key, OpenError, Worker};
 use crate::limits::ContestLimits;
 
 /// Recipe for an engine on simulated memory.
@@ -37,10 +37,16 @@ pub trait EngineConfig: Sync {
     }
 
     /// Creates a new engine on `sim`, which holds zeros.
-    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
+    ///
+    /// # Errors
+    /// The engine refuses these limits.
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError>;
 
     /// Opens the engine that a close, a kill or a power cut left in `sim`.
-    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
+    ///
+    /// # Errors
+    /// The engine refuses what it finds.
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError>;
 }
 
 impl<R: EngineConfig + ?Sized> EngineConfig for &R {
@@ -60,11 +66,11 @@ impl<R: EngineConfig + ?Sized> EngineConfig for &R {
         (**self).faults()
     }
 
-    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         (**self).create(sim)
     }
 
-    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         (**self).open(sim)
     }
 }
@@ -130,11 +136,11 @@ impl<R: EngineConfig> Target for EngineTarget<R> {
     }
 
     fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
-        Ok(self.subject(&*self.0.create(sim)?))
+        Ok(self.subject(&*self.0.create(sim).map_err(|e| e.to_string())?))
     }
 
     fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
-        Ok(self.subject(&*self.0.open(sim)?))
+        Ok(self.subject(&*self.0.open(sim).map_err(|e| e.to_string())?))
     }
 }
 
@@ -192,10 +198,7 @@ impl TargetSubject for EngineSubject {
 
 /// Boxes an engine for [`EngineConfig::create`] and [`EngineConfig::open`].
 pub(crate) fn boxed<E: Engine + 'static>(
-    opened: Result<E, impl ToString>,
-) -> Result<Box<dyn Engine>, String> {
-    match opened {
-        Ok(engine) => Ok(Box::new(engine)),
-        Err(error) => Err(error.to_string()),
-    }
+    opened: Result<E, OpenError>,
+) -> Result<Box<dyn Engine>, OpenError> {
+    Ok(Box::new(opened?))
 }

@@ -164,7 +164,10 @@ fn config() -> Config {
 
 impl PoolPlace {
     /// Creates a medium with all pages present. Also returns the guard that removes its file.
-    pub(crate) fn make(
+    ///
+    /// # Errors
+    /// The medium cannot be created, or `watch` stopped the run.
+    pub fn make(
         &self,
         bytes: u64,
         watch: ProgressFn<'_>,

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use hdrhistogram::Histogram;
 use super::process::{MeasuredServer, ask_version};
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
 use crate::temp::TempFile;
+
+pub use super::process::WriteDurability;
 
 /// Longest latency that the histogram records. Longer latencies count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -57,46 +59,6 @@ const PERCENTILES: [(f64, &str, bool); 5] = [
     (99.99, "p99.99", true),
     (100.0, "max", false),
 ];
-
-/// When a write becomes durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteDurability {
-    /// redis-server writes no file. Farbank's pool is on tmpfs, flushed and fenced.
-    None,
-    /// Both servers sync their files once per second.
-    Everysec,
-    /// Both servers sync their files before they reply.
-    Always,
-}
-
-impl WriteDurability {
-    /// All of them.
-    pub const ALL: [WriteDurability; 3] = [
-        WriteDurability::None,
-        WriteDurability::Everysec,
-        WriteDurability::Always,
-    ];
-
-    /// Returns the value of the option, which is the same for both servers.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            WriteDurability::None => "none",
-            WriteDurability::Everysec => "everysec",
-            WriteDurability::Always => "always",
-        }
-    }
-
-    /// Returns the description on the command line.
-    #[must_use]
-    pub const fn summary(self) -> &'static str {
-        match self {
-            WriteDurability::None => "Never synced",
-            WriteDurability::Everysec => "Synced within a second",
-            WriteDurability::Always => "Synced before the reply",
-        }
-    }
-}
 
 /// Options of a measurement.
 #[derive(Clone, Debug)]
@@ -649,17 +611,6 @@ fn answer_len(bytes: &[u8]) -> Option<usize> {
         Err(_) => line, // A null bulk string has no body.
     };
     (bytes.len() >= whole).then_some(whole)
-}
-
-/// Checks that no file exists at `path`, where a pool is to be created.
-pub(super) fn check_fresh(path: &Path) -> Result<(), Error> {
-    match path.exists() {
-        false => Ok(()),
-        true => Err(Error::Failed(format!(
-            "{} exists already; name a path where a file can be created",
-            path.display()
-        ))),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::PeerServer;
-use super::open_loop::{WriteDurability, check_fresh};
 use crate::figure::Error;
 use crate::stat;
 use crate::temp::TempFile;
@@ -20,6 +19,46 @@ const POOL_BYTES: u64 = 1 << 30;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which a child process is polled for its end.
 pub(super) const POLL: Duration = Duration::from_millis(5);
+
+/// When a write becomes durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteDurability {
+    /// redis-server writes no file. Farbank's pool is on tmpfs, flushed and fenced.
+    None,
+    /// Both servers sync their files once per second.
+    Everysec,
+    /// Both servers sync their files before they reply.
+    Always,
+}
+
+impl WriteDurability {
+    /// All of them.
+    pub const ALL: [WriteDurability; 3] = [
+        WriteDurability::None,
+        WriteDurability::Everysec,
+        WriteDurability::Always,
+    ];
+
+    /// Returns the description on the command line.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            WriteDurability::None => "Never synced",
+            WriteDurability::Everysec => "Synced within a second",
+            WriteDurability::Always => "Synced before the reply",
+        }
+    }
+
+    /// Returns the value of the option, which is the same for both servers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            WriteDurability::None => "none",
+            WriteDurability::Everysec => "everysec",
+            WriteDurability::Always => "always",
+        }
+    }
+}
 
 /// Checks that `program` exists and runs, by calling it with `--version`.
 pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), Error> {
@@ -41,6 +80,17 @@ pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), E
             package,
         }),
         Err(error) => Err(Error::doing(format!("run {}", program.display()))(error)),
+    }
+}
+
+/// Checks that no file exists at `path`, where a pool is to be created.
+fn check_fresh(path: &Path) -> Result<(), Error> {
+    match path.exists() {
+        false => Ok(()),
+        true => Err(Error::Failed(format!(
+            "{} exists already; name a path where a file can be created",
+            path.display()
+        ))),
     }
 }
 

@@ -3,9 +3,10 @@
 use farbank_tree::op_stats::TreeStats;
 use farbank_tree::{Config, LocalLockMode, LockPlacement};
 
+use super::bench::TreeBench;
 use super::compare::SeriesTrend;
-use super::experiments::{TreeBench, TreeSystem};
 use super::load::TreeMix;
+use super::options::TreeSystem;
 use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};
 

@@ -22,17 +22,20 @@
 //! | published  | locks, messages, counts and held-out                 | every published value, scored               |
 //! | causes     | the cluster with one parameter changed               | causes of differences from the paper        |
 
+mod bench;
 mod compare;
 mod costs;
 mod experiments;
 mod load;
+mod options;
 mod ratios;
 mod run;
 mod sensitivity;
 mod sweeps;
 
-pub use experiments::{TreeExperiment, TreeOptions, TreeSystem, run};
+pub use experiments::run;
 pub use load::TreeMix;
+pub use options::{TreeExperiment, TreeOptions, TreeSystem};
 pub use run::{TreeOutcome, TreeSetup};
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use farbank_tree::{Config, LockPlacement};
 
+use super::bench::{TreeBench, describe};
 use super::compare::SeriesTrend;
-use super::experiments::{TreeBench, describe};
 use super::load::TreeMix;
 use super::run::{TreeOutcome, TreeSetup};
 use crate::figure::{Error, Figure};

@@ -21,9 +21,9 @@
 use farbank_fabric::sim::{ClusterConstants, VerbOrder};
 use farbank_tree::{Config, HOST_LOCKS_MAX};
 
+use super::bench::TreeBench;
 use super::compare::NEAR;
 use super::costs::{LOCKS, ways_to_lock};
-use super::experiments::TreeBench;
 use super::load::TreeMix;
 use super::ratios::{both, shorter, steps};
 use super::run::{TreeOutcome, TreeSetup};

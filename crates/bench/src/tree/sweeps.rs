@@ -2,9 +2,10 @@
 
 use farbank_tree::Config;
 
+use super::bench::TreeBench;
 use super::compare::{NEAR, SeriesTrend};
-use super::experiments::{TreeBench, with_keys};
 use super::load::TreeMix;
+use super::options::with_keys;
 use super::ratios::{both, shorter};
 use super::run::TreeSetup;
 use crate::figure::{Error, Figure, spread};

@@ -2,8 +2,9 @@
 
 use farbank_tree::{Config, HOST_LOCKS_MAX};
 
-use super::experiments::{TreeExperiment, TreeOptions, TreeSystem, run};
+use super::experiments::run;
 use super::load::TreeMix;
+use super::options::{TreeExperiment, TreeOptions, TreeSystem};
 use super::run::{TreeOutcome, TreeSetup, fairness};
 use crate::figure::{Figure, Report, Scores, Verdict};
 use crate::registry::ExperimentKey as _;

@@ -4,7 +4,8 @@ use farbank_pm::rng::Rng;
 use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim};
 
 use super::run::WorkloadRun;
-use super::{Contents, Explorer, SeedFailure, Shown, fold};
+use super::{Contents, Explorer, Pairs, SeedFailure, Shown, sorted};
+use crate::digest::fold;
 use crate::guard::guarded;
 use crate::oracle::check_history;
 use crate::report::ImageChoice;
@@ -226,8 +227,6 @@ impl Explorer<'_> {
     }
 }
 
-/// Keys and values, sorted.
-pub(super) type Pairs = Vec<(u64, Value)>;
 /// An open structure and its contents, or the error with which the open refused.
 type Opened = Result<(Box<dyn TargetSubject>, Pairs), String>;
 
@@ -277,9 +276,4 @@ fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
         say(new),
         say(missing)
     ))
-}
-
-pub(super) fn sorted(mut contents: Pairs) -> Pairs {
-    contents.sort_unstable();
-    contents
 }

@@ -40,10 +40,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farbank_pm::fault::{self, Fault};
-use farbank_pm::rng::Rng;
 use farbank_pm::sim::{CrashState, Persistency, Sim, SourceLines, UnitSurvivors, brief};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::digest::fold;
 use crate::history::{AckRule, History};
 use crate::report::{CrashCounts, CrashReport, CrashViolation, ImageChoice};
 use crate::target::{Target, TargetShape, Value};
@@ -122,6 +122,11 @@ impl ExploreConfig {
         }
     }
 
+    pub(crate) fn new_report(&self, target: &dyn Target) -> CrashReport {
+        let name = target.name().into();
+        CrashReport::new(name, self.persistency, self.verdict, self.lazy)
+    }
+
     /// Returns how to reproduce one crash of one seed with this configuration: a command, or a call for a target
     /// without a command line.
     fn again(&self, target: &dyn Target, seed: u64, crash: Option<&(u64, ImageChoice)>) -> String {
@@ -181,7 +186,7 @@ pub fn explore(
     /// Seeds between two calls of `progress`. The number is fixed, so that results do not depend on threads.
     const TURN: u64 = 8;
     let (start, computed_before) = (Instant::now(), computed(ClockId::ProcessCPUTime));
-    let mut report = CrashReport::new(target.name().into(), config);
+    let mut report = config.new_report(target);
     let mut images = HashSet::new();
     let mut next = seeds.start;
     while next < seeds.end {
@@ -263,7 +268,7 @@ fn explore_one(
             .for_each(|byte| explorer.fold(u64::from(byte)));
     }
     let images: ImageHashes = explorer.known.keys().map(|(hash, _)| *hash).collect();
-    let mut report = CrashReport::new(target.name().into(), config);
+    let mut report = config.new_report(target);
     report.digest = explorer.digest;
     report.counts = explorer.counts;
     report.counts.distinct_images = images.len() as u64;
@@ -367,9 +372,16 @@ impl SeedFailure {
     }
 }
 
+/// Keys and values, sorted.
+type Pairs = Vec<(u64, Value)>;
 type Contents = Arc<[(u64, Value)]>;
 /// Contents that opening an image shows, or the error with which the open refused it (CHECK-EXPLORE-4).
 type Shown = Result<Contents, String>;
+
+fn sorted(mut contents: Pairs) -> Pairs {
+    contents.sort_unstable();
+    contents
+}
 
 /// Exploration of one seed.
 struct Explorer<'a> {
@@ -413,9 +425,4 @@ impl<'a> Explorer<'a> {
         sim.drain_on_cas(self.config.locked_drains);
         sim
     }
-}
-
-/// Returns `digest` extended by one number. The order of the numbers matters.
-pub(crate) fn fold(digest: u64, more: u64) -> u64 {
-    Rng::new(digest ^ Rng::new(more).draw()).draw()
 }

@@ -8,8 +8,7 @@ use farbank_pm::rng::Rng;
 use farbank_pm::sim::{CrashState, ImageCut, Persistency, Sim};
 use farbank_pm::situation::uncounted;
 
-use super::judge::sorted;
-use super::{Explorer, SeedFailure};
+use super::{Explorer, SeedFailure, sorted};
 use crate::guard::guarded;
 use crate::history::History;
 use crate::oracle::check_history;

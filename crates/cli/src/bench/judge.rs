@@ -1,17 +1,17 @@
 //! `farbank bench judge`: compares engines under the workload and rules of the Tair contest.
 //!
-//! The measurements are in `farbank_bench::judge`. This module has the arguments and the table, which has a row for
+//! The measurements are in `farbank_contest::judge`. This module has the arguments and the table, which has a row for
 //! each figure and a column for each engine.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Kind, Report, Verdict};
-use farbank_bench::judge::{
+use farbank_bench::kv::PoolPlace;
+use farbank_contest::judge::{
     self, Contender, ContestRound, JudgeExperiment, JudgePhase, JudgePhases, KidEngine, OurEngine,
     PrelimEngine, V1Engine, V2Engine,
 };
-use farbank_bench::kv::PoolPlace;
 use serde_json::json;
 
 use super::report::{OutputForm, bound, in_columns, measure, number};

@@ -3,7 +3,8 @@
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use farbank_bench::registry::{self, RegisteredBench};
+use farbank_bench::registry::RegisteredBench;
+use farbank_contest::judge::all_benches;
 
 use crate::common::Failure;
 
@@ -98,7 +99,7 @@ pub(crate) fn refuse(line: &ArgMatches) -> Result<(), Failure> {
         "index" => check_index_pairs(of)?,
         _ => {}
     }
-    let benches = registry::benches();
+    let benches = all_benches();
     let mut parts = benches.iter().filter(|bench| bench.name == name);
     parts.try_for_each(|bench| check(of, bench))
 }
@@ -182,7 +183,7 @@ mod tests {
     fn the_registered_options_and_experiments_exist() {
         let cli = Cli::command();
         let commands = cli.find_subcommand("bench").expect("it is a verb");
-        for bench in registry::benches() {
+        for bench in all_benches() {
             let (name, by) = (bench.name, bench.option);
             let command = commands.find_subcommand(name).expect(name);
             let find = |option: &str| {

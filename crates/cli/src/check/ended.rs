@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use farbank_bench::child::{self, ServerLaunch};
+use farbank_check::child::{self, ServerLaunch};
 use serde_json::Value;
 
 use crate::common::{Failure, size};
@@ -124,7 +124,7 @@ impl EndedServerArgs {
     /// Reports a failed check. The pool is kept for inspection.
     fn broken(&self, check: &str, failure: child::RunFailure, pool: &Path) -> Failure {
         let what = match failure {
-            child::RunFailure::Broken(why) => why,
+            child::RunFailure::Broken(why) => why.to_string(),
             child::RunFailure::Violation(violation) => {
                 eprintln!("violation: key {}: {}", violation.key, violation.what);
                 for event in &violation.history {

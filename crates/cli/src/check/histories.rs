@@ -1,7 +1,7 @@
 //! `farbank check histories`: kills a real server, and checks that the calls of its clients are linearizable.
 
 use clap::Args;
-use farbank_bench::histories;
+use farbank_check::histories;
 use serde_json::Value;
 
 use super::ended::{CheckFigures, EndedServerArgs};

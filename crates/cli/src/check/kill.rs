@@ -1,7 +1,7 @@
 //! `farbank check kill`: kills a real server under load and checks its data after each restart.
 
 use clap::Args;
-use farbank_bench::kill;
+use farbank_check::kill;
 use serde_json::Value;
 
 use super::ended::{CheckFigures, EndedServerArgs};

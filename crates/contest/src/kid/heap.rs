@@ -35,49 +35,15 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::lines::{HashLines, LineSlot, PENDING};
 use super::lists::FreeLists;
+use super::place::{RecordPlace, UNIT_BYTES, VALUE_BYTES_MAX};
 use super::{KidChecksum, KidOptions};
-use crate::engine::{Error, Key, VALUE_BYTES};
+use crate::engine::{Error, Key, OpenError};
 use crate::limits::ContestLimits;
 
-/// Granularity of a block, in bytes.
-pub(super) const UNIT_BYTES: usize = 32;
-pub(super) const VALUE_BYTES_MAX: usize = *VALUE_BYTES.end();
 const HEADER_BYTES: usize = 24;
 const BLOCK_BYTES_MAX: usize = (HEADER_BYTES + VALUE_BYTES_MAX).next_multiple_of(UNIT_BYTES);
 /// Largest size of a partition that a 32-bit offset can address, in bytes.
 const PARTITION_BYTES_MAX: u64 = 1 << 32;
-
-/// Place of a record, as the index stores it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct RecordPlace(pub(super) u64);
-
-impl RecordPlace {
-    pub(super) fn new(part: usize, at: u64, block_bytes: usize, version: u8) -> RecordPlace {
-        RecordPlace(
-            at | (block_bytes as u64) << 32 | (part as u64) << 48 | u64::from(version) << 56,
-        )
-    }
-
-    pub(super) fn at(self) -> u64 {
-        self.0 & 0xffff_ffff
-    }
-
-    pub(super) fn block_bytes(self) -> usize {
-        (self.0 >> 32) as usize & 0xffff
-    }
-
-    pub(super) fn part(self) -> usize {
-        (self.0 >> 48) as usize & 0xff
-    }
-
-    fn version(self) -> u8 {
-        (self.0 >> 56) as u8
-    }
-
-    fn with_version(self, version: u8) -> RecordPlace {
-        RecordPlace(self.0 & !(0xff << 56) | u64::from(version) << 56)
-    }
-}
 
 farbank_pm::zeroed! {
     /// One cache line of counters, of one thread or of four threads.
@@ -108,17 +74,17 @@ impl<M: Medium> KidHeap<M> {
         medium: M,
         terms: &ContestLimits,
         options: KidOptions,
-    ) -> Result<KidHeap<M>, String> {
+    ) -> Result<KidHeap<M>, OpenError> {
         let (has, needs, parts) = (medium.len(), terms.far_bytes, terms.threads);
         if has < needs {
-            return Err(format!(
+            return Err(OpenError::Unfit(format!(
                 "the medium has {has} bytes, the limits require {needs}"
-            ));
+            )));
         }
         if !(1..=256).contains(&parts) {
-            return Err(format!(
+            return Err(OpenError::Unfit(format!(
                 "{parts} threads, expected 1 to 256: each thread has one partition, and a place has 8 bits for it"
-            ));
+            )));
         }
         let partition_bytes = (needs / parts as u64).min(PARTITION_BYTES_MAX);
         let partition_bytes = partition_bytes - partition_bytes % UNIT_BYTES as u64;
@@ -240,7 +206,7 @@ impl<M: Medium> KidHeap<M> {
 
     /// Fills the index from far memory. Reads every partition from its start to the first record that is not whole. The
     /// places it enters have version 0, whatever the version in the record.
-    pub(super) fn recover(&self, lines: &HashLines) -> Result<(), String> {
+    pub(super) fn recover(&self, lines: &HashLines) -> Result<(), OpenError> {
         for part in 0..self.partitions() {
             let mut at = 0;
             while let Some((block_bytes, version, key)) = self.whole_record(part, at) {
@@ -255,7 +221,8 @@ impl<M: Medium> KidHeap<M> {
                         }
                     }
                     LineSlot::None => {
-                        return Err("far memory holds more keys than the limits".into());
+                        let what = "far memory holds more keys than the limits";
+                        return Err(OpenError::Unfit(what.into()));
                     }
                 }
                 at += block_bytes as u64;

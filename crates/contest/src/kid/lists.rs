@@ -11,7 +11,7 @@
 //! blocks are never split or merged. The lists are in DRAM only, and recovery does not rebuild them. So a block that
 //! is free at a crash is lost.
 
-use super::heap::{RecordPlace, UNIT_BYTES, VALUE_BYTES_MAX};
+use super::place::{RecordPlace, UNIT_BYTES, VALUE_BYTES_MAX};
 
 const SIZES: usize = VALUE_BYTES_MAX.div_ceil(UNIT_BYTES) + 2;
 /// The number that means "no node".

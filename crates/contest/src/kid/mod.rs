@@ -10,7 +10,7 @@
 //! is one write and one drain. Threads share only the hash lines: each has its own partition of far memory to append
 //! to, and its own lists of free blocks. There is no read cache; its authors tried three, and none paid off.
 //!
-//! * `lines` is the index, `heap` the records in far memory, `lists` the free lists.
+//! * `lines` is the index, `heap` the records in far memory, `lists` the free lists. `place` is how these three name a record.
 //!
 //! # Defects
 //! The engine is built as it was published. `docs/papers/tair-kid.md` lists where this version differs. These are the
@@ -32,6 +32,7 @@
 mod heap;
 mod lines;
 mod lists;
+mod place;
 #[cfg(test)]
 mod tests;
 
@@ -42,12 +43,13 @@ use farbank_pm::sync::atomic::{AtomicU64, fence};
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Medium, PersistCtx};
 
-use crate::engine::{Engine, EngineStats, Error, Key, VALUE_BYTES, Worker};
+use crate::engine::{Engine, EngineStats, Error, Key, OpenError, VALUE_BYTES, Worker};
 use crate::limits::ContestLimits;
 #[cfg(feature = "check")]
 use crate::target::{EngineConfig, explorer_terms};
-use heap::{KidHeap, RecordPlace};
+use heap::KidHeap;
 use lines::{HashLines, LineSlot, PENDING};
+use place::RecordPlace;
 
 /// Computation of the next hash line of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,11 +146,15 @@ impl<M: Medium> Kid<M> {
     /// # Errors
     /// The medium is too short or fails, there are more than 256 threads, or far memory holds more keys than the limits
     /// allow.
-    pub fn open(medium: M, terms: &ContestLimits, options: KidOptions) -> Result<Kid<M>, String> {
+    pub fn open(
+        medium: M,
+        terms: &ContestLimits,
+        options: KidOptions,
+    ) -> Result<Kid<M>, OpenError> {
         let lines = HashLines::new(terms.keys, options);
         let heap = KidHeap::new(medium, terms, options)?;
         if options.pre_heat {
-            heap.pre_heat().map_err(|e| e.to_string())?;
+            heap.pre_heat()?;
         }
         heap.recover(&lines)?;
         let core = KidCore {
@@ -291,11 +297,11 @@ impl EngineConfig for KidConfig {
         }
     }
 
-    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         self.open(sim)
     }
 
-    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         let engine = Kid::open(sim, &self.terms(), KidOptions::default())?;
         Ok(Box::new(engine))
     }

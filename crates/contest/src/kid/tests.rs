@@ -371,7 +371,10 @@ fn a_medium_that_is_too_short_is_refused() {
     let why = Kid::open(short, &terms, KidOptions::default())
         .err()
         .unwrap();
-    assert_eq!(why, "the medium has 65536 bytes, the limits require 131072");
+    assert_eq!(
+        why.to_string(),
+        "the medium has 65536 bytes, the limits require 131072"
+    );
 }
 
 /// With word-granular power cuts the explorer reports violations for each of these seeds. The first tears a record

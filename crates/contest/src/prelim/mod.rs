@@ -36,7 +36,7 @@ use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, fence};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Medium, PersistCtx};
 
-use crate::engine::{Engine, EngineStats, Error, Key, Worker};
+use crate::engine::{Engine, EngineStats, Error, Key, OpenError, Worker};
 use crate::limits::ContestLimits;
 use crate::stripes::{LockStripes, StripeLock};
 use cache::PrelimCache;
@@ -144,18 +144,18 @@ impl<M: Medium> Prelim<M> {
         medium: M,
         terms: &ContestLimits,
         options: PrelimOptions,
-    ) -> Result<Prelim<M>, String> {
+    ) -> Result<Prelim<M>, OpenError> {
         let (has, needs) = (medium.len(), terms.far_bytes);
         if has < needs {
-            return Err(format!(
+            return Err(OpenError::Unfit(format!(
                 "the medium has {has} bytes, the limits require {needs}"
-            ));
+            )));
         }
         if terms.value_bytes != (VALUE_BYTES, VALUE_BYTES) {
             let (min, max) = terms.value_bytes;
-            return Err(format!(
+            return Err(OpenError::Unfit(format!(
                 "values of {min} to {max} bytes, expected {VALUE_BYTES} bytes only: use ContestLimits::preliminary"
-            ));
+            )));
         }
         let buffers = options.buffers.max(terms.threads);
         let buffer_records = (needs / BUFFERS_OF_FAR) as u32 / RECORD_BYTES as u32;

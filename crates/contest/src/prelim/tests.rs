@@ -278,7 +278,7 @@ fn value_lengths_other_than_80_are_refused() {
         .err()
         .unwrap();
     assert_eq!(
-        why,
+        why.to_string(),
         "values of 80 to 1024 bytes, expected 80 bytes only: use ContestLimits::preliminary"
     );
 }

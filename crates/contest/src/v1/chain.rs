@@ -4,10 +4,11 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, PersistCtx};
 
 use super::V1Core;
-use super::worker::HEADER;
+use crate::block::{UNIT, offset};
 use crate::engine::{KEY_BYTES, Key, OpenError};
-use crate::space::{UNIT, offset};
 
+/// Bytes of a record's header, before its first value.
+pub(super) const HEADER: usize = 32;
 const KEY: usize = 8;
 /// Offset, in a record, of the word that an update replaces.
 pub(super) const WORD: usize = 24;

@@ -60,11 +60,12 @@ use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Medium, PersistCtx};
 
+use crate::block::UNIT;
 use crate::engine::{Engine, EngineStats, OpenError, Worker};
 use crate::limits::ContestLimits;
 use crate::read_cache::ReadCache;
 use crate::recycle::{BlockPools, ReusePolicy};
-use crate::space::{self, BlockSpace, ScaledCounts, SpaceLayout, UNIT};
+use crate::space::{self, BlockSpace, ScaledCounts, SpaceLayout};
 use crate::stripes::{LockStripes, StripeLock};
 #[cfg(feature = "check")]
 use crate::target::{EngineConfig, boxed};
@@ -194,7 +195,7 @@ fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<Space
         range: heads..terms.far_bytes,
         segment_bytes: scaled.segment_bytes(tuning.segment_bytes),
         capacities: capacities(scaled, blocks, terms.threads),
-        blocks: (blocks.0, blocks.1 + worker::HEADER),
+        blocks: (blocks.0, blocks.1 + chain::HEADER),
         reuse: tuning.reuse,
         recycle_from: scaled.recycle_from(),
         moves: 0,
@@ -262,11 +263,11 @@ impl EngineConfig for V1Config {
         self.0 == V1Tuning::PUBLISHED
     }
 
-    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         boxed(V1::create(sim, &self.terms(), self.0))
     }
 
-    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         boxed(V1::open(sim, &self.terms(), self.0))
     }
 }

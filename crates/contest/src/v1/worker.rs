@@ -5,13 +5,11 @@ use farbank_pm::sync::Arc;
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::V1Core;
-use super::chain::{V1Header, V1Record, ValuePlace, WORD};
+use super::chain::{HEADER, V1Header, V1Record, ValuePlace, WORD};
+use crate::block::{AllottedBlock, UNIT, align16};
 use crate::engine::{EngineStats, Error, Key, Worker};
 use crate::limits::hash_of;
-use crate::space::{AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16};
-
-/// Bytes of a record's header, before its first value.
-pub(super) const HEADER: usize = 32;
+use crate::space::{BlockUse, ThreadBlocks};
 
 /// One thread's handle on the engine.
 pub(super) struct V1Worker<M: Medium> {

@@ -16,9 +16,10 @@ use std::ops::Range;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::block::UNIT;
 use crate::engine::{Error, Key};
 use crate::limits::ContestLimits;
-use crate::space::{ScaledCounts, UNIT};
+use crate::space::ScaledCounts;
 
 /// Number of nodes that a thread reserves at a time, at full scale.
 const PUBLISHED_RUN: u64 = 128 << 10;

@@ -57,11 +57,12 @@ use farbank_pm::sim::Sim;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Medium, Off, PersistCtx};
 
+use crate::block::UNIT;
 use crate::engine::{Engine, EngineStats, OpenError, Worker};
 use crate::limits::ContestLimits;
 use crate::read_cache::ReadCache;
 use crate::recycle::{BlockPools, ReusePolicy};
-use crate::space::{self, BlockSpace, PUBLISHED_THREADS, ScaledCounts, SpaceLayout, UNIT};
+use crate::space::{self, BlockSpace, PUBLISHED_THREADS, ScaledCounts, SpaceLayout};
 use crate::stripes::{LockStripes, StripeLock};
 #[cfg(feature = "check")]
 use crate::target::{EngineConfig, boxed};
@@ -319,11 +320,11 @@ impl EngineConfig for V2Config {
         self.0 == V2Tuning::PUBLISHED
     }
 
-    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         boxed(V2::create(sim, &self.terms(), self.0))
     }
 
-    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
         boxed(V2::open(sim, &self.terms(), self.0))
     }
 }

@@ -11,8 +11,8 @@
 //! The first word reaches far memory as a whole, so version, size and length always belong to the same write. A block
 //! with a positive size and a version that is not positive is a spare. If both are 0, the segment's blocks end there.
 
+use crate::block::UNIT;
 use crate::engine::{KEY_BYTES, Key};
-use crate::space::UNIT;
 
 /// Bytes of the header, before the value.
 pub(crate) const HEADER: usize = 22;

@@ -5,9 +5,9 @@ use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 use super::index::V2Place;
 use super::record::{self, HEADER, V2Header};
 use super::{START, V2Core};
+use crate::block::{AllottedBlock, UNIT};
 use crate::engine::OpenError;
 use crate::limits::hash_of;
-use crate::space::{AllottedBlock, UNIT};
 
 /// State of a recovery.
 struct V2Walk {

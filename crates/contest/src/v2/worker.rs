@@ -8,9 +8,10 @@ use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 use super::index::{V2NodeId, V2Place};
 use super::record::{self, HEADER};
 use super::{START, V2Core, WritesPerRecord};
+use crate::block::{AllottedBlock, UNIT, align16, offset};
 use crate::engine::{EngineStats, Error, Key, Worker};
 use crate::limits::hash_of;
-use crate::space::{self, AllottedBlock, BlockUse, ThreadBlocks, UNIT, align16, offset};
+use crate::space::{self, BlockUse, ThreadBlocks};
 
 /// One thread's handle on the engine.
 pub(super) struct V2Worker<M: Medium> {

@@ -1,0 +1,278 @@
+//! Kills a real server under load, many times, and checks every key after each restart.
+//!
+//! ```text
+//!   start ──▶ check every key ──▶ pipelined load on all connections ──▶ SIGKILL ──┐
+//!     ▲                                                                           │
+//!     └──── sometimes killed during recovery, or ended by SHUTDOWN ◀──────────────┘
+//! ```
+//!
+//! Only one connection writes a key, so the allowed values of a key are known exactly: the last acknowledged value, or
+//! one that was sent after it. All connections share one counter. The keys fill the pool until more than 77 % of its
+//! bytes are live, so that the cleaner always runs.
+//!
+//! # What is checked
+//! CHECK-KILL-1  Every acknowledged effect survives: no key holds a value older than the last acknowledged one, and no key holds
+//!     a value that was never written.
+//! CHECK-KILL-2  An MSET is atomic, also one that does not fit into the log.
+//! CHECK-KILL-3  A counter lies between the acknowledged count and the sent count.
+//! CHECK-KILL-4  Expired keys are absent; other keys exist.
+//! CHECK-KILL-5  A pipeline sees its own writes, and its replies are correct.
+//! CHECK-KILL-6  DBSIZE equals the number of keys found: no key exists that was never written.
+
+mod workload;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use farbank_pm::rng::Rng;
+
+use workload::{KeyOwner, LoadOutcome};
+
+use crate::child::{ChildServer, ConnectionStop, RespClient, RunFailure, ServerLaunch};
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct KillOptions {
+    /// Server under test. Its pool must not exist yet.
+    pub launch: ServerLaunch,
+    /// How many times the server is ended and restarted.
+    pub cycles: u64,
+    /// Number of connections. Each writes keys of its own.
+    pub connections: usize,
+    /// Seed of the random choices.
+    pub seed: u64,
+}
+
+/// Counters of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KillFigures {
+    /// Cycles that were checked without a violation.
+    pub cycles: u64,
+    /// Cycles that ended with SHUTDOWN instead of SIGKILL.
+    pub shutdowns: u64,
+    /// Kills while the server was opening its pool.
+    pub kills_in_recovery: u64,
+    /// Commands that were acknowledged.
+    pub acknowledged: u64,
+    /// Commands that were sent but had no reply when the server ended.
+    pub in_flight: u64,
+    /// Keys read back, summed over all restarts.
+    pub keys_checked: u64,
+    /// Segments cleaned under load.
+    pub segments_cleaned: u64,
+    /// Smallest share of the pool that was live under load.
+    pub live_share_min: f64,
+    /// Longest time to open the pool, in milliseconds.
+    pub open_ms_max: f64,
+    /// Duration of the run.
+    pub elapsed: Duration,
+}
+
+/// Returns the time in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Counts of the counter that all connections increment.
+#[derive(Debug, Default)]
+pub(crate) struct KillShared {
+    pub(crate) sent: AtomicU64,
+    pub(crate) acknowledged: AtomicU64,
+}
+
+/// Key of the counter in [`KillShared`].
+pub(crate) const SHARED_KEY: &str = "shared";
+
+/// How the server is ended at the end of a cycle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KillKind {
+    Kill,
+    Shutdown,
+}
+
+/// Runs all cycles, and calls `progress` with the counters after each.
+///
+/// # Errors
+/// A check found a violation, or the server ended before it was killed, or it does not start.
+pub fn run(
+    options: &KillOptions,
+    progress: &mut dyn FnMut(&KillFigures),
+) -> Result<KillFigures, RunFailure> {
+    let started = Instant::now();
+    let mut rng = Rng::new(options.seed);
+    let shared = KillShared::default();
+    let mut owners: Vec<KeyOwner> = (0..options.connections)
+        .map(|id| {
+            KeyOwner::new(
+                id,
+                options.launch.pool_bytes / options.connections as u64,
+                options.seed,
+            )
+        })
+        .collect();
+    let mut figures = KillFigures {
+        live_share_min: 1.0,
+        ..KillFigures::default()
+    };
+    let mut server = ChildServer::start(&options.launch)?;
+    fill(&server, &mut owners, &shared)?;
+    for cycle in 0..options.cycles {
+        let end = if cycle % 8 == 7 {
+            KillKind::Shutdown
+        } else {
+            KillKind::Kill
+        };
+        let load = Duration::from_millis(30 + rng.below(400));
+        put_under_load(&mut server, &mut owners, &shared, load, end, &mut figures)?;
+        if rng.one_in(4) {
+            let patience = Duration::from_micros(rng.below(40_000));
+            ChildServer::start_and_kill(&options.launch, patience)?;
+            figures.kills_in_recovery += 1;
+        }
+        server = ChildServer::start(&options.launch)?;
+        figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
+        check(&server, &mut owners, &shared, &mut figures)?;
+        figures.cycles += 1;
+        figures.shutdowns += u64::from(end == KillKind::Shutdown);
+        figures.elapsed = started.elapsed();
+        progress(&figures);
+    }
+    server.kill()?;
+    Ok(figures)
+}
+
+/// Runs `work` for every owner, each on its own thread and connection.
+fn each_owner<R: Send>(
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    work: impl Fn(&mut KeyOwner, &mut RespClient) -> Result<R, ConnectionStop> + Sync,
+) -> Vec<Result<R, ConnectionStop>> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = owners
+            .iter_mut()
+            .map(|owner| scope.spawn(move || work(owner, &mut RespClient::connect(server.addr())?)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a connection's thread panicked"))
+            .collect()
+    })
+}
+
+fn fill(
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+) -> Result<(), RunFailure> {
+    let filled = each_owner(server, owners, |owner, client| owner.fill(client, shared));
+    Ok(filled.into_iter().collect::<Result<(), ConnectionStop>>()?)
+}
+
+/// Puts the server under load and ends it after `time`.
+fn put_under_load(
+    server: &mut ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+    time: Duration,
+    end: KillKind,
+    figures: &mut KillFigures,
+) -> Result<(), RunFailure> {
+    let addr = server.addr().to_owned();
+    let (results, seen) = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            thread::sleep(time);
+            // Read before the server ends, because the cleaner's counters start at 0 with each process.
+            let seen = RespClient::connect(&addr).and_then(|mut client| client.pool_figures());
+            let ended = match end {
+                KillKind::Kill => server.kill(),
+                KillKind::Shutdown => server.shutdown(),
+            };
+            ended.and(Ok(seen))
+        });
+        let results = run_load(&addr, owners, shared);
+        (
+            results,
+            load.join()
+                .expect("the thread that ends the server panicked"),
+        )
+    });
+    let seen = seen??;
+    figures.segments_cleaned += seen.segments_cleaned;
+    figures.live_share_min = figures.live_share_min.min(seen.live_share);
+    for result in results {
+        match result {
+            Ok(load) => {
+                figures.acknowledged += load.acknowledged;
+                figures.in_flight += load.in_flight;
+            }
+            Err(stop) => return Err(stop.into()),
+        }
+    }
+    Ok(())
+}
+
+fn run_load(
+    addr: &str,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+) -> Vec<Result<LoadOutcome, ConnectionStop>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = owners
+            .iter_mut()
+            .map(|owner| scope.spawn(move || owner.load(addr, shared)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a connection's thread panicked"))
+            .collect()
+    })
+}
+
+/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6 on a server that has restarted.
+fn check(
+    server: &ChildServer,
+    owners: &mut [KeyOwner],
+    shared: &KillShared,
+    figures: &mut KillFigures,
+) -> Result<(), RunFailure> {
+    let mut there = 0;
+    let mut expiring = 0;
+    for checked in each_owner(server, owners, |owner, client| owner.check(client)) {
+        let found = checked?;
+        there += found.existing;
+        expiring += found.expiring;
+        figures.keys_checked += found.checked;
+    }
+    let mut client = RespClient::connect(server.addr())?;
+    let (acknowledged, sent) = (
+        shared.acknowledged.load(Ordering::SeqCst),
+        shared.sent.load(Ordering::SeqCst),
+    );
+    let value = client.number(SHARED_KEY)?;
+    let broken = |key: &str, what: String| Err(ConnectionStop::wrong(key, what).into());
+    if !(acknowledged..=sent).contains(&value) {
+        return broken(
+            SHARED_KEY,
+            format!(
+                "the counter is {value}, expected {acknowledged} (acknowledged) to {sent} (sent)"
+            ),
+        );
+    }
+    shared.acknowledged.store(value, Ordering::SeqCst);
+    shared.sent.store(value, Ordering::SeqCst);
+    there += u64::from(value > 0);
+    let keys = client.key_count()?;
+    if !(there..=there + expiring).contains(&keys) {
+        return broken(
+            "DBSIZE",
+            format!(
+                "DBSIZE is {keys}; {there} keys were found and up to {expiring} more may have expired"
+            ),
+        );
+    }
+    Ok(())
+}
