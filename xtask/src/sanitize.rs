@@ -6,8 +6,8 @@
 //!   tsan   the same with real threads; the standard library is rebuilt with instrumentation
 //! ```
 //!
-//! Each suite needs a nightly toolchain, which it installs, and builds into a folder of its own. `docs/testing.md` says
-//! what they cannot detect.
+//! Each suite needs a nightly toolchain, which it installs, and builds into a folder of its own.
+//! `docs/testing/sanitizers.md` says what they cannot detect.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -56,7 +56,19 @@ pub use target::{
     Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
 };
 
-/// Makes `cargo test` compile and run the example in docs/testing.md.
+/// Makes `cargo test` compile and run the code in the pages of docs/testing.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/testing.md")]
-struct GuideExample;
+mod testing_pages {
+    #[doc = include_str!("../../../docs/testing/README.md")]
+    struct Guide;
+    #[doc = include_str!("../../../docs/testing/explorer.md")]
+    struct Explorer;
+    #[doc = include_str!("../../../docs/testing/faults.md")]
+    struct Faults;
+    #[doc = include_str!("../../../docs/testing/power.md")]
+    struct Power;
+    #[doc = include_str!("../../../docs/testing/sanitizers.md")]
+    struct Sanitizers;
+    #[doc = include_str!("../../../docs/testing/schedules.md")]
+    struct Schedules;
+}

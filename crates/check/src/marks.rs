@@ -1,8 +1,8 @@
 //! Finds the marks `fault!("x.y")` and `situation!("x.y")` in sources, so that tests can check that a crate's lists
-//! of them are complete.
+//! of them are complete, and that the pages in `docs/testing` have a row for each.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farbank_pm::situation::Situation;
 
@@ -41,13 +41,52 @@ pub fn assert_marked(crate_dir: &str, listed: &[Situation]) {
     assert_eq!(found, listed);
 }
 
-/// Asserts that `document` has a table row for each listed situation.
+/// Returns the text of all pages in `docs/testing`, sorted by the names of their files.
+///
+/// # Panics
+/// If the folder or a page cannot be read.
+#[must_use]
+pub fn testing_pages() -> String {
+    let pages = page_paths().into_iter().map(fs::read_to_string);
+    let pages: Result<Vec<String>, _> = pages.collect();
+    pages.expect("a readable page").concat()
+}
+
+/// Returns the paths of the pages in `docs/testing`, sorted.
+fn page_paths() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/testing");
+    let entries = fs::read_dir(folder).expect("a folder of pages");
+    let paths = entries.map(|entry| entry.expect("a readable folder").path());
+    let mut pages: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|suffix| suffix == "md"))
+        .collect();
+    pages.sort_unstable();
+    pages
+}
+
+/// Asserts that a page in `docs/testing` has a table row for each listed situation.
 ///
 /// # Panics
 /// If a row is missing.
-pub fn assert_documented(document: &str, listed: &[Situation]) {
+pub fn assert_documented(listed: &[Situation]) {
+    let pages = testing_pages();
     for situation in listed {
         let row = format!("| `{}` | {} |", situation.name, situation.description);
-        assert!(document.contains(&row), "the document lacks {row}");
+        assert!(pages.contains(&row), "docs/testing lacks {row}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page_paths;
+
+    #[test]
+    fn the_code_of_every_page_on_testing_is_compiled() {
+        let crate_root = include_str!("lib.rs");
+        for path in page_paths() {
+            let name = path.file_name().expect("a file").to_string_lossy();
+            let included = format!("include_str!(\"../../../docs/testing/{name}\")");
+            assert!(crate_root.contains(&included), "lib.rs lacks {included}");
+        }
     }
 }

@@ -21,7 +21,7 @@ Examples:
   cargo run --release --features faults -- check situations --target level
       the situations of one table
   cargo run --release --features faults -- check situations --markdown
-      the table of docs/testing.md";
+      the table of docs/testing/explorer.md";
 
 /// Explore until every situation that a structure lists is reached.
 ///
