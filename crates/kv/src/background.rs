@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use farbank_pm::Medium;
 use farbank_pm::sync::Mutex;
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 
+use crate::cleaner_requests::CleanOutcome;
 use crate::engine::Engine;
-use crate::free_segments::CleanOutcome;
 use crate::segment::SegmentState;
 use crate::session::KvSession;
 use farbank_store::Error;
@@ -19,7 +19,8 @@ const EXTENT_ROUNDS: u32 = 64;
 impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and grows the pool if it may.
     fn clean_ahead(&self) {
-        let (run, demand) = self.free.begin_run();
+        self.segments.forget_most_free();
+        let (run, demand) = self.cleaning.requests.begin_run();
         let mut held_up = false;
         // An error has poisoned the engine, so the next write fails.
         let mut note = |outcome| held_up |= outcome == Ok(CleanOutcome::HeldUp);
@@ -31,47 +32,48 @@ impl<M: Medium> Engine<M> {
             fits
         };
         let lacks_bytes = || demand.bytes > 0 && !fits();
-        let lacks_segments = || self.is_nearly_full() && self.free_count() < demand.segments;
+        let lacks_segments =
+            || self.space().is_nearly_full() && self.segments.free_count() < demand.segments;
         self.grow_while(&|| lacks_bytes() || lacks_segments() || self.should_grow());
-        if self.free_count() < self.free_segments_wanted().max(demand.segments) {
+        if self.segments.free_count() < self.free_segments_wanted().max(demand.segments) {
             note(self.clean_until(self.free_segments_high().max(demand.segments)));
-            self.grow_while(&|| self.free_count() < demand.segments);
+            self.grow_while(&|| self.segments.free_count() < demand.segments);
         }
         // Extents of replaced groups take up space until the segments with their groups' records are cleaned.
         for _ in 0..EXTENT_ROUNDS {
-            if !lacks_bytes() || !self.has_dead_extents() {
+            if !lacks_bytes() || !self.segments.has_dead_extents() {
                 break;
             }
-            note(self.clean_until(self.free_count() + 1));
+            note(self.clean_until(self.segments.free_count() + 1));
         }
-        let many = self.has_many_tombstones() && self.is_nearly_full();
+        let many = self.space().has_many_tombstones() && self.space().is_nearly_full();
         if many || demand.bytes > 0 {
             // The waiting writers need less than this; they continue as soon as they fit.
             let is_over = || fits() || !self.would_fit(demand.bytes);
-            note(self.empty_oldest(&|| is_over() && self.has_few_tombstones()));
+            note(self.empty_oldest(&|| is_over() && self.space().has_few_tombstones()));
         }
         self.grow_while(&lacks_bytes); // Cleaning repacks records, which can reduce the capacity.
-        let gained = self.free.had(demand.segments) && (fits() || fitted.get());
+        let gained = self.segments.had_free(demand.segments) && (fits() || fitted.get());
         let outcome = match (gained, held_up) {
             (true, _) => CleanOutcome::Gained,
             (false, true) => CleanOutcome::HeldUp,
             (false, false) => CleanOutcome::Nothing,
         };
-        self.free.end_run(run, outcome);
+        self.cleaning.requests.end_run(run, outcome);
     }
 
     /// Grows the pool step by step while `lacks` returns true. After each step the waiting writers retry.
     fn grow_while(&self, lacks: &dyn Fn() -> bool) {
-        while lacks() && !self.stop.load(Acquire) && self.grow_pool() {
-            self.free.wake_waiters();
+        while lacks() && !self.cleaning.is_stopped() && self.grow_pool() {
+            self.cleaning.requests.wake_waiters();
         }
     }
 
     /// Makes the clock durable and returns the segments that hold expired values.
     fn due(&self, now_ms: u64) -> Vec<u32> {
         // An error has poisoned the engine, so the next write fails.
-        self.record_time().ok();
-        (0..self.pool.segments())
+        self.superblock.record_time(self.access()).ok();
+        (0..self.segments.count())
             .filter(|segment| {
                 let info = self.info(*segment);
                 let expires_ms = info.expires_ms.load(Relaxed);
@@ -97,7 +99,7 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
     const TICK: Duration = Duration::from_millis(100);
     const SWEEP: Duration = Duration::from_secs(1);
     let (mut mapped, mut swept) = (Instant::now(), Instant::now());
-    while !engine.stop.load(Acquire) {
+    while !engine.cleaning.is_stopped() {
         engine.clean_ahead();
         engine.index.fault_in_ahead();
         // The map writer and the sweep scan all segments, so they do not run at each wakeup.
@@ -111,6 +113,6 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             sweeper.lock().expect("no holder panics").sweep().ok();
             swept = Instant::now();
         }
-        engine.free.wait_for_wakeup(TICK);
+        engine.cleaning.requests.wait_for_wakeup(TICK);
     }
 }

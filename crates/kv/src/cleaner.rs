@@ -35,22 +35,20 @@
 //! | after the drain, before recycling | both                             | keeps one                               |
 //! | while tail and head are rewritten | two generations                  | uses the higher: the segment is empty   |
 
-use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use farbank_pm::epoch::EpochSlot;
 use farbank_pm::model::Category;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::thread;
 use farbank_pm::{Drain, Medium, Off, PersistCtx, Poisoned};
 
-use crate::cleaning_pass::{CleaningPass, SliceLimit, SliceProgress};
+use crate::cleaner_requests::CleanOutcome;
+use crate::cleaner_state::Cleaner;
+use crate::cleaning_pass::{SliceLimit, SliceProgress};
 use crate::config::CleaningMode;
 use crate::engine::Engine;
-use crate::free_segments::CleanOutcome;
 use crate::segment::SegmentInfo;
-use crate::session_log::SessionLog;
 use crate::unreadable;
 
 /// Bytes of victims that a pass takes where a drain is a fence.
@@ -87,48 +85,11 @@ pub(crate) enum SliceOutcome {
     Nothing,
 }
 
-/// State of the cleaner between slices and passes.
-pub(crate) struct Cleaner {
-    pub ctx: PersistCtx,
-    pub log: SessionLog,
-    pub slot: EpochSlot,
-    /// For each victim that was kept: offsets of its tombstones that have copies and need no other.
-    pub copied: HashMap<u32, HashSet<Off>>,
-    /// The current pass.
-    pub pass: Option<Box<CleaningPass>>,
-    /// Number of passes begun so far.
-    pub passes: u64,
-}
-
-impl Cleaner {
-    pub(crate) fn new(id: u32, slot: EpochSlot) -> Cleaner {
-        Cleaner {
-            ctx: PersistCtx::new(id),
-            log: SessionLog::default(),
-            slot,
-            copied: HashMap::new(),
-            pass: None,
-            passes: 0,
-        }
-    }
-
-    /// Whether an earlier pass copied the tombstone at `at` and kept `victim`.
-    pub(crate) fn has_copied(&self, victim: u32, at: Off) -> bool {
-        let places = self.copied.get(&victim);
-        places.is_some_and(|places| places.contains(&at))
-    }
-
-    /// Counters of the cleaner's operations on the medium.
-    pub(crate) fn counters(&self) -> farbank_pm::PersistCounters {
-        self.ctx.counters
-    }
-}
-
 impl<M: Medium> Engine<M> {
     /// Returns the lifetime class of a record that replaces the one at `old`. The longer the old record lived, the
     /// longer the new one is expected to live. Ages are in appended bytes, relative to the live bytes of the pool.
     pub(crate) fn lifetime(&self, old: Option<Off>) -> usize {
-        let classes = self.classes();
+        let classes = self.segments.classes();
         if classes == 1 {
             return 0;
         }
@@ -139,15 +100,15 @@ impl<M: Medium> Engine<M> {
     }
 
     pub(crate) fn class_of_age(&self, born: u64) -> usize {
-        let age = self.written.load(Relaxed).saturating_sub(born);
-        let live = self.occupied().max(1);
+        let age = self.segments.appended().saturating_sub(born);
+        let live = self.space().occupied().max(1);
         let class = match age {
             _ if age * 4 < live => 0,
             _ if age < live => 1,
             _ if age < live * 4 => 2,
             _ => 3,
         };
-        class.min(self.classes() - 1)
+        class.min(self.segments.classes() - 1)
     }
 
     /// Cleans until `want` segments are free, or until cleaning would gain nothing. The caller is
@@ -155,17 +116,17 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn clean_until(&self, want: u32) -> Result<CleanOutcome, Poisoned> {
         let _spending = Category::Resize.scope();
         // One victim for each segment of the pool: moving a record twice gains nothing.
-        let mut budget = self.pool.segments();
+        let mut budget = self.segments.count();
         loop {
             self.check_poison()?;
-            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let mut cleaner = self.cleaning.lock();
             self.recycle_retired_between_slices(&mut cleaner, true)?;
-            if self.free_count() >= want {
+            if self.segments.free_count() >= want {
                 return Ok(CleanOutcome::Gained);
             }
             let step = self.clean_slice(&mut cleaner, self.whole_slice(), &mut budget)?;
             drop(cleaner);
-            self.free.wake_waiters();
+            self.cleaning.requests.wake_waiters();
             match step {
                 SliceOutcome::Pass(SliceProgress::Going | SliceProgress::Undrained) => continue,
                 SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => continue,
@@ -175,7 +136,7 @@ impl<M: Medium> Engine<M> {
             match self.wait_for_retired(want)? {
                 RetiredWait::Progress => {}
                 RetiredWait::Empty if step != SliceOutcome::Nothing => thread::yield_now(),
-                RetiredWait::Empty | RetiredWait::Held if self.free_count() >= want => {
+                RetiredWait::Empty | RetiredWait::Held if self.segments.free_count() >= want => {
                     return Ok(CleanOutcome::Gained);
                 }
                 RetiredWait::Empty if budget > 0 => return Ok(CleanOutcome::Nothing),
@@ -235,13 +196,13 @@ impl<M: Medium> Engine<M> {
     fn finish_pass(&self, number: u64) -> Result<(), Poisoned> {
         loop {
             self.check_poison()?;
-            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let mut cleaner = self.cleaning.lock();
             if cleaner.pass.is_none() || cleaner.passes != number {
                 return Ok(());
             }
             self.advance_pass(&mut cleaner, self.whole_slice())?;
             drop(cleaner);
-            self.free.wake_waiters();
+            self.cleaning.requests.wake_waiters();
         }
     }
 
@@ -260,14 +221,15 @@ impl<M: Medium> Engine<M> {
         is_enough: &dyn Fn() -> bool,
     ) -> Result<CleanOutcome, Poisoned> {
         let low = self.free_segments_low();
-        for _ in 0..PURGE_ROUNDS * self.pool.segments() {
+        for _ in 0..PURGE_ROUNDS * self.segments.count() {
             if is_enough() {
                 return Ok(CleanOutcome::Gained);
             }
-            if self.config.cleaning == CleaningMode::Background && self.free_count() < low {
+            if self.config.cleaning == CleaningMode::Background && self.segments.free_count() < low
+            {
                 self.clean_until(low)?; // So that other writers do not wait until all of this is done.
             }
-            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let mut cleaner = self.cleaning.lock();
             if cleaner.pass.is_some() {
                 // The oldest may be one of its victims.
                 let number = cleaner.passes;
@@ -275,8 +237,8 @@ impl<M: Medium> Engine<M> {
                 self.finish_pass(number)?;
                 continue;
             }
-            let oldest = (0..self.pool.segments())
-                .filter(|s| self.is_candidate(*s))
+            let oldest = (0..self.segments.count())
+                .filter(|s| self.segments.is_candidate(*s))
                 .min_by_key(|s| self.info(*s).opened.load(Relaxed));
             let limit = oldest.map_or(u64::MAX, |s| self.info(s).opened.load(Relaxed));
             if self.seal_parked(&mut cleaner.ctx, &|info| info.opened.load(Relaxed) < limit) > 0 {
@@ -289,12 +251,12 @@ impl<M: Medium> Engine<M> {
             let number = cleaner.passes;
             drop(cleaner);
             self.finish_pass(number)?;
-            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let mut cleaner = self.cleaning.lock();
             let reborn = self.recycle_retired_between_slices(&mut cleaner, true)?;
             drop(cleaner);
-            self.free.wake_waiters();
+            self.cleaning.requests.wake_waiters();
             if reborn == 0
-                && self.free_count() <= 2
+                && self.segments.free_count() <= 2
                 && self.wait_for_retired(self.cleaner_reserve())? == RetiredWait::Held
             {
                 return Ok(CleanOutcome::HeldUp);
@@ -306,33 +268,33 @@ impl<M: Medium> Engine<M> {
     /// Seals those parked segments that `is_wanted` selects. Returns the number sealed.
     fn seal_parked(&self, ctx: &mut PersistCtx, is_wanted: &dyn Fn(&SegmentInfo) -> bool) -> usize {
         let mut sealed = 0;
-        for shared in self.enrolled().iter() {
+        for shared in self.sessions.lock().iter() {
             let mut parked = shared.parked.lock().expect("no holder panics");
-            sealed += parked.seal(self, ctx, is_wanted);
+            sealed += parked.seal(&self.segments, ctx, is_wanted);
         }
         sealed
     }
 
     /// Bytes that cleaning the parked segments would gain.
     fn gain_of_parked(&self) -> u64 {
-        let sessions = self.enrolled();
+        let sessions = self.sessions.lock();
         let parked = sessions
             .iter()
             .map(|s| s.parked.lock().expect("no holder panics"));
-        parked.map(|parked| parked.gain(self)).sum()
+        parked.map(|parked| parked.gain(&self.segments)).sum()
     }
 
     /// Waits until readers leave a retired segment, `want` segments are free, or
     /// [`Config::patience`](crate::Config::patience) is used up. Recycles the segments that readers have left.
     fn wait_for_retired(&self, want: u32) -> Result<RetiredWait, Poisoned> {
         for round in 0..self.config.patience {
-            if self.retired.lock().expect("no holder panics").is_empty() {
+            if self.segments.retired().is_empty() {
                 return Ok(RetiredWait::Empty);
             }
-            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let mut cleaner = self.cleaning.lock();
             let reborn = self.recycle_retired(&mut cleaner.ctx)?;
             drop(cleaner);
-            if reborn > 0 || self.free_count() >= want {
+            if reborn > 0 || self.segments.free_count() >= want {
                 return Ok(RetiredWait::Progress);
             }
             match round < YIELDS {
@@ -346,22 +308,22 @@ impl<M: Medium> Engine<M> {
 
     /// Returns the victims of one pass, best first. Returns none if all passes together could not gain a whole segment.
     fn choose(&self, cleaner: &mut Cleaner) -> Vec<u32> {
-        let payload = self.geometry.payload() as u64;
-        let now = self.written.load(Relaxed);
+        let payload = self.geometry().payload() as u64;
+        let now = self.segments.appended();
         let too_many_tombs =
-            self.tombstone_bytes() > u64::from(self.pool.segments()) * payload / 12;
+            self.space().tombstone_bytes() > u64::from(self.segments.count()) * payload / 12;
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
-        let mut gain = cleaner.log.room_left(self);
+        let mut gain = cleaner.log.room_left(&self.segments);
         let parked = self.gain_of_parked();
         let mut has_dead_extents = false;
-        for segment in 0..self.pool.segments() {
+        for segment in 0..self.segments.count() {
             let info = self.info(segment);
             has_dead_extents |= info.is_dead_extent();
-            if !self.is_candidate(segment) {
+            if !self.segments.is_candidate(segment) {
                 continue;
             }
-            let dead = self.gain_of(info);
+            let dead = self.space().gain_of(info);
             gain += dead;
             let opened = info.opened.load(Relaxed);
             if oldest.is_none_or(|(o, _)| opened < o) {
@@ -388,7 +350,7 @@ impl<M: Medium> Engine<M> {
             }
             return Vec::new();
         }
-        let most = (self.pass_bytes() / self.geometry.segment_bytes).clamp(1, PASS_SEGMENTS);
+        let most = (self.pass_bytes() / self.geometry().segment_bytes()).clamp(1, PASS_SEGMENTS);
         if scored.len() > most {
             scored.select_nth_unstable_by(most - 1, |a, b| a.0.total_cmp(&b.0));
             scored.truncate(most);
@@ -417,24 +379,15 @@ impl<M: Medium> Engine<M> {
     /// Recycles the retired segments that no reader can be in (KV-CLEAN-1). Returns their number.
     pub(crate) fn recycle_retired(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest_pinned();
-        let mut reborn = Vec::new();
-        {
-            let mut retired = self.retired.lock().expect("no holder panics");
-            while let Some(&(epoch, segment)) = retired.front()
-                && epoch < oldest
-            {
-                retired.pop_front();
-                reborn.push(segment);
-            }
-        }
+        let mut reborn = self.segments.take_unread(oldest);
         unreadable::quarantine_unreadable(self, &mut reborn);
         if reborn.is_empty() {
             return Ok(0);
         }
         situation!("kv.reborn");
-        self.initialise_segments(ctx, &reborn)?;
+        self.segments.initialise(ctx, &reborn)?;
         for &segment in &reborn {
-            self.give_segment(segment);
+            self.segments.give(segment);
         }
         Ok(reborn.len())
     }
@@ -446,7 +399,7 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn close_cleaner(&self) -> Result<(), Poisoned> {
         let mut cleaner = self.lock_cleaner_without_pass()?;
         let Cleaner { ctx, log, .. } = &mut *cleaner;
-        log.close(self, ctx);
+        log.close(&self.segments, ctx);
         Ok(())
     }
 }

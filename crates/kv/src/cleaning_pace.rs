@@ -74,7 +74,7 @@ impl<M: Medium> Engine<M> {
     /// Number of free segments below which sessions help to clean. It allows for the segments that the cleaner itself
     /// takes, one for each class, before it has emptied one.
     fn pace_line(&self) -> u32 {
-        self.free_segments_low() + self.classes() as u32
+        self.free_segments_low() + self.segments.classes() as u32
     }
 
     /// Cleans about `bytes`, one slice at most. The calling session is unpinned and holds no lock. Waits neither for
@@ -84,7 +84,7 @@ impl<M: Medium> Engine<M> {
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn help_clean(&self, bytes: u64) -> Result<HelpOutcome, Poisoned> {
         let _spending = Category::Resize.scope();
-        let Ok(mut cleaner) = self.cleaner.try_lock() else {
+        let Some(mut cleaner) = self.cleaning.try_lock() else {
             return Ok(HelpOutcome::Busy);
         };
         self.check_poison()?;
@@ -98,7 +98,7 @@ impl<M: Medium> Engine<M> {
         let step = self.clean_slice(&mut cleaner, slice, &mut budget)?;
         drop(cleaner);
         if reborn > 0 {
-            self.free.wake_waiters();
+            self.cleaning.requests.wake_waiters();
         }
         Ok(match step {
             SliceOutcome::Pass(SliceProgress::Going) => HelpOutcome::Done,
@@ -130,7 +130,7 @@ impl<M: Medium> KvSession<M> {
             return;
         }
         let engine = &*self.engine;
-        let (free, line) = (engine.free_count(), engine.pace_line());
+        let (free, line) = (engine.segments.free_count(), engine.pace_line());
         if free >= line {
             self.debt = 0;
             return;
@@ -140,8 +140,8 @@ impl<M: Medium> KvSession<M> {
             true => 2,
             false => 1,
         };
-        self.debt += (engine.pace.debt_of(appended) * times) as i64;
-        let payload = engine.geometry.payload() as i64;
+        self.debt += (engine.cleaning.pace.debt_of(appended) * times) as i64;
+        let payload = engine.geometry().payload() as i64;
         if self.debt < DEBT_BYTES_MIN.min(payload / PAID_PART) {
             return;
         }

@@ -35,15 +35,16 @@ use std::collections::VecDeque;
 use farbank_pm::fault;
 use farbank_pm::situation;
 use farbank_pm::sync::MutexGuard;
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Drain, Medium, Off, Poisoned, Ticket};
 
-use crate::cleaner::Cleaner;
+use crate::cleaner_state::{Cleaner, CleaningPass, PassVictim, Relocation, WalkedRecord};
 use crate::engine::Engine;
 use crate::publish::note_expiry;
 use crate::record::{RecordHeader, RecordType, ValueExtent, u64_at};
 use crate::record_walk::RecordWalk;
-use crate::segment::{SegmentInfo, SegmentState};
+use crate::records::body_matches;
+use crate::segment::SegmentState;
 use crate::session_log::RelocationOrigin;
 use farbank_store::Key;
 
@@ -77,71 +78,6 @@ pub(crate) enum SliceProgress {
     Ended { retired: usize },
 }
 
-/// A record that was copied, and whose move is not published yet.
-struct Relocation {
-    hash: u64,
-    old: Off,
-    new: Off,
-    len: u32,
-    expires_ms: u64,
-    tomb: bool,
-}
-
-/// A victim whose walk has begun.
-struct PassVictim {
-    segment: u32,
-    walk: RecordWalk,
-    /// Extent tables of the large groups in it.
-    tables: Vec<Vec<u8>>,
-    /// Whether the walk found damage.
-    damaged: bool,
-}
-
-/// A record that the walk has returned and that is not examined yet.
-struct WalkedRecord {
-    at: Off,
-    header: RecordHeader,
-    hash: u64,
-}
-
-/// State of a pass.
-pub(crate) struct CleaningPass {
-    /// Opening stamp of the segments that the pass fills: [`Engine::pass_stamp`].
-    stamp: u64,
-    /// The lowest opening stamp of a segment with records, that segment, and the second lowest stamp.
-    oldest: (u64, u32, u64),
-    /// Whether the records of the victims are durable (KV-PASS-5).
-    sources_durable: bool,
-    /// Victims whose walk has not begun.
-    waiting: VecDeque<u32>,
-    /// The victim that is being walked.
-    current: Option<PassVictim>,
-    /// Victims whose walk has ended and that are not retired yet.
-    walked: Vec<PassVictim>,
-    /// Records of the current victim that are to be examined.
-    read_ahead: VecDeque<WalkedRecord>,
-    /// Moves that are copied and not published.
-    moves: VecDeque<Relocation>,
-    /// Whether `moves` are durable.
-    drained: bool,
-    /// Whether there was no free segment for a copy.
-    is_out_of_room: bool,
-    /// Tombstones that have copies, with their victims. Needed if a victim is kept.
-    tombs: Vec<(u32, Off)>,
-    /// Number of victims retired so far.
-    retired: usize,
-    /// Buffer for key and value of the record that is being copied.
-    body: Vec<u8>,
-}
-
-impl CleaningPass {
-    /// Whether the pass copies no more records.
-    fn is_copied(&self) -> bool {
-        self.is_out_of_room
-            || (self.current.is_none() && self.waiting.is_empty() && self.read_ahead.is_empty())
-    }
-}
-
 impl<M: Medium> Engine<M> {
     /// Begins a pass over those of `victims` that are sealed. The cleaner must have no pass.
     pub(crate) fn begin_pass(&self, cleaner: &mut Cleaner, victims: &[u32]) {
@@ -155,14 +91,14 @@ impl<M: Medium> Engine<M> {
         let (kept, gain) = infos.fold((0, 0), |(kept, gain), info| {
             let tombs = u64::from(info.tombstone_bytes.load(Relaxed));
             let live = u64::from(info.live_bytes());
-            (kept + live + tombs, gain + self.gain_of(info))
+            (kept + live + tombs, gain + self.space().gain_of(info))
         });
-        self.pace.note_victims(kept, gain);
+        self.cleaning.pace.note_victims(kept, gain);
         cleaner.passes += 1;
         cleaner.pass = Some(Box::new(CleaningPass {
             stamp: self.pass_stamp(),
             oldest: self.oldest_stamps(),
-            sources_durable: self.drains_are_real() || fault!("kv.copied_before_sync"),
+            sources_durable: self.access().drains_are_real() || fault!("kv.copied_before_sync"),
             waiting,
             current: None,
             walked: Vec::new(),
@@ -233,7 +169,7 @@ impl<M: Medium> Engine<M> {
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn lock_cleaner_without_pass(&self) -> Result<MutexGuard<'_, Cleaner>, Poisoned> {
-        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        let mut cleaner = self.cleaning.lock();
         if let Some(mut pass) = cleaner.pass.take() {
             if !pass.drained {
                 self.drain_moves(&mut cleaner, &mut pass)?;
@@ -272,7 +208,7 @@ impl<M: Medium> Engine<M> {
         if fault!("kv.slice_ends_victim") && !pass.is_out_of_room {
             self.end_walk(pass); // KV-PASS-1
         }
-        let copied = cleaner.log.copy_in(self, &mut cleaner.ctx, None);
+        let copied = cleaner.log.copy_in(&self.segments, &mut cleaner.ctx, None);
         self.counters.moved_bytes.fetch_add(copied, Relaxed);
         cleaner.slot.unpin();
     }
@@ -287,13 +223,13 @@ impl<M: Medium> Engine<M> {
             return;
         };
         while pass.read_ahead.len() < most
-            && let Some((at, header)) = victim.walk.next(self)
+            && let Some((at, header)) = victim.walk.next(&self.segments)
         {
             pass.body.clear();
             let from = at.plus(header.len() as u64);
             self.medium()
                 .append_out(from, header.key_len, &mut pass.body);
-            let hash = self.geometry.hash(header.db, &pass.body);
+            let hash = self.geometry().hash(header.db, &pass.body);
             self.index.touch(&self.index.spot(hash));
             pass.read_ahead.push_back(WalkedRecord { at, header, hash });
         }
@@ -311,15 +247,18 @@ impl<M: Medium> Engine<M> {
         let kept = [&info.tombstone_bytes, groups];
         let only_values = kept.iter().all(|count| count.load(Relaxed) == 0);
         let live = info.live_records();
-        let (from, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
+        let (from, bytes) = (
+            self.geometry().base(segment),
+            self.geometry().segment_bytes(),
+        );
         let mapped = match (only_values, live) {
             (true, 0) => Some(Vec::new()),
-            (true, _) => self.live_map.all_of(from, bytes, live),
+            (true, _) => self.segments.live_map().all_of(from, bytes, live),
             (false, _) => None,
         };
         let walk = match mapped {
             Some(places) => RecordWalk::at(places),
-            None => RecordWalk::through(self, segment, info.used.load(Relaxed) as usize),
+            None => RecordWalk::through(&self.segments, segment, info.used.load(Relaxed) as usize),
         };
         PassVictim {
             segment,
@@ -341,14 +280,14 @@ impl<M: Medium> Engine<M> {
     /// Returns the opening stamp for the segments of a pass that begins now (KV-CLEAN-2). It is no higher than the reclaim
     /// stamp of any tombstone that is pending now or later, because the pass may copy the records that those delete.
     fn pass_stamp(&self) -> u64 {
-        let now = self.stamp.load(Relaxed);
-        let fences = self.stripes.iter().map(|s| s.lock().lowest_fence());
-        fences.min().map_or(now, |lowest| lowest.min(now))
+        let now = self.segments.stamp();
+        let lowest = self.pending.lowest_reclaim_stamp();
+        lowest.map_or(now, |lowest| lowest.min(now))
     }
 
     fn oldest_stamps(&self) -> (u64, u32, u64) {
         let mut oldest = (u64::MAX, u32::MAX, u64::MAX);
-        for segment in 0..self.pool.segments() {
+        for segment in 0..self.segments.count() {
             let info = self.info(segment);
             if matches!(info.state(), SegmentState::Free | SegmentState::Extent) {
                 continue;
@@ -380,8 +319,8 @@ impl<M: Medium> Engine<M> {
             RecordType::Tombstone if cleaner.has_copied(segment, at) => return Some(0),
             RecordType::Pad => return Some(0),
             RecordType::Group => {
-                match self.body_holds(at, header) {
-                    true => victim.tables.push(self.table_of(at, header)),
+                match self.segments.body_holds(at, header) {
+                    true => victim.tables.push(self.segments.table_of(at, header)),
                     false => victim.damaged = true,
                 }
                 return Some(0);
@@ -391,7 +330,7 @@ impl<M: Medium> Engine<M> {
         pass.body.clear();
         let from = at.plus(header.len() as u64);
         self.medium()
-            .append_out(from, self.body_len(header), &mut pass.body);
+            .append_out(from, self.segments.body_len(header), &mut pass.body);
         let body = &pass.body[..];
         let key = Key {
             db: header.db,
@@ -399,7 +338,7 @@ impl<M: Medium> Engine<M> {
         };
         let tomb = header.what == RecordType::Tombstone;
         // A tombstone with a damaged key may be needed.
-        let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
+        let sound = body_matches(header, key.bytes, &body[header.key_len..]);
         let needed = || self.tomb_is_needed(pass.oldest, segment, hash, key, header, body);
         let keep = !tomb || !sound || needed();
         situation!("kv.tombstone_dropped", tomb && !keep);
@@ -412,12 +351,12 @@ impl<M: Medium> Engine<M> {
         situation!("kv.tombstone_moved", tomb);
         situation!("kv.large_value_moved", header.large);
         let class = self.class_of_age(born);
-        let len = self.record_len(header);
+        let len = self.segments.record_len(header);
         let origin = RelocationOrigin {
             opened: pass.stamp,
             born,
         };
-        let room = cleaner.log.make_room(self, class, len, 0, Some(origin));
+        let room = self.make_room(&mut cleaner.log, (class, len), 0, Some(origin));
         room.ok()?;
         let new = cleaner.log.next(class);
         let copy = RecordHeader {
@@ -425,8 +364,12 @@ impl<M: Medium> Engine<M> {
             moved: true,
             ..*header
         };
-        cleaner.log.stage(self, class, &copy, &[body]);
-        let expires_ms = match self.clock.is_set_back(header.expires_ms, header.seq) {
+        cleaner.log.stage(&self.segments, class, &copy, &[body]);
+        let expires_ms = match self
+            .superblock
+            .clock()
+            .is_set_back(header.expires_ms, header.seq)
+        {
             true => 1, // A setback applies: the value has expired, whatever the time is.
             false => header.expires_ms,
         };
@@ -463,7 +406,7 @@ impl<M: Medium> Engine<M> {
         let boot_stamp = if fault!("kv.tombstone_of_earlier_opening") {
             0
         } else {
-            self.open_epoch_stamp
+            self.segments.open_epoch_stamp()
         };
         if fence.max(boot_stamp) < oldest {
             return false;
@@ -475,7 +418,7 @@ impl<M: Medium> Engine<M> {
     /// Makes the copies durable.
     fn drain_moves(&self, cleaner: &mut Cleaner, pass: &mut CleaningPass) -> Result<(), Poisoned> {
         let ticket = self.medium().drain(&mut cleaner.ctx);
-        cleaner.log.drained(self, ticket);
+        cleaner.log.drained(&self.segments, ticket);
         if !fault!("kv.victims_before_copies") {
             self.settle(ticket)?;
         }
@@ -489,18 +432,17 @@ impl<M: Medium> Engine<M> {
         for moved in pass.moves.drain(..count) {
             let to = self.info_at(moved.new);
             if moved.tomb {
-                self.tombstone_map.set(moved.new);
+                self.segments.tombstone_map().set(moved.new);
                 if !fault!("kv.copied_tombstone_uncounted") {
                     to.tombstone_bytes.fetch_add(moved.len, Relaxed);
                 }
-                self.tombstone_bytes
-                    .fetch_add(i64::from(moved.len), Relaxed);
+                self.space().count_tombstones(i64::from(moved.len));
             } else {
                 let _locked = self.stripe(moved.hash).lock();
                 self.read_cache.take(moved.hash); // KV-CACHE-2
                 if self.index.replace(moved.hash, moved.old, moved.new) {
-                    self.mark_dead(moved.old, moved.len);
-                    self.mark_live(moved.new, moved.len);
+                    self.segments.mark_dead(moved.old, moved.len);
+                    self.segments.mark_live(moved.new, moved.len);
                     note_expiry(&to.expires_ms, moved.expires_ms);
                 }
             }
@@ -533,23 +475,20 @@ impl<M: Medium> Engine<M> {
                 SegmentState::Sealed
             });
             if damaged {
-                self.note_emptied(victim.segment);
+                self.segments.note_emptied(victim.segment);
                 self.counters.damaged.fetch_add(u64::from(left), Relaxed);
             }
             return false;
         }
         // Its tombstones are copied or not needed. Live bytes may be left over where damage hid a record's length.
         situation!("kv.segment_emptied");
-        self.drop_tombstones(info);
+        self.segments.drop_tombstones(info);
         let hidden = info.clear_live();
-        self.live.fetch_sub(i64::from(hidden), Relaxed);
+        self.space().count_live(-i64::from(hidden));
         info.set_state(SegmentState::Retired);
-        self.note_emptied(victim.segment);
+        self.segments.note_emptied(victim.segment);
         self.counters.cleaned.fetch_add(1, Relaxed);
-        self.retired
-            .lock()
-            .expect("no holder panics")
-            .push_back((epoch, victim.segment));
+        self.segments.retired().push_back((epoch, victim.segment));
         true
     }
 
@@ -559,7 +498,8 @@ impl<M: Medium> Engine<M> {
         let mut is_holding = false;
         for table in tables {
             let has_members = |extent: ValueExtent| {
-                self.has_generation(&extent) && self.info(extent.segment).live_records() != 0
+                self.segments.has_generation(&extent)
+                    && self.info(extent.segment).live_records() != 0
             };
             if ValueExtent::decode_all(table).any(has_members) {
                 is_holding = true;
@@ -568,12 +508,6 @@ impl<M: Medium> Engine<M> {
             }
         }
         is_holding
-    }
-
-    /// Removes a segment's tombstones from the counts.
-    pub(crate) fn drop_tombstones(&self, info: &SegmentInfo) {
-        let tombs = info.tombstone_bytes.swap(0, Relaxed);
-        self.tombstone_bytes.fetch_sub(i64::from(tombs), Relaxed);
     }
 
     /// Ends a pass. Victims that were not walked to their ends are sealed again.
@@ -593,15 +527,9 @@ impl<M: Medium> Engine<M> {
         for (victim, at) in pass.tombs.into_iter().filter(|(v, _)| is_kept(*v)) {
             cleaner.copied.entry(victim).or_default().insert(at);
         }
-        cleaner.log.rotate(self);
+        cleaner.log.rotate(&self.segments);
         SliceProgress::Ended {
             retired: pass.retired,
         }
-    }
-
-    /// Whether a segment is sealed and its records are all published.
-    pub(crate) fn is_candidate(&self, segment: u32) -> bool {
-        let info = self.info(segment);
-        info.state() == SegmentState::Sealed && info.is_end_unwritten.load(Acquire) == 0
     }
 }

@@ -105,7 +105,7 @@ impl<M: Medium> KvSession<M> {
         let (mut taken, mut relied): (Vec<KeyRef>, _) = (Vec::new(), Ticket::DURABLE);
         loop {
             let engine = Arc::clone(&self.engine);
-            let class = engine.classes() - 1;
+            let class = engine.segments.classes() - 1;
             if let Some((bytes, extents)) = room {
                 self.room_for_group(class, bytes, extents)?;
             }
@@ -135,10 +135,10 @@ impl<M: Medium> KvSession<M> {
             self.grow_or_refuse(bytes)?;
         }
         let keep = self.keep_free(false) + extents;
-        while self.engine.free_count() <= keep + 1 {
+        while self.engine.segments.free_count() <= keep + 1 {
             self.await_free(keep + 1)?;
         }
-        self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
+        self.room_for(class, bytes.min(self.engine.geometry().inline_max()), false)
     }
 
     /// Tries to write a group. Its body may use the first `named` keys; the others were added by KV-GROUP-6.
@@ -157,7 +157,7 @@ impl<M: Medium> KvSession<M> {
             if by_key.contains_key(&(key.db, key.bytes.to_vec())) {
                 continue;
             }
-            let hash = engine.geometry.hash(key.db, key.bytes);
+            let hash = engine.geometry().hash(key.db, key.bytes);
             let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
             if matches!(newest, NewestValue::OtherSession) {
                 let is_taken = number >= named;
@@ -257,7 +257,7 @@ impl<M: Medium> KvSession<M> {
 
     /// Returns whether a value of `bytes` bytes may become a member for KV-GROUP-3 or KV-GROUP-6.
     pub(crate) fn can_be_member(&self, bytes: usize) -> bool {
-        bytes <= self.engine.geometry.inline_max() / 2
+        bytes <= self.engine.geometry().inline_max() / 2
     }
 
     /// Returns the ticket of a write that is not durable: [`Ticket::DURABLE`] if it has no ticket yet. `None` if it
@@ -299,7 +299,7 @@ impl<M: Medium> KvSession<M> {
             })?;
             Ok(GroupDecision::Apply)
         })?;
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
         Ok(match newest {
             NewestValue::Staged(own) if is_put => own.seq,
@@ -435,7 +435,7 @@ impl<M: Medium> KvSession<M> {
         situation!("kv.group_in_pieces", extents.len() > 1);
         situation!("kv.group_is_small", !header.large);
         let rest = if header.large {
-            header.value_len = extents.len() * engine.geometry.payload();
+            header.value_len = extents.len() * engine.geometry().payload();
             let mut table = Vec::new();
             for (segment, bytes) in extents.iter().zip(&buffers) {
                 self.fill_member_extent(engine, *segment, bytes, &mut table);
@@ -447,7 +447,8 @@ impl<M: Medium> KvSession<M> {
         };
         header.body_crc = body_crc(&FILLER, &rest);
         let at = self.log.next(class);
-        self.log.stage(engine, class, &header, &[&FILLER, &rest]);
+        self.log
+            .stage(&engine.segments, class, &header, &[&FILLER, &rest]);
         engine
             .info_at(at)
             .large_groups
@@ -463,7 +464,7 @@ impl<M: Medium> KvSession<M> {
         table: &mut Vec<u8>,
     ) {
         let mut whole = bytes.to_vec();
-        whole.resize(engine.geometry.payload(), 0);
+        whole.resize(engine.geometry().payload(), 0);
         self.fill_extent(segment, &whole, SegmentState::Members, table);
     }
 }
@@ -475,18 +476,22 @@ fn lock_all<'a, M: Medium>(
 ) -> Vec<(usize, LockedStripe<'a>)> {
     let mut numbers: Vec<usize> = keys
         .iter()
-        .map(|key| engine.stripe_number(engine.geometry.hash(key.db, key.bytes)))
+        .map(|key| {
+            engine
+                .pending
+                .number_of(engine.geometry().hash(key.db, key.bytes))
+        })
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
     numbers
         .into_iter()
-        .map(|n| (n, engine.stripes[n].lock()))
+        .map(|n| (n, engine.pending.numbered(n).lock()))
         .collect()
 }
 
 fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, LockedStripe<'_>)], hash: u64) -> usize {
-    let number = engine.stripe_number(hash);
+    let number = engine.pending.number_of(hash);
     locks
         .binary_search_by_key(&number, |(n, _)| *n)
         .expect("every key's stripe is locked")
@@ -503,7 +508,7 @@ fn encode_member<M: Medium>(
 ) -> StagedWrite {
     header.body_crc = body_crc(key.bytes, rest);
     let start = buffer.len();
-    header.encode(crate::session_log::SessionLog::seed(engine, at), buffer);
+    header.encode(engine.segments.seed_at(at), buffer);
     buffer.extend_from_slice(key.bytes);
     buffer.extend_from_slice(rest);
     buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);

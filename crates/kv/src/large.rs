@@ -22,13 +22,14 @@
 
 use farbank_pm::fault;
 use farbank_pm::situation;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, PersistCtx};
 
-use crate::engine::{Engine, Geometry};
-use crate::lookup::FoundRecord;
+use crate::engine::Engine;
+use crate::geometry::Geometry;
 use crate::record::{ALIGN, EXTENT_ENTRY, RecordHeader, ValueExtent};
-use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
+use crate::records::FoundRecord;
+use crate::segment::{FIRST, SegmentPurpose, SegmentState};
 use crate::session::{KvSession, NewRecord};
 use farbank_store::Error;
 
@@ -43,9 +44,9 @@ impl<M: Medium> KvSession<M> {
         let Some(value) = draft.value else {
             return Ok(Vec::new());
         };
-        let geometry = self.engine.geometry;
+        let geometry = *self.engine.geometry();
         header.large = false; // A previous attempt may have set it.
-        if self.engine.record_len(header) <= geometry.inline_max() {
+        if self.engine.segments.record_len(header) <= geometry.inline_max() {
             return Ok(Vec::new());
         }
         header.large = true;
@@ -56,11 +57,12 @@ impl<M: Medium> KvSession<M> {
             "kv.value_fills_extents",
             value.bytes.len().is_multiple_of(geometry.payload())
         );
-        if self.engine.record_len(header) > geometry.payload() {
+        if self.engine.segments.record_len(header) > geometry.payload() {
             return Err(too_long(&geometry, header, table_bytes));
         }
         // Check the room for all extents before writing any, so that a refused write has no cost.
-        let room = self.engine.room_of_large(value.bytes.len()) + self.engine.record_len(header);
+        let room = self.engine.space().room_of_large(value.bytes.len())
+            + self.engine.segments.record_len(header);
         if !self.fits(room) {
             self.grow_or_refuse(room)?;
         }
@@ -96,16 +98,16 @@ impl<M: Medium> KvSession<M> {
         let info = engine.info(segment);
         info.set_state(state);
         info.used.store((FIRST + bytes.len()) as u32, Relaxed);
-        engine.count_extent(info);
+        engine.segments.count_extent(info);
         let written = bytes.len() as u64;
         engine.counters.user_bytes.fetch_add(written, Relaxed);
         let generation = info.generation.load(Relaxed);
-        let (place, m) = (engine.geometry.place(segment), engine.medium());
+        let (place, m) = (engine.geometry().place(segment), engine.medium());
         place.open(
             m,
             &mut self.ctx,
             generation,
-            engine.open_epoch,
+            engine.segments.open_epoch(),
             SegmentPurpose::Extent,
         );
         m.copy_in(&mut self.ctx, place.at.plus(FIRST as u64), &[bytes]);
@@ -154,56 +156,10 @@ fn too_long(geometry: &Geometry, header: &RecordHeader, table_bytes: usize) -> E
 }
 
 impl<M: Medium> Engine<M> {
-    /// Appends a large value's bytes to `out`. Returns false if an extent fails its checksum.
-    pub(crate) fn read_extents(&self, value_len: usize, table: &[u8], out: &mut Vec<u8>) -> bool {
-        let mut left = value_len;
-        for extent in ValueExtent::decode_all(table) {
-            let len = left.min(self.geometry.payload());
-            if !self.extent_holds(&extent, len) {
-                return false;
-            }
-            let at = self.geometry.base(extent.segment).plus(FIRST as u64);
-            self.medium().append_out(at, len, out);
-            left -= len;
-        }
-        left == 0
-    }
-
-    /// Returns whether an extent has the right generation and the right bytes.
-    pub(crate) fn extent_holds(&self, extent: &ValueExtent, len: usize) -> bool {
-        let at = self.geometry.base(extent.segment).plus(FIRST as u64);
-        self.has_generation(extent) && self.medium().crc_is(at, len, 0, extent.crc)
-    }
-
-    /// Returns whether an entry of a table, which may be damaged, names a segment that still has the entry's
-    /// generation.
-    pub(crate) fn has_generation(&self, extent: &ValueExtent) -> bool {
-        extent.segment < self.pool.segments()
-            && self.info(extent.segment).generation.load(Relaxed) == extent.generation
-    }
-
-    /// Returns whether the extents of a table still belong to the session that wrote them. FLUSHALL frees extents of
-    /// writes that are not listed yet. The caller holds a stripe's lock.
-    pub(crate) fn keeps(&self, table: &[u8]) -> bool {
-        ValueExtent::decode_all(table).all(|extent| {
-            self.has_generation(&extent)
-                && self.info(extent.segment).state() == SegmentState::Extent
-        })
-    }
-
-    /// Returns the extent table of the large record at `at`.
-    pub(crate) fn table_of(&self, at: Off, header: &RecordHeader) -> Vec<u8> {
-        let mut table = Vec::new();
-        let from = at.plus((header.len() + header.key_len) as u64);
-        self.medium()
-            .append_out(from, self.body_len(header) - header.key_len, &mut table);
-        table
-    }
-
     /// Frees the extents of a record that no reader can find any more (KV-LARGE-2).
     pub(crate) fn free_extents_of(&self, at: Off) {
-        if let Some(header) = self.header(at) {
-            self.free_table(&self.table_of(at, &header));
+        if let Some(header) = self.segments.header(at) {
+            self.free_table(&self.segments.table_of(at, &header));
         }
     }
 
@@ -215,25 +171,6 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Counts an extent that has been filled.
-    pub(crate) fn count_extent(&self, info: &SegmentInfo) {
-        self.extents.fetch_add(1, AcqRel);
-        if info.state() == SegmentState::Extent {
-            self.extent_bytes.fetch_add(info.extent_bytes(), Relaxed);
-        }
-    }
-
-    /// Retires an extent's segment and subtracts it from the counts. Returns false if the segment is not an extent.
-    pub(crate) fn empty_extent(&self, info: &SegmentInfo) -> bool {
-        if info.transition(SegmentState::Extent, SegmentState::Retired) {
-            self.extent_bytes.fetch_sub(info.extent_bytes(), Relaxed);
-        } else if !info.transition(SegmentState::Members, SegmentState::Retired) {
-            return false;
-        }
-        self.extents.fetch_sub(1, AcqRel);
-        true
-    }
-
     /// Frees the extents of a table: they stay retired until the last reader has left.
     pub(crate) fn free_table(&self, table: &[u8]) {
         if table.is_empty() {
@@ -242,13 +179,13 @@ impl<M: Medium> Engine<M> {
         let epoch = self.epochs.retire();
         for extent in ValueExtent::decode_all(table) {
             // KV-LARGE-4
-            let mut retired = self.retired.lock().expect("no holder panics");
-            if !self.has_generation(&extent) {
+            let mut retired = self.segments.retired();
+            if !self.segments.has_generation(&extent) {
                 continue;
             }
             let info = self.info(extent.segment);
-            if self.empty_extent(info) {
-                self.drop_tombstones(info);
+            if self.segments.empty_extent(info) {
+                self.segments.drop_tombstones(info);
                 retired.push_back((epoch, extent.segment));
             }
         }
@@ -269,10 +206,10 @@ pub(crate) fn flush_extents<M: Medium>(
         usize::MAX
     };
     for extent in ValueExtent::decode_all(table).take(count) {
-        let len = left.min(engine.geometry.payload());
+        let len = left.min(engine.geometry().payload());
         left -= len;
-        if extent.segment < engine.pool.segments() {
-            let base = engine.geometry.base(extent.segment);
+        if extent.segment < engine.segments.count() {
+            let base = engine.geometry().base(extent.segment);
             engine.medium().flush(ctx, base.plus(FIRST as u64), len);
         }
     }

@@ -28,9 +28,12 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod api;
 mod background;
 mod cleaner;
+mod cleaner_requests;
+mod cleaner_state;
 mod cleaning_pace;
 mod cleaning_pass;
 mod config;
@@ -38,33 +41,40 @@ mod engine;
 #[cfg(feature = "check")]
 mod faults;
 mod flush;
-mod free_segments;
+mod geometry;
 mod group;
 mod growth;
 mod index;
 mod large;
 mod live_map;
 mod lookup;
+mod map_writer;
+mod pending;
+mod pool_access;
 mod pool_root;
 mod publish;
 mod read;
 mod read_cache;
 mod record;
 mod record_walk;
+mod records;
 mod recovery;
 mod room_request;
 mod segment;
 mod segment_heads;
 mod segment_map;
 mod segment_scanner;
+mod segments;
 mod session;
 mod session_log;
+mod sessions;
 mod single_write;
 #[cfg(feature = "check")]
 mod situations;
 mod snapshot;
 mod space;
 mod stripe;
+mod superblock;
 #[cfg(feature = "check")]
 pub mod target;
 mod unreadable;

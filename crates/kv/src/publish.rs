@@ -9,14 +9,14 @@
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
 use farbank_pm::situation;
-use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::AtomicU64;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
 use crate::engine::Engine;
-use crate::lookup::{EntryLocation, FoundRecord};
+use crate::lookup::EntryLocation;
 use crate::record::RecordType;
+use crate::records::FoundRecord;
 use crate::session::{KvSession, StagedWrite};
 use crate::stripe::{LockedStripe, PendingWrite};
 use farbank_store::Key;
@@ -24,7 +24,7 @@ use farbank_store::Key;
 impl<M: Medium> KvSession<M> {
     /// Publishes the writes that have become durable. Returns whether `ticket` is durable.
     pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
-        self.engine.process.check()?;
+        self.engine.access().check_process()?;
         while let Some((first, _)) = self.unsynced.front() {
             if !self.engine.poll(*first)? {
                 break;
@@ -45,11 +45,11 @@ impl<M: Medium> KvSession<M> {
 
     /// Waits for `ticket` and publishes the writes that it covers.
     pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.engine.process.check()?;
+        self.engine.access().check_process()?;
         if ticket == Ticket::DURABLE && self.unsynced.is_empty() {
             return Ok(());
         }
-        self.engine.wait(ticket)?;
+        self.engine.access().wait(ticket)?;
         self.publish_durable(ticket).map(|_| ())
     }
 
@@ -69,15 +69,15 @@ impl<M: Medium> KvSession<M> {
     fn publish_run(&self, run: &[StagedWrite], at_once: bool, own: bool) {
         let (mut live, mut tombs) = (0, 0);
         let group = at_once && !fault!("kv.group_seen_half");
-        let group = group.then(|| GroupPublication::start(&self.engine));
+        let group = group.then(|| self.engine.pending.publish_group());
         for write in run {
             let (more_live, more_tombs) = self.publish(write, own);
             live += more_live;
             tombs += more_tombs;
         }
         drop(group);
-        self.engine.live.fetch_add(live, Relaxed);
-        self.engine.tombstone_bytes.fetch_add(tombs, Relaxed);
+        self.engine.space().count_live(live);
+        self.engine.space().count_tombstones(tombs);
     }
 
     /// Publishes other sessions' groups that one of `writes` supersedes (KV-GROUP-4): members that were drained before
@@ -105,7 +105,7 @@ impl<M: Medium> KvSession<M> {
     /// Publishes another session's writes that must become visible together with the write at `with`. All of them are
     /// durable.
     fn publish_for_another(&self, with: Off) {
-        let stripes = self.engine.stripes.iter();
+        let stripes = self.engine.pending.stripes();
         let theirs: Vec<PendingWrite> = stripes
             .flat_map(|stripe| {
                 let locked = stripe.lock();
@@ -134,7 +134,7 @@ impl<M: Medium> KvSession<M> {
             hash: pending.hash,
             seq: pending.seq,
             at: pending.at,
-            len: self.engine.record_len(&header) as u32,
+            len: self.engine.segments.record_len(&header) as u32,
             db: header.db,
             what: header.what,
             large: header.large,
@@ -188,7 +188,7 @@ impl<M: Medium> KvSession<M> {
                 );
                 let own = listed.is_none_or(|p| p.session == self.id);
                 let is_due = is_listed || fault!("kv.older_published_later");
-                let is_dead = write.seq <= engine.flushed_seq.load(Acquire);
+                let is_dead = write.seq <= engine.superblock.flushed_seq();
                 situation!("kv.overtaken", !seen && !is_dead && !is_due);
                 situation!("kv.flushed_before_published", is_dead);
                 if seen || is_dead || !is_due {
@@ -239,7 +239,7 @@ impl<M: Medium> KvSession<M> {
         if write.what == RecordType::Put {
             self.count_put(old, write.at, write.len, write.db, write.expires_ms);
         } else {
-            engine.mark_tombstone(write.at, write.len);
+            engine.segments.mark_tombstone(write.at, write.len);
             self.count_old(old);
             self.count_keys(write.db, -i64::from(old.is_some()));
         }
@@ -257,14 +257,14 @@ impl<M: Medium> KvSession<M> {
         expires_ms: u64,
     ) {
         self.count_old(old);
-        self.engine.mark_live(at, len);
+        self.engine.segments.mark_live(at, len);
         note_expiry(&self.engine.info_at(at).expires_ms, expires_ms);
         self.count_keys(db, i64::from(old.is_none()));
     }
 
     fn count_old(&self, old: Option<FoundRecord>) {
         if let Some(old) = old {
-            self.engine.mark_dead(old.at, old.len);
+            self.engine.segments.mark_dead(old.at, old.len);
         }
     }
 
@@ -353,28 +353,8 @@ pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite]
     }
     // The ticket may become durable before all of them have it.
     let group = runs(writes).any(|(_, at_once)| at_once);
-    let _group = group.then(|| GroupPublication::start(engine));
+    let _group = group.then(|| engine.pending.publish_group());
     each(writes, &|locked, seq| locked.drained(seq, ticket));
-}
-
-/// Scope in which a group is published. Overlapping readers retry, so they see all of the group or none.
-struct GroupPublication<'a, M: Medium> {
-    engine: &'a Engine<M>,
-    _one: MutexGuard<'a, ()>,
-}
-
-impl<'a, M: Medium> GroupPublication<'a, M> {
-    fn start(engine: &'a Engine<M>) -> Self {
-        let one = engine.group_lock.lock().expect("no holder panics");
-        engine.group_version.fetch_add(1, AcqRel);
-        GroupPublication { engine, _one: one }
-    }
-}
-
-impl<M: Medium> Drop for GroupPublication<'_, M> {
-    fn drop(&mut self) {
-        self.engine.group_version.fetch_add(1, AcqRel);
-    }
 }
 
 /// Lowers a segment's earliest expiry to `expires_ms`.

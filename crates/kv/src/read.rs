@@ -8,25 +8,18 @@
 use farbank_pm::fault;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::AtomicU64;
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Ticket};
 
-use crate::engine::Engine;
 use crate::index::{BucketRef, Candidate};
-use crate::lookup::FoundRecord;
 use crate::read_cache::fits;
 use crate::record::{HEADER_MAX, RawHeader, RecordHeader, RecordType, body_crc};
+use crate::records::{FETCHED_HEAD, FETCHED_VALUE, FoundRecord, body_matches};
 use crate::session::{KvSession, NewestValue, meta_of};
-use crate::session_log::SessionLog;
 use crate::stripe::{LockedStripe, PendingWrite};
 use farbank_store::{
     BeforeValue, BeforeValues, Error, GetStep, Key, ReadView, StoredItem, ValueMeta,
 };
-
-/// Bytes of a record that are prefetched before its header is known: the header and a short key; for a read also a
-/// small value.
-pub(crate) const FETCHED_HEAD: usize = 48;
-pub(crate) const FETCHED_VALUE: usize = 176;
 
 /// Bytes of a value that are prefetched at most. For longer values the CPU's hardware prefetcher takes over.
 const VALUE_FETCHED_MAX: usize = 1024;
@@ -111,7 +104,7 @@ impl<M: Medium> KvSession<M> {
                 let same = header.db == key.db && header.key_len == key.bytes.len();
                 same && body.starts_with(key.bytes)
             }
-            None => self.engine.holds(pending.at, key),
+            None => self.engine.segments.holds(pending.at, key),
         }
     }
 
@@ -121,10 +114,10 @@ impl<M: Medium> KvSession<M> {
         let mut bytes = [0; HEADER_MAX];
         let known = staged.len().min(bytes.len());
         bytes[..known].copy_from_slice(&staged[..known]);
-        let header = RecordHeader::decode(&bytes, SessionLog::seed(&self.engine, at))?;
+        let header = RecordHeader::decode(&bytes, self.engine.segments.seed_at(at))?;
         Some((
             header,
-            &staged[header.len()..][..self.engine.body_len(&header)],
+            &staged[header.len()..][..self.engine.segments.body_len(&header)],
         ))
     }
 
@@ -132,7 +125,7 @@ impl<M: Medium> KvSession<M> {
     /// tombstone or has expired.
     pub(crate) fn meta_at(&self, at: Off) -> Result<Option<ValueMeta>, Error> {
         let staged = self.staged_record(at).map(|(header, _)| header);
-        let header = staged.or_else(|| self.engine.header(at));
+        let header = staged.or_else(|| self.engine.segments.header(at));
         let header = header.ok_or(Error::Damaged(at.0))?;
         let absent =
             header.what != RecordType::Put || self.engine.is_expired(header.expires_ms, header.seq);
@@ -146,11 +139,11 @@ impl<M: Medium> KvSession<M> {
             body.extend_from_slice(bytes);
             return Some(header);
         }
-        let header = self.engine.header(at)?;
+        let header = self.engine.segments.header(at)?;
         let from = at.plus(header.len() as u64);
         self.engine
             .medium()
-            .append_out(from, self.engine.body_len(&header), body);
+            .append_out(from, self.engine.segments.body_len(&header), body);
         Some(header)
     }
 
@@ -243,21 +236,27 @@ impl<M: Medium> KvSession<M> {
     /// Appends a large value, whose extent table is at `at`.
     #[cold]
     fn append_extents(&self, key: Key<'_>, at: Off, raw: &RawHeader, out: &mut Vec<u8>) -> bool {
-        let len = raw.body_len(self.engine.geometry.payload()) - raw.key_len();
+        let len = raw.body_len(self.engine.geometry().payload()) - raw.key_len();
         let mut table = Vec::with_capacity(len);
         self.engine.medium().append_out(at, len, &mut table);
         body_crc(key.bytes, &table) == raw.body_crc()
-            && self.engine.read_extents(raw.value_len(), &table, out)
+            && self
+                .engine
+                .segments
+                .read_extents(raw.value_len(), &table, out)
     }
 
     /// Appends the value of a record whose body has been read. Returns false if a checksum fails.
     fn emit_body(&self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) -> bool {
         let (key, rest) = body.split_at(header.key_len);
-        if !Engine::<M>::body_matches(header, key, rest) {
+        if !body_matches(header, key, rest) {
             return false;
         }
         if header.large {
-            return self.engine.read_extents(header.value_len, rest, out);
+            return self
+                .engine
+                .segments
+                .read_extents(header.value_len, rest, out);
         }
         out.extend_from_slice(rest);
         true
@@ -272,7 +271,7 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether a value that a reader with `view` may see can be listed and not yet in the index.
     #[inline]
     fn looks_at_lists(&self, view: ReadView) -> bool {
-        self.sees_own(view) || !self.engine.tickets_are_durable_at_once()
+        self.sees_own(view) || !self.engine.access().tickets_are_durable_at_once()
     }
 
     /// Returns where the value of `key` that a reader may see lies; `None`: absent.
@@ -318,31 +317,12 @@ impl<M: Medium> KvSession<M> {
         newest.map(|pending| pending.at)
     }
 
-    /// Waits until no group is being published. Returns the version to pass to [`KvSession::is_group_version`].
-    #[inline(always)]
-    fn group_version(&self) -> u64 {
-        loop {
-            let now = self.engine.group_version.load(Acquire);
-            if now.is_multiple_of(2) {
-                return now;
-            }
-            farbank_pm::sync::thread::yield_now();
-        }
-    }
-
-    /// Returns whether no group was published since `from` was read.
-    #[inline(always)]
-    fn is_group_version(&self, from: u64) -> bool {
-        farbank_pm::sync::atomic::fence(Acquire);
-        self.engine.group_version.load(Relaxed) == from
-    }
-
     /// Runs `read` again until no group is published during it.
     fn retry_during_groups<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
         loop {
-            let from = self.group_version();
+            let from = self.engine.pending.group_version();
             let answer = read(self);
-            if self.is_group_version(from) {
+            if self.engine.pending.is_group_version(from) {
                 return answer;
             }
         }
@@ -410,9 +390,9 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
         self.pin();
         loop {
-            let from = self.group_version();
+            let from = self.engine.pending.group_version();
             let seen = self.visible(hash, key, view);
-            if self.is_group_version(from) {
+            if self.engine.pending.is_group_version(from) {
                 return seen;
             }
         }
@@ -593,7 +573,7 @@ impl<M: Medium> KvSession<M> {
         let hashes = &mut self.hashes;
         hashes.clear();
         for key in keys {
-            let hash = engine.geometry.hash(key.db, key.bytes);
+            let hash = engine.geometry().hash(key.db, key.bytes);
             engine.index.touch_group(hash);
             hashes.push(hash);
         }

@@ -6,10 +6,10 @@
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off};
 
-use crate::engine::Engine;
-use crate::read::FETCHED_VALUE;
 use crate::record::{ALIGN, RecordHeader, RecordType, ValueExtent};
+use crate::records::FETCHED_VALUE;
 use crate::segment::FIRST;
+use crate::segments::Segments;
 
 /// Prefetch distance among the places of a walk, in records.
 const PLACES_AHEAD: usize = 8;
@@ -24,9 +24,9 @@ struct RecordSpan {
 }
 
 impl RecordSpan {
-    fn new<M: Medium>(engine: &Engine<M>, segment: u32, end: usize) -> RecordSpan {
+    fn new<M: Medium>(segments: &Segments<M>, segment: u32, end: usize) -> RecordSpan {
         RecordSpan {
-            base: engine.geometry.base(segment),
+            base: segments.geometry().base(segment),
             within: FIRST,
             end,
             whole: true,
@@ -34,10 +34,10 @@ impl RecordSpan {
     }
 
     /// Returns the next record. Members of small groups and the records of large groups are included.
-    fn next<M: Medium>(&mut self, engine: &Engine<M>) -> Option<(Off, RecordHeader)> {
+    fn next<M: Medium>(&mut self, segments: &Segments<M>) -> Option<(Off, RecordHeader)> {
         while self.within < self.end {
             let at = self.base.plus(self.within as u64);
-            let Some(header) = engine.header(at) else {
+            let Some(header) = segments.header(at) else {
                 self.within += ALIGN;
                 self.whole = false;
                 continue;
@@ -46,7 +46,7 @@ impl RecordSpan {
                 // Skips only the group's own header: its members follow.
                 self.within += header.len() + header.key_len;
             } else {
-                self.within += engine.record_len(&header);
+                self.within += segments.record_len(&header);
                 return Some((at, header));
             }
         }
@@ -78,8 +78,12 @@ pub(crate) struct RecordWalk {
 
 impl RecordWalk {
     /// Returns a walk over the first `end` bytes of `segment`.
-    pub(crate) fn through<M: Medium>(engine: &Engine<M>, segment: u32, end: usize) -> RecordWalk {
-        RecordWalk::over(WalkScope::Span(RecordSpan::new(engine, segment, end)))
+    pub(crate) fn through<M: Medium>(
+        segments: &Segments<M>,
+        segment: u32,
+        end: usize,
+    ) -> RecordWalk {
+        RecordWalk::over(WalkScope::Span(RecordSpan::new(segments, segment, end)))
     }
 
     /// Returns a walk over records of which each begins at one of the two offsets of a pair.
@@ -100,10 +104,13 @@ impl RecordWalk {
     }
 
     /// Returns the next record; `None` at the end.
-    pub(crate) fn next<M: Medium>(&mut self, engine: &Engine<M>) -> Option<(Off, RecordHeader)> {
+    pub(crate) fn next<M: Medium>(
+        &mut self,
+        segments: &Segments<M>,
+    ) -> Option<(Off, RecordHeader)> {
         loop {
             if let Some(span) = self.members.last_mut() {
-                match span.next(engine) {
+                match span.next(segments) {
                     Some(member) => return Some(member),
                     None => self.members.pop(),
                 };
@@ -112,18 +119,18 @@ impl RecordWalk {
             if let Some(group) = self.group.take() {
                 return Some(group);
             }
-            let (at, header) = self.next_own(engine)?;
+            let (at, header) = self.next_own(segments)?;
             if header.what != RecordType::Group {
                 return Some((at, header));
             }
-            let table = engine.table_of(at, &header);
+            let table = segments.table_of(at, &header);
             // An entry of a damaged table may name any segment.
             let alive =
-                ValueExtent::decode_all(&table).filter(|extent| engine.has_generation(extent));
+                ValueExtent::decode_all(&table).filter(|extent| segments.has_generation(extent));
             let mut members: Vec<RecordSpan> = alive
                 .map(|extent| {
-                    let used = engine.info(extent.segment).used.load(Relaxed);
-                    RecordSpan::new(engine, extent.segment, used as usize)
+                    let used = segments.info(extent.segment).used.load(Relaxed);
+                    RecordSpan::new(segments, extent.segment, used as usize)
                 })
                 .collect();
             members.reverse();
@@ -131,9 +138,9 @@ impl RecordWalk {
         }
     }
 
-    fn next_own<M: Medium>(&mut self, engine: &Engine<M>) -> Option<(Off, RecordHeader)> {
+    fn next_own<M: Medium>(&mut self, segments: &Segments<M>) -> Option<(Off, RecordHeader)> {
         match &mut self.own {
-            WalkScope::Span(span) => span.next(engine),
+            WalkScope::Span(span) => span.next(segments),
             WalkScope::Places {
                 places,
                 next,
@@ -141,10 +148,10 @@ impl RecordWalk {
             } => {
                 while let Some(place) = places.get(*next) {
                     if let Some([ahead, _]) = places.get(*next + PLACES_AHEAD) {
-                        engine.medium().prefetch(*ahead, FETCHED_VALUE);
+                        segments.medium().prefetch(*ahead, FETCHED_VALUE);
                     }
                     *next += 1;
-                    let mut begins = place.iter().map(|at| (*at, engine.header(*at)));
+                    let mut begins = place.iter().map(|at| (*at, segments.header(*at)));
                     match begins.find_map(|(at, header)| Some((at, header?))) {
                         Some(found) => return Some(found),
                         None => *whole = false,
@@ -164,7 +171,7 @@ impl RecordWalk {
     }
 }
 
-impl<M: Medium> Engine<M> {
+impl<M: Medium> Segments<M> {
     /// Calls `each` for every record in a segment's first `end` bytes, and for the members of its groups. The record of
     /// a large group comes after its members. Returns whether all of the segment's own bytes belonged to records.
     pub(crate) fn walk(

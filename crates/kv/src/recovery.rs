@@ -36,7 +36,6 @@
 mod tests;
 
 use farbank_pm::fault;
-use farbank_pm::grow_table::GrowTable;
 use farbank_pm::pool::Pool;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -50,10 +49,10 @@ use crate::large::flush_extents;
 use crate::pool_root::RootWords;
 use crate::publish::note_expiry;
 use crate::record::{RECORD_MIN, RecordHeader, RecordType, ValueExtent, u64_at};
-use crate::segment::{FIRST, SegmentInfo, SegmentMeta, SegmentPurpose, SegmentState};
+use crate::segment::{FIRST, SegmentMeta, SegmentPurpose, SegmentState};
 use crate::segment_scanner::{ScannedRecord, SegmentScan, SegmentScanner, TornRange};
 use crate::unreadable;
-use farbank_store::{DATABASES, OpenReport};
+use farbank_store::DATABASES;
 
 /// Minimum depth of the index, in bits of hash. The number of stripes depends on it, too.
 fn depth_min(segments: u32) -> u32 {
@@ -81,19 +80,11 @@ struct RecoveryCounts {
 pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engine<M>>, Poisoned> {
     let started = std::time::Instant::now();
     let mut ctx = PersistCtx::new(0);
-    let segments: GrowTable<SegmentInfo> = GrowTable::new(64);
-    segments.reserve(pool.segments() as usize);
     let words = RootWords::from_root(&pool.root());
-    let mut engine = Engine::assemble(
-        pool,
-        config,
-        HashIndex::new(0),
-        segments,
-        OpenReport::default(),
-    );
+    let mut engine = Engine::assemble(pool, config);
     let mut lives = crate::segment_heads::read(&mut engine, &mut ctx, words);
-    let depth = depth_min(engine.pool.segments());
-    engine.start_stamps();
+    let depth = depth_min(engine.segments.count());
+    engine.segments.start_stamps();
     let restored = (words.snapshot != 0)
         .then(|| crate::snapshot::load(&mut engine, words))
         .flatten();
@@ -107,13 +98,13 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
                 let lost = "the index snapshot is damaged; the log was scanned instead";
                 engine.opened.damage.push(lost.to_owned());
             }
-            let (from, segments) = (engine.geometry.base(0), engine.pool.segments() as usize);
-            let bytes = segments * engine.geometry.segment_bytes;
-            engine.live_map.clear_all(from, bytes); // Bits that the damaged snapshot has set.
+            let (from, segments) = (engine.geometry().base(0), engine.segments.count() as usize);
+            let bytes = segments * engine.geometry().segment_bytes();
+            engine.segments.live_map().clear_all(from, bytes); // Bits that the damaged snapshot has set.
             scan_and_build(&mut engine, &mut ctx, &lives, depth)?;
         }
     }
-    let born = u64::from(engine.pool.segments());
+    let born = u64::from(engine.segments.count());
     if words.open_epoch == 0 {
         recycle_unused(&mut engine, &mut ctx, &mut lives)?; // KV-OPEN-5
     }
@@ -133,7 +124,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         engine.set_root(|words| words.segments_initialised = born)?; // KV-OPEN-5
     }
     engine.set_clock_back()?;
-    engine.count_waste();
+    engine.segments.count_waste();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
 }
@@ -145,14 +136,14 @@ fn scan_and_build<M: Medium>(
     depth: u32,
 ) -> Result<(), Poisoned> {
     let parts = 1_usize << depth.min(PART_BITS);
-    let logs: Vec<u32> = (0..engine.pool.segments())
+    let logs: Vec<u32> = (0..engine.segments.count())
         .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(SegmentPurpose::Log)))
         .collect();
     let (scanned, items) = scan_all(engine, lives, &logs, parts);
     note_segment_maps(engine, lives, &scanned);
-    let floor = engine.flushed_seq.load(Relaxed);
+    let floor = engine.superblock.flushed_seq();
     // New sequence numbers are higher than those that a setback of the clock applies to.
-    let setbacks = engine.clock.setbacks();
+    let setbacks = engine.superblock.clock().setbacks();
     let set_back = setbacks.iter().map(|s| s.version_max).max().unwrap_or(0);
     let mut seq_max = floor.max(set_back);
     for (segment, found) in &scanned {
@@ -165,9 +156,9 @@ fn scan_and_build<M: Medium>(
     let index = build(engine, &newest, depth);
     engine.install(index, seq_max);
     for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
-        let base = engine.geometry.base(*segment);
-        let bytes = engine.geometry.segment_bytes;
-        engine.live_map.clear_all(base, bytes); // KV-LIVE-1: the cleaner reads the whole segment and keeps it (KV-CLEAN-5).
+        let base = engine.geometry().base(*segment);
+        let bytes = engine.geometry().segment_bytes();
+        engine.segments.live_map().clear_all(base, bytes); // KV-LIVE-1: the cleaner reads the whole segment and keeps it (KV-CLEAN-5).
     }
     // A: accepted records become durable, torn bytes become pads (KV-OPEN-1, KV-OPEN-2).
     for (segment, found) in &scanned {
@@ -187,7 +178,7 @@ fn scan_and_build<M: Medium>(
             engine.info(segment).set_state(SegmentState::Sealed);
             situation!("kv.sealed_by_recovery", life.sealed.is_none());
             if life.sealed.is_none() {
-                let place = engine.geometry.place(segment);
+                let place = engine.geometry().place(segment);
                 place.seal(engine.medium(), ctx, life.generation, found.end);
             }
         }
@@ -229,7 +220,7 @@ fn note_segment_maps<M: Medium>(
     lives: &[Option<SegmentMeta>],
     scanned: &[(u32, SegmentScan)],
 ) {
-    let mut maps = engine.maps.lock().expect("no holder panics");
+    let mut maps = engine.cleaning.maps();
     for (segment, found) in scanned {
         let life = lives[*segment as usize].expect("a scanned segment has a valid head or tail");
         engine.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
@@ -243,7 +234,7 @@ fn note_segment_maps<M: Medium>(
 
 fn threads_for<M: Medium>(engine: &Engine<M>, segments: usize) -> usize {
     // A thread is worth its start for 8 MiB or more.
-    let bytes = segments * engine.geometry.segment_bytes;
+    let bytes = segments * engine.geometry().segment_bytes();
     engine.config.open_threads.min(1 + bytes / (8 << 20)).max(1)
 }
 
@@ -324,13 +315,13 @@ fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<ScannedRecord>) {
 }
 
 fn same_key<M: Medium>(engine: &Engine<M>, a: Off, b: Off) -> bool {
-    match (engine.header(a), engine.header(b)) {
+    match (engine.segments.header(a), engine.segments.header(b)) {
         (Some(x), Some(y)) => {
             x.db == y.db
                 && x.key_len == y.key_len
                 && engine
                     .medium()
-                    .matches(b.plus(y.len() as u64), &engine.key_of(a, &x))
+                    .matches(b.plus(y.len() as u64), &engine.segments.key_of(a, &x))
         }
         _ => false,
     }
@@ -356,7 +347,7 @@ fn build<M: Medium>(
     };
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
-    let segments = shared.pool.segments() as usize;
+    let segments = shared.segments.count() as usize;
     let tallies = in_parallel(threads, &|| {
         let (live, tombs) = (vec![0; segments], vec![0; segments]);
         let mut tally = RecoveryCounts {
@@ -388,23 +379,23 @@ fn build<M: Medium>(
 }
 
 fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut RecoveryCounts) {
-    let segment = engine.geometry.segment_of(item.at);
+    let segment = engine.geometry().segment_of(item.at);
     situation!("kv.tombstone_is_newest", item.what != RecordType::Put);
     if item.what != RecordType::Put {
-        engine.tombstone_map.set(item.at);
+        engine.segments.tombstone_map().set(item.at);
         tally.tombs[segment as usize] += item.len;
         return;
     }
-    engine.live_map.set(item.at);
+    engine.segments.live_map().set(item.at);
     tally.keys[item.db as usize] += 1;
     tally.live[segment as usize] += 1 << 32 | u64::from(item.len);
     if !item.large && !item.expires {
         return;
     }
-    if let Some(header) = engine.header(item.at) {
+    if let Some(header) = engine.segments.header(item.at) {
         note_expiry(&engine.info(segment).expires_ms, header.expires_ms);
         if item.large {
-            let table = engine.table_of(item.at, &header);
+            let table = engine.segments.table_of(item.at, &header);
             mark_extents_used(engine, &table, Some(header.value_len));
         }
     }
@@ -413,7 +404,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut Recove
 impl<M: Medium> Engine<M> {
     /// Adds the counts of one thread to the engine's.
     fn add(&self, tally: &RecoveryCounts) {
-        for (total, more) in self.enrolled()[0].keys.iter().zip(tally.keys) {
+        for (total, more) in self.sessions.lock()[0].keys.iter().zip(tally.keys) {
             total.fetch_add(more, Relaxed);
         }
         for (segment, (&live, &tombs)) in tally.live.iter().zip(&tally.tombs).enumerate() {
@@ -421,20 +412,20 @@ impl<M: Medium> Engine<M> {
             let (records, bytes) = ((live >> 32) as u32, live as u32);
             info.set_live(info.live_records() + records, info.live_bytes() + bytes);
             info.tombstone_bytes.fetch_add(tombs, Relaxed);
-            self.live.fetch_add(i64::from(bytes), Relaxed);
-            self.tombstone_bytes.fetch_add(i64::from(tombs), Relaxed);
+            self.space().count_live(i64::from(bytes));
+            self.space().count_tombstones(i64::from(tombs));
         }
     }
 }
 
 /// Marks the extents in an accepted table as in use. `value_len` is the length of a large value, `None` for a group.
 fn mark_extents_used<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) {
-    let payload = engine.geometry.payload();
+    let payload = engine.geometry().payload();
     let mut left = value_len.unwrap_or(0);
     for extent in ValueExtent::decode_all(table) {
         let len = left.min(payload);
         left -= len;
-        if !engine.has_generation(&extent) {
+        if !engine.segments.has_generation(&extent) {
             continue;
         }
         let info = engine.info(extent.segment);
@@ -446,7 +437,7 @@ fn mark_extents_used<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Opt
             if value_len.is_some() {
                 info.used.store((FIRST + len) as u32, Relaxed);
             }
-            engine.count_extent(info);
+            engine.segments.count_extent(info);
         }
     }
 }
@@ -459,7 +450,7 @@ fn make_durable<M: Medium>(
     segment: u32,
     found: &SegmentScan,
 ) {
-    let base = engine.geometry.base(segment);
+    let base = engine.geometry().base(segment);
     for TornRange { from, to, settled } in merged(&found.pads) {
         if to - from >= RECORD_MIN && from < found.end && !fault!("kv.torn_not_padded") {
             situation!("kv.torn_padded");
@@ -472,7 +463,7 @@ fn make_durable<M: Medium>(
             };
             let mut bytes = Vec::new();
             let at = base.plus(from as u64);
-            pad.encode(crate::session_log::SessionLog::seed(engine, at), &mut bytes);
+            pad.encode(engine.segments.seed_at(at), &mut bytes);
             bytes.resize(RECORD_MIN, 0);
             // Accepted records follow the pad. Their flush, of the whole used range, includes the pad.
             for (at, word) in (at.0..).step_by(WORD).zip(bytes.chunks_exact(WORD)) {
@@ -496,8 +487,8 @@ fn make_durable<M: Medium>(
             flush_extents(engine, ctx, table, usize::MAX);
         }
         for &at in &found.large {
-            if let Some(header) = engine.header(at) {
-                let table = engine.table_of(at, &header);
+            if let Some(header) = engine.segments.header(at) {
+                let table = engine.segments.table_of(at, &header);
                 flush_extents(engine, ctx, &table, header.value_len);
             }
         }
@@ -527,7 +518,8 @@ fn recycle_unused<M: Medium>(
         let segment = segment as u32;
         let info = engine.info(segment);
         if info.state() != SegmentState::Free {
-            info.opened.store(engine.open_epoch_stamp, Relaxed);
+            info.opened
+                .store(engine.segments.open_epoch_stamp(), Relaxed);
             continue;
         }
         if life.is_none_or(|life| {
@@ -541,8 +533,8 @@ fn recycle_unused<M: Medium>(
     engine.opened.damage.extend(kept_out);
     again.retain(|segment| engine.info(*segment).state() == SegmentState::Free);
     situation!("kv.reborn_by_recovery", !again.is_empty());
-    engine.initialise_segments(ctx, &again)?;
+    engine.segments.initialise(ctx, &again)?;
     free.into_iter()
-        .for_each(|segment| engine.give_segment(segment));
+        .for_each(|segment| engine.segments.give(segment));
     Ok(())
 }

@@ -32,13 +32,12 @@ use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Drain, Medium, Poisoned};
 
+use crate::cleaner_requests::{CleanOutcome, CleanRequest};
 use crate::cleaning_pace::HelpOutcome;
 use crate::config::CleaningMode;
 use crate::engine::Engine;
-use crate::free_segments::{CleanOutcome, CleanRequest};
 use crate::record::RecordType;
 use crate::session::{KvSession, StagedWrite};
-use crate::session_log::NoRoom;
 use farbank_store::{Error, RoomReply};
 
 /// How long a session waits for a wakeup by the cleaner before it checks again.
@@ -110,10 +109,15 @@ impl<M: Medium> KvSession<M> {
         loop {
             self.unpark();
             let engine = &self.engine;
-            let own = self.log.make_room(engine, class, len, keep, None);
-            match own.or_else(|NoRoom| self.log.adopt(engine, class, len)) {
-                Ok(()) => return Ok(()),
-                Err(NoRoom) => self.await_free(keep)?, // This has parked the open segments.
+            if engine
+                .make_room(&mut self.log, (class, len), keep, None)
+                .is_ok()
+            {
+                return Ok(());
+            }
+            match engine.sessions.take_parked(&engine.segments, class, len) {
+                Some(open) => self.log.adopt(class, open),
+                None => self.await_free(keep)?, // This has parked the open segments.
             }
         }
     }
@@ -137,7 +141,7 @@ impl<M: Medium> KvSession<M> {
             if self.fits(len) || self.await_growth(len)? {
                 return Ok(());
             }
-            let may_gain = engine.would_fit(len) || engine.has_dead_extents();
+            let may_gain = engine.would_fit(len) || engine.segments.has_dead_extents();
             let gone = may_gain && self.await_tombstones(len)?;
             if !gone && !self.begin_unlimited_wait() {
                 return Err(engine.full());
@@ -156,13 +160,14 @@ impl<M: Medium> KvSession<M> {
             if !engine.may_grow() {
                 break;
             }
-            let request = engine.free.request(0, len);
+            let request = engine.cleaning.requests.request(0, len);
             // A session that has called `prepare` waits, too: a pool that may grow is not full.
-            while !self.fits(len) && !engine.free.is_over(&request) {
+            while !self.fits(len) && !engine.cleaning.requests.is_over(&request) {
                 engine.check_poison()?;
-                engine.free.wait(WAIT);
+                engine.cleaning.requests.wait(WAIT);
             }
-            if self.fits(len) || engine.free.outcome(&request) != CleanOutcome::Gained {
+            if self.fits(len) || engine.cleaning.requests.outcome(&request) != CleanOutcome::Gained
+            {
                 break;
             }
         }
@@ -196,7 +201,7 @@ impl<M: Medium> KvSession<M> {
             if left.is_zero() {
                 break;
             }
-            self.engine.free.wait(left);
+            self.engine.cleaning.requests.wait(left);
         }
         Ok(())
     }
@@ -216,7 +221,7 @@ impl<M: Medium> KvSession<M> {
         }
         if self.fail_when_full {
             // The write is longer than `prepare` was called for, or another session has taken the segment.
-            if self.await_runs(keep + 1, 0, |engine| engine.free_count() > keep)? {
+            if self.await_runs(keep + 1, 0, |engine| engine.segments.free_count() > keep)? {
                 return Ok(());
             }
             if !self.begin_unlimited_wait() {
@@ -240,9 +245,11 @@ impl<M: Medium> KvSession<M> {
     /// Waits until `want` segments are free. Returns false if a run of the cleaner could not free them.
     fn await_cleaner(&self, want: u32) -> Result<bool, Poisoned> {
         let engine = &self.engine;
-        engine.free.request(want, 0);
-        while engine.free_count() < want && engine.help_clean(u64::MAX)? == HelpOutcome::Done {}
-        self.await_runs(want, 0, |engine| engine.free_count() >= want)
+        engine.cleaning.requests.request(want, 0);
+        while engine.segments.free_count() < want
+            && engine.help_clean(u64::MAX)? == HelpOutcome::Done
+        {}
+        self.await_runs(want, 0, |engine| engine.segments.free_count() >= want)
     }
 
     /// Requests runs of the cleaner for `segments` free segments and `len` bytes of values, and waits until `suffices`.
@@ -257,15 +264,17 @@ impl<M: Medium> KvSession<M> {
         let engine = &*self.engine;
         let (mut taken, mut held_up) = (0, 0);
         loop {
-            let request = engine.free.request(segments, len);
-            self.wait_while(|engine| !suffices(engine) && !engine.free.is_over(&request))?;
+            let request = engine.cleaning.requests.request(segments, len);
+            self.wait_while(|engine| {
+                !suffices(engine) && !engine.cleaning.requests.is_over(&request)
+            })?;
             if suffices(engine) {
                 return Ok(true);
             }
             if self.fail_when_full {
                 return Ok(false);
             }
-            match engine.free.outcome(&request) {
+            match engine.cleaning.requests.outcome(&request) {
                 CleanOutcome::Gained if taken < RUNS_MAX => taken += 1,
                 CleanOutcome::HeldUp if held_up < HELD_UP_MAX => held_up += 1,
                 _ => return Ok(false),
@@ -278,7 +287,8 @@ impl<M: Medium> KvSession<M> {
         if self.has_pending() && !fault!("kv.parked_unpublished") {
             return;
         }
-        self.log.seal_durable(&self.engine, &mut self.ctx, None);
+        self.log
+            .seal_durable(&self.engine.segments, &mut self.ctx, None);
         if !self.parked {
             let mut parked = self.shared.parked.lock().expect("no holder panics");
             self.log.exchange(&mut parked);
@@ -304,11 +314,11 @@ impl<M: Medium> KvSession<M> {
         }
         (self.fail_when_full, self.is_promised_room) = (true, false);
         self.admitted = 0;
-        let extents = engine.extents_for(bytes + RECORD_OVERHEAD);
+        let extents = engine.space().extents_for(bytes + RECORD_OVERHEAD);
         let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
         let len = match extents {
             0 => bytes + RECORD_OVERHEAD,
-            _ => engine.room_of_large(bytes) + RECORD_OVERHEAD,
+            _ => engine.space().room_of_large(bytes) + RECORD_OVERHEAD,
         };
         let keep = engine.cleaner_reserve() + engine.delete_reserve();
         let fits = self.fits(len);
@@ -316,7 +326,7 @@ impl<M: Medium> KvSession<M> {
             // Stays admitted even if the cleaner counts a moved record twice for a moment.
             self.admitted = len;
         }
-        if fits && engine.free_count() > engine.free_segments_low() + segments {
+        if fits && engine.segments.free_count() > engine.free_segments_low() + segments {
             self.is_promised_room = true;
             return Ok(RoomReply::Ready);
         }
@@ -328,14 +338,14 @@ impl<M: Medium> KvSession<M> {
             return self.prepare_admission(len);
         }
         let parked = self.shared.parked.lock().expect("no holder panics");
-        let has_open = extents == 0 && parked.take_all(&engine, len);
+        let has_open = extents == 0 && parked.take_all(&engine.segments, len);
         drop(parked);
         let keep = if delete {
             engine.cleaner_reserve()
         } else {
             keep
         };
-        if has_open || engine.free_count() > keep + segments {
+        if has_open || engine.segments.free_count() > keep + segments {
             self.room_request = None;
             self.is_promised_room = true;
             return Ok(RoomReply::Ready);
@@ -354,8 +364,9 @@ impl<M: Medium> KvSession<M> {
             }
         }
         // The length of the record is not known yet: it may be shorter than `len`.
-        let may_gain =
-            engine.may_grow() || engine.lacks_room_for_tombstones(len) || engine.has_dead_extents();
+        let may_gain = engine.may_grow()
+            || engine.lacks_room_for_tombstones(len)
+            || engine.segments.has_dead_extents();
         self.is_promised_room = self.fits(len);
         if self.is_promised_room || !may_gain {
             return Ok(RoomReply::Ready); // The write is admitted by now, or will be refused.
@@ -366,7 +377,7 @@ impl<M: Medium> KvSession<M> {
     /// Requests a run of the cleaner, unless one is requested already, and returns [`RoomReply::Wait`]. Returns
     /// [`RoomReply::Ready`] if the requested run has ended and found nothing to gain.
     fn request_room(&mut self, segments: u32, len: usize) -> Result<RoomReply, Error> {
-        let free = &self.engine.free;
+        let free = &self.engine.cleaning.requests;
         let mut held_up = 0;
         if let Some(over) = self
             .room_request

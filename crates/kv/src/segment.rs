@@ -322,6 +322,9 @@ fn sealed_word(generation: u64, end: usize) -> u64 {
         | u64::from(u32::from_le_bytes(end))
 }
 
+/// Number of classes of expected lifetime.
+pub(crate) const CLASSES: usize = 4;
+
 /// State of a segment, in DRAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

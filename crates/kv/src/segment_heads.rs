@@ -48,13 +48,13 @@ pub(crate) fn read<M: Medium>(
 ) -> Vec<Option<SegmentMeta>> {
     if words.open_epoch == 0 {
         // Never opened. An interrupted creation may have left anything; it does not matter.
-        return vec![None; engine.pool.segments() as usize];
+        return vec![None; engine.segments.count() as usize];
     }
     let crashed = words.snapshot == 0;
     let (mut lives, mut damage) = (Vec::new(), Vec::new());
-    for segment in 0..engine.pool.segments() {
+    for segment in 0..engine.segments.count() {
         let is_born = u64::from(segment) < words.segments_initialised;
-        let (place, m) = (engine.geometry.place(segment), engine.medium());
+        let (place, m) = (engine.geometry().place(segment), engine.medium());
         let mut life = place.read(m);
         let info = engine.info(segment);
         let mut lost = None;
@@ -72,7 +72,7 @@ pub(crate) fn read<M: Medium>(
                 info.reset(life.generation);
                 let seed = place.record_seed(life.generation, life.open_epoch);
                 info.seed.store(seed, Relaxed);
-                engine.generation.fetch_max(life.generation, Relaxed);
+                engine.segments.raise_generation(life.generation);
                 situation!("kv.copy_of_header_damaged", life.damaged.is_some());
                 if lost.is_none() {
                     place.repair(m, ctx, life);

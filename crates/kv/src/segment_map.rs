@@ -45,39 +45,25 @@ use std::collections::HashSet;
 
 use farbank_pm::fault;
 use farbank_pm::simd::ones;
-use farbank_pm::situation;
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
-use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned, Ticket, WORD};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::engine::{Engine, Geometry};
-use crate::record::{ALIGN, RECORD_MIN, RecordType, u32_at, u64_at};
-use crate::segment::{FIRST, SegmentInfo, SegmentState};
-
-/// Bytes of a map before its bits.
-const HEAD: usize = 32;
-/// A map is written again when 1 / `STALE_SHARE` of its segment has died since.
-const STALE_SHARE: usize = 8;
-/// Maximum size of the segments whose maps are written under one hold of the cleaner's lock, in bytes.
-const BATCH_BYTES: usize = 32 << 20;
-/// Maximum number of batches in one step of the background thread.
-const BATCHES: usize = 4;
-
-/// Returns the bytes that a map takes in a segment of `segment_bytes`.
-pub(crate) const fn map_bytes(segment_bytes: usize) -> usize {
-    (HEAD + segment_bytes / RECORD_MIN / 8).next_multiple_of(LINE)
-}
+use crate::geometry::{Geometry, MAP_HEAD};
+use crate::record::{ALIGN, RECORD_MIN, u32_at, u64_at};
+use crate::segment::{FIRST, SegmentInfo};
+use crate::segments::Segments;
 
 /// One use of a segment: its generation and its open epoch.
 #[derive(Clone, Copy, Debug)]
-struct SegmentOpening {
+pub(crate) struct SegmentOpening {
     generation: u64,
     /// The seed of its records, which includes the open epoch.
     seed: u32,
 }
 
 impl SegmentOpening {
-    fn of(info: &SegmentInfo) -> SegmentOpening {
+    pub(crate) fn of(info: &SegmentInfo) -> SegmentOpening {
         SegmentOpening {
             generation: info.generation.load(Relaxed),
             seed: info.seed.load(Relaxed),
@@ -91,7 +77,7 @@ pub(crate) struct SegmentMap {
     /// End of the segment's records, in bytes from its start.
     pub end: usize,
     /// A bit for each 32 bytes of the segment: whether a record that an open must read begins there.
-    words: Vec<u64>,
+    pub words: Vec<u64>,
 }
 
 impl SegmentMap {
@@ -108,21 +94,26 @@ impl SegmentMap {
     }
 
     /// Whether the record that begins at `within` is marked.
-    fn marks(&self, within: usize) -> bool {
+    pub(crate) fn marks(&self, within: usize) -> bool {
         let bit = within / RECORD_MIN;
         self.words[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    fn encode(&self, geometry: &Geometry, segment: u32, life: SegmentOpening) -> Vec<u8> {
+    pub(crate) fn encode(
+        &self,
+        geometry: &Geometry,
+        segment: u32,
+        life: SegmentOpening,
+    ) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         let marks: u32 = self.words.iter().map(|word| word.count_ones()).sum();
         bytes.extend_from_slice(&(self.end as u32).to_le_bytes());
         bytes.extend_from_slice(&marks.to_le_bytes());
-        bytes.resize(HEAD, 0);
+        bytes.resize(MAP_HEAD, 0);
         for word in &self.words {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        bytes.resize(geometry.map_bytes, 0);
+        bytes.resize(geometry.map_bytes(), 0);
         let checksum = checksum(geometry, segment, life, &bytes);
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -137,7 +128,8 @@ impl SegmentMap {
         let is_whole = u64_at(bytes, 0) == checksum(geometry, segment, life, bytes)
             || fault!("kv.map_unchecked");
         let end = u32_at(bytes, 8) as usize;
-        let words = bytes[HEAD..HEAD + geometry.segment_bytes / RECORD_MIN / 8].chunks_exact(8);
+        let words =
+            bytes[MAP_HEAD..MAP_HEAD + geometry.segment_bytes() / RECORD_MIN / 8].chunks_exact(8);
         let is_sound = is_whole && (FIRST..=geometry.records_end()).contains(&end);
         is_sound.then(|| SegmentMap {
             end,
@@ -152,25 +144,25 @@ fn checksum(geometry: &Geometry, segment: u32, life: SegmentOpening, bytes: &[u8
         u64::from(life.seed).to_le_bytes(),
         place(geometry, segment).0.to_le_bytes(),
     ];
-    let seed = xxh3_64_with_seed(life.as_flattened(), geometry.pool_key);
+    let seed = xxh3_64_with_seed(life.as_flattened(), geometry.pool_key());
     xxh3_64_with_seed(&bytes[8..], seed)
 }
 
-fn place(geometry: &Geometry, segment: u32) -> Off {
+pub(crate) fn place(geometry: &Geometry, segment: u32) -> Off {
     geometry.base(segment).plus(geometry.records_end() as u64)
 }
 
 /// Reads the map of `segment`; `None` if it has no valid one for its current use.
-pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<SegmentMap> {
-    let geometry = &engine.geometry;
-    if geometry.map_bytes == 0 {
+pub(crate) fn read<M: Medium>(segments: &Segments<M>, segment: u32) -> Option<SegmentMap> {
+    let geometry = segments.geometry();
+    if geometry.map_bytes() == 0 {
         return None;
     }
-    let life = SegmentOpening::of(engine.info(segment));
+    let life = SegmentOpening::of(segments.info(segment));
     let decode = |bytes: &[u8]| SegmentMap::decode(bytes, geometry, segment, life);
     let vouched = |bytes: &[u8]| decode(bytes).map_or(0, |_| bytes.len());
-    let mut bytes = vec![0; geometry.map_bytes];
-    let holds = engine
+    let mut bytes = vec![0; geometry.map_bytes()];
+    let holds = segments
         .medium()
         .copy_out_if(place(geometry, segment), &mut bytes, &vouched);
     holds.then(|| decode(&bytes)).flatten()
@@ -178,11 +170,11 @@ pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<Segmen
 
 /// Facts about the map of a segment that the map writer keeps.
 #[derive(Clone, Copy, Debug)]
-struct WrittenMap {
+pub(crate) struct WrittenMap {
     /// Generation of the segment that this applies to.
-    generation: u64,
+    pub generation: u64,
     /// Bytes of the records of values that its last map marks; `None`: it must not get a map in this generation.
-    marked_bytes: Option<u32>,
+    pub marked_bytes: Option<u32>,
 }
 
 /// State of the map writer between steps.
@@ -214,223 +206,24 @@ impl MapWriter {
         });
     }
 
+    /// Counts maps that were written.
+    pub(crate) fn count_written(&mut self, maps: usize) {
+        self.count += maps as u64;
+    }
+
+    /// Returns whether the tombstones of `segment` have yet to be located, and forgets that.
+    pub(crate) fn take_tombs_unknown(&mut self, segment: u32) -> bool {
+        self.tombs_unknown.remove(&segment)
+    }
+
     /// Notes that the tombstones of `segment` have yet to be located.
     pub(crate) fn note_tombs_unknown(&mut self, segment: u32) {
         self.tombs_unknown.insert(segment);
     }
 
-    fn of(&self, segment: u32, generation: u64) -> Option<WrittenMap> {
+    pub(crate) fn of(&self, segment: u32, generation: u64) -> Option<WrittenMap> {
         let written = self.written.get(segment as usize).copied().flatten();
         written.filter(|written| written.generation == generation)
-    }
-}
-
-impl<M: Medium> Engine<M> {
-    /// Writes the maps that are due, as a step of the background thread. Where drains are relaxed, this needs a sync,
-    /// so it waits until a whole batch is due.
-    pub(crate) fn write_maps_in_background(&self) -> Result<(), Poisoned> {
-        let batch = self.maps_a_batch();
-        let least = match self.drains_are_real() {
-            true => 1,
-            false => batch,
-        };
-        for _ in 0..BATCHES {
-            if self.stop.load(Acquire) || self.write_maps(least)? < batch {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes every map that is due.
-    pub(crate) fn write_all_maps(&self) -> Result<(), Poisoned> {
-        while self.write_maps(1)? > 0 {}
-        Ok(())
-    }
-
-    fn maps_a_batch(&self) -> usize {
-        (BATCH_BYTES / self.geometry.segment_bytes).clamp(1, 1024)
-    }
-
-    /// Writes a batch of maps if at least `least` are due. Returns the number written. The caller holds no lock.
-    fn write_maps(&self, least: usize) -> Result<usize, Poisoned> {
-        if self.geometry.map_bytes == 0 {
-            return Ok(0);
-        }
-        // Under this lock no segment is recycled.
-        let mut cleaner = self.cleaner.lock().expect("no holder panics");
-        let mut maps = self.maps.lock().expect("no holder panics");
-        let due: Vec<u32> = (0..self.pool.segments())
-            .filter(|segment| self.needs_map(&maps, *segment))
-            .collect();
-        if due.is_empty() || due.len() < least {
-            return Ok(0);
-        }
-        let mut batch = Vec::new();
-        for segment in due {
-            if batch.len() == self.maps_a_batch() {
-                break;
-            }
-            let marked_bytes = self.info(segment).live_bytes();
-            if let Some(map) = self.marks_of(&mut maps, segment) {
-                batch.push((segment, marked_bytes, map));
-            }
-        }
-        if !self.drains_are_real() {
-            self.settle(Ticket::DURABLE)?; // KV-MAP-1
-        }
-        for (segment, _, map) in &batch {
-            let life = SegmentOpening::of(self.info(*segment));
-            let bytes = map.encode(&self.geometry, *segment, life);
-            self.store_changed(&mut cleaner.ctx, place(&self.geometry, *segment), &bytes);
-        }
-        situation!("kv.map_written", !batch.is_empty());
-        situation!(
-            "kv.map_rewritten",
-            batch.iter().any(|(s, ..)| maps
-                .of(*s, self.info(*s).generation.load(Relaxed))
-                .is_some())
-        );
-        maps.count += batch.len() as u64;
-        for (segment, marked_bytes, _) in &batch {
-            let generation = self.info(*segment).generation.load(Relaxed);
-            maps.note(*segment, generation, Some(*marked_bytes));
-        }
-        Ok(batch.len())
-    }
-
-    /// Stores those lines of `bytes` that differ from the medium at `at`. Adjacent lines are stored with one call.
-    fn store_changed(&self, ctx: &mut PersistCtx, at: Off, bytes: &[u8]) {
-        let differs = |line: usize| {
-            let (from, line) = (line * LINE, &bytes[line * LINE..][..LINE]);
-            !self.medium().matches(at.plus(from as u64), line)
-        };
-        let lines: Vec<usize> = (0..bytes.len() / LINE)
-            .filter(|line| differs(*line))
-            .collect();
-        for run in lines.chunk_by(|line, next| line + 1 == *next) {
-            let (from, end) = (run[0] * LINE, (run[run.len() - 1] + 1) * LINE);
-            let words: Vec<u64> = bytes[from..end]
-                .chunks_exact(WORD)
-                .map(|word| u64_at(word, 0))
-                .collect();
-            self.medium().store_words(ctx, at.plus(from as u64), &words);
-        }
-    }
-
-    /// Whether a segment may have a map (KV-MAP-2) and has none, or a stale one.
-    fn needs_map(&self, maps: &MapWriter, segment: u32) -> bool {
-        let info = self.info(segment);
-        let is_settled = info.is_end_unwritten.load(Acquire) == 0 || fault!("kv.map_unsettled");
-        if info.state() != SegmentState::Sealed
-            || !is_settled
-            || info.large_groups.load(Relaxed) != 0
-        {
-            return false;
-        }
-        let Some(written) = maps.of(segment, info.generation.load(Relaxed)) else {
-            return true;
-        };
-        written.marked_bytes.is_some_and(|marked| {
-            let dead = marked.saturating_sub(info.live_bytes()) as usize;
-            dead * STALE_SHARE >= self.geometry.payload()
-        })
-    }
-
-    /// Returns a new map for `segment`. `None` if its marks are not known now, or if the segment is damaged.
-    fn marks_of(&self, maps: &mut MapWriter, segment: u32) -> Option<SegmentMap> {
-        let info = self.info(segment);
-        let (base, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
-        let end = info.used.load(Relaxed) as usize;
-        if maps.tombs_unknown.remove(&segment) {
-            let whole = self.walk(segment, end, &mut |at, header| {
-                if header.what == RecordType::Tombstone {
-                    self.tombstone_map.set(at);
-                }
-            });
-            if !whole {
-                maps.note(segment, info.generation.load(Relaxed), None);
-                return None;
-            }
-        }
-        let mut words: Vec<u64> = self.live_map.words_of(base, bytes).collect();
-        let marks: u32 = words.iter().map(|word| word.count_ones()).sum();
-        if marks != info.live_records() {
-            return None; // Another thread has cleared a bit and not yet decremented the count.
-        }
-        if fault!("kv.map_before_durable") {
-            self.leave_out_pending(base, &mut words);
-        }
-        for (word, tombs) in words
-            .iter_mut()
-            .zip(self.tombstone_map.words_of(base, bytes))
-        {
-            *word |= tombs;
-        }
-        Some(SegmentMap { end, words })
-    }
-
-    /// Implements a fault: clears the marks of values for which a session has staged a newer record.
-    fn leave_out_pending(&self, base: Off, words: &mut [u64]) {
-        let marked = SegmentMap {
-            end: 0,
-            words: words.to_vec(),
-        };
-        for places in marked.places() {
-            let hash = places
-                .iter()
-                .find_map(|at| self.rehash(base.plus(*at as u64)));
-            let staged = |hash: u64| self.stripe(hash).lock().of(hash).next().is_some();
-            if hash.is_some_and(staged) {
-                let bit = places[0] / RECORD_MIN;
-                words[bit / 64] &= !(1 << (bit % 64));
-            }
-        }
-    }
-}
-
-/// Checks that the map of `segment`, if there is one, marks every record that the index points at and every
-/// tombstone in the tombstone map.
-///
-/// # Errors
-/// A description of the first contradiction.
-pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), String> {
-    let info = engine.info(segment);
-    let generation = info.generation.load(Relaxed);
-    let Some(map) = read(engine, segment) else {
-        let maps = engine.maps.lock().expect("no holder panics");
-        let written = maps.of(segment, generation).and_then(|w| w.marked_bytes);
-        return match written {
-            None => Ok(()),
-            Some(_) => Err(format!("segment {segment}: its map is invalid")),
-        };
-    };
-    let end = info.used.load(Relaxed) as usize;
-    if map.end != end {
-        return Err(format!(
-            "segment {segment}: its map ends at {}, but its records end at {end}",
-            map.end
-        ));
-    }
-    let mut unmarked = None;
-    engine.walk_own(segment, end, &mut |at, header| {
-        let counts = match header.what {
-            RecordType::Put => engine
-                .rehash(at)
-                .is_some_and(|hash| engine.index.names(hash, at)),
-            RecordType::Tombstone => engine.tombstone_map.has(at),
-            RecordType::Group | RecordType::Pad => false,
-        };
-        if counts && !map.marks(engine.geometry.within(at)) {
-            unmarked.get_or_insert(at);
-        }
-    });
-    match unmarked {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "segment {segment}: its map does not mark the record at {:#x}",
-            at.0
-        )),
     }
 }
 
@@ -449,8 +242,8 @@ mod tests {
         };
         let medium = Mapped::anonymous(1 << 20).expect("memory");
         let kv = Kv::create(medium, 16 << 10, config).expect("a fresh store");
-        let geometry = &kv.engine.geometry;
-        assert_eq!(geometry.map_bytes, 128);
+        let geometry = kv.engine.geometry();
+        assert_eq!(geometry.map_bytes(), 128);
         let mut words = vec![0; 8];
         words[0] = 1 << 2 | 1 << 63;
         words[7] = 1;

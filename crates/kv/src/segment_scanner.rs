@@ -103,7 +103,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         segment: u32,
         life: SegmentMeta,
     ) -> SegmentScanner<'a, M> {
-        let map = segment_map::read(engine, segment);
+        let map = segment_map::read(&engine.segments, segment);
         SegmentScanner {
             engine,
             lives,
@@ -127,12 +127,12 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
                 .iter()
                 .filter(|(_, header)| header.what == RecordType::Put);
             let bytes: usize = values
-                .map(|(_, header)| self.engine.record_len(header))
+                .map(|(_, header)| self.engine.segments.record_len(header))
                 .sum();
             found.marked_bytes = Some(bytes as u32);
             for (n, (from, header)) in marked.iter().enumerate() {
                 if let Some((ahead, header)) = marked.get(n + MARKED_AHEAD) {
-                    let len = self.engine.record_len(header).min(AHEAD);
+                    let len = self.engine.segments.record_len(header).min(AHEAD);
                     self.engine.medium().prefetch(self.at(*ahead), len);
                 }
                 self.classify_piece(&self.piece(*from, *header), true, &mut found);
@@ -190,17 +190,17 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
     /// Returns the header of the record that begins at `from`, if its checksum holds and the record ends at `limit`
     /// or before.
     fn header_at(&self, from: usize, limit: usize) -> Option<RecordHeader> {
-        let fits = |header: &RecordHeader| from + self.engine.record_len(header) <= limit;
+        let fits = |header: &RecordHeader| from + self.engine.segments.record_len(header) <= limit;
         let begins = (FIRST..limit).contains(&from);
         begins
-            .then(|| self.engine.header(self.at(from)))?
+            .then(|| self.engine.segments.header(self.at(from)))?
             .filter(fits)
     }
 
     fn piece(&self, from: usize, header: RecordHeader) -> SegmentPiece {
         SegmentPiece {
             from,
-            to: from + self.engine.record_len(&header),
+            to: from + self.engine.segments.record_len(&header),
             header: Some(header),
             whole: self.is_whole(from, &header),
         }
@@ -208,7 +208,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
 
     /// Cuts the segment into records and gaps, from left to right, and calls `each` for every piece.
     fn split_into_pieces(&self, each: &mut dyn FnMut(SegmentPiece)) {
-        let end = self.engine.geometry.records_end();
+        let end = self.engine.geometry().records_end();
         let limit = self.durable_end.unwrap_or(end);
         let (mut from, mut gap) = (FIRST, FIRST);
         while from < limit {
@@ -240,30 +240,34 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
     }
 
     fn at(&self, within: usize) -> Off {
-        self.engine.geometry.base(self.segment).plus(within as u64)
+        self.engine
+            .geometry()
+            .base(self.segment)
+            .plus(within as u64)
     }
 
     fn is_whole(&self, from: usize, header: &RecordHeader) -> bool {
         let unchecked = header.what == RecordType::Pad
             || (header.what == RecordType::Group && fault!("kv.group_unchecked"));
-        unchecked || self.engine.body_holds(self.at(from), header)
+        unchecked || self.engine.segments.body_holds(self.at(from), header)
     }
 
     /// Whether all extents of a record that may be torn are opened, and their checksums hold.
     fn extents_hold(&self, at: Off, header: &RecordHeader) -> bool {
-        let payload = self.engine.geometry.payload();
+        let payload = self.engine.geometry().payload();
         let mut left = header.value_len;
         let count = if fault!("kv.first_extent_checked") {
             1
         } else {
             usize::MAX
         };
-        let table = self.engine.table_of(at, header);
+        let table = self.engine.segments.table_of(at, header);
         ValueExtent::decode_all(&table).take(count).all(|extent| {
             let len = left.min(payload);
             left -= len;
             let life = self.lives.get(extent.segment as usize).copied().flatten();
-            life.is_some_and(|life| life.opened.is_some()) && self.engine.extent_holds(&extent, len)
+            life.is_some_and(|life| life.opened.is_some())
+                && self.engine.segments.extent_holds(&extent, len)
         })
     }
 
@@ -336,9 +340,9 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         }
         situation!(
             "kv.below_floor",
-            header.seq <= self.engine.flushed_seq.load(Relaxed)
+            header.seq <= self.engine.superblock.flushed_seq()
         );
-        if header.seq <= self.engine.flushed_seq.load(Relaxed) {
+        if header.seq <= self.engine.superblock.flushed_seq() {
             return;
         }
         if header.large {
@@ -348,13 +352,13 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         let from = at.plus(header.len() as u64);
         let medium = self.engine.medium();
         medium.append_out(from, header.key_len, &mut found.key);
-        let hash = self.engine.geometry.hash(header.db, &found.key);
+        let hash = self.engine.geometry().hash(header.db, &found.key);
         let part = hash as usize & (found.items.len() - 1);
         found.items[part].push(ScannedRecord {
             rank: hash.reverse_bits(),
             seq: header.seq,
             at,
-            len: self.engine.record_len(header) as u32,
+            len: self.engine.segments.record_len(header) as u32,
             db: header.db.min(DATABASES as u8 - 1),
             what: header.what,
             large: header.large,
@@ -367,12 +371,12 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         situation!("kv.large_group_recovered", whole && header.large);
         situation!("kv.small_group_recovered", whole && !header.large);
         if header.large {
-            let table = self.engine.table_of(at, header);
+            let table = self.engine.segments.table_of(at, header);
             for extent in ValueExtent::decode_all(&table) {
-                if self.engine.has_generation(&extent) {
-                    let base = self.engine.geometry.base(extent.segment);
+                if self.engine.segments.has_generation(&extent) {
+                    let base = self.engine.geometry().base(extent.segment);
                     let whole = whole && self.is_extent_whole(&extent, found);
-                    let end = self.engine.geometry.records_end();
+                    let end = self.engine.geometry().records_end();
                     self.take_members(base, FIRST, end, whole, found);
                     self.engine
                         .info(extent.segment)
@@ -382,8 +386,8 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             }
             found.tables.push(table);
         } else {
-            let from = self.engine.geometry.within(at) + header.len() + header.key_len;
-            let base = self.engine.geometry.base(self.segment);
+            let from = self.engine.geometry().within(at) + header.len() + header.key_len;
+            let base = self.engine.geometry().base(self.segment);
             self.take_members(base, from, from + header.value_len, whole, found);
         }
     }
@@ -392,7 +396,8 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
     fn is_extent_whole(&self, extent: &ValueExtent, found: &mut SegmentScan) -> bool {
         let whole = self
             .engine
-            .extent_holds(extent, self.engine.geometry.payload());
+            .segments
+            .extent_holds(extent, self.engine.geometry().payload());
         if !whole {
             found.damage.push(format!(
                 "segment {}: this extent of a group of keys and values fails its checksum: some values \
@@ -414,14 +419,14 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         let mut within = from;
         while within < to {
             let at = base.plus(within as u64);
-            let Some(header) = self.engine.header(at).filter(|h| h.member) else {
+            let Some(header) = self.engine.segments.header(at).filter(|h| h.member) else {
                 within += ALIGN;
                 continue;
             };
-            if whole || self.engine.body_holds(at, &header) {
+            if whole || self.engine.segments.body_holds(at, &header) {
                 self.accept(at, &header, found);
             }
-            within += self.engine.record_len(&header);
+            within += self.engine.segments.record_len(&header);
         }
     }
 }

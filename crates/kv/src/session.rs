@@ -32,13 +32,14 @@ use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
-use crate::engine::{Engine, SessionShared};
+use crate::engine::Engine;
 use crate::lookup::EntryLocation;
 use crate::publish::list_drained;
 use crate::read::{PrefetchState, PrefetchedValue, ValueSource};
 use crate::record::{RawHeader, RecordHeader, RecordType, body_crc};
 use crate::room_request::RoomRequest;
 use crate::session_log::SessionLog;
+use crate::sessions::SessionShared;
 use crate::stripe::{LockedStripe, PendingWrite};
 use farbank_store::{
     BeforeValue, ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, Ops, ReadView, StoredItem,
@@ -234,7 +235,7 @@ impl<M: Medium> KvSession<M> {
     /// Checks that a read of database `db` is possible.
     #[inline]
     pub(crate) fn admit_read(&self, db: u8) -> Result<(), Error> {
-        self.engine.process.check()?;
+        self.engine.access().check_process()?;
         check_database(db)
     }
 
@@ -251,10 +252,10 @@ impl<M: Medium> KvSession<M> {
         let mut large = self.place_large(&mut header, draft)?;
         let pending = loop {
             // While this session waited, the class's segment may have filled up: check the room again.
-            let len = self.engine.record_len(&header);
+            let len = self.engine.segments.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
             let mut locked = self.engine.stripe(hash).lock();
-            if !self.engine.keeps(&large) && !fault!("kv.flush_takes_extents") {
+            if !self.engine.segments.keeps(&large) && !fault!("kv.flush_takes_extents") {
                 drop(locked);
                 self.free_unwritten_extents(&large);
                 large = self.place_large(&mut header, draft)?;
@@ -323,9 +324,13 @@ impl<M: Medium> KvSession<M> {
         if header.large {
             self.tables.push(table.to_vec());
         }
-        self.log
-            .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
-        let len = self.engine.record_len(&header) as u32;
+        self.log.stage(
+            &self.engine.segments,
+            class,
+            &header,
+            &[draft.key.bytes, rest],
+        );
+        let len = self.engine.segments.record_len(&header) as u32;
         self.count_staged(header.what, len);
         self.writes.push(StagedWrite {
             hash: pending.hash,
@@ -344,11 +349,12 @@ impl<M: Medium> KvSession<M> {
 
     /// Ends the batch: copies it to the medium and drains it.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
-        self.engine.process.check()?;
+        self.engine.access().check_process()?;
         let unpublished = self.unsynced.front().map(|(first, _)| *first);
         if self.writes.is_empty() {
-            self.log.rotate(&self.engine);
-            self.log.copy_in(&self.engine, &mut self.ctx, unpublished);
+            self.log.rotate(&self.engine.segments);
+            self.log
+                .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
             let ticket = self
                 .unsynced
                 .back()
@@ -359,11 +365,13 @@ impl<M: Medium> KvSession<M> {
         }
         self.engine.check_poison()?;
         self.tables.clear();
-        let bytes = self.log.copy_in(&self.engine, &mut self.ctx, unpublished);
+        let bytes = self
+            .log
+            .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
         let ticket = self.engine.medium().drain(&mut self.ctx);
         self.undrained_extents = false;
-        self.log.drained(&self.engine, ticket);
-        self.log.rotate(&self.engine);
+        self.log.drained(&self.engine.segments, ticket);
+        self.log.rotate(&self.engine.segments);
         self.uncounted.written += bytes;
         self.unpaid += bytes;
         let mut writes = std::mem::take(&mut self.writes);
@@ -387,11 +395,11 @@ impl<M: Medium> KvSession<M> {
         let LocalCounters { live, written } = std::mem::take(&mut self.uncounted);
         let engine = &*self.engine;
         if live != 0 {
-            engine.live.fetch_add(live, Relaxed);
+            engine.space().count_live(live);
             self.show_outstanding();
         }
         if written != 0 {
-            engine.written.fetch_add(written, Relaxed);
+            engine.segments.count_appended(written);
             engine.counters.user_bytes.fetch_add(written, Relaxed);
         }
         *self.shared.counters.lock().expect("no holder panics") = self.ctx.counters;
@@ -482,7 +490,7 @@ impl<M: Medium> Ops for KvSession<M> {
         head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         self.admit_read(key.db)?;
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         if let Some(there) = self.get_cached(hash, key, view, out, head) {
             return Ok(there);
         }
@@ -501,7 +509,7 @@ impl<M: Medium> Ops for KvSession<M> {
 
     fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
         self.admit_read(key.db)?;
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         let Some(seen) = self.find(hash, key, view) else {
             return Ok(None);
         };
@@ -515,7 +523,7 @@ impl<M: Medium> Ops for KvSession<M> {
         };
         self.admit(&draft)?;
         self.pin();
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         let located = self.engine.locate(hash, key);
         let seq = self.write(hash, &draft, located, &mut |_, _, _| true)?;
         Ok(seq.expect("a blind write has no condition"))
@@ -554,7 +562,7 @@ impl<M: Medium> KvSession<M> {
         decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
         self.admit(&NewRecord { key, value: None })?;
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         let mut bytes = Vec::new();
         loop {
             self.pin();
@@ -671,7 +679,7 @@ impl<M: Medium> KvSession<M> {
         let engine = Arc::clone(&self.engine);
         let info = engine.info(segment);
         let (mut due, mut next) = (Vec::new(), 0);
-        engine.walk(
+        engine.segments.walk(
             segment,
             info.used.load(Relaxed) as usize,
             &mut |at, header| {
@@ -679,7 +687,7 @@ impl<M: Medium> KvSession<M> {
                     return;
                 }
                 if engine.is_expired(header.expires_ms, header.seq) {
-                    due.push((at, header.db, engine.key_of(at, header)));
+                    due.push((at, header.db, engine.segments.key_of(at, header)));
                 } else if next == 0 || next > header.expires_ms {
                     next = header.expires_ms;
                 }
@@ -697,7 +705,7 @@ impl<M: Medium> KvSession<M> {
     /// Deletes `key` if its newest record is still the expired one at `at`.
     fn delete_expired(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
         self.pin();
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         let located = self.engine.locate(hash, key);
         if located.found.is_none_or(|found| found.at != at) {
             return Ok(());
@@ -742,14 +750,14 @@ impl<M: Medium> KvSession<M> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
         self.unpark();
-        self.log.close(&self.engine, &mut self.ctx);
+        self.log.close(&self.engine.segments, &mut self.ctx);
         Ok(())
     }
 }
 
 impl<M: Medium> Drop for KvSession<M> {
     fn drop(&mut self) {
-        if !self.engine.process.is_current() {
+        if !self.engine.access().is_own_process() {
             return; // In a forked child the session belongs to the parent.
         }
         self.abandon();

@@ -32,8 +32,8 @@ use farbank_pm::{Drain, Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::index::{BucketRef, Candidate};
-use crate::lookup::FoundRecord;
 use crate::record::body_crc;
+use crate::records::FoundRecord;
 use crate::session::{KvSession, NewRecord, header_of};
 use farbank_store::{Error, Key, Ops, Value};
 
@@ -57,13 +57,13 @@ impl<M: Medium> KvSession<M> {
             value: Some(value),
         };
         self.admit(&draft)?;
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let hash = self.engine.geometry().hash(key.db, key.bytes);
         self.engine.fetch_for_write(hash);
         match self.try_write_single(hash, &draft)? {
             Some(written) => {
                 self.note(&written);
                 if self.uncounted.written * COUNTER_FLUSH_PARTS
-                    >= self.engine.geometry.payload() as u64
+                    >= self.engine.geometry().payload() as u64
                 {
                     self.flush_counters();
                 }
@@ -91,8 +91,8 @@ impl<M: Medium> KvSession<M> {
             return Ok(None);
         };
         let mut header = header_of(draft);
-        let len = engine.record_len(&header);
-        if len > engine.geometry.inline_max() || !self.fits(len) {
+        let len = engine.segments.record_len(&header);
+        if len > engine.geometry().inline_max() || !self.fits(len) {
             return Ok(None);
         }
         let body = [draft.key.bytes, value.bytes];
@@ -104,12 +104,12 @@ impl<M: Medium> KvSession<M> {
         let guess = self.guess(hash, draft.key);
         let class = engine.lifetime(guess.at());
         let mut open = self.shared.parked.lock().expect("no holder panics");
-        if !open.has_room_for_single(engine, class, len) {
+        if !open.has_room_for_single(&engine.segments, class, len) {
             return Ok(None);
         }
         header.seq = locked.next_seq();
         let at = open.next(class);
-        open.copy_in_single(engine, &mut self.ctx, class, &header, &body);
+        open.copy_in_single(&engine.segments, &mut self.ctx, class, &header, &body);
         // While the record drains: look up the old record, and make room in the index.
         let mut spot = engine.index.spot(hash);
         let old = engine.replaced(&spot, &guess, draft.key);
@@ -118,7 +118,7 @@ impl<M: Medium> KvSession<M> {
             spot = engine.grow_group(&spot);
         }
         let ticket = engine.medium().drain(&mut self.ctx);
-        open.mark_single_drained(engine, class, ticket);
+        open.mark_single_drained(&engine.segments, class, ticket);
         drop(open);
         engine.poll(ticket)?; // KV-SINGLE-2: a write that could not be drained is not published.
         let cached = match guess {
@@ -159,8 +159,8 @@ impl<M: Medium> KvSession<M> {
     fn guess(&self, hash: u64, key: Key<'_>) -> ReplacedGuess {
         let engine = &*self.engine;
         if let Some(held) = engine.read_cache.find(hash, key) {
-            engine.fetch_for_count(held.at);
-            return ReplacedGuess::Held(engine.found(held.at, held.raw));
+            engine.segments.fetch_for_count(held.at);
+            return ReplacedGuess::Held(engine.segments.found(held.at, held.raw));
         }
         if self.consecutive_inserts >= INSERTS_UNTIL_EXPECTED {
             return ReplacedGuess::New;

@@ -45,7 +45,7 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Resul
     engine.close_cleaner()?;
     engine.settle(Ticket::DURABLE)?;
     engine.recycle_retired(ctx)?;
-    let (needed, free) = (segments_needed(engine), engine.free_count());
+    let (needed, free) = (segments_needed(engine), engine.segments.free_count());
     if needed > free {
         engine.write_all_maps()?; // The next open scans by the maps.
         return Err(Error::NoSnapshot { needed, free });
@@ -56,29 +56,29 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Resul
 
 /// Number of segments that the snapshot takes.
 fn segments_needed<M: Medium>(engine: &Engine<M>) -> u32 {
-    let before_index = 8 + 8 * DATABASES + 8 + engine.pool.segments() as usize * SEGMENT_BYTES;
+    let before_index = 8 + 8 * DATABASES + 8 + engine.segments.count() as usize * SEGMENT_BYTES;
     let bytes = before_index + engine.index.export_bytes();
     bytes.div_ceil(piece_bytes(engine)) as u32
 }
 
 /// Bytes of the snapshot that one segment holds.
 fn piece_bytes<M: Medium>(engine: &Engine<M>) -> usize {
-    engine.geometry.payload() - PIECE_HEAD
+    engine.geometry().payload() - PIECE_HEAD
 }
 
 /// Cleans and grows the pool until the snapshot fits, or until that gains nothing more.
 fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     let began = Instant::now();
-    let lacks = || engine.free_count() < segments_needed(engine);
+    let lacks = || engine.segments.free_count() < segments_needed(engine);
     let is_late = || began.elapsed() >= CLEANING_MAX;
     while lacks() && !is_late() {
-        let before = engine.free_count();
+        let before = engine.segments.free_count();
         engine.clean_until(before + 1)?;
-        if engine.free_count() <= before {
+        if engine.segments.free_count() <= before {
             break;
         }
     }
-    if lacks() && engine.tombstone_bytes() > engine.geometry.payload() as u64 {
+    if lacks() && engine.space().tombstone_bytes() > engine.geometry().payload() as u64 {
         engine.empty_oldest(&|| !lacks() || is_late())?;
     }
     while lacks() && engine.may_grow() && engine.grow_pool() {}
@@ -101,13 +101,13 @@ fn write<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Pois
         head.extend_from_slice(&(part.len() as u64).to_le_bytes());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&head), part);
         head.extend_from_slice(&u64::from(crc).to_le_bytes());
-        let place = engine.geometry.place(places[number]);
+        let place = engine.geometry().place(places[number]);
         let generation = engine.info(places[number]).generation.load(Relaxed);
         place.open(
             engine.medium(),
             ctx,
             generation,
-            engine.open_epoch,
+            engine.segments.open_epoch(),
             SegmentPurpose::Snapshot,
         );
         engine
@@ -124,18 +124,13 @@ fn write<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Pois
 
 fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
     let mut out = Vec::new();
-    let seq_max = engine
-        .stripes
-        .iter()
-        .map(|s| s.lock().seq())
-        .max()
-        .unwrap_or(0);
+    let seq_max = engine.pending.seq_max();
     out.extend_from_slice(&seq_max.to_le_bytes());
     for db in 0..DATABASES {
-        out.extend_from_slice(&engine.keys(db).to_le_bytes());
+        out.extend_from_slice(&engine.sessions.keys(db).to_le_bytes());
     }
-    out.extend_from_slice(&u64::from(engine.pool.segments()).to_le_bytes());
-    for segment in 0..engine.pool.segments() {
+    out.extend_from_slice(&u64::from(engine.segments.count()).to_le_bytes());
+    for segment in 0..engine.segments.count() {
         let info = engine.info(segment);
         for word in [&info.generation, &info.written_at_average, &info.expires_ms] {
             out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
@@ -158,7 +153,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
     let seq_max = u64_at(bytes.get(..8)?, 0);
     let (keys, rest) = bytes[8..].split_at_checked(8 * DATABASES)?;
     let (count, rest) = rest.split_at_checked(8)?;
-    let segments = engine.pool.segments();
+    let segments = engine.segments.count();
     if u64_at(count, 0) != u64::from(segments) {
         return None;
     }
@@ -171,9 +166,9 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
         .chunks_exact(SEGMENT_BYTES)
         .map(|bytes| u32_at(bytes, ENDS_AT) as usize)
         .collect();
-    let geometry = engine.geometry;
+    let geometry = engine.geometry();
     let is_place = |at: Off| {
-        at.0 >= geometry.first
+        at.0 >= geometry.first()
             && ends
                 .get(geometry.segment_of(at) as usize)
                 .is_some_and(|end| (FIRST..*end).contains(&geometry.within(at)))
@@ -181,7 +176,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
     let index = HashIndex::import(index, |at| {
         let is_place = is_place(at);
         if is_place {
-            engine.live_map.set(at);
+            engine.segments.live_map().set(at);
         }
         is_place
     })?;
@@ -193,7 +188,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
     for (segment, bytes) in infos.chunks_exact(SEGMENT_BYTES).enumerate() {
         restore(engine, segment as u32, bytes);
     }
-    let own = engine.enrolled()[0].clone();
+    let own = engine.sessions.lock()[0].clone();
     for (place, bytes) in own.keys.iter().zip(keys.chunks_exact(8)) {
         place.store(u64_at(bytes, 0) as i64, Relaxed);
     }
@@ -206,7 +201,7 @@ fn is_likely<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) -> bool 
     let info = engine.info(segment);
     let (live, tombs) = (u32_at(bytes, 24) as usize, u32_at(bytes, 28) as usize);
     let (end, records) = (u32_at(bytes, ENDS_AT) as usize, u32_at(bytes, 36) as usize);
-    let payload = engine.geometry.payload();
+    let payload = engine.geometry().payload();
     let fits = end <= FIRST + payload
         && live <= payload
         && tombs <= payload
@@ -229,13 +224,12 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     info.used.store(u32_at(bytes, ENDS_AT), Relaxed);
     info.large_groups.store(u32_at(bytes, 44), Relaxed);
     if tombs != 0 {
-        let mut maps = engine.maps.lock().expect("no holder panics");
+        let mut maps = engine.cleaning.maps();
         maps.note_tombs_unknown(segment);
     }
-    engine.live.fetch_add(i64::from(live), Relaxed);
-    engine.tombstone_bytes.fetch_add(i64::from(tombs), Relaxed);
-    let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
-    engine.written.store(written, Relaxed);
+    engine.space().count_live(i64::from(live));
+    engine.space().count_tombstones(i64::from(tombs));
+    engine.segments.raise_appended(u64_at(bytes, 8));
     for state in [
         SegmentState::Sealed,
         SegmentState::Extent,
@@ -245,7 +239,7 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
         if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
             if matches!(state, SegmentState::Extent | SegmentState::Members) {
-                engine.count_extent(info);
+                engine.segments.count_extent(info);
             }
         }
     }
@@ -259,18 +253,18 @@ fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
     while next != 0 {
         let segment = u32::try_from(next - 1)
             .ok()
-            .filter(|s| *s < engine.pool.segments())?;
+            .filter(|s| *s < engine.segments.count())?;
         pieces += 1;
         if engine.info(segment).generation.load(Relaxed) != generation
-            || pieces > engine.pool.segments()
+            || pieces > engine.segments.count()
         {
             return None;
         }
-        let at = engine.geometry.base(segment).plus(FIRST as u64);
+        let at = engine.geometry().base(segment).plus(FIRST as u64);
         let mut head = [0; PIECE_HEAD];
         engine.medium().copy_out(at, &mut head);
         let len = usize::try_from(u64_at(&head, 16)).ok()?;
-        if len > engine.geometry.payload() - PIECE_HEAD {
+        if len > engine.geometry().payload() - PIECE_HEAD {
             return None;
         }
         let start = bytes.len();

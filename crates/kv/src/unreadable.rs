@@ -23,10 +23,10 @@ pub(crate) fn is_any<M: Medium>(
     let Some(header) = header.filter(|header| header.large && !header.moved) else {
         return false;
     };
-    let payload = engine.geometry.payload();
-    ValueExtent::decode_all(&engine.table_of(at, header)).any(|extent| {
-        let begin = || engine.geometry.base(extent.segment).plus(FIRST as u64);
-        engine.has_generation(&extent) && medium.unreadable(begin(), payload).is_some()
+    let payload = engine.geometry().payload();
+    ValueExtent::decode_all(&engine.segments.table_of(at, header)).any(|extent| {
+        let begin = || engine.geometry().base(extent.segment).plus(FIRST as u64);
+        engine.segments.has_generation(&extent) && medium.unreadable(begin(), payload).is_some()
     })
 }
 
@@ -50,10 +50,10 @@ pub(crate) fn quarantine_unreadable<M: Medium>(
 ) -> Vec<String> {
     let mut kept_out = Vec::new();
     segments.retain(|segment| {
-        let base = engine.geometry.base(*segment);
+        let base = engine.geometry().base(*segment);
         let first = engine
             .medium()
-            .unreadable(base, engine.geometry.segment_bytes);
+            .unreadable(base, engine.geometry().segment_bytes());
         let Some(first) = first else {
             return true;
         };

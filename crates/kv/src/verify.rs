@@ -22,7 +22,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut extent_bytes = 0;
     let mut keys = 0;
     let mut generations = BTreeSet::new();
-    for segment in 0..engine.pool.segments() {
+    for segment in 0..engine.segments.count() {
         let info = engine.info(segment);
         let generation = info.generation.load(Relaxed);
         if info.state() != SegmentState::Quarantined && !generations.insert(generation) {
@@ -43,7 +43,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             }
             SegmentState::Open | SegmentState::Sealed | SegmentState::Cleaning => {
                 keys += count(engine, segment)?;
-                crate::segment_map::verify(engine, segment)?;
+                crate::map_writer::verify(engine, segment)?;
             }
         }
     }
@@ -52,16 +52,20 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             .then_some(())
             .ok_or(format!("{what}: {found}, expected {expected}"))
     };
-    expect("free segments", u64::from(engine.free_count()), free)?;
-    expect("extents", u64::from(engine.extents.load(Relaxed)), extents)?;
-    let counted = engine.extent_bytes.load(Relaxed);
+    expect(
+        "free segments",
+        u64::from(engine.segments.free_count()),
+        free,
+    )?;
+    expect("extents", u64::from(engine.space().extents()), extents)?;
+    let counted = engine.space().extent_bytes();
     if counted != extent_bytes {
         return Err(format!(
             "bytes of large values: {counted}, expected {extent_bytes}"
         ));
     }
     let known: u64 = (0..farbank_store::DATABASES)
-        .map(|db| engine.keys(db))
+        .map(|db| engine.sessions.keys(db))
         .sum();
     expect("keys in the log that the index points at", keys, known)?;
     tombs_are_counted(engine)
@@ -72,7 +76,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
     each_tomb(engine, TombstoneRule::Uncounted, &mut |db, bytes, seq| {
-        let hash = engine.geometry.hash(db, &bytes);
+        let hash = engine.geometry().hash(db, &bytes);
         let key = Key { db, bytes: &bytes };
         // A member of a large group lies in its extent before it is published, and is counted then.
         let listed = engine.stripe(hash).lock().listed(seq).is_some();
@@ -116,8 +120,8 @@ fn each_tomb<M: Medium>(
     which: TombstoneRule,
     each: &mut dyn FnMut(u8, Vec<u8>, u64),
 ) {
-    let floor = engine.flushed_seq.load(Relaxed);
-    for segment in 0..engine.pool.segments() {
+    let floor = engine.superblock.flushed_seq();
+    for segment in 0..engine.segments.count() {
         let info = engine.info(segment);
         let settled = match info.state() {
             SegmentState::Open | SegmentState::Cleaning => false,
@@ -137,9 +141,9 @@ fn each_tomb<M: Medium>(
             continue;
         }
         let used = info.used.load(Relaxed) as usize;
-        engine.walk_own(segment, used, &mut |at, header| {
+        engine.segments.walk_own(segment, used, &mut |at, header| {
             if header.what == RecordType::Tombstone && header.seq > floor {
-                each(header.db, engine.key_of(at, header), header.seq);
+                each(header.db, engine.segments.key_of(at, header), header.seq);
             }
         });
     }
@@ -154,10 +158,10 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
         engine.epochs.pin(&slot);
         cursor = engine.index.walk(cursor, |offsets| {
             for at in offsets {
-                match engine.header(*at) {
+                match engine.segments.header(*at) {
                     None => each(at.0, 0, &[]),
-                    Some(header) if engine.body_holds(*at, &header) => {}
-                    Some(header) => each(at.0, header.db, &engine.key_of(*at, &header)),
+                    Some(header) if engine.segments.body_holds(*at, &header) => {}
+                    Some(header) => each(at.0, header.db, &engine.segments.key_of(*at, &header)),
                 }
             }
             false
@@ -176,7 +180,7 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
 fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let info = engine.info(segment);
     let (mut live, mut records) = (0, 0);
-    engine.walk_own(
+    engine.segments.walk_own(
         segment,
         info.used.load(Relaxed) as usize,
         &mut |at, header| {
@@ -185,7 +189,7 @@ fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
                     .rehash(at)
                     .is_some_and(|hash| engine.index.names(hash, at))
             {
-                live += engine.record_len(header) as u64;
+                live += engine.segments.record_len(header) as u64;
                 records += 1;
             }
         },

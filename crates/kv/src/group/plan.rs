@@ -34,8 +34,11 @@ impl GroupLayout {
         engine: &Engine<M>,
         headers: Vec<RecordHeader>,
     ) -> Result<GroupLayout, Error> {
-        let payload = engine.geometry.payload();
-        let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
+        let payload = engine.geometry().payload();
+        let lens: Vec<usize> = headers
+            .iter()
+            .map(|h| engine.segments.record_len(h))
+            .collect();
         for (header, len) in headers.iter().zip(&lens) {
             member_fits(header, *len, payload)?;
         }
@@ -45,7 +48,7 @@ impl GroupLayout {
             bytes,
             runs: Vec::new(),
         };
-        if plan.record_len() > engine.geometry.inline_max() {
+        if plan.record_len() > engine.geometry().inline_max() {
             let mut left = 0;
             for len in lens {
                 if left < len {
@@ -85,11 +88,10 @@ impl GroupLayout {
         };
         worker.unpark();
         worker.fits(self.bytes)
-            && worker
-                .log
-                .make_room(&engine, class, len, keep, None)
+            && engine
+                .make_room(&mut worker.log, (class, len), keep, None)
                 .is_ok()
-            && engine.free_count() > keep + self.runs.len() as u32
+            && engine.segments.free_count() > keep + self.runs.len() as u32
     }
 
     /// Returns each member's buffer and offset, and the extents. `None` if another session took the last free
@@ -106,7 +108,7 @@ impl GroupLayout {
             let mut at = worker.log.next(class).plus(head);
             for header in &self.headers {
                 places.push((0, at));
-                at = at.plus(engine.record_len(header) as u64);
+                at = at.plus(engine.segments.record_len(header) as u64);
             }
             return Some((places, Vec::new()));
         }
@@ -117,14 +119,14 @@ impl GroupLayout {
                 // The extents taken so far were not opened: they are still free.
                 extents
                     .into_iter()
-                    .for_each(|taken| engine.give_segment(taken));
+                    .for_each(|taken| engine.segments.give(taken));
                 return None;
             };
             extents.push(segment);
-            let mut at = engine.geometry.base(segment).plus(FIRST as u64);
+            let mut at = engine.geometry().base(segment).plus(FIRST as u64);
             for header in headers.by_ref().take(*run) {
                 places.push((buffer, at));
-                at = at.plus(engine.record_len(header) as u64);
+                at = at.plus(engine.segments.record_len(header) as u64);
             }
         }
         Some((places, extents))

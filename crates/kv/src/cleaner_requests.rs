@@ -1,4 +1,4 @@
-//! The free segments, and the wakeups between sessions that need segments and the background thread that frees them.
+//! Requests for room: the wakeups between sessions that need segments and the background thread that frees them.
 //!
 //! ```text
 //!   session     request(want) ── wait ─────────────────────── is_over? ──▶ take a segment, or Full
@@ -10,23 +10,18 @@
 //! there is anything to gain. The request has succeeded if enough segments were free at one moment of the run. Other
 //! sessions may have taken them by its end.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU64};
 use farbank_pm::sync::{Arc, Condvar, Mutex};
 
 /// A function that is called when room was made, or when there is none to gain.
 pub(crate) type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
-/// The free segments, and the wakeup of the background thread.
+/// The requests of sessions, the runs of the cleaner that serve them, and the wakeup of the background thread.
 #[derive(Default)]
-pub(crate) struct FreeSegments {
-    list: Mutex<VecDeque<u32>>,
-    count: AtomicU32,
-    /// Largest number of segments that were free at a time since the run began.
-    most: AtomicU32,
+pub(crate) struct CleanerRequests {
     wakeup: Condvar,
     wakeup_lock: Mutex<()>,
     /// Whether the background thread was woken and has not reacted yet.
@@ -75,37 +70,7 @@ pub(crate) enum CleanOutcome {
     HeldUp,
 }
 
-impl FreeSegments {
-    pub(crate) fn count(&self) -> u32 {
-        self.count.load(Acquire)
-    }
-
-    /// Adds a free segment.
-    pub(crate) fn give(&self, segment: u32) {
-        let mut list = self.list.lock().expect("no holder panics");
-        list.push_back(segment);
-        let count = list.len() as u32;
-        self.count.store(count, Release);
-        self.most.fetch_max(count, Relaxed);
-    }
-
-    /// Takes a free segment if more than `keep` would remain. Returns it and the number of segments that remain free.
-    pub(crate) fn take(&self, keep: u32) -> Option<(u32, u32)> {
-        let mut list = self.list.lock().expect("no holder panics");
-        if list.len() as u32 <= keep {
-            return None;
-        }
-        let segment = list.pop_front()?;
-        let left = list.len() as u32;
-        self.count.store(left, Release);
-        Some((segment, left))
-    }
-
-    /// Returns whether `segments` were free at one moment since the run began.
-    pub(crate) fn had(&self, segments: u32) -> bool {
-        self.most.load(Relaxed) >= segments
-    }
-
+impl CleanerRequests {
     /// Wakes the background thread. Cheap if a wakeup is pending already; otherwise it may cost a system call.
     pub(crate) fn wake_cleaner(&self) {
         if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
@@ -113,7 +78,7 @@ impl FreeSegments {
         }
     }
 
-    /// Waits for [`FreeSegments::wake_cleaner`], for `most` at most.
+    /// Waits for [`CleanerRequests::wake_cleaner`], for `most` at most.
     pub(crate) fn wait_for_wakeup(&self, most: Duration) {
         let wakeup = self.wakeup_lock.lock().expect("no holder panics");
         if !self.rung.swap(false, Relaxed) {
@@ -161,7 +126,6 @@ impl FreeSegments {
     pub(crate) fn begin_run(&self) -> (u64, RoomDemand) {
         let mut runs = self.runs.lock().expect("no holder panics");
         runs.begun += 1;
-        self.most.store(self.count(), Relaxed);
         (runs.begun, std::mem::take(&mut runs.demand))
     }
 
