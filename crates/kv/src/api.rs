@@ -7,14 +7,14 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Medium, PersistCtx, Poisoned, Ticket};
 
-use crate::background::clean_in_background;
-use crate::cleaner_requests::CleanOutcome;
+use crate::cleaner::background::clean_in_background;
+use crate::cleaner::requests::CleanOutcome;
 use crate::config::{CleaningMode, Config};
 use crate::engine::Engine;
+use crate::format::pool_root::PoolHistory;
+use crate::format::record::RecordType;
 use crate::index::POOL_BYTES_MAX;
-use crate::live_map::LiveMap;
-use crate::pool_root::PoolHistory;
-use crate::record::RecordType;
+use crate::segments::live_map::LiveMap;
 use crate::session::{KvSession, meta_of};
 use farbank_store::{
     Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
@@ -168,14 +168,14 @@ impl<M: Medium> Kv<M> {
             .engine
             .lock_cleaner_without_pass()
             .map_err(|e| e.to_string())?;
-        crate::verify::verify(&self.engine)
+        crate::engine::verify::verify(&self.engine)
     }
 
     /// Calls `each` with every indexed record that fails a checksum: its offset, and its database and key as far as
     /// they can be read (they may be damaged too). [`Session::scan`] does not list these records. Extents of large
     /// values are not checked.
     pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
-        crate::verify::damaged(&self.engine, each);
+        crate::engine::verify::damaged(&self.engine, each);
     }
 
     /// Closes the store cleanly and returns the medium; see [`Store::close`].
@@ -196,7 +196,7 @@ impl<M: Medium> Kv<M> {
         // Needed where drains are relaxed: a clean close loses nothing.
         self.engine.settle(Ticket::DURABLE)?;
         self.engine.recycle_retired(&mut ctx)?;
-        let saved = crate::snapshot::save(&self.engine, &mut ctx);
+        let saved = crate::recovery::snapshot::save(&self.engine, &mut ctx);
         if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
             self.engine.access().pool().record_clean_close(&mut ctx)?;
         }
@@ -435,7 +435,7 @@ impl<M: Medium> Session for KvSession<M> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
         self.unpin();
-        crate::flush::flush_all(&self.engine)?;
+        crate::engine::flush::flush_all(&self.engine)?;
         Ok(())
     }
 

@@ -21,8 +21,8 @@ use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Ticket};
 
-use crate::record::{ALIGN, RecordHeader};
-use crate::segment::{CLASSES, FIRST, SegmentInfo, SegmentPurpose, SegmentState};
+use crate::format::record::{ALIGN, RecordHeader};
+use crate::format::segment::{CLASSES, FIRST, SegmentInfo, SegmentPurpose, SegmentState};
 use crate::segments::Segments;
 
 /// Ages that a segment filled by the cleaner inherits: the stamp at which its pass began, and when its records were

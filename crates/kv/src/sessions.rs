@@ -17,7 +17,7 @@ pub(crate) struct SessionShared {
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
     pub counters: Mutex<PersistCounters>,
-    /// Bytes of values that [`SpaceAccounting`](crate::space::SpaceAccounting) does not count yet.
+    /// Bytes of values that [`SpaceAccounting`](crate::segments::space::SpaceAccounting) does not count yet.
     pub outstanding: AtomicI64,
     /// The session's open segments, while it has nothing unpublished.
     pub parked: Mutex<OpenSegments>,

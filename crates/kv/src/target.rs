@@ -23,8 +23,8 @@ use farbank_store::explored::{BatchMode, IDENTITY, SessionClient};
 
 use crate::api::Kv;
 use crate::config::{CleaningMode, Config};
-use crate::geometry::map_bytes;
-use crate::segment::{CLASSES, OVERHEAD};
+use crate::format::geometry::map_bytes;
+use crate::format::segment::{CLASSES, OVERHEAD};
 
 /// A configuration of the engine for exploration. The machine's clock is wrong most of the time. It is behind when a
 /// pool is opened, and jumps ahead and back while time passes. At some cleaning steps it has been behind for so long

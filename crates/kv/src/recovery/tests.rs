@@ -5,7 +5,7 @@ use farbank_pm::sim::{Persistency, Sim};
 
 use crate::api::Kv;
 use crate::config::{CleaningMode, Config};
-use crate::record::RecordType;
+use crate::format::record::RecordType;
 use farbank_store::{Key, Session, Value};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
