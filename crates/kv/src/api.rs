@@ -12,14 +12,10 @@ use crate::cleaner::requests::CleanOutcome;
 use crate::config::{CleaningMode, Config};
 use crate::engine::Engine;
 use crate::format::pool_root::PoolHistory;
-use crate::format::record::RecordType;
 use crate::index::POOL_BYTES_MAX;
 use crate::segments::live_map::LiveMap;
-use crate::session::{KvSession, meta_of};
-use farbank_store::{
-    Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
-    ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
-};
+use crate::session::KvSession;
+use farbank_store::{DATABASES, Error, OpenReport, Session, Stats, Store, StoreHealth};
 
 /// Smallest number of segments in a pool.
 pub const SEGMENTS_MIN: u64 = 12;
@@ -322,144 +318,5 @@ impl<M: Medium> Store for Kv<M> {
 
     fn close(self: Box<Self>) -> Result<(), Error> {
         Kv::close(*self).map(|_| ())
-    }
-}
-
-impl<M: Medium> Session for KvSession<M> {
-    fn on_conflict(&mut self, conflicts: ConflictPolicy) {
-        self.conflicts = conflicts;
-    }
-
-    fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
-        self.put_single(key, value)
-    }
-
-    fn get_many(
-        &mut self,
-        keys: &[Key<'_>],
-        view: ReadView,
-        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
-    ) -> Result<(), Error> {
-        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
-        self.read_together(keys, view, each)
-    }
-
-    fn get_many_into(
-        &mut self,
-        keys: &[Key<'_>],
-        view: ReadView,
-        out: &mut Vec<u8>,
-        head: BeforeValues<'_>,
-    ) -> Result<(), Error> {
-        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
-        self.read_together_into(keys, view, out, head)
-    }
-
-    fn group(
-        &mut self,
-        keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
-    ) -> Result<GroupDecision, Error> {
-        self.run_group(keys, body)
-    }
-
-    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
-        self.fetch_ahead(keys, reads);
-    }
-
-    fn absence(&mut self, key: Key<'_>) -> Absence {
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let seen = self.find(hash, key, ReadView::Pending);
-        let mut body = std::mem::take(&mut self.scratch);
-        let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
-        self.scratch = body;
-        match header {
-            Some(header)
-                if header.what == RecordType::Put
-                    && self.engine.is_expired(header.expires_ms, header.seq) =>
-            {
-                Absence::Expired
-            }
-            _ => Absence::Missing,
-        }
-    }
-
-    fn scan(
-        &mut self,
-        db: u8,
-        cursor: u64,
-        count: usize,
-        each: &mut dyn FnMut(&[u8], &ValueMeta),
-    ) -> Result<u64, Error> {
-        self.admit_read(db)?;
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        self.pin();
-        let engine = Arc::clone(&self.engine);
-        let mut left = count.max(1);
-        let mut key = Vec::new();
-        let next = engine.index.walk(cursor, |offsets| {
-            for at in offsets {
-                let Some(header) = engine
-                    .segments
-                    .header(*at)
-                    .filter(|h| h.what == RecordType::Put)
-                else {
-                    continue;
-                };
-                left = left.saturating_sub(1);
-                let shown = header.db == db && !engine.is_expired(header.expires_ms, header.seq);
-                // A damaged key belongs to no client: an open that found the damage indexed it under a hash of its
-                // own.
-                if shown && engine.segments.body_holds(*at, &header) {
-                    key.clear();
-                    let from = at.plus(header.len() as u64);
-                    engine.medium().append_out(from, header.key_len, &mut key);
-                    each(&key, &meta_of(&header));
-                }
-            }
-            left > 0
-        });
-        self.unpin();
-        Ok(next)
-    }
-
-    fn len(&mut self, db: u8) -> Result<u64, Error> {
-        self.admit_read(db)?;
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        Ok(self.engine.sessions.keys(db as usize))
-    }
-
-    fn flush_all(&mut self) -> Result<(), Error> {
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        self.unpin();
-        crate::engine::flush::flush_all(&self.engine)?;
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Result<Ticket, Error> {
-        let ticket = self.commit_batch()?;
-        self.clean_for_appends();
-        Ok(ticket)
-    }
-
-    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
-        KvSession::prepare(self, bytes, delete)
-    }
-
-    fn rest(&mut self) {
-        if !self.has_pending() {
-            self.unpin();
-        }
-    }
-
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
-        self.publish_durable(ticket)
-    }
-
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.settle(ticket)
     }
 }

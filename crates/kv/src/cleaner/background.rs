@@ -11,7 +11,6 @@ use crate::cleaner::requests::CleanOutcome;
 use crate::engine::Engine;
 use crate::format::segment::SegmentState;
 use crate::session::KvSession;
-use farbank_store::Error;
 
 /// Maximum number of times that one run cleans in order to free the extents of replaced groups.
 const EXTENT_ROUNDS: u32 = 64;
@@ -70,7 +69,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Makes the clock durable and returns the segments that hold expired values.
-    fn due(&self, now_ms: u64) -> Vec<u32> {
+    pub(crate) fn take_due(&self, now_ms: u64) -> Vec<u32> {
         // An error has poisoned the engine, so the next write fails.
         self.superblock.record_time(self.access()).ok();
         (0..self.segments.count())
@@ -80,17 +79,6 @@ impl<M: Medium> Engine<M> {
                 expires_ms != 0 && expires_ms <= now_ms && info.state() == SegmentState::Sealed
             })
             .collect()
-    }
-}
-
-impl<M: Medium> KvSession<M> {
-    /// Replaces expired values by tombstones.
-    pub(crate) fn sweep(&mut self) -> Result<(), Error> {
-        self.engine.follow_clock()?;
-        for segment in self.engine.clone().due(self.engine.now_ms()) {
-            self.sweep_segment(segment)?;
-        }
-        Ok(())
     }
 }
 

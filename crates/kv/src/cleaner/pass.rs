@@ -38,7 +38,9 @@ use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Drain, Medium, Off, Poisoned, Ticket};
 
-use crate::cleaner::state::{Cleaner, CleaningPass, PassVictim, Relocation, WalkedRecord};
+use crate::cleaner::state::{
+    Cleaner, CleaningPass, PassStamps, PassVictim, Relocation, WalkedRecord,
+};
 use crate::engine::Engine;
 use crate::format::record::{RecordHeader, RecordType, ValueExtent, u64_at};
 use crate::format::segment::SegmentState;
@@ -95,8 +97,10 @@ impl<M: Medium> Engine<M> {
         self.cleaning.pace.note_victims(kept, gain);
         cleaner.passes += 1;
         cleaner.pass = Some(Box::new(CleaningPass {
-            stamp: self.pass_stamp(),
-            oldest: self.oldest_stamps(),
+            stamps: PassStamps {
+                filled: self.pass_stamp(),
+                oldest: self.oldest_stamps(),
+            },
             sources_durable: self.access().drains_are_real() || fault!("kv.copied_before_sync"),
             waiting,
             current: None,
@@ -338,7 +342,7 @@ impl<M: Medium> Engine<M> {
         let tomb = header.what == RecordType::Tombstone;
         // A tombstone with a damaged key may be needed.
         let sound = body_matches(header, key.bytes, &body[header.key_len..]);
-        let needed = || self.tomb_is_needed(pass.oldest, segment, hash, key, header, body);
+        let needed = || self.tomb_is_needed(pass.stamps.oldest, segment, hash, key, header, body);
         let keep = !tomb || !sound || needed();
         situation!("kv.tombstone_dropped", tomb && !keep);
         victim.damaged |= keep && !sound;
@@ -352,7 +356,7 @@ impl<M: Medium> Engine<M> {
         let class = self.class_of_age(born);
         let len = self.segments.record_len(header);
         let origin = RelocationOrigin {
-            opened: pass.stamp,
+            opened: pass.stamps.filled,
             born,
         };
         let room = self.make_room(&mut cleaner.log, (class, len), 0, Some(origin));

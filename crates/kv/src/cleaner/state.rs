@@ -73,12 +73,18 @@ pub(crate) struct WalkedRecord {
     pub hash: u64,
 }
 
-/// State of a pass.
-pub(crate) struct CleaningPass {
-    /// Opening stamp of the segments that the pass fills: [`Engine::pass_stamp`].
-    pub stamp: u64,
+/// Stamps at the begin of a pass (KV-PASS-2).
+#[derive(Clone, Copy)]
+pub(crate) struct PassStamps {
+    /// Opening stamp of the segments that the pass fills (KV-CLEAN-2).
+    pub filled: u64,
     /// The lowest opening stamp of a segment with records, that segment, and the second lowest stamp.
     pub oldest: (u64, u32, u64),
+}
+
+/// State of a pass.
+pub(crate) struct CleaningPass {
+    pub stamps: PassStamps,
     /// Whether the records of the victims are durable (KV-PASS-5).
     pub sources_durable: bool,
     /// Victims whose walk has not begun.

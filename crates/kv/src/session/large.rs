@@ -89,8 +89,8 @@ impl<M: Medium> KvSession<M> {
         table: &mut Vec<u8>,
     ) {
         self.pin(); // KV-LARGE-5
-        self.undrained_extents = true;
-        self.unpaid += bytes.len() as u64;
+        self.batch.has_undrained_extents = true;
+        self.accounts.unpaid += bytes.len() as u64;
         let engine = &*self.engine;
         let info = engine.info(segment);
         info.set_state(state);

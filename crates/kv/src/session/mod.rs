@@ -23,12 +23,14 @@
 //! | drained, published            | the batch                          | keeps it; it may be acknowledged |
 
 mod group;
+mod interface;
 mod large;
 mod pace;
 mod publish;
 mod read;
 mod room;
 mod single_write;
+mod sweep;
 mod wait;
 
 use std::collections::VecDeque;
@@ -46,13 +48,13 @@ use crate::engine::lookup::EntryLocation;
 use crate::format::record::{RawHeader, RecordHeader, RecordType, body_crc};
 use crate::pending::stripe::{LockedStripe, PendingWrite};
 use crate::session::publish::list_drained;
-use crate::session::read::{PrefetchState, PrefetchedValue, ValueSource};
+use crate::session::read::{PrefetchState, PrefetchedValue};
 use crate::session::room::RoomRequest;
 use crate::session_log::SessionLog;
 use crate::sessions::SessionShared;
 use farbank_store::{
-    BeforeValue, ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, Ops, ReadView, StoredItem,
-    UpdateDecision, VALUE_BYTES_MAX, Value, ValueMeta,
+    ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, StoredItem, UpdateDecision,
+    VALUE_BYTES_MAX, Value, ValueMeta,
 };
 
 /// Number of reads after which the pin is renewed, so that a long batch does not delay reclamation.
@@ -100,55 +102,86 @@ impl NewestValue {
     }
 }
 
-/// One worker's session.
-pub(crate) struct KvSession<M: Medium> {
-    pub(crate) engine: Arc<Engine<M>>,
-    pub(crate) ctx: PersistCtx,
-    pub(crate) log: SessionLog,
-    pub(crate) id: u32,
-    pub(crate) slot: EpochSlot,
-    pinned: bool,
+/// The epoch that a session pins while it reads.
+struct ReadPin {
+    slot: EpochSlot,
+    is_pinned: bool,
+    /// Reads since the pin was last renewed.
     reads: u32,
-    /// Whether extents were written since the last drain.
-    pub(crate) undrained_extents: bool,
-    pub(crate) writes: Vec<StagedWrite>,
-    /// Extent tables of staged writes.
-    pub(crate) tables: Vec<Vec<u8>>,
-    pub(crate) conflicts: ConflictPolicy,
-    pub(crate) unsynced: VecDeque<(Ticket, Vec<StagedWrite>)>,
-    /// Newest ticket of a drained write, of any session, on which an operation of this session depended.
-    pub(crate) relied_on: Ticket,
-    pub(crate) shared: Arc<SessionShared>,
-    pub(crate) uncounted: LocalCounters,
-    /// Bytes appended for which this session has not done its share of cleaning yet, and the bytes of cleaning that
-    /// it owes. A negative debt is credit ([`KvSession::clean_for_appends`]).
-    pub(crate) unpaid: u64,
-    pub(crate) debt: i64,
-    /// Writes of new keys since the last write of an existing key.
-    pub(crate) consecutive_inserts: u32,
-    /// Bytes of staged values that are not published yet.
-    pub(crate) unpublished_bytes: i64,
-    /// Whether the open segments are in [`SessionShared::parked`].
-    pub(crate) parked: bool,
-    /// Whether operations fail with [`Error::Full`] where they would otherwise wait for the cleaner.
-    pub(crate) fail_when_full: bool,
-    /// Whether [`KvSession::prepare`] found room for the next write.
-    pub(crate) is_promised_room: bool,
-    /// Bytes of values that [`KvSession::prepare`] admitted for the next write.
-    pub(crate) admitted: usize,
-    /// Pending request to the cleaner for room.
-    pub(crate) room_request: Option<RoomRequest>,
-    pub(crate) scratch: Vec<u8>,
-    pub(crate) hashes: Vec<u64>,
-    pub(crate) prefetched: Vec<PrefetchState>,
-    pub(crate) gathered: Vec<PrefetchedValue>,
 }
 
-/// Counts not yet added to the engine's counters. Those are shared cache lines, so they are updated rarely.
+/// The writes that a session has staged and not drained.
+#[derive(Default)]
+struct StagedBatch {
+    writes: Vec<StagedWrite>,
+    /// Extent tables of staged writes.
+    tables: Vec<Vec<u8>>,
+    /// Whether extents were written since the last drain.
+    has_undrained_extents: bool,
+    /// Writes of new keys since the last write of an existing key.
+    consecutive_inserts: u32,
+}
+
+/// The tickets on which a session depends.
+struct SessionTickets {
+    /// Drained batches that are not published yet.
+    unsynced: VecDeque<(Ticket, Vec<StagedWrite>)>,
+    /// Newest ticket of a drained write, of any session, on which an operation of this session depended.
+    relied_on: Ticket,
+}
+
+/// Counts of a session that are not yet added to the engine's counters. Those are shared cache lines, so they are
+/// updated rarely.
 #[derive(Debug, Default)]
-pub(crate) struct LocalCounters {
-    pub live: i64,
-    pub written: u64,
+struct SessionAccounts {
+    /// Change of live bytes, and bytes written.
+    live: i64,
+    written: u64,
+    /// Bytes of staged values that are not published yet.
+    unpublished: i64,
+    /// Bytes appended for which this session has not done its share of cleaning yet, and the bytes of cleaning that
+    /// it owes. A negative debt is credit ([`KvSession::clean_for_appends`]).
+    unpaid: u64,
+    debt: i64,
+}
+
+/// How a session gets room for its writes.
+struct SessionRoom {
+    /// Whether the open segments are in [`SessionShared::parked`].
+    is_parked: bool,
+    /// Whether operations fail with [`Error::Full`] where they would otherwise wait for the cleaner.
+    fail_when_full: bool,
+    /// Whether [`KvSession::prepare`] found room for the next write.
+    is_promised: bool,
+    /// Bytes of values that [`KvSession::prepare`] admitted for the next write.
+    admitted: usize,
+    /// Pending request to the cleaner for room.
+    request: Option<RoomRequest>,
+}
+
+/// Buffers that a session keeps for its next read.
+#[derive(Default)]
+struct ReadBuffers {
+    scratch: Vec<u8>,
+    hashes: Vec<u64>,
+    prefetched: Vec<PrefetchState>,
+    gathered: Vec<PrefetchedValue>,
+}
+
+/// One worker's session.
+pub(crate) struct KvSession<M: Medium> {
+    engine: Arc<Engine<M>>,
+    ctx: PersistCtx,
+    id: u32,
+    shared: Arc<SessionShared>,
+    conflicts: ConflictPolicy,
+    log: SessionLog,
+    pin: ReadPin,
+    batch: StagedBatch,
+    tickets: SessionTickets,
+    accounts: SessionAccounts,
+    room: SessionRoom,
+    buffers: ReadBuffers,
 }
 
 /// A record to be written.
@@ -163,56 +196,53 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn new(engine: Arc<Engine<M>>) -> KvSession<M> {
         let (id, shared) = engine.register_session();
         KvSession {
-            slot: engine.epochs.slot(),
-            ctx: PersistCtx::new(id),
-            log: SessionLog::default(),
-            pinned: false,
-            reads: 0,
-            undrained_extents: false,
-            writes: Vec::new(),
-            tables: Vec::new(),
-            conflicts: ConflictPolicy::default(),
-            unsynced: VecDeque::new(),
-            relied_on: Ticket::DURABLE,
-            scratch: Vec::new(),
-            hashes: Vec::new(),
-            prefetched: Vec::new(),
-            gathered: Vec::new(),
-            uncounted: LocalCounters::default(),
-            unpaid: 0,
-            debt: 0,
-            consecutive_inserts: 0,
-            unpublished_bytes: 0,
-            parked: true,
-            fail_when_full: false,
-            is_promised_room: false,
-            admitted: 0,
-            room_request: None,
+            pin: ReadPin {
+                slot: engine.epochs.slot(),
+                is_pinned: false,
+                reads: 0,
+            },
             engine,
+            ctx: PersistCtx::new(id),
             id,
             shared,
+            conflicts: ConflictPolicy::default(),
+            log: SessionLog::default(),
+            batch: StagedBatch::default(),
+            tickets: SessionTickets {
+                unsynced: VecDeque::new(),
+                relied_on: Ticket::DURABLE,
+            },
+            accounts: SessionAccounts::default(),
+            room: SessionRoom {
+                is_parked: true,
+                fail_when_full: false,
+                is_promised: false,
+                admitted: 0,
+                request: None,
+            },
+            buffers: ReadBuffers::default(),
         }
     }
 
     #[inline]
     pub(crate) fn pin(&mut self) {
-        self.reads += 1;
-        let renew = self.reads >= READS_PER_PIN && !self.undrained_extents;
-        if !self.pinned || renew {
-            self.engine.epochs.pin(&self.slot);
-            (self.pinned, self.reads) = (true, 0);
+        self.pin.reads += 1;
+        let renew = self.pin.reads >= READS_PER_PIN && !self.batch.has_undrained_extents;
+        if !self.pin.is_pinned || renew {
+            self.engine.epochs.pin(&self.pin.slot);
+            (self.pin.is_pinned, self.pin.reads) = (true, 0);
         }
     }
 
     pub(crate) fn unpin(&mut self) {
         self.drain_extents();
-        self.slot.unpin();
-        self.pinned = false;
+        self.pin.slot.unpin();
+        self.pin.is_pinned = false;
     }
 
     /// Drains extents that are still being written. Afterwards another session may reuse them (KV-LARGE-5).
     pub(crate) fn drain_extents(&mut self) {
-        if std::mem::take(&mut self.undrained_extents) {
+        if std::mem::take(&mut self.batch.has_undrained_extents) {
             self.engine.medium().drain(&mut self.ctx);
         }
     }
@@ -220,7 +250,7 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether any write of this session is not published yet.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        !self.writes.is_empty() || !self.unsynced.is_empty()
+        !self.batch.writes.is_empty() || !self.tickets.unsynced.is_empty()
     }
 
     /// Checks that a write is within the limits of keys and values.
@@ -285,7 +315,7 @@ impl<M: Medium> KvSession<M> {
                     continue;
                 }
                 NewestValue::Staged(old) => {
-                    supersede(&mut self.writes, &mut locked, &old, &mut located)
+                    supersede(&mut self.batch.writes, &mut locked, &old, &mut located)
                 }
                 NewestValue::Drained(_) | NewestValue::Published => {}
             }
@@ -331,7 +361,7 @@ impl<M: Medium> KvSession<M> {
         };
         header.body_crc = body_crc(draft.key.bytes, rest);
         if header.large {
-            self.tables.push(table.to_vec());
+            self.batch.tables.push(table.to_vec());
         }
         self.log.stage(
             &self.engine.segments,
@@ -341,7 +371,7 @@ impl<M: Medium> KvSession<M> {
         );
         let len = self.engine.segments.record_len(&header) as u32;
         self.count_staged(header.what, len);
-        self.writes.push(StagedWrite {
+        self.batch.writes.push(StagedWrite {
             hash: pending.hash,
             seq: pending.seq,
             at: pending.at,
@@ -359,39 +389,40 @@ impl<M: Medium> KvSession<M> {
     /// Ends the batch: copies it to the medium and drains it.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
         self.engine.access().check_process()?;
-        let unpublished = self.unsynced.front().map(|(first, _)| *first);
-        if self.writes.is_empty() {
+        let unpublished = self.tickets.unsynced.front().map(|(first, _)| *first);
+        if self.batch.writes.is_empty() {
             self.log.rotate(&self.engine.segments);
             self.log
                 .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
             let ticket = self
+                .tickets
                 .unsynced
                 .back()
                 .map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
             self.park();
             self.unpin();
-            return Ok(ticket.max(self.relied_on));
+            return Ok(ticket.max(self.tickets.relied_on));
         }
         self.engine.check_poison()?;
-        self.tables.clear();
+        self.batch.tables.clear();
         let bytes = self
             .log
             .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
         let ticket = self.engine.medium().drain(&mut self.ctx);
-        self.undrained_extents = false;
+        self.batch.has_undrained_extents = false;
         self.log.drained(&self.engine.segments, ticket);
         self.log.rotate(&self.engine.segments);
-        self.uncounted.written += bytes;
-        self.unpaid += bytes;
-        let mut writes = std::mem::take(&mut self.writes);
+        self.accounts.written += bytes;
+        self.accounts.unpaid += bytes;
+        let mut writes = std::mem::take(&mut self.batch.writes);
         if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
             self.publish_all(&mut writes)?;
-            self.writes = writes;
+            self.batch.writes = writes;
             self.park();
         } else {
             situation!("kv.ticket_turns_later");
             list_drained(&self.engine, &writes, ticket);
-            self.unsynced.push_back((ticket, writes));
+            self.tickets.unsynced.push_back((ticket, writes));
         }
         self.flush_counters();
         self.unpin();
@@ -401,7 +432,8 @@ impl<M: Medium> KvSession<M> {
 
     /// Adds this session's counts to the engine's counters.
     pub(crate) fn flush_counters(&mut self) {
-        let LocalCounters { live, written } = std::mem::take(&mut self.uncounted);
+        let live = std::mem::take(&mut self.accounts.live);
+        let written = std::mem::take(&mut self.accounts.written);
         let engine = &*self.engine;
         if live != 0 {
             engine.space().count_live(live);
@@ -487,77 +519,6 @@ pub(crate) fn header_of(draft: &NewRecord<'_>) -> RecordHeader {
             kind: value.kind,
             ..header
         },
-    }
-}
-
-impl<M: Medium> Ops for KvSession<M> {
-    fn get(
-        &mut self,
-        key: Key<'_>,
-        view: ReadView,
-        out: &mut Vec<u8>,
-        head: BeforeValue<'_>,
-    ) -> Result<bool, Error> {
-        self.admit_read(key.db)?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        if let Some(there) = self.get_cached(hash, key, view, out, head) {
-            return Ok(there);
-        }
-        match self.find(hash, key, view) {
-            None => Ok(false),
-            Some(ValueSource::Indexed(found)) => {
-                let there = self.emit_found(key, found, out, head)?;
-                if there {
-                    self.offer(hash, key, &found, out);
-                }
-                Ok(there)
-            }
-            Some(ValueSource::Listed(at)) => self.append_value(at, out, head),
-        }
-    }
-
-    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
-        self.admit_read(key.db)?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let Some(seen) = self.find(hash, key, view) else {
-            return Ok(None);
-        };
-        self.meta_at(seen.at())
-    }
-
-    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        let draft = NewRecord {
-            key,
-            value: Some(value),
-        };
-        self.admit(&draft)?;
-        self.pin();
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let located = self.engine.locate(hash, key);
-        let seq = self.write(hash, &draft, located, &mut |_, _, _| true)?;
-        Ok(seq.expect("a blind write has no condition"))
-    }
-
-    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        let mut was_there = false;
-        let mut decide = |item: Option<StoredItem<'_>>| {
-            was_there = item.is_some();
-            UpdateDecision::Delete
-        };
-        self.change(key, true, &mut decide)?;
-        Ok(was_there)
-    }
-
-    fn update(
-        &mut self,
-        key: Key<'_>,
-        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
-    ) -> Result<u64, Error> {
-        self.change(key, false, decide)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.engine.now_ms()
     }
 }
 
@@ -682,64 +643,13 @@ impl<M: Medium> KvSession<M> {
 }
 
 impl<M: Medium> KvSession<M> {
-    /// Replaces the expired values in `segment` by tombstones.
-    pub(crate) fn sweep_segment(&mut self, segment: u32) -> Result<(), Error> {
-        self.pin();
-        let engine = Arc::clone(&self.engine);
-        let info = engine.info(segment);
-        let (mut due, mut next) = (Vec::new(), 0);
-        engine.segments.walk(
-            segment,
-            info.used.load(Relaxed) as usize,
-            &mut |at, header| {
-                if header.what != RecordType::Put || header.expires_ms == 0 {
-                    return;
-                }
-                if engine.is_expired(header.expires_ms, header.seq) {
-                    due.push((at, header.db, engine.segments.key_of(at, header)));
-                } else if next == 0 || next > header.expires_ms {
-                    next = header.expires_ms;
-                }
-            },
-        );
-        let mut due = due.into_iter();
-        let reaped =
-            due.try_for_each(|(at, db, bytes)| self.delete_expired(at, Key { db, bytes: &bytes }));
-        self.commit_batch()?; // Also after an error: staged writes block their keys until drained.
-        reaped?;
-        info.expires_ms.store(next, Relaxed);
-        Ok(())
-    }
-
-    /// Deletes `key` if its newest record is still the expired one at `at`.
-    fn delete_expired(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
-        self.pin();
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let located = self.engine.locate(hash, key);
-        if located.found.is_none_or(|found| found.at != at) {
-            return Ok(());
-        }
-        let mut still =
-            |worker: &KvSession<M>, locked: &LockedStripe<'_>, located: &EntryLocation| {
-                worker.is_still(&NewestValue::Published, locked, hash, key, located)
-            };
-        let draft = NewRecord { key, value: None };
-        if self.write(hash, &draft, located, &mut still)?.is_some() {
-            situation!("kv.swept");
-            self.engine.counters.expired.fetch_add(1, Relaxed);
-        }
-        Ok(())
-    }
-}
-
-impl<M: Medium> KvSession<M> {
     /// Abandons the staged writes (KV-COMMIT-4).
     fn abandon(&mut self) {
-        if self.writes.is_empty() {
+        if self.batch.writes.is_empty() {
             return;
         }
         situation!("kv.abandoned");
-        for write in std::mem::take(&mut self.writes) {
+        for write in std::mem::take(&mut self.batch.writes) {
             if !write.superseded {
                 self.engine.stripe(write.hash).lock().unlist(write.seq);
             }
@@ -747,9 +657,9 @@ impl<M: Medium> KvSession<M> {
         self.log.discard();
         // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have
         // drained the write-combining buffers (KV-LARGE-5).
-        self.undrained_extents = false;
-        situation!("kv.extents_abandoned", !self.tables.is_empty());
-        for table in std::mem::take(&mut self.tables) {
+        self.batch.has_undrained_extents = false;
+        situation!("kv.extents_abandoned", !self.batch.tables.is_empty());
+        for table in std::mem::take(&mut self.batch.tables) {
             self.free_unwritten_extents(&table);
         }
     }

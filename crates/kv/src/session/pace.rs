@@ -33,14 +33,14 @@ const USELESS_SLICES: i64 = 16;
 impl<M: Medium> KvSession<M> {
     /// Cleans in proportion to the bytes that this session has appended. Nothing may be locked, staged or pinned.
     pub(crate) fn clean_for_appends(&mut self) {
-        let appended = std::mem::take(&mut self.unpaid);
-        if appended == 0 && self.debt <= 0 {
+        let appended = std::mem::take(&mut self.accounts.unpaid);
+        if appended == 0 && self.accounts.debt <= 0 {
             return;
         }
         let engine = &*self.engine;
         let (free, line) = (engine.segments.free_count(), engine.pace_line());
         if free >= line {
-            self.debt = 0;
+            self.accounts.debt = 0;
             return;
         }
         // If more than one is missing, the number of free segments has to grow again.
@@ -48,17 +48,19 @@ impl<M: Medium> KvSession<M> {
             true => 2,
             false => 1,
         };
-        self.debt += (engine.cleaning.pace.debt_of(appended) * times) as i64;
+        self.accounts.debt += (engine.cleaning.pace.debt_of(appended) * times) as i64;
         let payload = engine.geometry().payload() as i64;
-        if self.debt < DEBT_BYTES_MIN.min(payload / PAID_PART) {
+        if self.accounts.debt < DEBT_BYTES_MIN.min(payload / PAID_PART) {
             return;
         }
         // An error has poisoned the engine, and the next operation returns it. This batch is durable.
-        match engine.help_clean(self.debt as u64) {
-            Ok(HelpOutcome::Done) => self.debt = (self.debt - SLICE_BYTES as i64).max(0),
-            Ok(HelpOutcome::Busy) => self.debt = self.debt.min(DEBT_BYTES_MAX),
+        match engine.help_clean(self.accounts.debt as u64) {
+            Ok(HelpOutcome::Done) => {
+                self.accounts.debt = (self.accounts.debt - SLICE_BYTES as i64).max(0)
+            }
+            Ok(HelpOutcome::Busy) => self.accounts.debt = self.accounts.debt.min(DEBT_BYTES_MAX),
             Ok(HelpOutcome::Useless) | Err(_) => {
-                self.debt = -USELESS_SLICES * payload.min(SLICE_BYTES as i64)
+                self.accounts.debt = -USELESS_SLICES * payload.min(SLICE_BYTES as i64)
             }
         }
     }

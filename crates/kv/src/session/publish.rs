@@ -24,11 +24,11 @@ impl<M: Medium> KvSession<M> {
     /// Publishes the writes that have become durable. Returns whether `ticket` is durable.
     pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.engine.access().check_process()?;
-        while let Some((first, _)) = self.unsynced.front() {
+        while let Some((first, _)) = self.tickets.unsynced.front() {
             if !self.engine.poll(*first)? {
                 break;
             }
-            let (_, mut writes) = self.unsynced.pop_front().expect("there is a first");
+            let (_, mut writes) = self.tickets.unsynced.pop_front().expect("there is a first");
             self.publish_all(&mut writes)?;
         }
         self.park();
@@ -36,8 +36,8 @@ impl<M: Medium> KvSession<M> {
         self.unpin();
         self.engine.grow_index();
         let turned = self.engine.poll(ticket)?;
-        if turned && ticket >= self.relied_on {
-            self.relied_on = Ticket::DURABLE;
+        if turned && ticket >= self.tickets.relied_on {
+            self.tickets.relied_on = Ticket::DURABLE;
         }
         Ok(turned)
     }
@@ -45,7 +45,7 @@ impl<M: Medium> KvSession<M> {
     /// Waits for `ticket` and publishes the writes that it covers.
     pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
         self.engine.access().check_process()?;
-        if ticket == Ticket::DURABLE && self.unsynced.is_empty() {
+        if ticket == Ticket::DURABLE && self.tickets.unsynced.is_empty() {
             return Ok(());
         }
         self.engine.access().wait(ticket)?;

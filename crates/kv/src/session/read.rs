@@ -93,7 +93,7 @@ impl<M: Medium> KvSession<M> {
             && !fault!("kv.answer_relies_on_nothing")
         {
             situation!("kv.answer_relies");
-            self.relied_on = self.relied_on.max(*ticket);
+            self.tickets.relied_on = self.tickets.relied_on.max(*ticket);
         }
     }
 
@@ -155,7 +155,7 @@ impl<M: Medium> KvSession<M> {
         out: &mut Vec<u8>,
         head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
-        let mut body = std::mem::take(&mut self.scratch);
+        let mut body = std::mem::take(&mut self.buffers.scratch);
         let header = self.read_record(at, &mut body);
         let start = out.len();
         let result = match header {
@@ -176,18 +176,18 @@ impl<M: Medium> KvSession<M> {
             out.truncate(start);
             self.engine.counters.damaged.fetch_add(1, Relaxed);
         }
-        self.scratch = body;
+        self.buffers.scratch = body;
         self.shrink_scratch();
         result
     }
 
     /// Frees scratch buffers that a large read has grown.
     fn shrink_scratch(&mut self) {
-        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
-            self.scratch = Vec::new();
+        if self.buffers.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.buffers.scratch = Vec::new();
         }
-        if self.gathered.capacity() > GATHERED_KEPT {
-            self.gathered = Vec::new();
+        if self.buffers.gathered.capacity() > GATHERED_KEPT {
+            self.buffers.gathered = Vec::new();
         }
     }
 
@@ -265,7 +265,8 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether a reader with `view` sees writes of its own session.
     #[inline]
     fn sees_own(&self, view: ReadView) -> bool {
-        view == ReadView::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE)
+        view == ReadView::Pending
+            && (self.has_pending() || self.tickets.relied_on > Ticket::DURABLE)
     }
 
     /// Returns whether a value that a reader with `view` may see can be listed and not yet in the index.
@@ -305,7 +306,7 @@ impl<M: Medium> KvSession<M> {
                 // A write lost to an I/O error is not readable; the value before it is.
                 Some(ticket) => {
                     // A write on which an earlier reply of this session depended is visible to later reads.
-                    (own && (pending.session == self.id || ticket <= self.relied_on))
+                    (own && (pending.session == self.id || ticket <= self.tickets.relied_on))
                         || self.engine.poll(ticket).unwrap_or(false)
                 }
             };
@@ -407,10 +408,10 @@ impl<M: Medium> KvSession<M> {
         each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
         self.drain_extents();
-        self.engine.epochs.pin(&self.slot);
+        self.engine.epochs.pin(&self.pin.slot);
         let places = self.places_together(keys, view);
-        let mut bytes = std::mem::take(&mut self.scratch);
-        let mut gathered = std::mem::take(&mut self.gathered);
+        let mut bytes = std::mem::take(&mut self.buffers.scratch);
+        let mut gathered = std::mem::take(&mut self.buffers.gathered);
         bytes.clear();
         gathered.clear();
         let whole = self.gather(keys, &places, &mut bytes, &mut gathered);
@@ -424,7 +425,7 @@ impl<M: Medium> KvSession<M> {
                 each(place, item);
             }
         }
-        (self.scratch, self.gathered) = (bytes, gathered);
+        (self.buffers.scratch, self.buffers.gathered) = (bytes, gathered);
         self.shrink_scratch();
         whole
     }
@@ -438,7 +439,7 @@ impl<M: Medium> KvSession<M> {
         head: BeforeValues<'_>,
     ) -> Result<(), Error> {
         self.drain_extents();
-        self.engine.epochs.pin(&self.slot);
+        self.engine.epochs.pin(&self.pin.slot);
         let places = self.places_together(keys, view);
         let start = out.len();
         for (key, place) in keys.iter().zip(&places) {
@@ -490,7 +491,7 @@ impl<M: Medium> KvSession<M> {
         view: ReadView,
         lists: bool,
     ) -> Option<ValueSource> {
-        let PrefetchState { hash, hit, .. } = self.prefetched[place];
+        let PrefetchState { hash, hit, .. } = self.buffers.prefetched[place];
         let followed = hit
             .filter(|_| !lists)
             .and_then(|hit| self.engine.follow(hit, key));
@@ -517,7 +518,7 @@ impl<M: Medium> KvSession<M> {
         self.retry_during_groups(|worker| {
             let mut values = keys.iter().zip(places).enumerate();
             values.all(|(n, (key, place))| {
-                let PrefetchState { hash, spot, hit } = &worker.prefetched[n];
+                let PrefetchState { hash, spot, hit } = &worker.buffers.prefetched[n];
                 match (place, hit) {
                     (Some(ValueSource::Indexed(found)), Some(hit))
                         if !lists && hit.at() == found.at =>
@@ -570,21 +571,21 @@ impl<M: Medium> KvSession<M> {
     /// what it found in `ahead`. The caller is pinned.
     fn fetch(&mut self, keys: &[Key<'_>], bytes: usize) {
         let engine = &*self.engine;
-        let hashes = &mut self.hashes;
+        let hashes = &mut self.buffers.hashes;
         hashes.clear();
         for key in keys {
             let hash = engine.geometry().hash(key.db, key.bytes);
             engine.index.touch_group(hash);
             hashes.push(hash);
         }
-        self.prefetched.clear();
-        self.prefetched.extend(hashes.iter().map(|&hash| {
+        self.buffers.prefetched.clear();
+        self.buffers.prefetched.extend(hashes.iter().map(|&hash| {
             let spot = engine.index.spot(hash);
             engine.index.touch(&spot);
             let hit = None;
             PrefetchState { hash, spot, hit }
         }));
-        for ahead in &mut self.prefetched {
+        for ahead in &mut self.buffers.prefetched {
             ahead.hit = engine.index.first(&ahead.spot);
             if let Some(hit) = ahead.hit {
                 engine.medium().prefetch(hit.at(), bytes);

@@ -56,13 +56,13 @@ impl<M: Medium> KvSession<M> {
     /// Whether `len` more bytes of values are admitted.
     #[inline]
     pub(crate) fn fits(&self, len: usize) -> bool {
-        len <= self.admitted || self.engine.fits(len, self.uncounted())
+        len <= self.room.admitted || self.engine.fits(len, self.uncounted())
     }
 
     /// Bytes of this session that [`Engine::live`](crate::engine::Engine::live) does not count yet.
     #[inline]
     fn uncounted(&self) -> i64 {
-        self.uncounted.live + self.unpublished_bytes
+        self.accounts.live + self.accounts.unpublished
     }
 
     /// Publishes to other sessions how many bytes this session has not counted yet.
@@ -73,7 +73,7 @@ impl<M: Medium> KvSession<M> {
 
     pub(crate) fn count_staged(&mut self, what: RecordType, len: u32) {
         if what == RecordType::Put {
-            self.unpublished_bytes += i64::from(len);
+            self.accounts.unpublished += i64::from(len);
             self.show_outstanding();
         }
     }
@@ -81,7 +81,7 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn count_published(&mut self, writes: &[StagedWrite]) {
         let puts = writes.iter().filter(|write| write.what == RecordType::Put);
         let bytes: i64 = puts.map(|write| i64::from(write.len)).sum();
-        self.unpublished_bytes -= bytes;
+        self.accounts.unpublished -= bytes;
         self.show_outstanding();
     }
 
@@ -89,7 +89,7 @@ impl<M: Medium> KvSession<M> {
     /// deletes.
     pub(crate) fn keep_free(&self, delete: bool) -> u32 {
         let engine = &self.engine;
-        match delete || self.fail_when_full {
+        match delete || self.room.fail_when_full {
             // `prepare` has kept the reserve of deletes free for this write.
             true => engine.cleaner_reserve(),
             false => engine.cleaner_reserve() + engine.delete_reserve(),
@@ -134,7 +134,7 @@ impl<M: Medium> KvSession<M> {
             }
             // Values that this batch replaces count as live until the batch is published.
             let ticket = self.commit_batch()?;
-            if !self.fail_when_full {
+            if !self.room.fail_when_full {
                 self.settle(ticket)?;
             }
             self.unpin();
@@ -187,12 +187,15 @@ impl<M: Medium> KvSession<M> {
     /// Lets a write for which `prepare` has returned ready wait as long as the cleaner takes (KV-ROOM-3). Returns
     /// whether its wait was limited before.
     fn begin_unlimited_wait(&mut self) -> bool {
-        self.is_promised_room && std::mem::take(&mut self.fail_when_full)
+        self.room.is_promised && std::mem::take(&mut self.room.fail_when_full)
     }
 
     /// Waits while `lacks` returns true. A hurried session waits for [`HURRIED_WAIT`] at most.
     fn wait_while(&self, lacks: impl Fn(&Engine<M>) -> bool) -> Result<(), Poisoned> {
-        let until = self.fail_when_full.then(|| Instant::now() + HURRIED_WAIT);
+        let until = self
+            .room
+            .fail_when_full
+            .then(|| Instant::now() + HURRIED_WAIT);
         while lacks(&self.engine) {
             self.engine.check_poison()?;
             let left = until.map_or(WAIT, |until| {
@@ -219,7 +222,7 @@ impl<M: Medium> KvSession<M> {
         {
             return Ok(());
         }
-        if self.fail_when_full {
+        if self.room.fail_when_full {
             // The write is longer than `prepare` was called for, or another session has taken the segment.
             if self.await_runs(keep + 1, 0, |engine| engine.segments.free_count() > keep)? {
                 return Ok(());
@@ -271,7 +274,7 @@ impl<M: Medium> KvSession<M> {
             if suffices(engine) {
                 return Ok(true);
             }
-            if self.fail_when_full {
+            if self.room.fail_when_full {
                 return Ok(false);
             }
             match engine.cleaning.requests.outcome(&request) {
@@ -289,19 +292,19 @@ impl<M: Medium> KvSession<M> {
         }
         self.log
             .seal_durable(&self.engine.segments, &mut self.ctx, None);
-        if !self.parked {
+        if !self.room.is_parked {
             let mut parked = self.shared.parked.lock().expect("no holder panics");
             self.log.exchange(&mut parked);
-            self.parked = true;
+            self.room.is_parked = true;
         }
     }
 
     /// Takes the parked segments back, except those that were taken meanwhile.
     pub(crate) fn unpark(&mut self) {
-        if self.parked {
+        if self.room.is_parked {
             let mut parked = self.shared.parked.lock().expect("no holder panics");
             self.log.exchange(&mut parked);
-            self.parked = false;
+            self.room.is_parked = false;
         }
     }
 
@@ -312,8 +315,8 @@ impl<M: Medium> KvSession<M> {
         if engine.config.cleaning == CleaningMode::Inline {
             return Ok(RoomReply::Ready); // The operation cleans by itself.
         }
-        (self.fail_when_full, self.is_promised_room) = (true, false);
-        self.admitted = 0;
+        (self.room.fail_when_full, self.room.is_promised) = (true, false);
+        self.room.admitted = 0;
         let extents = engine.space().extents_for(bytes + RECORD_OVERHEAD);
         let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
         let len = match extents {
@@ -324,10 +327,10 @@ impl<M: Medium> KvSession<M> {
         let fits = self.fits(len);
         if fits {
             // Stays admitted even if the cleaner counts a moved record twice for a moment.
-            self.admitted = len;
+            self.room.admitted = len;
         }
         if fits && engine.segments.free_count() > engine.free_segments_low() + segments {
-            self.is_promised_room = true;
+            self.room.is_promised = true;
             return Ok(RoomReply::Ready);
         }
         if engine.check_poison().is_err() {
@@ -346,8 +349,8 @@ impl<M: Medium> KvSession<M> {
             keep
         };
         if has_open || engine.segments.free_count() > keep + segments {
-            self.room_request = None;
-            self.is_promised_room = true;
+            self.room.request = None;
+            self.room.is_promised = true;
             return Ok(RoomReply::Ready);
         }
         self.request_room(keep + segments + 1, 0)
@@ -367,8 +370,8 @@ impl<M: Medium> KvSession<M> {
         let may_gain = engine.may_grow()
             || engine.lacks_room_for_tombstones(len)
             || engine.segments.has_dead_extents();
-        self.is_promised_room = self.fits(len);
-        if self.is_promised_room || !may_gain {
+        self.room.is_promised = self.fits(len);
+        if self.room.is_promised || !may_gain {
             return Ok(RoomReply::Ready); // The write is admitted by now, or will be refused.
         }
         self.request_room(0, len)
@@ -380,7 +383,8 @@ impl<M: Medium> KvSession<M> {
         let free = &self.engine.cleaning.requests;
         let mut held_up = 0;
         if let Some(over) = self
-            .room_request
+            .room
+            .request
             .take_if(|asked| free.is_over(&asked.request))
         {
             match free.outcome(&over.request) {
@@ -389,9 +393,9 @@ impl<M: Medium> KvSession<M> {
                 CleanOutcome::HeldUp | CleanOutcome::Nothing => return Ok(RoomReply::Ready),
             }
         }
-        if self.room_request.is_none() {
+        if self.room.request.is_none() {
             let request = free.request(segments, len);
-            self.room_request = Some(RoomRequest { request, held_up });
+            self.room.request = Some(RoomRequest { request, held_up });
         }
         free.want_wake();
         Ok(RoomReply::Wait)

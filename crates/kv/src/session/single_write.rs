@@ -62,13 +62,13 @@ impl<M: Medium> KvSession<M> {
         match self.try_write_single(hash, &draft)? {
             Some(written) => {
                 self.note(&written);
-                if self.uncounted.written * COUNTER_FLUSH_PARTS
+                if self.accounts.written * COUNTER_FLUSH_PARTS
                     >= self.engine.geometry().payload() as u64
                 {
                     self.flush_counters();
                 }
                 self.unpin(); // End of a batch: earlier reads are over.
-                if self.unpaid >= UNPAID_BYTES {
+                if self.accounts.unpaid >= UNPAID_BYTES {
                     self.clean_for_appends();
                 }
                 Ok((written.version, Ticket::DURABLE))
@@ -149,7 +149,7 @@ impl<M: Medium> KvSession<M> {
     fn can_write_single(&self) -> bool {
         self.engine.caps().drain == Drain::Fence
             && !self.has_pending()
-            && !self.undrained_extents
+            && !self.batch.has_undrained_extents
             && !self.log.has_full()
     }
 
@@ -162,7 +162,7 @@ impl<M: Medium> KvSession<M> {
             engine.segments.fetch_for_count(held.at);
             return ReplacedGuess::Held(engine.segments.found(held.at, held.raw));
         }
-        if self.consecutive_inserts >= INSERTS_UNTIL_EXPECTED {
+        if self.batch.consecutive_inserts >= INSERTS_UNTIL_EXPECTED {
             return ReplacedGuess::New;
         }
         let likely = engine.likely(&engine.index.spot(hash));
@@ -173,13 +173,13 @@ impl<M: Medium> KvSession<M> {
     #[inline]
     fn note(&mut self, written: &SingleWrite) {
         let old = written.old;
-        self.consecutive_inserts = match old {
-            None => self.consecutive_inserts.saturating_add(1),
+        self.batch.consecutive_inserts = match old {
+            None => self.batch.consecutive_inserts.saturating_add(1),
             Some(_) => 0,
         };
-        self.uncounted.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
-        self.uncounted.written += u64::from(written.len);
-        self.unpaid += u64::from(written.len);
+        self.accounts.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
+        self.accounts.written += u64::from(written.len);
+        self.accounts.unpaid += u64::from(written.len);
         self.show_outstanding();
         self.engine.free_replaced(old);
         if written.grown {

@@ -379,7 +379,7 @@ impl<M: Medium> KvSession<M> {
                 matches!(slot.newest, NewestValue::Staged(_))
             );
             if let NewestValue::Staged(old) = &slot.newest {
-                supersede(&mut self.writes, locked, old, &mut located);
+                supersede(&mut self.batch.writes, locked, old, &mut located);
             }
             let seq = locked.next_seq();
             let fence = engine.reclaim_stamp_of(header.what);
@@ -406,7 +406,7 @@ impl<M: Medium> KvSession<M> {
             };
             let write = encode_member(engine, &mut buffers[buffer], at, header, key, rest);
             self.count_staged(write.what, write.len);
-            self.writes.push(StagedWrite {
+            self.batch.writes.push(StagedWrite {
                 hash: slot.hash,
                 located,
                 ..write
@@ -440,7 +440,7 @@ impl<M: Medium> KvSession<M> {
             for (segment, bytes) in extents.iter().zip(&buffers) {
                 self.fill_member_extent(engine, *segment, bytes, &mut table);
             }
-            self.tables.push(table.clone());
+            self.batch.tables.push(table.clone());
             table
         } else {
             buffers.into_iter().next().unwrap_or_default()
