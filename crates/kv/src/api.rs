@@ -3,23 +3,19 @@
 use std::fmt;
 
 use farbank_pm::pool::{Pool, PoolError, PoolIdentity, PoolLayout};
-use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Medium, PersistCtx, Poisoned, Ticket};
 
-use crate::background::clean_in_background;
+use crate::cleaner::background::clean_in_background;
+use crate::cleaner::requests::CleanOutcome;
 use crate::config::{CleaningMode, Config};
 use crate::engine::Engine;
-use crate::free_segments::CleanOutcome;
+use crate::format::pool_root::PoolHistory;
 use crate::index::POOL_BYTES_MAX;
-use crate::live_map::LiveMap;
-use crate::pool_root::PoolHistory;
-use crate::record::RecordType;
-use crate::session::{KvSession, meta_of};
-use farbank_store::{
-    Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
-    ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
-};
+use crate::segments::live_map::LiveMap;
+use crate::session::KvSession;
+use farbank_store::{DATABASES, Error, OpenReport, Session, Stats, Store, StoreHealth};
 
 /// Smallest number of segments in a pool.
 pub const SEGMENTS_MIN: u64 = 12;
@@ -140,14 +136,16 @@ impl<M: Medium> Kv<M> {
     /// [`CopiedPoolPolicy::Inspect`](farbank_pm::pool::CopiedPoolPolicy::Inspect).
     #[must_use]
     pub fn is_copy(&self) -> bool {
-        self.engine.pool.is_copy()
+        self.engine.access().pool().is_copy()
     }
 
     /// Cleans until one more segment is free, removes expired values, and writes the segment maps that are due.
     /// Returns false if there is nothing to gain. For stores with [`CleaningMode::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
         self.sweeper.lock().expect("no holder panics").sweep()?;
-        let outcome = self.engine.clean_until(self.engine.free_count() + 1)?;
+        let outcome = self
+            .engine
+            .clean_until(self.engine.segments.free_count() + 1)?;
         self.engine.write_all_maps()?;
         Ok(outcome == CleanOutcome::Gained)
     }
@@ -166,14 +164,14 @@ impl<M: Medium> Kv<M> {
             .engine
             .lock_cleaner_without_pass()
             .map_err(|e| e.to_string())?;
-        crate::verify::verify(&self.engine)
+        crate::engine::verify::verify(&self.engine)
     }
 
     /// Calls `each` with every indexed record that fails a checksum: its offset, and its database and key as far as
     /// they can be read (they may be damaged too). [`Session::scan`] does not list these records. Extents of large
     /// values are not checked.
     pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
-        crate::verify::damaged(&self.engine, each);
+        crate::engine::verify::damaged(&self.engine, each);
     }
 
     /// Closes the store cleanly and returns the medium; see [`Store::close`].
@@ -194,9 +192,9 @@ impl<M: Medium> Kv<M> {
         // Needed where drains are relaxed: a clean close loses nothing.
         self.engine.settle(Ticket::DURABLE)?;
         self.engine.recycle_retired(&mut ctx)?;
-        let saved = crate::snapshot::save(&self.engine, &mut ctx);
+        let saved = crate::recovery::snapshot::save(&self.engine, &mut ctx);
         if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
-            self.engine.pool.record_clean_close(&mut ctx)?;
+            self.engine.access().pool().record_clean_close(&mut ctx)?;
         }
         saved?;
         Ok(self.into_medium())
@@ -208,21 +206,20 @@ impl<M: Medium> Kv<M> {
         self.stop();
         let engine = Arc::clone(&self.engine);
         drop(self);
-        Arc::into_inner(engine).map(|engine| engine.pool.into_medium())
+        Arc::into_inner(engine).map(|engine| engine.segments.into_medium())
     }
 
     /// Returns the number of sessions that were created and not dropped.
     fn sessions_alive(&self) -> usize {
         // All but the engine's own entry and the expiry sweeper's.
-        self.engine.enrolled().len() - 2
+        self.engine.sessions.lock().len() - 2
     }
 
     fn stop(&self) {
-        if !self.engine.process.is_current() {
+        if !self.engine.access().is_own_process() {
             return; // In a forked child the cleaner's thread does not exist.
         }
-        self.engine.stop.store(true, Release);
-        self.engine.free.wake_cleaner();
+        self.engine.cleaning.stop();
         if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
             cleaner.join().expect("the cleaner does not panic");
         }
@@ -265,12 +262,12 @@ impl<M: Medium> Store for Kv<M> {
         let engine = &*self.engine;
         let mut stats = Stats {
             pool_bytes: engine.medium().len(),
-            segment_bytes: engine.geometry.segment_bytes as u64,
-            segments: engine.pool.segments(),
-            segments_free: engine.free_count(),
-            live_bytes: engine.live_bytes(),
-            tombstone_bytes: engine.tombstone_bytes.load(Relaxed).max(0) as u64,
-            capacity_bytes: engine.capacity(),
+            segment_bytes: engine.geometry().segment_bytes() as u64,
+            segments: engine.segments.count(),
+            segments_free: engine.segments.free_count(),
+            live_bytes: engine.space().live_bytes(),
+            tombstone_bytes: engine.space().tombstone_bytes(),
+            capacity_bytes: engine.space().capacity(),
             user_bytes: engine.counters.user_bytes.load(Relaxed),
             moved_bytes: engine.counters.moved_bytes.load(Relaxed),
             segments_cleaned: engine.counters.cleaned.load(Relaxed),
@@ -282,17 +279,17 @@ impl<M: Medium> Store for Kv<M> {
             ..Stats::default()
         };
         for db in 0..DATABASES {
-            stats.keys[db] = engine.keys(db);
+            stats.keys[db] = engine.sessions.keys(db);
         }
-        for session in engine.enrolled().iter() {
+        for session in engine.sessions.lock().iter() {
             stats.counters += *session.counters.lock().expect("no holder panics");
             stats.read_cache_hits += session.cache_hits.load(Relaxed);
             stats.read_cache_misses += session.cache_misses.load(Relaxed);
         }
-        if let Ok(maps) = engine.maps.try_lock() {
+        if let Some(maps) = engine.cleaning.try_maps() {
             stats.segment_maps_written = maps.count();
         }
-        if let Ok(cleaner) = engine.cleaner.try_lock() {
+        if let Some(cleaner) = engine.cleaning.try_lock() {
             stats.counters += cleaner.counters();
         }
         stats
@@ -310,151 +307,16 @@ impl<M: Medium> Store for Kv<M> {
         StoreHealth {
             poisoned: self.engine.poll(Ticket::NEVER).err(),
             file: self.engine.medium().file_trouble(),
-            growth_error: self.engine.growth.error(),
+            growth_error: self.engine.cleaning.growth.error(),
         }
     }
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
-        self.engine.free.on_room(Arc::clone(&wake));
+        self.engine.cleaning.requests.on_room(Arc::clone(&wake));
         self.engine.medium().on_durable(wake);
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {
         Kv::close(*self).map(|_| ())
-    }
-}
-
-impl<M: Medium> Session for KvSession<M> {
-    fn on_conflict(&mut self, conflicts: ConflictPolicy) {
-        self.conflicts = conflicts;
-    }
-
-    fn put_durable(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
-        self.put_single(key, value)
-    }
-
-    fn get_many(
-        &mut self,
-        keys: &[Key<'_>],
-        view: ReadView,
-        each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
-    ) -> Result<(), Error> {
-        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
-        self.read_together(keys, view, each)
-    }
-
-    fn get_many_into(
-        &mut self,
-        keys: &[Key<'_>],
-        view: ReadView,
-        out: &mut Vec<u8>,
-        head: BeforeValues<'_>,
-    ) -> Result<(), Error> {
-        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
-        self.read_together_into(keys, view, out, head)
-    }
-
-    fn group(
-        &mut self,
-        keys: &[Key<'_>],
-        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
-    ) -> Result<GroupDecision, Error> {
-        self.run_group(keys, body)
-    }
-
-    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
-        self.fetch_ahead(keys, reads);
-    }
-
-    fn absence(&mut self, key: Key<'_>) -> Absence {
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
-        let seen = self.find(hash, key, ReadView::Pending);
-        let mut body = std::mem::take(&mut self.scratch);
-        let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
-        self.scratch = body;
-        match header {
-            Some(header)
-                if header.what == RecordType::Put
-                    && self.engine.is_expired(header.expires_ms, header.seq) =>
-            {
-                Absence::Expired
-            }
-            _ => Absence::Missing,
-        }
-    }
-
-    fn scan(
-        &mut self,
-        db: u8,
-        cursor: u64,
-        count: usize,
-        each: &mut dyn FnMut(&[u8], &ValueMeta),
-    ) -> Result<u64, Error> {
-        self.admit_read(db)?;
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        self.pin();
-        let engine = Arc::clone(&self.engine);
-        let mut left = count.max(1);
-        let mut key = Vec::new();
-        let next = engine.index.walk(cursor, |offsets| {
-            for at in offsets {
-                let Some(header) = engine.header(*at).filter(|h| h.what == RecordType::Put) else {
-                    continue;
-                };
-                left = left.saturating_sub(1);
-                let shown = header.db == db && !engine.is_expired(header.expires_ms, header.seq);
-                // A damaged key belongs to no client: an open that found the damage indexed it under a hash of its
-                // own.
-                if shown && engine.body_holds(*at, &header) {
-                    key.clear();
-                    let from = at.plus(header.len() as u64);
-                    engine.medium().append_out(from, header.key_len, &mut key);
-                    each(&key, &meta_of(&header));
-                }
-            }
-            left > 0
-        });
-        self.unpin();
-        Ok(next)
-    }
-
-    fn len(&mut self, db: u8) -> Result<u64, Error> {
-        self.admit_read(db)?;
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        Ok(self.engine.keys(db as usize))
-    }
-
-    fn flush_all(&mut self) -> Result<(), Error> {
-        let ticket = self.commit_batch()?;
-        self.settle(ticket)?;
-        self.unpin();
-        crate::flush::flush_all(&self.engine)?;
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Result<Ticket, Error> {
-        let ticket = self.commit_batch()?;
-        self.clean_for_appends();
-        Ok(ticket)
-    }
-
-    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<RoomReply, Error> {
-        KvSession::prepare(self, bytes, delete)
-    }
-
-    fn rest(&mut self) {
-        if !self.has_pending() {
-            self.unpin();
-        }
-    }
-
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
-        self.publish_durable(ticket)
-    }
-
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.settle(ticket)
     }
 }

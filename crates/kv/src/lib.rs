@@ -9,69 +9,47 @@
 //!   cleaner ── relocates live records out of segments that are mostly dead ──▶ free segments
 //! ```
 //!
-//! * Interface: `farbank-store` defines the traits that a server uses; [`Kv`] (`api`) is the engine behind them;
-//!   `config` holds its settings.
-//! * Data on the medium: `record`, `segment`, `segment_map` (which records of a sealed segment an open must read),
-//!   `pool_root` (the engine's words in the superblock).
-//! * Data in DRAM: `index`, `stripe` (locks and unpublished writes), `live_map`, `read_cache`; `lookup` finds the
-//!   record of a key and `read` its value; `engine` holds what all sessions share.
-//! * Writing: `session` runs operations and batches on a `session_log` of open segments; `single_write` handles
-//!   batches of one write, `group` atomic writes of several keys, `large` long values, `publish` makes durable writes
-//!   visible, `flush` is FLUSHALL, and `wait` resolves conflicts between sessions.
-//! * Space: `space` does the accounting and admits writes, `room_request` gets a session the room for a write,
-//!   `free_segments` keeps the free segments, `growth` remembers failures to grow.
-//! * Cleaning: `cleaner` runs a `cleaning_pass` in slices, with `record_walk` to visit the records of a segment;
-//!   `background` is the thread that cleans ahead of demand; `cleaning_pace` makes writers help.
-//! * Opening: `recovery` opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner`
-//!   their records) and `snapshot` after a clean close; `verify` checks an open pool, `unreadable` handles media
-//!   errors.
+//! Lower layers first; a layer uses only those before it:
+//!
+//! * `format`: data on the medium. `record`, `segment`, `geometry` (the layout of a pool), `segment_map` (which records
+//!   of a sealed segment an open must read), `pool_root` (the engine's words in the superblock).
+//! * `segments`: the pool and the facts about its segments, the accounting of space, and the reading of records.
+//! * `index`: from a key's hash to the offsets of records. `read_cache`: copies of small values. `pending`: the locks of
+//!   keys and the writes that are not published yet. `session_log`: the open segments of a session. `sessions`: what
+//!   other threads see of each session.
+//! * `engine`: all of these together, with the operations that need several of them: lookup of a key, admission of
+//!   writes, growth, segment maps, FLUSHALL, checks.
+//! * `cleaner`: makes free segments, in slices: `pass` does the work, `help` does it in a session's thread, `background`
+//!   in a thread of its own; `requests` are the wakeups between sessions and that thread.
+//! * `session`: one worker's operations. `read` finds values; `single_write`, `group` and `large` stage writes; `publish`
+//!   makes durable writes visible; `room` gets the space for a write; `wait` resolves conflicts between sessions.
+//! * `recovery`: opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner` their
+//!   records), and `snapshot` after a clean close.
+//! * `api`: [`Kv`], the engine behind the traits of `farbank-store`. `config`: its settings.
 
 #![forbid(unsafe_code)]
 
 mod api;
-mod background;
 mod cleaner;
-mod cleaning_pace;
-mod cleaning_pass;
 mod config;
 mod engine;
 #[cfg(feature = "check")]
 mod faults;
-mod flush;
-mod free_segments;
-mod group;
-mod growth;
+mod format;
 mod index;
-mod large;
-mod live_map;
-mod lookup;
-mod pool_root;
-mod publish;
-mod read;
+mod pending;
 mod read_cache;
-mod record;
-mod record_walk;
 mod recovery;
-mod room_request;
-mod segment;
-mod segment_heads;
-mod segment_map;
-mod segment_scanner;
+mod segments;
 mod session;
 mod session_log;
-mod single_write;
+mod sessions;
 #[cfg(feature = "check")]
 mod situations;
-mod snapshot;
-mod space;
-mod stripe;
 #[cfg(feature = "check")]
 pub mod target;
-mod unreadable;
-mod verify;
-mod wait;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
 pub use config::{CleaningMode, Config, READ_CACHE_BYTES_MAX};
+pub use format::pool_root::PoolHistory;
 pub use index::POOL_BYTES_MAX;
-pub use pool_root::PoolHistory;

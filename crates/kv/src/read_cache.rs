@@ -39,7 +39,7 @@ use farbank_pm::simd::{bytes_equal, ones};
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::config::READ_CACHE_BYTES_MAX;
-use crate::record::{HEADER_MAX, RawHeader};
+use crate::format::record::{HEADER_MAX, RawHeader};
 use farbank_store::Key;
 
 const WAYS: usize = 8;

@@ -21,16 +21,9 @@ use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Ticket};
 
-use crate::engine::Engine;
-use crate::record::{ALIGN, RecordHeader};
-use crate::segment::{FIRST, SegmentInfo, SegmentPurpose, SegmentState};
-
-/// Number of classes of expected lifetime.
-pub(crate) const CLASSES: usize = 4;
-
-/// Error: no free segment may be taken.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+use crate::format::record::{ALIGN, RecordHeader};
+use crate::format::segment::{CLASSES, FIRST, SegmentInfo, SegmentPurpose, SegmentState};
+use crate::segments::Segments;
 
 /// Ages that a segment filled by the cleaner inherits: the stamp at which its pass began, and when its records were
 /// written.
@@ -42,7 +35,7 @@ pub(crate) struct RelocationOrigin {
 
 /// An open segment.
 #[derive(Debug)]
-struct OpenSegment {
+pub(crate) struct OpenSegment {
     segment: u32,
     base: Off,
     seed: u32,
@@ -72,21 +65,21 @@ impl OpenSegment {
     }
 
     /// Returns whether `len` more bytes fit.
-    fn fits_open_segment<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
-        self.end() + len <= engine.geometry.records_end()
+    fn fits_open_segment<M: Medium>(&self, segments: &Segments<M>, len: usize) -> bool {
+        self.end() + len <= segments.geometry().records_end()
     }
 
     /// Stages a record: header, key, and value or table.
-    fn stage<M: Medium>(&mut self, engine: &Engine<M>, header: &RecordHeader, body: &[&[u8]]) {
+    fn stage<M: Medium>(&mut self, segments: &Segments<M>, header: &RecordHeader, body: &[&[u8]]) {
         // KV-RECORD-5: the first record of a batch certifies that all records before it are durable.
         let settled = self.staged() == 0
-            && engine.drains_are_real()
+            && segments.access().drains_are_real()
             && self
                 .last_ticket
-                .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
+                .is_some_and(|ticket| matches!(segments.medium().poll(ticket), Ok(true)));
         let header = RecordHeader { settled, ..*header };
         let within = self.end();
-        self.buffer.reserve(engine.record_len(&header) + LINE);
+        self.buffer.reserve(segments.record_len(&header) + LINE);
         header.encode(self.seed ^ within as u32, &mut self.buffer);
         for part in body {
             self.buffer.extend_from_slice(part);
@@ -94,19 +87,19 @@ impl OpenSegment {
         // The buffer starts at a line, a multiple of ALIGN, so aligning its length aligns the record's offset.
         let padded = self.buffer.len().next_multiple_of(ALIGN);
         self.buffer.resize(padded, 0);
-        debug_assert_eq!(self.end() - within, engine.record_len(&header));
+        debug_assert_eq!(self.end() - within, segments.record_len(&header));
     }
 
     /// Copies the staged bytes to the medium, in whole cache lines.
-    fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
-        let m = engine.medium();
+    fn copy_in<M: Medium>(&mut self, segments: &Segments<M>, ctx: &mut PersistCtx) {
+        let m = segments.medium();
         if self.staged_from == FIRST {
-            let place = engine.geometry.place(self.segment);
+            let place = segments.geometry().place(self.segment);
             place.open(
                 m,
                 ctx,
                 self.generation,
-                engine.open_epoch,
+                segments.open_epoch(),
                 SegmentPurpose::Log,
             );
         }
@@ -118,36 +111,42 @@ impl OpenSegment {
     }
 
     /// Records that the copied bytes have been drained under `ticket`.
-    fn mark_drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+    fn mark_drained<M: Medium>(&mut self, segments: &Segments<M>, ticket: Ticket) {
         let end = self.end();
         let kept = self.buffer.len() / LINE * LINE;
         self.buffer.copy_within(kept.., 0);
         self.buffer.truncate(self.buffer.len() - kept);
         self.staged_from = end;
         self.last_ticket = Some(ticket);
-        engine.info(self.segment).used.store(end as u32, Relaxed);
+        segments.info(self.segment).used.store(end as u32, Relaxed);
     }
 
     /// Seals the segment: its records are durable and published.
-    fn write_end<M: Medium>(&self, engine: &Engine<M>, ctx: &mut PersistCtx) {
-        write_end(engine, ctx, self.segment, self.generation, self.staged_from);
+    fn write_end<M: Medium>(&self, segments: &Segments<M>, ctx: &mut PersistCtx) {
+        write_end(
+            segments,
+            ctx,
+            self.segment,
+            self.generation,
+            self.staged_from,
+        );
     }
 }
 
 /// Seals `segment`: its records end at `end`, and all are durable and published. From now on the cleaner may take it.
 fn write_end<M: Medium>(
-    engine: &Engine<M>,
+    segments: &Segments<M>,
     ctx: &mut PersistCtx,
     segment: u32,
     generation: u64,
     end: usize,
 ) {
     // KV-SEG-3: a segment that was taken and never written is not opened, and stays as it was initialised.
-    if engine.drains_are_real() && end > FIRST {
-        let place = engine.geometry.place(segment);
-        place.seal(engine.medium(), ctx, generation, end);
+    if segments.access().drains_are_real() && end > FIRST {
+        let place = segments.geometry().place(segment);
+        place.seal(segments.medium(), ctx, generation, end);
     }
-    engine.info(segment).is_end_unwritten.store(0, Release);
+    segments.info(segment).is_end_unwritten.store(0, Release);
 }
 
 /// A full segment that is to be sealed once its last records are durable.
@@ -163,17 +162,17 @@ struct SealPending {
 /// While the session has nothing unpublished they are *parked* in [`SessionShared::parked`]. There other sessions and
 /// the cleaner can take them, so an idle session holds no space.
 ///
-/// [`SessionShared::parked`]: crate::engine::SessionShared::parked
+/// [`SessionShared::parked`]: crate::sessions::SessionShared::parked
 #[derive(Debug, Default)]
 pub(crate) struct OpenSegments([Option<Box<OpenSegment>>; CLASSES]);
 
 impl OpenSegments {
     /// Returns whether every class has a segment with room for `len` more bytes.
-    pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
-        let mut classes = self.0.iter().take(engine.classes());
+    pub(crate) fn take_all<M: Medium>(&self, segments: &Segments<M>, len: usize) -> bool {
+        let mut classes = self.0.iter().take(segments.classes());
         classes.all(|open| {
             open.as_ref()
-                .is_some_and(|open| open.fits_open_segment(engine, len))
+                .is_some_and(|open| open.fits_open_segment(segments, len))
         })
     }
 
@@ -186,9 +185,9 @@ impl OpenSegments {
     }
 
     /// Returns the bytes that cleaning these segments would gain once they are sealed.
-    pub(crate) fn gain<M: Medium>(&self, engine: &Engine<M>) -> u64 {
+    pub(crate) fn gain<M: Medium>(&self, segments: &Segments<M>) -> u64 {
         let open = self.iter();
-        open.map(|open| engine.gain_of(engine.info(open.segment)))
+        open.map(|open| segments.space().gain_of(segments.info(open.segment)))
             .sum()
     }
 
@@ -196,12 +195,12 @@ impl OpenSegments {
     #[inline]
     pub(crate) fn has_room_for_single<M: Medium>(
         &self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         class: usize,
         len: usize,
     ) -> bool {
         let open = self.0[class].as_ref();
-        open.is_some_and(|open| open.staged() == 0 && open.fits_open_segment(engine, len))
+        open.is_some_and(|open| open.staged() == 0 && open.fits_open_segment(segments, len))
     }
 
     /// Returns the offset of the next record of `class`. Room must have been made.
@@ -215,37 +214,37 @@ impl OpenSegments {
     #[inline]
     pub(crate) fn copy_in_single<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         ctx: &mut PersistCtx,
         class: usize,
         header: &RecordHeader,
         body: &[&[u8]],
     ) {
         let open = self.0[class].as_mut().expect("room was made");
-        open.stage(engine, header, body);
-        open.copy_in(engine, ctx);
+        open.stage(segments, header, body);
+        open.copy_in(segments, ctx);
     }
 
     /// Records that the single record has been drained under `ticket`.
     #[inline]
     pub(crate) fn mark_single_drained<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         class: usize,
         ticket: Ticket,
     ) {
         let open = self.0[class].as_mut().expect("room was made");
-        open.mark_drained(engine, ticket);
+        open.mark_drained(segments, ticket);
     }
 
     /// Takes out a segment with room for `len` bytes, preferably one of `class`.
-    fn take_with_room<M: Medium>(
+    pub(crate) fn take_with_room<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         class: usize,
         len: usize,
     ) -> Option<Box<OpenSegment>> {
-        let has_room = |open: &mut Box<OpenSegment>| open.fits_open_segment(engine, len);
+        let has_room = |open: &mut Box<OpenSegment>| open.fits_open_segment(segments, len);
         let same = self.0[class].take_if(has_room);
         same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
     }
@@ -254,23 +253,23 @@ impl OpenSegments {
     /// Returns the number of segments removed.
     pub(crate) fn seal<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         ctx: &mut PersistCtx,
         is_wanted: &dyn Fn(&SegmentInfo) -> bool,
     ) -> usize {
         let mut sealed = 0;
         for open in &mut self.0 {
-            let wanted = |o: &mut Box<OpenSegment>| is_wanted(engine.info(o.segment));
+            let wanted = |o: &mut Box<OpenSegment>| is_wanted(segments.info(o.segment));
             let Some(open) = open.take_if(wanted) else {
                 continue;
             };
             sealed += 1;
             if open.last_ticket.is_none() {
-                engine.give_segment(open.segment);
+                segments.give(open.segment);
                 continue;
             }
-            engine.note_sealed(open.segment);
-            open.write_end(engine, ctx);
+            segments.note_sealed(open.segment);
+            open.write_end(segments, ctx);
         }
         sealed
     }
@@ -287,8 +286,8 @@ pub(crate) struct SessionLog {
 
 impl SessionLog {
     /// Returns the bytes that still fit into the open segments.
-    pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
-        let end = engine.geometry.records_end();
+    pub(crate) fn room_left<M: Medium>(&self, segments: &Segments<M>) -> u64 {
+        let end = segments.geometry().records_end();
         let open = self.open.iter();
         open.map(|open| (end - open.end()) as u64).sum()
     }
@@ -310,46 +309,35 @@ impl SessionLog {
         !self.full.is_empty() || !self.sealing.is_empty()
     }
 
-    /// Continues in a segment parked by an idle session, if one has room for `len` bytes.
-    pub(crate) fn adopt<M: Medium>(
-        &mut self,
-        engine: &Engine<M>,
-        class: usize,
-        len: usize,
-    ) -> Result<(), NoRoom> {
-        for shared in engine.enrolled().iter() {
-            let mut parked = shared.parked.lock().expect("no holder panics");
-            if let Some(open) = parked.take_with_room(engine, class, len) {
-                self.full
-                    .extend(self.open.0[class].replace(open).map(|full| *full));
-                return Ok(());
-            }
-        }
-        Err(NoRoom)
+    /// Continues `class` in a segment that an idle session had parked.
+    pub(crate) fn adopt(&mut self, class: usize, open: Box<OpenSegment>) {
+        self.full
+            .extend(self.open.0[class].replace(open).map(|full| *full));
     }
 
-    /// Ensures that a record of `len` bytes fits into the open segment of `class`. Opens another segment if more than
-    /// `keep` free segments would remain. The new segment gets the ages of `origin` (`None`: the current ones).
-    pub(crate) fn make_room<M: Medium>(
-        &mut self,
-        engine: &Engine<M>,
+    /// Returns whether a record of `len` bytes fits into the open segment of `class`.
+    pub(crate) fn has_room<M: Medium>(
+        &self,
+        segments: &Segments<M>,
         class: usize,
         len: usize,
-        keep: u32,
+    ) -> bool {
+        let open = self.open.0[class].as_ref();
+        open.is_some_and(|open| open.fits_open_segment(segments, len))
+    }
+
+    /// Continues `class` in `segment`, which was free. It gets the ages of `origin` (`None`: the current ones).
+    pub(crate) fn open<M: Medium>(
+        &mut self,
+        segments: &Segments<M>,
+        class: usize,
+        segment: u32,
         origin: Option<RelocationOrigin>,
-    ) -> Result<(), NoRoom> {
-        if let Some(open) = &self.open.0[class]
-            && open.fits_open_segment(engine, len)
-        {
-            return Ok(());
-        }
-        let segment = engine.take_segment(keep).ok_or(NoRoom)?;
-        let info = engine.info(segment);
+    ) {
+        let info = segments.info(segment);
         info.set_state(SegmentState::Open);
         match origin {
-            None => info
-                .written_at_average
-                .store(engine.written.load(Relaxed), Relaxed),
+            None => info.written_at_average.store(segments.appended(), Relaxed),
             Some(from) => {
                 info.opened.store(from.opened, Relaxed);
                 info.written_at_average.store(from.born, Relaxed);
@@ -361,7 +349,7 @@ impl SessionLog {
         buffer.clear();
         let fresh = Box::new(OpenSegment {
             segment,
-            base: engine.geometry.base(segment),
+            base: segments.geometry().base(segment),
             seed: info.seed.load(Relaxed),
             generation: info.generation.load(Relaxed),
             staged_from: FIRST,
@@ -370,7 +358,6 @@ impl SessionLog {
         });
         self.full
             .extend(self.open.0[class].replace(fresh).map(|full| *full));
-        Ok(())
     }
 
     /// Returns the offset of the next record of `class`. Room must have been made.
@@ -381,18 +368,13 @@ impl SessionLog {
     /// Stages a record at [`SessionLog::next`]: header, key, and value or table.
     pub(crate) fn stage<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         class: usize,
         header: &RecordHeader,
         body: &[&[u8]],
     ) {
         let open = self.open.0[class].as_mut().expect("room was made");
-        open.stage(engine, header, body);
-    }
-
-    /// Returns the checksum seed of a record at `at`, in an open segment of this log.
-    pub(crate) fn seed<M: Medium>(engine: &Engine<M>, at: Off) -> u32 {
-        engine.info_at(at).seed.load(Relaxed) ^ engine.geometry.within(at) as u32
+        open.stage(segments, header, body);
     }
 
     /// Returns the staged bytes from `at` on, if `at` is staged in this log.
@@ -423,16 +405,16 @@ impl SessionLog {
     /// writes are not published yet: segments with such writes are not sealed.
     pub(crate) fn copy_in<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         ctx: &mut PersistCtx,
         unpublished: Option<Ticket>,
     ) -> u64 {
-        self.seal_durable(engine, ctx, unpublished);
+        self.seal_durable(segments, ctx, unpublished);
         let mut bytes = 0;
         for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
                 bytes += open.staged() as u64;
-                open.copy_in(engine, ctx);
+                open.copy_in(segments, ctx);
             }
         }
         bytes
@@ -442,36 +424,36 @@ impl SessionLog {
     /// `unpublished` is the first ticket whose writes are not published yet.
     pub(crate) fn seal_durable<M: Medium>(
         &mut self,
-        engine: &Engine<M>,
+        segments: &Segments<M>,
         ctx: &mut PersistCtx,
         unpublished: Option<Ticket>,
     ) {
         self.sealing.retain(|seal| {
             let published = unpublished.is_none_or(|first| seal.ticket < first);
-            let durable = published && matches!(engine.medium().poll(seal.ticket), Ok(true));
+            let durable = published && matches!(segments.medium().poll(seal.ticket), Ok(true));
             if !durable && !fault!("kv.sealed_too_soon") {
                 return true;
             }
-            write_end(engine, ctx, seal.segment, seal.generation, seal.end);
+            write_end(segments, ctx, seal.segment, seal.generation, seal.end);
             false
         });
     }
 
     /// Records that the copied bytes have been drained under `ticket`.
-    pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+    pub(crate) fn drained<M: Medium>(&mut self, segments: &Segments<M>, ticket: Ticket) {
         for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
-                open.mark_drained(engine, ticket);
+                open.mark_drained(segments, ticket);
             }
         }
         for open in self.full.drain(..) {
             let Some(ticket) = open.last_ticket else {
                 // Nothing was written to the segment, not even its opening: it is still free.
-                engine.give_segment(open.segment);
+                segments.give(open.segment);
                 self.spare.push(open.buffer);
                 continue;
             };
-            engine.note_sealed(open.segment);
+            segments.note_sealed(open.segment);
             self.sealing.push(SealPending {
                 segment: open.segment,
                 generation: open.generation,
@@ -483,30 +465,30 @@ impl SessionLog {
     }
 
     /// Closes open segments so old that they keep tombstones from being reclaimed. Nothing may be staged in them.
-    pub(crate) fn rotate<M: Medium>(&mut self, engine: &Engine<M>) {
-        let Some(limit) = engine.rotation_limit() else {
+    pub(crate) fn rotate<M: Medium>(&mut self, segments: &Segments<M>) {
+        let Some(limit) = segments.rotation_limit() else {
             return;
         };
         for open in &mut self.open.0 {
             let is_old = |o: &mut Box<OpenSegment>| {
-                o.staged() == 0 && engine.info(o.segment).opened.load(Relaxed) < limit
+                o.staged() == 0 && segments.info(o.segment).opened.load(Relaxed) < limit
             };
             self.full.extend(open.take_if(is_old).map(|old| *old));
         }
         if self.full.iter().all(|open| open.staged() == 0) {
-            self.drained(engine, Ticket::DURABLE);
+            self.drained(segments, Ticket::DURABLE);
         }
     }
 
     /// Seals every open segment, so that other threads may clean them. Nothing may be staged, and everything drained
     /// must be durable. The seals are not drained: without a seal, an open reads the segment to the end of its
     /// records.
-    pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx) {
+    pub(crate) fn close<M: Medium>(&mut self, segments: &Segments<M>, ctx: &mut PersistCtx) {
         debug_assert!(!self.is_staged());
         for open in &mut self.open.0 {
             self.full.extend(open.take().map(|open| *open));
         }
-        self.drained(engine, Ticket::DURABLE);
-        self.copy_in(engine, ctx, None);
+        self.drained(segments, Ticket::DURABLE);
+        self.copy_in(segments, ctx, None);
     }
 }

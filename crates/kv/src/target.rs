@@ -23,9 +23,8 @@ use farbank_store::explored::{BatchMode, IDENTITY, SessionClient};
 
 use crate::api::Kv;
 use crate::config::{CleaningMode, Config};
-use crate::segment::OVERHEAD;
-use crate::segment_map::map_bytes;
-use crate::session_log::CLASSES;
+use crate::format::geometry::map_bytes;
+use crate::format::segment::{CLASSES, OVERHEAD};
 
 /// A configuration of the engine for exploration. The machine's clock is wrong most of the time. It is behind when a
 /// pool is opened, and jumps ahead and back while time passes. At some cleaning steps it has been behind for so long
@@ -267,7 +266,7 @@ impl TestMachine {
     /// Sets the wall clock back for so long that the store's clock follows. Values that have expired by now count as
     /// expired.
     fn set_back<M: Medium>(&self, kv: &Kv<M>) -> Result<(), String> {
-        kv.engine.clock.act_on_time();
+        kv.engine.superblock.clock().act_on_time();
         self.wall
             .store(behind(kv.engine.now_ms()) - STEP_HELD_MS, Relaxed);
         for passed in [0, STEP_HELD_MS] {
@@ -429,7 +428,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         self.staged[session].clear();
         self.clients[session] = SessionClient::new(self.kv.session(), self.target.batches());
         let keeps = |staged: &HashSet<u64>| !staged.is_empty();
-        if !self.staged.iter().any(keeps) && self.kv.engine.is_staged() {
+        if !self.staged.iter().any(keeps) && self.kv.engine.pending.is_staged() {
             return Err("a dropped session still has staged writes".into());
         }
         Ok(never)

@@ -58,7 +58,7 @@ impl HashIndex {
         for (line, row) in rows.chunks_exact(LINE).enumerate() {
             let slots = &index.rows.get(line).0;
             for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
-                let word = crate::record::u64_at(word, 0);
+                let word = crate::format::record::u64_at(word, 0);
                 if word > GONE {
                     let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
                     is_sound.then_some(())?; // KV-INDEX-5

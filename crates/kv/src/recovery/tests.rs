@@ -5,7 +5,7 @@ use farbank_pm::sim::{Persistency, Sim};
 
 use crate::api::Kv;
 use crate::config::{CleaningMode, Config};
-use crate::record::RecordType;
+use crate::format::record::RecordType;
 use farbank_store::{Key, Session, Value};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -34,7 +34,7 @@ fn put(kv: &Kv<Sim>, session: &mut dyn Session, name: &[u8], wait: bool) -> Off 
         session.wait(ticket).unwrap();
     }
     let engine = &kv.engine;
-    let hash = engine.geometry.hash(0, name);
+    let hash = engine.geometry().hash(0, name);
     let pending = engine.stripe(hash).lock().all().map(|p| p.at).max();
     pending.unwrap_or_else(|| engine.locate(hash, key(name)).found.unwrap().at)
 }
@@ -49,7 +49,7 @@ fn a_pad_that_replaces_a_settled_record_is_settled() {
     put(&kv, &mut *session, b"durable", true);
     let torn = put(&kv, &mut *session, b"torn", false);
     put(&kv, &mut *session, b"later", false);
-    let header = kv.engine.header(torn).unwrap();
+    let header = kv.engine.segments.header(torn).unwrap();
     assert!(header.settled, "the first batch was durable");
     let mut image = sim.visible();
     let body = torn.plus(header.len() as u64).0 / 8 * 8 + 16;
@@ -57,7 +57,7 @@ fn a_pad_that_replaces_a_settled_record_is_settled() {
 
     let kv = Kv::open(Sim::from_image(image, Persistency::Page), config()).unwrap();
     assert!(kv.opened().damage.is_empty(), "{:?}", kv.opened().damage);
-    let pad = kv.engine.header(torn).unwrap();
+    let pad = kv.engine.segments.header(torn).unwrap();
     assert_eq!((pad.what, pad.settled), (RecordType::Pad, true));
     let mut session = kv.session();
     for (name, there) in [(&b"durable"[..], true), (b"torn", false), (b"later", true)] {
