@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use farbank_store::Session;
 
-use crate::buffer_pool::BufferPool;
-use crate::connection::InputBuffer;
-use crate::hotkeys::Sampler;
-use crate::output::OutputQueue;
-use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
+use crate::buffers::pool::BufferPool;
+use crate::net::connection::InputBuffer;
+use crate::net::output::OutputQueue;
+use crate::state::shared::{CounterTotals, ServerShared, WorkerFigures};
+use crate::stats::hot_keys::Sampler;
 
 /// Most requests of a connection that are parsed ahead.
 pub(crate) const WINDOW: usize = 16;

@@ -14,36 +14,26 @@
 //! The address that a client connects to determines the protocol ([`Endpoint`]). Both protocols share workers, batches
 //! and values.
 //!
-//! * `connection`: one connection, its input buffer and its state. `output`: its replies, and which of them are held.
-//! * `exec_context`: what a protocol works with while it executes requests. `buffer_pool`: buffers that connections
-//!   share.
-//! * `executor`: executes requests on a thread. `long_requests`: the thread that executes long requests, so that other
-//!   clients do not wait for them.
-//! * `worker`: the event loop. `listener`: binds, accepts and starts the threads. `unix_socket`: the Unix socket.
-//! * `shared`: state that all threads share. `settings`: options at start, and those that CONFIG SET changes.
-//! * [`resp`]: parses Redis requests and writes replies. `commands`: one file per family of Redis commands, and the
-//!   table of all commands.
-//! * [`memcached`]: memcached's requests and commands.
-//! * `hotkeys`: finds the most requested keys. [`glob`]: the patterns of SCAN, KEYS and CONFIG GET.
+//! * `net`: sockets and threads. `listener` accepts, `worker` is the event loop, `executor` executes requests,
+//!   `long_requests` executes those that would delay other clients.
+//! * `protocol`: the wire formats. [`resp`] is Redis's, [`memcached`] is memcached's.
+//! * `commands`: one file per family of Redis commands, the table of all, and the commands of memcached.
+//! * `exec_context`: what a protocol works with while it executes requests. `buffers`: the memory of input and replies.
+//! * `state`: what all threads share. `stats`: what they count. `settings`: options at start, and those that CONFIG SET
+//!   changes. [`glob`]: the patterns of SCAN, KEYS and CONFIG GET.
 #![forbid(unsafe_code)]
 
-mod buffer_pool;
+mod buffers;
 mod commands;
-mod connection;
 mod exec_context;
-mod executor;
 pub mod glob;
-mod hotkeys;
-mod listener;
-mod long_requests;
-pub mod memcached;
-mod output;
-pub mod resp;
+mod net;
+mod protocol;
 mod settings;
-mod shared;
-mod unix_socket;
-mod worker;
+mod state;
+mod stats;
 
-pub use listener::{BindError, Server, ServerHandle};
+pub use net::listener::{BindError, Server, ServerHandle};
+pub use net::unix_socket::UnixSocket;
+pub use protocol::{memcached, resp};
 pub use settings::{ClientsMemory, Endpoint, ProtectedActions, ServerOptions, WireProtocol};
-pub use unix_socket::UnixSocket;

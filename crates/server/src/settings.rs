@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::resp::RequestLimits;
-use crate::unix_socket::UnixSocket;
+use crate::net::unix_socket::UnixSocket;
+use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{CommandContext, CommandError, ReplyMode, SYNTAX, quote};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
-use crate::shared::{ClientInfo, lock};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, ReplyBuffer, ReplySink, reply};
+use crate::state::shared::{ClientInfo, lock};
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {

@@ -3,7 +3,7 @@
 use super::table::{COMMANDS, Command, flag};
 use super::{CommandContext, CommandError, SYNTAX, lookup, table};
 use crate::glob::{LetterCase, matches};
-use crate::resp::{Args, ReplyBuffer, RespVersion, reply};
+use crate::protocol::resp::{Args, ReplyBuffer, RespVersion, reply};
 
 /// `COMMAND`
 pub(super) fn command(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CommandContext, CommandError, SYNTAX, quote};
 use crate::glob::{LetterCase, matches};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
-use crate::shared::{ServerShared, lock};
+use crate::state::shared::{ServerShared, lock};
 
 /// Format of a number in the configuration.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 use farbank_store::DATABASES;
 
 use super::{CommandContext, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, RespVersion, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, RespVersion, reply};
 
 /// The Redis version whose commands and replies this server implements.
 pub(super) const REDIS_VERSION: &str = "7.0.15";

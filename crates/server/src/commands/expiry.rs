@@ -3,8 +3,8 @@
 use farbank_store::{StoredItem, UpdateDecision};
 
 use super::{CommandContext, CommandError, NOT_INTEGER};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 
 /// Unit of a command's time argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

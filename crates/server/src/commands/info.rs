@@ -10,10 +10,10 @@ use farbank_store::Stats;
 
 use super::connection::REDIS_VERSION;
 use super::{CommandContext, CommandError};
-use crate::hotkeys::HotKey;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::{Args, reply};
 use crate::settings::WireProtocol;
-use crate::shared::{Counter, ServerShared, lock};
+use crate::state::shared::{Counter, ServerShared, lock};
+use crate::stats::hot_keys::HotKey;
 
 type InfoSection = fn(&ServerShared<'_>, &Stats, &mut String) -> std::fmt::Result;
 
@@ -90,7 +90,7 @@ fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::
         .iter()
         .filter(|c| c.watching.load(Ordering::Relaxed) > 0)
         .count();
-    let largest = |bytes: fn(&crate::shared::ClientInfo) -> usize| {
+    let largest = |bytes: fn(&crate::state::shared::ClientInfo) -> usize| {
         cards
             .iter()
             .map(|client_info| bytes(client_info))

@@ -5,8 +5,8 @@ use farbank_store::{GroupDecision, Key};
 use super::strings::STRING;
 use super::{CommandContext, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX, StoreAccess};
 use crate::glob::{LetterCase, matches};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 
 /// Error that ends a request which visits all keys when the server stops, so that the request does not delay the stop.
 const STOPPING: CommandError = CommandError::Fixed("ERR the server is shutting down");

@@ -2,7 +2,7 @@
 //!
 //! Most are recognised by their arguments before execution ([`is_long`]): by the number of arguments, their bytes, or a
 //! command that visits all keys. A request that meets large values during execution ends with [`CommandError::Long`]
-//! before it has changed anything. The thread of long requests (`crate::long_requests`) executes both kinds, without
+//! before it has changed anything. The thread of long requests (`crate::net::long_requests`) executes both kinds, without
 //! these checks.
 
 use farbank_pm::Drain;
@@ -11,9 +11,9 @@ use farbank_store::{Key, ReadView};
 use super::table::{Command, flag};
 use super::transactions::TransactionQueue;
 use super::{ClientState, CommandContext, CommandError, is_option};
-use crate::resp::Args;
-use crate::resp::number::parse_i64;
-use crate::shared::ServerShared;
+use crate::protocol::resp::Args;
+use crate::protocol::resp::number::parse_i64;
+use crate::state::shared::ServerShared;
 
 /// Most bytes of a request, or of the values that it reads. Copying them takes about a millisecond.
 pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;

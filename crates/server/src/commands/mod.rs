@@ -23,6 +23,7 @@ mod expiry;
 pub(crate) mod info;
 mod keys;
 pub(crate) mod long;
+pub(crate) mod memcached;
 pub(crate) mod pipeline;
 mod server;
 mod strings;
@@ -36,9 +37,9 @@ use farbank_store::{
     Error, GroupDecision, KEY_BYTES_MAX, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
 };
 
-use crate::buffer_pool::BufferPool;
-use crate::resp::{Args, ReplyBuffer, RespVersion, reply};
-use crate::shared::{ClientInfo, Counter, CounterTotals, ServerShared, lock};
+use crate::buffers::pool::BufferPool;
+use crate::protocol::resp::{Args, ReplyBuffer, RespVersion, reply};
+use crate::state::shared::{ClientInfo, Counter, CounterTotals, ServerShared, lock};
 use table::{Command, flag};
 use transactions::TransactionQueue;
 

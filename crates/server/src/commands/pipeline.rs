@@ -7,8 +7,8 @@ use farbank_store::{Key, RoomReply};
 use super::table::{self, Command, flag};
 use super::{ClientState, CommandContext, ExecOutcome, StoreAccess, WriteNeed, long, run};
 use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
-use crate::resp::{Args, RequestParser, reply};
-use crate::shared::Counter;
+use crate::protocol::resp::{Args, RequestParser, reply};
+use crate::state::shared::Counter;
 
 /// Executes the complete requests in the connection's input.
 pub(crate) fn execute(turn: ExecContext<'_>, client: &mut ClientState, parser: &mut RequestParser) {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{CommandContext, CommandError, SYNTAX};
-use crate::resp::{Args, reply};
+use crate::protocol::resp::{Args, reply};
 
 /// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
 pub(super) fn container(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {

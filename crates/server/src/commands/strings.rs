@@ -7,10 +7,10 @@ use farbank_store::{
 
 use super::expiry::{TimeUnit, deadline};
 use super::{CommandContext, CommandError, SYNTAX, StoreAccess, TOO_LONG, WRONG_TYPE};
-use crate::buffer_pool::{BufferPool, reserve};
-use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
+use crate::buffers::pool::{BufferPool, reserve};
+use crate::protocol::resp::{Args, ReplyBuffer, ReplySink, reply};
 use crate::settings::size;
-use crate::shared::Counter;
+use crate::state::shared::Counter;
 
 /// Most bytes of a value's frame in a reply.
 const FRAME_BYTES_MAX: usize = 32;

@@ -7,7 +7,7 @@ use super::{
     keys, server,
 };
 use super::{strings, transactions};
-use crate::resp::Args;
+use crate::protocol::resp::Args;
 
 /// A command's function: appends its reply, or returns an error.
 pub(crate) type CommandFn = fn(&mut CommandContext<'_>, Args<'_>) -> Result<(), CommandError>;

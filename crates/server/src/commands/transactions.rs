@@ -19,9 +19,9 @@ use super::{
     CommandContext, CommandError, ExecOutcome, StoreAccess, WriteNeed, check_keys, execute,
     misconf, reject,
 };
-use crate::resp::number::parse_u64;
-use crate::resp::parse::QueuedRequests;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_u64;
+use crate::protocol::resp::parse::QueuedRequests;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
 
 /// Requests queued by MULTI.

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use mio::net::TcpStream;
 
-use crate::buffer_pool::{BufferPool, SMALL_BYTES, size_class};
+use crate::buffers::pool::{BufferPool, SMALL_BYTES, size_class};
 use crate::commands::ClientState;
-use crate::memcached::MemcachedConn;
-use crate::output::OutputQueue;
-use crate::resp::RequestParser;
+use crate::commands::memcached::MemcachedConn;
+use crate::net::output::OutputQueue;
+use crate::protocol::resp::RequestParser;
 use crate::settings::WireProtocol;
-use crate::shared::ClientInfo;
+use crate::state::shared::ClientInfo;
 
 /// Bytes of a connection's first input buffer, and so of a read while little input is pending.
 pub(crate) const READ_BYTES: usize = SMALL_BYTES;

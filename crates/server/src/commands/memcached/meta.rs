@@ -11,15 +11,16 @@ use super::items::{
     self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
     expires_ms,
 };
-use super::parse::{StoreCondition, ValuePayload, i32_of, u32_of, u64_of};
 use super::prefixes::KeyOperation;
 use super::recency::KeyAccess;
 use super::text::{BAD_CHUNK, NOT_NUMERIC, REPLY_TOO_LONG, TOO_LARGE, not_stored, too_large};
-use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, base64, key};
-use crate::buffer_pool::reserve;
-use crate::resp::ReplySink;
-use crate::resp::number::DecimalText;
-use crate::shared::Counter;
+use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
+use crate::buffers::pool::reserve;
+use crate::protocol::memcached::base64;
+use crate::protocol::memcached::parse::{StoreCondition, ValuePayload, i32_of, u32_of, u64_of};
+use crate::protocol::resp::ReplySink;
+use crate::protocol::resp::number::DecimalText;
+use crate::state::shared::Counter;
 
 /// Most flags of a request.
 const FLAGS_MAX: usize = 17;

@@ -7,15 +7,17 @@ use super::items::{
     self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
     expires_ms,
 };
-use super::parse::{StoreCondition, StoreRequest, ValuePayload, i32_of, u32_of, u64_of};
 use super::prefixes::KeyOperation;
 use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
-use crate::buffer_pool::reserve;
+use crate::buffers::pool::reserve;
 use crate::commands::{ExecOutcome, long};
 use crate::exec_context::WINDOW;
-use crate::resp::ReplySink;
-use crate::resp::number::DecimalText;
-use crate::shared::Counter;
+use crate::protocol::memcached::parse::{
+    StoreCondition, StoreRequest, ValuePayload, i32_of, u32_of, u64_of,
+};
+use crate::protocol::resp::ReplySink;
+use crate::protocol::resp::number::DecimalText;
+use crate::state::shared::Counter;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";

@@ -8,12 +8,12 @@ use std::time::Instant;
 use farbank_pm::{Poisoned, Ticket};
 use farbank_store::{ConflictPolicy, Error, Session};
 
-use crate::buffer_pool::BufferPool;
-use crate::connection::{Connection, ProtocolState};
+use crate::buffers::pool::BufferPool;
+use crate::commands::{self, memcached};
 use crate::exec_context::ExecContext;
-use crate::hotkeys::Sampler;
-use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
-use crate::{commands, memcached};
+use crate::net::connection::{Connection, ProtocolState};
+use crate::state::shared::{CounterTotals, ServerShared, WorkerFigures};
+use crate::stats::hot_keys::Sampler;
 
 /// One thread's session, counters and buffers.
 pub(crate) struct Executor<'a> {

@@ -4,13 +4,12 @@
 //! This module depends on neither commands nor the store. The parser reads requests in place in a connection's input
 //! buffer; replies are appended to its output buffer.
 
-pub(crate) mod buffer;
 pub mod number;
 pub mod parse;
 pub mod reply;
 
-pub(crate) use buffer::ReplyBuffer;
-pub use buffer::ReplySink;
+pub(crate) use crate::buffers::reply::ReplyBuffer;
+pub use crate::buffers::reply::ReplySink;
 pub use parse::{Args, ProtocolError, RequestLimits, RequestParser};
 pub use reply::RespVersion;
 

@@ -1,7 +1,7 @@
 //! Appends replies to a buffer in RESP2 or RESP3.
 
-use super::buffer::ReplySink;
 use super::number::DecimalText;
+use crate::buffers::reply::ReplySink;
 
 /// Protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -28,10 +28,10 @@ use std::time::Instant;
 use farbank_pm::Ticket;
 use farbank_store::Error;
 
-use crate::buffer_pool::BufferPool;
-use crate::connection::Connection;
-use crate::executor::Executor;
-use crate::shared::{Counter, ServerShared, WorkerFigures, WorkerMsg, WorkerPool, lock};
+use crate::buffers::pool::BufferPool;
+use crate::net::connection::Connection;
+use crate::net::executor::Executor;
+use crate::state::shared::{Counter, ServerShared, WorkerFigures, WorkerMsg, WorkerPool, lock};
 
 /// A connection that its worker has lent to the thread of long requests.
 pub(crate) struct LentConnection {

@@ -8,10 +8,10 @@ use farbank_store::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::parse::{StoreCondition, u64_of};
 use super::{MemcachedCtx, key};
-use crate::resp::number::DecimalText;
-use crate::shared::Counter;
+use crate::protocol::memcached::parse::{StoreCondition, u64_of};
+use crate::protocol::resp::number::DecimalText;
+use crate::state::shared::Counter;
 
 /// Longest relative expiry, in seconds; a larger number is a time since 1970.
 const RELATIVE_SECS_MAX: i32 = 60 * 60 * 24 * 30;

@@ -29,13 +29,13 @@ use farbank_store::Error;
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::buffer_pool::BufferPool;
-use crate::connection::{Connection, READ_BYTES};
+use crate::buffers::pool::BufferPool;
 use crate::exec_context::{LONG_BYTES, STALL_BYTES};
-use crate::executor::Executor;
-use crate::long_requests::LentConnection;
+use crate::net::connection::{Connection, READ_BYTES};
+use crate::net::executor::Executor;
+use crate::net::long_requests::LentConnection;
 use crate::settings::size;
-use crate::shared::{ClientInfo, Counter, ServerShared, WorkerMsg};
+use crate::state::shared::{ClientInfo, Counter, ServerShared, WorkerMsg};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);

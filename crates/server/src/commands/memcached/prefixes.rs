@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::resp::ReplySink;
-use crate::shared::lock;
+use crate::protocol::resp::ReplySink;
+use crate::state::shared::lock;
 
 /// Character that ends a key's prefix.
 const DELIMITER: u8 = b':';

@@ -166,7 +166,7 @@ fn queued_requests_are_read_back_unchanged() {
 fn many_queued_requests_use_little_more_memory_than_their_bytes() {
     let request = |value: &str| {
         let mut bytes = Vec::new();
-        crate::resp::request(&mut bytes, &["SET", "k", value]);
+        crate::protocol::resp::request(&mut bytes, &["SET", "k", value]);
         bytes
     };
     let mut kept = QueuedRequests::default();

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use farbank_store::{SlabClass, Stats};
 
-use super::parse::u32_of;
 use super::{BAD_FORMAT, ERROR, MemcachedCtx, VERSION, Words};
-use crate::resp::{ReplyBuffer, ReplySink};
+use crate::protocol::memcached::parse::u32_of;
+use crate::protocol::resp::{ReplyBuffer, ReplySink};
 use crate::settings::WireProtocol;
-use crate::shared::{Counter, ServerShared, lock};
+use crate::state::shared::{Counter, ServerShared, lock};
 
 /// Most keys of a `cachedump`.
 const DUMP_KEYS_MAX: usize = 1 << 16;

@@ -27,8 +27,8 @@ const BLANKS_MAX: usize = 100;
 /// Bytes of an item besides its key and value, for the limit of its size.
 const ITEM_HEAD_BYTES: usize = 57;
 
-pub(super) const ERROR: &str = "ERROR";
-pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+pub(crate) const ERROR: &str = "ERROR";
+pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ pub struct TextLimits {
 
 impl TextLimits {
     /// Whether an item of these lengths is too large.
-    pub(super) fn exceeded(self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
+    pub(crate) fn exceeded(self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
         let flags_bytes = if flags == 0 { 0 } else { 4 };
         ITEM_HEAD_BYTES + key_bytes + flags_bytes + value_bytes + 2 > self.item_bytes_max
     }
@@ -402,7 +402,7 @@ fn is_space(byte: u8) -> bool {
 
 /// Parses an unsigned number. Accepts a negative number only if it wraps around to at most `i64::MAX`, as memcached
 /// does.
-pub(super) fn u64_of(text: &[u8]) -> Option<u64> {
+pub(crate) fn u64_of(text: &[u8]) -> Option<u64> {
     let (value, negative) = number(text)?;
     let value = if negative {
         value.wrapping_neg()
@@ -415,7 +415,7 @@ pub(super) fn u64_of(text: &[u8]) -> Option<u64> {
 
 /// Parses an unsigned number and returns its low 32 bits.
 #[inline]
-pub(super) fn u32_of(text: &[u8]) -> Option<u32> {
+pub(crate) fn u32_of(text: &[u8]) -> Option<u32> {
     match text {
         [digit @ b'0'..=b'9'] => Some(u32::from(digit - b'0')),
         _ => u64_of(text).map(|value| value as u32),
@@ -424,7 +424,7 @@ pub(super) fn u32_of(text: &[u8]) -> Option<u32> {
 
 /// Parses a signed number and returns its low 32 bits.
 #[inline]
-pub(super) fn i32_of(text: &[u8]) -> Option<i32> {
+pub(crate) fn i32_of(text: &[u8]) -> Option<i32> {
     if let [digit @ b'0'..=b'9'] = text {
         return Some(i32::from(digit - b'0'));
     }

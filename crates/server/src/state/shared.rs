@@ -11,10 +11,10 @@ use farbank_store::Store;
 use mio::Waker;
 use mio::net::TcpStream;
 
-use crate::hotkeys::{self, HotKey, HotKeys};
-use crate::long_requests::{LentConnection, LongRequests};
-use crate::memcached::MemcachedState;
+use crate::commands::memcached::MemcachedState;
+use crate::net::long_requests::{LentConnection, LongRequests};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::stats::hot_keys::{self, HotKey, HotKeys};
 
 /// Locks `mutex` even if a thread panicked while it held the lock: no holder leaves the data inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,7 +94,7 @@ impl ServerShared<'_> {
 
     /// The most requested keys.
     pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
-        hotkeys::report(self.worker_pool.figures().map(|figures| &figures.hot))
+        hot_keys::report(self.worker_pool.figures().map(|figures| &figures.hot))
     }
 
     /// Counter totals over all threads since the start.

@@ -15,7 +15,7 @@ fn value(digit: u8) -> Option<u32> {
 }
 
 /// Decodes `text`. Returns `None` if it is empty or not valid base64.
-pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
     if text.is_empty() || !text.len().is_multiple_of(4) || padding > 2 {
         return None;
@@ -35,7 +35,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Appends the base64 encoding of `bytes`.
-pub(super) fn encode(bytes: &[u8], out: &mut impl crate::resp::ReplySink) {
+pub(crate) fn encode(bytes: &[u8], out: &mut impl crate::protocol::resp::ReplySink) {
     for group in bytes.chunks(3) {
         let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);

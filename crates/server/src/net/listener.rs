@@ -17,14 +17,14 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::long_requests;
-use crate::memcached::MemcachedState;
+use crate::commands::memcached::MemcachedState;
+use crate::net::long_requests;
+use crate::net::unix_socket::{BoundSocket, as_stream};
+use crate::net::worker::{WAKE, Worker};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
-use crate::shared::{
+use crate::state::shared::{
     ClientRegistry, CounterTotals, PeerAddr, ServerShared, WorkerHandle, WorkerMsg, WorkerPool,
 };
-use crate::unix_socket::{BoundSocket, as_stream};
-use crate::worker::{WAKE, Worker};
 
 /// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;

@@ -8,20 +8,17 @@
 //! (the source of its `cas`), and the marks *stale* and *won* in the high bits of the kind
 //! ([`KIND_STALE`](farbank_store::KIND_STALE)). Only the time of a key's last use is in DRAM (`recency`).
 //!
-//! * [`parse`]: splits the input into requests.
 //! * `text`: the classic commands. `meta`: the two-letter meta commands. Both write through `items`.
 //! * `stats`: the `stats` command.
-//! * `recency`: last uses of keys. `prefixes`: counts for `stats detail`. `base64`: keys that are not text.
+//! * `recency`: last uses of keys. `prefixes`: counts for `stats detail`.
 //!
 //! # Invariants
 //! Those of `commands`: a write's reply is behind the mark whether or not it changed anything (SRV-CMD-1); a read sees
 //! undurable writes only if its reply is behind the mark (SRV-CMD-2). A write without a reply also sets the mark, because
 //! later replies may reveal it.
 
-mod base64;
 mod items;
 mod meta;
-pub mod parse;
 mod prefixes;
 mod recency;
 mod stats;
@@ -32,14 +29,16 @@ use std::time::Instant;
 
 use farbank_store::{Absence, Error, Key, ReadView, RoomReply, Session};
 
-use crate::buffer_pool::BufferPool;
+use crate::buffers::pool::BufferPool;
 use crate::commands::{ExecOutcome, long};
 use crate::exec_context::{ExecContext, STALL_BYTES, TimeBudget, WINDOW};
-use crate::hotkeys::Sampler;
-use crate::resp::{ReplyBuffer, ReplySink};
-use crate::shared::{ClientInfo, Counter, CounterTotals, ServerShared, WorkerFigures};
+use crate::protocol::memcached::parse::{
+    self, BAD_FORMAT, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words,
+};
+use crate::protocol::resp::{ReplyBuffer, ReplySink};
+use crate::state::shared::{ClientInfo, Counter, CounterTotals, ServerShared, WorkerFigures};
+use crate::stats::hot_keys::Sampler;
 use items::CasSource;
-use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words};
 use prefixes::PrefixStats;
 use recency::{AccessTimes, KeyAccess};
 

@@ -25,8 +25,8 @@ use std::io::{self, IoSlice, Write};
 
 use farbank_pm::Ticket;
 
-use crate::buffer_pool::{BufferPool, SMALL_BYTES};
-use crate::resp::ReplyBuffer;
+use crate::buffers::pool::{BufferPool, SMALL_BYTES};
+use crate::protocol::resp::ReplyBuffer;
 
 /// Bytes from which a buffer moves to the full buffers before more is appended.
 const FULL_BYTES: usize = SMALL_BYTES;
@@ -261,7 +261,7 @@ impl OutputQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::ReplySink;
+    use crate::protocol::resp::ReplySink;
 
     fn reply(output: &mut OutputQueue, text: &[u8], waits: bool) {
         if waits {

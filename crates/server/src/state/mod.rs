@@ -1,0 +1,3 @@
+//! State that all threads of a server share.
+
+pub(crate) mod shared;

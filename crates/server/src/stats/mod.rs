@@ -1,0 +1,3 @@
+//! Statistics of the server.
+
+pub(crate) mod hot_keys;
