@@ -2,8 +2,9 @@
 
 use farbank_store::UpdateDecision;
 
+use super::context::CommandContext;
+use super::error::{CommandError, NOT_INTEGER, WRONG_TYPE};
 use super::strings::STRING;
-use super::{CommandContext, CommandError, NOT_INTEGER, WRONG_TYPE};
 use crate::protocol::resp::number::{DecimalText, parse_i64};
 use crate::protocol::resp::{Args, reply};
 

@@ -5,80 +5,87 @@
 
 use std::time::Instant;
 
-use farbank_pm::{Poisoned, Ticket};
+use farbank_pm::Ticket;
 use farbank_store::{ConflictPolicy, Error, Session};
 
-use crate::buffers::pool::BufferPool;
-use crate::commands::{self, memcached};
-use crate::exec_context::ExecContext;
-use crate::net::connection::{Connection, ProtocolState};
-use crate::state::shared::{CounterTotals, ServerShared, WorkerFigures};
-use crate::stats::hot_keys::Sampler;
+use super::connection::{Connection, ProtocolState};
+use super::worker_pool::WorkerPool;
+use crate::commands::memcached::state::MemcachedState;
+use crate::commands::{memcached, pipeline};
+use crate::exec_context::{ThreadState, Turn};
+use crate::state::shared::ServerShared;
+use crate::stats::counters::ThreadCounters;
+
+/// Everything that the threads of a server share: the state of the server, the state of each protocol, the workers.
+pub(super) struct ServerParts<'a> {
+    pub(super) shared: ServerShared<'a>,
+    pub(super) memcached: MemcachedState,
+    pub(super) pool: &'a WorkerPool,
+}
 
 /// One thread's session, counters and buffers.
-pub(crate) struct Executor<'a> {
-    pub(crate) shared: &'a ServerShared<'a>,
+pub(super) struct Executor<'a> {
+    pub(super) shared: &'a ServerShared<'a>,
+    memcached: &'a MemcachedState,
+    pub(super) session: Box<dyn Session>,
+    pub(super) thread: ThreadState,
     /// Where this thread publishes its counters and hot keys.
-    figures: &'a WorkerFigures,
-    pub(crate) session: Box<dyn Session>,
-    pub(crate) counters: CounterTotals,
-    sampler: Sampler,
-    /// Buffers for replies.
-    pub(crate) outputs: BufferPool,
-    /// Requests executed since the last commit.
-    pub(crate) requests: usize,
+    published: &'a ThreadCounters,
     executes_long: bool,
 }
 
 impl<'a> Executor<'a> {
-    /// Creates the executor of the thread that publishes its counters in `figures`.
+    /// Creates the executor of the thread that publishes its counters in `published`.
     ///
     /// Without `executes_long`, it leaves a long request in the connection's input and sets
-    /// [`Connection::awaits_long`]. With it, each [`Executor::execute`] executes one request.
-    pub(crate) fn new(
-        shared: &'a ServerShared<'a>,
-        figures: &'a WorkerFigures,
+    /// `awaits_long` in [`Connection::status`]. With it, each [`Executor::execute`] executes one request.
+    pub(super) fn new(
+        parts: &'a ServerParts<'a>,
+        published: &'a ThreadCounters,
         executes_long: bool,
     ) -> Executor<'a> {
+        let shared = &parts.shared;
         let mut session = shared.store.session();
         session.on_conflict(ConflictPolicy::Commit); // Every reply waits for the batch's ticket.
         Executor {
             shared,
-            figures,
+            memcached: &parts.memcached,
             session,
-            counters: CounterTotals::default(),
-            sampler: Sampler::default(),
-            outputs: BufferPool::default(),
-            requests: 0,
+            thread: ThreadState::default(),
+            published,
             executes_long,
         }
     }
 
     /// Executes the complete requests in a connection's input until `deadline`.
-    pub(crate) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
-        let turn = ExecContext {
-            deadline,
-            executes_long: self.executes_long,
+    pub(super) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
+        let turn = Turn {
             session: self.session.as_mut(),
             shared: self.shared,
-            figures: self.figures,
-            buffer_pool: &mut self.outputs,
-            sampler: &mut self.sampler,
-            counters: &mut self.counters,
+            thread: &mut self.thread,
+            published: self.published,
             input: &mut conn.input,
-            output: &mut conn.output,
-            closing: &mut conn.closing,
-            stalled: &mut conn.stalled,
-            awaits_room: &mut conn.awaits_room,
-            awaits_long: &mut conn.awaits_long,
-            unfinished: &mut conn.unfinished,
-            requests: &mut self.requests,
+            replies: conn.output.replies(),
+            status: &mut conn.status,
+            deadline,
+            executes_long: self.executes_long,
         };
         match &mut conn.protocol {
-            ProtocolState::Resp { client, parser } => {
-                commands::pipeline::execute(turn, client, parser)
+            ProtocolState::Resp { client, parser } => pipeline::execute(turn, client, parser),
+            ProtocolState::Memcached(conn) => {
+                memcached::pipeline::execute(turn, self.memcached, conn);
             }
-            ProtocolState::Memcached(talk) => memcached::execute(turn, talk),
+        }
+    }
+
+    /// Removes every item if the delay of a memcached client's `flush_all` has passed.
+    pub(super) fn flush_if_due(&mut self) {
+        if !self.memcached.flush_is_due(self.session.as_ref()) {
+            return;
+        }
+        match self.session.flush_all() {
+            Ok(()) => self.memcached.note_flush(self.shared.clock_ms() / 1000),
+            Err(error) => tracing::error!(%error, "delayed flush_all failed"),
         }
     }
 
@@ -87,7 +94,7 @@ impl<'a> Executor<'a> {
     ///
     /// # Errors
     /// The medium has failed, or the store cannot commit. No reply that waits for this commit may be sent.
-    pub(crate) fn commit(&mut self, earlier: Ticket) -> Result<Ticket, Error> {
+    pub(super) fn commit(&mut self, earlier: Ticket) -> Result<Ticket, Error> {
         let ticket = self.session.commit()?.max(earlier);
         if ticket == Ticket::DURABLE || self.session.durable(ticket)? {
             return Ok(Ticket::DURABLE);
@@ -95,16 +102,8 @@ impl<'a> Executor<'a> {
         Ok(ticket)
     }
 
-    /// Records that the medium has failed, and logs the first such failure.
-    pub(crate) fn note_poisoned(&self, poisoned: &Poisoned) {
-        let reason = poisoned.reason.to_string();
-        if self.shared.poisoned.set(reason).is_ok() {
-            tracing::error!("{poisoned}");
-        }
-    }
-
     /// Publishes this thread's counters to other threads.
-    pub(crate) fn publish(&self) {
-        self.figures.publish(&self.counters);
+    pub(super) fn publish(&self) {
+        self.published.publish(&self.thread.counters);
     }
 }

@@ -8,7 +8,8 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farbank_store::{Store, StoreHealth};
@@ -17,14 +18,17 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::commands::memcached::MemcachedState;
-use crate::net::long_requests;
-use crate::net::unix_socket::{BoundSocket, as_stream};
-use crate::net::worker::{WAKE, Worker};
+use super::executor::ServerParts;
+use super::long_requests;
+use super::unix_socket::{BoundSocket, as_stream};
+use super::worker::{WAKE, Worker};
+use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
+use crate::commands::memcached::state::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
-use crate::state::shared::{
-    ClientRegistry, CounterTotals, PeerAddr, ServerShared, WorkerHandle, WorkerMsg, WorkerPool,
-};
+use crate::state::clients::{ClientRegistry, PeerAddr};
+use crate::state::shared::ServerShared;
+use crate::state::threads::ServerThreads;
+use crate::stats::counters::ServerCounters;
 
 /// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;
@@ -41,7 +45,7 @@ pub struct Server {
     endpoints: Vec<Endpoint>,
     socket: Option<BoundSocket>,
     options: ServerOptions,
-    floor: Arc<WorkerPool>,
+    pool: Arc<WorkerPool>,
     accept_poll: Poll,
     polls: Vec<Poll>,
 }
@@ -96,13 +100,13 @@ impl BindError {
 /// Handle that stops a running server from any thread.
 #[derive(Clone)]
 pub struct ServerHandle {
-    floor: Arc<WorkerPool>,
+    pool: Arc<WorkerPool>,
 }
 
 impl ServerHandle {
     /// Signals the server to stop: it stops accepting, finishes its batches and returns from [`Server::run`].
     pub fn stop(&self) {
-        self.floor.stop();
+        self.pool.stop();
     }
 }
 
@@ -148,15 +152,16 @@ impl Server {
             workers.push(WorkerHandle::new(Waker::new(poll.registry(), WAKE)?));
             polls.push(poll);
         }
-        let door = Poll::new()?;
-        let floor = Arc::new(WorkerPool::new(workers, Waker::new(door.registry(), WAKE)?));
+        let accept_poll = Poll::new()?;
+        let accept_waker = Waker::new(accept_poll.registry(), WAKE)?;
+        let pool = Arc::new(WorkerPool::new(workers, accept_waker));
         Ok(Server {
             listeners,
             endpoints,
             socket,
             options,
-            floor,
-            accept_poll: door,
+            pool,
+            accept_poll,
             polls,
         })
     }
@@ -187,7 +192,7 @@ impl Server {
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle {
-            floor: Arc::clone(&self.floor),
+            pool: Arc::clone(&self.pool),
         }
     }
 
@@ -198,55 +203,54 @@ impl Server {
     /// Listening, starting a thread or polling failed.
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         self.listen().map_err(|error| error.source)?;
-        let floor = Arc::clone(&self.floor);
-        store.on_turn(Arc::new(move || floor.wake_ticket_waiters()));
+        let pool = Arc::clone(&self.pool);
+        store.on_turn(Arc::new(move || pool.wake_ticket_waiters()));
         let mut endpoints = self.endpoints.iter();
         let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
-        let shared = ServerShared {
-            store,
-            options: &self.options,
-            settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
-            worker_pool: self.floor,
-            clients: ClientRegistry::default(),
-            endpoints: self.endpoints,
-            started: Instant::now(),
-            run_id: run_id(),
-            poisoned: OnceLock::new(),
-            accepted: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            reset: Mutex::new(CounterTotals::default()),
+        let pool = &*self.pool;
+        let parts = ServerParts {
+            shared: ServerShared {
+                store,
+                options: &self.options,
+                settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
+                threads: pool,
+                clients: ClientRegistry::default(),
+                endpoints: self.endpoints,
+                started: Instant::now(),
+                run_id: run_id(),
+                poisoned: OnceLock::new(),
+                accepted: AtomicU64::new(0),
+                rejected: AtomicU64::new(0),
+                counters: ServerCounters::new(pool.workers.len()),
+            },
             memcached: MemcachedState::new(spoken),
+            pool,
         };
         std::thread::scope(|scope| {
-            let shared = &shared;
-            let _none_without_all = ShutdownOnPanic(&shared.worker_pool);
+            let parts = &parts;
+            let _none_without_all = ShutdownOnPanic(pool);
             let long = move || {
-                let _all_or_none = ShutdownOnPanic(&shared.worker_pool);
-                long_requests::run(shared);
+                let _all_or_none = ShutdownOnPanic(pool);
+                long_requests::run(parts);
             };
-            let builder = std::thread::Builder::new().name("long-requests".into());
-            let long = builder.spawn_scoped(scope, long)?;
-            // Freeing a large buffer would delay a worker (`buffer_pool`).
+            let long = spawn(scope, "long-requests", long)?;
+            // Freeing a large buffer would delay a worker (`buffers::pool`).
             let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
-            let builder = std::thread::Builder::new().name("free-buffers".into());
-            builder.spawn_scoped(scope, move || to_free.into_iter().for_each(drop))?;
+            spawn(scope, "free-buffers", move || {
+                to_free.into_iter().for_each(drop)
+            })?;
             let mut workers = Vec::new();
             for (number, poll) in self.polls.into_iter().enumerate() {
                 let freed = freed.clone();
                 let worker = move || {
-                    let _all_or_none = ShutdownOnPanic(&shared.worker_pool);
-                    Worker::new(shared, number, poll, freed).run()
+                    let _all_or_none = ShutdownOnPanic(pool);
+                    Worker::new(parts, number, poll, freed).run()
                 };
-                let name = format!("worker-{number}");
-                workers.push(
-                    std::thread::Builder::new()
-                        .name(name)
-                        .spawn_scoped(scope, worker)?,
-                );
+                workers.push(spawn(scope, &format!("worker-{number}"), worker)?);
             }
             drop(freed);
-            let accepted = accept(shared, self.accept_poll, self.listeners, self.socket);
-            shared.worker_pool.stop();
+            let accepted = accept(parts, self.accept_poll, self.listeners, self.socket);
+            pool.stop();
             for worker in workers {
                 match worker.join() {
                     Ok(served) => served?,
@@ -259,6 +263,16 @@ impl Server {
             accepted
         })
     }
+}
+
+/// Starts a thread with a name.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn_scoped(scope, body)
 }
 
 /// Stops the whole server when dropped: if one thread ends, panics or cannot be started, its clients must not wait
@@ -327,14 +341,15 @@ fn run_id() -> String {
 
 /// Accepts connections, and checks the store's health, until the server stops.
 fn accept(
-    shared: &ServerShared<'_>,
-    mut door: Poll,
+    parts: &ServerParts<'_>,
+    mut poll: Poll,
     listeners: Vec<StdListener>,
     socket: Option<BoundSocket>,
 ) -> io::Result<()> {
+    let ServerParts { shared, pool, .. } = parts;
     let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
     for (number, listener) in listeners.iter_mut().enumerate() {
-        door.registry()
+        poll.registry()
             .register(listener, Token(number), Interest::READABLE)?;
     }
     let mut local = match &socket {
@@ -346,14 +361,14 @@ fn accept(
     };
     if let Some((listener, _)) = &mut local {
         let token = Token(listeners.len());
-        door.registry()
+        poll.registry()
             .register(listener, token, Interest::READABLE)?;
     }
     let mut events = Events::with_capacity(16);
     let mut timeout = HEALTH_EVERY;
     let mut known = StoreHealth::default();
-    while !shared.worker_pool.stopping() {
-        match door.poll(&mut events, Some(timeout)) {
+    while !pool.is_stopping() {
+        match poll.poll(&mut events, Some(timeout)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         }
@@ -363,14 +378,14 @@ fn accept(
                 let (stream, addr) = listener.accept()?;
                 Ok((stream, PeerAddr::Tcp(addr)))
             };
-            paused |= !accept_all(shared, accept, endpoint.protocol);
+            paused |= !accept_all(parts, accept, endpoint.protocol);
         }
         if let Some((listener, path)) = &local {
             let accept = || {
                 let (stream, _) = listener.accept()?;
                 Ok((as_stream(stream), PeerAddr::Unix(Arc::clone(path))))
             };
-            paused |= !accept_all(shared, accept, WireProtocol::Resp);
+            paused |= !accept_all(parts, accept, WireProtocol::Resp);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         log_health(shared, &mut known);
@@ -402,23 +417,21 @@ fn log_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
             None => tracing::warn!("the pool's file is at its path again"),
         }
     }
-    if let Some(poisoned) = &health.poisoned
-        && shared.poisoned.set(poisoned.reason.to_string()).is_ok()
-    {
-        tracing::error!("{poisoned}");
+    if let Some(poisoned) = &health.poisoned {
+        shared.note_poisoned(poisoned);
     }
     *known = health;
 }
 
 /// Accepts all waiting connections. Returns `false` if the system could not accept one now.
 fn accept_all(
-    shared: &ServerShared<'_>,
+    parts: &ServerParts<'_>,
     accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
     protocol: WireProtocol,
 ) -> bool {
-    while !shared.worker_pool.stopping() {
+    while !parts.pool.is_stopping() {
         match accept() {
-            Ok((stream, peer)) => assign(shared, stream, &peer, protocol),
+            Ok((stream, peer)) => assign(parts, stream, &peer, protocol),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
             Err(e)
                 if matches!(
@@ -435,12 +448,8 @@ fn accept_all(
 }
 
 /// Assigns a connection to the worker with the fewest connections, or refuses it if maxclients is reached.
-fn assign(
-    shared: &ServerShared<'_>,
-    mut stream: TcpStream,
-    peer: &PeerAddr,
-    protocol: WireProtocol,
-) {
+fn assign(parts: &ServerParts<'_>, mut stream: TcpStream, peer: &PeerAddr, protocol: WireProtocol) {
+    let shared = &parts.shared;
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
     if shared.clients.count() as u64 >= most {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
@@ -455,7 +464,7 @@ fn assign(
     {
         tracing::debug!(%error, "cannot set socket options");
     }
-    let workers = shared.worker_pool.workers.iter().enumerate();
+    let workers = parts.pool.workers.iter().enumerate();
     let fewest = workers.min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
     if let Some((number, worker)) = fewest {
         worker.connections.fetch_add(1, Ordering::Relaxed);

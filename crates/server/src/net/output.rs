@@ -26,7 +26,8 @@ use std::io::{self, IoSlice, Write};
 use farbank_pm::Ticket;
 
 use crate::buffers::pool::{BufferPool, SMALL_BYTES};
-use crate::protocol::resp::ReplyBuffer;
+use crate::buffers::reply::ReplyBuffer;
+use crate::exec_context::{ReplyTarget, STALL_BYTES};
 
 /// Bytes from which a buffer moves to the full buffers before more is appended.
 const FULL_BYTES: usize = SMALL_BYTES;
@@ -38,56 +39,63 @@ const SLICES_MAX: usize = 16;
 
 /// Unsent replies of a connection; see the module's diagram.
 #[derive(Default)]
-pub(crate) struct OutputQueue {
+pub(super) struct OutputQueue {
     /// Full buffers, which precede `buffer`.
     full: VecDeque<Vec<u8>>,
     full_bytes: usize,
-    pub(crate) buffer: ReplyBuffer,
+    pub(super) buffer: ReplyBuffer,
     sent: usize,
     released: usize,
     held: VecDeque<(usize, Ticket)>,
-    pub(crate) mark: Option<usize>,
+    pub(super) mark: Option<usize>,
 }
 
 /// Result of [`OutputQueue::send`].
-pub(crate) struct SendOutcome {
-    pub(crate) bytes: usize,
+pub(super) struct SendOutcome {
+    pub(super) bytes: usize,
     /// The socket accepts no more bytes for now.
-    pub(crate) is_blocked: bool,
+    pub(super) is_blocked: bool,
 }
 
 impl OutputQueue {
     /// Whether replies wait for a ticket.
     #[inline]
-    pub(crate) fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Bytes in the queue, including sent bytes of buffers that are not sent completely.
     #[inline]
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.full_bytes + self.buffer.len()
     }
 
     /// Bytes that are not sent yet.
     #[inline]
-    pub(crate) fn pending(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         self.bytes() - self.sent
     }
 
-    /// The length of `buffer` at which `bytes` bytes would be unsent.
-    pub(crate) fn len_at_pending(&self, bytes: usize) -> usize {
-        self.buffer.len() + bytes.saturating_sub(self.pending())
+    /// Returns where the replies of the next requests go.
+    pub(super) fn replies(&mut self) -> ReplyTarget<'_> {
+        let unacknowledged = self.holds();
+        let stalled_len = self.buffer.len() + STALL_BYTES.saturating_sub(self.pending());
+        ReplyTarget {
+            out: &mut self.buffer,
+            mark: &mut self.mark,
+            unacknowledged,
+            stalled_len,
+        }
     }
 
     /// Whether there are released replies to send.
-    pub(crate) fn can_send(&self) -> bool {
+    pub(super) fn can_send(&self) -> bool {
         self.sent < self.released
     }
 
     /// Ends a committed batch: replies behind the mark wait for `ticket`, replies before it are released. Returns
     /// whether `ticket` holds a reply.
-    pub(crate) fn hold_until(&mut self, ticket: Ticket) -> bool {
+    pub(super) fn hold_until(&mut self, ticket: Ticket) -> bool {
         let end = self.bytes();
         let mark = self.mark.take().map(|mark| self.full_bytes + mark);
         let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
@@ -103,7 +111,7 @@ impl OutputQueue {
     }
 
     /// Releases the replies held by `ticket` and earlier tickets; `ticket` is durable.
-    pub(crate) fn release(&mut self, ticket: Ticket) {
+    pub(super) fn release(&mut self, ticket: Ticket) {
         while let Some(&(end, held)) = self.held.front() {
             if held > ticket {
                 break;
@@ -114,7 +122,7 @@ impl OutputQueue {
     }
 
     /// Drops the replies that wait for a commit or a ticket, because it has failed. Returns whether there were any.
-    pub(crate) fn abort_unacknowledged(&mut self) -> bool {
+    pub(super) fn abort_unacknowledged(&mut self) -> bool {
         let lost = self.mark.is_some() || self.holds();
         if lost {
             let keep = if self.holds() {
@@ -172,7 +180,7 @@ impl OutputQueue {
     }
 
     /// Sends released replies, up to the limit of one visit. Emptied buffers return to the pool.
-    pub(crate) fn send(
+    pub(super) fn send(
         &mut self,
         to: &mut impl Write,
         buffer_pool: &mut BufferPool,
@@ -228,7 +236,7 @@ impl OutputQueue {
     }
 
     /// Prepares a buffer for replies. The queue may hold at most `bytes_max` unsent bytes.
-    pub(crate) fn prepare_buffer(&mut self, buffer_pool: &mut BufferPool, bytes_max: usize) {
+    pub(super) fn prepare_buffer(&mut self, buffer_pool: &mut BufferPool, bytes_max: usize) {
         if self.buffer.len() >= FULL_BYTES && self.mark.is_none() {
             let full = std::mem::take(&mut self.buffer).into_bytes();
             self.full_bytes += full.len();
@@ -242,14 +250,14 @@ impl OutputQueue {
     }
 
     /// Returns the buffer to the pool if it is empty.
-    pub(crate) fn release_if_empty(&mut self, buffer_pool: &mut BufferPool) {
+    pub(super) fn release_if_empty(&mut self, buffer_pool: &mut BufferPool) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
             buffer_pool.put(std::mem::take(&mut self.buffer).into_bytes());
         }
     }
 
     /// Returns the buffers of a closed connection to the pool.
-    pub(crate) fn into_pool(self, buffer_pool: &mut BufferPool) {
+    pub(super) fn into_pool(self, buffer_pool: &mut BufferPool) {
         let buffers = self.full.into_iter().chain([self.buffer.into_bytes()]);
         for mut buffer in buffers {
             buffer.clear();
@@ -261,7 +269,7 @@ impl OutputQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::resp::ReplySink;
+    use crate::buffers::reply::ReplySink;
 
     fn reply(output: &mut OutputQueue, text: &[u8], waits: bool) {
         if waits {

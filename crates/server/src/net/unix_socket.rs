@@ -25,17 +25,10 @@ use mio::net::{TcpStream, UnixStream};
 use rustix::fs::{FlockOperation, Mode};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-/// A Unix socket to listen on, for Redis clients.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnixSocket {
-    /// Path of its file.
-    pub path: PathBuf,
-    /// Permissions of its file. A client needs write permission to connect.
-    pub mode: u32,
-}
+use crate::settings::UnixSocket;
 
 /// A socket that was bound. Its file is removed when this is dropped.
-pub(crate) struct BoundSocket {
+pub(super) struct BoundSocket {
     listener: StdListener,
     path: PathBuf,
     /// Device and inode of the file.
@@ -62,7 +55,7 @@ impl BoundSocket {
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another server uses the socket; [`io::ErrorKind::AlreadyExists`] if the path is
     /// not a socket; errors of system calls.
-    pub(crate) fn new(socket: &UnixSocket) -> io::Result<BoundSocket> {
+    pub(super) fn new(socket: &UnixSocket) -> io::Result<BoundSocket> {
         let path = std::path::absolute(&socket.path)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         let folder = fs::File::open(folder)?;
@@ -81,16 +74,16 @@ impl BoundSocket {
         Ok(bound)
     }
 
-    pub(crate) fn listen(&self, backlog: i32) -> io::Result<()> {
+    pub(super) fn listen(&self, backlog: i32) -> io::Result<()> {
         SockRef::from(&self.listener).listen(backlog)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns a listener that can be polled.
-    pub(crate) fn listener(&self) -> io::Result<mio::net::UnixListener> {
+    pub(super) fn listener(&self) -> io::Result<mio::net::UnixListener> {
         Ok(mio::net::UnixListener::from_std(self.listener.try_clone()?))
     }
 }
@@ -135,7 +128,7 @@ fn is_listed(bound: &str, path: &Path) -> bool {
 }
 
 /// Converts a connection to the stream type of the workers. Reading, writing and polling work the same for both.
-pub(crate) fn as_stream(stream: UnixStream) -> TcpStream {
+pub(super) fn as_stream(stream: UnixStream) -> TcpStream {
     TcpStream::from_std(OwnedFd::from(stream).into())
 }
 

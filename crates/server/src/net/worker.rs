@@ -18,7 +18,7 @@
 //! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
 //!     lent connection the worker keeps its socket's events, and whether it was killed.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -26,19 +26,24 @@ use std::time::{Duration, Instant};
 
 use farbank_pm::{Poisoned, Ticket};
 use farbank_store::Error;
-use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
+use super::connection::Connection;
+use super::connection_table::{ConnectionTable, VisitLists};
+use super::executor::{Executor, ServerParts};
+use super::long_queue::LentConnection;
+use super::worker_pool::{WorkerMsg, WorkerPool};
+use crate::buffers::input::READ_BYTES;
 use crate::buffers::pool::BufferPool;
 use crate::exec_context::{LONG_BYTES, STALL_BYTES};
-use crate::net::connection::{Connection, READ_BYTES};
-use crate::net::executor::Executor;
-use crate::net::long_requests::LentConnection;
 use crate::settings::size;
-use crate::state::shared::{ClientInfo, Counter, ServerShared, WorkerMsg};
+use crate::state::clients::ClientInfo;
+use crate::state::shared::ServerShared;
+use crate::state::threads::ServerThreads;
+use crate::stats::counters::Counter;
 
 /// The token of the worker's own waker.
-pub(crate) const WAKE: Token = Token(usize::MAX);
+pub(super) const WAKE: Token = Token(usize::MAX);
 
 /// Requests after which a batch is committed even if more connections are ready.
 const BATCH_REQUESTS: usize = 4096;
@@ -52,59 +57,32 @@ const ROOM_TICK: Duration = Duration::from_millis(5);
 /// How long a stopping server tries to send the remaining replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
-/// What the worker keeps about a connection that it has lent to the thread of long requests.
-struct LentState {
-    id: u64,
-    readable: bool,
-    writable: bool,
-    ending: bool,
-    is_killed: bool,
-}
-
-impl LentState {
-    fn of(conn: &Connection) -> LentState {
-        LentState {
-            id: conn.client_info.id,
-            readable: false,
-            writable: false,
-            ending: false,
-            is_killed: false,
-        }
-    }
-
-    /// Records readiness that `event` reports for its socket.
-    fn record_readiness(&mut self, event: &Event) {
-        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-        self.ending |= event.is_read_closed() || event.is_error();
-        self.writable |= event.is_writable();
-    }
-}
-
 /// The connections that have replies held by `ticket`.
 struct HeldReplies {
     ticket: Ticket,
     slots: Vec<usize>,
 }
 
-pub(crate) struct Worker<'a> {
+/// What the connections have done since the last commit.
+#[derive(Default)]
+struct OpenBatch {
+    /// Slots of the connections visited.
+    touched: Vec<usize>,
+    /// Bytes read and replied.
+    bytes: usize,
+}
+
+/// A worker thread's state; see the module.
+pub(super) struct Worker<'a> {
     shared: &'a ServerShared<'a>,
+    pool: &'a WorkerPool,
     number: usize,
     poll: Poll,
     executor: Executor<'a>,
-    conns: Vec<Option<Box<Connection>>>,
-    /// Slots of connections that are lent to the thread of long requests.
-    lent: HashMap<usize, LentState>,
-    free: Vec<usize>,
-    /// Connections to visit.
-    listed: VecDeque<usize>,
-    /// Connections to visit whose last visit used its whole time slice.
-    slow: VecDeque<usize>,
-    /// Connections visited since the last commit.
-    touched: Vec<usize>,
-    /// Connections whose next request waits for free space in the store.
-    awaiting_room: VecDeque<usize>,
+    table: ConnectionTable,
+    visits: VisitLists,
+    batch: OpenBatch,
     held: VecDeque<HeldReplies>,
-    batch_bytes: usize,
     inputs: BufferPool,
     /// Sends buffers to the thread that frees them.
     freed: Sender<Vec<Vec<u8>>>,
@@ -113,29 +91,25 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Creates a worker that sends large buffers to `freed`, whose receiver frees them.
-    pub(crate) fn new(
-        shared: &'a ServerShared<'a>,
+    pub(super) fn new(
+        parts: &'a ServerParts<'a>,
         number: usize,
         poll: Poll,
         freed: Sender<Vec<Vec<u8>>>,
     ) -> Worker<'a> {
-        let figures = &shared.worker_pool.workers[number].figures;
-        let mut executor = Executor::new(shared, figures, false);
-        executor.outputs = BufferPool::new(buffer_pool_bytes_max(shared));
+        let shared = &parts.shared;
+        let mut executor = Executor::new(parts, &shared.counters.workers[number], false);
+        executor.thread.buffer_pool = BufferPool::new(buffer_pool_bytes_max(shared));
         Worker {
             shared,
+            pool: parts.pool,
             number,
             poll,
             executor,
-            conns: Vec::new(),
-            lent: HashMap::new(),
-            free: Vec::new(),
-            listed: VecDeque::new(),
-            slow: VecDeque::new(),
-            touched: Vec::new(),
-            awaiting_room: VecDeque::new(),
+            table: ConnectionTable::default(),
+            visits: VisitLists::default(),
+            batch: OpenBatch::default(),
             held: VecDeque::new(),
-            batch_bytes: 0,
             inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
             freed,
             ticked_ms: 0,
@@ -143,14 +117,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Serves connections until the server stops.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut found_room = false;
-        while !self.shared.worker_pool.stopping() {
-            let goes_on = !self.listed.is_empty() || !self.slow.is_empty() || found_room;
+        while !self.pool.is_stopping() {
+            let goes_on = self.visits.has_ready() || found_room;
             let timeout = if goes_on {
                 Duration::ZERO
-            } else if self.awaiting_room.is_empty() {
+            } else if self.visits.awaiting_room.is_empty() {
                 TICK
             } else {
                 ROOM_TICK
@@ -162,23 +136,25 @@ impl<'a> Worker<'a> {
             self.note(&events);
             self.handle_messages();
             self.release_durable();
-            self.flush_if_due();
+            self.executor.flush_if_due();
             found_room = self.visit_awaiting_room();
             // Connections listed during these visits wait for the next iteration.
-            for _ in 0..self.listed.len() {
-                if let Some(slot) = self.listed.pop_front() {
+            for _ in 0..self.visits.ready.len() {
+                if let Some(slot) = self.visits.ready.pop_front() {
                     self.visit(slot);
                 }
-                if self.executor.requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
+                if self.executor.thread.requests >= BATCH_REQUESTS
+                    || self.batch.bytes >= BATCH_BYTES
+                {
                     self.commit_batch();
                 }
             }
-            if let Some(slot) = self.slow.pop_front() {
+            if let Some(slot) = self.visits.slow.pop_front() {
                 self.visit(slot);
             }
             self.commit_batch();
             if !self.held.is_empty() {
-                self.shared.worker_pool.workers[self.number].will_wait();
+                self.pool.workers[self.number].will_wait();
                 self.release_durable();
             }
             self.executor.publish();
@@ -192,7 +168,7 @@ impl<'a> Worker<'a> {
     /// Sends the buffers that take long to free to another thread.
     fn free_huge(&mut self) {
         let mut huge = self.inputs.take_huge();
-        huge.append(&mut self.executor.outputs.take_huge());
+        huge.append(&mut self.executor.thread.buffer_pool.take_huge());
         if !huge.is_empty() {
             // If that thread has ended, the buffers are freed here.
             let _ = self.freed.send(huge);
@@ -206,74 +182,45 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let slot = event.token().0;
-            let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
-                if let Some(away) = self.lent.get_mut(&slot) {
-                    away.record_readiness(event);
+            let Some(conn) = self.table.get_mut(slot) else {
+                if let Some(away) = self.table.lent.get_mut(&slot) {
+                    away.readiness.record(event);
                 }
                 continue;
             };
-            conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-            conn.ending |= event.is_read_closed() || event.is_error();
-            conn.writable |= event.is_writable();
+            conn.readiness.record(event);
             self.list(slot);
         }
     }
 
     /// Visits connections that wait for space, up to the first that gets some (SRV-WORKER-5). Returns whether one did.
     fn visit_awaiting_room(&mut self) -> bool {
-        for _ in 0..self.awaiting_room.len() {
-            let Some(slot) = self.awaiting_room.pop_front() else {
+        for _ in 0..self.visits.awaiting_room.len() {
+            let Some(slot) = self.visits.awaiting_room.pop_front() else {
                 break;
             };
-            let requests = self.executor.requests;
+            let requests = self.executor.thread.requests;
             self.visit(slot);
-            if self.executor.requests > requests {
+            if self.executor.thread.requests > requests {
                 return true;
             }
         }
         false
     }
 
+    /// Lists a connection for a later visit, unless it is listed.
     fn list(&mut self, slot: usize) {
-        if let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut)
-            && !conn.listed
-        {
-            conn.listed = true;
-            let list = match (conn.awaits_room, conn.unfinished || conn.is_slow) {
-                (true, _) => &mut self.awaiting_room,
-                (false, true) => &mut self.slow,
-                (false, false) => &mut self.listed,
-            };
-            list.push_back(slot);
+        if let Some(conn) = self.table.get_mut(slot) {
+            self.visits.add(slot, conn);
         }
     }
 
     fn handle_messages(&mut self) {
         let mut killed = HashSet::new();
-        for message in self.shared.worker_pool.workers[self.number].drain_inbox() {
+        for message in self.pool.workers[self.number].drain_inbox() {
             match message {
                 WorkerMsg::Accept(stream, client_info) => {
-                    let slot = self.free.pop().unwrap_or_else(|| {
-                        self.conns.push(None);
-                        self.conns.len() - 1
-                    });
-                    let mut conn = Box::new(Connection::new(stream, client_info));
-                    let interest = Interest::READABLE | Interest::WRITABLE;
-                    let registered =
-                        self.poll
-                            .registry()
-                            .register(&mut conn.stream, Token(slot), interest);
-                    match registered {
-                        Ok(()) => {
-                            self.conns[slot] = Some(conn);
-                            self.list(slot);
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "closed a new connection: its socket cannot be polled");
-                            self.free.push(slot);
-                            self.unregister_client(&conn.client_info);
-                        }
-                    }
+                    self.add_connection(Connection::new(stream, client_info));
                 }
                 WorkerMsg::Kill(id) => {
                     killed.insert(id);
@@ -281,62 +228,73 @@ impl<'a> Worker<'a> {
                 WorkerMsg::ReturnLent(lent) => self.take_back(lent),
             }
         }
-        if killed.is_empty() {
-            return;
+        if !killed.is_empty() {
+            self.close_killed(&killed);
         }
-        for slot in 0..self.conns.len() {
-            if matches!(&self.conns[slot], Some(conn) if killed.contains(&conn.client_info.id)) {
+    }
+
+    /// Starts to serve a connection.
+    fn add_connection(&mut self, conn: Connection) {
+        let slot = self.table.reserve();
+        let mut conn = Box::new(conn);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        match registry.register(&mut conn.stream, Token(slot), interest) {
+            Ok(()) => {
+                self.table.put(slot, conn);
+                self.list(slot);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "closed a new connection: its socket cannot be polled");
+                self.table.free(slot);
+                self.unregister_client(&conn.client_info);
+            }
+        }
+    }
+
+    /// Closes the connections with these client ids.
+    fn close_killed(&mut self, killed: &HashSet<u64>) {
+        for slot in 0..self.table.len() {
+            if matches!(self.table.get(slot), Some(conn) if killed.contains(&conn.client_info.id)) {
                 self.close(slot);
             }
         }
         let mut called_back = Vec::new();
-        for (&slot, away) in &mut self.lent {
+        for (&slot, away) in &mut self.table.lent {
             if killed.contains(&away.id) {
                 // A long request that has begun runs to its end; the connection is closed when it returns.
                 away.is_killed = true;
-                called_back.extend(
-                    self.shared
-                        .worker_pool
-                        .long
-                        .take_back(away.id)
-                        .map(|c| (slot, c)),
-                );
+                let taken = self.pool.long.take_back(away.id);
+                called_back.extend(taken.map(|conn| (slot, conn)));
             }
         }
         for (slot, conn) in called_back {
-            self.lent.remove(&slot);
-            self.conns[slot] = Some(conn);
+            self.table.lent.remove(&slot);
+            self.table.put(slot, conn);
             self.close(slot);
         }
     }
 
     /// Lends a connection whose next request is long. Its socket's events are recorded until it returns.
     fn lend(&mut self, slot: usize) {
-        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+        let Some(conn) = self.table.lend(slot) else {
             return;
         };
-        conn.listed = false;
-        self.lent.insert(slot, LentState::of(&conn));
         let worker = self.number;
-        self.shared
-            .worker_pool
-            .long
-            .lend(LentConnection { worker, slot, conn });
+        self.pool.long.lend(LentConnection { worker, slot, conn });
     }
 
     /// Takes back a lent connection after its long request was executed (LONG-2), and resumes it.
     fn take_back(&mut self, lent: LentConnection) {
         let LentConnection { slot, mut conn, .. } = lent;
-        let Some(away) = self.lent.remove(&slot) else {
+        let Some(away) = self.table.lent.remove(&slot) else {
             return;
         };
-        conn.readable |= away.readable;
-        conn.writable |= away.writable;
-        conn.ending |= away.ending;
+        conn.readiness.add(away.readiness);
         let is_forsaken = conn.commit_failed;
         let kept = self.check_output_limit(&conn);
         conn.publish_info();
-        self.conns[slot] = Some(conn);
+        self.table.put(slot, conn);
         if away.is_killed || kept.is_err() {
             return self.close(slot);
         }
@@ -360,7 +318,7 @@ impl<'a> Worker<'a> {
                         .map(|batch| batch.slots)
                         .unwrap_or_default();
                     for slot in slots {
-                        if let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) {
+                        if let Some(conn) = self.table.get_mut(slot) {
                             conn.output.release(ticket);
                             self.finish(slot);
                         }
@@ -374,43 +332,25 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Removes every item if the delay of a memcached client's `flush_all` has passed.
-    fn flush_if_due(&mut self) {
-        if !self
-            .shared
-            .memcached
-            .flush_is_due(self.executor.session.as_ref())
-        {
-            return;
-        }
-        match self.executor.session.flush_all() {
-            Ok(()) => self
-                .shared
-                .memcached
-                .note_flush(self.shared.clock_ms() / 1000),
-            Err(error) => tracing::error!(%error, "delayed flush_all failed"),
-        }
-    }
-
     /// Reads what a connection has sent and executes its requests.
     fn visit(&mut self, slot: usize) {
-        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+        let Some(mut conn) = self.table.take(slot) else {
             return;
         };
         conn.listed = false;
-        if conn.awaits_long {
-            self.conns[slot] = Some(conn); // It is lent once its tickets are durable.
+        if conn.status.awaits_long {
+            self.table.put(slot, conn); // It is lent once its tickets are durable.
             return;
         }
         let kept = self.serve(&mut conn);
-        self.conns[slot] = Some(conn);
+        self.table.put(slot, conn);
         match kept {
             Ok(()) => {
-                if let Some(conn) = &mut self.conns[slot]
+                if let Some(conn) = self.table.get_mut(slot)
                     && !conn.touched
                 {
                     conn.touched = true;
-                    self.touched.push(slot);
+                    self.batch.touched.push(slot);
                 }
             }
             Err(error) => {
@@ -422,26 +362,25 @@ impl<'a> Worker<'a> {
     }
 
     fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
-        conn.stalled = conn.output.pending() >= STALL_BYTES;
-        (conn.awaits_room, conn.unfinished) = (false, false);
-        if conn.stalled {
+        conn.status.stalled = conn.output.pending() >= STALL_BYTES;
+        (conn.status.awaits_room, conn.status.unfinished) = (false, false);
+        if conn.status.stalled {
             return Ok(());
         }
         let bytes_max = self.shared.reply_bytes_max(&conn.client_info);
         conn.output
-            .prepare_buffer(&mut self.executor.outputs, bytes_max);
-        let (bytes, pending) = (self.batch_bytes, conn.output.pending());
+            .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
+        let (bytes, pending) = (self.batch.bytes, conn.output.pending());
         let deadline = Instant::now() + self.shared.options.time_slice;
-        if !conn.closing {
+        if !conn.status.closing {
             // Input that a stall left unexecuted comes first.
             self.executor.execute(conn, deadline);
         }
-        let waits = conn.stalled || conn.awaits_room || conn.awaits_long || conn.unfinished;
-        if conn.readable && !conn.closing && !waits {
+        if conn.readiness.readable && conn.status.goes_on() {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
-                self.executor.counters.count(Counter::BytesIn, bytes);
-                self.executor.counters.count(Counter::Reads, 1);
-                self.batch_bytes += bytes;
+                self.executor.thread.counters.count(Counter::BytesIn, bytes);
+                self.executor.thread.counters.count(Counter::Reads, 1);
+                self.batch.bytes += bytes;
                 conn.client_info
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
@@ -453,8 +392,8 @@ impl<'a> Worker<'a> {
         }
         self.check_output_limit(conn)?;
         conn.input.release_if_idle(&mut self.inputs);
-        self.batch_bytes += conn.output.pending().saturating_sub(pending);
-        conn.is_slow = self.batch_bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
+        self.batch.bytes += conn.output.pending().saturating_sub(pending);
+        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
         conn.publish_info();
         conn.client_info
             .input_bytes
@@ -470,7 +409,10 @@ impl<'a> Worker<'a> {
         if !conn.output.buffer.is_cut() {
             return Ok(());
         }
-        self.executor.counters.count(Counter::OutputLimits, 1);
+        self.executor
+            .thread
+            .counters
+            .count(Counter::OutputLimits, 1);
         let (client, bytes) = (conn.client_info.id, conn.output.pending());
         let bytes_max = conn.output.buffer.bytes_max();
         tracing::warn!(
@@ -485,12 +427,12 @@ impl<'a> Worker<'a> {
     /// Ends the batch: commits once, then sends or holds the replies of every connection visited in it.
     fn commit_batch(&mut self) {
         // Writes staged for a connection that is closed by now block their keys until they are committed.
-        let executed = std::mem::take(&mut self.executor.requests) > 0;
-        self.batch_bytes = 0;
-        if self.touched.is_empty() && !executed {
+        let executed = std::mem::take(&mut self.executor.thread.requests) > 0;
+        self.batch.bytes = 0;
+        if self.batch.touched.is_empty() && !executed {
             return;
         }
-        self.executor.counters.count(Counter::Batches, 1);
+        self.executor.thread.counters.count(Counter::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
             Err(Error::Poisoned(poisoned)) => {
@@ -503,10 +445,10 @@ impl<'a> Worker<'a> {
                 Ticket::DURABLE
             }
         };
-        let touched = std::mem::take(&mut self.touched);
+        let touched = std::mem::take(&mut self.batch.touched);
         let mut slots = Vec::new();
         for &slot in &touched {
-            let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+            let Some(conn) = self.table.get_mut(slot) else {
                 continue;
             };
             conn.touched = false;
@@ -515,8 +457,8 @@ impl<'a> Worker<'a> {
             }
             self.finish(slot);
         }
-        self.touched = touched;
-        self.touched.clear();
+        self.batch.touched = touched;
+        self.batch.touched.clear();
         if !slots.is_empty() {
             self.held.push_back(HeldReplies { ticket, slots });
         }
@@ -533,25 +475,26 @@ impl<'a> Worker<'a> {
 
     /// Whether a connection visited in this batch has replies that must wait for the commit.
     fn has_marked_replies(&self) -> bool {
-        self.touched.iter().any(
-            |&slot| matches!(self.conns.get(slot), Some(Some(conn)) if conn.output.mark.is_some()),
-        )
+        self.batch
+            .touched
+            .iter()
+            .any(|&slot| matches!(self.table.get(slot), Some(conn) if conn.output.mark.is_some()))
     }
 
     /// Handles a failed medium: drops all replies that wait for a commit or a ticket, and closes their connections.
     fn abort_unacknowledged(&mut self, poisoned: &Poisoned) {
-        self.executor.note_poisoned(poisoned);
+        self.shared.note_poisoned(poisoned);
         self.close_unacknowledged();
     }
 
     fn close_unacknowledged(&mut self) {
         self.held.clear();
-        for slot in 0..self.conns.len() {
-            if let Some(conn) = &mut self.conns[slot]
+        for slot in 0..self.table.len() {
+            if let Some(conn) = self.table.get_mut(slot)
                 && conn.output.abort_unacknowledged()
             {
                 while conn.can_send() {
-                    if let Err(error) = conn.send(&mut self.executor.outputs) {
+                    if let Err(error) = conn.send(&mut self.executor.thread.buffer_pool) {
                         tracing::debug!(%error, "connection lost");
                         break;
                     }
@@ -563,14 +506,17 @@ impl<'a> Worker<'a> {
 
     /// Sends the released replies, then closes, lends or relists the connection.
     fn finish(&mut self, slot: usize) {
-        let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+        let Some(conn) = self.table.get_mut(slot) else {
             return;
         };
         if conn.can_send() {
-            match conn.send(&mut self.executor.outputs) {
+            match conn.send(&mut self.executor.thread.buffer_pool) {
                 Ok(bytes) => {
-                    self.executor.counters.count(Counter::BytesOut, bytes);
-                    self.executor.counters.count(Counter::Writes, 1);
+                    self.executor
+                        .thread
+                        .counters
+                        .count(Counter::BytesOut, bytes);
+                    self.executor.thread.counters.count(Counter::Writes, 1);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "connection lost");
@@ -583,7 +529,10 @@ impl<'a> Worker<'a> {
             .output_bytes
             .store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
-            self.executor.counters.count(Counter::OutputLimits, 1);
+            self.executor
+                .thread
+                .counters
+                .count(Counter::OutputLimits, 1);
             tracing::warn!(
                 client = conn.client_info.id,
                 pending,
@@ -591,25 +540,26 @@ impl<'a> Worker<'a> {
             );
             return self.close(slot);
         }
-        if conn.closing && pending == 0 && !conn.output.holds() {
+        if conn.status.closing && pending == 0 && !conn.output.holds() {
             return self.close(slot);
         }
-        conn.output.release_if_empty(&mut self.executor.outputs);
+        conn.output
+            .release_if_empty(&mut self.executor.thread.buffer_pool);
         let memory_bytes = conn.memory_bytes();
         self.shared
             .clients
             .count_memory(&conn.client_info, memory_bytes);
-        if conn.awaits_long {
-            if !conn.output.holds() && !self.shared.worker_pool.stopping() {
+        if conn.status.awaits_long {
+            if !conn.output.holds() && !self.pool.is_stopping() {
                 self.lend(slot); // LONG-1
             }
             return;
         }
-        let resumes = conn.stalled && pending < STALL_BYTES / 2;
-        let ready = conn.readable && !conn.stalled && !conn.closing;
+        let resumes = conn.status.stalled && pending < STALL_BYTES / 2;
+        let ready = conn.readiness.readable && !conn.status.stalled && !conn.status.closing;
         let sends_on = conn.can_send();
         conn.is_slow |= sends_on;
-        if conn.awaits_room || resumes || ready || conn.unfinished || sends_on {
+        if conn.status.awaits_room || resumes || ready || conn.status.unfinished || sends_on {
             self.list(slot);
         }
     }
@@ -620,10 +570,10 @@ impl<'a> Worker<'a> {
         if self.shared.clients.memory_bytes() <= bytes_max {
             return;
         }
-        let mut cards = self.shared.clients.all();
-        cards.retain(|client_info| !client_info.is_eviction_exempt.load(Ordering::Relaxed));
-        cards.sort_by_key(|client_info| client_info.counted_bytes.load(Ordering::Relaxed));
-        while let Some(client_info) = cards.pop() {
+        let mut clients = self.shared.clients.all();
+        clients.retain(|client_info| !client_info.is_eviction_exempt.load(Ordering::Relaxed));
+        clients.sort_by_key(|client_info| client_info.counted_bytes.load(Ordering::Relaxed));
+        while let Some(client_info) = clients.pop() {
             if self.shared.clients.memory_bytes() <= bytes_max {
                 break;
             }
@@ -634,10 +584,8 @@ impl<'a> Worker<'a> {
                     bytes,
                     "closed: all clients together exceed maxmemory-clients"
                 );
-                self.executor.counters.count(Counter::Evictions, 1);
-                let mut slots = self.conns.iter();
-                match slots.position(|c| matches!(c, Some(c) if c.client_info.id == client_info.id))
-                {
+                self.executor.thread.counters.count(Counter::Evictions, 1);
+                match self.table.slot_of(client_info.id) {
                     Some(slot) => self.close(slot),
                     None => self.shared.kill(&client_info),
                 }
@@ -646,22 +594,22 @@ impl<'a> Worker<'a> {
     }
 
     fn close(&mut self, slot: usize) {
-        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+        let Some(mut conn) = self.table.take(slot) else {
             return;
         };
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "cannot remove a connection from the poll");
         }
-        std::mem::take(&mut conn.output).into_pool(&mut self.executor.outputs);
+        std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
         std::mem::take(&mut conn.input).release(&mut self.inputs);
         self.unregister_client(&conn.client_info);
-        self.free.push(slot);
+        self.table.free(slot);
     }
 
     fn unregister_client(&self, client_info: &ClientInfo) {
         self.shared.clients.mark_closing(client_info);
         self.shared.clients.remove(client_info.id);
-        self.shared.worker_pool.workers[self.number]
+        self.pool.workers[self.number]
             .connections
             .fetch_sub(1, Ordering::Relaxed);
     }
@@ -675,7 +623,8 @@ impl<'a> Worker<'a> {
         self.ticked_ms = now;
         self.inputs.tick(buffer_pool_bytes_max(self.shared));
         self.executor
-            .outputs
+            .thread
+            .buffer_pool
             .tick(buffer_pool_bytes_max(self.shared));
         let settings = &self.shared.settings;
         let idle_ms = settings
@@ -687,8 +636,8 @@ impl<'a> Worker<'a> {
             .output_soft_secs
             .load(Ordering::Relaxed)
             .saturating_mul(1000);
-        for slot in 0..self.conns.len() {
-            let Some(conn) = &mut self.conns[slot] else {
+        for slot in 0..self.table.len() {
+            let Some(conn) = self.table.get_mut(slot) else {
                 continue;
             };
             let idle = now.saturating_sub(conn.client_info.active_ms.load(Ordering::Relaxed));
@@ -699,9 +648,11 @@ impl<'a> Worker<'a> {
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
                 tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
                 self.executor
+                    .thread
                     .counters
                     .count(Counter::IdleKicks, usize::from(!slow));
                 self.executor
+                    .thread
                     .counters
                     .count(Counter::OutputLimits, usize::from(slow));
                 self.close(slot);
@@ -713,8 +664,8 @@ impl<'a> Worker<'a> {
     fn shutdown(&mut self) {
         self.commit_batch();
         let mut events = Events::with_capacity(64);
-        while !self.lent.is_empty() {
-            let was_over = self.shared.worker_pool.long.is_over();
+        while !self.table.lent.is_empty() {
+            let was_over = self.pool.long.is_over();
             self.handle_messages();
             if was_over {
                 break; // LONG-3
@@ -736,13 +687,9 @@ impl<'a> Worker<'a> {
         }
         let deadline = Instant::now() + SHUTDOWN_GRACE;
         loop {
-            let owing = self
-                .conns
-                .iter()
-                .flatten()
-                .any(|conn| conn.output.can_send());
+            let owing = self.table.iter().any(|conn| conn.output.can_send());
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = match self.conns.iter().flatten().any(|conn| conn.can_send()) {
+            let wait = match self.table.iter().any(Connection::can_send) {
                 true => Duration::ZERO,
                 false => left,
             };
@@ -750,14 +697,14 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.note(&events);
-            for slot in 0..self.conns.len() {
+            for slot in 0..self.table.len() {
                 self.finish(slot);
             }
         }
-        for slot in 0..self.conns.len() {
+        for slot in 0..self.table.len() {
             self.close(slot);
         }
-        for message in self.shared.worker_pool.workers[self.number].drain_inbox() {
+        for message in self.pool.workers[self.number].drain_inbox() {
             if let WorkerMsg::Accept(_, client_info) = message {
                 self.unregister_client(&client_info);
             }

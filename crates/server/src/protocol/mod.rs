@@ -1,4 +1,6 @@
-//! The wire formats of both protocols: parsing requests, writing replies. Depends on neither commands nor the store.
+//! The wire formats of the protocols: parsing requests and writing replies. They know neither commands nor the store.
+//!
+//! A new protocol is a folder beside these. Its commands are in `commands`, its connections in `net::connection`.
 
 pub mod memcached;
 pub mod resp;

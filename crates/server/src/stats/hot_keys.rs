@@ -14,7 +14,7 @@
 use std::fmt::Write;
 use std::sync::Mutex;
 
-use crate::state::shared::lock;
+use crate::lock::lock;
 use farbank_store::Key;
 
 /// One key in so many is sampled. A prime, so that sampling does not align with a pipeline's length.

@@ -6,12 +6,10 @@ use farbank_store::{
     Error, KIND_STALE, KIND_TYPE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta,
 };
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use super::{MemcachedCtx, key};
+use super::context::{CasSource, MemcachedCtx, key};
 use crate::protocol::memcached::parse::{StoreCondition, u64_of};
 use crate::protocol::resp::number::DecimalText;
-use crate::state::shared::Counter;
+use crate::stats::counters::Counter;
 
 /// Longest relative expiry, in seconds; a larger number is a time since 1970.
 const RELATIVE_SECS_MAX: i32 = 60 * 60 * 24 * 30;
@@ -25,27 +23,6 @@ pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
         ..0 => PAST_MS,
         1..=RELATIVE_SECS_MAX => now_ms() + u64::from(exptime.unsigned_abs()) * 1000,
         _ => u64::from(exptime.unsigned_abs()) * 1000,
-    }
-}
-
-/// Source of the `cas` numbers that clients see.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum CasSource {
-    Numbers,
-    /// All are 0: `cas` is off (`-C`).
-    Off,
-}
-
-impl CasSource {
-    /// The `cas` number of a version of the item at `name`. Later versions of an item have larger numbers. Different
-    /// items with equal versions have equal numbers with a probability of 2^-16; the hash is needed because a store
-    /// counts versions per key, or per group of a few keys.
-    #[inline]
-    pub(super) fn of(self, name: &[u8], version: u64) -> u64 {
-        match (self, version) {
-            (CasSource::Off, _) | (_, 0) => 0,
-            (CasSource::Numbers, version) => version << 16 | xxh3_64(name) & 0xffff,
-        }
     }
 }
 
@@ -77,17 +54,17 @@ pub(super) fn store(
     write: &ItemWrite<'_>,
 ) -> Result<(WriteOutcome, u64), Error> {
     let mut write = *write;
-    if ctx.cas == CasSource::Off {
+    if ctx.client.cas == CasSource::Off {
         write.cas = 0;
         // As in memcached without `cas`, an item stored in the same second as a flush counts as flushed.
-        if ctx.shared.memcached.was_flushed_at(ctx.now_secs) {
+        if ctx.client.state.was_flushed_at(ctx.client.now_secs) {
             write.value.expires_ms = PAST_MS;
         }
     }
     if write.how != StoreCondition::Set {
         return store_if(ctx, &write);
     }
-    let version = ctx.session.put(key(write.key), write.value)?;
+    let version = ctx.store.put(key(write.key), write.value)?;
     stored(ctx, write.key);
     Ok((WriteOutcome::Stored, version))
 }
@@ -103,8 +80,8 @@ fn store_if(
     write: &ItemWrite<'_>,
 ) -> Result<(WriteOutcome, u64), Error> {
     let mut decided = WriteOutcome::NotStored;
-    let (limits, cas) = (ctx.limits, ctx.cas);
-    let version = ctx.session.update(key(write.key), &mut |item| {
+    let (limits, cas) = (ctx.client.limits, ctx.client.cas);
+    let version = ctx.store.update(key(write.key), &mut |item| {
         let (outcome, change) = match item {
             None => absent(write),
             Some(item) => present(write, item, cas),
@@ -216,7 +193,7 @@ pub(super) fn set_expiry(
     wanted: bool,
 ) -> Result<Option<FoundItem>, Error> {
     let mut found = None;
-    let version = ctx.session.update(key(name), &mut |item| {
+    let version = ctx.store.update(key(name), &mut |item| {
         found = item.map(|item| FoundItem {
             meta: item.meta,
             bytes: if wanted {
@@ -295,8 +272,8 @@ pub(super) fn add(
     sum: &CounterChange<'_>,
 ) -> Result<(CounterOutcome, u64), Error> {
     let mut total = CounterOutcome::NotFound;
-    let cas = ctx.cas;
-    let version = ctx.session.update(key(sum.key), &mut |item| {
+    let cas = ctx.client.cas;
+    let version = ctx.store.update(key(sum.key), &mut |item| {
         let (outcome, change) = added(sum, item, cas);
         total = outcome;
         change

@@ -7,20 +7,21 @@
 
 use farbank_store::{Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta};
 
+use super::context::{CasSource, MemcachedCtx, ReplyStart, key};
 use super::items::{
-    self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
-    expires_ms,
+    self, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome, expires_ms,
 };
 use super::prefixes::KeyOperation;
 use super::recency::KeyAccess;
 use super::text::{BAD_CHUNK, NOT_NUMERIC, REPLY_TOO_LONG, TOO_LARGE, not_stored, too_large};
-use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
 use crate::buffers::pool::reserve;
+use crate::buffers::reply::ReplySink;
 use crate::protocol::memcached::base64;
-use crate::protocol::memcached::parse::{StoreCondition, ValuePayload, i32_of, u32_of, u64_of};
-use crate::protocol::resp::ReplySink;
+use crate::protocol::memcached::parse::{
+    BAD_FORMAT, ERROR, KEY_BYTES_MAX, StoreCondition, ValuePayload, Words, i32_of, u32_of, u64_of,
+};
 use crate::protocol::resp::number::DecimalText;
-use crate::state::shared::Counter;
+use crate::stats::counters::Counter;
 
 /// Most flags of a request.
 const FLAGS_MAX: usize = 17;
@@ -320,14 +321,14 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
         won: false,
         used: KeyAccess::default(),
         now_ms: 0,
-        now_secs: ctx.now_secs,
-        cas: ctx.cas,
+        now_secs: ctx.client.now_secs,
+        cas: ctx.client.cas,
     };
     if wants(b'h') || wants(b'l') {
-        shown.used = ctx.shared.memcached.recency.of(asked.key());
+        shown.used = ctx.client.state.recency.of(asked.key());
     }
     if wants(b't') {
-        shown.now_ms = ctx.session.now_ms();
+        shown.now_ms = ctx.store.now_ms();
     }
     let mut show = |meta: &ValueMeta| {
         (shown.meta, shown.expired_ms) = (*meta, meta.expires_ms);
@@ -335,7 +336,7 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     };
     let mut wins = false;
     let (most, mut fits) = (ctx.out.bytes_max(), true);
-    let buffer_pool = &mut *ctx.buffer_pool;
+    let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
         show(meta).line(asked, out);
@@ -348,9 +349,9 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
     };
     let out = ctx.out.bytes_mut();
     let found = if asked.value {
-        ctx.session.get(key(asked.key()), view, out, &mut head)
+        ctx.store.get(key(asked.key()), view, out, &mut head)
     } else {
-        let meta = ctx.session.meta(key(asked.key()), view);
+        let meta = ctx.store.meta(key(asked.key()), view);
         meta.map(|meta| meta.map(|meta| head(&meta, out)).is_some())
     };
     match found {
@@ -374,8 +375,8 @@ fn look(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Option<bool> {
             if hit && !asked.no_update {
                 ctx.used(asked.key(), true);
             }
-            ctx.shared
-                .memcached
+            ctx.client
+                .state
                 .prefixes
                 .note(asked.key(), KeyOperation::Get { hit });
             Some(hit)
@@ -398,7 +399,7 @@ struct RequestTimes {
 
 impl RequestTimes {
     fn of(ctx: &MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> RequestTimes {
-        let now_ms = ctx.session.now_ms();
+        let now_ms = ctx.store.now_ms();
         let moment = |time: Option<i32>| time.map(|time| expires_ms(time, || now_ms));
         RequestTimes {
             exptime: moment(asked.exptime),
@@ -415,10 +416,10 @@ fn change(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) {
         return;
     };
     let times = RequestTimes::of(ctx, asked);
-    let used = ctx.shared.memcached.recency.of(asked.key());
-    let (now_secs, cas) = (ctx.now_secs, ctx.cas);
+    let used = ctx.client.state.recency.of(asked.key());
+    let (now_secs, cas) = (ctx.client.now_secs, ctx.client.cas);
     let (mut shown, mut value) = (None, Vec::new());
-    let updated = ctx.session.update(key(asked.key()), &mut |item| {
+    let updated = ctx.store.update(key(asked.key()), &mut |item| {
         let (meta, created, won) = item_after(asked, &times, item);
         shown = meta.map(|meta| ItemView {
             meta,
@@ -545,8 +546,8 @@ pub(super) fn set(
         return;
     };
     ctx.count(Counter::Sets);
-    ctx.shared
-        .memcached
+    ctx.client
+        .state
         .prefixes
         .note(asked.key(), KeyOperation::Set);
     let bytes = match payload {
@@ -556,6 +557,7 @@ pub(super) fn set(
         ValuePayload::TooLarge => return too_large(ctx, asked.key(), StoreCondition::Set, start),
     };
     if ctx
+        .client
         .limits
         .exceeded(asked.key().len(), asked.client_flags, bytes.len())
     {
@@ -566,7 +568,7 @@ pub(super) fn set(
         key: asked.key(),
         value: Value {
             bytes,
-            expires_ms: expires_ms(asked.exptime.unwrap_or(0), || ctx.session.now_ms()),
+            expires_ms: expires_ms(asked.exptime.unwrap_or(0), || ctx.store.now_ms()),
             flags: asked.client_flags,
             kind: 0,
         },
@@ -584,7 +586,7 @@ pub(super) fn set(
             });
             for flag in asked.flags() {
                 match flag[0] {
-                    b'c' => number(ctx.out, b'c', ctx.cas.of(asked.key(), version)),
+                    b'c' => number(ctx.out, b'c', ctx.client.cas.of(asked.key(), version)),
                     _ => asked.echo_one(flag, ctx.out),
                 }
             }
@@ -602,18 +604,15 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    ctx.shared
-        .memcached
+    ctx.client
+        .state
         .prefixes
         .note(asked.key(), KeyOperation::Delete);
     let code = match (asked.invalidate, asked.cas) {
-        (false, None) => ctx
-            .session
-            .delete(key(asked.key()))
-            .map(|found| match found {
-                true => "HD",
-                false => "NF",
-            }),
+        (false, None) => ctx.store.delete(key(asked.key())).map(|found| match found {
+            true => "HD",
+            false => "NF",
+        }),
         _ => delete_if(ctx, &asked),
     };
     let code = match code {
@@ -634,8 +633,8 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
 /// Deletes an item or marks it stale, if its `cas` number matches.
 fn delete_if(ctx: &mut MemcachedCtx<'_>, asked: &MetaRequest<'_>) -> Result<&'static str, Error> {
     let expires = RequestTimes::of(ctx, asked).exptime;
-    let (mut code, cas) = ("NF", ctx.cas);
-    ctx.session.update(key(asked.key()), &mut |item| {
+    let (mut code, cas) = ("NF", ctx.client.cas);
+    ctx.store.update(key(asked.key()), &mut |item| {
         let Some(item) = item else {
             code = "NF";
             return UpdateDecision::Keep;
@@ -710,7 +709,7 @@ pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
             b'T' => expires_ms = times.exptime.unwrap_or(0),
             b'N' if created => expires_ms = times.vivify.unwrap_or(0),
             b't' => time_left(ctx.out, expires_ms, times.now_ms),
-            b'c' => number(ctx.out, b'c', ctx.cas.of(asked.key(), version)),
+            b'c' => number(ctx.out, b'c', ctx.client.cas.of(asked.key(), version)),
             _ => asked.echo_one(flag, ctx.out),
         }
     }
@@ -742,7 +741,7 @@ pub(super) fn debug(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     ctx.count(Counter::Metas);
     let name = decoded.as_deref().unwrap_or(sent);
     let (from, view) = (ctx.out.len(), ctx.reads());
-    let meta = match ctx.session.meta(key(name), view) {
+    let meta = match ctx.store.meta(key(name), view) {
         Ok(Some(meta)) => meta,
         Ok(None) => return ctx.append_reply("EN", false),
         Err(error) => {
@@ -750,17 +749,17 @@ pub(super) fn debug(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
             return ctx.failed(&error, ReplyStart { from, first, quiet });
         }
     };
-    let KeyAccess { secs, read } = ctx.shared.memcached.recency.of(name);
+    let KeyAccess { secs, read } = ctx.client.state.recency.of(name);
     let left = match meta.expires_ms {
         0 => -1,
-        at => i64::try_from(at.saturating_sub(ctx.session.now_ms()) / 1000).unwrap_or(i64::MAX),
+        at => i64::try_from(at.saturating_sub(ctx.store.now_ms()) / 1000).unwrap_or(i64::MAX),
     };
     ctx.out.extend_from_slice(b"ME ");
     ctx.out.extend_from_slice(sent);
     let line = format!(
         " exp={left} la={} cas={} fetch={} cls=1 size={}\r\n",
-        ctx.now_secs.saturating_sub(secs),
-        ctx.cas.of(name, meta.version),
+        ctx.client.now_secs.saturating_sub(secs),
+        ctx.client.cas.of(name, meta.version),
         if read { "yes" } else { "no" },
         ITEM_HEAD_BYTES + name.len() + meta.value_bytes,
     );

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::protocol::resp::ReplySink;
-use crate::state::shared::lock;
+use crate::buffers::reply::ReplySink;
+use crate::lock::lock;
 
 /// Character that ends a key's prefix.
 const DELIMITER: u8 = b':';

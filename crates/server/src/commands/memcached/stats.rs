@@ -9,11 +9,15 @@ use std::sync::atomic::Ordering;
 
 use farbank_store::{SlabClass, Stats};
 
-use super::{BAD_FORMAT, ERROR, MemcachedCtx, VERSION, Words};
-use crate::protocol::memcached::parse::u32_of;
-use crate::protocol::resp::{ReplyBuffer, ReplySink};
+use super::context::{MemcachedCtx, ReplyStart};
+use super::state::MemcachedState;
+use crate::buffers::reply::{ReplyBuffer, ReplySink};
+use crate::protocol::memcached::VERSION;
+use crate::protocol::memcached::parse::{BAD_FORMAT, ERROR, Words, u32_of};
 use crate::settings::WireProtocol;
-use crate::state::shared::{Counter, ServerShared, lock};
+use crate::state::shared::ServerShared;
+use crate::stats::counters::Counter;
+use crate::stats::process::cpu_secs;
 
 /// Most keys of a `cachedump`.
 const DUMP_KEYS_MAX: usize = 1 << 16;
@@ -46,11 +50,11 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let what = args.next();
     let figures = ctx.shared.store.stats();
     // A worker publishes its counters once per loop iteration. The reply must include its latest counts.
-    ctx.figures.publish(ctx.tally);
+    ctx.published.publish(&ctx.thread.counters);
     let lines = &mut StatLines(ctx.out);
     match what {
         None => general(ctx.shared, &figures, lines),
-        Some(b"settings") => settings(ctx.shared, &figures, lines),
+        Some(b"settings") => settings(ctx.shared, ctx.client.state, &figures, lines),
         Some(b"items") => items(&figures.classes, lines),
         Some(b"slabs") => slabs(&figures, lines),
         Some(b"sizes") => lines.stat("sizes_status", "disabled"),
@@ -59,8 +63,8 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
         Some(b"detail") => return detail(ctx, args.next().unwrap_or_default()),
         Some(b"cachedump") => return cachedump(ctx, args),
         Some(b"reset") => {
-            *lock(&ctx.shared.reset) = ctx.shared.totals();
-            ctx.shared.memcached.prefixes.clear();
+            ctx.shared.counters.reset();
+            ctx.client.state.prefixes.clear();
             return ctx.append_reply("RESET", false);
         }
         Some(_) => return ctx.refuse(ERROR),
@@ -69,10 +73,10 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
 }
 
 fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>) {
-    let counts = shared.totals().since(&lock(&shared.reset));
+    let counts = shared.counters.since_reset();
     let count = |what| counts.get(what);
     let (touch_hits, touch_misses) = (count(Counter::TouchHits), count(Counter::TouchMisses));
-    let (user, system) = crate::commands::info::cpu_secs();
+    let (user, system) = cpu_secs();
     let time = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
@@ -121,7 +125,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "accepting_conns": 1,
         "listen_disabled_num": 0,
         "time_in_listen_disabled_us": 0,
-        "threads": shared.worker_pool.workers.len(),
+        "threads": shared.counters.workers.len(),
         "conn_yields": 0,
         "hash_bytes": figures.index_bytes,
         "hash_is_expanding": 0,
@@ -141,7 +145,12 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
     );
 }
 
-fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>) {
+fn settings(
+    shared: &ServerShared<'_>,
+    state: &MemcachedState,
+    figures: &Stats,
+    lines: &mut StatLines<'_>,
+) {
     let yes = |is: bool| if is { "yes" } else { "no" };
     let inter: Vec<_> = shared
         .endpoints
@@ -159,9 +168,9 @@ fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_
         "evictions": if shared.store.evicts() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
-        "num_threads": shared.worker_pool.workers.len(),
+        "num_threads": shared.counters.workers.len(),
         "stat_key_prefix": ":",
-        "detail_enabled": yes(shared.memcached.prefixes.counted()),
+        "detail_enabled": yes(state.prefixes.counted()),
         "cas_enabled": yes(shared.options.cas_enabled),
         "binding_protocol": "ascii",
         "auth_enabled_sasl": "no",
@@ -246,7 +255,7 @@ fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
 }
 
 fn hot_keys(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
-    for (at, hot) in shared.hot_keys().iter().enumerate() {
+    for (at, hot) in shared.counters.hot_keys().iter().enumerate() {
         lines.stat(&format!("hotkeys:{at}:key"), &hot.key);
         lines.stat(&format!("hotkeys:{at}:db"), hot.db);
         lines.stat(
@@ -257,7 +266,7 @@ fn hot_keys(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
 }
 
 fn detail(ctx: &mut MemcachedCtx<'_>, what: &[u8]) {
-    let prefixes = &ctx.shared.memcached.prefixes;
+    let prefixes = &ctx.client.state.prefixes;
     match what {
         b"on" => prefixes.turn(true),
         b"off" => prefixes.turn(false),
@@ -287,7 +296,7 @@ fn cachedump(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     let (mut cursor, mut count) = (0, 0);
     loop {
         let out = &mut *ctx.out;
-        let scanned = ctx.session.scan(0, cursor, most - count, &mut |key, meta| {
+        let scanned = ctx.store.scan(0, cursor, most - count, &mut |key, meta| {
             if count < most {
                 count += 1;
                 out.extend_from_slice(b"ITEM ");
@@ -300,7 +309,7 @@ fn cachedump(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
             Ok(next) => next,
             Err(error) => {
                 let (first, quiet) = (false, false);
-                return ctx.failed(&error, super::ReplyStart { from, first, quiet });
+                return ctx.failed(&error, ReplyStart { from, first, quiet });
             }
         };
         if cursor == 0 || count >= most {

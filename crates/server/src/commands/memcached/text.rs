@@ -3,21 +3,20 @@
 
 use farbank_store::{Error, ReadView, Value, ValueMeta};
 
+use super::context::{CasSource, MemcachedCtx, ReplyStart, key};
 use super::items::{
-    self, CasSource, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome,
-    expires_ms,
+    self, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome, expires_ms,
 };
 use super::prefixes::KeyOperation;
-use super::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, MemcachedCtx, ReplyStart, Words, key};
 use crate::buffers::pool::reserve;
-use crate::commands::{ExecOutcome, long};
-use crate::exec_context::WINDOW;
+use crate::buffers::reply::ReplySink;
+use crate::exec_context::{ExecOutcome, LONG_REQUEST_BYTES, WINDOW};
 use crate::protocol::memcached::parse::{
-    StoreCondition, StoreRequest, ValuePayload, i32_of, u32_of, u64_of,
+    BAD_FORMAT, ERROR, KEY_BYTES_MAX, StoreCondition, StoreRequest, ValuePayload, Words, i32_of,
+    u32_of, u64_of,
 };
-use crate::protocol::resp::ReplySink;
 use crate::protocol::resp::number::DecimalText;
-use crate::state::shared::Counter;
+use crate::stats::counters::Counter;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
@@ -61,7 +60,7 @@ pub(super) fn get(ctx: &mut MemcachedCtx<'_>, keys: Words<'_>, cas: bool) -> Exe
     };
     let mut left = match ctx.executes_long {
         true => usize::MAX,
-        false => long::LONG_REQUEST_BYTES,
+        false => LONG_REQUEST_BYTES,
     };
     let one = rest.clone().next().is_none();
     let got = if one {
@@ -116,10 +115,10 @@ fn get_one(
     if name.len() > KEY_BYTES_MAX {
         return Err(RetrievalError::Is(BAD_FORMAT));
     }
-    let cas = cas.then_some(ctx.cas);
+    let cas = cas.then_some(ctx.client.cas);
     let (most, mut fits, mut value_bytes) = (ctx.out.bytes_max(), true, 0);
     let bytes_left = *left;
-    let buffer_pool = &mut *ctx.buffer_pool;
+    let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         value_bytes = meta.value_bytes;
         if value_bytes > bytes_left {
@@ -134,7 +133,7 @@ fn get_one(
         fits
     };
     let out = ctx.out.bytes_mut();
-    let found = ctx.session.get(key(name), view, out, &mut head);
+    let found = ctx.store.get(key(name), view, out, &mut head);
     let hit = found.map_err(RetrievalError::Store)?;
     *left = bytes_left
         .checked_sub(value_bytes)
@@ -149,8 +148,8 @@ fn get_one(
     } else {
         ctx.count_miss(name);
     }
-    ctx.shared
-        .memcached
+    ctx.client
+        .state
         .prefixes
         .note(name, KeyOperation::Get { hit });
     Ok(())
@@ -165,7 +164,7 @@ fn get_all(
     left: &mut usize,
 ) -> Result<(), RetrievalError> {
     let mut first = true;
-    let counted = *ctx.tally;
+    let counted = ctx.thread.counters;
     loop {
         let mut keys = [key(&[]); WINDOW];
         let mut count = 0;
@@ -177,14 +176,15 @@ fn get_all(
             return Err(RetrievalError::Is(BAD_FORMAT));
         }
         // The look-ahead has already sampled the first key.
-        ctx.sampler
-            .sample(&keys[count.min(first.into())..count], &ctx.figures.hot);
+        ctx.thread
+            .sampler
+            .sample(&keys[count.min(first.into())..count], &ctx.published.hot);
         first = false;
-        ctx.session.prefetch(&keys[..count], true);
+        ctx.store.prefetch(&keys[..count], true);
         for key in &keys[..count] {
             get_one(ctx, key.bytes, view, cas, left).inspect_err(|fail| {
                 if let RetrievalError::Long = fail {
-                    *ctx.tally = counted;
+                    ctx.thread.counters = counted;
                 }
             })?;
         }
@@ -208,12 +208,12 @@ pub(super) fn get_and_touch(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>, cas
     let Some(start) = ctx.writes(false) else {
         return;
     };
-    let at = expires_ms(exptime, || ctx.session.now_ms());
+    let at = expires_ms(exptime, || ctx.store.now_ms());
     for name in args {
         match items::set_expiry(ctx, name, at, true) {
             Ok(Some(found)) => {
                 ctx.count(Counter::Hits);
-                value_line(ctx.out, name, &found.meta, cas.then_some(ctx.cas));
+                value_line(ctx.out, name, &found.meta, cas.then_some(ctx.client.cas));
                 ctx.out.extend_from_slice(&found.bytes);
                 ctx.out.extend_from_slice(b"\r\n");
             }
@@ -234,10 +234,7 @@ pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
         return;
     };
     ctx.count(Counter::Sets);
-    ctx.shared
-        .memcached
-        .prefixes
-        .note(store.key, KeyOperation::Set);
+    ctx.client.state.prefixes.note(store.key, KeyOperation::Set);
     let bytes = match store.payload {
         ValuePayload::Whole(bytes) => bytes,
         ValuePayload::Misplaced => return ctx.append_reply(BAD_CHUNK, store.quiet),
@@ -248,7 +245,7 @@ pub(super) fn store(ctx: &mut MemcachedCtx<'_>, store: &StoreRequest<'_>) {
         key: store.key,
         value: Value {
             bytes,
-            expires_ms: expires_ms(store.exptime, || ctx.session.now_ms()),
+            expires_ms: expires_ms(store.exptime, || ctx.store.now_ms()),
             flags: store.flags,
             kind: 0,
         },
@@ -290,7 +287,7 @@ fn delete_old_after_refused_set(
     how: StoreCondition,
 ) -> Result<(), Error> {
     match how {
-        StoreCondition::Set => ctx.session.delete(key(name)).map(drop),
+        StoreCondition::Set => ctx.store.delete(key(name)).map(drop),
         _ => Ok(()),
     }
 }
@@ -354,7 +351,7 @@ pub(super) fn touch(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    let at = expires_ms(exptime, || ctx.session.now_ms());
+    let at = expires_ms(exptime, || ctx.store.now_ms());
     match items::set_expiry(ctx, name, at, false) {
         Ok(Some(_)) => ctx.append_reply("TOUCHED", quiet),
         Ok(None) => ctx.append_reply("NOT_FOUND", quiet),
@@ -383,11 +380,8 @@ pub(super) fn delete(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
     let Some(start) = ctx.writes(quiet) else {
         return;
     };
-    ctx.shared
-        .memcached
-        .prefixes
-        .note(name, KeyOperation::Delete);
-    match ctx.session.delete(key(name)) {
+    ctx.client.state.prefixes.note(name, KeyOperation::Delete);
+    match ctx.store.delete(key(name)) {
         Ok(true) => {
             ctx.count(Counter::DeleteHits);
             ctx.append_reply("DELETED", quiet);
@@ -456,20 +450,20 @@ pub(super) fn flush_all(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
         return ctx.append_reply(BAD_EXPTIME, quiet);
     };
     let at = if delay > 0 {
-        expires_ms(delay, || ctx.session.now_ms())
+        expires_ms(delay, || ctx.store.now_ms())
     } else {
         0
     };
     // The latest `flush_all` replaces a pending one.
-    ctx.shared.memcached.flush_at(at);
+    ctx.client.state.flush_at(at);
     if at == 0 {
         let Some(start) = ctx.writes(quiet) else {
             return;
         };
-        if let Err(error) = ctx.session.flush_all() {
+        if let Err(error) = ctx.store.flush_all() {
             return ctx.failed(&error, start);
         }
-        ctx.shared.memcached.note_flush(ctx.now_secs);
+        ctx.client.state.note_flush(ctx.client.now_secs);
     }
     ctx.append_reply("OK", quiet);
 }

@@ -1,5 +1,7 @@
 //! Base64 with padding, the encoding of keys that are not text.
 
+use crate::buffers::reply::ReplySink;
+
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fn value(digit: u8) -> Option<u32> {
@@ -35,7 +37,7 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Appends the base64 encoding of `bytes`.
-pub(crate) fn encode(bytes: &[u8], out: &mut impl crate::protocol::resp::ReplySink) {
+pub(crate) fn encode(bytes: &[u8], out: &mut impl ReplySink) {
     for group in bytes.chunks(3) {
         let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);

@@ -3,3 +3,6 @@
 
 pub(crate) mod base64;
 pub mod parse;
+
+/// The memcached version whose protocol this server implements, as reported to clients.
+pub(crate) const VERSION: &str = "1.6.18";

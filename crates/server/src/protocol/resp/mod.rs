@@ -8,7 +8,6 @@ pub mod number;
 pub mod parse;
 pub mod reply;
 
-pub(crate) use crate::buffers::reply::ReplyBuffer;
 pub use crate::buffers::reply::ReplySink;
 pub use parse::{Args, ProtocolError, RequestLimits, RequestParser};
 pub use reply::RespVersion;
