@@ -4,19 +4,19 @@ use farbank_store::Error;
 
 use crate::state::shared::ServerShared;
 
-pub(crate) const SYNTAX: CommandError = CommandError::Fixed("ERR syntax error");
-pub(crate) const NOT_INTEGER: CommandError =
+pub(super) const SYNTAX: CommandError = CommandError::Fixed("ERR syntax error");
+pub(super) const NOT_INTEGER: CommandError =
     CommandError::Fixed("ERR value is not an integer or out of range");
-pub(crate) const WRONG_TYPE: CommandError =
+pub(super) const WRONG_TYPE: CommandError =
     CommandError::Fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
-pub(crate) const NOT_IN_GROUP: CommandError =
+pub(super) const NOT_IN_GROUP: CommandError =
     CommandError::Fixed("ERR Command not allowed inside a transaction");
-pub(crate) const TOO_LONG: CommandError =
+pub(super) const TOO_LONG: CommandError =
     CommandError::Fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 /// Why a command failed. The text's first word is the error's code.
 #[derive(Debug)]
-pub(crate) enum CommandError {
+pub(super) enum CommandError {
     /// A fixed text.
     Fixed(&'static str),
     /// A text with details of the request.
@@ -36,14 +36,14 @@ impl From<Error> for CommandError {
 
 impl CommandError {
     /// Returns the error for a wrong number of arguments of the command `name`.
-    pub(crate) fn arity(name: &str) -> CommandError {
+    pub(super) fn arity(name: &str) -> CommandError {
         CommandError::Detailed(
             format!("ERR wrong number of arguments for '{name}' command").into_bytes(),
         )
     }
 
     /// The text of the error reply, without `-` and the line's end.
-    pub(crate) fn text(&self, shared: &ServerShared<'_>) -> Vec<u8> {
+    pub(super) fn text(&self, shared: &ServerShared<'_>) -> Vec<u8> {
         match self {
             CommandError::Fixed(text) => text.as_bytes().to_vec(),
             CommandError::Detailed(text) => text.clone(),

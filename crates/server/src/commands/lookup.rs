@@ -10,7 +10,7 @@ const QUOTE_BYTES: usize = 128;
 
 /// Returns the command or subcommand of `args`, and checks its arity.
 #[inline]
-pub(crate) fn resolve(
+pub(super) fn resolve(
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> Result<&'static Command, CommandError> {
@@ -24,7 +24,7 @@ pub(crate) fn resolve(
 
 /// Returns the command or subcommand of `args`, without a check of its arity.
 #[inline]
-pub(crate) fn lookup(
+pub(super) fn lookup(
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> Result<&'static Command, CommandError> {

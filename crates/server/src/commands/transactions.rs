@@ -18,7 +18,7 @@ use super::context::command_row::{Command, flag};
 use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::{CommandError, misconf};
 use super::execute::{check_keys, execute, reject};
-use crate::exec_context::{ExecOutcome, RequestFigures, StoreAccess};
+use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
 
@@ -209,53 +209,23 @@ fn run_group(
     }
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
-    let CommandContext {
-        store,
-        client,
-        shared,
-        thread,
-        published,
-        out,
-        mark,
-        unacknowledged,
-        executes_long,
-        request,
-    } = ctx;
-    let StoreAccess::Session(session) = store else {
-        return Ok(ExecGroup::Abandoned);
-    };
+    let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
-    let verdict = session.group(&keys, &mut |ops| {
+    let verdict = ctx.with_group(&keys, executes_long, &mut |ctx| {
         match was_cut {
-            true => out.truncate(from),
-            false => out.rewind(from),
+            true => ctx.out.truncate(from),
+            false => ctx.out.rewind(from),
         }
-        client.db = db;
+        ctx.client.db = db;
         for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
-            let now = ops.meta(key, ReadView::Pending)?;
+            let now = ctx.ops().meta(key, ReadView::Pending)?;
             if now.map_or(0, |meta| meta.version) != version {
                 return Ok(GroupDecision::Abandon);
             }
         }
-        let mut ctx = CommandContext {
-            store: StoreAccess::Group(ops),
-            client,
-            shared,
-            thread,
-            published,
-            out,
-            mark,
-            unacknowledged: *unacknowledged,
-            executes_long: *executes_long || watched.is_none(),
-            request: RequestFigures {
-                hidden_bytes: 0,
-                ..*request
-            },
-        };
         for at in range.clone() {
-            if run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))?
-                == ExecOutcome::Long
-            {
+            let outcome = run_in_group(ctx, queue.commands[at], queue.requests.args(at))?;
+            if outcome == ExecOutcome::Long {
                 is_long = true;
                 return Ok(GroupDecision::Abandon);
             }

@@ -11,7 +11,7 @@ use crate::state::clients::ClientInfo;
 
 /// Which replies a client gets (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum ReplyMode {
+pub(in crate::commands) enum ReplyMode {
     #[default]
     On,
     Off,

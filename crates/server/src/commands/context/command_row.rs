@@ -5,17 +5,18 @@ use crate::commands::error::CommandError;
 use crate::protocol::resp::Args;
 
 /// A command's function: appends its reply, or returns an error.
-pub(crate) type CommandFn = fn(&mut CommandContext<'_>, Args<'_>) -> Result<(), CommandError>;
+pub(in crate::commands) type CommandFn =
+    fn(&mut CommandContext<'_>, Args<'_>) -> Result<(), CommandError>;
 
 /// Positions of a command's keys among its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct KeyArgs {
+pub(in crate::commands) struct KeyArgs {
     /// Position of the first key; 0 if there are none.
-    pub(crate) first: i64,
+    pub(in crate::commands) first: i64,
     /// Position of the last key; negative counts from the end.
-    pub(crate) last: i64,
+    pub(in crate::commands) last: i64,
     /// Distance from one key to the next.
-    pub(crate) step: i64,
+    pub(in crate::commands) step: i64,
 }
 
 /// No keys.
@@ -45,7 +46,7 @@ pub(in crate::commands) const PAIRS: KeyArgs = KeyArgs {
 
 impl KeyArgs {
     /// Positions of the keys among `count` arguments.
-    pub(crate) fn positions(self, count: usize) -> impl Iterator<Item = usize> {
+    pub(in crate::commands) fn positions(self, count: usize) -> impl Iterator<Item = usize> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let end = match self {
             KeyArgs { first: 0, .. } => 0,
@@ -60,12 +61,12 @@ impl KeyArgs {
 }
 
 /// Properties of a command, as bits.
-pub(crate) mod flag {
+pub(in crate::commands) mod flag {
     macro_rules! flags {
         ($($name:ident $bit:literal)*) => {
-            $(pub(crate) const $name: u32 = 1 << $bit;)*
+            $(pub(in crate::commands) const $name: u32 = 1 << $bit;)*
             /// Names as `COMMAND INFO` prints them, in its order.
-            pub(crate) const NAMES: &[(u32, &str)] = &[$(($name, stringify!($name))),*];
+            pub(in crate::commands) const NAMES: &[(u32, &str)] = &[$(($name, stringify!($name))),*];
         };
     }
     flags! {
@@ -74,53 +75,53 @@ pub(crate) mod flag {
     }
     // Clients do not see the flags below.
     /// Executed immediately inside MULTI instead of being queued.
-    pub(crate) const AT_ONCE: u32 = 1 << 16;
+    pub(in crate::commands) const AT_ONCE: u32 = 1 << 16;
     /// Has no keys, and can still be in a group.
-    pub(crate) const GROUPED: u32 = 1 << 17;
+    pub(in crate::commands) const GROUPED: u32 = 1 << 17;
     /// Its reply reveals data it read, although it has no READONLY flag.
-    pub(crate) const READS: u32 = 1 << 18;
+    pub(in crate::commands) const READS: u32 = 1 << 18;
     /// Visits all keys: always a long request.
-    pub(crate) const WALKS: u32 = 1 << 19;
+    pub(in crate::commands) const WALKS: u32 = 1 << 19;
     /// Long for some arguments (see `long`).
-    pub(crate) const MAY_WALK: u32 = 1 << 20;
+    pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
 }
 
 /// A row of the table.
-pub(crate) struct Command {
+pub(in crate::commands) struct Command {
     /// Its name, in lower case; a subcommand's is `container|name`.
-    pub(crate) name: &'static str,
+    pub(in crate::commands) name: &'static str,
     /// Number of arguments, including the name; -n means at least n.
-    pub(crate) arity: i64,
+    pub(in crate::commands) arity: i64,
     /// Its properties: see [`flag`].
-    pub(crate) flags: u32,
+    pub(in crate::commands) flags: u32,
     /// Positions of its keys.
-    pub(crate) keys: KeyArgs,
+    pub(in crate::commands) keys: KeyArgs,
     /// How it accesses its keys, as `COMMAND INFO` prints it.
-    pub(crate) access: &'static str,
+    pub(in crate::commands) access: &'static str,
     /// Access categories besides those its flags imply.
-    pub(crate) acl: &'static str,
+    pub(in crate::commands) acl: &'static str,
     /// Hints for proxies.
-    pub(crate) tips: &'static str,
+    pub(in crate::commands) tips: &'static str,
     /// The group of its documentation.
-    pub(crate) group: &'static str,
+    pub(in crate::commands) group: &'static str,
     /// First Redis version that had it.
-    pub(crate) since: &'static str,
+    pub(in crate::commands) since: &'static str,
     /// One-line description.
-    pub(crate) summary: &'static str,
+    pub(in crate::commands) summary: &'static str,
     /// Its function.
-    pub(crate) run: CommandFn,
+    pub(in crate::commands) run: CommandFn,
     /// Subcommands of a container.
-    pub(crate) subcommands: &'static [Command],
+    pub(in crate::commands) subcommands: &'static [Command],
 }
 
 impl Command {
     /// Whether `flag` is set.
-    pub(crate) fn is(&self, flag: u32) -> bool {
+    pub(in crate::commands) fn is(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
     /// Whether `count` arguments fit its arity.
-    pub(crate) fn takes(&self, count: usize) -> bool {
+    pub(in crate::commands) fn takes(&self, count: usize) -> bool {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         if self.arity >= 0 {
             count == self.arity
@@ -130,17 +131,17 @@ impl Command {
     }
 
     /// Whether it accesses exactly one key.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(in crate::commands) fn is_short(&self) -> bool {
         self.keys == ONE
     }
 
     /// Its name without the container's name.
-    pub(crate) fn own_name(&self) -> &'static str {
+    pub(in crate::commands) fn own_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, own)| own)
     }
 
     /// Finds the subcommand `name`, in either case.
-    pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+    pub(in crate::commands) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         self.subcommands
             .iter()
             .find(|s| s.own_name().as_bytes().eq_ignore_ascii_case(name))
@@ -149,11 +150,11 @@ impl Command {
 
 /// Space that a request needs in the store, estimated from its arguments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteNeed {
+pub(in crate::commands) struct WriteNeed {
     /// Bytes of its arguments.
-    pub(crate) bytes: usize,
+    pub(in crate::commands) bytes: usize,
     /// The request stores no value: it only deletes, or changes an expiry.
-    pub(crate) deletes: bool,
+    pub(in crate::commands) deletes: bool,
 }
 
 impl WriteNeed {

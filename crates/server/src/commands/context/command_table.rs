@@ -39,7 +39,7 @@ impl CommandTable {
 
     /// Finds the command `name`, in either case.
     #[inline]
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&'static Command> {
+    pub(in crate::commands) fn find(&self, name: &[u8]) -> Option<&'static Command> {
         if name.len() > NAME_BYTES_MAX {
             return None;
         }

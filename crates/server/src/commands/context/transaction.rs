@@ -11,7 +11,7 @@ use crate::protocol::resp::parse::QueuedRequests;
 
 /// Requests queued by MULTI.
 #[derive(Default)]
-pub(crate) struct TransactionQueue {
+pub(in crate::commands) struct TransactionQueue {
     pub(in crate::commands) requests: QueuedRequests,
     pub(in crate::commands) commands: Vec<&'static Command>,
     /// A request was refused: EXEC will fail.
@@ -20,7 +20,7 @@ pub(crate) struct TransactionQueue {
 
 impl TransactionQueue {
     /// Number of requests.
-    pub(crate) fn len(&self) -> usize {
+    pub(in crate::commands) fn len(&self) -> usize {
         self.commands.len()
     }
 
@@ -78,7 +78,7 @@ impl TransactionQueue {
 
 /// Watched keys: their versions when they were first watched, 0 for a key that was absent.
 #[derive(Default)]
-pub(crate) struct WatchedKeys {
+pub(in crate::commands) struct WatchedKeys {
     versions: HashMap<(u8, Vec<u8>), u64>,
     /// Bytes of all key names.
     name_bytes: usize,
@@ -86,12 +86,12 @@ pub(crate) struct WatchedKeys {
 
 impl WatchedKeys {
     /// Number of watched keys.
-    pub(crate) fn len(&self) -> usize {
+    pub(in crate::commands) fn len(&self) -> usize {
         self.versions.len()
     }
 
     /// Bytes of memory that the watched keys use.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(in crate::commands) fn bytes(&self) -> usize {
         /// Bytes that the hash table uses for a key besides its name, with the allocator's overhead.
         const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
         self.name_bytes + self.versions.len() * ENTRY_BYTES
@@ -109,7 +109,7 @@ impl WatchedKeys {
     }
 
     /// Removes all watched keys.
-    pub(crate) fn clear(&mut self) {
+    pub(in crate::commands) fn clear(&mut self) {
         *self = WatchedKeys::default();
     }
 
