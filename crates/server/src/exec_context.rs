@@ -1,29 +1,49 @@
-//! What a protocol works with while it executes one connection's requests.
+//! What a protocol works with while it executes requests of one connection.
 //!
-//! The thread contributes its session and counters, the connection its buffers. `commands::pipeline` and `memcached`
-//! read requests from the input, a window ahead, and append replies to the output. They use neither sockets nor
-//! tickets: the output's mark separates replies that must wait for the commit.
+//! ```text
+//!   executor ── Turn: thread, input, replies, status ──▶ pipeline of the protocol
+//!                                                            │ for each request
+//!                                                            ▼
+//!                                    ExecContext: store, client, replies ──▶ command
+//! ```
+//!
+//! Both protocols use the same types. A [`Turn`] is one visit to a connection; the protocol's pipeline reads requests
+//! from its input, a window ahead, and sets its [`TurnStatus`]. An [`ExecContext`] is what one command works with.
+//! Neither uses sockets or tickets: the mark separates replies that must wait for the commit (see `net::output`).
 
 use std::time::Instant;
 
-use farbank_store::Session;
+use farbank_store::{Ops, Session};
 
-use crate::buffer_pool::BufferPool;
-use crate::connection::InputBuffer;
-use crate::hotkeys::Sampler;
-use crate::output::OutputQueue;
-use crate::shared::{CounterTotals, ServerShared, WorkerFigures};
+use crate::buffers::input::InputBuffer;
+use crate::buffers::pool::BufferPool;
+use crate::buffers::reply::ReplyBuffer;
+use crate::state::shared::ServerShared;
+use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
+use crate::stats::hot_keys::Sampler;
 
 /// Most requests of a connection that are parsed ahead.
 pub(crate) const WINDOW: usize = 16;
 /// Bytes of unsent replies at which a connection's requests wait. This is many times what sockets buffer, so that a
 /// client that writes a long pipeline before it reads does not deadlock.
 pub(crate) const STALL_BYTES: usize = 64 << 20;
+/// Most bytes of a request that a worker executes, or of the values that it reads. Copying them takes about a
+/// millisecond. The thread of long requests executes larger ones.
+pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 
 /// Bytes of a request and its reply from which the clock is read after the request.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// The clock is read after every `SHORT_REQUESTS` short requests, because each may have processed a large value.
 const SHORT_REQUESTS: u32 = 4;
+
+/// Outcome of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ExecOutcome {
+    /// It was executed, queued or refused.
+    Done,
+    /// It is long and this thread does not execute long requests. It has changed nothing.
+    Long,
+}
 
 /// A connection's time slice. Does not read the clock after each short request.
 #[derive(Debug)]
@@ -51,34 +71,184 @@ impl TimeBudget {
     }
 }
 
-/// What a protocol works with while it executes one connection's requests.
-pub(crate) struct ExecContext<'a> {
+/// Counters and buffers of a thread that executes requests.
+#[derive(Default)]
+pub(crate) struct ThreadState {
+    pub(crate) counters: CounterTotals,
+    pub(crate) sampler: Sampler,
+    /// Buffers for replies.
+    pub(crate) buffer_pool: BufferPool,
+    /// Requests executed since the last commit.
+    pub(crate) requests: usize,
+}
+
+/// Why a connection executes no more requests for now. The worker decides by it when to visit the connection again.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct TurnStatus {
+    /// Nothing more is read or executed; the connection is closed when all replies are sent.
+    pub(crate) closing: bool,
+    /// The client must read replies before more requests are executed.
+    pub(crate) stalled: bool,
+    /// The next request waits until the store has freed space for it.
+    pub(crate) awaits_room: bool,
+    /// The next request is long and this thread does not execute long requests.
+    pub(crate) awaits_long: bool,
+    /// The time slice ended before all complete requests were executed.
+    pub(crate) unfinished: bool,
+}
+
+impl TurnStatus {
+    /// Whether the turn goes on with the next request.
+    #[inline]
+    pub(crate) fn goes_on(self) -> bool {
+        let waits = self.stalled || self.awaits_room || self.awaits_long || self.unfinished;
+        !self.closing && !waits
+    }
+}
+
+/// Where a connection's replies go.
+pub(crate) struct ReplyTarget<'a> {
+    pub(crate) out: &'a mut ReplyBuffer,
+    /// Start of the first reply that must wait for this batch's ticket.
+    pub(crate) mark: &'a mut Option<usize>,
+    /// Whether replies of earlier batches still wait for their tickets.
+    pub(crate) unacknowledged: bool,
+    /// The length of `out` at which the connection stalls.
+    pub(crate) stalled_len: usize,
+}
+
+/// One visit to a connection: what a protocol's pipeline works with.
+pub(crate) struct Turn<'a> {
+    pub(crate) session: &'a mut dyn Session,
+    pub(crate) shared: &'a ServerShared<'a>,
+    pub(crate) thread: &'a mut ThreadState,
+    /// Where the thread publishes its counters and hot keys.
+    pub(crate) published: &'a ThreadCounters,
+    pub(crate) input: &'a mut InputBuffer,
+    pub(crate) replies: ReplyTarget<'a>,
+    pub(crate) status: &'a mut TurnStatus,
     /// When the time slice ends.
     pub(crate) deadline: Instant,
     /// The thread executes one request, however long it is. Otherwise a long request stays in the input.
     pub(crate) executes_long: bool,
-    pub(crate) session: &'a mut dyn Session,
+}
+
+/// Access to the store: the thread's session, or a group inside it.
+pub(crate) enum StoreAccess<'a> {
+    Session(&'a mut dyn Session),
+    Group(&'a mut dyn Ops),
+}
+
+/// Figures of the request that is executing.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct RequestFigures {
+    /// Start of its reply in the reply buffer.
+    pub(crate) reply_start: usize,
+    /// Bytes of the values that it has read and that its reply does not contain.
+    pub(crate) hidden_bytes: usize,
+}
+
+/// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.
+pub(crate) struct ExecContext<'a, S, C> {
+    pub(crate) store: S,
+    pub(crate) client: &'a mut C,
     pub(crate) shared: &'a ServerShared<'a>,
+    pub(crate) thread: &'a mut ThreadState,
     /// Where the thread publishes its counters and hot keys.
-    pub(crate) figures: &'a WorkerFigures,
-    /// Buffers for large replies.
-    pub(crate) buffer_pool: &'a mut BufferPool,
-    pub(crate) sampler: &'a mut Sampler,
-    pub(crate) counters: &'a mut CounterTotals,
-    pub(crate) input: &'a mut InputBuffer,
-    pub(crate) output: &'a mut OutputQueue,
-    /// Set when nothing more may be read or executed.
-    pub(crate) closing: &'a mut bool,
-    /// Set when the client must read replies before more requests are executed.
-    pub(crate) stalled: &'a mut bool,
-    /// Set when the next request waits until the store has freed space for it.
-    pub(crate) awaits_room: &'a mut bool,
-    /// Set when the next request is long and this thread does not execute long requests.
-    pub(crate) awaits_long: &'a mut bool,
-    /// Set when the time slice ended before all complete requests were executed.
-    pub(crate) unfinished: &'a mut bool,
-    /// Requests executed since the last commit.
-    pub(crate) requests: &'a mut usize,
+    pub(crate) published: &'a ThreadCounters,
+    pub(crate) out: &'a mut ReplyBuffer,
+    /// Start of the first reply that must wait for this batch's ticket.
+    pub(crate) mark: &'a mut Option<usize>,
+    /// Whether replies of earlier batches still wait for their tickets.
+    pub(crate) unacknowledged: bool,
+    /// Whether this thread executes long requests.
+    pub(crate) executes_long: bool,
+    pub(crate) request: RequestFigures,
+}
+
+impl<'a> From<&'a mut dyn Session> for StoreAccess<'a> {
+    fn from(session: &'a mut dyn Session) -> StoreAccess<'a> {
+        StoreAccess::Session(session)
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Splits the turn into the input, the context of the commands of `client`, and the turn's progress.
+    #[inline]
+    pub(crate) fn split<'b, S, C>(
+        self,
+        client: &'b mut C,
+    ) -> (&'b mut InputBuffer, ExecContext<'b, S, C>, TurnProgress<'b>)
+    where
+        'a: 'b,
+        S: From<&'b mut dyn Session>,
+    {
+        let ReplyTarget {
+            out,
+            mark,
+            unacknowledged,
+            stalled_len,
+        } = self.replies;
+        let context = ExecContext {
+            store: S::from(self.session),
+            client,
+            shared: self.shared,
+            thread: self.thread,
+            published: self.published,
+            out,
+            mark,
+            unacknowledged,
+            executes_long: self.executes_long,
+            request: RequestFigures::default(),
+        };
+        let progress = TurnProgress {
+            status: self.status,
+            budget: TimeBudget::until(self.deadline),
+            stalled_len,
+        };
+        (self.input, context, progress)
+    }
+}
+
+/// Progress of a [`Turn`]: its status, and when it ends.
+pub(crate) struct TurnProgress<'a> {
+    pub(crate) status: &'a mut TurnStatus,
+    budget: TimeBudget,
+    /// The length of the reply buffer at which the connection stalls.
+    stalled_len: usize,
+}
+
+impl TurnProgress<'_> {
+    /// Whether the time slice is over. Reads the clock.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.budget.deadline
+    }
+
+    /// Updates the status after a request of `bytes` bytes. `is_short`: it accesses one key. `leaves`: the connection is
+    /// closed after its reply.
+    #[inline]
+    pub(crate) fn note_executed<S, C>(
+        &mut self,
+        ctx: &mut ExecContext<'_, S, C>,
+        bytes: usize,
+        is_short: bool,
+        leaves: bool,
+    ) {
+        ctx.thread.requests += 1;
+        let reply_bytes = ctx.out.len().saturating_sub(ctx.request.reply_start);
+        let moved_bytes = bytes + reply_bytes + std::mem::take(&mut ctx.request.hidden_bytes);
+        self.status.closing = leaves || ctx.out.is_cut();
+        self.status.stalled = ctx.out.len() >= self.stalled_len;
+        self.status.unfinished = ctx.executes_long || self.budget.is_spent(is_short, moved_bytes);
+    }
+}
+
+impl<S, C> ExecContext<'_, S, C> {
+    /// Counts one `what`.
+    #[inline]
+    pub(crate) fn count(&mut self, what: Counter) {
+        self.thread.counters.count(what, 1);
+    }
 }
 
 #[cfg(test)]

@@ -14,36 +14,46 @@
 //! The address that a client connects to determines the protocol ([`Endpoint`]). Both protocols share workers, batches
 //! and values.
 //!
-//! * `connection`: one connection, its input buffer and its state. `output`: its replies, and which of them are held.
-//! * `exec_context`: what a protocol works with while it executes requests. `buffer_pool`: buffers that connections
-//!   share.
-//! * `executor`: executes requests on a thread. `long_requests`: the thread that executes long requests, so that other
-//!   clients do not wait for them.
-//! * `worker`: the event loop. `listener`: binds, accepts and starts the threads. `unix_socket`: the Unix socket.
-//! * `shared`: state that all threads share. `settings`: options at start, and those that CONFIG SET changes.
-//! * [`resp`]: parses Redis requests and writes replies. `commands`: one file per family of Redis commands, and the
-//!   table of all commands.
-//! * [`memcached`]: memcached's requests and commands.
-//! * `hotkeys`: finds the most requested keys. [`glob`]: the patterns of SCAN, KEYS and CONFIG GET.
+//! # Layers
+//! Imports point down only:
+//!
+//! | folder or file | content |
+//! |---|---|
+//! | `net` | sockets and threads: `listener`, `worker`, `executor`, `long_requests` |
+//! | `commands` | Redis: one file per family, the table of all commands, the pipeline. `commands::memcached`: the same for memcached |
+//! | `exec_context` | what a pipeline and a command work with, for both protocols |
+//! | `state` | what all threads share: settings, store, connections |
+//! | `stats` | counters, the most requested keys, the process |
+//! | `settings` | options at start, and those that CONFIG SET changes |
+//! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
+//! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
+//!
+//! # To add something
+//! * A command: a function in its family in `commands`, and a row in `commands::table`. A command of memcached: a
+//!   function in `commands::memcached`, and a line in its `pipeline`.
+//! * A protocol: `WireProtocol` in `settings`; its format in `protocol`; its commands and pipeline in a folder of
+//!   `commands`; its state of a connection in `ProtocolState` (`net::connection`), and of all connections in
+//!   `ServerParts` (`net::executor`).
+//! * An admin endpoint, for example for metrics: a protocol whose commands read `stats` and `state`.
+//! * A registry of subscriptions: a file in `state` beside `clients`. A published message reaches a subscriber as a
+//!   message to its worker (`WorkerMsg` in `net::worker_pool`), through a method of `state::threads::ServerThreads`.
+//! * A blocking command: a reason to wait in `TurnStatus` (`exec_context`), beside `awaits_room`. The list of waiting
+//!   clients is in `state`; the write that ends the wait wakes a worker as a published message does.
 #![forbid(unsafe_code)]
 
-mod buffer_pool;
+mod buffers;
 mod commands;
-mod connection;
 mod exec_context;
-mod executor;
 pub mod glob;
-mod hotkeys;
-mod listener;
-mod long_requests;
-pub mod memcached;
-mod output;
-pub mod resp;
+mod lock;
+mod net;
+mod protocol;
 mod settings;
-mod shared;
-mod unix_socket;
-mod worker;
+mod state;
+mod stats;
 
-pub use listener::{BindError, Server, ServerHandle};
-pub use settings::{ClientsMemory, Endpoint, ProtectedActions, ServerOptions, WireProtocol};
-pub use unix_socket::UnixSocket;
+pub use net::listener::{BindError, Server, ServerHandle};
+pub use protocol::{memcached, resp};
+pub use settings::{
+    ClientsMemory, Endpoint, ProtectedActions, ServerOptions, UnixSocket, WireProtocol,
+};

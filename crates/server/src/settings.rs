@@ -3,11 +3,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::resp::RequestLimits;
-use crate::unix_socket::UnixSocket;
+use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +51,15 @@ impl Endpoint {
         let protocol = WireProtocol::Memcached;
         Endpoint { addr, protocol }
     }
+}
+
+/// A Unix socket to listen on, for Redis clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnixSocket {
+    /// Path of its file.
+    pub path: PathBuf,
+    /// Permissions of its file. A client needs write permission to connect.
+    pub mode: u32,
 }
 
 /// Which clients may change limits with CONFIG SET and stop the server with SHUTDOWN: Redis's

@@ -3,10 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{CommandContext, CommandError, ReplyMode, SYNTAX, quote};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
-use crate::shared::{ClientInfo, lock};
+use super::command::help_of;
+use super::context::CommandContext;
+use super::context::client_state::ReplyMode;
+use super::error::{CommandError, SYNTAX};
+use super::text::{self, quote};
+use crate::buffers::reply::{ReplyBuffer, ReplySink};
+use crate::lock::lock;
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
+use crate::state::clients::ClientInfo;
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
@@ -122,10 +128,10 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     out.extend_from_slice(text.as_bytes());
 }
 
-fn reply_lines(ctx: &mut CommandContext<'_>, cards: &[Arc<ClientInfo>]) {
+fn reply_lines(ctx: &mut CommandContext<'_>, clients: &[Arc<ClientInfo>]) {
     ctx.client.show();
     let mut text = ctx.out.sibling();
-    for client_info in cards {
+    for client_info in clients {
         if text.is_cut() {
             return ctx.out.cut();
         }
@@ -144,7 +150,7 @@ pub(super) fn info(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 
 /// Whether `kind`, a client type of Redis, is `normal`. All clients of this server are normal.
 fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
-    match super::option(kind).as_slice() {
+    match text::option(kind).as_slice() {
         b"normal" => Ok(true),
         b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
         _ => {
@@ -156,13 +162,13 @@ fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
 
 /// `CLIENT LIST [TYPE type|ID id ...]`
 pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let mut cards = ctx.shared.clients.all();
-    let option = super::option(args.at(2));
+    let mut clients = ctx.shared.clients.all();
+    let option = text::option(args.at(2));
     match (option.as_slice(), args.len()) {
         (_, 2) => {}
         (b"type", 4) => {
             if !is_normal(args.at(3))? {
-                cards.clear();
+                clients.clear();
             }
         }
         (b"id", 4..) => {
@@ -171,18 +177,18 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
                 .from(3)
                 .map(|arg| parse_i64(arg).ok_or(CommandError::Fixed("ERR Invalid client ID")));
             let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
-            let card_of = |id: &i64| {
+            let client_of = |id: &i64| {
                 let id = u64::try_from(*id).ok()?;
-                let at = cards
+                let at = clients
                     .binary_search_by_key(&id, |client_info| client_info.id)
                     .ok()?;
-                Some(Arc::clone(&cards[at]))
+                Some(Arc::clone(&clients[at]))
             };
-            cards = wanted.iter().filter_map(card_of).collect();
+            clients = wanted.iter().filter_map(client_of).collect();
         }
         _ => return Err(SYNTAX),
     }
-    reply_lines(ctx, &cards);
+    reply_lines(ctx, &clients);
     Ok(())
 }
 
@@ -227,7 +233,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let value = args.get(at + 1).ok_or(SYNTAX)?;
-        match super::option(option).as_slice() {
+        match text::option(option).as_slice() {
             b"id" => {
                 let id = parse_i64(value)
                     .and_then(|id| u64::try_from(id).ok())
@@ -244,8 +250,8 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
                 return Err(CommandError::Detailed(text.concat()));
             }
-            b"skipme" if super::is_option(value, "yes") => filter.spares_me = true,
-            b"skipme" if super::is_option(value, "no") => filter.spares_me = false,
+            b"skipme" if text::is_option(value, "yes") => filter.spares_me = true,
+            b"skipme" if text::is_option(value, "no") => filter.spares_me = false,
             _ => return Err(SYNTAX),
         }
         at += 2;
@@ -278,7 +284,7 @@ pub(super) fn kill(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
 
 /// `CLIENT REPLY ON|OFF|SKIP`
 pub(super) fn reply(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    match super::option(args.at(2)).as_slice() {
+    match text::option(args.at(2)).as_slice() {
         b"on" => {
             ctx.client.replies = ReplyMode::On;
             reply::ok(ctx.out);
@@ -293,7 +299,7 @@ pub(super) fn reply(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 
 /// Parses `ON` or `OFF`.
 fn switch(word: &[u8]) -> Result<bool, CommandError> {
-    match super::option(word).as_slice() {
+    match text::option(word).as_slice() {
         b"on" => Ok(true),
         b"off" => Ok(false),
         _ => Err(SYNTAX),
@@ -326,6 +332,6 @@ pub(super) fn getredir(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), 
 
 /// `CLIENT HELP`
 pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    super::command::help_of(ctx, "client");
+    help_of(ctx, "client");
     Ok(())
 }

@@ -1,14 +1,20 @@
 //! Commands about commands: COMMAND and its subcommands.
 
-use super::table::{COMMANDS, Command, flag};
-use super::{CommandContext, CommandError, SYNTAX, lookup, table};
+use super::context::CommandContext;
+use super::context::command_row::{Command, flag};
+use super::context::command_table::CommandTable;
+use super::error::{CommandError, SYNTAX};
+use super::lookup::lookup;
+use super::text;
+use crate::buffers::reply::ReplyBuffer;
 use crate::glob::{LetterCase, matches};
-use crate::resp::{Args, ReplyBuffer, RespVersion, reply};
+use crate::protocol::resp::{Args, RespVersion, reply};
 
 /// `COMMAND`
 pub(super) fn command(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    reply::array(ctx.out, COMMANDS.len());
-    for command in COMMANDS {
+    let commands = ctx.client.table.rows();
+    reply::array(ctx.out, commands.len());
+    for command in commands {
         describe(ctx.out, ctx.client.resp, command);
     }
     Ok(())
@@ -16,15 +22,16 @@ pub(super) fn command(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), C
 
 /// `COMMAND COUNT`
 pub(super) fn count(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    reply::integer(ctx.out, i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX));
+    let count = ctx.client.table.rows().len();
+    reply::integer(ctx.out, i64::try_from(count).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// Finds the command or `container|subcommand` with this name.
-fn named(name: &[u8]) -> Option<&'static Command> {
+fn named(table: &CommandTable, name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|&b| b == b'|') {
-        None => table::find(name),
-        Some(bar) => table::find(&name[..bar])?.subcommand(&name[bar + 1..]),
+        None => table.find(name),
+        Some(bar) => table.find(&name[..bar])?.subcommand(&name[bar + 1..]),
     }
 }
 
@@ -38,7 +45,7 @@ pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
         if ctx.out.is_cut() {
             break;
         }
-        match named(name) {
+        match named(ctx.client.table, name) {
             Some(command) => describe(ctx.out, ctx.client.resp, command),
             None => reply::null(ctx.out, ctx.client.resp),
         }
@@ -164,9 +171,10 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 
 /// `COMMAND DOCS [name ...]`
 pub(super) fn docs(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let table = ctx.client.table;
     let commands: Vec<_> = match args.len() {
-        2 => COMMANDS.iter().collect(),
-        _ => args.from(2).filter_map(named).collect(),
+        2 => table.rows().iter().collect(),
+        _ => args.from(2).filter_map(|name| named(table, name)).collect(),
     };
     reply::map(ctx.out, ctx.client.resp, commands.len());
     for command in commands {
@@ -201,12 +209,13 @@ fn document(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 
 /// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
 pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let all = COMMANDS
+    let commands = ctx.client.table.rows();
+    let all = commands
         .iter()
         .flat_map(|c| std::iter::once(c).chain(c.subcommands));
     let names: Vec<_> = if args.len() == 2 {
-        COMMANDS.iter().map(|c| c.name).collect()
-    } else if args.len() == 5 && super::is_option(args.at(2), "filterby") {
+        commands.iter().map(|c| c.name).collect()
+    } else if args.len() == 5 && text::is_option(args.at(2), "filterby") {
         let value = args.at(4);
         let category = [b"@", value].concat();
         let of_category = |c: &&Command| {
@@ -214,7 +223,7 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
                 .iter()
                 .any(|own| own.as_bytes().eq_ignore_ascii_case(&category))
         };
-        match super::option(args.at(3)).as_slice() {
+        match text::option(args.at(3)).as_slice() {
             b"module" => Vec::new(),
             b"aclcat" => all.filter(of_category).map(|c| c.name).collect(),
             b"pattern" => all
@@ -234,9 +243,12 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
 }
 
 /// Returns the command of the request that starts at argument 2, and the positions of its keys.
-fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError> {
+fn inner(
+    table: &CommandTable,
+    args: Args<'_>,
+) -> Result<(&'static Command, Vec<usize>), CommandError> {
     let request = args.rest(2);
-    let command = lookup(table::find(request.at(0)), request);
+    let command = lookup(table.find(request.at(0)), request);
     let command = command.map_err(|_| CommandError::Fixed("ERR Invalid command specified"))?;
     if command.keys.first == 0 {
         return Err(CommandError::Fixed("ERR The command has no key arguments"));
@@ -257,7 +269,7 @@ fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), CommandError>
 
 /// `COMMAND GETKEYS command [argument ...]`
 pub(super) fn getkeys(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let (_, positions) = inner(args)?;
+    let (_, positions) = inner(ctx.client.table, args)?;
     reply::array(ctx.out, positions.len());
     for at in positions {
         reply::bulk(ctx.out, args.at(at));
@@ -270,9 +282,9 @@ pub(super) fn getkeysandflags(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
 ) -> Result<(), CommandError> {
-    let (command, positions) = inner(args)?;
+    let (command, positions) = inner(ctx.client.table, args)?;
     // Whether SET reads depends on its options.
-    let returns_old = args.from(5).any(|option| super::is_option(option, "get"));
+    let returns_old = args.from(5).any(|option| text::is_option(option, "get"));
     let access = match command.name {
         "set" if !returns_old => "OW update",
         "set" => "RW access update",
@@ -293,7 +305,7 @@ pub(super) fn getkeysandflags(
 
 /// Replies with help lines about the subcommands of `container`.
 pub(super) fn help_of(ctx: &mut CommandContext<'_>, container: &str) {
-    let Some(command) = table::find(container.as_bytes()) else {
+    let Some(command) = ctx.client.table.find(container.as_bytes()) else {
         return;
     };
     let name = container.to_ascii_uppercase();

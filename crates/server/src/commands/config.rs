@@ -3,14 +3,66 @@
 //! Few parameters can change while the server runs. The others exist because clients query them; their values describe
 //! how this server behaves.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CommandContext, CommandError, SYNTAX, quote};
+use super::command::help_of;
+use super::context::CommandContext;
+use super::error::{CommandError, SYNTAX};
+use super::info::limit;
+use super::text::{self, quote};
 use crate::glob::{LetterCase, matches};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
-use crate::shared::{ServerShared, lock};
+use crate::state::shared::ServerShared;
+
+/// Why CONFIG SET refuses a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ConfigError {
+    /// The client may not change limits.
+    Protected,
+    /// The parameter cannot change.
+    Immutable,
+    /// The request names the parameter twice.
+    Repeated,
+    NotInteger,
+    NotMemory,
+    NotMemoryOrPercent,
+    OutOfRange {
+        least: u64,
+        most: u64,
+    },
+    /// A buffer limit has a number of words that is no multiple of 4.
+    LimitWords,
+    LimitClass,
+    LimitValue,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ConfigError::Protected => "can't set protected config",
+            ConfigError::Immutable => "can't set immutable config",
+            ConfigError::Repeated => "duplicate parameter",
+            ConfigError::NotInteger => "argument couldn't be parsed into an integer",
+            ConfigError::NotMemory => "argument must be a memory value",
+            ConfigError::NotMemoryOrPercent => "argument must be a memory or percent value",
+            ConfigError::OutOfRange { least, most } => {
+                return write!(f, "argument must be between {least} and {most} inclusive");
+            }
+            ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
+            ConfigError::LimitClass => {
+                "Invalid client class specified in buffer limit configuration."
+            }
+            ConfigError::LimitValue => {
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+            }
+        })
+    }
+}
 
 /// Format of a number in the configuration.
 #[derive(Clone, Copy)]
@@ -98,7 +150,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
-    let (most, policy) = super::info::limit(shared, &shared.store.stats());
+    let (most, policy) = limit(shared, &shared.store.stats());
     vec![
         ("appendonly", text("yes")),
         ("appendfsync", text(shared.options.sync)),
@@ -109,7 +161,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "dir",
             dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
         ),
-        ("io-threads", shared.worker_pool.workers.len().to_string()),
+        ("io-threads", shared.counters.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
         ("notify-keyspace-events", String::new()),
@@ -217,30 +269,27 @@ fn parse_percent(text: &[u8]) -> Option<u8> {
     percent.filter(|percent| *percent <= 100)
 }
 
-fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, String> {
-    let (parsed, wrong) = match number.spelling {
+fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, ConfigError> {
+    let parsed = match number.spelling {
         // A negative number parses, and is out of range.
-        NumberFormat::Plain => (
-            parse_i64(value).map(|value| u64::try_from(value).unwrap_or(u64::MAX)),
-            "argument couldn't be parsed into an integer",
-        ),
-        NumberFormat::Memory => (parse_memory(value), "argument must be a memory value"),
-        NumberFormat::MemoryOrPercent => match parse_percent(value) {
-            Some(percent) => return Ok(ClientsMemory::Percent(percent).encode()),
-            None => (
-                parse_memory(value),
-                "argument must be a memory or percent value",
-            ),
-        },
+        NumberFormat::Plain => {
+            let parsed = parse_i64(value).ok_or(ConfigError::NotInteger)?;
+            u64::try_from(parsed).unwrap_or(u64::MAX)
+        }
+        NumberFormat::Memory => parse_memory(value).ok_or(ConfigError::NotMemory)?,
+        NumberFormat::MemoryOrPercent => {
+            if let Some(percent) = parse_percent(value) {
+                return Ok(ClientsMemory::Percent(percent).encode());
+            }
+            parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?
+        }
     };
-    let parsed = parsed.ok_or_else(|| wrong.to_owned())?;
-    if (number.least..=number.most).contains(&parsed) {
-        return Ok(parsed);
+    let ConfigNumber { least, most, .. } = *number;
+    if (least..=most).contains(&parsed) {
+        Ok(parsed)
+    } else {
+        Err(ConfigError::OutOfRange { least, most })
     }
-    let ConfigNumber { least, most, .. } = number;
-    Err(format!(
-        "argument must be between {least} and {most} inclusive"
-    ))
 }
 
 /// Parses seconds as C's `strtoll` does: an empty text is 0.
@@ -261,22 +310,20 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
 fn parse_output_limit<'a>(
     settings: &'a LiveSettings,
     value: &[u8],
-) -> Result<Vec<CheckedChange<'a>>, String> {
+) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
     let words: Vec<_> = match value {
         [] => Vec::new(),
         _ => value.split(|&b| b == b' ').collect(),
     };
     if !words.len().is_multiple_of(4) {
-        return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+        return Err(ConfigError::LimitWords);
     }
     let mut changes = Vec::new();
     for class in words.chunks(4) {
-        let normal = match super::option(class[0]).as_slice() {
+        let normal = match text::option(class[0]).as_slice() {
             b"normal" => true,
             b"slave" | b"replica" | b"pubsub" => false,
-            _ => {
-                return Err("Invalid client class specified in buffer limit configuration.".into());
-            }
+            _ => return Err(ConfigError::LimitClass),
         };
         let limits = (
             parse_memory(class[1]),
@@ -284,11 +331,7 @@ fn parse_output_limit<'a>(
             parse_seconds(class[3]),
         );
         let (Some(hard), Some(soft), Some(secs)) = limits else {
-            return Err(
-                "Error in hard, soft or soft_seconds setting in buffer limit \
-                        configuration."
-                    .into(),
-            );
+            return Err(ConfigError::LimitValue);
         };
         if normal {
             changes.push((&settings.output_bytes_hard, hard));
@@ -304,10 +347,10 @@ fn check<'a>(
     name: &'static str,
     value: &[u8],
     allowed: bool,
-) -> Result<Vec<CheckedChange<'a>>, String> {
+) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
     let number = NUMBERS.iter().find(|number| number.name == name);
     if !allowed && (number.is_some() || name == OUTPUT_LIMIT) {
-        return Err("can't set protected config".to_owned());
+        return Err(ConfigError::Protected);
     }
     if name == OUTPUT_LIMIT {
         return parse_output_limit(&shared.settings, value);
@@ -321,7 +364,7 @@ fn check<'a>(
     if constants(shared).iter().any(same) {
         Ok(Vec::new())
     } else {
-        Err("can't set immutable config".to_owned())
+        Err(ConfigError::Immutable)
     }
 }
 
@@ -336,7 +379,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let mut changes = Vec::new();
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
-        changes.extend(change.map_err(|why| refused(name.as_bytes(), &why))?);
+        changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
     }
     for (setting, value) in changes {
         setting.store(value, Ordering::Relaxed);
@@ -345,7 +388,8 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     Ok(())
 }
 
-fn refused(argument: &[u8], why: &str) -> CommandError {
+fn refused(argument: &[u8], why: ConfigError) -> CommandError {
+    let why = why.to_string();
     let text = [
         b"ERR CONFIG SET failed (possibly related to argument '",
         quote(argument, usize::MAX),
@@ -376,7 +420,7 @@ fn parameters<'a>(
             return Err(CommandError::Detailed(text.concat()));
         };
         if named.iter().any(|(other, _)| *other == name) {
-            return Err(refused(asked, "duplicate parameter"));
+            return Err(refused(asked, ConfigError::Repeated));
         }
         named.push((name, args.at(at + 1)));
     }
@@ -385,7 +429,7 @@ fn parameters<'a>(
 
 /// `CONFIG RESETSTAT`
 pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    *lock(&ctx.shared.reset) = ctx.shared.totals();
+    ctx.shared.counters.reset();
     ctx.shared.accepted.store(0, Ordering::Relaxed);
     ctx.shared.rejected.store(0, Ordering::Relaxed);
     reply::ok(ctx.out);
@@ -401,6 +445,6 @@ pub(super) fn rewrite(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 
 /// `CONFIG HELP`
 pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    super::command::help_of(ctx, "config");
+    help_of(ctx, "config");
     Ok(())
 }

@@ -2,9 +2,13 @@
 
 use farbank_store::DATABASES;
 
-use super::{CommandContext, CommandError, NOT_INTEGER, ReplyMode, SYNTAX, client};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, RespVersion, reply};
+use super::client;
+use super::context::CommandContext;
+use super::context::client_state::ReplyMode;
+use super::error::{CommandError, NOT_INTEGER, SYNTAX};
+use super::text;
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, RespVersion, reply};
 
 /// The Redis version whose commands and replies this server implements.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
@@ -81,16 +85,16 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     };
     let mut at = 2;
     while let Some(option) = args.get(at) {
-        if super::is_option(option, "auth") && args.len() > at + 2 {
+        if text::is_option(option, "auth") && args.len() > at + 2 {
             authenticate(args.at(at + 1))?;
             at += 3;
-        } else if super::is_option(option, "setname") && args.len() > at + 1 {
+        } else if text::is_option(option, "setname") && args.len() > at + 1 {
             client::rename(ctx, args.at(at + 1))?;
             at += 2;
         } else {
             let text = [
                 b"ERR Syntax error in HELLO option '",
-                super::quote(option, usize::MAX),
+                text::quote(option, usize::MAX),
                 b"'",
             ];
             return Err(CommandError::Detailed(text.concat()));

@@ -2,10 +2,11 @@
 
 use farbank_store::UpdateDecision;
 
+use super::context::CommandContext;
+use super::error::{CommandError, NOT_INTEGER, WRONG_TYPE};
 use super::strings::STRING;
-use super::{CommandContext, CommandError, NOT_INTEGER, WRONG_TYPE};
-use crate::resp::number::{DecimalText, parse_i64};
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::{DecimalText, parse_i64};
+use crate::protocol::resp::{Args, reply};
 
 /// `INCR key`
 pub(super) fn incr(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {

@@ -2,9 +2,11 @@
 
 use farbank_store::{StoredItem, UpdateDecision};
 
-use super::{CommandContext, CommandError, NOT_INTEGER};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use super::context::CommandContext;
+use super::error::{CommandError, NOT_INTEGER};
+use super::text;
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 
 /// Unit of a command's time argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,9 +41,7 @@ impl TimeUnit {
             ("exat", TimeUnit::SECOND),
             ("pxat", TimeUnit::MILLISECOND),
         ];
-        let found = units
-            .iter()
-            .find(|(name, _)| super::is_option(option, name));
+        let found = units.iter().find(|(name, _)| text::is_option(option, name));
         found.map(|&(_, unit)| unit)
     }
 
@@ -87,13 +87,13 @@ impl ExpiryConditions {
     fn parse(args: Args<'_>) -> Result<ExpiryConditions, CommandError> {
         let mut conditions = ExpiryConditions::default();
         for option in args.from(3) {
-            match super::option(option).as_slice() {
+            match text::option(option).as_slice() {
                 b"nx" => conditions.nx = true,
                 b"xx" => conditions.xx = true,
                 b"gt" => conditions.gt = true,
                 b"lt" => conditions.lt = true,
                 _ => {
-                    let text = [b"ERR Unsupported option ", super::quote(option, usize::MAX)];
+                    let text = [b"ERR Unsupported option ", text::quote(option, usize::MAX)];
                     return Err(CommandError::Detailed(text.concat()));
                 }
             }

@@ -9,11 +9,15 @@ use std::sync::atomic::Ordering;
 use farbank_store::Stats;
 
 use super::connection::REDIS_VERSION;
-use super::{CommandContext, CommandError};
-use crate::hotkeys::HotKey;
-use crate::resp::{Args, reply};
+use super::context::CommandContext;
+use super::error::CommandError;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::WireProtocol;
-use crate::shared::{Counter, ServerShared, lock};
+use crate::state::clients::ClientInfo;
+use crate::state::shared::ServerShared;
+use crate::stats::counters::Counter;
+use crate::stats::hot_keys::HotKey;
+use crate::stats::process::{ResidentMemory, cpu_secs};
 
 type InfoSection = fn(&ServerShared<'_>, &Stats, &mut String) -> std::fmt::Result;
 
@@ -78,27 +82,27 @@ fn server(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::R
         "tcp_port": port,
         "uptime_in_seconds": up,
         "uptime_in_days": up / 86_400,
-        "io_threads_active": shared.worker_pool.workers.len(),
+        "io_threads_active": shared.counters.workers.len(),
         "executable": std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
         "config_file": "",
     )
 }
 
 fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
-    let cards = shared.clients.all();
-    let watching = cards
+    let clients = shared.clients.all();
+    let watching = clients
         .iter()
         .filter(|c| c.watching.load(Ordering::Relaxed) > 0)
         .count();
-    let largest = |bytes: fn(&crate::shared::ClientInfo) -> usize| {
-        cards
+    let largest = |bytes: fn(&ClientInfo) -> usize| {
+        clients
             .iter()
             .map(|client_info| bytes(client_info))
             .max()
             .unwrap_or(0)
     };
     fields!(out,
-        "connected_clients": cards.len(),
+        "connected_clients": clients.len(),
         "cluster_connections": 0,
         "maxclients": shared.settings.clients_max.load(Ordering::Relaxed),
         "client_recent_max_input_buffer": largest(|c| c.input_bytes.load(Ordering::Relaxed)),
@@ -107,35 +111,6 @@ fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::
         "tracking_clients": 0,
         "watching_clients": watching,
     )
-}
-
-/// Resident memory of the process, in bytes; 0 if the system does not report it.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-struct ResidentMemory {
-    /// The heap, stacks, and all other memory that is not a mapped file.
-    anonymous: u64,
-    /// Pages of mapped files: the pool, and the program itself.
-    files: u64,
-}
-
-impl ResidentMemory {
-    fn now() -> ResidentMemory {
-        ResidentMemory::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
-    }
-
-    fn parse(status: &str) -> ResidentMemory {
-        let bytes = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let kib: Option<u64> =
-                line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-            kib.unwrap_or(0) * 1024
-        };
-        ResidentMemory {
-            anonymous: bytes("RssAnon:"),
-            // A file on tmpfs counts as shared memory.
-            files: bytes("RssFile:") + bytes("RssShmem:"),
-        }
-    }
 }
 
 fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
@@ -202,7 +177,7 @@ fn persistence(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::f
 }
 
 fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
-    let counts = shared.totals().since(&lock(&shared.reset));
+    let counts = shared.counters.since_reset();
     fields!(out,
         "total_connections_received": shared.accepted.load(Ordering::Relaxed),
         "total_commands_processed": counts.get(Counter::Commands),
@@ -235,24 +210,6 @@ fn replication(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::f
     )
 }
 
-/// Returns the CPU seconds of this process in user mode and in the kernel.
-pub(crate) fn cpu_secs() -> (f64, f64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Field 2 is the process's name in parentheses and may contain any characters, so parsing starts after the last `)`
-    // with field 3. Fields 14 and 15 are the times, in hundredths of a second.
-    let fields: Vec<_> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let secs = |at: usize| {
-        let ticks: Option<u64> = fields.get(at).and_then(|field| field.parse().ok());
-        ticks.unwrap_or(0) as f64 / 100.0
-    };
-    (secs(11), secs(12))
-}
-
 fn cpu(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
     let (user, system) = cpu_secs();
     write!(
@@ -279,7 +236,7 @@ fn keyspace(_: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt
 
 /// Writes the most requested keys, and their share of all requested keys in percent.
 fn hot_keys(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
-    for (at, hot) in shared.hot_keys().iter().enumerate() {
+    for (at, hot) in shared.counters.hot_keys().iter().enumerate() {
         let HotKey { db, key, share } = hot;
         write!(out, "hotkey{at}:key={key},db={db},share={share:.2}\r\n")?;
     }
@@ -327,21 +284,4 @@ fn farbank(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std:
         "pool_growth_error": health.growth_error.map_or(String::new(), |why| one_line(&why)),
         "poisoned": shared.poisoned.get().map_or("", String::as_str),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mapped_file_is_not_used_memory() {
-        let status = "VmRSS:\t 1572864 kB\nRssAnon:\t   40960 kB\nRssFile:\t   12288 kB\n\
-                      RssShmem:\t 1519616 kB\n";
-        let expected = ResidentMemory {
-            anonymous: 40 << 20,
-            files: (12 << 20) + (1484 << 20),
-        };
-        assert_eq!(ResidentMemory::parse(status), expected);
-        assert_eq!(ResidentMemory::parse(""), ResidentMemory::default());
-    }
 }

@@ -2,11 +2,14 @@
 
 use farbank_store::{GroupDecision, Key};
 
+use super::context::CommandContext;
+use super::error::{CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX};
 use super::strings::STRING;
-use super::{CommandContext, CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX, StoreAccess};
+use super::text;
+use crate::exec_context::StoreAccess;
 use crate::glob::{LetterCase, matches};
-use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
 
 /// Error that ends a request which visits all keys when the server stops, so that the request does not delay the stop.
 const STOPPING: CommandError = CommandError::Fixed("ERR the server is shutting down");
@@ -100,7 +103,7 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, CommandError> {
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let value = args.get(at + 1).ok_or(SYNTAX)?;
-        match super::option(option).as_slice() {
+        match text::option(option).as_slice() {
             b"match" => options.pattern = value,
             b"type" => options.kind = Some(value),
             b"count" => {
@@ -120,7 +123,7 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, CommandError> {
 /// Parses a cursor as C's `strtoul` does: up to the first NUL, with an optional sign. An empty text is 0, and a
 /// negative number wraps around.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
-    let text = super::quote(text, usize::MAX);
+    let text = text::quote(text, usize::MAX);
     let (negative, digits) = match text {
         [] => return Some(0),
         [b'-', digits @ ..] => (true, digits),
@@ -146,7 +149,7 @@ pub(super) fn scan(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let (mut found, mut body) = (0, ctx.out.sibling());
     let count = options.count.min(COUNT_MAX);
     let next = ctx.session()?.scan(db, cursor, count, &mut |key, meta| {
-        let of_kind = |name: &[u8]| super::is_option(name, kind_name(meta.type_of()));
+        let of_kind = |name: &[u8]| text::is_option(name, kind_name(meta.type_of()));
         if options.kind.is_none_or(of_kind) && is_wanted(options.pattern, key) {
             found += 1;
             reply::bulk(&mut body, key);
@@ -171,8 +174,8 @@ fn all_keys(
     bytes_max: usize,
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
-    let (db, floor) = (ctx.client.db, &ctx.shared.worker_pool);
-    let session = match &mut ctx.store_access {
+    let (db, threads) = (ctx.client.db, ctx.shared.threads);
+    let session = match &mut ctx.store {
         StoreAccess::Session(session) => session,
         StoreAccess::Group(_) => return Err(NOT_IN_GROUP),
     };
@@ -190,7 +193,7 @@ fn all_keys(
         if cursor == 0 {
             break;
         }
-        if floor.stopping() {
+        if threads.is_stopping() {
             return Err(STOPPING);
         }
     }
@@ -233,7 +236,7 @@ pub(super) fn dbsize(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Co
 
 /// Checks the options of FLUSHALL and FLUSHDB. SYNC and ASYNC have the same effect.
 fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
-    match (args.len(), super::option(args.at(1)).as_slice()) {
+    match (args.len(), text::option(args.at(1)).as_slice()) {
         (1, _) | (2, b"sync" | b"async") => Ok(()),
         _ => Err(SYNTAX),
     }
@@ -262,7 +265,7 @@ pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         if cursor == 0 {
             break;
         }
-        if ctx.shared.worker_pool.stopping() {
+        if ctx.shared.threads.is_stopping() {
             return Err(STOPPING);
         }
     }

@@ -2,21 +2,23 @@
 //!
 //! Most are recognised by their arguments before execution ([`is_long`]): by the number of arguments, their bytes, or a
 //! command that visits all keys. A request that meets large values during execution ends with [`CommandError::Long`]
-//! before it has changed anything. The thread of long requests (`crate::long_requests`) executes both kinds, without
+//! before it has changed anything. The thread of long requests (`net::long_requests`) executes both kinds, without
 //! these checks.
 
 use farbank_pm::Drain;
 use farbank_store::{Key, ReadView};
 
-use super::table::{Command, flag};
-use super::transactions::TransactionQueue;
-use super::{ClientState, CommandContext, CommandError, is_option};
-use crate::resp::Args;
-use crate::resp::number::parse_i64;
-use crate::shared::ServerShared;
+use super::context::CommandContext;
+use super::context::client_state::ClientState;
+use super::context::command_row::{Command, flag};
+use super::context::transaction::TransactionQueue;
+use super::error::CommandError;
+use super::text::is_option;
+use crate::exec_context::LONG_REQUEST_BYTES;
+use crate::protocol::resp::Args;
+use crate::protocol::resp::number::parse_i64;
+use crate::state::shared::ServerShared;
 
-/// Most bytes of a request, or of the values that it reads. Copying them takes about a millisecond.
-pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 /// Most arguments of a request.
 const ARGS: usize = 1000;
 /// Most arguments of a request that writes. Each key of a group costs several microseconds.
@@ -93,7 +95,7 @@ impl CommandContext<'_> {
     pub(super) fn bytes_left(&self) -> usize {
         match self.executes_long {
             true => usize::MAX,
-            false => LONG_REQUEST_BYTES.saturating_sub(self.out.len() - self.from),
+            false => LONG_REQUEST_BYTES.saturating_sub(self.out.len() - self.request.reply_start),
         }
     }
 

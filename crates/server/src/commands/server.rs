@@ -2,8 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{CommandContext, CommandError, SYNTAX};
-use crate::resp::{Args, reply};
+use super::context::CommandContext;
+use super::error::{CommandError, SYNTAX};
+use super::text;
+use crate::protocol::resp::{Args, reply};
 
 /// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
 pub(super) fn container(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
@@ -25,7 +27,7 @@ pub(super) fn time(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 pub(super) fn shutdown(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (mut save, mut nosave, mut abort) = (false, false, false);
     for option in args.from(1) {
-        match super::option(option).as_slice() {
+        match text::option(option).as_slice() {
             b"save" => save = true,
             b"nosave" => nosave = true,
             b"now" | b"force" => {}
@@ -48,6 +50,6 @@ pub(super) fn shutdown(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     }
     tracing::info!(client = ctx.client.id, "stopping: a client sent SHUTDOWN");
     ctx.client.leaving = true;
-    ctx.shared.worker_pool.stop();
+    ctx.shared.threads.stop();
     Ok(())
 }

@@ -5,12 +5,16 @@ use farbank_store::{
     ValueMeta,
 };
 
+use super::context::CommandContext;
+use super::error::{CommandError, SYNTAX, TOO_LONG, WRONG_TYPE};
 use super::expiry::{TimeUnit, deadline};
-use super::{CommandContext, CommandError, SYNTAX, StoreAccess, TOO_LONG, WRONG_TYPE};
-use crate::buffer_pool::{BufferPool, reserve};
-use crate::resp::{Args, ReplyBuffer, ReplySink, reply};
+use super::text;
+use crate::buffers::pool::{BufferPool, reserve};
+use crate::buffers::reply::{ReplyBuffer, ReplySink};
+use crate::exec_context::StoreAccess;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
-use crate::shared::Counter;
+use crate::stats::counters::Counter;
 
 /// Most bytes of a value's frame in a reply.
 const FRAME_BYTES_MAX: usize = 32;
@@ -39,7 +43,7 @@ fn get_into(
     let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
     let (mut kind, mut fits, mut is_long) = (STRING, true, false);
     let bytes_left = ctx.bytes_left();
-    let buffer_pool = &mut *ctx.buffer_pool;
+    let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: &ValueMeta, out: &mut Vec<u8>| {
         kind = meta.type_of();
         is_long = meta.value_bytes > bytes_left;
@@ -54,7 +58,7 @@ fn get_into(
         fits && kind == STRING
     };
     let out = ctx.out.bytes_mut();
-    let found = match &mut ctx.store_access {
+    let found = match &mut ctx.store {
         StoreAccess::Session(session) => session.get(key, view, out, &mut head)?,
         StoreAccess::Group(ops) => ops.get(key, view, out, &mut head)?,
     };
@@ -81,13 +85,13 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
     let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
-    let StoreAccess::Session(session) = &mut ctx.store_access else {
+    let StoreAccess::Session(session) = &mut ctx.store else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let most = ctx.out.bytes_max();
     let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
-    let buffer_pool = &mut *ctx.buffer_pool;
+    let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: Option<&ValueMeta>, out: &mut Vec<u8>| {
         if std::mem::take(&mut in_value) {
             out.extend_from_slice(b"\r\n");
@@ -127,8 +131,8 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     if in_value {
         ctx.out.extend_from_slice(b"\r\n");
     }
-    ctx.tally.count(Counter::Hits, hits);
-    ctx.tally.count(Counter::Misses, misses);
+    ctx.thread.counters.count(Counter::Hits, hits);
+    ctx.thread.counters.count(Counter::Misses, misses);
     Ok(())
 }
 
@@ -248,7 +252,7 @@ fn set_options(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<SetOption
     let mut at = 3;
     while let Some(option) = args.get(at) {
         let next = args.get(at + 1);
-        let is = |name: &str| super::is_option(option, name);
+        let is = |name: &str| text::is_option(option, name);
         match (TimeUnit::of(option), next) {
             _ if is("nx") && options.when != SetCondition::Present => {
                 options.when = SetCondition::Absent
@@ -443,7 +447,7 @@ fn getex_options(args: Args<'_>) -> Result<GetExExpiry<'_>, CommandError> {
     while let Some(word) = args.get(at) {
         match (TimeUnit::of(word), args.get(at + 1), &chosen) {
             (None, _, GetExExpiry::Keep | GetExExpiry::Remove)
-                if super::is_option(word, "persist") =>
+                if text::is_option(word, "persist") =>
             {
                 chosen = GetExExpiry::Remove;
             }

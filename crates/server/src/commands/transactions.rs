@@ -9,120 +9,18 @@
 //! Commands without particular keys (DBSIZE, SCAN, FLUSHALL, CLIENT ...) cannot be in a group. They run at their place,
 //! between the group of the commands before them and the group of the commands after them.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use farbank_store::{Error, GroupDecision, Key, ReadView};
+use farbank_store::{Error, GroupDecision, ReadView};
 
-use super::table::{Command, flag};
-use super::{
-    CommandContext, CommandError, ExecOutcome, StoreAccess, WriteNeed, check_keys, execute,
-    misconf, reject,
-};
-use crate::resp::number::parse_u64;
-use crate::resp::parse::QueuedRequests;
-use crate::resp::{Args, reply};
+use super::context::CommandContext;
+use super::context::command_row::{Command, flag};
+use super::context::transaction::{TransactionQueue, WatchedKeys};
+use super::error::{CommandError, misconf};
+use super::execute::{check_keys, execute, reject};
+use crate::exec_context::ExecOutcome;
+use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
-
-/// Requests queued by MULTI.
-#[derive(Default)]
-pub(crate) struct TransactionQueue {
-    requests: QueuedRequests,
-    commands: Vec<&'static Command>,
-    /// A request was refused: EXEC will fail.
-    pub(super) broken: bool,
-}
-
-impl TransactionQueue {
-    pub(crate) fn len(&self) -> usize {
-        self.commands.len()
-    }
-
-    /// Number of arguments of all requests, including command names.
-    pub(super) fn args(&self) -> usize {
-        self.requests.arg_count()
-    }
-
-    /// Whether a queued command has one of these flags.
-    pub(super) fn has(&self, flags: u32) -> bool {
-        self.commands.iter().any(|command| command.is(flags))
-    }
-
-    /// Bytes of memory that the queue uses.
-    pub(super) fn bytes(&self) -> usize {
-        self.requests.bytes() + self.commands.len() * size_of::<&Command>()
-    }
-
-    /// The space that EXEC needs in the store, if a queued command writes.
-    pub(super) fn needs_room(&self) -> Option<WriteNeed> {
-        let writes = self.commands.iter().any(|c| c.is(flag::WRITE));
-        writes.then(|| WriteNeed {
-            bytes: self.requests.bytes(),
-            deletes: !self.commands.iter().any(|c| c.is(flag::DENYOOM)),
-        })
-    }
-
-    /// The longest range of commands from `at` that can be in one group.
-    fn groupable(&self, at: usize) -> Range<usize> {
-        let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
-        at..at + self.commands[at..].iter().take_while(in_group).count()
-    }
-
-    /// Keys of the commands in `range`. `db`: the database of the first command.
-    fn keys(&self, range: Range<usize>, mut db: u8) -> Vec<Key<'_>> {
-        let mut keys = Vec::new();
-        for at in range {
-            let (command, args) = (self.commands[at], self.requests.args(at));
-            if command.name == "select" {
-                let index = parse_u64(args.at(1)).and_then(|n| u8::try_from(n).ok());
-                db = index
-                    .filter(|&n| usize::from(n) < farbank_store::DATABASES)
-                    .unwrap_or(db);
-            }
-            for position in command.keys.positions(args.len()) {
-                keys.push(Key {
-                    db,
-                    bytes: args.at(position),
-                });
-            }
-        }
-        keys
-    }
-}
-
-/// Watched keys: their versions when they were first watched, 0 for a key that was absent.
-#[derive(Default)]
-pub(crate) struct WatchedKeys {
-    versions: HashMap<(u8, Vec<u8>), u64>,
-    /// Bytes of all key names.
-    name_bytes: usize,
-}
-
-impl WatchedKeys {
-    /// Number of watched keys.
-    pub(crate) fn len(&self) -> usize {
-        self.versions.len()
-    }
-
-    /// Bytes of memory that the watched keys use.
-    pub(crate) fn bytes(&self) -> usize {
-        /// Bytes that the hash table uses for a key besides its name, with the allocator's overhead.
-        const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
-        self.name_bytes + self.versions.len() * ENTRY_BYTES
-    }
-
-    /// Removes all watched keys.
-    pub(crate) fn clear(&mut self) {
-        *self = WatchedKeys::default();
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (Key<'_>, u64)> {
-        self.versions.iter().map(|((db, bytes), version)| {
-            let key = Key { db: *db, bytes };
-            (key, *version)
-        })
-    }
-}
 
 /// Queues a request.
 pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) {
@@ -181,12 +79,11 @@ pub(super) fn watch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
         let name = (key.db, bytes.to_vec());
-        if ctx.client.watched.versions.contains_key(&name) {
+        if ctx.client.watched.contains(&name) {
             continue;
         }
         let version = ctx.ops().meta(key, view)?.map_or(0, |meta| meta.version);
-        ctx.client.watched.name_bytes += bytes.len();
-        ctx.client.watched.versions.insert(name, version);
+        ctx.client.watched.insert(name, version);
     }
     reply::ok(ctx.out);
     Ok(())
@@ -312,52 +209,23 @@ fn run_group(
     }
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
-    let CommandContext {
-        store_access: door,
-        client,
-        out,
-        buffer_pool,
-        mark,
-        unacknowledged,
-        executes_long,
-        from: request_from,
-        updated_value_bytes: _,
-        shared,
-        tally,
-    } = ctx;
-    let StoreAccess::Session(session) = door else {
-        return Ok(ExecGroup::Abandoned);
-    };
+    let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
-    let verdict = session.group(&keys, &mut |ops| {
+    let verdict = ctx.with_group(&keys, executes_long, &mut |ctx| {
         match was_cut {
-            true => out.truncate(from),
-            false => out.rewind(from),
+            true => ctx.out.truncate(from),
+            false => ctx.out.rewind(from),
         }
-        client.db = db;
+        ctx.client.db = db;
         for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
-            let now = ops.meta(key, ReadView::Pending)?;
+            let now = ctx.ops().meta(key, ReadView::Pending)?;
             if now.map_or(0, |meta| meta.version) != version {
                 return Ok(GroupDecision::Abandon);
             }
         }
-        let mut ctx = CommandContext {
-            store_access: StoreAccess::Group(ops),
-            client,
-            out,
-            buffer_pool,
-            mark,
-            unacknowledged: *unacknowledged,
-            executes_long: *executes_long || watched.is_none(),
-            from: *request_from,
-            updated_value_bytes: 0,
-            shared,
-            tally,
-        };
         for at in range.clone() {
-            if run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))?
-                == ExecOutcome::Long
-            {
+            let outcome = run_in_group(ctx, queue.commands[at], queue.requests.args(at))?;
+            if outcome == ExecOutcome::Long {
                 is_long = true;
                 return Ok(GroupDecision::Abandon);
             }

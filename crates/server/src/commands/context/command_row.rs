@@ -1,0 +1,182 @@
+//! A row of the table of commands: its arity, flags, keys, documentation and function.
+
+use super::CommandContext;
+use crate::commands::error::CommandError;
+use crate::protocol::resp::Args;
+
+/// A command's function: appends its reply, or returns an error.
+pub(in crate::commands) type CommandFn =
+    fn(&mut CommandContext<'_>, Args<'_>) -> Result<(), CommandError>;
+
+/// Positions of a command's keys among its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::commands) struct KeyArgs {
+    /// Position of the first key; 0 if there are none.
+    pub(in crate::commands) first: i64,
+    /// Position of the last key; negative counts from the end.
+    pub(in crate::commands) last: i64,
+    /// Distance from one key to the next.
+    pub(in crate::commands) step: i64,
+}
+
+/// No keys.
+pub(in crate::commands) const NONE: KeyArgs = KeyArgs {
+    first: 0,
+    last: 0,
+    step: 0,
+};
+/// The first argument.
+pub(in crate::commands) const ONE: KeyArgs = KeyArgs {
+    first: 1,
+    last: 1,
+    step: 1,
+};
+/// All arguments.
+pub(in crate::commands) const ALL: KeyArgs = KeyArgs {
+    first: 1,
+    last: -1,
+    step: 1,
+};
+/// Every second argument, from the first.
+pub(in crate::commands) const PAIRS: KeyArgs = KeyArgs {
+    first: 1,
+    last: -1,
+    step: 2,
+};
+
+impl KeyArgs {
+    /// Positions of the keys among `count` arguments.
+    pub(in crate::commands) fn positions(self, count: usize) -> impl Iterator<Item = usize> {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let end = match self {
+            KeyArgs { first: 0, .. } => 0,
+            KeyArgs { last, .. } if last < 0 => count + last + 1,
+            KeyArgs { last, .. } => (last + 1).min(count),
+        };
+        let step = usize::try_from(self.step).unwrap_or(1).max(1);
+        (self.first..end)
+            .step_by(step)
+            .map(|at| usize::try_from(at).unwrap_or(0))
+    }
+}
+
+/// Properties of a command, as bits.
+pub(in crate::commands) mod flag {
+    macro_rules! flags {
+        ($($name:ident $bit:literal)*) => {
+            $(pub(in crate::commands) const $name: u32 = 1 << $bit;)*
+            /// Names as `COMMAND INFO` prints them, in its order.
+            pub(in crate::commands) const NAMES: &[(u32, &str)] = &[$(($name, stringify!($name))),*];
+        };
+    }
+    flags! {
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
+        NO_AUTH 9 NO_MULTI 10 ALLOW_BUSY 11
+    }
+    // Clients do not see the flags below.
+    /// Executed immediately inside MULTI instead of being queued.
+    pub(in crate::commands) const AT_ONCE: u32 = 1 << 16;
+    /// Has no keys, and can still be in a group.
+    pub(in crate::commands) const GROUPED: u32 = 1 << 17;
+    /// Its reply reveals data it read, although it has no READONLY flag.
+    pub(in crate::commands) const READS: u32 = 1 << 18;
+    /// Visits all keys: always a long request.
+    pub(in crate::commands) const WALKS: u32 = 1 << 19;
+    /// Long for some arguments (see `long`).
+    pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
+}
+
+/// A row of the table.
+pub(in crate::commands) struct Command {
+    /// Its name, in lower case; a subcommand's is `container|name`.
+    pub(in crate::commands) name: &'static str,
+    /// Number of arguments, including the name; -n means at least n.
+    pub(in crate::commands) arity: i64,
+    /// Its properties: see [`flag`].
+    pub(in crate::commands) flags: u32,
+    /// Positions of its keys.
+    pub(in crate::commands) keys: KeyArgs,
+    /// How it accesses its keys, as `COMMAND INFO` prints it.
+    pub(in crate::commands) access: &'static str,
+    /// Access categories besides those its flags imply.
+    pub(in crate::commands) acl: &'static str,
+    /// Hints for proxies.
+    pub(in crate::commands) tips: &'static str,
+    /// The group of its documentation.
+    pub(in crate::commands) group: &'static str,
+    /// First Redis version that had it.
+    pub(in crate::commands) since: &'static str,
+    /// One-line description.
+    pub(in crate::commands) summary: &'static str,
+    /// Its function.
+    pub(in crate::commands) run: CommandFn,
+    /// Subcommands of a container.
+    pub(in crate::commands) subcommands: &'static [Command],
+}
+
+impl Command {
+    /// Whether `flag` is set.
+    pub(in crate::commands) fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether `count` arguments fit its arity.
+    pub(in crate::commands) fn takes(&self, count: usize) -> bool {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        if self.arity >= 0 {
+            count == self.arity
+        } else {
+            count >= -self.arity
+        }
+    }
+
+    /// Whether it accesses exactly one key.
+    pub(in crate::commands) fn is_short(&self) -> bool {
+        self.keys == ONE
+    }
+
+    /// Its name without the container's name.
+    pub(in crate::commands) fn own_name(&self) -> &'static str {
+        self.name.split_once('|').map_or(self.name, |(_, own)| own)
+    }
+
+    /// Finds the subcommand `name`, in either case.
+    pub(in crate::commands) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+        self.subcommands
+            .iter()
+            .find(|s| s.own_name().as_bytes().eq_ignore_ascii_case(name))
+    }
+}
+
+/// Space that a request needs in the store, estimated from its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct WriteNeed {
+    /// Bytes of its arguments.
+    pub(in crate::commands) bytes: usize,
+    /// The request stores no value: it only deletes, or changes an expiry.
+    pub(in crate::commands) deletes: bool,
+}
+
+impl WriteNeed {
+    /// The need of a request of `command`.
+    pub(in crate::commands) fn of(command: &Command, args: Args<'_>) -> WriteNeed {
+        WriteNeed {
+            bytes: args.from(1).map(<[u8]>::len).sum(),
+            deletes: !command.is(flag::DENYOOM),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_positions_match_the_number_of_arguments() {
+        let positions = |keys: KeyArgs, count| keys.positions(count).collect::<Vec<_>>();
+        assert_eq!(positions(NONE, 5), Vec::<usize>::new());
+        assert_eq!(positions(ONE, 2), [1]);
+        assert_eq!(positions(ALL, 4), [1, 2, 3]);
+        assert_eq!(positions(PAIRS, 5), [1, 3]);
+    }
+}

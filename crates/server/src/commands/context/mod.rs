@@ -1,0 +1,156 @@
+//! What Redis commands work with.
+//!
+//! These types refer to each other, so they are together: a command's row has its function, the function takes the
+//! context, the context has the client's state, and that has the rows of the queued commands.
+//!
+//! * [`CommandContext`]: what a command's function works with.
+//! * [`client_state`]: the state of a connection: database, protocol version, transaction.
+//! * [`transaction`]: requests queued by MULTI, and watched keys.
+//! * [`command_row`]: a row of the table of commands. [`command_table`]: the look-up by name.
+
+pub(crate) mod client_state;
+pub(super) mod command_row;
+pub(super) mod command_table;
+pub(super) mod transaction;
+
+use farbank_store::{
+    Error, GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
+};
+
+use super::error::{CommandError, NOT_IN_GROUP};
+use crate::buffers::pool::BufferPool;
+use crate::buffers::reply::ReplyBuffer;
+use crate::exec_context::{ExecContext, RequestFigures, StoreAccess};
+use crate::protocol::resp::reply;
+use crate::stats::counters::Counter;
+use client_state::ClientState;
+
+/// What a Redis command works with.
+pub(in crate::commands) type CommandContext<'a> = ExecContext<'a, StoreAccess<'a>, ClientState>;
+
+impl CommandContext<'_> {
+    /// Operations on single keys.
+    #[inline]
+    pub(in crate::commands) fn ops(&mut self) -> &mut dyn Ops {
+        match &mut self.store {
+            StoreAccess::Session(session) => &mut **session,
+            StoreAccess::Group(ops) => &mut **ops,
+        }
+    }
+
+    /// Operations on single keys, the reply buffer, and buffers for large replies.
+    pub(in crate::commands) fn ops_and_out(
+        &mut self,
+    ) -> (&mut dyn Ops, &mut ReplyBuffer, &mut BufferPool) {
+        let ops: &mut dyn Ops = match &mut self.store {
+            StoreAccess::Session(session) => &mut **session,
+            StoreAccess::Group(ops) => &mut **ops,
+        };
+        (ops, self.out, &mut self.thread.buffer_pool)
+    }
+
+    /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `request.hidden_bytes`.
+    pub(in crate::commands) fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
+    ) -> Result<u64, Error> {
+        let mut bytes = 0;
+        let updated = self.ops().update(key, &mut |item| {
+            bytes = item.map_or(0, |item| item.bytes.len());
+            decide(item)
+        });
+        self.request.hidden_bytes += bytes;
+        updated
+    }
+
+    /// The session, for commands that are not about single keys. Such commands never run inside a group.
+    pub(in crate::commands) fn session(&mut self) -> Result<&mut dyn Session, CommandError> {
+        match &mut self.store {
+            StoreAccess::Session(session) => Ok(&mut **session),
+            StoreAccess::Group(_) => Err(NOT_IN_GROUP),
+        }
+    }
+
+    /// Runs `body` isolated and atomically: in a new group, or in the current one.
+    pub(in crate::commands) fn grouped(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
+        match &mut self.store {
+            StoreAccess::Session(session) => session.group(keys, body),
+            StoreAccess::Group(ops) => body(&mut **ops),
+        }
+    }
+
+    /// Runs `body` in a new group of `keys`, with a context whose commands access the group. Abandons the group if
+    /// this context is in a group itself. `executes_long`: the commands of the group are never long.
+    pub(in crate::commands) fn with_group(
+        &mut self,
+        keys: &[Key<'_>],
+        executes_long: bool,
+        body: &mut dyn FnMut(&mut CommandContext<'_>) -> Result<GroupDecision, Error>,
+    ) -> Result<GroupDecision, Error> {
+        let StoreAccess::Session(session) = &mut self.store else {
+            return Ok(GroupDecision::Abandon);
+        };
+        session.group(keys, &mut |ops| {
+            body(&mut CommandContext {
+                store: StoreAccess::Group(ops),
+                client: self.client,
+                shared: self.shared,
+                thread: self.thread,
+                published: self.published,
+                out: self.out,
+                mark: self.mark,
+                unacknowledged: self.unacknowledged,
+                executes_long,
+                request: RequestFigures {
+                    hidden_bytes: 0,
+                    ..self.request
+                },
+            })
+        })
+    }
+
+    /// The key `bytes` in the client's database.
+    #[inline]
+    pub(in crate::commands) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        Key {
+            db: self.client.db,
+            bytes,
+        }
+    }
+
+    /// Which writes a read may see now (SRV-CMD-2).
+    #[inline]
+    pub(in crate::commands) fn view(&self) -> ReadView {
+        match self.store {
+            StoreAccess::Session(_) if self.mark.is_none() => ReadView::Durable,
+            _ => ReadView::Pending,
+        }
+    }
+
+    /// Whether the client may change limits and stop the server.
+    pub(in crate::commands) fn may_protected(&self) -> bool {
+        let actions = self.shared.options.protected_actions;
+        actions.allows(self.client.client_info.is_local)
+    }
+
+    /// Counts a look-up of a key as a hit or a miss.
+    #[inline]
+    pub(in crate::commands) fn count_lookup(&mut self, found: bool) {
+        self.count(match found {
+            true => Counter::Hits,
+            false => Counter::Misses,
+        });
+    }
+
+    /// Replies with an error, in place of what the request has appended from `from` on.
+    pub(in crate::commands) fn refuse(&mut self, from: usize, fail: &CommandError) {
+        self.out.truncate(from);
+        reply::error(self.out, &fail.text(self.shared));
+        self.count(Counter::Errors);
+    }
+}

@@ -1,0 +1,123 @@
+//! State of a transaction: requests queued by MULTI, and watched keys. The commands are in `commands::transactions`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use farbank_store::Key;
+
+use super::command_row::{Command, WriteNeed, flag};
+use crate::protocol::resp::number::parse_u64;
+use crate::protocol::resp::parse::QueuedRequests;
+
+/// Requests queued by MULTI.
+#[derive(Default)]
+pub(in crate::commands) struct TransactionQueue {
+    pub(in crate::commands) requests: QueuedRequests,
+    pub(in crate::commands) commands: Vec<&'static Command>,
+    /// A request was refused: EXEC will fail.
+    pub(in crate::commands) broken: bool,
+}
+
+impl TransactionQueue {
+    /// Number of requests.
+    pub(in crate::commands) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Number of arguments of all requests, including command names.
+    pub(in crate::commands) fn args(&self) -> usize {
+        self.requests.arg_count()
+    }
+
+    /// Whether a queued command has one of these flags.
+    pub(in crate::commands) fn has(&self, flags: u32) -> bool {
+        self.commands.iter().any(|command| command.is(flags))
+    }
+
+    /// Bytes of memory that the queue uses.
+    pub(in crate::commands) fn bytes(&self) -> usize {
+        self.requests.bytes() + self.commands.len() * size_of::<&Command>()
+    }
+
+    /// The space that EXEC needs in the store, if a queued command writes.
+    pub(in crate::commands) fn needs_room(&self) -> Option<WriteNeed> {
+        let writes = self.commands.iter().any(|c| c.is(flag::WRITE));
+        writes.then(|| WriteNeed {
+            bytes: self.requests.bytes(),
+            deletes: !self.commands.iter().any(|c| c.is(flag::DENYOOM)),
+        })
+    }
+
+    /// The longest range of commands from `at` that can be in one group.
+    pub(in crate::commands) fn groupable(&self, at: usize) -> Range<usize> {
+        let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
+        at..at + self.commands[at..].iter().take_while(in_group).count()
+    }
+
+    /// Keys of the commands in `range`. `db`: the database of the first command.
+    pub(in crate::commands) fn keys(&self, range: Range<usize>, mut db: u8) -> Vec<Key<'_>> {
+        let mut keys = Vec::new();
+        for at in range {
+            let (command, args) = (self.commands[at], self.requests.args(at));
+            if command.name == "select" {
+                let index = parse_u64(args.at(1)).and_then(|n| u8::try_from(n).ok());
+                db = index
+                    .filter(|&n| usize::from(n) < farbank_store::DATABASES)
+                    .unwrap_or(db);
+            }
+            for position in command.keys.positions(args.len()) {
+                keys.push(Key {
+                    db,
+                    bytes: args.at(position),
+                });
+            }
+        }
+        keys
+    }
+}
+
+/// Watched keys: their versions when they were first watched, 0 for a key that was absent.
+#[derive(Default)]
+pub(in crate::commands) struct WatchedKeys {
+    versions: HashMap<(u8, Vec<u8>), u64>,
+    /// Bytes of all key names.
+    name_bytes: usize,
+}
+
+impl WatchedKeys {
+    /// Number of watched keys.
+    pub(in crate::commands) fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Bytes of memory that the watched keys use.
+    pub(in crate::commands) fn bytes(&self) -> usize {
+        /// Bytes that the hash table uses for a key besides its name, with the allocator's overhead.
+        const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
+        self.name_bytes + self.versions.len() * ENTRY_BYTES
+    }
+
+    /// Whether the key `name`, with its database, is watched.
+    pub(in crate::commands) fn contains(&self, name: &(u8, Vec<u8>)) -> bool {
+        self.versions.contains_key(name)
+    }
+
+    /// Adds a key, with its database, that is not watched.
+    pub(in crate::commands) fn insert(&mut self, name: (u8, Vec<u8>), version: u64) {
+        self.name_bytes += name.1.len();
+        self.versions.insert(name, version);
+    }
+
+    /// Removes all watched keys.
+    pub(in crate::commands) fn clear(&mut self) {
+        *self = WatchedKeys::default();
+    }
+
+    /// The keys and their versions.
+    pub(in crate::commands) fn iter(&self) -> impl Iterator<Item = (Key<'_>, u64)> {
+        self.versions.iter().map(|((db, bytes), version)| {
+            let key = Key { db: *db, bytes };
+            (key, *version)
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! From a request to a reply: finds the command, checks that it is allowed now, and queues or executes it.
+//!
+//! ```text
+//!   args ─▶ find ─▶ arity ─▶ allowed now? ─▶ queue (in MULTI), or execute ─▶ reply
+//!             │        │            │                          │
+//!             └────────┴────────────┴───── error reply ◀───────┘
+//! ```
+
+use super::context::CommandContext;
+use super::context::client_state::ReplyMode;
+use super::context::command_row::{Command, flag};
+use super::error::{CommandError, misconf};
+use super::execute::{execute, reject};
+use super::lookup::{lookup, resolve};
+use super::text::is_option;
+use super::transactions;
+use crate::exec_context::ExecOutcome;
+use crate::protocol::resp::Args;
+use crate::stats::counters::Counter;
+
+/// Executes one request; `command` is the result of looking up its name. Appends exactly one reply, or none if the
+/// client has turned replies off or the request is long.
+#[inline]
+pub(super) fn run(
+    ctx: &mut CommandContext<'_>,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> ExecOutcome {
+    let from = ctx.out.len();
+    ctx.request.reply_start = from;
+    match resolve(command, args) {
+        Ok(command) => {
+            if queue_or_execute(ctx, command, args) == ExecOutcome::Long {
+                return ExecOutcome::Long;
+            }
+        }
+        Err(fail) => {
+            if is_http(args.at(0)) {
+                ctx.client.leaving = true;
+                return ExecOutcome::Done;
+            }
+            ctx.client.last_command = lookup(command, args).map_or("NULL", |found| found.name);
+            match command {
+                Some(command) if command.name == "exec" => transactions::abort(ctx, &fail),
+                _ => reject(ctx, &fail),
+            }
+        }
+    }
+    ctx.count(Counter::Commands);
+    if ctx.client.replies != ReplyMode::On {
+        withhold_reply(ctx, from);
+    }
+    ExecOutcome::Done
+}
+
+/// Whether the request is HTTP, which a web page could make a browser send to the server.
+fn is_http(name: &[u8]) -> bool {
+    is_option(name, "post") || is_option(name, "host:")
+}
+
+#[cold]
+fn withhold_reply(ctx: &mut CommandContext<'_>, from: usize) {
+    match ctx.client.replies {
+        ReplyMode::On => return,
+        ReplyMode::Off => {}
+        ReplyMode::Skip => ctx.client.replies = ReplyMode::SkipThis,
+        ReplyMode::SkipThis => ctx.client.replies = ReplyMode::On,
+    }
+    ctx.out.truncate(from);
+}
+
+/// Queues a command (in MULTI) or executes it, if it is allowed now.
+#[inline]
+fn queue_or_execute(
+    ctx: &mut CommandContext<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> ExecOutcome {
+    ctx.client.last_command = command.name;
+    // As in Redis, PING is refused together with writes: clients use it as a health check.
+    if (command.is(flag::WRITE) || command.name == "ping")
+        && let Some(reason) = ctx.shared.poisoned.get()
+    {
+        reject(ctx, &CommandError::Detailed(misconf(reason)));
+        return ExecOutcome::Done;
+    }
+    if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
+        transactions::queue(ctx, command, args);
+        return ExecOutcome::Done;
+    }
+    execute(ctx, command, args)
+}

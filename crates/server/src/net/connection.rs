@@ -1,0 +1,176 @@
+//! One connection: its socket, its protocol and its state.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mio::event::Event;
+use mio::net::TcpStream;
+
+use super::output::OutputQueue;
+use crate::buffers::input::InputBuffer;
+use crate::buffers::pool::BufferPool;
+use crate::commands::context::client_state::ClientState;
+use crate::commands::memcached::pipeline::MemcachedConn;
+use crate::commands::table::COMMANDS;
+use crate::exec_context::TurnStatus;
+use crate::protocol::resp::RequestParser;
+use crate::settings::WireProtocol;
+use crate::state::clients::ClientInfo;
+
+/// A connection's protocol and its state in it.
+pub(super) enum ProtocolState {
+    Resp {
+        client: ClientState,
+        parser: RequestParser,
+    },
+    Memcached(MemcachedConn),
+}
+
+/// What events have reported about a socket. They are edge-triggered, so this is kept until a call would block.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Readiness {
+    /// The socket may have more to read.
+    pub(super) readable: bool,
+    /// The socket may accept more bytes.
+    pub(super) writable: bool,
+    /// The peer has closed its side: read until the end of the stream.
+    pub(super) ending: bool,
+}
+
+impl Readiness {
+    /// Records what `event` reports.
+    pub(super) fn record(&mut self, event: &Event) {
+        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.ending |= event.is_read_closed() || event.is_error();
+        self.writable |= event.is_writable();
+    }
+
+    /// Adds what was recorded elsewhere.
+    pub(super) fn add(&mut self, other: Readiness) {
+        self.readable |= other.readable;
+        self.writable |= other.writable;
+        self.ending |= other.ending;
+    }
+}
+
+/// A client's connection.
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) client_info: Arc<ClientInfo>,
+    pub(super) protocol: ProtocolState,
+    pub(super) input: InputBuffer,
+    pub(super) output: OutputQueue,
+    pub(super) readiness: Readiness,
+    pub(super) status: TurnStatus,
+    /// A commit failed while the connection was lent: it is closed once its durable replies are sent.
+    pub(super) commit_failed: bool,
+    /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
+    /// slow connection per loop iteration (SRV-WORKER-5).
+    pub(super) is_slow: bool,
+    /// Is on one of the worker's lists of connections to visit.
+    pub(super) listed: bool,
+    /// Is on the worker's list of connections visited in this batch.
+    pub(super) touched: bool,
+    /// When its output rose above the soft limit, in milliseconds of the server's clock.
+    pub(super) soft_since_ms: Option<u64>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, client_info: Arc<ClientInfo>) -> Connection {
+        let protocol = match client_info.protocol {
+            WireProtocol::Resp => ProtocolState::Resp {
+                client: ClientState::new(Arc::clone(&client_info), &COMMANDS),
+                parser: RequestParser::default(),
+            },
+            WireProtocol::Memcached => ProtocolState::Memcached(MemcachedConn::default()),
+        };
+        Connection {
+            stream,
+            client_info,
+            protocol,
+            input: InputBuffer::default(),
+            output: OutputQueue::default(),
+            readiness: Readiness {
+                readable: true,
+                writable: true,
+                ending: false,
+            },
+            status: TurnStatus::default(),
+            commit_failed: false,
+            is_slow: false,
+            listed: false,
+            touched: false,
+            soft_since_ms: None,
+        }
+    }
+
+    /// Reads once from the socket. Returns the number of bytes, or `None` if there was nothing to read.
+    ///
+    /// A read that does not fill the space has emptied the socket, so an event will report further bytes. The exception
+    /// is a peer that has closed its side (`ending`): the end of the stream needs another read.
+    pub(super) fn fill(&mut self, buffer_pool: &mut BufferPool) -> io::Result<Option<usize>> {
+        let needed = match &self.protocol {
+            ProtocolState::Resp { parser, .. } => parser.needed(),
+            ProtocolState::Memcached(conn) => conn.needed(),
+        };
+        let space = self.input.space(needed, buffer_pool);
+        let room = space.len();
+        loop {
+            match self.stream.read(space) {
+                Ok(0) => {
+                    self.readiness.readable = false;
+                    self.status.closing = true;
+                    return Ok(None);
+                }
+                Ok(n) => {
+                    self.input.arrived(n);
+                    self.readiness.readable = n == room || self.readiness.ending;
+                    return Ok(Some(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.readiness.readable = false;
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Publishes the connection's state in its [`ClientInfo`], for other threads.
+    pub(super) fn publish_info(&mut self) {
+        match &mut self.protocol {
+            ProtocolState::Resp { client, parser } => {
+                client.show();
+                let bytes = parser.held_bytes();
+                self.client_info
+                    .argument_bytes
+                    .store(bytes, Ordering::Relaxed);
+            }
+            ProtocolState::Memcached(conn) => conn.show(&self.client_info),
+        }
+    }
+
+    /// Bytes of memory that this connection uses.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let protocol = match &self.protocol {
+            ProtocolState::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
+            ProtocolState::Memcached(_) => 0,
+        };
+        size_of::<Connection>() + self.input.bytes() + self.output.bytes() + protocol
+    }
+
+    /// Sends released replies, up to the limit of one visit. Returns the number of bytes sent. Emptied buffers return
+    /// to the pool.
+    pub(super) fn send(&mut self, buffer_pool: &mut BufferPool) -> io::Result<usize> {
+        let sent = self.output.send(&mut self.stream, buffer_pool)?;
+        self.readiness.writable = !sent.is_blocked;
+        Ok(sent.bytes)
+    }
+
+    /// Whether there are released replies and the socket may accept them.
+    pub(super) fn can_send(&self) -> bool {
+        self.readiness.writable && self.output.can_send()
+    }
+}

@@ -1,0 +1,109 @@
+//! Executes requests on one thread, with a session of the store, counters and reply buffers.
+//!
+//! Each worker has one executor for all its connections; the thread of long requests (`long_requests`) has its own.
+//! Both use [`Executor::execute`], so one place decides when a reply may be sent.
+
+use std::time::Instant;
+
+use farbank_pm::Ticket;
+use farbank_store::{ConflictPolicy, Error, Session};
+
+use super::connection::{Connection, ProtocolState};
+use super::worker_pool::WorkerPool;
+use crate::commands::memcached::state::MemcachedState;
+use crate::commands::{memcached, pipeline};
+use crate::exec_context::{ThreadState, Turn};
+use crate::state::shared::ServerShared;
+use crate::stats::counters::ThreadCounters;
+
+/// Everything that the threads of a server share: the state of the server, the state of each protocol, the workers.
+pub(super) struct ServerParts<'a> {
+    pub(super) shared: ServerShared<'a>,
+    pub(super) memcached: MemcachedState,
+    pub(super) pool: &'a WorkerPool,
+}
+
+/// One thread's session, counters and buffers.
+pub(super) struct Executor<'a> {
+    pub(super) shared: &'a ServerShared<'a>,
+    memcached: &'a MemcachedState,
+    pub(super) session: Box<dyn Session>,
+    pub(super) thread: ThreadState,
+    /// Where this thread publishes its counters and hot keys.
+    published: &'a ThreadCounters,
+    executes_long: bool,
+}
+
+impl<'a> Executor<'a> {
+    /// Creates the executor of the thread that publishes its counters in `published`.
+    ///
+    /// Without `executes_long`, it leaves a long request in the connection's input and sets
+    /// `awaits_long` in [`Connection::status`]. With it, each [`Executor::execute`] executes one request.
+    pub(super) fn new(
+        parts: &'a ServerParts<'a>,
+        published: &'a ThreadCounters,
+        executes_long: bool,
+    ) -> Executor<'a> {
+        let shared = &parts.shared;
+        let mut session = shared.store.session();
+        session.on_conflict(ConflictPolicy::Commit); // Every reply waits for the batch's ticket.
+        Executor {
+            shared,
+            memcached: &parts.memcached,
+            session,
+            thread: ThreadState::default(),
+            published,
+            executes_long,
+        }
+    }
+
+    /// Executes the complete requests in a connection's input until `deadline`.
+    pub(super) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
+        let turn = Turn {
+            session: self.session.as_mut(),
+            shared: self.shared,
+            thread: &mut self.thread,
+            published: self.published,
+            input: &mut conn.input,
+            replies: conn.output.replies(),
+            status: &mut conn.status,
+            deadline,
+            executes_long: self.executes_long,
+        };
+        match &mut conn.protocol {
+            ProtocolState::Resp { client, parser } => pipeline::execute(turn, client, parser),
+            ProtocolState::Memcached(conn) => {
+                memcached::pipeline::execute(turn, self.memcached, conn);
+            }
+        }
+    }
+
+    /// Removes every item if the delay of a memcached client's `flush_all` has passed.
+    pub(super) fn flush_if_due(&mut self) {
+        if !self.memcached.flush_is_due(self.session.as_ref()) {
+            return;
+        }
+        match self.session.flush_all() {
+            Ok(()) => self.memcached.note_flush(self.shared.clock_ms() / 1000),
+            Err(error) => tracing::error!(%error, "delayed flush_all failed"),
+        }
+    }
+
+    /// Commits the executed requests. The ticket covers everything that this session's reads may have seen, so it is
+    /// at least `earlier`. Returns [`Ticket::DURABLE`] if everything covered is already durable.
+    ///
+    /// # Errors
+    /// The medium has failed, or the store cannot commit. No reply that waits for this commit may be sent.
+    pub(super) fn commit(&mut self, earlier: Ticket) -> Result<Ticket, Error> {
+        let ticket = self.session.commit()?.max(earlier);
+        if ticket == Ticket::DURABLE || self.session.durable(ticket)? {
+            return Ok(Ticket::DURABLE);
+        }
+        Ok(ticket)
+    }
+
+    /// Publishes this thread's counters to other threads.
+    pub(super) fn publish(&self) {
+        self.published.publish(&self.thread.counters);
+    }
+}

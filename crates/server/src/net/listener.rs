@@ -1,0 +1,489 @@
+//! The server: binds addresses, starts the threads, accepts connections and assigns them to workers.
+//!
+//! The thread that calls [`Server::run`] accepts. It assigns each connection to the worker with the fewest
+//! connections, which then owns the connection.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farbank_store::{Store, StoreHealth};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use super::executor::ServerParts;
+use super::long_requests;
+use super::unix_socket::{BoundSocket, as_stream};
+use super::worker::{WAKE, Worker};
+use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
+use crate::commands::memcached::state::MemcachedState;
+use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::state::clients::{ClientRegistry, PeerAddr};
+use crate::state::shared::ServerShared;
+use crate::state::threads::ServerThreads;
+use crate::stats::counters::ServerCounters;
+
+/// Most connections that the kernel queues until the server accepts them.
+const BACKLOG: i32 = 511;
+/// File descriptors reserved for everything but client sockets.
+const FILES_RESERVED: u64 = 64;
+/// How often the server checks the store's health.
+const HEALTH_EVERY: Duration = Duration::from_millis(500);
+/// How long accepting pauses after the system refused a connection, for example for lack of file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that is bound to its addresses and does not serve yet.
+pub struct Server {
+    listeners: Vec<StdListener>,
+    endpoints: Vec<Endpoint>,
+    socket: Option<BoundSocket>,
+    options: ServerOptions,
+    pool: Arc<WorkerPool>,
+    accept_poll: Poll,
+    polls: Vec<Poll>,
+}
+
+/// Error of a server that cannot bind or listen.
+#[derive(Debug)]
+pub struct BindError {
+    /// The address that failed; `None` if the error concerns no address.
+    pub addr: Option<SocketAddr>,
+    /// Path of the Unix socket, if that failed.
+    pub socket: Option<PathBuf>,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.addr, &self.socket) {
+            (Some(addr), _) => write!(f, "cannot listen on {addr}: {}", self.source),
+            (None, Some(path)) => {
+                write!(f, "cannot listen on {}: {}", path.display(), self.source)
+            }
+            (None, None) => write!(f, "cannot start a server: {}", self.source),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl BindError {
+    fn of(endpoint: &Endpoint, source: io::Error) -> BindError {
+        BindError {
+            addr: Some(endpoint.addr),
+            socket: None,
+            source,
+        }
+    }
+
+    fn of_socket(path: &Path, source: io::Error) -> BindError {
+        BindError {
+            addr: None,
+            socket: Some(path.into()),
+            source,
+        }
+    }
+}
+
+/// Handle that stops a running server from any thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    pool: Arc<WorkerPool>,
+}
+
+impl ServerHandle {
+    /// Signals the server to stop: it stops accepting, finishes its batches and returns from [`Server::run`].
+    pub fn stop(&self) {
+        self.pool.stop();
+    }
+}
+
+impl Server {
+    /// Binds every address of `endpoints`; port 0 selects a free port. No client can connect before
+    /// [`Server::listen`].
+    ///
+    /// # Errors
+    /// An address cannot be bound, or the system has no file descriptors left.
+    pub fn bind(endpoints: &[Endpoint], options: ServerOptions) -> Result<Server, BindError> {
+        let mut bound = Vec::new();
+        let mut listeners = Vec::new();
+        for endpoint in endpoints {
+            let of = |source| BindError::of(endpoint, source);
+            let listener = bind(endpoint.addr).map_err(of)?;
+            bound.push(Endpoint {
+                addr: listener.local_addr().map_err(of)?,
+                protocol: endpoint.protocol,
+            });
+            listeners.push(listener);
+        }
+        let socket = options.unix_socket.as_ref().map(|socket| {
+            BoundSocket::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
+        });
+        let socket = socket.transpose()?;
+        let of = |source| BindError {
+            addr: None,
+            socket: None,
+            source,
+        };
+        Server::with(listeners, bound, socket, options).map_err(of)
+    }
+
+    fn with(
+        listeners: Vec<StdListener>,
+        endpoints: Vec<Endpoint>,
+        socket: Option<BoundSocket>,
+        options: ServerOptions,
+    ) -> io::Result<Server> {
+        let (mut polls, mut workers) = (Vec::new(), Vec::new());
+        for _ in 0..options.workers() {
+            let poll = Poll::new()?;
+            workers.push(WorkerHandle::new(Waker::new(poll.registry(), WAKE)?));
+            polls.push(poll);
+        }
+        let accept_poll = Poll::new()?;
+        let accept_waker = Waker::new(accept_poll.registry(), WAKE)?;
+        let pool = Arc::new(WorkerPool::new(workers, accept_waker));
+        Ok(Server {
+            listeners,
+            endpoints,
+            socket,
+            options,
+            pool,
+            accept_poll,
+            polls,
+        })
+    }
+
+    /// Starts to listen: from now on clients can connect. [`Server::run`] will accept their connections.
+    ///
+    /// # Errors
+    /// Another process has begun to listen on one of the addresses since it was bound.
+    pub fn listen(&self) -> Result<(), BindError> {
+        for (listener, endpoint) in self.listeners.iter().zip(&self.endpoints) {
+            let listening = SockRef::from(listener).listen(BACKLOG);
+            listening.map_err(|source| BindError::of(endpoint, source))?;
+        }
+        if let Some(socket) = &self.socket {
+            let listening = socket.listen(BACKLOG);
+            listening.map_err(|source| BindError::of_socket(socket.path(), source))?;
+        }
+        Ok(())
+    }
+
+    /// The addresses that this server is bound to, with their protocols, in the order given to [`Server::bind`].
+    #[must_use]
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// Returns a handle that stops this server.
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle {
+            pool: Arc::clone(&self.pool),
+        }
+    }
+
+    /// Serves `store` until [`ServerHandle::stop`] or a client's SHUTDOWN. All sessions are dropped when it returns, so
+    /// the store can be closed. Calls [`Server::listen`] first.
+    ///
+    /// # Errors
+    /// Listening, starting a thread or polling failed.
+    pub fn run(self, store: &dyn Store) -> io::Result<()> {
+        self.listen().map_err(|error| error.source)?;
+        let pool = Arc::clone(&self.pool);
+        store.on_turn(Arc::new(move || pool.wake_ticket_waiters()));
+        let mut endpoints = self.endpoints.iter();
+        let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
+        let pool = &*self.pool;
+        let parts = ServerParts {
+            shared: ServerShared {
+                store,
+                options: &self.options,
+                settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
+                threads: pool,
+                clients: ClientRegistry::default(),
+                endpoints: self.endpoints,
+                started: Instant::now(),
+                run_id: run_id(),
+                poisoned: OnceLock::new(),
+                accepted: AtomicU64::new(0),
+                rejected: AtomicU64::new(0),
+                counters: ServerCounters::new(pool.workers.len()),
+            },
+            memcached: MemcachedState::new(spoken),
+            pool,
+        };
+        std::thread::scope(|scope| {
+            let parts = &parts;
+            let _none_without_all = ShutdownOnPanic(pool);
+            let long = move || {
+                let _all_or_none = ShutdownOnPanic(pool);
+                long_requests::run(parts);
+            };
+            let long = spawn(scope, "long-requests", long)?;
+            // Freeing a large buffer would delay a worker (`buffers::pool`).
+            let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
+            spawn(scope, "free-buffers", move || {
+                to_free.into_iter().for_each(drop)
+            })?;
+            let mut workers = Vec::new();
+            for (number, poll) in self.polls.into_iter().enumerate() {
+                let freed = freed.clone();
+                let worker = move || {
+                    let _all_or_none = ShutdownOnPanic(pool);
+                    Worker::new(parts, number, poll, freed).run()
+                };
+                workers.push(spawn(scope, &format!("worker-{number}"), worker)?);
+            }
+            drop(freed);
+            let accepted = accept(parts, self.accept_poll, self.listeners, self.socket);
+            pool.stop();
+            for worker in workers {
+                match worker.join() {
+                    Ok(served) => served?,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            if let Err(panic) = long.join() {
+                std::panic::resume_unwind(panic);
+            }
+            accepted
+        })
+    }
+}
+
+/// Starts a thread with a name.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn_scoped(scope, body)
+}
+
+/// Stops the whole server when dropped: if one thread ends, panics or cannot be started, its clients must not wait
+/// forever.
+struct ShutdownOnPanic<'a>(&'a WorkerPool);
+
+impl Drop for ShutdownOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn bind(addr: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    Ok(socket.into())
+}
+
+/// Raises the process's limit of open files for `wanted` clients. Returns the number of clients that the resulting
+/// limit allows, at most `wanted`.
+fn clients_max(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = wanted.saturating_add(FILES_RESERVED);
+    if limit.current.is_none_or(|now| now >= needed) {
+        return wanted;
+    }
+    let most = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = Rlimit {
+        current: Some(most),
+        maximum: limit.maximum,
+    };
+    let files = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => most,
+        Err(_) => limit.current.unwrap_or(most),
+    };
+    let allowed = files.saturating_sub(FILES_RESERVED).max(1).min(wanted);
+    if allowed < wanted {
+        tracing::warn!(
+            wanted,
+            allowed,
+            files,
+            "maxclients is lowered to what the limit of open files (RLIMIT_NOFILE) allows"
+        );
+    }
+    allowed
+}
+
+/// Returns 40 hexadecimal digits that differ from run to run.
+fn run_id() -> String {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut state = since.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32);
+    let mut word = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 27
+    };
+    format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
+}
+
+/// Accepts connections, and checks the store's health, until the server stops.
+fn accept(
+    parts: &ServerParts<'_>,
+    mut poll: Poll,
+    listeners: Vec<StdListener>,
+    socket: Option<BoundSocket>,
+) -> io::Result<()> {
+    let ServerParts { shared, pool, .. } = parts;
+    let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        poll.registry()
+            .register(listener, Token(number), Interest::READABLE)?;
+    }
+    let mut local = match &socket {
+        Some(socket) => Some((
+            socket.listener()?,
+            Arc::<str>::from(socket.path().to_string_lossy()),
+        )),
+        None => None,
+    };
+    if let Some((listener, _)) = &mut local {
+        let token = Token(listeners.len());
+        poll.registry()
+            .register(listener, token, Interest::READABLE)?;
+    }
+    let mut events = Events::with_capacity(16);
+    let mut timeout = HEALTH_EVERY;
+    let mut known = StoreHealth::default();
+    while !pool.is_stopping() {
+        match poll.poll(&mut events, Some(timeout)) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        }
+        let mut paused = false;
+        for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
+            let accept = || {
+                let (stream, addr) = listener.accept()?;
+                Ok((stream, PeerAddr::Tcp(addr)))
+            };
+            paused |= !accept_all(parts, accept, endpoint.protocol);
+        }
+        if let Some((listener, path)) = &local {
+            let accept = || {
+                let (stream, _) = listener.accept()?;
+                Ok((as_stream(stream), PeerAddr::Unix(Arc::clone(path))))
+            };
+            paused |= !accept_all(parts, accept, WireProtocol::Resp);
+        }
+        timeout = if paused { PAUSE } else { HEALTH_EVERY };
+        log_health(shared, &mut known);
+    }
+    // The log also gets what INFO may have shown since the last check.
+    log_health(shared, &mut known);
+    Ok(())
+}
+
+/// Logs changes of the store's health. If the medium has failed, records it, so that writes are refused.
+fn log_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
+    let health = shared.store.health();
+    if health == *known {
+        return;
+    }
+    if let Some(error) = health
+        .growth_error
+        .as_ref()
+        .filter(|_| health.growth_error != known.growth_error)
+    {
+        tracing::warn!("the pool is full and could not grow: {error}");
+    }
+    if known.growth_error.is_some() && health.growth_error.is_none() {
+        tracing::warn!("the pool can grow again");
+    }
+    if health.file != known.file {
+        match &health.file {
+            Some(file) => tracing::error!("{}", file.text),
+            None => tracing::warn!("the pool's file is at its path again"),
+        }
+    }
+    if let Some(poisoned) = &health.poisoned {
+        shared.note_poisoned(poisoned);
+    }
+    *known = health;
+}
+
+/// Accepts all waiting connections. Returns `false` if the system could not accept one now.
+fn accept_all(
+    parts: &ServerParts<'_>,
+    accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
+    protocol: WireProtocol,
+) -> bool {
+    while !parts.pool.is_stopping() {
+        match accept() {
+            Ok((stream, peer)) => assign(parts, stream, &peer, protocol),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                ) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection; accepting pauses briefly");
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Assigns a connection to the worker with the fewest connections, or refuses it if maxclients is reached.
+fn assign(parts: &ServerParts<'_>, mut stream: TcpStream, peer: &PeerAddr, protocol: WireProtocol) {
+    let shared = &parts.shared;
+    let most = shared.settings.clients_max.load(Ordering::Relaxed);
+    if shared.clients.count() as u64 >= most {
+        shared.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = stream.write(protocol.too_many()) {
+            tracing::debug!(%error, "cannot send the refusal to a client above maxclients");
+        }
+        return;
+    }
+    shared.accepted.fetch_add(1, Ordering::Relaxed);
+    if matches!(peer, PeerAddr::Tcp(_))
+        && let Err(error) = set_socket_options(shared, &stream)
+    {
+        tracing::debug!(%error, "cannot set socket options");
+    }
+    let workers = parts.pool.workers.iter().enumerate();
+    let fewest = workers.min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
+    if let Some((number, worker)) = fewest {
+        worker.connections.fetch_add(1, Ordering::Relaxed);
+        let client_info =
+            shared
+                .clients
+                .register(&stream, peer, protocol, number, shared.clock_ms());
+        worker.send(WorkerMsg::Accept(stream, client_info));
+    }
+}
+
+fn set_socket_options(shared: &ServerShared<'_>, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let secs = shared.settings.keepalive_secs.load(Ordering::Relaxed);
+    if secs > 0 {
+        let idle = Duration::from_secs(secs);
+        let every = Duration::from_secs((secs / 3).max(1));
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(every);
+        SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The thread that executes long requests, so that other clients do not wait for them.
+//!
+//! ```text
+//!   worker   ── connection, its next request is long ──▶ queue ─▶ thread: execute one request,
+//!     │ serves other connections                                   commit, wait until durable
+//!     └─◀── connection, its reply ready to be sent ────────────────┘
+//! ```
+//!
+//! A request is long by its arguments, or because it reads large values (`commands::long`). Its worker leaves it in the
+//! connection's input. Once no reply of the connection waits for a ticket, the worker lends the whole connection to
+//! this thread, which has its own session.
+//!
+//! # Invariants
+//! LONG-1  A lent connection has no reply that waits for a ticket, and its writes are visible to all sessions. So the
+//!     request, which reads with another session, sees everything that earlier replies have revealed to this client.
+//! LONG-2  A returned connection has only durable replies, or its undurable replies were dropped (`is_forsaken`). So
+//!     the worker sends its replies without a ticket.
+//! LONG-3  Every lent connection is returned, unless this thread panics while it executes the connection's request;
+//!     `LongRequests::is_over` then returns `true`.
+//! LONG-4  The queue is first-in first-out, and a connection is in it once. So a client that sends many long requests
+//!     waits for the queued requests of other clients after each.
+
+use std::time::Instant;
+
+use farbank_pm::Ticket;
+use farbank_store::Error;
+
+use super::connection::Connection;
+use super::executor::{Executor, ServerParts};
+use super::long_queue::LentConnection;
+use super::worker_pool::{WorkerMsg, WorkerPool};
+use crate::buffers::pool::BufferPool;
+use crate::stats::counters::Counter;
+
+/// Executes long requests until the server stops.
+pub(super) fn run(parts: &ServerParts<'_>) {
+    let pool = parts.pool;
+    let _over = LongThreadGuard(pool);
+    let mut executor = None;
+    while let Some(mut lent) = pool.long.next(pool) {
+        let executor =
+            executor.get_or_insert_with(|| Executor::new(parts, &parts.shared.counters.long, true));
+        serve(executor, &mut lent.conn);
+        executor.publish();
+        give_back(pool, lent);
+    }
+}
+
+fn give_back(pool: &WorkerPool, lent: LentConnection) {
+    if let Some(worker) = pool.workers.get(lent.worker) {
+        worker.send(WorkerMsg::ReturnLent(lent));
+    }
+}
+
+/// When the thread ends, returns the queued connections and then lets the workers know (LONG-3).
+struct LongThreadGuard<'a>(&'a WorkerPool);
+
+impl Drop for LongThreadGuard<'_> {
+    fn drop(&mut self) {
+        for lent in self.0.long.drain() {
+            give_back(self.0, lent);
+        }
+        self.0.long.set_over();
+        self.0.wake_workers();
+    }
+}
+
+/// Executes the next request of a connection, and waits until everything that its reply reveals is durable.
+fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
+    let shared = executor.shared;
+    let bytes_max = shared.reply_bytes_max(&conn.client_info);
+    conn.output
+        .prepare_buffer(&mut executor.thread.buffer_pool, bytes_max);
+    (conn.status.awaits_long, conn.status.unfinished) = (false, false);
+    executor.execute(conn, Instant::now());
+    executor.thread.requests = 0;
+    executor.thread.buffer_pool = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
+    conn.input.release_if_idle(&mut BufferPool::default()); // The request's input buffer is freed here.
+    executor.thread.counters.count(Counter::Long, 1);
+    if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
+        conn.output.hold_until(Ticket::DURABLE);
+        return;
+    }
+    let committed = executor.commit(Ticket::DURABLE).and_then(|ticket| {
+        executor.session.wait(ticket)?;
+        Ok(())
+    });
+    match committed {
+        Ok(()) => {}
+        Err(Error::Poisoned(poisoned)) => {
+            shared.note_poisoned(&poisoned);
+            conn.commit_failed = conn.output.abort_unacknowledged();
+        }
+        Err(error) => {
+            tracing::error!(%error, "cannot commit a long request; closing its connection");
+            conn.commit_failed = conn.output.abort_unacknowledged();
+        }
+    }
+    conn.output.hold_until(Ticket::DURABLE);
+}

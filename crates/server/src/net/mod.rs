@@ -1,0 +1,25 @@
+//! Sockets and threads: from bytes that arrive to replies that are sent. The only folder that uses sockets and tickets.
+//!
+//! ```text
+//!   listener ──▶ worker ──▶ connection_table ──▶ connection ──▶ output, unix_socket
+//!      │           │
+//!      └──────▶ long_requests ──▶ executor ──▶ worker_pool ──▶ long_queue ──▶ connection
+//! ```
+//!
+//! * `listener`: binds, accepts, starts the threads. `unix_socket`: the Unix socket.
+//! * `worker`: the event loop. `connection_table`: its connections, and which to visit.
+//! * `connection`: one connection. `output`: its replies, and which of them are held.
+//! * `executor`: executes requests on a thread; here a protocol is connected to its pipeline.
+//! * `worker_pool`: the workers as other threads see them. A message to a worker (`WorkerMsg`) belongs there.
+//! * `long_requests`: the thread that executes long requests. `long_queue`: the connections that wait for it.
+
+mod connection;
+mod connection_table;
+mod executor;
+pub(crate) mod listener;
+mod long_queue;
+mod long_requests;
+mod output;
+mod unix_socket;
+mod worker;
+mod worker_pool;

@@ -1,0 +1,720 @@
+//! The worker's event loop: one thread, one poll, one session, many connections.
+//!
+//! ```text
+//!   poll ─▶ release durable replies ─▶ visit each ready connection ─▶ commit ─▶ poll ...
+//!                                      (read, parse, execute)         (hold or send replies)
+//! ```
+//!
+//! # Invariants
+//! SRV-WORKER-1  One commit covers every connection visited since the last commit: its ticket holds their replies.
+//! SRV-WORKER-2  The worker never sleeps on a ticket. It sleeps in poll; the store wakes it when tickets become durable.
+//! SRV-WORKER-3  A connection with work left is on a list, or waits for an event that will come: from its socket, its tickets or
+//!     the store (free space). Socket events are edge-triggered, so `readable` and `writable` keep them.
+//! SRV-WORKER-4  The worker never waits for the store to free space. Before a write it requests the space. If there is none yet,
+//!     the request stays in the connection's input until the store wakes the worker. Other connections go on.
+//! SRV-WORKER-5  One loop iteration visits all ready connections, one slow connection (its last visit used its whole time slice),
+//!     and connections that wait for space up to the first that gets some. So a client that sends one short request at
+//!     a time waits for at most two such time slices, however many clients send endless or large requests.
+//! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
+//!     lent connection the worker keeps its socket's events, and whether it was killed.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use farbank_pm::{Poisoned, Ticket};
+use farbank_store::Error;
+use mio::{Events, Interest, Poll, Token};
+
+use super::connection::Connection;
+use super::connection_table::{ConnectionTable, VisitLists};
+use super::executor::{Executor, ServerParts};
+use super::long_queue::LentConnection;
+use super::worker_pool::{WorkerMsg, WorkerPool};
+use crate::buffers::input::READ_BYTES;
+use crate::buffers::pool::BufferPool;
+use crate::exec_context::{LONG_BYTES, STALL_BYTES};
+use crate::settings::size;
+use crate::state::clients::ClientInfo;
+use crate::state::shared::ServerShared;
+use crate::state::threads::ServerThreads;
+use crate::stats::counters::Counter;
+
+/// The token of the worker's own waker.
+pub(super) const WAKE: Token = Token(usize::MAX);
+
+/// Requests after which a batch is committed even if more connections are ready.
+const BATCH_REQUESTS: usize = 4096;
+/// Bytes read or replied after which a batch is committed even if more connections are ready. So replies are sent
+/// while they are in the CPU's cache, and use few buffers.
+const BATCH_BYTES: usize = 1 << 20;
+/// How often the worker checks for idle and slow connections.
+const TICK: Duration = Duration::from_secs(1);
+/// How often requests that wait for space are retried if the store has not woken the worker.
+const ROOM_TICK: Duration = Duration::from_millis(5);
+/// How long a stopping server tries to send the remaining replies.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
+
+/// The connections that have replies held by `ticket`.
+struct HeldReplies {
+    ticket: Ticket,
+    slots: Vec<usize>,
+}
+
+/// What the connections have done since the last commit.
+#[derive(Default)]
+struct OpenBatch {
+    /// Slots of the connections visited.
+    touched: Vec<usize>,
+    /// Bytes read and replied.
+    bytes: usize,
+}
+
+/// A worker thread's state; see the module.
+pub(super) struct Worker<'a> {
+    shared: &'a ServerShared<'a>,
+    pool: &'a WorkerPool,
+    number: usize,
+    poll: Poll,
+    executor: Executor<'a>,
+    table: ConnectionTable,
+    visits: VisitLists,
+    batch: OpenBatch,
+    held: VecDeque<HeldReplies>,
+    inputs: BufferPool,
+    /// Sends buffers to the thread that frees them.
+    freed: Sender<Vec<Vec<u8>>>,
+    ticked_ms: u64,
+}
+
+impl<'a> Worker<'a> {
+    /// Creates a worker that sends large buffers to `freed`, whose receiver frees them.
+    pub(super) fn new(
+        parts: &'a ServerParts<'a>,
+        number: usize,
+        poll: Poll,
+        freed: Sender<Vec<Vec<u8>>>,
+    ) -> Worker<'a> {
+        let shared = &parts.shared;
+        let mut executor = Executor::new(parts, &shared.counters.workers[number], false);
+        executor.thread.buffer_pool = BufferPool::new(buffer_pool_bytes_max(shared));
+        Worker {
+            shared,
+            pool: parts.pool,
+            number,
+            poll,
+            executor,
+            table: ConnectionTable::default(),
+            visits: VisitLists::default(),
+            batch: OpenBatch::default(),
+            held: VecDeque::new(),
+            inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
+            freed,
+            ticked_ms: 0,
+        }
+    }
+
+    /// Serves connections until the server stops.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut found_room = false;
+        while !self.pool.is_stopping() {
+            let goes_on = self.visits.has_ready() || found_room;
+            let timeout = if goes_on {
+                Duration::ZERO
+            } else if self.visits.awaiting_room.is_empty() {
+                TICK
+            } else {
+                ROOM_TICK
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            self.note(&events);
+            self.handle_messages();
+            self.release_durable();
+            self.executor.flush_if_due();
+            found_room = self.visit_awaiting_room();
+            // Connections listed during these visits wait for the next iteration.
+            for _ in 0..self.visits.ready.len() {
+                if let Some(slot) = self.visits.ready.pop_front() {
+                    self.visit(slot);
+                }
+                if self.executor.thread.requests >= BATCH_REQUESTS
+                    || self.batch.bytes >= BATCH_BYTES
+                {
+                    self.commit_batch();
+                }
+            }
+            if let Some(slot) = self.visits.slow.pop_front() {
+                self.visit(slot);
+            }
+            self.commit_batch();
+            if !self.held.is_empty() {
+                self.pool.workers[self.number].will_wait();
+                self.release_durable();
+            }
+            self.executor.publish();
+            self.tick();
+            self.free_huge();
+        }
+        self.shutdown();
+        Ok(())
+    }
+
+    /// Sends the buffers that take long to free to another thread.
+    fn free_huge(&mut self) {
+        let mut huge = self.inputs.take_huge();
+        huge.append(&mut self.executor.thread.buffer_pool.take_huge());
+        if !huge.is_empty() {
+            // If that thread has ended, the buffers are freed here.
+            let _ = self.freed.send(huge);
+        }
+    }
+
+    /// Records readiness that `events` report for sockets, and lists their connections.
+    fn note(&mut self, events: &Events) {
+        for event in events {
+            if event.token() == WAKE {
+                continue;
+            }
+            let slot = event.token().0;
+            let Some(conn) = self.table.get_mut(slot) else {
+                if let Some(away) = self.table.lent.get_mut(&slot) {
+                    away.readiness.record(event);
+                }
+                continue;
+            };
+            conn.readiness.record(event);
+            self.list(slot);
+        }
+    }
+
+    /// Visits connections that wait for space, up to the first that gets some (SRV-WORKER-5). Returns whether one did.
+    fn visit_awaiting_room(&mut self) -> bool {
+        for _ in 0..self.visits.awaiting_room.len() {
+            let Some(slot) = self.visits.awaiting_room.pop_front() else {
+                break;
+            };
+            let requests = self.executor.thread.requests;
+            self.visit(slot);
+            if self.executor.thread.requests > requests {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lists a connection for a later visit, unless it is listed.
+    fn list(&mut self, slot: usize) {
+        if let Some(conn) = self.table.get_mut(slot) {
+            self.visits.add(slot, conn);
+        }
+    }
+
+    fn handle_messages(&mut self) {
+        let mut killed = HashSet::new();
+        for message in self.pool.workers[self.number].drain_inbox() {
+            match message {
+                WorkerMsg::Accept(stream, client_info) => {
+                    self.add_connection(Connection::new(stream, client_info));
+                }
+                WorkerMsg::Kill(id) => {
+                    killed.insert(id);
+                }
+                WorkerMsg::ReturnLent(lent) => self.take_back(lent),
+            }
+        }
+        if !killed.is_empty() {
+            self.close_killed(&killed);
+        }
+    }
+
+    /// Starts to serve a connection.
+    fn add_connection(&mut self, conn: Connection) {
+        let slot = self.table.reserve();
+        let mut conn = Box::new(conn);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        match registry.register(&mut conn.stream, Token(slot), interest) {
+            Ok(()) => {
+                self.table.put(slot, conn);
+                self.list(slot);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "closed a new connection: its socket cannot be polled");
+                self.table.free(slot);
+                self.unregister_client(&conn.client_info);
+            }
+        }
+    }
+
+    /// Closes the connections with these client ids.
+    fn close_killed(&mut self, killed: &HashSet<u64>) {
+        for slot in 0..self.table.len() {
+            if matches!(self.table.get(slot), Some(conn) if killed.contains(&conn.client_info.id)) {
+                self.close(slot);
+            }
+        }
+        let mut called_back = Vec::new();
+        for (&slot, away) in &mut self.table.lent {
+            if killed.contains(&away.id) {
+                // A long request that has begun runs to its end; the connection is closed when it returns.
+                away.is_killed = true;
+                let taken = self.pool.long.take_back(away.id);
+                called_back.extend(taken.map(|conn| (slot, conn)));
+            }
+        }
+        for (slot, conn) in called_back {
+            self.table.lent.remove(&slot);
+            self.table.put(slot, conn);
+            self.close(slot);
+        }
+    }
+
+    /// Lends a connection whose next request is long. Its socket's events are recorded until it returns.
+    fn lend(&mut self, slot: usize) {
+        let Some(conn) = self.table.lend(slot) else {
+            return;
+        };
+        let worker = self.number;
+        self.pool.long.lend(LentConnection { worker, slot, conn });
+    }
+
+    /// Takes back a lent connection after its long request was executed (LONG-2), and resumes it.
+    fn take_back(&mut self, lent: LentConnection) {
+        let LentConnection { slot, mut conn, .. } = lent;
+        let Some(away) = self.table.lent.remove(&slot) else {
+            return;
+        };
+        conn.readiness.add(away.readiness);
+        let is_forsaken = conn.commit_failed;
+        let kept = self.check_output_limit(&conn);
+        conn.publish_info();
+        self.table.put(slot, conn);
+        if away.is_killed || kept.is_err() {
+            return self.close(slot);
+        }
+        self.finish(slot);
+        if is_forsaken {
+            self.close(slot);
+        }
+        self.list(slot);
+        self.evict_clients();
+    }
+
+    /// Sends the replies whose tickets have become durable.
+    fn release_durable(&mut self) {
+        while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
+            match self.executor.session.durable(ticket) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let slots = self
+                        .held
+                        .pop_front()
+                        .map(|batch| batch.slots)
+                        .unwrap_or_default();
+                    for slot in slots {
+                        if let Some(conn) = self.table.get_mut(slot) {
+                            conn.output.release(ticket);
+                            self.finish(slot);
+                        }
+                    }
+                }
+                Err(poisoned) => {
+                    self.abort_unacknowledged(&poisoned);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Reads what a connection has sent and executes its requests.
+    fn visit(&mut self, slot: usize) {
+        let Some(mut conn) = self.table.take(slot) else {
+            return;
+        };
+        conn.listed = false;
+        if conn.status.awaits_long {
+            self.table.put(slot, conn); // It is lent once its tickets are durable.
+            return;
+        }
+        let kept = self.serve(&mut conn);
+        self.table.put(slot, conn);
+        match kept {
+            Ok(()) => {
+                if let Some(conn) = self.table.get_mut(slot)
+                    && !conn.touched
+                {
+                    conn.touched = true;
+                    self.batch.touched.push(slot);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "connection lost");
+                self.close(slot);
+            }
+        }
+        self.evict_clients();
+    }
+
+    fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
+        conn.status.stalled = conn.output.pending() >= STALL_BYTES;
+        (conn.status.awaits_room, conn.status.unfinished) = (false, false);
+        if conn.status.stalled {
+            return Ok(());
+        }
+        let bytes_max = self.shared.reply_bytes_max(&conn.client_info);
+        conn.output
+            .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
+        let (bytes, pending) = (self.batch.bytes, conn.output.pending());
+        let deadline = Instant::now() + self.shared.options.time_slice;
+        if !conn.status.closing {
+            // Input that a stall left unexecuted comes first.
+            self.executor.execute(conn, deadline);
+        }
+        if conn.readiness.readable && conn.status.goes_on() {
+            if let Some(bytes) = conn.fill(&mut self.inputs)? {
+                self.executor.thread.counters.count(Counter::BytesIn, bytes);
+                self.executor.thread.counters.count(Counter::Reads, 1);
+                self.batch.bytes += bytes;
+                conn.client_info
+                    .active_ms
+                    .store(self.shared.clock_ms(), Ordering::Relaxed);
+                self.executor.execute(conn, deadline);
+            }
+            if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
+                return Err(io::Error::other("request above client-query-buffer-limit"));
+            }
+        }
+        self.check_output_limit(conn)?;
+        conn.input.release_if_idle(&mut self.inputs);
+        self.batch.bytes += conn.output.pending().saturating_sub(pending);
+        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
+        conn.publish_info();
+        conn.client_info
+            .input_bytes
+            .store(conn.input.bytes(), Ordering::Relaxed);
+        self.shared
+            .clients
+            .count_memory(&conn.client_info, conn.memory_bytes());
+        Ok(())
+    }
+
+    /// Fails if a reply exceeded the output limit; the caller then closes the connection.
+    fn check_output_limit(&mut self, conn: &Connection) -> io::Result<()> {
+        if !conn.output.buffer.is_cut() {
+            return Ok(());
+        }
+        self.executor
+            .thread
+            .counters
+            .count(Counter::OutputLimits, 1);
+        let (client, bytes) = (conn.client_info.id, conn.output.pending());
+        let bytes_max = conn.output.buffer.bytes_max();
+        tracing::warn!(
+            client,
+            bytes,
+            bytes_max,
+            "closed: its replies exceed client-output-buffer-limit"
+        );
+        Err(io::Error::other("replies above client-output-buffer-limit"))
+    }
+
+    /// Ends the batch: commits once, then sends or holds the replies of every connection visited in it.
+    fn commit_batch(&mut self) {
+        // Writes staged for a connection that is closed by now block their keys until they are committed.
+        let executed = std::mem::take(&mut self.executor.thread.requests) > 0;
+        self.batch.bytes = 0;
+        if self.batch.touched.is_empty() && !executed {
+            return;
+        }
+        self.executor.thread.counters.count(Counter::Batches, 1);
+        let ticket = match self.commit() {
+            Ok(ticket) => ticket,
+            Err(Error::Poisoned(poisoned)) => {
+                self.abort_unacknowledged(&poisoned);
+                Ticket::DURABLE
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot commit a batch; closing the connections that wait for it");
+                self.close_unacknowledged();
+                Ticket::DURABLE
+            }
+        };
+        let touched = std::mem::take(&mut self.batch.touched);
+        let mut slots = Vec::new();
+        for &slot in &touched {
+            let Some(conn) = self.table.get_mut(slot) else {
+                continue;
+            };
+            conn.touched = false;
+            if conn.output.hold_until(ticket) {
+                slots.push(slot);
+            }
+            self.finish(slot);
+        }
+        self.batch.touched = touched;
+        self.batch.touched.clear();
+        if !slots.is_empty() {
+            self.held.push_back(HeldReplies { ticket, slots });
+        }
+    }
+
+    /// Commits the batch. Once the medium has failed, commits only if a reply of the batch must wait for it.
+    fn commit(&mut self) -> Result<Ticket, Error> {
+        if self.shared.poisoned.get().is_some() && !self.has_marked_replies() {
+            return Ok(Ticket::DURABLE);
+        }
+        let earlier = self.held.back().map(|batch| batch.ticket);
+        self.executor.commit(earlier.unwrap_or(Ticket::DURABLE))
+    }
+
+    /// Whether a connection visited in this batch has replies that must wait for the commit.
+    fn has_marked_replies(&self) -> bool {
+        self.batch
+            .touched
+            .iter()
+            .any(|&slot| matches!(self.table.get(slot), Some(conn) if conn.output.mark.is_some()))
+    }
+
+    /// Handles a failed medium: drops all replies that wait for a commit or a ticket, and closes their connections.
+    fn abort_unacknowledged(&mut self, poisoned: &Poisoned) {
+        self.shared.note_poisoned(poisoned);
+        self.close_unacknowledged();
+    }
+
+    fn close_unacknowledged(&mut self) {
+        self.held.clear();
+        for slot in 0..self.table.len() {
+            if let Some(conn) = self.table.get_mut(slot)
+                && conn.output.abort_unacknowledged()
+            {
+                while conn.can_send() {
+                    if let Err(error) = conn.send(&mut self.executor.thread.buffer_pool) {
+                        tracing::debug!(%error, "connection lost");
+                        break;
+                    }
+                }
+                self.close(slot);
+            }
+        }
+    }
+
+    /// Sends the released replies, then closes, lends or relists the connection.
+    fn finish(&mut self, slot: usize) {
+        let Some(conn) = self.table.get_mut(slot) else {
+            return;
+        };
+        if conn.can_send() {
+            match conn.send(&mut self.executor.thread.buffer_pool) {
+                Ok(bytes) => {
+                    self.executor
+                        .thread
+                        .counters
+                        .count(Counter::BytesOut, bytes);
+                    self.executor.thread.counters.count(Counter::Writes, 1);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "connection lost");
+                    return self.close(slot);
+                }
+            }
+        }
+        let pending = conn.output.pending();
+        conn.client_info
+            .output_bytes
+            .store(pending, Ordering::Relaxed);
+        if pending > self.shared.settings.output_bytes_max() {
+            self.executor
+                .thread
+                .counters
+                .count(Counter::OutputLimits, 1);
+            tracing::warn!(
+                client = conn.client_info.id,
+                pending,
+                "closed: its unsent replies exceed client-output-buffer-limit"
+            );
+            return self.close(slot);
+        }
+        if conn.status.closing && pending == 0 && !conn.output.holds() {
+            return self.close(slot);
+        }
+        conn.output
+            .release_if_empty(&mut self.executor.thread.buffer_pool);
+        let memory_bytes = conn.memory_bytes();
+        self.shared
+            .clients
+            .count_memory(&conn.client_info, memory_bytes);
+        if conn.status.awaits_long {
+            if !conn.output.holds() && !self.pool.is_stopping() {
+                self.lend(slot); // LONG-1
+            }
+            return;
+        }
+        let resumes = conn.status.stalled && pending < STALL_BYTES / 2;
+        let ready = conn.readiness.readable && !conn.status.stalled && !conn.status.closing;
+        let sends_on = conn.can_send();
+        conn.is_slow |= sends_on;
+        if conn.status.awaits_room || resumes || ready || conn.status.unfinished || sends_on {
+            self.list(slot);
+        }
+    }
+
+    /// Closes the clients that use the most memory until all clients together use at most maxmemory-clients.
+    fn evict_clients(&mut self) {
+        let bytes_max = self.shared.settings.clients_bytes_max();
+        if self.shared.clients.memory_bytes() <= bytes_max {
+            return;
+        }
+        let mut clients = self.shared.clients.all();
+        clients.retain(|client_info| !client_info.is_eviction_exempt.load(Ordering::Relaxed));
+        clients.sort_by_key(|client_info| client_info.counted_bytes.load(Ordering::Relaxed));
+        while let Some(client_info) = clients.pop() {
+            if self.shared.clients.memory_bytes() <= bytes_max {
+                break;
+            }
+            let bytes = client_info.counted_bytes.load(Ordering::Relaxed);
+            if self.shared.clients.mark_closing(&client_info) {
+                tracing::warn!(
+                    client = client_info.id,
+                    bytes,
+                    "closed: all clients together exceed maxmemory-clients"
+                );
+                self.executor.thread.counters.count(Counter::Evictions, 1);
+                match self.table.slot_of(client_info.id) {
+                    Some(slot) => self.close(slot),
+                    None => self.shared.kill(&client_info),
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(mut conn) = self.table.take(slot) else {
+            return;
+        };
+        if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
+            tracing::debug!(%error, "cannot remove a connection from the poll");
+        }
+        std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
+        std::mem::take(&mut conn.input).release(&mut self.inputs);
+        self.unregister_client(&conn.client_info);
+        self.table.free(slot);
+    }
+
+    fn unregister_client(&self, client_info: &ClientInfo) {
+        self.shared.clients.mark_closing(client_info);
+        self.shared.clients.remove(client_info.id);
+        self.pool.workers[self.number]
+            .connections
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Once a second, closes connections that are idle for too long or whose client reads too slowly.
+    fn tick(&mut self) {
+        let now = self.shared.clock_ms();
+        if now.saturating_sub(self.ticked_ms) < 1000 {
+            return;
+        }
+        self.ticked_ms = now;
+        self.inputs.tick(buffer_pool_bytes_max(self.shared));
+        self.executor
+            .thread
+            .buffer_pool
+            .tick(buffer_pool_bytes_max(self.shared));
+        let settings = &self.shared.settings;
+        let idle_ms = settings
+            .timeout_secs
+            .load(Ordering::Relaxed)
+            .saturating_mul(1000);
+        let soft_bytes = size(&settings.output_bytes_soft);
+        let soft_ms = settings
+            .output_soft_secs
+            .load(Ordering::Relaxed)
+            .saturating_mul(1000);
+        for slot in 0..self.table.len() {
+            let Some(conn) = self.table.get_mut(slot) else {
+                continue;
+            };
+            let idle = now.saturating_sub(conn.client_info.active_ms.load(Ordering::Relaxed));
+            let above = soft_bytes > 0 && conn.output.pending() > soft_bytes;
+            let since = above.then(|| conn.soft_since_ms.unwrap_or(now));
+            conn.soft_since_ms = since;
+            let slow = since.is_some_and(|since| now - since >= soft_ms);
+            if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
+                tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
+                self.executor
+                    .thread
+                    .counters
+                    .count(Counter::IdleKicks, usize::from(!slow));
+                self.executor
+                    .thread
+                    .counters
+                    .count(Counter::OutputLimits, usize::from(slow));
+                self.close(slot);
+            }
+        }
+    }
+
+    /// Stops the worker: waits for its tickets and lent connections, sends the remaining replies, closes everything.
+    fn shutdown(&mut self) {
+        self.commit_batch();
+        let mut events = Events::with_capacity(64);
+        while !self.table.lent.is_empty() {
+            let was_over = self.pool.long.is_over();
+            self.handle_messages();
+            if was_over {
+                break; // LONG-3
+            }
+            match self.poll.poll(&mut events, Some(TICK)) {
+                Ok(()) => self.note(&events),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "polling failed during shutdown; not waiting for long requests");
+                    break;
+                }
+            }
+        }
+        if let Some(batch) = self.held.back() {
+            match self.executor.session.wait(batch.ticket) {
+                Ok(()) => self.release_durable(),
+                Err(poisoned) => self.abort_unacknowledged(&poisoned),
+            }
+        }
+        let deadline = Instant::now() + SHUTDOWN_GRACE;
+        loop {
+            let owing = self.table.iter().any(|conn| conn.output.can_send());
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = match self.table.iter().any(Connection::can_send) {
+                true => Duration::ZERO,
+                false => left,
+            };
+            if !owing || left.is_zero() || self.poll.poll(&mut events, Some(wait)).is_err() {
+                break;
+            }
+            self.note(&events);
+            for slot in 0..self.table.len() {
+                self.finish(slot);
+            }
+        }
+        for slot in 0..self.table.len() {
+            self.close(slot);
+        }
+        for message in self.pool.workers[self.number].drain_inbox() {
+            if let WorkerMsg::Accept(_, client_info) = message {
+                self.unregister_client(&client_info);
+            }
+        }
+    }
+}
+
+/// Most bytes that unused buffers may take for each direction: an eighth of the limit of all clients.
+fn buffer_pool_bytes_max(shared: &ServerShared<'_>) -> usize {
+    shared.settings.clients_bytes_max() / 8
+}
+
+const _: () = assert!(READ_BYTES <= BATCH_BYTES, "a read fits a batch");

@@ -1,0 +1,122 @@
+//! The workers as other threads see them: an inbox each, wakers, and the stop signal.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mio::Waker;
+use mio::net::TcpStream;
+
+use super::long_queue::{LentConnection, LongRequests};
+use crate::lock::lock;
+use crate::state::clients::ClientInfo;
+use crate::state::threads::ServerThreads;
+
+/// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
+/// keeps a callback to it.
+pub(super) struct WorkerPool {
+    pub(super) workers: Vec<WorkerHandle>,
+    pub(super) accept_waker: Waker,
+    pub(super) long: LongRequests,
+    stopping: AtomicBool,
+}
+
+impl WorkerPool {
+    pub(super) fn new(workers: Vec<WorkerHandle>, accept_waker: Waker) -> WorkerPool {
+        WorkerPool {
+            workers,
+            accept_waker,
+            long: LongRequests::default(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes every worker.
+    pub(super) fn wake_workers(&self) {
+        for worker in &self.workers {
+            wake(&worker.waker);
+        }
+    }
+
+    /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
+    pub(super) fn wake_ticket_waiters(&self) {
+        for worker in &self.workers {
+            // Both sides swap: if this swap precedes the worker's, the worker's check after it sees the ticket.
+            if worker.waiting.swap(false, Ordering::AcqRel) {
+                wake(&worker.waker);
+            }
+        }
+    }
+}
+
+impl ServerThreads for WorkerPool {
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        wake(&self.accept_waker);
+        self.long.wake();
+        self.wake_workers();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn close(&self, client_info: &ClientInfo) {
+        if let Some(worker) = self.workers.get(client_info.worker) {
+            worker.send(WorkerMsg::Kill(client_info.id));
+        }
+    }
+}
+
+/// Wakes a thread. A failure loses nothing: a worker also wakes at its next tick.
+fn wake(waker: &Waker) {
+    if let Err(error) = waker.wake() {
+        tracing::warn!(%error, "cannot wake a thread");
+    }
+}
+
+/// A message to a worker.
+pub(super) enum WorkerMsg {
+    /// Serve this connection.
+    Accept(TcpStream, Arc<ClientInfo>),
+    /// Close the connection with this id.
+    Kill(u64),
+    /// Resume this connection: its long request was executed.
+    ReturnLent(LentConnection),
+}
+
+/// A worker's inbox and waker.
+pub(super) struct WorkerHandle {
+    inbox: Mutex<Vec<WorkerMsg>>,
+    waker: Waker,
+    /// Connections assigned to this worker.
+    pub(super) connections: AtomicUsize,
+    waiting: AtomicBool,
+}
+
+impl WorkerHandle {
+    pub(super) fn new(waker: Waker) -> WorkerHandle {
+        WorkerHandle {
+            inbox: Mutex::default(),
+            waker,
+            connections: AtomicUsize::new(0),
+            waiting: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends a message and wakes the worker.
+    pub(super) fn send(&self, message: WorkerMsg) {
+        lock(&self.inbox).push(message);
+        wake(&self.waker);
+    }
+
+    /// Takes all messages.
+    pub(super) fn drain_inbox(&self) -> Vec<WorkerMsg> {
+        std::mem::take(&mut lock(&self.inbox))
+    }
+
+    /// Announces that the worker will sleep until tickets become durable. The worker must check them once more after
+    /// this call.
+    pub(super) fn will_wait(&self) {
+        self.waiting.swap(true, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,88 @@
+//! [`ServerShared`]: the store, the settings, the connections and the counters of a server.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use farbank_pm::Poisoned;
+use farbank_store::Store;
+
+use super::clients::{ClientInfo, ClientRegistry};
+use super::threads::ServerThreads;
+use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::stats::counters::ServerCounters;
+
+/// Bytes that a connection's replies may always use, however much memory other clients use, unless
+/// client-output-buffer-limit is lower.
+const REPLY_BYTES_MIN: usize = 32 << 20;
+
+/// State that all threads of a server share.
+pub(crate) struct ServerShared<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) options: &'a ServerOptions,
+    pub(crate) settings: LiveSettings,
+    pub(crate) threads: &'a dyn ServerThreads,
+    pub(crate) clients: ClientRegistry,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) started: Instant,
+    /// 40 hexadecimal digits that identify this run of the server.
+    pub(crate) run_id: String,
+    /// Why the pool accepts no more writes; set once the medium has failed.
+    pub(crate) poisoned: OnceLock<String>,
+    /// Connections accepted since the start or the last CONFIG RESETSTAT.
+    pub(crate) accepted: AtomicU64,
+    /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
+    pub(crate) rejected: AtomicU64,
+    pub(crate) counters: ServerCounters,
+}
+
+impl ServerShared<'_> {
+    /// Seconds since the server started.
+    pub(crate) fn uptime_secs(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// Milliseconds since the server started.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Most bytes of a memcached item: the configured limit, or the store's if that is lower.
+    pub(crate) fn item_bytes_max(&self) -> usize {
+        let kept = self.store.item_bytes_max();
+        self.options.item_bytes_max.min(kept)
+    }
+
+    /// Most bytes of unsent replies that a client's connection may have: the part of maxmemory-clients that other
+    /// clients do not use, but at least [`REPLY_BYTES_MIN`]. So a client is served even while other clients, which are
+    /// evicted next, use the memory.
+    pub(crate) fn reply_bytes_max(&self, client_info: &ClientInfo) -> usize {
+        let own = client_info.counted_bytes.load(Ordering::Relaxed);
+        let others = self.clients.memory_bytes().saturating_sub(own);
+        let left = self.settings.clients_bytes_max().saturating_sub(others);
+        self.settings
+            .output_bytes_max()
+            .min(left.max(REPLY_BYTES_MIN))
+    }
+
+    /// Unregisters a client, and lets its worker close the connection.
+    pub(crate) fn kill(&self, client_info: &ClientInfo) {
+        self.clients.remove(client_info.id);
+        self.threads.close(client_info);
+    }
+
+    /// Records that the medium has failed, and logs the first such failure.
+    pub(crate) fn note_poisoned(&self, poisoned: &Poisoned) {
+        let reason = poisoned.reason.to_string();
+        if self.poisoned.set(reason).is_ok() {
+            tracing::error!("{poisoned}");
+        }
+    }
+
+    /// The port of the first endpoint with `protocol`.
+    pub(crate) fn port(&self, protocol: WireProtocol) -> Option<u16> {
+        let mut endpoints = self.endpoints.iter();
+        let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
+        first.map(|endpoint| endpoint.addr.port())
+    }
+}

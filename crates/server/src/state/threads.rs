@@ -1,0 +1,15 @@
+//! What commands may ask of the threads that serve connections.
+
+use super::clients::ClientInfo;
+
+/// The threads of a running server.
+pub(crate) trait ServerThreads: Sync {
+    /// Signals all threads to end, and wakes them.
+    fn stop(&self);
+
+    /// Whether the server is stopping. A request that takes long ends with an error if it is.
+    fn is_stopping(&self) -> bool;
+
+    /// Sends the worker of a connection a message to close it.
+    fn close(&self, client_info: &ClientInfo);
+}

@@ -1,0 +1,158 @@
+//! Counters of requests, connections and batches.
+//!
+//! Each thread counts in a [`CounterTotals`] of its own, without atomics, and publishes it once per loop iteration in
+//! its [`ThreadCounters`]. [`ServerCounters`] adds what all threads have published.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::hot_keys::{self, HotKey, HotKeys};
+use crate::lock::lock;
+
+/// The published counters of all threads that execute requests.
+pub(crate) struct ServerCounters {
+    /// One entry per worker, by its number.
+    pub(crate) workers: Vec<ThreadCounters>,
+    /// Those of the thread of long requests.
+    pub(crate) long: ThreadCounters,
+    /// Totals at the last reset.
+    at_reset: Mutex<CounterTotals>,
+}
+
+impl ServerCounters {
+    pub(crate) fn new(workers: usize) -> ServerCounters {
+        ServerCounters {
+            workers: (0..workers).map(|_| ThreadCounters::default()).collect(),
+            long: ThreadCounters::default(),
+            at_reset: Mutex::default(),
+        }
+    }
+
+    fn threads(&self) -> impl Iterator<Item = &ThreadCounters> {
+        self.workers.iter().chain([&self.long])
+    }
+
+    /// Totals over all threads since the start.
+    fn totals(&self) -> CounterTotals {
+        let mut sum = CounterTotals::default();
+        for thread in self.threads() {
+            sum.add(&thread.totals());
+        }
+        sum
+    }
+
+    /// Totals over all threads since the start or the last reset.
+    pub(crate) fn since_reset(&self) -> CounterTotals {
+        self.totals().since(&lock(&self.at_reset))
+    }
+
+    /// Makes [`ServerCounters::since_reset`] count from now on.
+    pub(crate) fn reset(&self) {
+        *lock(&self.at_reset) = self.totals();
+    }
+
+    /// The most requested keys.
+    pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
+        hot_keys::report(self.threads().map(|thread| &thread.hot))
+    }
+}
+
+/// Counters and hot keys that a thread publishes to other threads.
+#[derive(Default)]
+pub(crate) struct ThreadCounters {
+    /// The keys that its connections request most.
+    pub(crate) hot: HotKeys,
+    counts: [AtomicU64; TALLIES],
+}
+
+impl ThreadCounters {
+    /// Publishes the thread's counters.
+    pub(crate) fn publish(&self, tally: &CounterTotals) {
+        for (figure, value) in self.counts.iter().zip(tally.0) {
+            figure.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn totals(&self) -> CounterTotals {
+        let mut tally = CounterTotals::default();
+        for (value, figure) in tally.0.iter_mut().zip(&self.counts) {
+            *value = figure.load(Ordering::Relaxed);
+        }
+        tally
+    }
+}
+
+const TALLIES: usize = Counter::Flushed as usize + 1;
+
+/// A counter of [`CounterTotals`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counter {
+    Commands,
+    Hits,
+    Misses,
+    BytesIn,
+    BytesOut,
+    Reads,
+    Writes,
+    Errors,
+    Batches,
+    IdleKicks,
+    /// Connections closed because of client-output-buffer-limit.
+    OutputLimits,
+    /// Connections closed because of maxmemory-clients.
+    Evictions,
+    /// Requests that the thread of long requests executed.
+    Long,
+    // The counters below are of memcached clients only.
+    Sets,
+    Stored,
+    TooLarge,
+    NoMemory,
+    CasHits,
+    CasMisses,
+    CasBad,
+    TouchHits,
+    TouchMisses,
+    DeleteHits,
+    DeleteMisses,
+    IncrHits,
+    IncrMisses,
+    DecrHits,
+    DecrMisses,
+    Metas,
+    Flushes,
+    /// Misses of items that had expired.
+    Expired,
+    /// Misses of items that `flush_all` had removed.
+    Flushed,
+}
+
+/// Counters of one thread, or their sums over all threads.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct CounterTotals([u64; TALLIES]);
+
+impl CounterTotals {
+    #[inline]
+    pub(crate) fn count(&mut self, what: Counter, by: usize) {
+        self.0[what as usize] += by as u64;
+    }
+
+    pub(crate) fn get(&self, what: Counter) -> u64 {
+        self.0[what as usize]
+    }
+
+    fn add(&mut self, other: &CounterTotals) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// Returns the counts since `earlier`.
+    fn since(&self, earlier: &CounterTotals) -> CounterTotals {
+        let mut difference = *self;
+        for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
+            *mine = mine.saturating_sub(theirs);
+        }
+        difference
+    }
+}

@@ -1,0 +1,9 @@
+//! Statistics of the server. An admin endpoint (metrics) would read them, as INFO and `stats` do.
+//!
+//! * [`counters`]: counts of requests, connections and batches.
+//! * [`hot_keys`]: the most requested keys.
+//! * [`process`]: CPU time and memory of the process.
+
+pub(crate) mod counters;
+pub(crate) mod hot_keys;
+pub(crate) mod process;

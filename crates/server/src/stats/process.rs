@@ -1,0 +1,66 @@
+//! CPU time and memory of the process, as the kernel counts them.
+
+/// Resident memory of the process, in bytes; 0 if the system does not report it.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct ResidentMemory {
+    /// The heap, stacks, and all other memory that is not a mapped file.
+    pub(crate) anonymous: u64,
+    /// Pages of mapped files: the pool, and the program itself.
+    pub(crate) files: u64,
+}
+
+impl ResidentMemory {
+    /// Reads the current figures.
+    pub(crate) fn now() -> ResidentMemory {
+        ResidentMemory::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    fn parse(status: &str) -> ResidentMemory {
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib: Option<u64> =
+                line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        ResidentMemory {
+            anonymous: bytes("RssAnon:"),
+            // A file on tmpfs counts as shared memory.
+            files: bytes("RssFile:") + bytes("RssShmem:"),
+        }
+    }
+}
+
+/// Returns the CPU seconds of this process in user mode and in the kernel.
+pub(crate) fn cpu_secs() -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Field 2 is the process's name in parentheses and may contain any characters, so parsing starts after the last `)`
+    // with field 3. Fields 14 and 15 are the times, in hundredths of a second.
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let secs = |at: usize| {
+        let ticks: Option<u64> = fields.get(at).and_then(|field| field.parse().ok());
+        ticks.unwrap_or(0) as f64 / 100.0
+    };
+    (secs(11), secs(12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_is_not_used_memory() {
+        let status = "VmRSS:\t 1572864 kB\nRssAnon:\t   40960 kB\nRssFile:\t   12288 kB\n\
+                      RssShmem:\t 1519616 kB\n";
+        let expected = ResidentMemory {
+            anonymous: 40 << 20,
+            files: (12 << 20) + (1484 << 20),
+        };
+        assert_eq!(ResidentMemory::parse(status), expected);
+        assert_eq!(ResidentMemory::parse(""), ResidentMemory::default());
+    }
+}
