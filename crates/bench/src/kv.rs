@@ -325,7 +325,7 @@ fn update(
 ) -> Result<f64, Error> {
     const VALUE: [u8; 200] = [7; 200];
     const RECORD_BYTES: u64 = (24 + 8 + VALUE.len() as u64).next_multiple_of(16);
-    let pool = store.stats();
+    let pool = store.stats().pool;
     let keys = u64::from(pool.segments) * pool.segment_bytes / 100 * percent / RECORD_BYTES;
     let mut writer = CommittingWriter::new(store);
     for key in 0..keys {
@@ -333,17 +333,17 @@ fn update(
     }
     let mut rng = Rng::new(1);
     let updates = keys * turns;
-    let mut start = store.stats();
+    let mut start = store.stats().writes;
     for n in 0..updates {
         if n == updates / 2 {
-            start = store.stats();
+            start = store.stats().writes;
         }
         if n.is_multiple_of(PROGRESS_EVERY) {
             look(n, updates)?;
         }
         writer.put(skew.key(&mut rng, keys), &VALUE)?;
     }
-    let end = store.stats();
+    let end = store.stats().writes;
     let user = (end.user_bytes - start.user_bytes) as f64;
     Ok((user + (end.moved_bytes - start.moved_bytes) as f64) / user)
 }
@@ -356,7 +356,7 @@ fn change_sizes(
     report: &mut Report,
     watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let pool = store.stats();
+    let pool = store.stats().pool;
     let full = u64::from(pool.segments) * pool.segment_bytes / 100 * 78;
     let mut change = Change {
         store,
@@ -416,7 +416,7 @@ impl Change<'_> {
             old.swap(last, self.rng.below(last as u64 + 1) as usize);
         }
         loop {
-            while self.store.stats().live_bytes + record_bytes > full {
+            while self.store.stats().pool.live_bytes + record_bytes > full {
                 let Some(key) = old.pop() else { return Ok(()) };
                 let deleted = self.writer.delete(key);
                 self.is_accepted(deleted)?;
@@ -548,7 +548,7 @@ fn load_new(
 ) -> Result<LoadCost, Error> {
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
-    let (fences, reads_before) = (store.stats().counters.fences, reads.total().reads);
+    let (fences, reads_before) = (store.stats().persistence.fences, reads.total().reads);
     let mut slowest = SlowestSet::default();
     let mut faults_before = thread_faults();
     let mut index_bytes_a_key = [0.0_f64; 2];
@@ -594,7 +594,7 @@ fn load_new(
     let elapsed = started.elapsed();
     let a_set = |count: u64| count as f64 / keys as f64;
     Ok(LoadCost {
-        fences_a_set: a_set(store.stats().counters.fences - fences),
+        fences_a_set: a_set(store.stats().persistence.fences - fences),
         reads_a_set: a_set(reads.total().reads - reads_before),
         index_bytes_a_key,
         slowest,

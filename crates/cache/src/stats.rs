@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, PersistCounters};
-use farbank_store::{DATABASES, SlabClass, Stats};
+use farbank_store::{CacheStats, PoolStats, SlabClass, Stats, WriteStats};
 
 use crate::engine::Engine;
 use crate::metadata::ClassCounter;
@@ -75,31 +75,35 @@ pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
     let used = engine.pages() - locked.pages_held() as u32;
     drop(locked);
     let load = |count: &farbank_pm::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let mut stats = Stats {
-        pool_bytes: engine.far().len(),
-        segment_bytes: page_bytes,
-        segments: used,
-        segments_free: free,
-        live_bytes,
-        capacity_bytes: u64::from(used) * page_bytes,
-        user_bytes: load(&engine.tally.stored_bytes),
-        merged_writes: load(&engine.tally.merged_writes),
-        moved_bytes: load(&engine.tally.moved_bytes),
-        segments_cleaned: load(&engine.tally.pages_freed),
-        index_bytes: near_bytes,
-        evictions,
-        classes,
-        reclaimed: load(&engine.tally.reclaimed),
+    Stats {
+        keys: std::array::from_fn(|db| engine.areas.items(db as u16)),
         expired_keys: load(&engine.tally.reclaimed),
         damaged_records: load(&engine.tally.damaged),
-        counters: *engine
+        index_bytes: near_bytes,
+        pool: PoolStats {
+            bytes: engine.far().len(),
+            segment_bytes: page_bytes,
+            segments: used,
+            segments_free: free,
+            live_bytes,
+            capacity_bytes: u64::from(used) * page_bytes,
+        },
+        writes: WriteStats {
+            user_bytes: load(&engine.tally.stored_bytes),
+            moved_bytes: load(&engine.tally.moved_bytes),
+            segments_cleaned: load(&engine.tally.pages_freed),
+        },
+        log: None,
+        read_cache: None,
+        cache: Some(CacheStats {
+            evictions,
+            reclaimed: load(&engine.tally.reclaimed),
+            merged_writes: load(&engine.tally.merged_writes),
+            classes,
+        }),
+        persistence: *engine
             .counters
             .lock()
             .unwrap_or_else(PoisonError::into_inner),
-        ..Stats::default()
-    };
-    for (db, keys) in stats.keys.iter_mut().enumerate().take(DATABASES) {
-        *keys = engine.areas.items(db as u16);
     }
-    stats
 }

@@ -221,7 +221,10 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
     }
 
     fn made_room(&self) -> bool {
-        self.cache.stats().evictions > 0
+        self.cache
+            .stats()
+            .cache
+            .is_some_and(|cache| cache.evictions > 0)
     }
 
     fn set_time(&mut self, now_ms: u64) {

@@ -214,10 +214,10 @@ fn absence_is_reported_with_its_reason_until_the_item_is_replaced() {
     door.flush_all().unwrap();
     assert_eq!(door.absence(key(b"flushed")), Absence::Flushed);
     assert_eq!(door.absence(key(b"never")), Absence::Missing);
-    assert_eq!(cache.stats().reclaimed, 0);
+    assert_eq!(cache.stats().cache.unwrap().reclaimed, 0);
     put(&mut door, b"flushed", b"v");
     put(&mut door, b"flushed", b"w");
-    assert_eq!(cache.stats().reclaimed, 1);
+    assert_eq!(cache.stats().cache.unwrap().reclaimed, 1);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn merging_sparse_pages_frees_pages() {
     cache.tidy().unwrap();
     cache.verify().unwrap();
     let used = u64::from(cache.pages()) - cache.pages_free() as u64;
-    let live = cache.stats().live_bytes.div_ceil(MIB);
+    let live = cache.stats().pool.live_bytes.div_ceil(MIB);
     assert!(
         used <= live + 1,
         "{used} pages for {live}, {before} were free"
@@ -310,7 +310,7 @@ fn a_class_that_evicts_gets_pages_from_an_idle_class_whose_oldest_items_are_evic
     let cache = cache(16);
     let mut door = cache.new_session();
     let pages_of = |least: u64| {
-        let classes = cache.stats().classes;
+        let classes = cache.stats().cache.unwrap().classes;
         let of_size = classes.iter().filter(|class| class.slot_bytes >= least);
         of_size.map(|class| class.pages).sum::<u64>()
     };
@@ -357,7 +357,7 @@ fn a_cache_shrinks_and_grows_again_within_its_pool() {
     for n in 0..20_000_u32 {
         put(&mut door, &n.to_le_bytes(), &[2; 150]);
     }
-    assert!(cache.stats().live_bytes <= 8 * MIB);
+    assert!(cache.stats().pool.live_bytes <= 8 * MIB);
     assert_eq!(cache.resize(20).unwrap(), 20);
     drop(door);
     cache.verify().unwrap();

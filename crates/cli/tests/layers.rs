@@ -10,8 +10,8 @@ use serde_json::Value;
 
 /// Crates in dependency order: a crate may use only crates before it.
 const ORDER: [&str; 16] = [
-    "pm", "check", "index", "store", "kv", "farbank", "contest", "cache", "fabric", "tree", "server",
-    "pibench", "bench", "cli", "judge-c", "tables",
+    "pm", "check", "index", "store", "kv", "farbank", "contest", "cache", "fabric", "tree",
+    "server", "pibench", "bench", "cli", "judge-c", "tables",
 ];
 
 /// Crates with unsafe code: the far-memory crate, and the bindings for other languages.

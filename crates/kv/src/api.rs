@@ -5,7 +5,7 @@ use std::fmt;
 use farbank_pm::pool::{Pool, PoolError, PoolIdentity, PoolLayout};
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Caps, Medium, PersistCtx, Poisoned, Ticket};
+use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 
 use crate::background::clean_in_background;
 use crate::config::{CleaningMode, Config};
@@ -17,8 +17,9 @@ use crate::pool_root::PoolHistory;
 use crate::record::RecordType;
 use crate::session::{KvSession, meta_of};
 use farbank_store::{
-    Absence, BeforeValues, ConflictPolicy, DATABASES, Error, GroupDecision, Key, OpenReport, Ops,
-    ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem, Value, ValueMeta,
+    Absence, BeforeValues, ConflictPolicy, Error, GroupDecision, Key, LogStats, OpenReport, Ops,
+    PoolStats, ReadCacheStats, ReadView, RoomReply, Session, Stats, Store, StoreHealth, StoredItem,
+    Value, ValueMeta, WriteStats,
 };
 
 /// Smallest number of segments in a pool.
@@ -263,39 +264,46 @@ impl<M: Medium> Store for Kv<M> {
 
     fn stats(&self) -> Stats {
         let engine = &*self.engine;
-        let mut stats = Stats {
-            pool_bytes: engine.medium().len(),
-            segment_bytes: engine.geometry.segment_bytes as u64,
-            segments: engine.pool.segments(),
-            segments_free: engine.free_count(),
-            live_bytes: engine.live_bytes(),
-            tombstone_bytes: engine.tombstone_bytes.load(Relaxed).max(0) as u64,
-            capacity_bytes: engine.capacity(),
-            user_bytes: engine.counters.user_bytes.load(Relaxed),
-            moved_bytes: engine.counters.moved_bytes.load(Relaxed),
-            segments_cleaned: engine.counters.cleaned.load(Relaxed),
-            index_bytes: engine.index.bytes(),
-            live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
-            read_cache_bytes: engine.read_cache.bytes(),
-            expired_keys: engine.counters.expired.load(Relaxed),
-            damaged_records: engine.counters.damaged.load(Relaxed),
-            ..Stats::default()
+        let mut read_cache = ReadCacheStats {
+            bytes: engine.read_cache.bytes(),
+            ..ReadCacheStats::default()
         };
-        for db in 0..DATABASES {
-            stats.keys[db] = engine.keys(db);
-        }
+        let mut persistence = PersistCounters::default();
         for session in engine.enrolled().iter() {
-            stats.counters += *session.counters.lock().expect("no holder panics");
-            stats.read_cache_hits += session.cache_hits.load(Relaxed);
-            stats.read_cache_misses += session.cache_misses.load(Relaxed);
-        }
-        if let Ok(maps) = engine.maps.try_lock() {
-            stats.segment_maps_written = maps.count();
+            persistence += *session.counters.lock().expect("no holder panics");
+            read_cache.hits += session.cache_hits.load(Relaxed);
+            read_cache.misses += session.cache_misses.load(Relaxed);
         }
         if let Ok(cleaner) = engine.cleaner.try_lock() {
-            stats.counters += cleaner.counters();
+            persistence += cleaner.counters();
         }
-        stats
+        Stats {
+            keys: std::array::from_fn(|db| engine.keys(db)),
+            expired_keys: engine.counters.expired.load(Relaxed),
+            damaged_records: engine.counters.damaged.load(Relaxed),
+            index_bytes: engine.index.bytes(),
+            pool: PoolStats {
+                bytes: engine.medium().len(),
+                segment_bytes: engine.geometry.segment_bytes as u64,
+                segments: engine.pool.segments(),
+                segments_free: engine.free_count(),
+                live_bytes: engine.live_bytes(),
+                capacity_bytes: engine.capacity(),
+            },
+            writes: WriteStats {
+                user_bytes: engine.counters.user_bytes.load(Relaxed),
+                moved_bytes: engine.counters.moved_bytes.load(Relaxed),
+                segments_cleaned: engine.counters.cleaned.load(Relaxed),
+            },
+            log: Some(LogStats {
+                tombstone_bytes: engine.tombstone_bytes.load(Relaxed).max(0) as u64,
+                live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
+                segment_maps_written: engine.maps.try_lock().map_or(0, |maps| maps.count()),
+            }),
+            read_cache: Some(read_cache),
+            cache: None,
+            persistence,
+        }
     }
 
     fn pool_bytes(&self) -> u64 {

@@ -44,7 +44,7 @@ pub use session::{
     Absence, BeforeValue, BeforeValues, CONFLICT_WAIT, ConflictPolicy, GetStep, GroupDecision, Ops,
     ReadView, RoomReply, Session, UpdateDecision,
 };
-pub use stats::{SlabClass, Stats};
+pub use stats::{CacheStats, LogStats, PoolStats, ReadCacheStats, SlabClass, Stats, WriteStats};
 pub use store::{OpenReport, Store, StoreHealth};
 pub use value::{
     DATABASES, KEY_BYTES_MAX, KIND_STALE, KIND_TYPE, KIND_WON, Key, StoredItem, VALUE_BYTES_MAX,

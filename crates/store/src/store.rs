@@ -71,7 +71,7 @@ pub trait Store: Send + Sync {
     fn stats(&self) -> Stats;
     /// Returns the current size of the pool in bytes.
     fn pool_bytes(&self) -> u64 {
-        self.stats().pool_bytes
+        self.stats().pool.bytes
     }
     /// Returns the report of the open.
     fn opened(&self) -> &OpenReport;

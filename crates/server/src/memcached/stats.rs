@@ -51,7 +51,7 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     match what {
         None => general(ctx.shared, &figures, lines),
         Some(b"settings") => settings(ctx.shared, &figures, lines),
-        Some(b"items") => items(&figures.classes, lines),
+        Some(b"items") => items(classes(&figures), lines),
         Some(b"slabs") => slabs(&figures, lines),
         Some(b"sizes") => lines.stat("sizes_status", "disabled"),
         Some(b"conns") => conns(ctx.shared, lines),
@@ -73,6 +73,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
     let count = |what| counts.get(what);
     let (touch_hits, touch_misses) = (count(Counter::TouchHits), count(Counter::TouchMisses));
     let (user, system) = crate::commands::info::cpu_secs();
+    let cache = figures.cache.as_ref();
     let time = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
@@ -117,7 +118,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "auth_errors": 0,
         "bytes_read": count(Counter::BytesIn),
         "bytes_written": count(Counter::BytesOut),
-        "limit_maxbytes": figures.capacity_bytes,
+        "limit_maxbytes": figures.pool.capacity_bytes,
         "accepting_conns": 1,
         "listen_disabled_num": 0,
         "time_in_listen_disabled_us": 0,
@@ -125,18 +126,18 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "conn_yields": 0,
         "hash_bytes": figures.index_bytes,
         "hash_is_expanding": 0,
-        "bytes": figures.live_bytes,
+        "bytes": figures.pool.live_bytes,
         "curr_items": figures.keys.iter().sum::<u64>(),
         "total_items": count(Counter::Stored),
         "expired_unfetched": 0,
         "evicted_unfetched": 0,
-        "evictions": figures.evictions,
-        "reclaimed": figures.reclaimed,
+        "evictions": cache.map_or(0, |cache| cache.evictions),
+        "reclaimed": cache.map_or(0, |cache| cache.reclaimed),
         "lrutail_reflocked": 0,
         "farbank_batches": count(Counter::Batches),
-        "farbank_merged_writes": figures.merged_writes,
+        "farbank_merged_writes": cache.map_or(0, |cache| cache.merged_writes),
         "farbank_expired_keys": figures.expired_keys,
-        "farbank_pool_bytes": figures.pool_bytes,
+        "farbank_pool_bytes": figures.pool.bytes,
         "farbank_damaged_records": figures.damaged_records,
     );
 }
@@ -150,7 +151,7 @@ fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
     stats!(lines,
-        "maxbytes": figures.capacity_bytes,
+        "maxbytes": figures.pool.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
         "tcpport": shared.port(WireProtocol::Memcached).unwrap_or(0),
         "udpport": 0,
@@ -177,6 +178,11 @@ fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_
     );
 }
 
+/// Returns the slab classes. A store that is no cache has none.
+fn classes(figures: &Stats) -> &[SlabClass] {
+    figures.cache.as_ref().map_or(&[], |cache| &cache.classes)
+}
+
 fn items(classes: &[SlabClass], lines: &mut StatLines<'_>) {
     for class in classes.iter().filter(|class| class.items > 0) {
         let mut item = |name: &str, value: u64| {
@@ -196,7 +202,8 @@ fn items(classes: &[SlabClass], lines: &mut StatLines<'_>) {
 
 fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
     let mut bytes = 0;
-    for class in &figures.classes {
+    let classes = classes(figures);
+    for class in classes {
         let slots = class.pages * class.slots_per_page;
         let mut slab = |name: &str, value: u64| {
             lines.stat(&format!("{}:{name}", class.id), value);
@@ -211,11 +218,11 @@ fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
         slab("mem_requested", class.item_bytes);
         bytes += slots * class.slot_bytes;
     }
-    let all = match figures.classes.is_empty() {
-        true => figures.pool_bytes,
+    let all = match classes.is_empty() {
+        true => figures.pool.bytes,
         false => bytes,
     };
-    lines.stat("active_slabs", figures.classes.len());
+    lines.stat("active_slabs", classes.len());
     lines.stat("total_malloced", all);
 }
 
