@@ -11,9 +11,9 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 use farbank_store::{
-    Absence, BeforeValue as Frame, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
-    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoreHealth, StoredItem,
-    UpdateDecision, Value, ValueMeta,
+    Absence, AreaUsage, BeforeValue as Frame, BeforeValues, CacheStore, ConflictPolicy, DATABASES,
+    Error, GetStep, GroupDecision, ItemKey, ItemSession, Key, OpenReport, Ops, ReadView, Session,
+    SlabClass, Stats, Store, StoreHealth, StoredItem, UpdateDecision, Value, ValueMeta,
 };
 
 use crate::batch::{ChangeDecision, NewItem};
@@ -23,7 +23,7 @@ use crate::group::CacheGroup;
 use crate::layout::LOCKED;
 use crate::metadata::{MetadataRoom, SlotId, follow};
 use crate::recover;
-use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
+use crate::worker::{CacheWorker, FoundItem, FoundValue};
 
 /// Default size of a page in bytes.
 pub const PAGE_BYTES: u64 = 1 << 20;
@@ -165,30 +165,6 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     #[must_use]
     pub fn opened(&self) -> &OpenReport {
         &self.engine.opened
-    }
-
-    /// Removes all current items of `area`, durably on `Ok`. Writes two words, however many items there are.
-    pub fn clear_area(&self, area: u16) -> Result<(), Error> {
-        self.engine.areas.check(area)?;
-        self.engine.clear(&mut PersistCtx::new(0), Some(area))
-    }
-
-    /// Sets the bytes of slots that `area` may use; `None` means no limit. The quota is not stored. Items above it
-    /// are evicted as the area is written to.
-    pub fn set_quota(&self, area: u16, quota_bytes: Option<u64>) -> Result<(), Error> {
-        self.engine.areas.check(area)?;
-        self.engine.areas.set_quota(area, quota_bytes);
-        Ok(())
-    }
-
-    /// Returns the number of items of `area` and the bytes of their slots. Counts expired items that are not removed
-    /// yet.
-    #[must_use]
-    pub fn area_usage(&self, area: u16) -> (u64, u64) {
-        if self.engine.areas.check(area).is_err() {
-            return (0, 0);
-        }
-        (self.engine.areas.items(area), self.engine.areas.bytes(area))
     }
 
     /// Returns the number of pages without a class.
@@ -350,8 +326,8 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         }
     }
 
-    fn evicts(&self) -> bool {
-        true
+    fn as_cache(&self) -> Option<&dyn CacheStore> {
+        Some(self)
     }
 
     fn item_bytes_max(&self) -> usize {
@@ -364,6 +340,40 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
 
     fn close(self: Box<Self>) -> Result<(), Error> {
         Cache::close(*self).map(|_| ())
+    }
+}
+
+impl<F: Medium, N: Medium> CacheStore for Cache<F, N> {
+    fn item_session(&self) -> Box<dyn ItemSession> {
+        Box::new(self.new_session())
+    }
+
+    /// Writes two words, however many items there are.
+    fn clear_area(&self, area: u16) -> Result<(), Error> {
+        self.engine.areas.check(area)?;
+        self.engine.clear(&mut PersistCtx::new(0), Some(area))
+    }
+
+    fn set_quota(&self, area: u16, quota_bytes: Option<u64>) -> Result<(), Error> {
+        self.engine.areas.check(area)?;
+        self.engine.areas.set_quota(area, quota_bytes);
+        Ok(())
+    }
+
+    fn area_usage(&self, area: u16) -> AreaUsage {
+        let areas = &self.engine.areas;
+        match areas.check(area) {
+            Ok(()) => AreaUsage {
+                items: areas.items(area),
+                bytes: areas.bytes(area),
+            },
+            Err(_) => AreaUsage::default(),
+        }
+    }
+
+    fn slab_classes(&self) -> Vec<SlabClass> {
+        let figures = self.stats().cache;
+        figures.map_or_else(Vec::new, |figures| figures.classes)
     }
 }
 

@@ -24,13 +24,13 @@
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault, situation};
-use farbank_store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
+use farbank_store::{BeforeValue as Frame, ConflictPolicy, Error, ItemKey, UpdateDecision, Value};
 
 use crate::key_locks::KeyLocks;
 use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX, LOCKED};
 use crate::metadata::SlotId;
 use crate::slot_cache::lock_cache;
-use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
+use crate::worker::{CacheWorker, FoundItem, FoundValue};
 
 /// Maximum number of keys in a batch, because other sessions wait for its key locks.
 const ENTRIES_MAX: usize = 64;

@@ -12,7 +12,7 @@ use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{Medium, Off, PersistCounters, PersistCtx, Poisoned};
 
 use farbank_store::clock::{ClockShift, StoreClock};
-use farbank_store::{Error, OpenReport};
+use farbank_store::{Error, ItemKey, OpenReport};
 
 use crate::areas::{AreaTable, all, clock};
 use crate::balance::EvictionBalance;
@@ -24,7 +24,6 @@ use crate::metadata::{Metadata, SlotId, follow};
 use crate::root::CacheRoot;
 use crate::slot_cache::SlotCaches;
 use crate::state::{CacheState, LockedState};
-use crate::worker::ItemKey;
 
 /// Counters outside the lists.
 #[derive(Default)]

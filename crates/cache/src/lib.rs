@@ -57,5 +57,4 @@ pub use api::{Cache, CacheSession, OpenError, PAGE_BYTES, PAGES_MIN};
 pub use config::{Config, LockWatch, PageFormatting};
 pub use metadata::MetadataRoom;
 pub use root::CacheHistory;
-pub use tair_api::{CounterBounds, TairError};
-pub use worker::ItemKey;
+pub use tair_api::CounterBounds;

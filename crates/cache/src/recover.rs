@@ -22,8 +22,8 @@ use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Drain, Kind, LINE, Medium, Off, PersistCtx, Poisoned, fault, situation};
-use farbank_store::OpenReport;
 use farbank_store::clock::StoreClock;
+use farbank_store::{ItemKey, OpenReport};
 
 use crate::api::{OpenError, PAGES_MIN};
 use crate::areas::{AreaTable, all, clock};
@@ -38,7 +38,6 @@ use crate::metadata::{Metadata, MetadataRoom, MetadataShape, SlotId};
 use crate::root::CacheRoot;
 use crate::slot_cache::SlotCaches;
 use crate::state::CacheState;
-use crate::worker::ItemKey;
 
 /// Bits of a version that count writes within one open. The upper bits count the opens, so the versions after a kill
 /// are greater than all before.

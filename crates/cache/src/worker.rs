@@ -29,7 +29,7 @@ use farbank_pm::epoch::EpochSlot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Medium, Off, PersistCtx, fault, situation};
-use farbank_store::{ConflictPolicy, Error, ValueMeta};
+use farbank_store::{ConflictPolicy, Error, ItemKey, ValueMeta};
 
 use crate::batch::SessionBatch;
 use crate::engine::Engine;
@@ -50,29 +50,6 @@ const SLOT_ATTEMPTS: usize = 10_000;
 const YIELDS: usize = 1_000;
 /// Time of one sleep.
 const SLEEP: Duration = Duration::from_micros(50);
-
-/// Key of an item: its area, its key bytes, and the length of the prefix that it shares with other keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ItemKey<'a> {
-    /// The area.
-    pub area: u16,
-    /// The key, including its prefix.
-    pub key: &'a [u8],
-    /// Bytes of the prefix; 0 means none.
-    pub prefix_bytes: u16,
-}
-
-impl<'a> ItemKey<'a> {
-    /// Creates a key without a prefix.
-    #[must_use]
-    pub fn new(area: u16, key: &'a [u8]) -> ItemKey<'a> {
-        ItemKey {
-            area,
-            key,
-            prefix_bytes: 0,
-        }
-    }
-}
 
 /// An item found on the data medium.
 #[derive(Clone, Copy, Debug)]

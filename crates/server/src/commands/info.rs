@@ -161,7 +161,7 @@ fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::
 
 /// Returns `maxmemory` and `maxmemory_policy`. A store that does not evict has no limit: 0.
 pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'static str) {
-    match shared.store.evicts() {
+    match shared.store.as_cache().is_some() {
         true => (figures.pool.capacity_bytes, "allkeys-lru"),
         false => (0, "noeviction"),
     }

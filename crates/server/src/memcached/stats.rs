@@ -157,7 +157,7 @@ fn settings(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_
         "udpport": 0,
         "inter": inter.join(","),
         "verbosity": 0,
-        "evictions": if shared.store.evicts() { "on" } else { "off" },
+        "evictions": if shared.store.as_cache().is_some() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
         "num_threads": shared.worker_pool.workers.len(),
