@@ -5,14 +5,11 @@
 //! together.
 
 use farbank_pm::Medium;
-use farbank_pm::sync::Arc;
-use farbank_store::{Error, ItemError, ItemKey, ItemSession, ValueMeta};
+use farbank_store::{ItemError, ItemKey, ItemSession, ValueMeta};
 
-use crate::api::CacheSession;
-use crate::batch::{ChangeDecision, NewItem, OwnedItem};
+use super::CacheSession;
+use crate::item::{ChangeDecision, FoundItem, FoundValue, NewItem, OwnedItem};
 use crate::layout::{COUNTER, HIDDEN, LOCKED};
-use crate::metadata::follow;
-use crate::worker::{FoundItem, FoundValue};
 
 /// Bounds of a counter, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,14 +67,15 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         name: &ItemKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<(ValueMeta, bool)>, ItemError> {
-        let hash = self.worker.engine.hash(name);
-        self.worker.write_if_staged(hash, name)?;
-        self.worker.pin();
-        let found = self.worker.find_live(hash, name);
-        let found = found.filter(|found| self.worker.copy_value(found, name, out));
-        self.worker.unpin();
+        let hash = self.writer.engine().hash(name);
+        self.writer.write_if_staged(hash, name)?;
+        let worker = self.writer.worker();
+        worker.pin();
+        let found = worker.find_live(hash, name);
+        let found = found.filter(|found| worker.copy_value(found, name, out));
+        worker.unpin();
         let Some(found) = found else { return Ok(None) };
-        self.worker.used(&found, hash);
+        worker.used(&found, hash);
         Ok(Some((found.meta(), !found.is_shown())))
     }
 
@@ -234,7 +232,6 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         prefix: &[u8],
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<(), ItemError> {
-        let engine = Arc::clone(&self.worker.engine);
         let Ok(prefix_bytes) = u16::try_from(prefix.len()) else {
             return Ok(());
         };
@@ -243,25 +240,25 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
             key: prefix,
             prefix_bytes,
         };
+        self.writer.write_batch()?;
+        let worker = self.writer.worker();
+        let engine = worker.engine();
         let (hash, mut key) = (engine.hash(&name), Vec::new());
-        self.worker.write_batch()?;
-        self.worker.pin();
-        let mut word = engine.metadata.bucket(engine.metadata.bucket_of(hash));
-        while let Some((tag, slot)) = follow(word) {
+        worker.pin();
+        for (tag, slot) in engine.chain(engine.bucket_of(hash)) {
             if tag == (hash >> 32) as u32
                 && let Some(found) = engine.item_in(slot)
                 && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
                 && found.is_shown()
-                && self.worker.is_live(&found)
+                && engine.is_live(&found)
             {
-                self.worker.key_of(&found, &mut key);
+                engine.data().copy_key(found.at, &found.head, &mut key);
                 if key.starts_with(prefix) {
                     each(&key);
                 }
             }
-            word = engine.metadata.chain(slot);
         }
-        self.worker.unpin();
+        worker.unpin();
         Ok(())
     }
 
@@ -287,19 +284,19 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         choice: &mut dyn FnMut(Option<FoundValue<'_>>) -> TairDecision,
     ) -> Result<u64, ItemError> {
         let mut refused = None;
-        let version = self.worker.change(name, &mut |found| {
+        let version = self.writer.change(name, &mut |found| {
             Ok(choice(found).unwrap_or_else(|refusal| {
                 refused = Some(refusal);
                 ChangeDecision::Keep
             }))
         })?;
-        self.worker.write_batch()?;
+        self.writer.write_batch()?;
         refused.map_or(Ok(version), Err)
     }
 
     fn put_now(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, ItemError> {
-        let version = self.worker.put(name, draft)?;
-        self.worker.write_batch()?;
+        let version = self.writer.put(name, draft)?;
+        self.writer.write_batch()?;
         Ok(version)
     }
 }
@@ -321,10 +318,7 @@ impl<F: Medium, N: Medium> ItemSession for CacheSession<F, N> {
 }
 
 fn unlocked(found: &FoundItem) -> Result<(), ItemError> {
-    match found.head.marks & LOCKED {
-        0 => Ok(()),
-        _ => Err(ItemError::Store(Error::Locked)),
-    }
+    Ok(found.check_unlocked()?)
 }
 
 fn owned(found: &FoundItem, value: &[u8], expires_ms: u64, marks: u8) -> OwnedItem {
