@@ -110,12 +110,20 @@ impl<F: Medium> DataMedium<F> {
         [self.medium().load(at), self.medium().load(at.plus(8))]
     }
 
-    /// Stores the two words of the table entry of `area`. A power cut before the next drain may leave only one of
-    /// them.
-    pub(crate) fn store_area(&self, ctx: &mut PersistCtx, area: u32, words: [u64; 2]) {
+    /// Stores the version up to which `area` was cleared. Durable after the next drain.
+    pub(crate) fn store_cleared(&self, ctx: &mut PersistCtx, area: u32, version: u64) {
         let at = self.area_at(area);
-        self.medium().store(ctx, at, words[0]);
-        self.medium().store(ctx, at.plus(8), words[1]);
+        // MDB-ITEM-4: if a power cut leaves only one of the two words, that word records the clear.
+        self.medium().store(ctx, at.plus(8), !version);
+        self.medium().store(ctx, at, version);
+        self.medium().flush(ctx, at, AREA_BYTES as usize);
+    }
+
+    /// Stores the time in the entry of the clock. Durable after the next drain.
+    pub(crate) fn store_clock(&self, ctx: &mut PersistCtx, entry: u32, now_ms: u64) {
+        let at = self.area_at(entry);
+        self.medium().store(ctx, at, now_ms);
+        self.medium().store(ctx, at.plus(8), !now_ms);
         self.medium().flush(ctx, at, AREA_BYTES as usize);
     }
 

@@ -1,17 +1,17 @@
 //! The operations that only caches have: areas, slab classes and locks of items.
 //!
-//! A server reaches them through [`Store::as_cache`]. [`Error::ItemTooLarge`], [`Error::Locked`] and [`Error::NoArea`]
-//! come from caches only.
+//! A server reaches them through [`Store::as_cache`](crate::Store::as_cache). [`Error::ItemTooLarge`],
+//! [`Error::Locked`] and [`Error::NoArea`] come from caches only.
 
 use std::fmt;
 
 use crate::error::Error;
 use crate::session::Session;
 use crate::stats::SlabClass;
-use crate::store::Store;
 
-/// A store that is a cache: it evicts the least recently used items when it is full.
-pub trait CacheStore: Store {
+/// The operations of a cache, besides those of a [`Store`](crate::Store). A cache evicts the least recently used items
+/// when it is full.
+pub trait CacheStore {
     /// Creates a session for one more worker, with locks of items.
     fn item_session(&self) -> Box<dyn ItemSession>;
 

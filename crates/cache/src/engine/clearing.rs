@@ -24,8 +24,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 
     fn write_cleared(&self, ctx: &mut PersistCtx, area: u32, version: u64) -> Result<(), Poisoned> {
-        // MDB-ITEM-4: if a power cut leaves only one of the two words, that word records the clear.
-        self.data.store_area(ctx, area, [version, !version]);
+        self.data.store_cleared(ctx, area, version);
         if fault!("mdb.clear_undrained") {
             return Ok(());
         }

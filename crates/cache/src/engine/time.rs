@@ -62,7 +62,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     fn write_clock(&self, ctx: &mut PersistCtx, now_ms: u64) -> Result<(), Poisoned> {
         let entry = clock(self.areas.entries());
-        self.data.store_area(ctx, entry, [now_ms, !now_ms]);
+        self.data.store_clock(ctx, entry, now_ms);
         self.data.drain(ctx)
     }
 
