@@ -46,9 +46,9 @@ fn set(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
 
 /// Reads a key until the cache holds it.
 fn warm(kv: &Kv<Mapped>, session: &mut dyn Session, name: &[u8]) {
-    let before = figures(&kv).hits;
+    let before = figures(kv).hits;
     (0..MANY).for_each(|_| drop(get(session, name)));
-    assert!(figures(&kv).hits > before, "the key is read from the cache");
+    assert!(figures(kv).hits > before, "the key is read from the cache");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Contenders: Farbank's engine, embedded.
 
-use farbank_store::{StoredItem, Key, Session, Store, Value, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
+use farbank_store::{Key, ReadView, Session, Store, StoredItem, Value};
 
 use crate::mix::{Mix, Name};
 use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
@@ -120,7 +120,8 @@ impl Peer for Ours<'_> {
     /// Updates keys until the free space left by the load is used up and segments are being cleaned.
     fn age(&self, mix: &Mix) {
         let mut door = OurDoor(self.0.session());
-        let enough = self.0.stats().writes.segments_cleaned + u64::from(self.0.stats().pool.segments) / 16;
+        let enough =
+            self.0.stats().writes.segments_cleaned + u64::from(self.0.stats().pool.segments) / 16;
         for n in 0.. {
             let op = mix.op(u64::from(u16::MAX) >> 1, n);
             door.set(&mix.name(op.key), mix.updated(&op));
