@@ -246,7 +246,7 @@ fn run_one(
     let segment_bytes = segment_bytes_for(bytes);
     let store = Kv::create_as(medium, segment_bytes, identity(options.seed), config())?;
     let mut mix = load(&store, options, watch)?;
-    let before = store.stats().user_bytes;
+    let before = store.stats().writes.user_bytes;
     let mut machine = Machine::new(model::MachineConfig {
         seed: options.seed,
         ..model::MachineConfig::study(options.dimms)
@@ -283,10 +283,10 @@ fn run_one(
         None => Ok(WorkerRun {
             lines: named(&trace, machine.hottest_lines(HOTTEST)),
             pages: named(&trace, machine.hottest_pages(HOTTEST)),
-            user_bytes: store.stats().user_bytes - before,
+            user_bytes: store.stats().writes.user_bytes - before,
             label: machine.config().label(),
             scale: DataScale {
-                data_bytes: store.stats().live_bytes,
+                data_bytes: store.stats().pool.live_bytes,
                 cache_bytes: machine.config().cache_bytes,
             },
             outcome: machine.outcome(),

@@ -1,4 +1,4 @@
-//! Balance between classes: a class that evicts much gets pages from classes that evict little.
+//! Balance between classes: which class gives a page to classes that evict more.
 //!
 //! The demand of a class is its number of items plus its recent evictions. All demands are scaled by one factor so
 //! that their sum equals the pages in use (Tair's rule, "the target count of a class"). A class with at least one
@@ -6,17 +6,7 @@
 //! rest of a page can be moved to its other pages, so that old items go, and not the items that happen to be in that
 //! page. The page is then free for the first class that needs one, which is a class that evicts.
 
-use std::sync::PoisonError;
-
-use farbank_pm::Medium;
-use farbank_pm::sync::Arc;
-use farbank_store::{Error, SlabClass};
-
-use crate::engine::Engine;
-use crate::maintenance::EvacuationMode;
-use crate::metadata::ClassCounter;
-use crate::stats::class_of;
-use crate::worker::CacheWorker;
+use farbank_store::SlabClass;
 
 /// Checks after which the recent evictions are counted anew: evictions of an hour ago are no evidence.
 const LOOKS: u32 = 60;
@@ -26,6 +16,37 @@ const LOOKS: u32 = 60;
 pub(crate) struct EvictionBalance {
     evicted: Vec<u64>,
     looks: u32,
+}
+
+impl EvictionBalance {
+    /// Returns the class that should give up a page, by its evictions since the last transfer. `classes` has all
+    /// classes.
+    pub(crate) fn giver(&self, classes: Vec<SlabClass>) -> Option<u8> {
+        let lately = |(number, class): (usize, SlabClass)| {
+            let before = self.evicted.get(number).copied().unwrap_or_default();
+            SlabClass {
+                evicted: class.evicted.saturating_sub(before),
+                ..class
+            }
+        };
+        let classes: Vec<SlabClass> = classes.into_iter().enumerate().map(lately).collect();
+        giver(&classes).map(|number| number as u8)
+    }
+
+    /// Counts a check. Returns whether the recent evictions must be counted anew from now on: see
+    /// [`EvictionBalance::restart`]. The evictions that a transfer caused do not count as demand of that class.
+    pub(crate) fn is_outdated(&mut self, given: bool) -> bool {
+        self.looks += 1;
+        given || self.looks >= LOOKS
+    }
+
+    /// Counts the recent evictions from now on. `classes` has all classes.
+    pub(crate) fn restart(&mut self, classes: &[SlabClass]) {
+        *self = EvictionBalance {
+            evicted: classes.iter().map(|class| class.evicted).collect(),
+            looks: 0,
+        };
+    }
 }
 
 /// Returns the class that should give up a page: the class with the largest surplus, if it has a page to spare and
@@ -48,75 +69,6 @@ fn giver(classes: &[SlabClass]) -> Option<usize> {
         .filter(to_spare)
         .min_by(|a, b| lacks(a.1).total_cmp(&lacks(b.1)));
     most.map(|(n, _)| n)
-}
-
-impl EvictionBalance {
-    fn evicted(&self, class: u8) -> u64 {
-        self.evicted
-            .get(usize::from(class))
-            .copied()
-            .unwrap_or_default()
-    }
-}
-
-fn all_evicted<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Vec<u64> {
-    let classes = 0..engine.classes.len() as u8;
-    classes
-        .map(|class| engine.metadata.tally(class, ClassCounter::Evicted))
-        .collect()
-}
-
-impl<N: Medium, F: Medium> CacheWorker<N, F> {
-    /// Makes a class give up a page, if no page is free and the classes are out of balance. Returns whether one did.
-    pub(crate) fn balance(&mut self) -> Result<bool, Error> {
-        let engine = Arc::clone(&self.engine);
-        let mut balance = engine
-            .balance
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let locked = engine.lock();
-        let of_late = |number| {
-            let class = class_of(&engine, number);
-            SlabClass {
-                evicted: class.evicted.saturating_sub(balance.evicted(number)),
-                ..class
-            }
-        };
-        let classes: Vec<SlabClass> = (0..engine.classes.len() as u8).map(of_late).collect();
-        let none_is_free = locked.state.free_pages.is_empty();
-        drop(locked);
-        let giver = giver(&classes).filter(|_| none_is_free);
-        let given = match giver {
-            Some(giver) => self.give_page(giver as u8)?,
-            None => false,
-        };
-        balance.looks += 1;
-        // The evictions that this transfer caused do not count as demand of that class.
-        if given || balance.looks >= LOOKS {
-            *balance = EvictionBalance {
-                evicted: all_evicted(&engine),
-                looks: 0,
-            };
-        }
-        Ok(given)
-    }
-
-    /// Evicts the oldest items of `class` until one of its pages can be emptied. Returns whether a page was emptied.
-    fn give_page(&mut self, class: u8) -> Result<bool, Error> {
-        let engine = Arc::clone(&self.engine);
-        // The bound is twice the slots of a page, because other sessions may take the freed slots.
-        for _ in 0..2 * engine.classes.slots(class) {
-            let page = engine.lock().hold_page_to_merge(class);
-            if let Some(page) = page {
-                return self.empty_page(page, EvacuationMode::Move);
-            }
-            if !self.evict_some(class, 0, false)? {
-                break;
-            }
-            self.return_slots_of_all_sessions();
-        }
-        Ok(false)
-    }
 }
 
 #[cfg(test)]

@@ -7,25 +7,25 @@ pub(crate) const ALL: [NamedFault; 7] = [
     NamedFault {
         name: "mdb.old_not_marked",
         description: "an update leaves the old item live: it comes back when the new one is gone",
-        source: "invariant MDB-WORK-1 of worker.rs",
+        source: "invariant MDB-WORK-1 of worker/mod.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.published_undrained",
         description: "a write is visible, and answered, before it is durable",
-        source: "invariant MDB-WORK-2 of worker.rs",
+        source: "invariant MDB-WORK-2 of worker/mod.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.delete_undrained",
         description: "a delete is answered before the item is durably dead",
-        source: "invariant MDB-WORK-1 of worker.rs",
+        source: "invariant MDB-WORK-1 of worker/mod.rs",
         shows_in: None,
     },
     NamedFault {
         name: "mdb.evicted_not_marked",
         description: "an evicted item stays live on the medium: it comes back after its key was written and deleted",
-        source: "invariant MDB-WORK-1 of worker.rs",
+        source: "invariant MDB-WORK-1 of worker/mod.rs",
         shows_in: None,
     },
     NamedFault {
@@ -43,7 +43,7 @@ pub(crate) const ALL: [NamedFault; 7] = [
     NamedFault {
         name: "pool.growth_unrecorded",
         description: "new pages are used without a superblock that includes them: their items are lost after a crash",
-        source: "maintenance.rs, growth; invariant PM-POOL-3 of pm's pools",
+        source: "engine/growth.rs; invariant PM-POOL-3 of pm's pools",
         shows_in: None,
     },
 ];
@@ -52,6 +52,6 @@ pub(crate) const ALL: [NamedFault; 7] = [
 pub(crate) const IN_THREADS: [NamedFault; 1] = [NamedFault {
     name: "mdb.reused_at_once",
     description: "a slot is used again while a reader may still read it",
-    source: "invariant MDB-WORK-3 of worker.rs",
+    source: "invariant MDB-WORK-3 of worker/mod.rs",
     shows_in: None,
 }];

@@ -9,13 +9,13 @@ use farbank_store::{
     UpdateDecision, Value, ValueMeta,
 };
 
-use crate::api::{CacheSession, check_database, name_of, writable};
-use crate::batch::{ChangeDecision, OwnedItem};
+use crate::item::{ChangeDecision, OwnedItem, check_database, name_of};
 use crate::key_locks::KeyLocks;
+use crate::writer::BatchWriter;
 
 /// The staged writes of a group, whose key locks are held meanwhile.
-pub(crate) struct CacheGroup<'a, F: Medium, N: Medium> {
-    door: &'a mut CacheSession<F, N>,
+pub(crate) struct CacheGroup<'a, N: Medium, F: Medium> {
+    writer: &'a mut BatchWriter<N, F>,
     /// The keys of the group, and the index of each in `staged` once it is written.
     places: HashMap<(u8, Vec<u8>), Option<usize>>,
     staged: Vec<(u8, Vec<u8>, Option<OwnedItem>)>,
@@ -35,40 +35,41 @@ impl Drop for ClaimedStripes<'_> {
     }
 }
 
-impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
+impl<N: Medium, F: Medium> CacheGroup<'_, N, F> {
+    /// Runs `body` as [`Session::group`](farbank_store::Session::group) does.
     pub(crate) fn run(
-        door: &mut CacheSession<F, N>,
+        writer: &mut BatchWriter<N, F>,
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
     ) -> Result<GroupDecision, Error> {
         for key in keys {
             check_database(key.db)?;
-            door.worker.check_key(&name_of(*key))?;
+            writer.check_key(&name_of(*key))?;
         }
-        if door.worker.conflicts == ConflictPolicy::Refuse && door.worker.batch.holds_any() {
+        if writer.conflicts() == ConflictPolicy::Refuse && writer.has_staged() {
             return Err(Error::Conflict);
         }
-        door.worker.write_batch()?;
-        let engine = Arc::clone(&door.worker.engine);
+        writer.write_batch()?;
+        let engine = Arc::clone(writer.engine());
         let stripe = |key: &Key<'_>| KeyLocks::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
         // Locks are acquired in order, so that two groups never wait for each other.
         let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
         let mut claimed = ClaimedStripes {
-            claims: &engine.key_locks,
+            claims: engine.key_locks(),
             stripes: Vec::new(),
         };
         for stripe in stripes {
-            engine.key_locks.lock(stripe, door.worker.conflicts)?;
+            engine.key_locks().lock(stripe, writer.conflicts())?;
             claimed.stripes.push(stripe);
         }
         let mut group = CacheGroup {
-            door,
+            writer,
             places: keys.iter().map(|key| (owned_name(*key), None)).collect(),
             staged: Vec::new(),
         };
         let verdict = body(&mut group)?;
         if verdict == GroupDecision::Apply {
-            group.apply().inspect_err(|_| group.door.worker.abandon())?;
+            group.apply().inspect_err(|_| group.writer.abandon())?;
         }
         Ok(verdict)
     }
@@ -83,13 +84,13 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
     }
 
     fn apply(&mut self) -> Result<(), Error> {
-        let worker = &mut self.door.worker;
         for (db, key, value) in std::mem::take(&mut self.staged) {
             let name = name_of(Key { db, bytes: &key });
-            worker.stage_of_group(&name, value.as_ref().map(OwnedItem::borrow).as_ref())?;
+            self.writer
+                .stage_of_group(&name, value.as_ref().map(OwnedItem::borrow).as_ref())?;
         }
         // While the group's key locks are held.
-        worker.write_batch()
+        self.writer.write_batch()
     }
 
     /// Returns the staged write of `key`, if any.
@@ -100,14 +101,14 @@ impl<F: Medium, N: Medium> CacheGroup<'_, F, N> {
 
     fn stage(&mut self, key: Key<'_>, value: Option<OwnedItem>) -> Result<(), Error> {
         let place = self.place(key)?;
-        let engine = Arc::clone(&self.door.worker.engine);
         let name = name_of(key);
-        let worker = &mut self.door.worker;
+        let worker = self.writer.worker();
         worker.pin();
-        let found = worker.find_live(engine.hash(&name), &name);
-        let free = writable(found.as_ref().map(|found| (found, &[][..])));
+        let found = worker.find_live(worker.engine().hash(&name), &name);
         worker.unpin();
-        free?;
+        if let Some(found) = found {
+            found.check_unlocked()?;
+        }
         match place {
             Some(place) => self.staged[place].2 = value,
             None => {
@@ -134,7 +135,7 @@ fn meta_of(owned: &OwnedItem) -> ValueMeta {
     }
 }
 
-impl<F: Medium, N: Medium> Ops for CacheGroup<'_, F, N> {
+impl<N: Medium, F: Medium> Ops for CacheGroup<'_, N, F> {
     fn get(
         &mut self,
         key: Key<'_>,
@@ -142,9 +143,12 @@ impl<F: Medium, N: Medium> Ops for CacheGroup<'_, F, N> {
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
-        let now_ms = self.door.now_ms();
+        let now_ms = self.writer.engine().now_ms();
         match self.staged(key)? {
-            None => self.door.get(key, view, out, head),
+            None => {
+                self.writer.admit(key.db)?;
+                self.writer.get(&name_of(key), view, out, head)
+            }
             Some(Some(owned)) if owned.expires_ms == 0 || owned.expires_ms > now_ms => {
                 if head(&meta_of(owned), out) {
                     out.extend_from_slice(&owned.value);
@@ -155,10 +159,13 @@ impl<F: Medium, N: Medium> Ops for CacheGroup<'_, F, N> {
         }
     }
 
-    fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
-        let now_ms = self.door.now_ms();
+    fn meta(&mut self, key: Key<'_>, _: ReadView) -> Result<Option<ValueMeta>, Error> {
+        let now_ms = self.writer.engine().now_ms();
         match self.staged(key)? {
-            None => self.door.meta(key, view),
+            None => {
+                self.writer.admit(key.db)?;
+                self.writer.meta(&name_of(key))
+            }
             Some(owned) => Ok(owned
                 .filter(|owned| owned.expires_ms == 0 || owned.expires_ms > now_ms)
                 .map(meta_of)),
@@ -199,6 +206,6 @@ impl<F: Medium, N: Medium> Ops for CacheGroup<'_, F, N> {
     }
 
     fn now_ms(&self) -> u64 {
-        self.door.now_ms()
+        self.writer.engine().now_ms()
     }
 }

@@ -38,6 +38,11 @@ pub(crate) const PAGE_HEAD_BYTES: u64 = LINE as u64;
 pub(crate) const ITEM_HEAD_BYTES: usize = 48;
 /// Bytes of an area table entry.
 pub(crate) const AREA_BYTES: u64 = 16;
+/// Returns the number of entries of the area table, which fills one segment of `segment_bytes`.
+pub(crate) fn areas_in(segment_bytes: u64) -> u64 {
+    (segment_bytes / AREA_BYTES).min(1 << 16)
+}
+
 /// Longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = u16::MAX as usize;
 

@@ -14,48 +14,57 @@
 //! key. An item that was replaced, deleted or expired never comes back. An item may be missing, as after an eviction.
 //! A power cut loses at most the items that were being written.
 //!
-//! * [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
-//!   [`farbank_store`].
+//! [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
+//! [`farbank_store`]. The modules are layers. Each imports only from those below it:
+//!
+//! * `cache` is the facade. `maintenance` is its background thread, `recover` creates and opens a pool.
+//! * `session` has the operations of a session, with those of Tair's clients in `tair_api`. `group` writes several
+//!   keys.
+//! * `writer` stages writes in a batch and writes them.
+//! * `worker` reads items, finds slots for new ones, evicts items and empties pages.
+//! * `engine` is the state that sessions share. It consists of `data` (areas, pages and items on the data medium),
+//!   `state` (the operations on the metadata under the one lock), `areas` (the namespaces), `key_locks` (serialise
+//!   the writers of a key), `counters`, and `balance` (the balance between classes).
+//! * `metadata` has the metadata by field, `item` and `slot_cache` what sessions keep.
 //! * `layout` has the bytes on the data medium, `classes` the slot sizes, `root` the cache's words in the superblock.
-//! * `metadata` has the metadata by field, `state` the operations on it under the one lock, `areas` the namespaces.
-//! * `worker` reads items and finds slots for new ones, `batch` writes them. `key_locks` serialises the writers of a
-//!   key. `slot_cache` has the slots that a session keeps, `group` writes several keys.
-//! * `tair_api` has the other operations of Tair's clients, `maintenance` the background work, `balance` the balance
-//!   between classes. `recover` creates and opens a pool.
-//! * `target` is the adapter for the crash explorer, `faults` lists the faults that it must detect.
+//!
+//! `target` is the adapter for the crash explorer, `faults` lists the faults that it must detect.
 
 #![forbid(unsafe_code)]
 
-mod api;
 mod areas;
 mod balance;
-mod batch;
+mod cache;
 mod classes;
 mod config;
+mod counters;
+mod data;
 mod engine;
 #[cfg(feature = "check")]
 mod faults;
 mod group;
+mod item;
 mod key_locks;
 mod layout;
 mod maintenance;
 mod metadata;
+mod open_error;
 mod recover;
 mod root;
+mod session;
 #[cfg(feature = "check")]
 mod situations;
 mod slot_cache;
 mod state;
-mod stats;
-mod tair_api;
 #[cfg(feature = "check")]
 pub mod target;
-mod verify;
 mod worker;
+mod writer;
 
-pub use api::{Cache, CacheSession, OpenError, PAGE_BYTES, PAGES_MIN};
+pub use cache::{Cache, PAGE_BYTES};
 pub use config::{Config, LockWatch, PageFormatting};
 pub use metadata::MetadataRoom;
+pub use open_error::{OpenError, PAGES_MIN};
 pub use root::CacheHistory;
-pub use tair_api::{CounterBounds, TairError};
-pub use worker::ItemKey;
+pub use session::{CacheSession, CounterBounds};
+pub use state::Inconsistency;

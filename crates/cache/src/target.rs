@@ -19,7 +19,7 @@ use farbank_store::Store;
 use farbank_store::clock::ClockFn;
 use farbank_store::explored::{BatchMode, IDENTITY, SessionClient};
 
-use crate::api::Cache;
+use crate::cache::Cache;
 use crate::config::Config;
 use crate::metadata::MetadataRoom;
 
@@ -213,7 +213,7 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
 
     fn check(&mut self) -> Result<(), String> {
         self.commit_others(None)?;
-        self.cache.verify()
+        self.cache.verify().map_err(|e| e.to_string())
     }
 
     fn clean(&mut self) -> Result<(), String> {
@@ -221,7 +221,10 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
     }
 
     fn made_room(&self) -> bool {
-        self.cache.stats().evictions > 0
+        self.cache
+            .stats()
+            .cache
+            .is_some_and(|cache| cache.evictions > 0)
     }
 
     fn set_time(&mut self, now_ms: u64) {

@@ -70,11 +70,11 @@ fn only_the_last_write_of_a_key_in_a_batch_reaches_far_memory() {
     }
     door.commit().unwrap();
     let after = cache.stats();
-    assert_eq!(after.merged_writes, 2 * 49);
-    assert_eq!(after.counters.fences - before.counters.fences, 1);
+    assert_eq!(after.cache.unwrap().merged_writes, 2 * 49);
+    assert_eq!(after.persistence.fences - before.persistence.fences, 1);
     let heads_and_keys = 2 * 48 + 3 + 4;
     assert_eq!(
-        after.user_bytes - before.user_bytes,
+        after.writes.user_bytes - before.writes.user_bytes,
         heads_and_keys + 100 + 8
     );
     assert_eq!(get(&mut door, b"hot"), Some(vec![49; 100]));

@@ -5,11 +5,12 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use farbank_cache::{Cache, CacheSession, Config, CounterBounds, ItemKey, TairError};
+use farbank_cache::{Cache, CacheSession, Config, CounterBounds};
 use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off, PersistCtx};
 use farbank_store::{
-    Absence, Error, GroupDecision, Ops, ReadView, Session, Store, UpdateDecision, Value,
+    Absence, AreaUsage, CacheStore, Error, GroupDecision, ItemError, ItemKey, ItemSession, Ops,
+    ReadView, Session, Store, UpdateDecision, Value,
 };
 
 use support::{MIB, clock, config, key};
@@ -157,7 +158,7 @@ fn an_area_is_cleared_in_one_step_and_stays_cleared_after_a_restart() {
     }
     cache.clear_area(60_000).unwrap();
     assert_eq!(
-        (cache.area_usage(3).0, cache.area_usage(60_000).0),
+        (cache.area_usage(3).items, cache.area_usage(60_000).items),
         (500, 0)
     );
     let name = 7_u32.to_le_bytes();
@@ -177,7 +178,7 @@ fn an_area_is_cleared_in_one_step_and_stays_cleared_after_a_restart() {
     let medium = cache.into_medium().expect("no session is left");
     let cache = Cache::open(medium, config(&time)).expect("it opens");
     assert_eq!(
-        (cache.area_usage(3).0, cache.area_usage(60_000).0),
+        (cache.area_usage(3).items, cache.area_usage(60_000).items),
         (500, 1)
     );
     cache.verify().unwrap();
@@ -189,7 +190,7 @@ fn an_area_that_does_not_exist_is_refused() {
     let mut door = cache.new_session();
     let stored = door.put_item(&ItemKey::new(u16::MAX, b"k"), b"v", 0, None);
     assert!(
-        matches!(stored, Err(TairError::Store(Error::NoArea { .. }))),
+        matches!(stored, Err(ItemError::Store(Error::NoArea { .. }))),
         "{stored:?}"
     );
     assert!(cache.clear_area(u16::MAX).is_err() && cache.set_quota(u16::MAX, None).is_err());
@@ -214,10 +215,10 @@ fn absence_is_reported_with_its_reason_until_the_item_is_replaced() {
     door.flush_all().unwrap();
     assert_eq!(door.absence(key(b"flushed")), Absence::Flushed);
     assert_eq!(door.absence(key(b"never")), Absence::Missing);
-    assert_eq!(cache.stats().reclaimed, 0);
+    assert_eq!(cache.stats().cache.unwrap().reclaimed, 0);
     put(&mut door, b"flushed", b"v");
     put(&mut door, b"flushed", b"w");
-    assert_eq!(cache.stats().reclaimed, 1);
+    assert_eq!(cache.stats().cache.unwrap().reclaimed, 1);
 }
 
 #[test]
@@ -250,12 +251,12 @@ fn a_quota_holds_for_items_of_all_sizes() {
         door.put_item(&ItemKey::new(5, &name), &value, 0, None)
             .unwrap();
         assert!(
-            cache.area_usage(5).1 <= 1 << 20,
+            cache.area_usage(5).bytes <= 1 << 20,
             "{:?} after {n}",
             cache.area_usage(5)
         );
     }
-    assert!(cache.area_usage(5).0 > 500);
+    assert!(cache.area_usage(5).items > 500);
     cache.set_quota(5, None).unwrap();
     drop(door);
     cache.verify().unwrap();
@@ -278,7 +279,7 @@ fn merging_sparse_pages_frees_pages() {
     cache.tidy().unwrap();
     cache.verify().unwrap();
     let used = u64::from(cache.pages()) - cache.pages_free() as u64;
-    let live = cache.stats().live_bytes.div_ceil(MIB);
+    let live = cache.stats().pool.live_bytes.div_ceil(MIB);
     assert!(
         used <= live + 1,
         "{used} pages for {live}, {before} were free"
@@ -310,7 +311,7 @@ fn a_class_that_evicts_gets_pages_from_an_idle_class_whose_oldest_items_are_evic
     let cache = cache(16);
     let mut door = cache.new_session();
     let pages_of = |least: u64| {
-        let classes = cache.stats().classes;
+        let classes = cache.slab_classes();
         let of_size = classes.iter().filter(|class| class.slot_bytes >= least);
         of_size.map(|class| class.pages).sum::<u64>()
     };
@@ -357,7 +358,7 @@ fn a_cache_shrinks_and_grows_again_within_its_pool() {
     for n in 0..20_000_u32 {
         put(&mut door, &n.to_le_bytes(), &[2; 150]);
     }
-    assert!(cache.stats().live_bytes <= 8 * MIB);
+    assert!(cache.stats().pool.live_bytes <= 8 * MIB);
     assert_eq!(cache.resize(20).unwrap(), 20);
     drop(door);
     cache.verify().unwrap();
@@ -373,11 +374,11 @@ fn a_write_with_an_expected_version_fails_on_another_version() {
     let second = door.put_item(&name, b"2", 0, Some(first)).unwrap();
     assert_eq!(
         door.put_item(&name, b"3", 0, Some(first)),
-        Err(TairError::Version(second))
+        Err(ItemError::Version(second))
     );
     assert_eq!(
         door.put_item(&ItemKey::new(0, b"x"), b"3", 0, Some(1)),
-        Err(TairError::Absent)
+        Err(ItemError::Absent)
     );
     assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"2"[..]));
 }
@@ -391,11 +392,11 @@ fn counters_stay_within_their_bounds() {
     assert_eq!(door.add_count(&name, -3, 10, bounds, 0), Ok(7));
     assert_eq!(
         door.add_count(&name, -8, 10, bounds, 0),
-        Err(TairError::OutOfBounds(7))
+        Err(ItemError::OutOfBounds(7))
     );
     assert_eq!(
         door.add_count(&name, i64::MAX, 0, bounds, 0),
-        Err(TairError::OutOfBounds(7))
+        Err(ItemError::OutOfBounds(7))
     );
     assert_eq!(door.add_count(&name, 3, 10, bounds, 0), Ok(10));
     door.set_count(&name, -5, 0).unwrap();
@@ -406,7 +407,7 @@ fn counters_stay_within_their_bounds() {
     put(&mut door, b"text", b"12345678");
     assert_eq!(
         door.add_count(&ItemKey::new(0, b"text"), 1, 0, CounterBounds::default(), 0),
-        Err(TairError::NotACounter)
+        Err(ItemError::NotACounter)
     );
 }
 
@@ -419,7 +420,7 @@ fn hidden_items_are_returned_only_by_get_hidden() {
     door.hide(&name).unwrap();
     assert_eq!(get(&mut door, b"k"), None);
     let mut out = Vec::new();
-    assert_eq!(door.get_item(&name, &mut out), Err(TairError::Hidden));
+    assert_eq!(door.get_item(&name, &mut out), Err(ItemError::Hidden));
     assert!(out.is_empty());
     assert!(
         door.get_hidden(&name, &mut out)
@@ -438,7 +439,7 @@ fn a_locked_item_refuses_writes() {
     let name = ItemKey::new(0, b"k");
     put(&mut door, b"k", b"value");
     door.lock(&name).unwrap();
-    assert_eq!(door.lock(&name), Err(TairError::LockState));
+    assert_eq!(door.lock(&name), Err(ItemError::LockState));
     let value = Value {
         bytes: b"other",
         ..Value::default()
@@ -477,7 +478,7 @@ fn keys_of_a_prefix_are_listed_and_removed_together() {
     keys.sort();
     assert_eq!(keys, [b"user:1:mail".to_vec(), b"user:1:name".to_vec()]);
     assert_eq!(door.clear_prefix(1, b"user:1"), Ok(2));
-    assert_eq!(cache.area_usage(1).0, 2);
+    assert_eq!(cache.area_usage(1).items, 2);
 }
 
 #[test]
@@ -601,7 +602,7 @@ fn quotas_clears_and_resizes_work_during_concurrent_writes() {
                         assert!(out.chunks(8).all(|chunk| chunk == name.key));
                     }
                     assert!(
-                        cache.area_usage(1).1 <= QUOTA + SLACK,
+                        cache.area_usage(1).bytes <= QUOTA + SLACK,
                         "{:?}",
                         cache.area_usage(1)
                     );
@@ -620,7 +621,7 @@ fn quotas_clears_and_resizes_work_during_concurrent_writes() {
     assert_eq!(cache.resize(8).unwrap(), 8);
     for area in 0..3 {
         cache.clear_area(area).unwrap();
-        assert_eq!(cache.area_usage(area), (0, 0));
+        assert_eq!(cache.area_usage(area), AreaUsage::default());
     }
     cache.tidy().unwrap();
     cache.verify().unwrap();

@@ -308,7 +308,7 @@ impl OpenArgs {
         let copy = db.is_copy();
         let mut damage = opened.damage.clone();
         let read = match read_all {
-            true => Some(read_values(&db, stats.live_bytes, &mut damage)?),
+            true => Some(read_values(&db, stats.pool.live_bytes, &mut damage)?),
             false => None,
         };
         let sum = db.verify().err();
@@ -317,7 +317,7 @@ impl OpenArgs {
         if *json {
             let object = serde_json::json!({
                 "pool": path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
-                "live_bytes": stats.live_bytes, "value_bytes_read": read.unwrap_or(0),
+                "live_bytes": stats.pool.live_bytes, "value_bytes_read": read.unwrap_or(0),
                 "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
                 "copy": copy,
                 "damage": damage,
@@ -345,7 +345,7 @@ impl PoolArgs {
             true => "sound",
             false => "DAMAGED",
         };
-        let live = size::human(stats.live_bytes);
+        let live = size::human(stats.pool.live_bytes);
         let values = match read {
             Some(bytes) => format!(", {} of values read back", size::human(bytes)),
             None => String::new(),

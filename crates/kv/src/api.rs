@@ -5,7 +5,12 @@ use std::fmt;
 use farbank_pm::pool::{Pool, PoolError, PoolIdentity, PoolLayout};
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Caps, Medium, PersistCtx, Poisoned, Ticket};
+use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
+
+use farbank_store::{
+    Error, LogStats, OpenReport, PoolStats, ReadCacheStats, Session, Stats, Store, StoreHealth,
+    WriteStats,
+};
 
 use crate::cleaner::background::clean_in_background;
 use crate::cleaner::requests::CleanOutcome;
@@ -15,7 +20,6 @@ use crate::format::pool_root::PoolHistory;
 use crate::index::POOL_BYTES_MAX;
 use crate::segments::live_map::LiveMap;
 use crate::session::KvSession;
-use farbank_store::{DATABASES, Error, OpenReport, Session, Stats, Store, StoreHealth};
 
 /// Smallest number of segments in a pool.
 pub const SEGMENTS_MIN: u64 = 12;
@@ -260,39 +264,46 @@ impl<M: Medium> Store for Kv<M> {
 
     fn stats(&self) -> Stats {
         let engine = &*self.engine;
-        let mut stats = Stats {
-            pool_bytes: engine.medium().len(),
-            segment_bytes: engine.geometry().segment_bytes() as u64,
-            segments: engine.segments.count(),
-            segments_free: engine.segments.free_count(),
-            live_bytes: engine.space().live_bytes(),
-            tombstone_bytes: engine.space().tombstone_bytes(),
-            capacity_bytes: engine.space().capacity(),
-            user_bytes: engine.counters.user_bytes.load(Relaxed),
-            moved_bytes: engine.counters.moved_bytes.load(Relaxed),
-            segments_cleaned: engine.counters.cleaned.load(Relaxed),
-            index_bytes: engine.index.bytes(),
-            live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
-            read_cache_bytes: engine.read_cache.bytes(),
-            expired_keys: engine.counters.expired.load(Relaxed),
-            damaged_records: engine.counters.damaged.load(Relaxed),
-            ..Stats::default()
+        let mut read_cache = ReadCacheStats {
+            bytes: engine.read_cache.bytes(),
+            ..ReadCacheStats::default()
         };
-        for db in 0..DATABASES {
-            stats.keys[db] = engine.sessions.keys(db);
-        }
+        let mut persistence = PersistCounters::default();
         for session in engine.sessions.lock().iter() {
-            stats.counters += *session.counters.lock().expect("no holder panics");
-            stats.read_cache_hits += session.cache_hits.load(Relaxed);
-            stats.read_cache_misses += session.cache_misses.load(Relaxed);
-        }
-        if let Some(maps) = engine.cleaning.try_maps() {
-            stats.segment_maps_written = maps.count();
+            persistence += *session.counters.lock().expect("no holder panics");
+            read_cache.hits += session.cache_hits.load(Relaxed);
+            read_cache.misses += session.cache_misses.load(Relaxed);
         }
         if let Some(cleaner) = engine.cleaning.try_lock() {
-            stats.counters += cleaner.counters();
+            persistence += cleaner.counters();
         }
-        stats
+        Stats {
+            keys: std::array::from_fn(|db| engine.sessions.keys(db)),
+            expired_keys: engine.counters.expired.load(Relaxed),
+            damaged_records: engine.counters.damaged.load(Relaxed),
+            index_bytes: engine.index.bytes(),
+            pool: PoolStats {
+                bytes: engine.medium().len(),
+                segment_bytes: engine.geometry().segment_bytes() as u64,
+                segments: engine.segments.count(),
+                segments_free: engine.segments.free_count(),
+                live_bytes: engine.space().live_bytes(),
+                capacity_bytes: engine.space().capacity(),
+            },
+            writes: WriteStats {
+                user_bytes: engine.counters.user_bytes.load(Relaxed),
+                moved_bytes: engine.counters.moved_bytes.load(Relaxed),
+                segments_cleaned: engine.counters.cleaned.load(Relaxed),
+            },
+            log: Some(LogStats {
+                tombstone_bytes: engine.space().tombstone_bytes(),
+                live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
+                segment_maps_written: engine.cleaning.try_maps().map_or(0, |maps| maps.count()),
+            }),
+            read_cache: Some(read_cache),
+            cache: None,
+            persistence,
+        }
     }
 
     fn pool_bytes(&self) -> u64 {

@@ -407,7 +407,10 @@ fn a_delete_staged_before_its_value_is_moved_hides_the_copy_for_good() {
     // The delete that `b` has staged is not visible yet. The value is live, and is moved when its segment is cleaned.
     churn(&kv, &mut a, b"hot");
     assert_eq!(a.get(b"k").unwrap(), [1; 400]);
-    assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
+    assert!(
+        kv_stats(&kv).writes.moved_bytes > 400,
+        "the value has not moved"
+    );
     b.0.commit().unwrap();
     assert_eq!(a.get(b"k"), None);
     // The tombstone's segment is filled and cleaned, while the copy of the value is still on the medium.
@@ -441,7 +444,10 @@ fn a_record_is_not_overwritten_while_a_reader_copies_it() {
         Some(Error::Full),
         "a segment that the reader pins was reused"
     );
-    assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
+    assert!(
+        kv_stats(&kv).writes.moved_bytes > 400,
+        "the value has not moved"
+    );
     reader.commit().unwrap();
     writer.set(b"hot", &[1; 400]);
 }
@@ -579,15 +585,15 @@ fn a_full_pool_refuses_writes_at_once_and_takes_values_after_deletes_with_little
         let refused = user.try_set(&(stored + n).to_le_bytes(), &[1; 500]);
         assert_eq!(refused, Err(Error::Full));
     }
-    assert_eq!(kv_stats(&kv).moved_bytes, before.moved_bytes);
+    assert_eq!(kv_stats(&kv).writes.moved_bytes, before.writes.moved_bytes);
     for n in 0..30_000_u32 {
         assert!(user.delete(&n.to_le_bytes()), "delete {n}");
         user.try_set(&(stored + n).to_le_bytes(), &[1; 500])
             .unwrap();
     }
     let after = kv_stats(&kv);
-    let moved = after.moved_bytes - before.moved_bytes;
-    let written = after.user_bytes - before.user_bytes;
+    let moved = after.writes.moved_bytes - before.writes.moved_bytes;
+    let written = after.writes.user_bytes - before.writes.user_bytes;
     println!("{moved} bytes moved, {written} written");
     assert!(
         moved < 16 * written,
@@ -609,7 +615,7 @@ fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits()
         (60, 300_000),
         (1_500, 40_000),
     ] {
-        let keys = kv_stats(&kv).pool_bytes * 78 / 100 / (bytes + 48);
+        let keys = kv_stats(&kv).pool.bytes * 78 / 100 / (bytes + 48);
         for n in keys..before {
             user.delete(&n.to_le_bytes());
         }
@@ -682,7 +688,7 @@ fn a_scan_visits_every_key_of_its_database() {
 fn a_set_costs_one_fence_and_a_batch_of_sixteen_one_too() {
     let kv = memory(64 << 20, 2 << 20);
     let mut user = User::of(&kv);
-    let fences = |kv: &farbank_kv::Kv<farbank_pm::media::Mapped>| kv_stats(kv).counters.fences;
+    let fences = |kv: &farbank_kv::Kv<farbank_pm::media::Mapped>| kv_stats(kv).persistence.fences;
     user.set(b"warm", b"up");
     let before = fences(&kv);
     for n in 0..1_000_u32 {

@@ -58,7 +58,7 @@ impl Model {
     fn check(&self, kv: &Kv<Mapped>, beside: impl Fn(usize) -> usize, when: &str) {
         let values: usize = self.0.values().sum();
         let records: usize = self.0.values().map(|len| len + beside(*len)).sum();
-        let live = kv.stats().live_bytes as usize;
+        let live = kv.stats().pool.live_bytes as usize;
         assert!(live >= values, "{when}: {live} of {values}");
         assert_eq!(live, records, "{when}: live bytes");
         kv.verify().expect("it adds up");
@@ -69,7 +69,7 @@ impl Model {
 fn beside(len: usize) -> usize {
     let kv = store();
     Model::default().put(&kv, 1, len);
-    let beside = kv.stats().live_bytes as usize - len;
+    let beside = kv.stats().pool.live_bytes as usize - len;
     assert!(beside <= 96 + len / 1_000, "{beside} bytes beside {len}");
     beside
 }
@@ -89,7 +89,7 @@ fn live_bytes_are_those_of_values_of_every_size() {
             model.delete(&kv, key);
         }
         model.check(&kv, beside, "keys were deleted");
-        while kv.clean().expect("a clean") && kv.stats().segments_cleaned < 200 {}
+        while kv.clean().expect("a clean") && kv.stats().writes.segments_cleaned < 200 {}
         model.check(&kv, beside, "records were moved");
         for clean in [false, true] {
             kv = reopen(kv, clean);
@@ -98,7 +98,7 @@ fn live_bytes_are_those_of_values_of_every_size() {
     }
     kv.session().flush_all().expect("a flush");
     Model::default().check(&kv, beside, "all was removed");
-    assert_eq!(reopen(kv, false).stats().live_bytes, 0);
+    assert_eq!(reopen(kv, false).stats().pool.live_bytes, 0);
 }
 
 #[test]
@@ -123,7 +123,10 @@ fn live_bytes_include_the_values_that_groups_have_written() {
         session.commit().expect("a commit");
         drop(session);
         for clean in [false, true] {
-            let (live, values) = (kv.stats().live_bytes as usize, lens.iter().sum::<usize>());
+            let (live, values) = (
+                kv.stats().pool.live_bytes as usize,
+                lens.iter().sum::<usize>(),
+            );
             let most = values + 128 * lens.len();
             assert!((values..=most).contains(&live), "{live} of {values}");
             kv.verify().expect("it adds up");
@@ -138,6 +141,6 @@ fn user_bytes_include_large_values() {
     for key in 0..20 {
         model.put(&kv, key, 80_000);
     }
-    let written = kv.stats().user_bytes;
+    let written = kv.stats().writes.user_bytes;
     assert!((1_600_000..1_610_000).contains(&written), "{written}");
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
-use farbank_store::{GroupDecision, Key, ReadView, Session, Store, Value};
+use farbank_store::{GroupDecision, Key, ReadCacheStats, ReadView, Session, Store, Value};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const POOL_BYTES: u64 = 8192 + 64 * SEGMENT_BYTES;
@@ -16,6 +16,10 @@ const MANY: u64 = 16;
 fn store(config: Config) -> Kv<Mapped> {
     let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
     Kv::create(medium, SEGMENT_BYTES, config).expect("a fresh store")
+}
+
+fn figures(kv: &Kv<Mapped>) -> ReadCacheStats {
+    kv.stats().read_cache.expect("the store has a read cache")
 }
 
 fn key(bytes: &[u8]) -> Key<'_> {
@@ -42,12 +46,9 @@ fn set(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
 
 /// Reads a key until the cache holds it.
 fn warm(kv: &Kv<Mapped>, session: &mut dyn Session, name: &[u8]) {
-    let before = kv.stats().read_cache_hits;
+    let before = figures(kv).hits;
     (0..MANY).for_each(|_| drop(get(session, name)));
-    assert!(
-        kv.stats().read_cache_hits > before,
-        "the key is read from the cache"
-    );
+    assert!(figures(kv).hits > before, "the key is read from the cache");
 }
 
 #[test]
@@ -62,13 +63,9 @@ fn a_key_that_is_read_often_is_read_from_the_cache() {
             "{n}"
         );
     }
-    let stats = kv.stats();
-    assert!(
-        stats.read_cache_hits >= 90,
-        "{} hits",
-        stats.read_cache_hits
-    );
-    assert_eq!(stats.read_cache_hits + stats.read_cache_misses, 100);
+    let stats = figures(&kv);
+    assert!(stats.hits >= 90, "{} hits", stats.hits);
+    assert_eq!(stats.hits + stats.misses, 100);
 }
 
 /// Reads all keys twice in the same order. A cache that admits every key would evict each before its second read.
@@ -82,12 +79,12 @@ fn one_read_of_every_key_leaves_most_of_a_full_cache_unchanged() {
     });
     let mut session = kv.session();
     (0..KEYS).for_each(|n| set(&mut *session, &n.to_le_bytes(), b"value"));
-    let slots = kv.stats().read_cache_bytes / SLOT_BYTES;
+    let slots = figures(&kv).bytes / SLOT_BYTES;
     assert!(u64::from(KEYS) > 2 * slots, "{slots} slots");
     let mut scan = || {
-        let before = kv.stats().read_cache_hits;
+        let before = figures(&kv).hits;
         (0..KEYS).for_each(|n| assert!(get(&mut *session, &n.to_le_bytes()).is_some()));
-        kv.stats().read_cache_hits - before
+        figures(&kv).hits - before
     };
     assert_eq!(scan(), 0);
     let hits = scan();
@@ -103,8 +100,8 @@ fn a_size_of_0_disables_the_cache() {
     let mut session = kv.session();
     set(&mut *session, b"hot", b"value");
     (0..MANY).for_each(|_| assert!(get(&mut *session, b"hot").is_some()));
-    let stats = kv.stats();
-    assert_eq!((stats.read_cache_hits, stats.read_cache_bytes), (0, 0));
+    let stats = figures(&kv);
+    assert_eq!((stats.hits, stats.bytes), (0, 0));
 }
 
 #[test]
@@ -195,7 +192,7 @@ fn flags_and_version_are_the_same_from_the_cache() {
         );
         assert_eq!(meta.value_bytes, 5);
     }
-    assert!(kv.stats().read_cache_hits > 0);
+    assert!(figures(&kv).hits > 0);
 }
 
 /// The cache has few rows, so that keys evict each other. Cleaning moves records while the cache holds copies of them.
@@ -235,8 +232,8 @@ fn a_cache_smaller_than_the_key_set_returns_the_same_values_as_the_log() {
         }
     }
     session.commit().expect("memory does not fail");
-    assert!(kv.stats().segments_cleaned > 0, "records were moved");
-    assert!(kv.stats().read_cache_hits > 1_000);
+    assert!(kv.stats().writes.segments_cleaned > 0, "records were moved");
+    assert!(figures(&kv).hits > 1_000);
     kv.verify().expect("every byte is accounted for");
 }
 

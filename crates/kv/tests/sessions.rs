@@ -402,7 +402,7 @@ fn a_dropped_session_abandons_its_staged_writes_and_frees_their_space() {
     user.set(b"grouped", b"old");
     drop(user);
     for way in 0..2 {
-        let free = kv.stats().segments_free;
+        let free = kv.stats().pool.segments_free;
         let mut session = kv.session();
         put(&mut *session, b"kept", b"new").unwrap();
         put(&mut *session, b"kept", b"newer").unwrap();
@@ -439,7 +439,7 @@ fn a_dropped_session_abandons_its_staged_writes_and_frees_their_space() {
         }
         kv.clean().unwrap();
         kv.verify().unwrap();
-        assert!(kv.stats().segments_free >= free - 1, "way {way}");
+        assert!(kv.stats().pool.segments_free >= free - 1, "way {way}");
         for open in 0..3 {
             let mut user = User::of(&kv);
             assert_eq!(user.get(b"kept").unwrap(), b"old");

@@ -26,7 +26,7 @@ fn fill(kv: &Kv<Mapped>, user: &mut User, percent: u64) -> u64 {
     let mut keys = 0;
     loop {
         let stats = Store::stats(kv);
-        if stats.live_bytes * 100 >= stats.capacity_bytes * percent {
+        if stats.pool.live_bytes * 100 >= stats.pool.capacity_bytes * percent {
             return keys;
         }
         for _ in 0..256 {
@@ -60,10 +60,10 @@ fn a_write_moves_a_slice_of_records_at_most() {
     let keys = fill(&kv, &mut user, 85);
     let mut rng = Rng::new(28);
     let mut slowest = 0;
-    let mut moved = Store::stats(&kv).moved_bytes;
+    let mut moved = Store::stats(&kv).writes.moved_bytes;
     for turn in 0..3 * keys {
         set(&mut user, rng.below(keys), turn as u8);
-        let now = Store::stats(&kv).moved_bytes;
+        let now = Store::stats(&kv).writes.moved_bytes;
         slowest = slowest.max(now - moved);
         moved = now;
     }
@@ -92,7 +92,7 @@ fn a_pass_that_is_cut_off_anywhere_loses_nothing() {
             stored[number as usize] = turn as u8;
             set(&mut user, number, turn as u8);
             turn += 1;
-            left -= u64::from(Store::stats(&kv).moved_bytes > 0);
+            left -= u64::from(Store::stats(&kv).writes.moved_bytes > 0);
             assert!(turn < 100 * KEYS, "the cleaner has moved nothing");
         }
         drop(user);
@@ -124,7 +124,10 @@ fn a_flush_and_a_close_end_the_current_pass() {
         }
         kv.verify().unwrap();
     }
-    assert!(Store::stats(&kv).moved_bytes > 0, "the cleaner was at work");
+    assert!(
+        Store::stats(&kv).writes.moved_bytes > 0,
+        "the cleaner was at work"
+    );
     for number in 0..700 {
         set(&mut user, number, 99);
     }

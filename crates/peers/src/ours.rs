@@ -1,9 +1,9 @@
 //! Contenders: Farbank's engine, embedded.
 
-use farbank_store::{StoredItem, Key, Session, Store, Value, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
+use farbank_store::{Key, ReadView, Session, Store, StoredItem, Value};
 
 use crate::mix::{Mix, Name};
 use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
@@ -91,16 +91,17 @@ fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Out
     let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
     let outcome = run(&Ours(&kv), settings)?;
     let stats = kv.stats();
+    let (pool, writes) = (&stats.pool, &stats.writes);
+    let read_cache = stats.read_cache.unwrap_or_default();
     eprintln!(
         "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved per byte written, {:.1} bytes of index per key, {:.0} % of gets from the read cache",
-        stats.pool_bytes >> 20,
-        100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64,
-        stats.segments_cleaned,
-        stats.segment_bytes >> 10,
-        stats.moved_bytes as f64 / stats.user_bytes as f64,
+        pool.bytes >> 20,
+        100.0 * pool.live_bytes as f64 / pool.bytes as f64,
+        writes.segments_cleaned,
+        pool.segment_bytes >> 10,
+        writes.moved_bytes as f64 / writes.user_bytes as f64,
         stats.index_bytes as f64 / stats.keys[0] as f64,
-        100.0 * stats.read_cache_hits as f64
-            / (stats.read_cache_hits + stats.read_cache_misses).max(1) as f64,
+        100.0 * read_cache.hits as f64 / (read_cache.hits + read_cache.misses).max(1) as f64,
     );
     Ok(outcome)
 }
@@ -119,11 +120,12 @@ impl Peer for Ours<'_> {
     /// Updates keys until the free space left by the load is used up and segments are being cleaned.
     fn age(&self, mix: &Mix) {
         let mut door = OurDoor(self.0.session());
-        let enough = self.0.stats().segments_cleaned + u64::from(self.0.stats().segments) / 16;
+        let enough =
+            self.0.stats().writes.segments_cleaned + u64::from(self.0.stats().pool.segments) / 16;
         for n in 0.. {
             let op = mix.op(u64::from(u16::MAX) >> 1, n);
             door.set(&mix.name(op.key), mix.updated(&op));
-            if n % 4096 == 0 && self.0.stats().segments_cleaned >= enough {
+            if n % 4096 == 0 && self.0.stats().writes.segments_cleaned >= enough {
                 break;
             }
         }

@@ -46,7 +46,7 @@ pub enum Error {
     /// The body of a group used a key that is not among the group's keys.
     NotInGroup,
     /// Another session has staged a write of the key and not committed it, and waiting for that session would
-    /// deadlock or has taken too long; see [`ConflictPolicy`].
+    /// deadlock or has taken too long; see [`ConflictPolicy`](crate::ConflictPolicy).
     Conflict,
     /// The store cannot be closed while sessions exist.
     SessionsAlive {

@@ -9,7 +9,7 @@
 //!                 ◀── implements ── farbank-cache   slabs; evicts when it is full
 //! ```
 //!
-//! [`clock`] is the time that both stores compare expiries with.
+//! What only caches have is in [`CacheStore`], which [`Store::as_cache`] returns. [`clock`] is the time that both stores compare expiries with.
 //!
 //! # Batches
 //! A batch is everything a session did since its last [`Session::commit`]. `commit` returns a ticket. Until that
@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache_store;
 pub mod clock;
 mod error;
 #[cfg(feature = "check")]
@@ -39,12 +40,13 @@ mod stats;
 mod store;
 mod value;
 
+pub use cache_store::{AreaUsage, CacheStore, ItemError, ItemKey, ItemSession};
 pub use error::Error;
 pub use session::{
     Absence, BeforeValue, BeforeValues, CONFLICT_WAIT, ConflictPolicy, GetStep, GroupDecision, Ops,
     ReadView, RoomReply, Session, UpdateDecision,
 };
-pub use stats::{SlabClass, Stats};
+pub use stats::{CacheStats, LogStats, PoolStats, ReadCacheStats, SlabClass, Stats, WriteStats};
 pub use store::{OpenReport, Store, StoreHealth};
 pub use value::{
     DATABASES, KEY_BYTES_MAX, KIND_STALE, KIND_TYPE, KIND_WON, Key, StoredItem, VALUE_BYTES_MAX,

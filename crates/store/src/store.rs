@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farbank_pm::{Caps, FileTrouble, Poisoned};
 
+use crate::cache_store::CacheStore;
 use crate::error::Error;
 use crate::session::Session;
 use crate::stats::Stats;
@@ -71,7 +72,7 @@ pub trait Store: Send + Sync {
     fn stats(&self) -> Stats;
     /// Returns the current size of the pool in bytes.
     fn pool_bytes(&self) -> u64 {
-        self.stats().pool_bytes
+        self.stats().pool.bytes
     }
     /// Returns the report of the open.
     fn opened(&self) -> &OpenReport;
@@ -79,9 +80,9 @@ pub trait Store: Send + Sync {
     fn health(&self) -> StoreHealth {
         StoreHealth::default()
     }
-    /// Returns whether the store is a cache that evicts the least recently used items when it is full.
-    fn evicts(&self) -> bool {
-        false
+    /// Returns the operations that only caches have, if the store is a cache.
+    fn as_cache(&self) -> Option<&dyn CacheStore> {
+        None
     }
     /// Returns the approximate size in bytes of the largest item that the store accepts. Slightly smaller items may
     /// be refused.

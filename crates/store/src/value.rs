@@ -61,7 +61,7 @@ impl ValueMeta {
     }
 }
 
-/// A stored value, as [`Ops::update`] passes it to its function.
+/// A stored value, as [`Ops::update`](crate::Ops::update) passes it to its function.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredItem<'a> {
     /// The value's bytes.

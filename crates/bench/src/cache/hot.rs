@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use farbank_cache::{Cache, CacheSession};
 use farbank_pm::media::Mapped;
-use farbank_store::{Ops, ReadView, Session, Store, Value};
+use farbank_store::{Ops, ReadView, Session, Stats, Store, Value};
 
 use super::{CacheOptions, failed, in_memory, named};
 use crate::figure::{Error, Figure, ProgressFn, Report, median, report_progress};
@@ -52,6 +52,10 @@ const SKEWS: [RequestSkew; 4] = [
         one_in: ITEMS_MIN,
     },
 ];
+
+fn merged_writes(stats: &Stats) -> u64 {
+    stats.cache.as_ref().map_or(0, |cache| cache.merged_writes)
+}
 
 /// Cache in which all keys have been stored.
 struct FilledCache {
@@ -112,7 +116,12 @@ impl FilledCache {
         }
         door.commit().map_err(failed)?;
         drop(door);
-        match filled.cache.stats().evictions {
+        match filled
+            .cache
+            .stats()
+            .cache
+            .map_or(0, |cache| cache.evictions)
+        {
             0 => Ok(filled),
             _ => Err(Error::Failed(format!(
                 "{} items of {} bytes do not fit into {} MiB: ask for fewer, or for more with --mib",
@@ -166,8 +175,8 @@ impl FilledCache {
         let after = self.cache.stats();
         Ok(SkewRound {
             millions,
-            merged: after.merged_writes - before.merged_writes,
-            lines: after.counters.lines - before.counters.lines,
+            merged: merged_writes(&after) - merged_writes(&before),
+            lines: after.persistence.lines - before.persistence.lines,
             sets,
         })
     }

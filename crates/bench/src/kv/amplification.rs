@@ -116,7 +116,7 @@ fn update(
 ) -> Result<f64, Error> {
     const VALUE: [u8; 200] = [7; 200];
     const RECORD_BYTES: u64 = (24 + 8 + VALUE.len() as u64).next_multiple_of(16);
-    let pool = store.stats();
+    let pool = store.stats().pool;
     let keys = u64::from(pool.segments) * pool.segment_bytes / 100 * percent / RECORD_BYTES;
     let mut writer = CommittingWriter::new(store);
     for key in 0..keys {
@@ -124,17 +124,17 @@ fn update(
     }
     let mut rng = Rng::new(1);
     let updates = keys * turns;
-    let mut start = store.stats();
+    let mut start = store.stats().writes;
     for n in 0..updates {
         if n == updates / 2 {
-            start = store.stats();
+            start = store.stats().writes;
         }
         if n.is_multiple_of(PROGRESS_EVERY) {
             look(n, updates)?;
         }
         writer.put(pattern.key(&mut rng, keys), &VALUE)?;
     }
-    let end = store.stats();
+    let end = store.stats().writes;
     let user = (end.user_bytes - start.user_bytes) as f64;
     Ok((user + (end.moved_bytes - start.moved_bytes) as f64) / user)
 }
@@ -147,7 +147,7 @@ fn change_sizes(
     report: &mut Report,
     watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let pool = store.stats();
+    let pool = store.stats().pool;
     let full = u64::from(pool.segments) * pool.segment_bytes / 100 * 78;
     let mut change = Change {
         store,
@@ -207,7 +207,7 @@ impl Change<'_> {
             old.swap(last, self.rng.below(last as u64 + 1) as usize);
         }
         loop {
-            while self.store.stats().live_bytes + record_bytes > full {
+            while self.store.stats().pool.live_bytes + record_bytes > full {
                 let Some(key) = old.pop() else { return Ok(()) };
                 let deleted = self.writer.delete(key);
                 self.is_accepted(deleted)?;

@@ -359,7 +359,7 @@ fn load_new(
 ) -> Result<LoadCost, Error> {
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
-    let (fences, reads_before) = (store.stats().counters.fences, reads.total().reads);
+    let (fences, reads_before) = (store.stats().persistence.fences, reads.total().reads);
     let mut slowest = SlowestSet::default();
     let mut faults_before = thread_faults();
     let mut index_bytes_a_key = [0.0_f64; 2];
@@ -405,7 +405,7 @@ fn load_new(
     let elapsed = started.elapsed();
     let a_set = |count: u64| count as f64 / keys as f64;
     Ok(LoadCost {
-        fences_a_set: a_set(store.stats().counters.fences - fences),
+        fences_a_set: a_set(store.stats().persistence.fences - fences),
         reads_a_set: a_set(reads.total().reads - reads_before),
         index_bytes_a_key,
         slowest,

@@ -419,8 +419,8 @@ impl ServeArgs {
         announce!(
             "pool {}: {} in segments of {}, medium {}{}",
             self.pool.display(),
-            size::human(stats.pool_bytes),
-            size::human(stats.segment_bytes),
+            size::human(stats.pool.bytes),
+            size::human(stats.pool.segment_bytes),
             caps.kind.name(),
             match caps.read_mode {
                 "pread" => ", read by system calls",

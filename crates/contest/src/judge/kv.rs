@@ -91,21 +91,21 @@ impl<M: Medium> Engine for JudgedKv<M> {
         let stats = self.0.stats();
         vec![
             ("index", stats.index_bytes),
-            ("live map", stats.live_map_bytes),
-            ("read cache", stats.read_cache_bytes),
+            ("live map", stats.log.unwrap_or_default().live_map_bytes),
+            ("read cache", stats.read_cache.unwrap_or_default().bytes),
         ]
     }
 
     fn far_bytes(&self) -> u64 {
-        let stats = self.0.stats();
-        u64::from(stats.segments - stats.segments_free) * stats.segment_bytes
+        let pool = self.0.stats().pool;
+        u64::from(pool.segments - pool.segments_free) * pool.segment_bytes
     }
 
     fn tally(&self) -> EngineStats {
-        let stats = self.0.stats();
+        let read_cache = self.0.stats().read_cache.unwrap_or_default();
         EngineStats {
-            cache_hits: stats.read_cache_hits,
-            cache_misses: stats.read_cache_misses,
+            cache_hits: read_cache.hits,
+            cache_misses: read_cache.misses,
             ..EngineStats::default()
         }
     }

@@ -268,7 +268,7 @@ impl Pool {
         let mut world = World::new(seed);
         world.writes(800);
         assert!(
-            Store::stats(&world.kv).segments_cleaned > 10,
+            Store::stats(&world.kv).writes.segments_cleaned > 10,
             "the cleaner has not worked"
         );
         let World { sim, kv, past, .. } = world;
@@ -303,7 +303,7 @@ impl Pool {
             session.commit().expect("memory does not fail");
         }
         assert_eq!(
-            Store::stats(&world.kv).segments_cleaned,
+            Store::stats(&world.kv).writes.segments_cleaned,
             0,
             "moved records are in the way"
         );

@@ -31,8 +31,8 @@ fn pool(cleaning: CleaningMode) -> Kv<Mapped> {
 fn age(kv: &Kv<Mapped>, percent: u64) -> Vec<u32> {
     let mut user = User::of(kv);
     user.set(&u32::MAX.to_le_bytes(), &value(0, 0));
-    let record_bytes = kv.stats().live_bytes;
-    let keys = (kv.stats().capacity_bytes * percent / 100 / record_bytes) as u32;
+    let record_bytes = kv.stats().pool.live_bytes;
+    let keys = (kv.stats().pool.capacity_bytes * percent / 100 / record_bytes) as u32;
     let mut rounds = vec![0; keys as usize];
     for key in 0..keys {
         user.set(&key.to_le_bytes(), &value(key, 0));

@@ -65,9 +65,9 @@ fn a_refused_write_moves_no_record() {
             assert_eq!(refused, Err(Error::Full), "{bytes} bytes, {n}");
         }
         let after = kv.stats();
-        let moved = after.moved_bytes - before.moved_bytes;
+        let moved = after.writes.moved_bytes - before.writes.moved_bytes;
         assert!(
-            moved <= before.segment_bytes,
+            moved <= before.pool.segment_bytes,
             "{moved} bytes were moved for nothing"
         );
     }
@@ -76,12 +76,12 @@ fn a_refused_write_moves_no_record() {
 #[test]
 fn idle_sessions_hold_no_segment() {
     let kv = in_background(256 << 20);
-    let capacity = kv.stats().capacity_bytes;
+    let capacity = kv.stats().pool.capacity_bytes;
     let mut users: Vec<User> = (0..512).map(|_| User::of(&kv)).collect();
     for (n, user) in users.iter_mut().enumerate() {
         user.try_set(&(n as u32).to_le_bytes(), b"1").unwrap();
     }
-    let crowded = kv.stats().capacity_bytes;
+    let crowded = kv.stats().pool.capacity_bytes;
     assert!(
         crowded > capacity / 10 * 9,
         "512 sessions take {capacity} bytes down to {crowded}"
@@ -212,7 +212,7 @@ fn a_segment_sealed_early_costs_a_pool_of_large_values_no_capacity() {
                 user = User::of(&kv); // Dropping the session seals its open segment.
             }
         }
-        (stored, kv.stats().capacity_bytes)
+        (stored, kv.stats().pool.capacity_bytes)
     };
     let (whole, early) = (stored_with(u32::MAX), stored_with(WRITES));
     assert!(

@@ -68,7 +68,7 @@ fn expect(kv: &Kv<Mapped>, expected: &Contents) {
 #[test]
 fn an_open_after_a_kill_reads_live_records_and_few_dead_ones() {
     let (mut kv, mut expected) = aged();
-    let written = kv.stats().segment_maps_written;
+    let written = kv.stats().log.unwrap().segment_maps_written;
     assert!(written > 50, "{written} maps");
     for _ in 0..3 {
         kv = kill(kv, Time::new().config());
@@ -103,7 +103,7 @@ fn an_open_after_a_kill_finds_deletes_made_before_a_clean_close() {
 #[test]
 fn an_open_scans_a_segment_whose_map_is_damaged() {
     let (kv, expected) = aged();
-    let segments = u64::from(kv.stats().segments);
+    let segments = u64::from(kv.stats().pool.segments);
     let medium = kv.into_medium().expect("no session is left");
     let mut ctx = PersistCtx::new(0);
     for segment in 0..segments {
@@ -158,7 +158,7 @@ fn a_pool_of_version_1_opens_and_stays_one() {
     assert_eq!(pool.version(), 1);
     let kv = Kv::open(pool.into_medium(), Time::new().config()).expect("it opens");
     let (mut kv, expected) = aged_in(kv);
-    assert_eq!(kv.stats().segment_maps_written, 0);
+    assert_eq!(kv.stats().log.unwrap().segment_maps_written, 0);
     for clean in [false, true] {
         kv = match clean {
             false => kill(kv, Time::new().config()),

@@ -125,8 +125,8 @@ fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::
         "used_memory_mapped_files": files,
         "used_memory_mapped_files_human": human(files),
         "used_memory_index": figures.index_bytes,
-        "used_memory_live_map": figures.live_map_bytes,
-        "used_memory_read_cache": figures.read_cache_bytes,
+        "used_memory_live_map": figures.log.unwrap_or_default().live_map_bytes,
+        "used_memory_read_cache": figures.read_cache.unwrap_or_default().bytes,
         "mem_clients_normal": shared.clients.memory_bytes(),
         "maxmemory": most,
         "maxmemory_human": human(most),
@@ -136,8 +136,8 @@ fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::
 
 /// Returns `maxmemory` and `maxmemory_policy`. A store that does not evict has no limit: 0.
 pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'static str) {
-    match shared.store.evicts() {
-        true => (figures.capacity_bytes, "allkeys-lru"),
+    match shared.store.as_cache().is_some() {
+        true => (figures.pool.capacity_bytes, "allkeys-lru"),
         false => (0, "noeviction"),
     }
 }
@@ -177,6 +177,7 @@ fn persistence(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::f
 }
 
 fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+    let read_cache = figures.read_cache.unwrap_or_default();
     let counts = shared.counters.since_reset();
     fields!(out,
         "total_connections_received": shared.accepted.load(Ordering::Relaxed),
@@ -185,7 +186,7 @@ fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::f
         "total_net_output_bytes": counts.get(Counter::BytesOut),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
         "expired_keys": figures.expired_keys,
-        "evicted_keys": figures.evictions,
+        "evicted_keys": figures.cache.as_ref().map_or(0, |cache| cache.evictions),
         "keyspace_hits": counts.get(Counter::Hits),
         "keyspace_misses": counts.get(Counter::Misses),
         "evicted_clients": counts.get(Counter::Evictions),
@@ -195,8 +196,8 @@ fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::f
         "total_writes_processed": counts.get(Counter::Writes),
         "farbank_batches": counts.get(Counter::Batches),
         "farbank_long_requests": counts.get(Counter::Long),
-        "farbank_read_cache_hits": figures.read_cache_hits,
-        "farbank_read_cache_misses": figures.read_cache_misses,
+        "farbank_read_cache_hits": read_cache.hits,
+        "farbank_read_cache_misses": read_cache.misses,
     )
 }
 
@@ -252,30 +253,35 @@ fn farbank(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std:
     let caps = shared.store.caps();
     let opened = shared.store.opened();
     let health = shared.store.health();
-    let written = figures.user_bytes + figures.moved_bytes;
-    let amplification = written as f64 / figures.user_bytes.max(1) as f64;
+    let (pool, writes) = (&figures.pool, &figures.writes);
+    let merged_writes = figures
+        .cache
+        .as_ref()
+        .map_or(0, |cache| cache.merged_writes);
+    let written = writes.user_bytes + writes.moved_bytes;
+    let amplification = written as f64 / writes.user_bytes.max(1) as f64;
     fields!(out,
         "medium": caps.kind.name(),
         "medium_read_by": caps.read_mode,
         "acknowledged_writes_survive": caps.survives,
         "pool": shared.options.pool,
-        "pool_bytes": figures.pool_bytes,
-        "pool_segment_bytes": figures.segment_bytes,
-        "pool_segments": figures.segments,
-        "pool_segments_free": figures.segments_free,
-        "pool_capacity_bytes": figures.capacity_bytes,
-        "pool_live_bytes": figures.live_bytes,
-        "pool_tombstone_bytes": figures.tombstone_bytes,
-        "pool_user_bytes": figures.user_bytes,
-        "pool_merged_writes": figures.merged_writes,
-        "pool_moved_bytes": figures.moved_bytes,
+        "pool_bytes": pool.bytes,
+        "pool_segment_bytes": pool.segment_bytes,
+        "pool_segments": pool.segments,
+        "pool_segments_free": pool.segments_free,
+        "pool_capacity_bytes": pool.capacity_bytes,
+        "pool_live_bytes": pool.live_bytes,
+        "pool_tombstone_bytes": figures.log.unwrap_or_default().tombstone_bytes,
+        "pool_user_bytes": writes.user_bytes,
+        "pool_merged_writes": merged_writes,
+        "pool_moved_bytes": writes.moved_bytes,
         "pool_write_amplification": format_args!("{amplification:.3}"),
-        "pool_segments_cleaned": figures.segments_cleaned,
+        "pool_segments_cleaned": writes.segments_cleaned,
         "pool_damaged_records": figures.damaged_records,
-        "medium_lines": figures.counters.lines,
-        "medium_fences": figures.counters.fences,
-        "medium_bytes": figures.counters.bytes,
-        "medium_syncs": figures.counters.syncs,
+        "medium_lines": figures.persistence.lines,
+        "medium_fences": figures.persistence.fences,
+        "medium_bytes": figures.persistence.bytes,
+        "medium_syncs": figures.persistence.syncs,
         "opened_clean": u8::from(opened.clean),
         "opened_keys": opened.keys,
         "opened_ms": format_args!("{:.3}", opened.elapsed_ms),

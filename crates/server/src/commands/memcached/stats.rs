@@ -55,7 +55,7 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
     match what {
         None => general(ctx.shared, &figures, lines),
         Some(b"settings") => settings(ctx.shared, ctx.client.state, &figures, lines),
-        Some(b"items") => items(&figures.classes, lines),
+        Some(b"items") => items(classes(&figures), lines),
         Some(b"slabs") => slabs(&figures, lines),
         Some(b"sizes") => lines.stat("sizes_status", "disabled"),
         Some(b"conns") => conns(ctx.shared, lines),
@@ -77,6 +77,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
     let count = |what| counts.get(what);
     let (touch_hits, touch_misses) = (count(Counter::TouchHits), count(Counter::TouchMisses));
     let (user, system) = cpu_secs();
+    let cache = figures.cache.as_ref();
     let time = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
@@ -121,7 +122,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "auth_errors": 0,
         "bytes_read": count(Counter::BytesIn),
         "bytes_written": count(Counter::BytesOut),
-        "limit_maxbytes": figures.capacity_bytes,
+        "limit_maxbytes": figures.pool.capacity_bytes,
         "accepting_conns": 1,
         "listen_disabled_num": 0,
         "time_in_listen_disabled_us": 0,
@@ -129,18 +130,18 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "conn_yields": 0,
         "hash_bytes": figures.index_bytes,
         "hash_is_expanding": 0,
-        "bytes": figures.live_bytes,
+        "bytes": figures.pool.live_bytes,
         "curr_items": figures.keys.iter().sum::<u64>(),
         "total_items": count(Counter::Stored),
         "expired_unfetched": 0,
         "evicted_unfetched": 0,
-        "evictions": figures.evictions,
-        "reclaimed": figures.reclaimed,
+        "evictions": cache.map_or(0, |cache| cache.evictions),
+        "reclaimed": cache.map_or(0, |cache| cache.reclaimed),
         "lrutail_reflocked": 0,
         "farbank_batches": count(Counter::Batches),
-        "farbank_merged_writes": figures.merged_writes,
+        "farbank_merged_writes": cache.map_or(0, |cache| cache.merged_writes),
         "farbank_expired_keys": figures.expired_keys,
-        "farbank_pool_bytes": figures.pool_bytes,
+        "farbank_pool_bytes": figures.pool.bytes,
         "farbank_damaged_records": figures.damaged_records,
     );
 }
@@ -159,13 +160,13 @@ fn settings(
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
     stats!(lines,
-        "maxbytes": figures.capacity_bytes,
+        "maxbytes": figures.pool.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
         "tcpport": shared.port(WireProtocol::Memcached).unwrap_or(0),
         "udpport": 0,
         "inter": inter.join(","),
         "verbosity": 0,
-        "evictions": if shared.store.evicts() { "on" } else { "off" },
+        "evictions": if shared.store.as_cache().is_some() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
         "num_threads": shared.counters.workers.len(),
@@ -184,6 +185,11 @@ fn settings(
         "track_sizes": "no",
         "memory_file": &shared.options.pool,
     );
+}
+
+/// Returns the slab classes. A store that is no cache has none.
+fn classes(figures: &Stats) -> &[SlabClass] {
+    figures.cache.as_ref().map_or(&[], |cache| &cache.classes)
 }
 
 fn items(classes: &[SlabClass], lines: &mut StatLines<'_>) {
@@ -205,7 +211,8 @@ fn items(classes: &[SlabClass], lines: &mut StatLines<'_>) {
 
 fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
     let mut bytes = 0;
-    for class in &figures.classes {
+    let classes = classes(figures);
+    for class in classes {
         let slots = class.pages * class.slots_per_page;
         let mut slab = |name: &str, value: u64| {
             lines.stat(&format!("{}:{name}", class.id), value);
@@ -220,11 +227,11 @@ fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
         slab("mem_requested", class.item_bytes);
         bytes += slots * class.slot_bytes;
     }
-    let all = match figures.classes.is_empty() {
-        true => figures.pool_bytes,
+    let all = match classes.is_empty() {
+        true => figures.pool.bytes,
         false => bytes,
     };
-    lines.stat("active_slabs", figures.classes.len());
+    lines.stat("active_slabs", classes.len());
     lines.stat("total_malloced", all);
 }
 

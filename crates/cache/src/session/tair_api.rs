@@ -4,17 +4,12 @@
 //! is eight bytes, little-endian. Keys with the same prefix share a chain, so that they can be listed and removed
 //! together.
 
-use std::fmt;
-
 use farbank_pm::Medium;
-use farbank_pm::sync::Arc;
-use farbank_store::{Error, ValueMeta};
+use farbank_store::{ItemError, ItemKey, ItemSession, ValueMeta};
 
-use crate::api::CacheSession;
-use crate::batch::{ChangeDecision, NewItem, OwnedItem};
+use super::CacheSession;
+use crate::item::{ChangeDecision, FoundItem, FoundValue, NewItem, OwnedItem};
 use crate::layout::{COUNTER, HIDDEN, LOCKED};
-use crate::metadata::follow;
-use crate::worker::{FoundItem, FoundValue, ItemKey};
 
 /// Bounds of a counter, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,74 +29,24 @@ impl Default for CounterBounds {
     }
 }
 
-/// Reason why an operation had no effect.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TairError {
-    /// The store returned an error.
-    Store(Error),
-    /// The item does not exist.
-    Absent,
-    /// The item does not have the expected version. Holds its version.
-    Version(u64),
-    /// The item is hidden: only [`CacheSession::get_hidden`] returns it.
-    Hidden,
-    /// The item is not a counter.
-    NotACounter,
-    /// The result would be out of bounds. Holds the counter's value, which is unchanged.
-    OutOfBounds(i64),
-    /// The item is already locked, or already unlocked.
-    LockState,
-}
-
-impl fmt::Display for TairError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TairError::Store(error) => error.fmt(f),
-            TairError::Absent => f.write_str("the item does not exist"),
-            TairError::Version(found) => write!(
-                f,
-                "the item has version {found}, not the expected one: read it again"
-            ),
-            TairError::Hidden => f.write_str("the item is hidden"),
-            TairError::NotACounter => f.write_str("the item is not a counter"),
-            TairError::OutOfBounds(at) => {
-                write!(
-                    f,
-                    "the result is out of the counter's bounds; the counter stays at {at}"
-                )
-            }
-            TairError::LockState => f.write_str("the item is already locked, or already unlocked"),
-        }
-    }
-}
-
-impl std::error::Error for TairError {}
-
-impl From<Error> for TairError {
-    fn from(error: Error) -> TairError {
-        TairError::Store(error)
-    }
-}
-
 /// Decision of an operation, or the reason why it has no effect.
-type TairDecision = Result<ChangeDecision, TairError>;
+type TairDecision = Result<ChangeDecision, ItemError>;
 
 impl<F: Medium, N: Medium> CacheSession<F, N> {
     /// Appends the value of `name` to `out` and returns its metadata. Returns `Ok(None)` if it is absent.
     ///
     /// # Errors
-    /// [`TairError::Hidden`].
+    /// [`ItemError::Hidden`].
     pub fn get_item(
         &mut self,
         name: &ItemKey<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<ValueMeta>, TairError> {
+    ) -> Result<Option<ValueMeta>, ItemError> {
         let from = out.len();
         match self.look(name, out)? {
             Some((_, true)) => {
                 out.truncate(from);
-                Err(TairError::Hidden)
+                Err(ItemError::Hidden)
             }
             shown => Ok(shown.map(|(meta, _)| meta)),
         }
@@ -113,7 +58,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         &mut self,
         name: &ItemKey<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<(ValueMeta, bool)>, TairError> {
+    ) -> Result<Option<(ValueMeta, bool)>, ItemError> {
         self.look(name, out)
     }
 
@@ -121,22 +66,23 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         &mut self,
         name: &ItemKey<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<(ValueMeta, bool)>, TairError> {
-        let hash = self.worker.engine.hash(name);
-        self.worker.write_if_staged(hash, name)?;
-        self.worker.pin();
-        let found = self.worker.find_live(hash, name);
-        let found = found.filter(|found| self.worker.copy_value(found, name, out));
-        self.worker.unpin();
+    ) -> Result<Option<(ValueMeta, bool)>, ItemError> {
+        let hash = self.writer.engine().hash(name);
+        self.writer.write_if_staged(hash, name)?;
+        let worker = self.writer.worker();
+        worker.pin();
+        let found = worker.find_live(hash, name);
+        let found = found.filter(|found| worker.copy_value(found, name, out));
+        worker.unpin();
         let Some(found) = found else { return Ok(None) };
-        self.worker.used(&found, hash);
+        worker.used(&found, hash);
         Ok(Some((found.meta(), !found.is_shown())))
     }
 
     /// Stores `value` and returns the new version. With `expected`, the item must have that version.
     ///
     /// # Errors
-    /// [`TairError::Absent`] or [`TairError::Version`] if the expected version is not found; or the store's errors:
+    /// [`ItemError::Absent`] or [`ItemError::Version`] if the expected version is not found; or the store's errors:
     /// locked, too large, full.
     pub fn put_item(
         &mut self,
@@ -144,7 +90,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         value: &[u8],
         expires_ms: u64,
         expected: Option<u64>,
-    ) -> Result<u64, TairError> {
+    ) -> Result<u64, ItemError> {
         let Some(expected) = expected else {
             let draft = NewItem {
                 value,
@@ -154,9 +100,9 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
             return self.put_now(name, &draft);
         };
         self.choose(name, &mut |found| {
-            let (found, _) = found.ok_or(TairError::Absent)?;
+            let (found, _) = found.ok_or(ItemError::Absent)?;
             if found.head.version != expected {
-                return Err(TairError::Version(found.head.version));
+                return Err(ItemError::Version(found.head.version));
             }
             unlocked(found)?;
             Ok(ChangeDecision::Put(OwnedItem {
@@ -173,7 +119,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         &mut self,
         items: &[(ItemKey<'_>, &[u8])],
         expires_ms: u64,
-    ) -> Result<usize, TairError> {
+    ) -> Result<usize, ItemError> {
         for (name, value) in items {
             self.put_item(name, value, expires_ms, None)?;
         }
@@ -181,7 +127,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
     }
 
     /// Removes the item, also a hidden one. Returns whether it was present.
-    pub fn remove(&mut self, name: &ItemKey<'_>) -> Result<bool, TairError> {
+    pub fn remove(&mut self, name: &ItemKey<'_>) -> Result<bool, ItemError> {
         let mut was_there = false;
         self.choose(name, &mut |found| {
             was_there = found.is_some();
@@ -191,34 +137,18 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         Ok(was_there)
     }
 
-    /// Hides the item: an ordinary read returns [`TairError::Hidden`], a write replaces it. Returns its new version.
-    pub fn hide(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
+    /// Hides the item: an ordinary read returns [`ItemError::Hidden`], a write replaces it. Returns its new version.
+    pub fn hide(&mut self, name: &ItemKey<'_>) -> Result<u64, ItemError> {
         self.mark(name, &|marks| Ok(marks | HIDDEN))
-    }
-
-    /// Locks the item, which then refuses writes. Returns its new version, or an error if it is already locked.
-    pub fn lock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
-        self.mark(name, &|marks| match marks & LOCKED {
-            0 => Ok(marks | LOCKED),
-            _ => Err(TairError::LockState),
-        })
-    }
-
-    /// Unlocks the item. Returns its new version, or an error if it is not locked.
-    pub fn unlock(&mut self, name: &ItemKey<'_>) -> Result<u64, TairError> {
-        self.mark(name, &|marks| match marks & LOCKED {
-            0 => Err(TairError::LockState),
-            _ => Ok(marks & !LOCKED),
-        })
     }
 
     fn mark(
         &mut self,
         name: &ItemKey<'_>,
-        change: &dyn Fn(u8) -> Result<u8, TairError>,
-    ) -> Result<u64, TairError> {
+        change: &dyn Fn(u8) -> Result<u8, ItemError>,
+    ) -> Result<u64, ItemError> {
         self.choose(name, &mut |found| {
-            let (found, value) = found.ok_or(TairError::Absent)?;
+            let (found, value) = found.ok_or(ItemError::Absent)?;
             let marks = change(found.head.marks)?;
             Ok(ChangeDecision::Put(owned(
                 found,
@@ -231,9 +161,9 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
 
     /// Sets the expiry of the item to `expires_ms`, in milliseconds of Unix time; 0 means never. Returns its new
     /// version.
-    pub fn expire(&mut self, name: &ItemKey<'_>, expires_ms: u64) -> Result<u64, TairError> {
+    pub fn expire(&mut self, name: &ItemKey<'_>, expires_ms: u64) -> Result<u64, ItemError> {
         self.choose(name, &mut |found| {
-            let (found, value) = found.ok_or(TairError::Absent)?;
+            let (found, value) = found.ok_or(ItemError::Absent)?;
             unlocked(found)?;
             Ok(ChangeDecision::Put(owned(
                 found,
@@ -250,7 +180,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         name: &ItemKey<'_>,
         count: i64,
         expires_ms: u64,
-    ) -> Result<u64, TairError> {
+    ) -> Result<u64, ItemError> {
         let draft = NewItem {
             value: &count.to_le_bytes(),
             expires_ms,
@@ -263,7 +193,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
     /// Adds `by` to a counter, or to `start` if it is absent. Returns the new value.
     ///
     /// # Errors
-    /// [`TairError::OutOfBounds`], [`TairError::NotACounter`], or the store's errors.
+    /// [`ItemError::OutOfBounds`], [`ItemError::NotACounter`], or the store's errors.
     pub fn add_count(
         &mut self,
         name: &ItemKey<'_>,
@@ -271,7 +201,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         start: i64,
         bounds: CounterBounds,
         expires_ms: u64,
-    ) -> Result<i64, TairError> {
+    ) -> Result<i64, ItemError> {
         let mut count = start;
         self.choose(name, &mut |found| {
             if let Some((found, value)) = found {
@@ -280,11 +210,11 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
                     .try_into()
                     .ok()
                     .filter(|_| found.head.marks & COUNTER != 0);
-                count = i64::from_le_bytes(bytes.ok_or(TairError::NotACounter)?);
+                count = i64::from_le_bytes(bytes.ok_or(ItemError::NotACounter)?);
             }
             let sum = count.checked_add(by);
             let within = sum.filter(|sum| (bounds.low..=bounds.high).contains(sum));
-            count = within.ok_or(TairError::OutOfBounds(count))?;
+            count = within.ok_or(ItemError::OutOfBounds(count))?;
             Ok(ChangeDecision::Put(OwnedItem {
                 value: count.to_le_bytes().to_vec(),
                 expires_ms,
@@ -301,8 +231,7 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         area: u16,
         prefix: &[u8],
         each: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), TairError> {
-        let engine = Arc::clone(&self.worker.engine);
+    ) -> Result<(), ItemError> {
         let Ok(prefix_bytes) = u16::try_from(prefix.len()) else {
             return Ok(());
         };
@@ -311,30 +240,30 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
             key: prefix,
             prefix_bytes,
         };
+        self.writer.write_batch()?;
+        let worker = self.writer.worker();
+        let engine = worker.engine();
         let (hash, mut key) = (engine.hash(&name), Vec::new());
-        self.worker.write_batch()?;
-        self.worker.pin();
-        let mut word = engine.metadata.bucket(engine.metadata.bucket_of(hash));
-        while let Some((tag, slot)) = follow(word) {
+        worker.pin();
+        for (tag, slot) in engine.chain(engine.bucket_of(hash)) {
             if tag == (hash >> 32) as u32
                 && let Some(found) = engine.item_in(slot)
                 && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
                 && found.is_shown()
-                && self.worker.is_live(&found)
+                && engine.is_live(&found)
             {
-                self.worker.key_of(&found, &mut key);
+                engine.data().copy_key(found.at, &found.head, &mut key);
                 if key.starts_with(prefix) {
                     each(&key);
                 }
             }
-            word = engine.metadata.chain(slot);
         }
-        self.worker.unpin();
+        worker.unpin();
         Ok(())
     }
 
     /// Removes every item of `prefix` in `area`, one after the other. Returns their number.
-    pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, TairError> {
+    pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, ItemError> {
         let mut keys = Vec::new();
         self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()))?;
         let mut removed = 0;
@@ -353,30 +282,43 @@ impl<F: Medium, N: Medium> CacheSession<F, N> {
         &mut self,
         name: &ItemKey<'_>,
         choice: &mut dyn FnMut(Option<FoundValue<'_>>) -> TairDecision,
-    ) -> Result<u64, TairError> {
+    ) -> Result<u64, ItemError> {
         let mut refused = None;
-        let version = self.worker.change(name, &mut |found| {
+        let version = self.writer.change(name, &mut |found| {
             Ok(choice(found).unwrap_or_else(|refusal| {
                 refused = Some(refusal);
                 ChangeDecision::Keep
             }))
         })?;
-        self.worker.write_batch()?;
+        self.writer.write_batch()?;
         refused.map_or(Ok(version), Err)
     }
 
-    fn put_now(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, TairError> {
-        let version = self.worker.put(name, draft)?;
-        self.worker.write_batch()?;
+    fn put_now(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, ItemError> {
+        let version = self.writer.put(name, draft)?;
+        self.writer.write_batch()?;
         Ok(version)
     }
 }
 
-fn unlocked(found: &FoundItem) -> Result<(), TairError> {
-    match found.head.marks & LOCKED {
-        0 => Ok(()),
-        _ => Err(TairError::Store(Error::Locked)),
+impl<F: Medium, N: Medium> ItemSession for CacheSession<F, N> {
+    fn lock(&mut self, item: &ItemKey<'_>) -> Result<u64, ItemError> {
+        self.mark(item, &|marks| match marks & LOCKED {
+            0 => Ok(marks | LOCKED),
+            _ => Err(ItemError::LockState),
+        })
     }
+
+    fn unlock(&mut self, item: &ItemKey<'_>) -> Result<u64, ItemError> {
+        self.mark(item, &|marks| match marks & LOCKED {
+            0 => Err(ItemError::LockState),
+            _ => Ok(marks & !LOCKED),
+        })
+    }
+}
+
+fn unlocked(found: &FoundItem) -> Result<(), ItemError> {
+    Ok(found.check_unlocked()?)
 }
 
 fn owned(found: &FoundItem, value: &[u8], expires_ms: u64, marks: u8) -> OwnedItem {

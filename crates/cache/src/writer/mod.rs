@@ -11,6 +11,8 @@
 //!                                               (a)                       (b)
 //! ```
 //!
+//! `batch` has the staged writes as data. This module locks their keys, writes them and reads them.
+//!
 //! # Invariants
 //! MDB-BATCH-1  The key lock of every entry is held, by the batch or by the group that fills it ([`ClaimHolder`]). So its old
 //!     item neither changes nor moves.
@@ -21,93 +23,20 @@
 //! A crash between (a) and (b) leaves for each key the old item, the new one or none, as for a single write. The
 //! answers are sent after (b).
 
+mod batch;
+
 use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, fault, situation};
-use farbank_store::{BeforeValue as Frame, ConflictPolicy, Error, UpdateDecision, Value};
+use farbank_pm::{Medium, PersistCounters, fault, situation};
+use farbank_store::{BeforeValue as Frame, ConflictPolicy, Error, ItemKey, ReadView, ValueMeta};
 
+use self::batch::{BatchEntry, NewestItem, SessionBatch};
+use crate::counters::StoredCounts;
+use crate::engine::Engine;
+use crate::item::{ChangeDecision, FoundItem, FoundValue, NewItem, check_database};
 use crate::key_locks::KeyLocks;
-use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX, LOCKED};
+use crate::layout::{EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, KEY_BYTES_MAX};
 use crate::metadata::SlotId;
-use crate::slot_cache::lock_cache;
-use crate::worker::{CacheWorker, FoundItem, FoundValue, ItemKey};
-
-/// Maximum number of keys in a batch, because other sessions wait for its key locks.
-const ENTRIES_MAX: usize = 64;
-/// Maximum bytes of keys and values in a batch, except that a single write may have more.
-const BYTES_MAX: usize = 256 << 10;
-
-/// A value to store, with its metadata.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct NewItem<'a> {
-    pub(crate) value: &'a [u8],
-    pub(crate) expires_ms: u64,
-    pub(crate) flags: u32,
-    pub(crate) kind: u8,
-    pub(crate) marks: u8,
-}
-
-/// Decision of the function passed to [`CacheWorker::change`].
-pub(crate) enum ChangeDecision {
-    Keep,
-    Delete,
-    Put(OwnedItem),
-}
-
-/// A [`NewItem`] that owns its value.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OwnedItem {
-    pub(crate) value: Vec<u8>,
-    pub(crate) expires_ms: u64,
-    pub(crate) flags: u32,
-    pub(crate) kind: u8,
-    pub(crate) marks: u8,
-}
-
-impl From<Value<'_>> for OwnedItem {
-    fn from(value: Value<'_>) -> OwnedItem {
-        OwnedItem {
-            value: value.bytes.to_vec(),
-            expires_ms: value.expires_ms,
-            flags: value.flags,
-            kind: value.kind,
-            marks: 0,
-        }
-    }
-}
-
-impl From<UpdateDecision> for ChangeDecision {
-    fn from(change: UpdateDecision) -> ChangeDecision {
-        match change {
-            UpdateDecision::Keep => ChangeDecision::Keep,
-            UpdateDecision::Delete => ChangeDecision::Delete,
-            UpdateDecision::Put {
-                bytes,
-                expires_ms,
-                flags,
-                kind,
-            } => ChangeDecision::Put(OwnedItem {
-                value: bytes,
-                expires_ms,
-                flags,
-                kind,
-                marks: 0,
-            }),
-        }
-    }
-}
-
-impl OwnedItem {
-    pub(crate) fn borrow(&self) -> NewItem<'_> {
-        NewItem {
-            value: &self.value,
-            expires_ms: self.expires_ms,
-            flags: self.flags,
-            kind: self.kind,
-            marks: self.marks,
-        }
-    }
-}
+use crate::worker::CacheWorker;
 
 /// Owner of the lock of a key that is being written, which releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,105 +59,127 @@ struct EntryKey {
     old: Option<FoundItem>,
 }
 
-/// The newest value of an entry.
-#[derive(Clone, Copy)]
-struct NewestItem {
-    slot: SlotId,
-    class: u8,
-    /// Header, without the checksum.
-    head: ItemHeader,
-    /// Offset of its value in the batch's bytes.
-    value_at: usize,
-}
-
-/// A staged write of a key.
-struct BatchEntry {
-    area: u16,
-    prefix_bytes: u16,
-    key_at: usize,
-    key_bytes: usize,
-    /// Stripe whose lock the entry holds.
-    claim: Option<u32>,
-    old: Option<FoundItem>,
-    /// New item. `None` means that the key is deleted.
-    new: Option<NewestItem>,
-}
-
-/// The batch of a session.
-#[derive(Default)]
-pub(crate) struct SessionBatch {
-    /// Hashes of the keys, in the order of the entries.
-    hashes: Vec<u64>,
-    entries: Vec<BatchEntry>,
-    /// Keys and values, concatenated.
-    bytes: Vec<u8>,
-}
-
-impl SessionBatch {
-    /// Returns whether anything is staged.
-    pub(crate) fn holds_any(&self) -> bool {
-        !self.entries.is_empty()
-    }
-
-    fn is_full(&self) -> bool {
-        self.entries.len() >= ENTRIES_MAX || self.bytes.len() >= BYTES_MAX
-    }
-
-    fn name_of(&self, entry: &BatchEntry) -> ItemKey<'_> {
-        ItemKey {
-            area: entry.area,
-            key: &self.bytes[entry.key_at..][..entry.key_bytes],
-            prefix_bytes: entry.prefix_bytes,
-        }
-    }
-
-    fn value_of(&self, new: &NewestItem) -> &[u8] {
-        &self.bytes[new.value_at..][..new.head.value_len as usize]
-    }
-
-    /// Returns the entry of `name`, if any.
-    #[inline]
-    pub(crate) fn find(&self, hash: u64, name: &ItemKey<'_>) -> Option<usize> {
-        let is_it =
-            |at: &usize| self.hashes[*at] == hash && self.name_of(&self.entries[*at]) == *name;
-        (0..self.hashes.len()).find(is_it)
-    }
-
-    /// Returns whether an entry holds the lock of `stripe`.
-    fn claims(&self, stripe: u32) -> bool {
-        let claims = |entry: &BatchEntry| entry.claim == Some(stripe);
-        self.entries.iter().any(claims)
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> usize {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(bytes);
-        at
-    }
-
-    fn clear(&mut self) {
-        self.hashes.clear();
-        self.entries.clear();
-        self.bytes.clear();
-    }
-}
-
 fn stripe_of(hash: u64) -> u32 {
     KeyLocks::stripe((hash >> 32) as u32)
 }
 
-impl<N: Medium, F: Medium> CacheWorker<N, F> {
+/// Writer of one session: its worker, and its batch.
+pub(crate) struct BatchWriter<N: Medium, F: Medium> {
+    worker: CacheWorker<N, F>,
+    batch: SessionBatch,
+    conflicts: ConflictPolicy,
+    /// Items stored that are not yet in the cache's totals.
+    stored: StoredCounts,
+    /// Operations on the data medium that were already added to the cache's totals.
+    counted: PersistCounters,
+    /// Buffer for the values of items that are changed.
+    scratch: Vec<u8>,
+}
+
+impl<N: Medium, F: Medium> BatchWriter<N, F> {
+    pub(crate) fn new(worker: CacheWorker<N, F>) -> BatchWriter<N, F> {
+        BatchWriter {
+            worker,
+            batch: SessionBatch::default(),
+            conflicts: ConflictPolicy::default(),
+            stored: StoredCounts::default(),
+            counted: PersistCounters::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine<N, F>> {
+        self.worker.engine()
+    }
+
+    #[inline]
+    pub(crate) fn worker(&mut self) -> &mut CacheWorker<N, F> {
+        &mut self.worker
+    }
+
+    pub(crate) fn conflicts(&self) -> ConflictPolicy {
+        self.conflicts
+    }
+
+    pub(crate) fn set_conflicts(&mut self, conflicts: ConflictPolicy) {
+        self.conflicts = conflicts;
+    }
+
+    /// Returns whether anything is staged.
+    pub(crate) fn has_staged(&self) -> bool {
+        self.batch.holds_any()
+    }
+
+    /// Returns an error if the database does not exist, or in a forked child.
+    #[inline]
+    pub(crate) fn admit(&self, db: u8) -> Result<(), Error> {
+        self.engine().check_process()?;
+        check_database(db)
+    }
+
+    // -- reading
+
+    /// Reads `name` as [`Ops::get`](farbank_store::Ops::get) does.
+    #[inline]
+    pub(crate) fn get(
+        &mut self,
+        name: &ItemKey<'_>,
+        view: ReadView,
+        out: &mut Vec<u8>,
+        head: Frame<'_>,
+    ) -> Result<bool, Error> {
+        let hash = self.engine().hash(name);
+        if let Some(entry) = self.batch.find(hash, name) {
+            if view == ReadView::Pending {
+                return Ok(self.copy_staged(entry, out, head));
+            }
+            self.write_batch()?;
+        }
+        self.worker.pin();
+        let found = self
+            .worker
+            .find_live(hash, name)
+            .filter(FoundItem::is_shown);
+        let from = out.len();
+        let copied = found.as_ref().is_some_and(|found| {
+            !head(&found.meta(), out) || self.worker.copy_value(found, name, out)
+        });
+        self.worker.unpin();
+        match found {
+            Some(found) if copied => self.worker.used(&found, hash),
+            _ => out.truncate(from),
+        }
+        Ok(copied)
+    }
+
+    /// Returns the metadata of `name`, if ordinary reads show it.
+    pub(crate) fn meta(&mut self, name: &ItemKey<'_>) -> Result<Option<ValueMeta>, Error> {
+        let hash = self.engine().hash(name);
+        self.write_if_staged(hash, name)?;
+        self.worker.pin();
+        let shown = self
+            .worker
+            .find_live(hash, name)
+            .filter(FoundItem::is_shown);
+        let meta = shown.map(|found| found.meta());
+        self.worker.unpin();
+        Ok(meta)
+    }
+
+    // -- changing
+
     /// Stages `draft` as the new value of `name`, unless the present item is locked. Returns the version it will
     /// have.
     pub(crate) fn put(&mut self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u64, Error> {
-        let hash = self.engine.hash(name);
+        let hash = self.engine().hash(name);
         let class = self.class_for(name, draft)?;
         // Take the slot before the key lock, so that no key lock is held while the session waits for a slot.
-        let slot = match self.take_slot_without_eviction(class, name.area) {
+        let slot = match self.worker.take_slot_without_eviction(class, name.area) {
             Some(slot) => slot,
             None => {
                 self.write_batch()?;
-                self.take_slot(class, name.area)?
+                self.worker.take_slot(class, name.area)?
             }
         };
         let entered = self.lock_and_look_up(hash, name).and_then(|place| {
@@ -241,7 +192,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         match entered {
             Ok(place) => Ok(self.stage(&place, name, Some((slot, class, draft)))),
             Err(error) => {
-                lock_cache(&self.slot_cache).keep(class, &[slot]);
+                self.worker.keep_slot(class, slot);
                 Err(error)
             }
         }
@@ -256,12 +207,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         decide: &mut dyn FnMut(Option<FoundValue<'_>>) -> Result<ChangeDecision, Error>,
     ) -> Result<u64, Error> {
         self.check_key(name)?;
-        let mut place = self.lock_and_look_up(self.engine.hash(name), name)?;
+        let mut place = self.lock_and_look_up(self.engine().hash(name), name)?;
         let mut value = std::mem::take(&mut self.scratch);
         value.clear();
         let shown = self.copy_current_value(&place, name, &mut value);
         let claim = (place.hold == ClaimHolder::Own).then(|| stripe_of(place.hash));
-        let held = self.engine.key_locks.release_on_panic(claim);
+        let engine = Arc::clone(self.engine());
+        let held = engine.key_locks().release_on_panic(claim);
         let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
         held.disarm();
         self.scratch = value;
@@ -291,7 +243,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         if self.batch.is_full() {
             self.write_batch()?;
         }
-        let mut place = self.look(self.engine.hash(name), name, ClaimHolder::Group);
+        let mut place = self.look(self.engine().hash(name), name, ClaimHolder::Group);
         match draft {
             Some(draft) => self.stage_put(&mut place, name, draft).map(|_| ()),
             None => {
@@ -304,10 +256,24 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Writes the batch. On `Ok` all its writes are durable and visible.
     #[inline]
     pub(crate) fn write_batch(&mut self) -> Result<(), Error> {
-        match self.batch.entries.is_empty() {
-            true => Ok(()),
-            false => self.write_batch_keeping_lock(None),
+        match self.batch.holds_any() {
+            true => self.write_batch_keeping_lock(None),
+            false => Ok(()),
         }
+    }
+
+    /// Writes the batch, and adds what the session has counted to the cache's totals.
+    pub(crate) fn commit(&mut self) -> Result<(), Error> {
+        self.write_batch()?;
+        self.worker.update_lru_lists();
+        let now = self.worker.persist_counters();
+        if now != self.counted {
+            let stored = std::mem::take(&mut self.stored);
+            let counters = self.worker.engine().counters();
+            counters.add_session(stored, &now, &self.counted);
+            self.counted = now;
+        }
+        Ok(())
     }
 
     /// Writes the batch if it has a write of `name`, so that a read of the published items finds it.
@@ -335,13 +301,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Acquires the key lock of `name` and looks the key up.
     fn lock_and_look_up(&mut self, hash: u64, name: &ItemKey<'_>) -> Result<EntryKey, Error> {
-        self.engine.process.check()?;
+        self.engine().check_process()?;
         if self.batch.is_full() {
             self.write_batch()?;
         }
-        let engine = Arc::clone(&self.engine);
+        let engine = Arc::clone(self.engine());
         let stripe = stripe_of(hash);
-        if engine.key_locks.try_lock(stripe) {
+        if engine.key_locks().try_lock(stripe) {
             return Ok(self.look(hash, name, ClaimHolder::Own));
         }
         if self.batch.claims(stripe) {
@@ -353,7 +319,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 ConflictPolicy::Commit => self.write_batch()?, // MDB-BATCH-2
             }
         }
-        engine.key_locks.lock(stripe, self.conflicts)?;
+        engine.key_locks().lock(stripe, self.conflicts)?;
         Ok(self.look(hash, name, ClaimHolder::Own))
     }
 
@@ -363,9 +329,9 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
             ClaimHolder::Batch | ClaimHolder::Group => self.batch.find(hash, name),
         };
         let old = entry.is_none().then(|| {
-            self.pin();
-            let found = self.engine.find(hash, name);
-            self.unpin();
+            self.worker.pin();
+            let found = self.engine().find(hash, name);
+            self.worker.unpin();
             found
         });
         EntryKey {
@@ -379,16 +345,16 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Releases the key lock of `place`, for which nothing was staged.
     fn release_key_lock(&self, place: &EntryKey) {
         if place.hold == ClaimHolder::Own {
-            self.engine.key_locks.release(stripe_of(place.hash));
+            self.engine().key_locks().release(stripe_of(place.hash));
         }
     }
 
     fn is_locked(&self, place: &EntryKey) -> bool {
         let found = match place.entry {
             Some(at) => self.staged(at).map(|(found, _)| found),
-            None => place.old.filter(|found| self.is_live(found)),
+            None => place.old.filter(|found| self.engine().is_live(found)),
         };
-        found.is_some_and(|found| found.head.marks & LOCKED != 0)
+        found.is_some_and(|found| found.check_unlocked().is_err())
     }
 
     /// Returns the item that a read of `place` would find, and appends its value to `value`.
@@ -399,8 +365,8 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         value: &mut Vec<u8>,
     ) -> Option<FoundItem> {
         let Some(at) = place.entry else {
-            let living = place.old.filter(|found| self.is_live(found));
-            return living.filter(|found| self.copy_value(found, name, value));
+            let living = place.old.filter(|found| self.engine().is_live(found));
+            return living.filter(|found| self.worker.copy_value(found, name, value));
         };
         let (found, staged) = self.staged(at)?;
         value.extend_from_slice(staged);
@@ -409,13 +375,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Returns the staged item of an entry and its value, if it is not a delete and is live.
     fn staged(&self, entry: usize) -> Option<(FoundItem, &[u8])> {
-        let new = self.batch.entries[entry].new.as_ref()?;
+        let new = self.batch.entry(entry).new.as_ref()?;
         let found = FoundItem {
             slot: new.slot,
-            at: self.engine.place_of(new.slot)?,
+            at: self.engine().place_of(new.slot)?,
             head: new.head,
         };
-        self.is_live(&found)
+        self.engine()
+            .is_live(&found)
             .then(|| (found, self.batch.value_of(new)))
     }
 
@@ -428,7 +395,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         draft: &NewItem<'_>,
     ) -> Result<u64, Error> {
         let class = self.class_for(name, draft)?;
-        let slot = match self.take_slot_without_eviction(class, name.area) {
+        let slot = match self.worker.take_slot_without_eviction(class, name.area) {
             Some(slot) => slot,
             None => {
                 situation!("mdb.batch_written_for_room", self.batch.holds_any());
@@ -441,7 +408,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 };
                 *place = self.look(place.hash, name, hold);
                 written?;
-                self.take_slot(class, name.area)?
+                self.worker.take_slot(class, name.area)?
             }
         };
         Ok(self.stage(place, name, Some((slot, class, draft))))
@@ -468,12 +435,12 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         let version = new.map_or(0, |new| new.head.version);
         match place.entry {
             Some(at) => {
-                let before = std::mem::replace(&mut self.batch.entries[at].new, new);
+                let before = self.batch.replace(at, new);
                 situation!("mdb.replaced_in_batch", before.is_some() && new.is_some());
                 situation!("mdb.deleted_in_batch", before.is_some() && new.is_none());
-                self.merged_writes += 1;
+                self.stored.merged_writes += 1;
                 if let Some(before) = before {
-                    lock_cache(&self.slot_cache).keep(before.class, &[before.slot]);
+                    self.worker.keep_slot(before.class, before.slot);
                 }
             }
             None => {
@@ -486,8 +453,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                     old: place.old,
                     new,
                 };
-                self.batch.hashes.push(place.hash);
-                self.batch.entries.push(entry);
+                self.batch.push(place.hash, entry);
             }
         }
         version
@@ -495,7 +461,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Returns the header of a new item, without its checksum.
     fn head_of(&self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> ItemHeader {
-        let engine = &*self.engine;
+        let engine = self.engine();
         ItemHeader {
             area: name.area,
             key_len: name.key.len() as u16,
@@ -512,7 +478,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     }
 
     pub(crate) fn check_key(&self, name: &ItemKey<'_>) -> Result<(), Error> {
-        self.engine.areas.check(name.area)?;
+        self.engine().areas().check(name.area)?;
         match name.key.len() {
             0..=KEY_BYTES_MAX => Ok(()),
             bytes => Err(Error::KeyTooLong {
@@ -525,7 +491,7 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     fn class_for(&self, name: &ItemKey<'_>, draft: &NewItem<'_>) -> Result<u8, Error> {
         self.check_key(name)?;
         let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
-        let classes = &self.engine.classes;
+        let classes = self.engine().data().classes();
         classes.of(bytes).ok_or(Error::ItemTooLarge {
             bytes,
             bytes_max: classes.largest() as usize,
@@ -536,13 +502,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
 
     /// Discards the batch. None of its writes becomes visible.
     pub(crate) fn abandon(&mut self) {
-        let engine = Arc::clone(&self.engine);
-        for entry in &self.batch.entries {
+        let engine = Arc::clone(self.engine());
+        for (_, entry) in self.batch.entries() {
             if let Some(new) = entry.new {
-                lock_cache(&self.slot_cache).keep(new.class, &[new.slot]);
+                self.worker.keep_slot(new.class, new.slot);
             }
             if let Some(stripe) = entry.claim {
-                engine.key_locks.release(stripe);
+                engine.key_locks().release(stripe);
             }
         }
         self.batch.clear();
@@ -551,46 +517,46 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
     /// Writes the batch, and releases all its key locks except that of stripe `kept`.
     #[inline(never)]
     fn write_batch_keeping_lock(&mut self, kept: Option<u32>) -> Result<(), Error> {
-        self.engine.process.check()?;
+        self.engine().check_process()?;
         let batch = std::mem::take(&mut self.batch);
         let written = self.write_items(&batch);
         if written.is_ok() {
             self.publish_all(&batch);
         }
-        for entry in &batch.entries {
+        for (_, entry) in batch.entries() {
             match (&written, entry.old, entry.new) {
                 (Ok(()), Some(old), _) => {
-                    if !self.is_live(&old) {
-                        let reclaimed = &self.engine.tally.reclaimed;
-                        reclaimed.fetch_add(1, Ordering::Relaxed);
+                    if !self.engine().is_live(&old) {
+                        self.engine().counters().add_reclaimed(1);
                     }
-                    self.retire_slot(old.slot);
+                    self.worker.retire_slot(old.slot);
                 }
-                (Err(_), _, Some(new)) => lock_cache(&self.slot_cache).keep(new.class, &[new.slot]),
+                (Err(_), _, Some(new)) => self.worker.keep_slot(new.class, new.slot),
                 _ => {}
             }
             if let Some(stripe) = entry.claim.filter(|&stripe| Some(stripe) != kept) {
-                self.engine.key_locks.release(stripe);
+                self.engine().key_locks().release(stripe);
             }
         }
         self.batch = batch;
         self.batch.clear();
-        self.reclaim_retired_if_many();
+        self.worker.reclaim_retired_if_many();
         written
     }
 
     /// Writes the new items and marks the old ones dead. Both are durable on `Ok`.
     fn write_items(&mut self, batch: &SessionBatch) -> Result<(), Error> {
         let mut puts = 0;
-        for entry in &batch.entries {
+        for (_, entry) in batch.entries() {
             if let Some(new) = &entry.new {
                 let (name, value) = (batch.name_of(entry), batch.value_of(new));
-                self.write_item(new, &name, value);
+                self.worker.write_item(new.slot, &new.head, name.key, value);
+                self.stored.bytes += new.head.bytes() as u64;
                 puts += 1;
             }
             let kept = entry.new.is_some() && fault!("mdb.old_not_marked");
             if let Some(old) = entry.old.filter(|_| !kept) {
-                self.mark_dead(old.at);
+                self.worker.mark_dead(old.at);
             }
         }
         let undrained = match puts {
@@ -600,25 +566,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         if undrained {
             return Ok(());
         }
-        self.drain()
-    }
-
-    fn write_item(&mut self, new: &NewestItem, name: &ItemKey<'_>, value: &[u8]) {
-        let engine = &*self.engine;
-        let at = engine.place_of(new.slot).expect("its page has a class");
-        let seed = crate::layout::seed(engine.secret, at);
-        let crc = new.head.crc_of(seed, name.key, value);
-        let bytes = ItemHeader { crc, ..new.head }.to_bytes();
-        engine
-            .far()
-            .copy_in(&mut self.ctx, at, &[&bytes, name.key, value]);
-        self.stored_bytes += new.head.bytes() as u64;
+        self.worker.drain()
     }
 
     fn publish_all(&mut self, batch: &SessionBatch) {
-        let engine = &*self.engine;
+        let engine = self.engine();
         let mut locked = engine.lock();
-        for (&hash, entry) in batch.hashes.iter().zip(&batch.entries) {
+        for (hash, entry) in batch.entries() {
             let old = entry.old.map(|old| old.slot);
             match (&entry.new, old) {
                 (Some(new), old) => {
@@ -629,5 +583,14 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 (None, None) => {}
             }
         }
+    }
+}
+
+impl<N: Medium, F: Medium> Drop for BatchWriter<N, F> {
+    fn drop(&mut self) {
+        if !self.engine().is_own_process() {
+            return; // A forked child: this state belongs to its parent.
+        }
+        self.abandon();
     }
 }
