@@ -73,8 +73,8 @@ impl<M: Medium> Engine<M> {
         }
         for (segment, _, map) in &batch {
             let life = SegmentOpening::of(self.info(*segment));
-            let bytes = map.encode(&self.geometry(), *segment, life);
-            self.store_changed(&mut cleaner.ctx, place(&self.geometry(), *segment), &bytes);
+            let bytes = map.encode(self.geometry(), *segment, life);
+            self.store_changed(&mut cleaner.ctx, place(self.geometry(), *segment), &bytes);
         }
         situation!("kv.map_written", !batch.is_empty());
         situation!(
